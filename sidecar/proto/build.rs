@@ -1,0 +1,18 @@
+//! Compiles the public contracts under `include/` without a system protoc.
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost::Message;
+
+const FILES: [&str; 5] = ["job", "feed", "manager", "jobs", "admin"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let include = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../../include");
+    let files = FILES.map(|name| include.join(format!("trainmaster/v1/{name}.proto")));
+    for file in &files {
+        println!("cargo:rerun-if-changed={}", file.display());
+    }
+    let descriptors = protox::compile(&files, [&include])?;
+    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("trainmaster.v1.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    Ok(())
+}
