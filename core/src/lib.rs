@@ -1,1 +1,4 @@
 //! The policy core.
+
+pub mod fit;
+pub mod paa;

@@ -1,0 +1,162 @@
+//! The losses a job has reported, kept in bounded memory.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+/// Points that reach the solver at most.
+pub const MAX_POINTS: usize = 512;
+/// Latest epochs kept apart from merging: enough for any sensible patience.
+pub(super) const RECENT: usize = 64;
+
+/// The mean loss over one epoch, or over a few neighbouring epochs once a history is long.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossPoint {
+    /// The epoch; the mean of the epochs if several were merged.
+    pub epoch: f64,
+    /// Mean loss, in the job's own unit.
+    pub loss: f64,
+    /// How many epochs the point stands for.
+    pub epochs: f64,
+}
+
+impl LossPoint {
+    fn merge(a: Self, b: Self) -> Self {
+        let epochs = a.epochs + b.epochs;
+        let mean = |x: f64, y: f64| (x * a.epochs + y * b.epochs) / epochs;
+        Self { epoch: mean(a.epoch, b.epoch), loss: mean(a.loss, b.loss), epochs }
+    }
+}
+
+/// The epoch that reports are being averaged into.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Open {
+    epoch: u64,
+    mean: f64,
+    reports: u64,
+}
+
+/// Losses of one job, averaged per epoch: O(1) per report (amortised) and at most [`MAX_POINTS`] points for ever.
+///
+/// When there are too many points, neighbours are merged two by two; the latest epochs thus keep the finest resolution,
+/// and every epoch keeps the same weight.
+///
+/// # Examples
+///
+/// ```
+/// use trainmaster_core::fit::LossHistory;
+///
+/// let mut history = LossHistory::default();
+/// history.push(100, 1, 2.0);
+/// history.push(200, 1, 1.0);
+/// history.push(300, 2, f64::NAN); // counted, not kept
+/// history.push(300, 2, 0.9);
+/// assert_eq!(history.points().len(), 2);
+/// assert_eq!(history.points()[0].loss, 1.5);
+/// assert_eq!(history.ignored(), 1);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LossHistory {
+    closed: Vec<LossPoint>,
+    recent: VecDeque<LossPoint>,
+    open: Option<Open>,
+    first_loss: Option<f64>,
+    /// First and last accepted (step, epoch).
+    start: Option<(u64, u64)>,
+    last: Option<(u64, u64)>,
+    ignored: u64,
+}
+
+impl LossHistory {
+    /// Takes the loss reported at a step of an epoch. Reports of one epoch are averaged.
+    ///
+    /// A loss that is NaN or infinite is left out and counted, and so is a report that goes back, in step or in epoch,
+    /// behind one already taken: after a restart from a checkpoint the steps run again are not counted twice.
+    pub fn push(&mut self, step: u64, epoch: u64, loss: f64) {
+        let back = self.last.is_some_and(|(s, e)| step < s || epoch < e);
+        if !loss.is_finite() || back {
+            self.ignored += 1;
+            return;
+        }
+        self.start.get_or_insert((step, epoch));
+        self.last = Some((step, epoch));
+        match &mut self.open {
+            Some(open) if open.epoch == epoch => {
+                open.reports += 1;
+                open.mean += (loss - open.mean) / open.reports as f64;
+            }
+            _ => {
+                self.close();
+                self.open = Some(Open { epoch, mean: loss, reports: 1 });
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let point = open.point();
+        self.first_loss.get_or_insert(point.loss);
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(point);
+        self.closed.push(point);
+        // One place stays free for the open epoch.
+        if self.closed.len() >= MAX_POINTS {
+            let merged = |pair: &[LossPoint]| match *pair {
+                [a, b] => LossPoint::merge(a, b),
+                _ => pair[0],
+            };
+            self.closed = self.closed.chunks(2).map(merged).collect();
+        }
+    }
+
+    /// The points, by ascending epoch: at most [`MAX_POINTS`].
+    #[must_use]
+    pub fn points(&self) -> Vec<LossPoint> {
+        self.closed.iter().copied().chain(self.open.map(|o| o.point())).collect()
+    }
+
+    /// The latest epochs, unmerged, by ascending epoch.
+    pub(super) fn recent(&self) -> Vec<LossPoint> {
+        let all: Vec<LossPoint> = self.recent.iter().copied().chain(self.open.map(|o| o.point())).collect();
+        all[all.len().saturating_sub(RECENT)..].to_vec()
+    }
+
+    /// The mean loss of the first epoch: what δ is a fraction of. `None` before the first report.
+    #[must_use]
+    pub fn first_loss(&self) -> Option<f64> {
+        self.first_loss.or(self.open.map(|o| o.mean))
+    }
+
+    /// The epoch of the latest report.
+    #[must_use]
+    pub fn last_epoch(&self) -> Option<u64> {
+        self.last.map(|(_, epoch)| epoch)
+    }
+
+    /// The step of the latest report.
+    #[must_use]
+    pub fn last_step(&self) -> Option<u64> {
+        self.last.map(|(step, _)| step)
+    }
+
+    /// Mean steps per epoch so far; `None` within the first epoch.
+    #[must_use]
+    pub fn steps_per_epoch(&self) -> Option<f64> {
+        let ((s0, e0), (s1, e1)) = (self.start?, self.last?);
+        (e1 > e0).then(|| (s1 - s0) as f64 / (e1 - e0) as f64)
+    }
+
+    /// Reports left out: NaN, infinite, or going back.
+    #[must_use]
+    pub fn ignored(&self) -> u64 {
+        self.ignored
+    }
+}
+
+impl Open {
+    fn point(self) -> LossPoint {
+        LossPoint { epoch: self.epoch as f64, loss: self.mean, epochs: 1.0 }
+    }
+}

@@ -1,0 +1,230 @@
+//! When a fitted curve meets the convergence rule.
+
+#![allow(clippy::needless_range_loop)] // matrix code reads best with the indices of the textbook
+
+use serde::{Deserialize, Serialize};
+
+use super::{Family, LossFit};
+
+/// Where a job is expected to converge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// e, the epoch at the end of which the rule is met, or the job's limit.
+    pub epochs: u64,
+    /// An epoch below which convergence is unlikely (about one in ten).
+    pub low: u64,
+    /// An epoch above which convergence is unlikely (about one in ten).
+    pub high: u64,
+    /// Epochs left until e, at least those still missing from the run of flat epochs.
+    pub remaining_epochs: u64,
+    /// The rule is not met before the job's limit.
+    pub capped: bool,
+}
+
+impl Prediction {
+    /// Q: steps left at so many steps an epoch ([`LossHistory::steps_per_epoch`](super::LossHistory::steps_per_epoch)).
+    #[must_use]
+    pub fn remaining_steps(&self, steps_per_epoch: f64) -> f64 {
+        self.remaining_epochs as f64 * steps_per_epoch.max(0.0)
+    }
+}
+
+/// Epochs the noisy forecast walks at most; further away the smooth curve decides.
+const WALK: u64 = 2048;
+/// Equally likely values of an epoch's noise, in standard deviations: the normal distribution's quantiles at
+/// (i + ½)/15, from tables.
+const NOISE: [f64; 15] = [
+    -1.833_915, -1.281_552, -0.967_422, -0.727_913, -0.524_401, -0.340_695, -0.167_894, 0.0, 0.167_894, 0.340_695,
+    0.524_401, 0.727_913, 0.967_422, 1.281_552, 1.833_915,
+];
+
+/// The rule in the job's unit of loss.
+#[derive(Clone, Copy)]
+struct Rule {
+    /// δ times the first loss.
+    threshold: f64,
+    patience: u64,
+    /// Flat epochs in a row at the end of what was reported.
+    run: u64,
+    done: u64,
+    limit: u64,
+}
+
+impl LossFit {
+    /// When the job converges: e is the *last* epoch of the first run of `patience` epochs in each of which the loss
+    /// falls by less than `delta` times the first epoch's loss.
+    ///
+    /// `done` is the epoch the job has completed (counted as in the reports), `max_epochs` the last epoch it may run. A
+    /// job that is not finished has at least the epochs left that are missing from its current run, and at least one;
+    /// past `max_epochs` it has none. With [`Options::noise`](super::Options) e is the median over the noise; the interval is
+    /// from the 10th to the 90th percentile over noise and parameters.
+    #[must_use]
+    pub fn converges(&self, delta: f64, patience: u32, max_epochs: u64, done: u64) -> Prediction {
+        let threshold = delta.max(0.0) * self.first_loss.abs();
+        let rule = Rule {
+            threshold: if threshold.is_finite() { threshold } else { 0.0 },
+            patience: u64::from(patience.max(1)),
+            run: 0,
+            done,
+            limit: max_epochs,
+        };
+        if done >= max_epochs {
+            return Prediction {
+                epochs: max_epochs,
+                low: max_epochs,
+                high: max_epochs,
+                remaining_epochs: 0,
+                capped: true,
+            };
+        }
+        let rule = Rule { run: self.run(rule.threshold).min(rule.patience - 1), ..rule };
+        let curves = self.plausible();
+        let mut stops: Vec<(f64, u64)> = Vec::new();
+        for (share, parameters) in &curves {
+            self.stops(parameters, *share, &rule, &mut stops);
+        }
+        stops.sort_by_key(|(_, epoch)| *epoch);
+        let epochs = if self.options.noise {
+            quantile(&stops, 0.5)
+        } else {
+            smooth(self.family, &self.parameters, self.scale, self.origin, &rule)
+        };
+        Prediction {
+            epochs,
+            low: quantile(&stops, 0.1).min(epochs),
+            high: quantile(&stops, 0.9).max(epochs),
+            remaining_epochs: epochs - done,
+            capped: epochs >= max_epochs,
+        }
+    }
+
+    /// Flat epochs in a row up to the latest.
+    fn run(&self, threshold: f64) -> u64 {
+        let mut run = 0.0;
+        for pair in self.recent.windows(2).rev() {
+            let gap = pair[1].epoch - pair[0].epoch;
+            if pair[0].loss - pair[1].loss >= threshold * gap {
+                break;
+            }
+            run += gap;
+        }
+        run as u64
+    }
+
+    /// The fitted parameters and others one would not be surprised by, with their weights: 7 sigma points.
+    fn plausible(&self) -> Vec<(f64, [f64; 3])> {
+        let mut out = vec![(0.4, self.parameters)];
+        // Rows of the lower Cholesky factor's transpose: directions in which the fit is loose.
+        let mut l = [[0.0; 3]; 3];
+        for i in 0..3 {
+            for j in 0..=i {
+                let dot: f64 = (0..j).map(|k| l[i][k] * l[j][k]).sum();
+                let rest = self.covariance[i][j] - dot;
+                l[i][j] = match (i == j, l[j][j] > 0.0) {
+                    (true, _) => rest.max(0.0).sqrt(),
+                    (false, true) => rest / l[j][j],
+                    (false, false) => 0.0,
+                };
+            }
+        }
+        // Weight 0.1 each at √5 standard deviations keeps the covariance: 2·0.1·5 = 1.
+        let far = 5.0_f64.sqrt();
+        for column in 0..3 {
+            for sign in [far, -far] {
+                let mut q = self.parameters;
+                for (row, value) in q.iter_mut().enumerate() {
+                    *value = (*value + sign * l[row][column]).max(0.0);
+                }
+                out.push((0.1, q));
+            }
+        }
+        out
+    }
+
+    /// Adds where the curve `q` stops, with the probability of each epoch times `share`.
+    fn stops(&self, q: &[f64; 3], share: f64, rule: &Rule, out: &mut Vec<(f64, u64)>) {
+        let flat = smooth(self.family, q, self.scale, self.origin, rule);
+        // Noise far below δ changes nothing, and no noise is known from an exact fit.
+        if !self.options.noise || self.noise.is_nan() || self.noise <= 1e-3 * rule.threshold {
+            out.push((share, flat));
+            return;
+        }
+        let noise = NOISE.map(|z| z * self.noise);
+        let patience = rule.patience.min(WALK) as usize;
+        // chances[run][value]: not stopped yet, `run` flat epochs behind it, the last epoch's noise being noise[value].
+        let mut chances = vec![[0.0; NOISE.len()]; patience];
+        let last = self.last_noise();
+        let nearest = (0..NOISE.len())
+            .min_by(|&a, &b| (noise[a] - last).abs().total_cmp(&(noise[b] - last).abs()))
+            .unwrap_or(NOISE.len() / 2);
+        chances[rule.run as usize % patience][nearest] = share;
+        let mut left = share;
+        for epoch in rule.done + 1..=rule.limit.min(rule.done.saturating_add(WALK)) {
+            let fall = self.family.drop(q, (epoch as f64 - self.origin).max(1.0)) * self.scale;
+            let mut next = vec![[0.0; NOISE.len()]; patience];
+            let mut stopped = 0.0;
+            for (run, row) in chances.iter().enumerate() {
+                for (from, chance) in row.iter().enumerate().filter(|(_, c)| **c > 0.0) {
+                    let each = chance / NOISE.len() as f64;
+                    for (to, value) in noise.iter().enumerate() {
+                        let is_flat = fall + noise[from] - value < rule.threshold;
+                        match (is_flat, run + 1 == patience) {
+                            (false, _) => next[0][to] += each,
+                            (true, false) => next[run + 1][to] += each,
+                            (true, true) => stopped += each,
+                        }
+                    }
+                }
+            }
+            chances = next;
+            if stopped > 0.0 {
+                out.push((stopped, epoch));
+                left -= stopped;
+            }
+            if left < 1e-3 * share {
+                break;
+            }
+        }
+        if left > 0.0 {
+            out.push((left, flat.max(rule.done.saturating_add(WALK).min(rule.limit))));
+        }
+    }
+
+    /// How far the latest epoch's loss lies above the curve.
+    fn last_noise(&self) -> f64 {
+        self.recent.last().map_or(0.0, |p| p.loss - self.loss_at(p.epoch))
+    }
+}
+
+/// Where the smooth curve stops.
+fn smooth(family: Family, q: &[f64; 3], scale: f64, origin: f64, rule: &Rule) -> u64 {
+    let is_flat = |epoch: u64| family.drop(q, (epoch as f64 - origin).max(1.0)) * scale < rule.threshold;
+    let next = rule.done + 1;
+    let end = if is_flat(next) {
+        rule.done.saturating_add((rule.patience - rule.run).max(1))
+    } else if !is_flat(rule.limit) {
+        rule.limit
+    } else {
+        // Every family falls ever more slowly, so flatness begins once and for all: bisect for where.
+        let (mut steep, mut flat) = (next, rule.limit);
+        while flat - steep > 1 {
+            let middle = steep + (flat - steep) / 2;
+            if is_flat(middle) { flat = middle } else { steep = middle }
+        }
+        flat.saturating_add(rule.patience - 1)
+    };
+    end.min(rule.limit)
+}
+
+/// The first epoch by which the share `at` of the probability has stopped. `stops` is sorted and not empty.
+fn quantile(stops: &[(f64, u64)], at: f64) -> u64 {
+    let total: f64 = stops.iter().map(|(p, _)| p).sum();
+    let mut sum = 0.0;
+    for (chance, epoch) in stops {
+        sum += chance;
+        if sum >= at * total {
+            return *epoch;
+        }
+    }
+    stops.last().map_or(0, |(_, epoch)| *epoch)
+}

@@ -1,0 +1,1 @@
+//! Spreading a model's parameter blocks over parameter servers.
