@@ -17,5 +17,7 @@ pub mod straggler;
 pub use convergence::{
     Convergence, Family, FitError, LossFit, LossHistory, LossPoint, Options as ConvergenceOptions, Prediction,
 };
-pub use speed::{Confidence, SpeedCurve, SpeedFit, SpeedHistory, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample};
+pub use speed::{
+    Confidence, SpeedCurve, SpeedFit, SpeedHistory, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample, TypeFactor,
+};
 pub use straggler::{Straggler, StragglerOptions, StragglerSignal, StragglerWatch};

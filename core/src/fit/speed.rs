@@ -18,13 +18,14 @@
 
 mod curve;
 mod history;
+mod solve;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::curve::SpeedCurve;
 pub use self::history::SpeedHistory;
-use super::linear::{inverse, quadratic};
-use super::nnls::nnls;
+use self::solve::{Problem, Pull, Row, Solution, distinct_rows, factor_of, tells_overlap, time_of};
+use super::linear::quadratic;
 
 /// How a job's workers keep in step, which decides the form of its speed function. θ in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,6 +59,10 @@ impl SpeedModel {
         !matches!(self, Self::AllReduce { .. })
     }
 
+    fn has_batch(self) -> bool {
+        !matches!(self, Self::Async)
+    }
+
     /// The factors of θ at (p, w), and what has to be divided by f to get the time they add up to (1 or w).
     fn terms(self, p: f64, w: f64, batch: f64) -> ([f64; 5], f64) {
         match self {
@@ -67,13 +72,23 @@ impl SpeedModel {
         }
     }
 
+    /// How many θ the model has.
+    fn coefficients(self) -> usize {
+        if matches!(self, Self::Sync { .. }) { 5 } else { 4 }
+    }
+
+    /// How many of them, from the first, are work of the processors; the rest is communication (Optimus, Eq. 2).
+    fn compute_terms(self) -> usize {
+        if matches!(self, Self::Async) { 1 } else { 2 }
+    }
+
     /// Shares of a (1, 1) step by which unknown terms are guessed: mostly compute, an eighth on the wire, and a small
     /// cost for every further member, so that an unknown job gains from its first few workers and not from its hundredth.
     fn shape(self) -> [f64; 5] {
         match self {
             Self::Sync { .. } => [0.75 / self.batch(), 0.1, 0.125, 0.015, 0.01],
             Self::Async => [0.85, 0.125, 0.015, 0.01, 0.0],
-            Self::AllReduce { .. } => [0.75 / self.batch(), 0.1, 0.125, 0.01, 0.0],
+            Self::AllReduce { .. } => [0.6 / self.batch(), 0.1, 0.28, 0.02, 0.0],
         }
     }
 }
@@ -120,8 +135,20 @@ impl SpeedSample {
 pub struct SpeedPrior {
     /// θ as in [`SpeedModel`]; only the proportions matter once there is a sample, the size when there is none.
     pub theta: [f64; 5],
+    /// The degree of overlap it goes with, as in [`SpeedFit::cross`]; 2 = none.
+    pub cross: f64,
     /// How many samples the prior is worth, ≥ 0; about 1 lets five own samples overrule it.
     pub strength: f64,
+}
+
+impl SpeedPrior {
+    fn is_usable(&self) -> bool {
+        let fine = |v: &f64| v.is_finite() && *v >= 0.0;
+        self.theta.iter().all(fine)
+            && self.theta.iter().sum::<f64>() > 0.0
+            && fine(&self.strength)
+            && (0.0..=2.0).contains(&self.cross)
+    }
 }
 
 /// Settings of [`SpeedFit::fit`].
@@ -132,6 +159,10 @@ pub struct SpeedOptions {
     pub pull: f64,
     /// Estimate one speed factor per server type instead of ignoring the type.
     pub server_types: bool,
+    /// Let computing and communicating overlap where that explains the samples clearly better.
+    pub overlap: bool,
+    /// Let single measurements that fit nothing else count less.
+    pub robust: bool,
     /// What jobs of the same model showed; `None`: the generic shape.
     pub prior: Option<SpeedPrior>,
 }
@@ -140,13 +171,13 @@ impl SpeedOptions {
     /// The paper's plain NNLS.
     #[must_use]
     pub fn paper() -> Self {
-        Self { pull: 0.0, server_types: false, prior: None }
+        Self { pull: 0.0, server_types: false, overlap: false, robust: false, prior: None }
     }
 }
 
 impl Default for SpeedOptions {
     fn default() -> Self {
-        Self { pull: 1e-3, server_types: true, prior: None }
+        Self { pull: 3e-4, server_types: true, overlap: true, robust: true, prior: None }
     }
 }
 
@@ -168,7 +199,7 @@ pub enum Confidence {
 pub struct TypeFactor {
     /// The server type.
     pub server_type: u16,
-    /// Speed there / speed on the reference type at the same (p, w).
+    /// Speed of computing there / on the reference type. Communication is taken to be the same.
     pub factor: f64,
 }
 
@@ -194,6 +225,9 @@ pub struct SpeedFit {
     pub model: SpeedModel,
     /// θ as in [`SpeedModel`], seconds, on the reference server type.
     pub theta: [f64; 5],
+    /// How compute C and communication S make a step's time: T² = C² + cross·C·S + S². 2 = the paper's C + S; less = they
+    /// overlap.
+    pub cross: f64,
     /// What it rests on.
     pub confidence: Confidence,
     /// Samples used.
@@ -209,16 +243,10 @@ pub struct SpeedFit {
     spread: [[f64; 5]; 5],
 }
 
-/// A usable sample in the solver's terms.
-struct Row {
-    terms: [f64; 5],
-    time: f64,
-    weight: f64,
-    server_type: u16,
-}
-
-/// Rounds of the alternation between θ and the factors of server types; it settles in a few.
-const FACTOR_ROUNDS: usize = 12;
+/// The paper's form: compute and communication add up.
+const ADDED: f64 = 2.0;
+/// Degrees of overlap tried: none, half-way, and the root of the sum of squares.
+const CROSSES: [f64; 3] = [ADDED, 1.0, 0.0];
 /// The relative scatter assumed where the samples are too few to show theirs: speeds reported for the same (p, w)
 /// differ by a few percent.
 const ASSUMED_SCATTER: f64 = 0.05;
@@ -228,46 +256,45 @@ impl SpeedFit {
     #[must_use]
     pub fn fit(model: SpeedModel, samples: &[SpeedSample], options: &SpeedOptions) -> Self {
         let rows: Vec<Row> = samples.iter().filter_map(|s| Row::new(model, s)).collect();
-        let prior = options.prior.filter(|p| {
-            p.theta.iter().all(|t| t.is_finite() && *t >= 0.0)
-                && p.theta.iter().sum::<f64>() > 0.0
-                && p.strength.is_finite()
-                && p.strength >= 0.0
-        });
-        let shape = prior.map_or_else(|| model.shape(), |p| p.theta);
+        let prior = options.prior.filter(SpeedPrior::is_usable);
+        let confidence = match (distinct_rows(&rows), prior) {
+            (0, None) => Confidence::Guess,
+            (0, Some(_)) => Confidence::Prior,
+            (distinct, _) if distinct < model.coefficients() => Confidence::Sparse,
+            _ => Confidence::Fitted,
+        };
         let mut types: Vec<u16> = rows.iter().map(|r| r.server_type).collect();
         types.sort_unstable();
         types.dedup();
-        let mut factors: Vec<TypeFactor> =
-            types.iter().map(|&server_type| TypeFactor { server_type, factor: 1.0 }).collect();
+        let factors = types.iter().map(|&server_type| TypeFactor { server_type, factor: 1.0 }).collect();
 
-        let distinct = distinct_rows(&rows);
-        let needed = if matches!(model, SpeedModel::Sync { .. }) { 5 } else { 4 };
-        let confidence = match (distinct, prior) {
-            (0, None) => Confidence::Guess,
-            (0, Some(_)) => Confidence::Prior,
-            (d, _) if d < needed => Confidence::Sparse,
-            _ => Confidence::Fitted,
-        };
-        let pull = Pull::new(model, &rows, shape, confidence, options, prior);
-        let mut theta = pull.solve(&rows, &factors);
-        if options.server_types && factors.len() > 1 {
-            for _ in 0..FACTOR_ROUNDS {
-                update_factors(&rows, &theta, &mut factors);
-                theta = pull.solve(&rows, &factors);
+        // What is known of the model's form: the paper's, unless its other jobs showed an overlap.
+        let (shape, cross) = prior.map_or_else(|| (model.shape(), ADDED), |p| (p.theta, p.cross));
+        let pull = Pull::new(model, &rows, shape, cross, confidence, options.pull, prior);
+        let start = Solution { theta: pull.target, cross, factors, rms: None, cost: f64::INFINITY };
+        let problem = Problem { model, rows: &rows, pull, options };
+        let mut best = if rows.is_empty() { start } else { problem.solve(cross, &start) };
+        if options.overlap && confidence == Confidence::Fitted && tells_overlap(model, &rows) {
+            let known = best.clone();
+            // Eq. 3 and 4 are the paper's finding for parameter servers: it takes more to leave them.
+            let gain = if model.has_servers() { 0.85 } else { 1.0 };
+            for trial in CROSSES.into_iter().filter(|c| *c != cross).map(|c| problem.solve(c, &known)) {
+                if trial.cost < gain * known.cost && trial.cost < best.cost {
+                    best = trial;
+                }
             }
         }
-        let rms_relative_error = rms(&rows, &theta, &factors);
         Self {
             model,
-            theta,
+            theta: best.theta,
+            cross: best.cross,
             confidence,
             samples: count(rows.len()),
             ignored: count(samples.len() - rows.len()),
-            rms_relative_error,
-            spread: pull.spread(&rows, &factors),
-            factors,
-            curve: SpeedCurve::new(model, &theta),
+            rms_relative_error: best.rms,
+            spread: problem.spread(&best),
+            curve: SpeedCurve::overlapping(model, &best.theta, best.cross),
+            factors: best.factors,
         }
     }
 
@@ -287,7 +314,7 @@ impl SpeedFit {
     /// The function on servers of `server_type`; a type never measured counts as the reference.
     #[must_use]
     pub fn curve_on(&self, server_type: u16) -> SpeedCurve {
-        self.curve.faster(factor_of(&self.factors, server_type))
+        self.curve.computing_faster(factor_of(&self.factors, server_type))
     }
 
     /// The function at another global batch (jobs of one model differ in M); the same for asynchronous training.
@@ -298,13 +325,13 @@ impl SpeedFit {
             SpeedModel::AllReduce { .. } => SpeedModel::AllReduce { batch },
             SpeedModel::Async => SpeedModel::Async,
         };
-        SpeedCurve::new(model, &self.theta)
+        SpeedCurve::overlapping(model, &self.theta, self.cross)
     }
 
     /// What this fit can teach a job of the same model, worth `strength` samples.
     #[must_use]
     pub fn prior(&self, strength: f64) -> SpeedPrior {
-        SpeedPrior { theta: self.theta, strength }
+        SpeedPrior { theta: self.theta, cross: self.cross, strength }
     }
 
     /// Estimated standard error of the predicted speed at (p, w), as a share of it: 0.1 = 10 %.
@@ -318,7 +345,11 @@ impl SpeedFit {
         let (p, w) = (f64::from(servers.max(1)), f64::from(workers));
         let (terms, numerator) = self.model.terms(p, w, self.model.batch());
         let time = numerator / self.curve.speed(servers, workers);
-        let relative = terms.map(|t| t / time);
+        let fitted = time_of(self.model, &terms, &self.theta, self.cross);
+        let mut relative = terms.map(|t| t / time);
+        for (j, share) in relative.iter_mut().enumerate() {
+            *share *= if j < self.model.compute_terms() { fitted.by_compute } else { fitted.by_rest };
+        }
         self.scatter() * quadratic(&self.spread, &relative).max(0.0).sqrt()
     }
 
@@ -347,164 +378,6 @@ impl SpeedFit {
             _ => ASSUMED_SCATTER,
         }
     }
-}
-
-impl Row {
-    fn new(model: SpeedModel, s: &SpeedSample) -> Option<Self> {
-        let batch = s.batch.unwrap_or_else(|| model.batch());
-        let usable = |v: f64| v.is_finite() && v > 0.0;
-        if s.workers == 0
-            || (s.servers == 0 && model.has_servers())
-            || ![s.speed, s.weight, batch].into_iter().all(usable)
-        {
-            return None;
-        }
-        let (terms, numerator) = model.terms(f64::from(s.servers.max(1)), f64::from(s.workers), batch);
-        let time = numerator / s.speed;
-        usable(time).then_some(Self { terms, time, weight: s.weight, server_type: s.server_type })
-    }
-
-    fn predicted(&self, theta: &[f64; 5]) -> f64 {
-        self.terms.iter().zip(theta).map(|(a, t)| a * t).sum()
-    }
-}
-
-/// The weak rows that keep undetermined coefficients near a shape.
-struct Pull {
-    /// Where each coefficient is pulled to.
-    target: [f64; 5],
-    /// Weight of each coefficient's row: row j is `row[j]`·(θ_j − `target[j]`).
-    row: [f64; 5],
-}
-
-impl Pull {
-    fn new(
-        model: SpeedModel,
-        rows: &[Row],
-        shape: [f64; 5],
-        confidence: Confidence,
-        options: &SpeedOptions,
-        prior: Option<SpeedPrior>,
-    ) -> Self {
-        // The shape's size: the factor that fits it to the samples' times in the relative sense.
-        let (mut num, mut den) = (0.0, 0.0);
-        for r in rows {
-            let u = r.predicted(&shape) / r.time;
-            num += r.weight * u;
-            den += r.weight * u * u;
-        }
-        let size = if den > 0.0 { num / den } else { 1.0 };
-        let target = shape.map(|s| s * size);
-        let step: f64 = model.terms(1.0, 1.0, model.batch()).0.iter().zip(&target).map(|(a, t)| a * t).sum();
-
-        let strength = match (confidence, prior) {
-            (Confidence::Fitted, None) => options.pull,
-            (_, None) => options.pull.max(1e-6),
-            (_, Some(p)) => options.pull + 0.05 * p.strength,
-        };
-        let strength = if strength.is_finite() && strength > 0.0 { strength } else { 0.0 };
-        let unit = model.terms(1.0, 1.0, model.batch()).0;
-        let mut row = [0.0; 5];
-        for j in 0..5 {
-            // A coefficient may well be several times its guess, and a guess of nearly nothing a few percent of a step.
-            let doubt = target[j] * unit[j] + 0.02 * step;
-            if unit[j] > 0.0 || j == 2 && !model.has_servers() {
-                row[j] = strength.sqrt() * unit[j].max(f64::MIN_POSITIVE) / doubt;
-            }
-        }
-        if !model.has_servers() {
-            // (w−1)/w is 0 at one worker; its size is set by many.
-            row[2] = strength.sqrt() / (target[2] + 0.02 * step);
-        }
-        Self { target, row }
-    }
-
-    /// θ for given factors.
-    fn solve(&self, rows: &[Row], factors: &[TypeFactor]) -> [f64; 5] {
-        if rows.is_empty() {
-            return self.target;
-        }
-        let mut a = Vec::with_capacity((rows.len() + 5) * 5);
-        let mut b = Vec::with_capacity(rows.len() + 5);
-        for r in rows {
-            let root = r.weight.sqrt();
-            let time = r.time * factor_of(factors, r.server_type);
-            a.extend(r.terms.iter().map(|t| root * t / time));
-            b.push(root);
-        }
-        for j in (0..5).filter(|&j| self.row[j] > 0.0) {
-            a.extend((0..5).map(|k| if k == j { self.row[j] } else { 0.0 }));
-            b.push(self.row[j] * self.target[j]);
-        }
-        match nnls(&a, 5, &b) {
-            Ok(answer) if answer.x.iter().any(|x| *x > 0.0) => {
-                let mut theta = [0.0; 5];
-                theta.copy_from_slice(&answer.x);
-                theta
-            }
-            // Only overflow in the rows (times near the ends of f64) leads here.
-            _ => self.target,
-        }
-    }
-
-    fn spread(&self, rows: &[Row], factors: &[TypeFactor]) -> [[f64; 5]; 5] {
-        let mut gram = [[0.0; 5]; 5];
-        for r in rows {
-            let time = r.time * factor_of(factors, r.server_type);
-            for i in 0..5 {
-                for j in 0..5 {
-                    gram[i][j] += r.weight * (r.terms[i] / time) * (r.terms[j] / time);
-                }
-            }
-        }
-        for j in 0..5 {
-            // Prior rows are in units of samples of relative scatter 1; the data's scatter is far smaller.
-            let own = self.row[j].max(1e-9 * gram[j][j].sqrt());
-            gram[j][j] += own * own;
-            if gram[j][j] == 0.0 {
-                gram[j][j] = 1.0;
-            }
-        }
-        inverse(&gram).unwrap_or([[0.0; 5]; 5])
-    }
-}
-
-fn factor_of(factors: &[TypeFactor], server_type: u16) -> f64 {
-    factors.iter().find(|f| f.server_type == server_type).map_or(1.0, |f| f.factor)
-}
-
-/// Given θ, the best factor of each type but the first, in the relative sense.
-fn update_factors(rows: &[Row], theta: &[f64; 5], factors: &mut [TypeFactor]) {
-    for f in factors.iter_mut().skip(1) {
-        let (mut num, mut den) = (0.0, 0.0);
-        for r in rows.iter().filter(|r| r.server_type == f.server_type) {
-            let u = r.predicted(theta) / r.time;
-            num += r.weight * u;
-            den += r.weight * u * u;
-        }
-        if num > 0.0 && den.is_finite() {
-            f.factor = (den / num).clamp(1e-3, 1e3);
-        }
-    }
-}
-
-fn rms(rows: &[Row], theta: &[f64; 5], factors: &[TypeFactor]) -> Option<f64> {
-    let (mut sum, mut total) = (0.0, 0.0);
-    for r in rows {
-        let fitted = r.predicted(theta) / factor_of(factors, r.server_type);
-        let error = r.time / fitted - 1.0;
-        sum += r.weight * error * error;
-        total += r.weight;
-    }
-    let mean = sum / total;
-    (total > 0.0 && mean.is_finite()).then(|| mean.sqrt())
-}
-
-fn distinct_rows(rows: &[Row]) -> usize {
-    let mut keys: Vec<[u64; 5]> = rows.iter().map(|r| r.terms.map(f64::to_bits)).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    keys.len()
 }
 
 fn count(n: usize) -> u32 {

@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::SpeedModel;
 
-/// f(p, w) with the coefficients multiplied out: three models, one formula, one division, no branch, no heap.
+/// f(p, w) with the coefficients multiplied out: all models one formula, no branch, no heap.
 ///
-/// All three models of [`SpeedModel`] have a step time of the form
-/// c0/w + c1 + c2·w/p + c3·w + c4·p + c5/p + c6·p/w once M is known; [`speed`](Self::speed) evaluates p·w over that sum
-/// times p·w. `Copy`, 56 bytes: keep it beside the job it belongs to and evaluate it in the inner loop.
+/// Once M is known, each model of [`SpeedModel`] is a time C for computing and a time S for communicating, both sums of
+/// terms in 1/w, 1, w/p, w, p, 1/p and p/w. [`speed`](Self::speed) evaluates them times p·w, without a division, and divides once.
+/// `Copy`, 80 bytes: keep it beside the job it belongs to and evaluate it in the inner loop.
 ///
 /// # Examples
 ///
@@ -21,27 +21,38 @@ use super::SpeedModel;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedCurve {
-    c: [f64; 7],
+    /// C = compute[0]/w + compute[1].
+    compute: [f64; 2],
+    /// S = rest[0]/w + rest[1] + rest[2]·w/p + rest[3]·w + rest[4]·p + rest[5]/p + rest[6]·p/w.
+    rest: [f64; 7],
+    /// T² = C² + cross·C·S + S².
+    cross: f64,
 }
 
 impl SpeedCurve {
-    /// Multiplies out `theta` (as in [`SpeedModel`], seconds) for the batch of `model`.
+    /// Multiplies out `theta` (as in [`SpeedModel`], seconds) for the batch of `model`: the paper's form.
     ///
     /// Negative or non-finite coefficients count as 0; if none is positive, a step takes one second.
     #[must_use]
     pub fn new(model: SpeedModel, theta: &[f64; 5]) -> Self {
-        let t = theta.map(|v| if v.is_finite() && v > 0.0 { v } else { 0.0 });
-        let mut c = match model {
-            SpeedModel::Sync { .. } => [t[0] * model.batch(), t[1], t[2], t[3], t[4], 0.0, 0.0],
-            // w/f = θ0 + θ1·w/p + θ2·w + θ3·p, divided by w.
-            SpeedModel::Async => [t[0], t[2], 0.0, 0.0, 0.0, t[1], t[3]],
-            // θ2·(w−1)/w = θ2 − θ2/w: c0 may be negative, the sum is not.
-            SpeedModel::AllReduce { .. } => [t[0] * model.batch() - t[2], t[1] + t[2], 0.0, t[3], 0.0, 0.0, 0.0],
-        };
+        Self::overlapping(model, theta, 2.0)
+    }
+
+    /// The same with compute and communication overlapping: `cross` as in [`SpeedFit`](super::SpeedFit), 0 to 2.
+    #[must_use]
+    pub fn overlapping(model: SpeedModel, theta: &[f64; 5], cross: f64) -> Self {
+        let mut t = theta.map(|v| if v.is_finite() && v > 0.0 { v } else { 0.0 });
         if t.iter().sum::<f64>() <= 0.0 {
-            c = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+            t[usize::from(model.has_batch())] = 1.0;
         }
-        Self { c }
+        let (compute, rest) = match model {
+            SpeedModel::Sync { .. } => ([t[0] * model.batch(), t[1]], [0.0, 0.0, t[2], t[3], t[4], 0.0, 0.0]),
+            // w/f = θ0 + θ1·w/p + θ2·w + θ3·p, divided by w.
+            SpeedModel::Async => ([t[0], 0.0], [0.0, t[2], 0.0, 0.0, 0.0, t[1], t[3]]),
+            // θ2·(w−1)/w = θ2 − θ2/w.
+            SpeedModel::AllReduce { .. } => ([t[0] * model.batch(), t[1]], [-t[2], t[2], 0.0, t[3], 0.0, 0.0, 0.0]),
+        };
+        Self { compute, rest, cross: if cross.is_finite() { cross.clamp(0.0, 2.0) } else { 2.0 } }
     }
 
     /// Training speed with `servers` parameter servers and `workers` workers, in steps a second.
@@ -53,8 +64,12 @@ impl SpeedCurve {
         let p = f64::from(servers.max(1));
         let w = f64::from(workers);
         let pw = p * w;
+        let [r0, r1, r2, r3, r4, r5, r6] = self.rest;
+        let c = p * (self.compute[0] + w * self.compute[1]);
+        let s = p * (r0 + p * r6 + w * (r1 + w * r3 + p * r4)) + w * (r5 + w * r2);
+        let t = (c * c + self.cross * c * s + s * s).sqrt();
         // The floor matters only where a fitted time is 0 (every measured term vanishes at this pair).
-        pw / self.scaled_time(p, w).max(pw * 1e-12).max(f64::MIN_POSITIVE)
+        pw / t.max(pw * 1e-12).max(f64::MIN_POSITIVE)
     }
 
     /// Seconds per step: 1 / [`speed`](Self::speed); infinite without workers.
@@ -64,16 +79,9 @@ impl SpeedCurve {
         1.0 / self.speed(servers, workers)
     }
 
-    /// The same curve on machines `factor` times as fast (`factor` > 0).
+    /// The same curve where computing is `factor` times as fast (`factor` > 0) and communication is not.
     #[must_use]
-    pub fn faster(&self, factor: f64) -> Self {
-        Self { c: self.c.map(|c| c / factor) }
-    }
-
-    /// Step time × p × w: the form that needs no division.
-    #[inline]
-    fn scaled_time(&self, p: f64, w: f64) -> f64 {
-        let [c0, c1, c2, c3, c4, c5, c6] = self.c;
-        p * (c0 + p * c6 + w * (c1 + w * c3 + p * c4)) + w * (c5 + w * c2)
+    pub fn computing_faster(&self, factor: f64) -> Self {
+        Self { compute: self.compute.map(|c| c / factor), ..*self }
     }
 }
