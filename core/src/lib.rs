@@ -1,4 +1,44 @@
-//! The policy core.
+//! Trainmaster's policy core: how many workers and parameter servers every training job gets, where they run, when
+//! that changes, and which jobs run at all.
+//!
+//! The core is a state machine without I/O, clock, threads or randomness of its own: events go into a [`Scheduler`],
+//! decisions come out, and the same events give byte-same decisions on any machine. Hosts (a daemon, a C program, a
+//! simulator) bring the events, the time and the threads.
+//!
+//! * [`scheduler`]: the loop, [`state`]: what is known, [`engines`]: who decides, [`guard`]: who checks that.
+//! * [`fit`]: what is learnt about running jobs; [`place`]: where things go; [`paa`]: which parameter server gets what.
+//! * [`journal`]: recovery, audit and replay; [`explain`]: why a job has what it has.
 
+pub mod amount;
+pub mod decision;
+pub mod engines;
+pub mod event;
+pub mod explain;
 pub mod fit;
+pub mod guard;
+pub mod ids;
+pub mod job;
+pub mod journal;
 pub mod paa;
+pub mod place;
+pub mod reason;
+pub mod resources;
+pub mod scheduler;
+pub mod server;
+pub mod settings;
+pub mod state;
+pub mod time;
+
+pub use self::{
+    decision::{Allocation, Decision, DeviceShare, Devices, Proposal, Role, Shape, Slot, Source, Verdict},
+    engines::Budget,
+    event::{Enactment, End, Event, EventError, ObservedSlot, Report},
+    ids::{DecisionId, Incarnation, JobId, QueueId, ResourceId, Revision, ServerId, TenantId, Term, TicketId},
+    job::{Job, JobFileError, JobSpec, Phase, TrainingMode},
+    reason::Reason,
+    scheduler::{Issue, Scheduler, Ticket},
+    server::{Server, ServerSpec},
+    settings::{Mode, Settings, SettingsError},
+    state::{Mandate, State},
+    time::{Span, Time},
+};

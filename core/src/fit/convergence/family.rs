@@ -17,12 +17,14 @@ pub enum Family {
     Power,
 }
 
-/// One point for the solvers: epochs since the segment's start, normalised loss, weight.
+/// One point for the solvers: epochs since the segment's start, normalised loss, weight (an inverse variance).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Obs {
     pub(super) k: f64,
     pub(super) l: f64,
     pub(super) weight: f64,
+    /// Epochs the point is the mean of.
+    pub(super) epochs: f64,
 }
 
 /// Values of the searched parameter tried before refining.

@@ -29,8 +29,8 @@ impl Prediction {
     }
 }
 
-/// Epochs the noisy forecast walks at most; further away the smooth curve decides.
-const WALK: u64 = 2048;
+/// Epochs the noisy forecast walks at most, from the first that can be flat; further away the smooth curve decides.
+const WALK: u64 = 512;
 /// Equally likely values of an epoch's noise, in standard deviations: the normal distribution's quantiles at
 /// (i + ½)/15, from tables.
 const NOISE: [f64; 15] = [
@@ -56,8 +56,8 @@ impl LossFit {
     ///
     /// `done` is the epoch the job has completed (counted as in the reports), `max_epochs` the last epoch it may run. A
     /// job that is not finished has at least the epochs left that are missing from its current run, and at least one;
-    /// past `max_epochs` it has none. With [`Options::noise`](super::Options) e is the median over the noise; the interval is
-    /// from the 10th to the 90th percentile over noise and parameters.
+    /// past `max_epochs` it has none. With [`Options::noise`](super::Options) e is the epoch with the least expected relative
+    /// error over noise and parameters, and the interval is from their 10th to their 90th percentile.
     #[must_use]
     pub fn converges(&self, delta: f64, patience: u32, max_epochs: u64, done: u64) -> Prediction {
         let threshold = delta.max(0.0) * self.first_loss.abs();
@@ -85,7 +85,9 @@ impl LossFit {
         }
         stops.sort_by_key(|(_, epoch)| *epoch);
         let epochs = if self.options.noise {
-            quantile(&stops, 0.5)
+            // The median under weights 1/e minimises the expectation of |e − true|/true.
+            let relative: Vec<(f64, u64)> = stops.iter().map(|&(p, e)| (p / e.max(1) as f64, e)).collect();
+            quantile(&relative, 0.5)
         } else {
             smooth(self.family, &self.parameters, self.scale, self.origin, &rule)
         };
@@ -143,31 +145,41 @@ impl LossFit {
 
     /// Adds where the curve `q` stops, with the probability of each epoch times `share`.
     fn stops(&self, q: &[f64; 3], share: f64, rule: &Rule, out: &mut Vec<(f64, u64)>) {
-        let flat = smooth(self.family, q, self.scale, self.origin, rule);
-        // Noise far below δ changes nothing, and no noise is known from an exact fit.
-        if !self.options.noise || self.noise.is_nan() || self.noise <= 1e-3 * rule.threshold {
-            out.push((share, flat));
+        let smooth = smooth(self.family, q, self.scale, self.origin, rule);
+        let now = self.noise_at(rule.done);
+        // Noise far below δ changes nothing, and none is known from an exact fit.
+        if !self.options.noise || now.is_nan() || now <= 1e-3 * rule.threshold {
+            out.push((share, smooth));
             return;
         }
-        let noise = NOISE.map(|z| z * self.noise);
         let patience = rule.patience.min(WALK) as usize;
-        // chances[run][value]: not stopped yet, `run` flat epochs behind it, the last epoch's noise being noise[value].
+        // chances[run][value]: not stopped yet, `run` flat epochs behind, the last epoch's noise being NOISE[value].
         let mut chances = vec![[0.0; NOISE.len()]; patience];
-        let last = self.last_noise();
-        let nearest = (0..NOISE.len())
-            .min_by(|&a, &b| (noise[a] - last).abs().total_cmp(&(noise[b] - last).abs()))
-            .unwrap_or(NOISE.len() / 2);
-        chances[rule.run as usize % patience][nearest] = share;
+        let widest = (NOISE[NOISE.len() - 1] - NOISE[0]) * now;
+        let fall = |epoch: u64| self.family.drop(q, (epoch as f64 - self.origin).max(1.0)) * self.scale;
+        let first = first_below(&fall, rule.threshold + widest, rule.done + 1, rule.limit);
+        if first == rule.done + 1 {
+            let last = self.last_noise() / now;
+            let nearest = (0..NOISE.len())
+                .min_by(|&a, &b| (NOISE[a] - last).abs().total_cmp(&(NOISE[b] - last).abs()))
+                .unwrap_or(NOISE.len() / 2);
+            chances[(rule.run as usize).min(patience - 1)][nearest] = share;
+        } else {
+            chances[0] = [share / NOISE.len() as f64; NOISE.len()];
+        }
         let mut left = share;
-        for epoch in rule.done + 1..=rule.limit.min(rule.done.saturating_add(WALK)) {
-            let fall = self.family.drop(q, (epoch as f64 - self.origin).max(1.0)) * self.scale;
+        let end = rule.limit.min(first.saturating_add(WALK));
+        for epoch in first..=end {
+            let before = NOISE.map(|z| z * self.noise_at(epoch - 1));
+            let after = NOISE.map(|z| z * self.noise_at(epoch));
+            let fall = fall(epoch);
             let mut next = vec![[0.0; NOISE.len()]; patience];
             let mut stopped = 0.0;
             for (run, row) in chances.iter().enumerate() {
                 for (from, chance) in row.iter().enumerate().filter(|(_, c)| **c > 0.0) {
                     let each = chance / NOISE.len() as f64;
-                    for (to, value) in noise.iter().enumerate() {
-                        let is_flat = fall + noise[from] - value < rule.threshold;
+                    for (to, value) in after.iter().enumerate() {
+                        let is_flat = fall + before[from] - value < rule.threshold;
                         match (is_flat, run + 1 == patience) {
                             (false, _) => next[0][to] += each,
                             (true, false) => next[run + 1][to] += each,
@@ -186,8 +198,14 @@ impl LossFit {
             }
         }
         if left > 0.0 {
-            out.push((left, flat.max(rule.done.saturating_add(WALK).min(rule.limit))));
+            out.push((left, smooth.max(end)));
         }
+    }
+
+    /// The standard deviation of the noise of an epoch.
+    fn noise_at(&self, epoch: u64) -> f64 {
+        let k = (epoch as f64 - self.origin).max(0.0);
+        if self.options.settling { self.noise / (k + 1.0).sqrt() } else { self.noise }
     }
 
     /// How far the latest epoch's loss lies above the curve.
@@ -198,22 +216,25 @@ impl LossFit {
 
 /// Where the smooth curve stops.
 fn smooth(family: Family, q: &[f64; 3], scale: f64, origin: f64, rule: &Rule) -> u64 {
-    let is_flat = |epoch: u64| family.drop(q, (epoch as f64 - origin).max(1.0)) * scale < rule.threshold;
-    let next = rule.done + 1;
-    let end = if is_flat(next) {
-        rule.done.saturating_add((rule.patience - rule.run).max(1))
-    } else if !is_flat(rule.limit) {
-        rule.limit
-    } else {
-        // Every family falls ever more slowly, so flatness begins once and for all: bisect for where.
-        let (mut steep, mut flat) = (next, rule.limit);
-        while flat - steep > 1 {
-            let middle = steep + (flat - steep) / 2;
-            if is_flat(middle) { flat = middle } else { steep = middle }
-        }
-        flat.saturating_add(rule.patience - 1)
-    };
-    end.min(rule.limit)
+    let fall = |epoch: u64| family.drop(q, (epoch as f64 - origin).max(1.0)) * scale;
+    let first = first_below(&fall, rule.threshold, rule.done + 1, rule.limit);
+    let missing = if first == rule.done + 1 { (rule.patience - rule.run).max(1) } else { rule.patience };
+    (first - 1).saturating_add(missing).min(rule.limit)
+}
+
+/// The first epoch in [from, to] at which the loss falls by less than `threshold`; `to` if there is none.
+///
+/// Every family falls ever more slowly, so this begins once and for all: bisection finds it.
+fn first_below(fall: &dyn Fn(u64) -> f64, threshold: f64, from: u64, to: u64) -> u64 {
+    if fall(from) < threshold {
+        return from;
+    }
+    let (mut steep, mut flat) = (from, to.max(from));
+    while flat - steep > 1 {
+        let middle = steep + (flat - steep) / 2;
+        if fall(middle) < threshold { flat = middle } else { steep = middle }
+    }
+    flat
 }
 
 /// The first epoch by which the share `at` of the probability has stopped. `stops` is sorted and not empty.

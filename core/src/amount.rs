@@ -1,0 +1,150 @@
+//! Quantities as people write them: `"10GiB"`, `"1Gbit"`, `"2d"`, `0.5`.
+//!
+//! Everything is an integer inside: thousandths for counted resources (GPUs, CPUs, custom types), MiB for memory and
+//! disk, Mbit/s for bandwidth, milliseconds for time. So capacity arithmetic is exact.
+
+use thiserror::Error;
+
+use crate::time::Span;
+
+/// What a number of a resource counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Thousandths of one: GPUs, CPUs, custom resources.
+    Milli,
+    /// MiB: memory and disk.
+    MiB,
+    /// Mbit/s: bandwidth.
+    Mbit,
+}
+
+impl Unit {
+    /// The unit of a resource, by its name.
+    ///
+    /// ```
+    /// use trainmaster_core::amount::Unit;
+    /// assert_eq!(Unit::of("memory"), Unit::MiB);
+    /// assert_eq!(Unit::of("gpu:a100"), Unit::Milli);
+    /// ```
+    pub fn of(resource: &str) -> Self {
+        match resource {
+            "memory" | "disk" => Self::MiB,
+            "bandwidth" => Self::Mbit,
+            _ => Self::Milli,
+        }
+    }
+
+    /// Reads a quantity with this unit.
+    ///
+    /// # Errors
+    /// Names the text and what is allowed: negative, too large, a missing or unknown suffix, finer than the sub-unit.
+    ///
+    /// ```
+    /// use trainmaster_core::amount::Unit;
+    /// assert_eq!(Unit::MiB.parse("10GiB").unwrap(), 10 * 1024);
+    /// assert_eq!(Unit::Mbit.parse("1Gbit").unwrap(), 1000);
+    /// assert_eq!(Unit::Milli.parse("0.5").unwrap(), 500);
+    /// assert!(Unit::MiB.parse("10").unwrap_err().to_string().contains("10GiB"));
+    /// ```
+    pub fn parse(self, text: &str) -> Result<i64, AmountError> {
+        let (suffixes, allowed): (&[(&str, i64)], _) = match self {
+            Self::Milli => (&[("", 1000), ("m", 1)], "a number such as 2 or 0.5, or thousandths such as 500m"),
+            Self::MiB => {
+                (&[("MiB", 1), ("GiB", 1 << 10), ("TiB", 1 << 20)], "a number with MiB, GiB or TiB, such as 10GiB")
+            }
+            Self::Mbit => (&[("Mbit", 1), ("Gbit", 1000)], "a number with Mbit or Gbit (a second), such as 1Gbit"),
+        };
+        parse_scaled(text, suffixes, allowed)
+    }
+
+    /// Writes a quantity as [`parse`](Self::parse) reads it, in the largest unit that keeps it short.
+    pub fn format(self, value: i64) -> String {
+        let scaled = |scale: i64, suffix: &str| {
+            let text = format!("{:.3}", value as f64 / scale as f64);
+            format!("{}{suffix}", text.trim_end_matches('0').trim_end_matches('.'))
+        };
+        match self {
+            Self::Milli => scaled(1000, ""),
+            Self::MiB if value.abs() >= 1 << 20 => scaled(1 << 20, "TiB"),
+            Self::MiB if value.abs() >= 1 << 10 => scaled(1 << 10, "GiB"),
+            Self::MiB => scaled(1, "MiB"),
+            Self::Mbit if value.abs() >= 1000 => scaled(1000, "Gbit"),
+            Self::Mbit => scaled(1, "Mbit"),
+        }
+    }
+}
+
+/// Reads a duration: `"250ms"`, `"20s"`, `"5m"`, `"6h"`, `"2d"`.
+///
+/// # Errors
+/// As [`Unit::parse`].
+pub fn parse_span(text: &str) -> Result<Span, AmountError> {
+    let suffixes = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+    parse_scaled(text, &suffixes, "a number with ms, s, m, h or d, such as 20s").map(Span)
+}
+
+/// A quantity that can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text:?} is not allowed here: {problem}; write {allowed}")]
+pub struct AmountError {
+    text: String,
+    problem: &'static str,
+    allowed: &'static str,
+}
+
+fn parse_scaled(text: &str, suffixes: &[(&str, i64)], allowed: &'static str) -> Result<i64, AmountError> {
+    let fail = |problem| AmountError { text: text.into(), problem, allowed };
+    let trimmed = text.trim();
+    let split =
+        trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-' || c == '+')).unwrap_or(trimmed.len());
+    let (number, suffix) = (&trimmed[..split], trimmed[split..].trim());
+    let number: f64 = number.parse().map_err(|_| fail("not a number"))?;
+    let scale = suffixes.iter().find(|(name, _)| *name == suffix).map(|(_, scale)| *scale);
+    let scale = scale.ok_or_else(|| fail(if suffix.is_empty() { "the unit is missing" } else { "unknown unit" }))?;
+    let value = number * scale as f64;
+    if value < 0.0 {
+        return Err(fail("negative"));
+    }
+    if value > 1e15 {
+        return Err(fail("too large"));
+    }
+    let rounded = libm::round(value);
+    if libm::fabs(value - rounded) > 1e-6 {
+        return Err(fail("finer than the smallest part that is counted"));
+    }
+    Ok(rounded as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_read_back_as_written() {
+        for (unit, text, value) in [
+            (Unit::Milli, "4", 4000),
+            (Unit::Milli, "250m", 250),
+            (Unit::MiB, "1.5GiB", 1536),
+            (Unit::MiB, "2TiB", 2 << 20),
+            (Unit::Mbit, "2.5Gbit", 2500),
+        ] {
+            assert_eq!(unit.parse(text).unwrap(), value, "{text}");
+            assert_eq!(unit.parse(&unit.format(value)).unwrap(), value);
+        }
+        assert_eq!(parse_span("1.5h").unwrap(), Span(5_400_000));
+    }
+
+    #[test]
+    fn errors_name_the_text_and_what_is_allowed() {
+        for (unit, text, problem) in [
+            (Unit::MiB, "-1GiB", "negative"),
+            (Unit::MiB, "10GB", "unknown unit"),
+            (Unit::Milli, "0.0001", "finer"),
+            (Unit::Milli, "x", "not a number"),
+            (Unit::Mbit, "99999999999999Gbit", "too large"),
+        ] {
+            let message = unit.parse(text).unwrap_err().to_string();
+            assert!(message.contains(problem) && message.contains(text), "{message}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The servers as engines see them while they place: room and order, kept from round to round.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use imbl::Vector;
+
+use super::{Budget, EngineError};
+use crate::{
+    decision::{Allocation, Role, Shape},
+    ids::{ResourceId, ServerId},
+    job::Job,
+    place::{self, Count, FreeIndex, Placement, Room, SortBy},
+    reason::Reason,
+    resources::CPU,
+    state::{Change, State},
+};
+
+/// Free room on every server under the plan in the making, and the servers in its order.
+///
+/// Building it is O(S log S); keeping it costs what changed.
+#[derive(Default)]
+pub struct Board {
+    pub(super) room: Room,
+    pub(super) free: FreeIndex,
+}
+
+impl Board {
+    /// Brings it up to the state's plan.
+    pub(super) fn sync(&mut self, state: &State, changes: &Vector<Change>, sort_by: SortBy) {
+        if !self.free.is_current(state, sort_by) || self.room.len() > state.servers.len() {
+            self.room = Room::of(state);
+            self.free = FreeIndex::build(state, &self.room, sort_by);
+            return;
+        }
+        for change in changes {
+            if let Change::Server(id) = change {
+                self.room.refresh(state, *id);
+                self.free.update(&self.room, *id, state.server(*id).present);
+            }
+        }
+    }
+
+    /// Gives back what the plan gives a job.
+    pub(super) fn release(&mut self, state: &State, job: &Job) {
+        if let Some(allocation) = job.verdict.allocation() {
+            self.room.release(job, allocation);
+            self.moved(state, allocation);
+        }
+    }
+
+    fn moved(&mut self, state: &State, allocation: &Allocation) {
+        let mut servers: Vec<ServerId> = allocation.slots().iter().map(|slot| slot.server).collect();
+        servers.sort_unstable();
+        servers.dedup();
+        for id in servers {
+            self.free.update(&self.room, id, state.server(id).present);
+        }
+    }
+
+    /// Places a shape by Theorem 1 and takes its room.
+    pub(super) fn place_even(
+        &mut self,
+        state: &State,
+        job: &Job,
+        shape: Shape,
+        budget: &mut Budget,
+    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        match place::spread(state, &self.room, &self.free, job, shape, budget)? {
+            Placement::Found(counts) => Ok(self.take(state, job, &counts)),
+            Placement::NoRoom => Ok(None),
+        }
+    }
+
+    /// Places a shape slot by slot, each where `choose` says, and takes its room.
+    pub(super) fn place_each(
+        &mut self,
+        state: &State,
+        job: &Job,
+        shape: Shape,
+        budget: &mut Budget,
+        mut choose: impl FnMut(&Self, &Job, Role) -> Option<ServerId>,
+    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let mut counts: BTreeMap<ServerId, Shape> = BTreeMap::new();
+        let mut taken = Vec::new();
+        let mut complete = true;
+        // A worker and a parameter server in turn, so that both roles meet the same order of servers.
+        let most = shape.workers.max(shape.servers);
+        let turns =
+            (0..most).flat_map(|turn| [(Role::Worker, turn < shape.workers), (Role::Server, turn < shape.servers)]);
+        for role in turns.filter(|(_, wanted)| *wanted).map(|(role, _)| role) {
+            budget.spend(1)?;
+            let picked = choose(self, job, role);
+            let devices = picked.and_then(|id| self.room.take(id, job.demand(role)));
+            let (Some(server), Some(devices)) = (picked, devices) else {
+                complete = false;
+                break;
+            };
+            let index = taken.len() as u32;
+            taken.push(crate::decision::Slot { role, index, server, devices });
+            self.free.update(&self.room, server, true);
+            let count = counts.entry(server).or_default();
+            match role {
+                Role::Worker => count.workers += 1,
+                Role::Server => count.servers += 1,
+            }
+        }
+        // Only the counts matter from here: slots that the job already has there are kept.
+        let taken = Allocation::new(taken);
+        self.room.release(job, &taken);
+        self.moved(state, &taken);
+        if !complete {
+            return Ok(None);
+        }
+        let counts: Vec<Count> = counts.into_iter().map(|(server, shape)| Count { server, shape }).collect();
+        Ok(self.take(state, job, &counts))
+    }
+
+    fn take(&mut self, state: &State, job: &Job, counts: &[Count]) -> Option<Arc<Allocation>> {
+        let allocation = place::assign(&mut self.room, job, counts, job.verdict.allocation().map(|before| &**before))?;
+        for count in counts {
+            self.free.update(&self.room, count.server, state.server(count.server).present);
+        }
+        Some(allocation)
+    }
+
+    /// Takes the room of an allocation again, slot by slot; false, and nothing taken, if it is no longer there.
+    pub(super) fn restore(&mut self, state: &State, job: &Job, allocation: &Allocation) -> bool {
+        let mut taken = Vec::new();
+        for slot in allocation.slots() {
+            let stays = state.server(slot.server).present
+                && self.room.take_again(slot.server, job.demand(slot.role), &slot.devices);
+            if !stays {
+                self.room.release(job, &Allocation::new(taken));
+                return false;
+            }
+            taken.push(slot.clone());
+        }
+        self.moved(state, allocation);
+        true
+    }
+}
+
+/// The most that is free of each resource on one server, found once a round.
+#[derive(Default)]
+pub(super) struct Largest(BTreeMap<ResourceId, (i64, Option<ServerId>)>);
+
+impl Largest {
+    fn of(&mut self, state: &State, room: &Room, resource: ResourceId) -> (i64, Option<ServerId>) {
+        *self.0.entry(resource).or_insert_with(|| {
+            let servers = state.present_servers().filter(|server| !server.draining);
+            let best = servers.map(|server| (room.free(server.id)[resource], std::cmp::Reverse(server.id))).max();
+            best.map_or((0, None), |(free, id)| (free, Some(id.0)))
+        })
+    }
+
+    /// Why a shape has no room, by the resource of one slot that is shortest on any server.
+    pub(super) fn reason(&mut self, state: &State, room: &Room, job: &Job, shape: Shape) -> Reason {
+        let mut worst: Option<(f64, Reason)> = None;
+        for role in [Role::Worker, Role::Server].into_iter().filter(|role| shape.count(*role) > 0) {
+            for (resource, needed) in job.demand(role).amounts.iter().filter(|(_, needed)| *needed > 0) {
+                let (largest, server) = self.of(state, room, resource);
+                let shortage = needed as f64 / (largest.max(0) as f64 + 0.5);
+                if worst.as_ref().is_none_or(|(most, _)| shortage > *most) {
+                    worst = Some((shortage, Reason::NoRoom { shape, role, resource, needed, largest, server }));
+                }
+            }
+        }
+        worst.map_or(
+            Reason::NoRoom { shape, role: Role::Worker, resource: CPU, needed: 0, largest: 0, server: None },
+            |(_, reason)| reason,
+        )
+    }
+}

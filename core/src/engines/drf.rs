@@ -1,0 +1,95 @@
+//! Dominant resource fairness: whoever has the least gets the next worker and parameter server, until nothing fits.
+//!
+//! Ghodsi et al., *Dominant Resource Fairness*, NSDI'11, as Optimus's authors set it up to compare with (EuroSys'18,
+//! §6.1): every interval, workers and parameter servers 1:1, work-conserving, and slots spread over the freest servers,
+//! as Kubernetes does. Ties go to the earlier job. Choose it where equal shares matter more than time.
+//!
+//! Cost: O(T log J) for T units handed out to J jobs, plus O(√S) a slot that is placed.
+
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
+
+use imbl::Vector;
+
+use super::{
+    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board,
+    ledger::Ledger, optimus::wait, rounds,
+};
+use crate::{
+    decision::{Proposal, Shape},
+    job::Job,
+    place::SortBy,
+    settings::SettingsError,
+    state::{Change, Mandate, State},
+    time::Span,
+};
+
+pub(super) const NAME: &str = "drf";
+pub(super) const SUMMARY: &str = "equal dominant shares, work-conserving, one parameter server per worker";
+pub(super) const PAPER: &str = "Ghodsi et al., DRF, NSDI'11; baseline of Optimus";
+pub(super) const PARAMETERS: &[ParameterInfo] = &[ParameterInfo {
+    name: "interval",
+    default: Value::Text("600s"),
+    meaning: "time between rounds; the same as Optimus's where both are compared",
+}];
+
+/// The engine. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Drf {
+    interval: Span,
+}
+
+impl Build for Drf {
+    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+        Ok(Self { interval: parameters.span("interval")? })
+    }
+}
+
+impl Engine for Drf {
+    type Memo = ();
+    type Index = Board;
+
+    fn triggers(&self) -> Triggers {
+        Triggers { interval: Some(self.interval), arrival: false, departure: false }
+    }
+
+    fn decide(
+        &self,
+        state: &State,
+        changes: &Vector<Change>,
+        _: &mut (),
+        board: &mut Board,
+        budget: &mut Budget,
+    ) -> Result<Proposal, EngineError> {
+        board.sync(state, changes, SortBy::Share);
+        let mut proposal = Proposal::default();
+        let mut ledger = Ledger::of(state);
+        let mut shares: Vec<(&Arc<Job>, Shape)> = Vec::new();
+        for job in state.jobs.values() {
+            match state.mandate(job) {
+                Mandate::Free => shares.push((job, Shape::default())),
+                Mandate::Pinned(kept) => ledger.take(job, &job.total(kept.shape()), 1),
+                Mandate::Closed => {}
+            }
+        }
+        // Smallest dominant share first; a job has at least what it needs to run at all, or nothing.
+        let mut heap: BinaryHeap<Reverse<(u64, u32)>> = (0..shares.len() as u32).map(|at| Reverse((0, at))).collect();
+        while let Some(Reverse((_, at))) = heap.pop() {
+            budget.spend(1)?;
+            let (job, shape) = shares[at as usize];
+            let next = if shape.is_empty() { Some(job.spec.bounds().least()) } else { rounds::one_more(job, shape) };
+            let Some(next) = next else { continue };
+            let extra =
+                job.total(Shape { workers: next.workers - shape.workers, servers: next.servers - shape.servers });
+            if ledger.has(job, &extra) {
+                ledger.take(job, &extra, 1);
+                shares[at as usize].1 = next;
+                heap.push(Reverse((job.total(next).dominant_share(&state.usable).to_bits(), at)));
+            } else if shape.is_empty() {
+                wait(&mut proposal, job, ledger.reason(state, job, &extra));
+            }
+        }
+        shares.retain(|(_, shape)| !shape.is_empty());
+        rounds::place_shapes(state, shares, board, &mut proposal, budget, rounds::freest(state))?;
+        Ok(proposal)
+    }
+}

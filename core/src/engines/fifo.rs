@@ -1,0 +1,99 @@
+//! First in, first out: every job gets what it requested, in order, and keeps it to the end.
+//!
+//! What most clusters do, and the baseline of every paper here (Optimus §2.3, OASiS §V). By priority, then arrival.
+//! The first job that doesn't fit holds up those behind it, so that big jobs don't starve; `backfill` lets smaller ones
+//! pass. Slots go one by one to the freest server. Choose it as a fallback, or to compare with.
+//!
+//! Cost: O(J log J) for J waiting jobs, plus O(√S) a slot that is placed.
+
+use imbl::Vector;
+
+use super::{
+    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
+    board::{Board, Largest},
+    ledger::Ledger,
+    optimus::{run, wait},
+    rounds::freest,
+};
+use crate::{
+    decision::{Proposal, Verdict},
+    place::SortBy,
+    reason::Reason,
+    settings::SettingsError,
+    state::{Change, Mandate, State},
+};
+
+pub(super) const NAME: &str = "fifo";
+pub(super) const SUMMARY: &str = "gives every job what it requested, first come first served";
+pub(super) const PAPER: &str = "baseline";
+pub(super) const PARAMETERS: &[ParameterInfo] = &[ParameterInfo {
+    name: "backfill",
+    default: Value::Flag(false),
+    meaning: "jobs that fit may pass one that doesn't",
+}];
+
+/// The engine. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Fifo {
+    backfill: bool,
+}
+
+impl Build for Fifo {
+    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+        Ok(Self { backfill: parameters.flag("backfill")? })
+    }
+}
+
+impl Engine for Fifo {
+    type Memo = ();
+    type Index = Board;
+
+    fn triggers(&self) -> Triggers {
+        Triggers { interval: None, arrival: true, departure: true }
+    }
+
+    fn decide(
+        &self,
+        state: &State,
+        changes: &Vector<Change>,
+        _: &mut (),
+        board: &mut Board,
+        budget: &mut Budget,
+    ) -> Result<Proposal, EngineError> {
+        board.sync(state, changes, SortBy::Share);
+        let mut proposal = Proposal::default();
+        let mut ledger = Ledger::of(state);
+        let mut waiting = Vec::new();
+        for job in state.jobs.values() {
+            match (&job.verdict, state.mandate(job)) {
+                (Verdict::Run(allocation), _) => ledger.take(job, &job.total(allocation.shape()), 1),
+                (_, Mandate::Free) => waiting.push(job),
+                _ => {}
+            }
+        }
+        waiting.sort_by_key(|job| (std::cmp::Reverse(job.spec.priority), job.arrival, job.id));
+        let mut largest = Largest::default();
+        let mut ahead = None;
+        for (position, job) in (1..).zip(waiting) {
+            if let Some(first) = ahead.filter(|_| !self.backfill) {
+                wait(&mut proposal, job, Reason::Behind { job: first, position });
+                continue;
+            }
+            let shape = job.spec.requested();
+            let total = job.total(shape);
+            let reason = if ledger.has(job, &total) {
+                if let Some(allocation) = board.place_each(state, job, shape, budget, freest(state))? {
+                    ledger.take(job, &total, 1);
+                    run(&mut proposal, job, allocation);
+                    continue;
+                }
+                largest.reason(state, &board.room, job, shape)
+            } else {
+                ledger.reason(state, job, &total)
+            };
+            wait(&mut proposal, job, reason);
+            ahead = Some(job.id);
+        }
+        Ok(proposal)
+    }
+}

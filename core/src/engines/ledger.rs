@@ -1,0 +1,82 @@
+//! Totals while an engine hands out units: the cluster's, and what limits leave to queues and tenants.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    ids::ResourceId,
+    job::Job,
+    reason::{Reason, Scope},
+    resources::Amounts,
+    state::{Account, State},
+};
+
+/// What is left to hand out.
+pub(super) struct Ledger {
+    cluster: Amounts,
+    tenants: Vec<BTreeMap<ResourceId, i64>>,
+    queues: Vec<BTreeMap<ResourceId, i64>>,
+    limited: bool,
+}
+
+impl Ledger {
+    /// All that is usable and within limits, with nothing handed out.
+    pub(super) fn of(state: &State) -> Self {
+        let limits = |account: &Account| account.limits.clone();
+        let tenants: Vec<_> = state.tenants.iter().map(limits).collect();
+        let queues: Vec<_> = state.queues.iter().map(limits).collect();
+        let limited = tenants.iter().chain(&queues).any(|limits| !limits.is_empty());
+        Self { cluster: state.usable.clone(), tenants, queues, limited }
+    }
+
+    /// Whether this much more is left to a job.
+    #[inline]
+    pub(super) fn has(&self, job: &Job, amounts: &Amounts) -> bool {
+        amounts.fits(&self.cluster) && (!self.limited || self.limit_reason(job, amounts).is_none())
+    }
+
+    /// Hands it out; `times` = −1 takes it back.
+    #[inline]
+    pub(super) fn take(&mut self, job: &Job, amounts: &Amounts, times: i64) {
+        self.cluster.add_times(amounts, -times);
+        if !self.limited {
+            return;
+        }
+        for left in [&mut self.tenants[job.tenant.0 as usize], &mut self.queues[job.queue.0 as usize]] {
+            for (resource, left) in left.iter_mut() {
+                *left -= times * amounts[*resource];
+            }
+        }
+    }
+
+    fn limit_reason(&self, job: &Job, amounts: &Amounts) -> Option<(bool, ResourceId)> {
+        let over = |left: &BTreeMap<ResourceId, i64>| {
+            left.iter()
+                .find(|(resource, left)| amounts[**resource] > 0 && amounts[**resource] > **left)
+                .map(|(id, _)| *id)
+        };
+        over(&self.queues[job.queue.0 as usize])
+            .map(|resource| (false, resource))
+            .or_else(|| over(&self.tenants[job.tenant.0 as usize]).map(|resource| (true, resource)))
+    }
+
+    /// Why it isn't left.
+    pub(super) fn reason(&self, state: &State, job: &Job, amounts: &Amounts) -> Reason {
+        let (scope, resource, left, limit) = match self.limit_reason(job, amounts) {
+            Some((true, resource)) => {
+                let tenant = &state.tenants[job.tenant.0 as usize];
+                let left = self.tenants[job.tenant.0 as usize][&resource];
+                (Scope::Tenant(tenant.name.clone()), resource, left, tenant.limits[&resource])
+            }
+            Some((false, resource)) => {
+                let queue = &state.queues[job.queue.0 as usize];
+                let left = self.queues[job.queue.0 as usize][&resource];
+                (Scope::Queue(queue.name.clone()), resource, left, queue.limits[&resource])
+            }
+            None => {
+                let resource = amounts.first_excess(&self.cluster).unwrap_or(crate::resources::CPU);
+                (Scope::Cluster, resource, self.cluster[resource], state.usable[resource])
+            }
+        };
+        Reason::Exhausted { scope, resource, needed: amounts[resource], left, limit }
+    }
+}

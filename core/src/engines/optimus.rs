@@ -1,0 +1,381 @@
+//! Optimus: as many workers and parameter servers as shorten training most, on as few servers as hold them evenly.
+//!
+//! Peng, Bao, Chen, Wu and Guo, *Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters*,
+//! EuroSys'18, §4. Every interval it minimises Σ Q_j / f_j(p_j, w_j) over the active jobs, Q being the steps left until
+//! convergence (§3.1) and f the fitted speed (§3.2): every job starts at one worker and one parameter server, in order
+//! of arrival, and then whoever gains most completion time per share of the cluster gets the next one (§4.1, Eq. 9).
+//! Placement puts smaller jobs first, each evenly on the fewest of the freest servers (§4.2, Theorem 1).
+//!
+//! Where the paper is silent: a gain is divided by the dominant *share*, since amounts of different resources don't
+//! compare; a job whose next unit doesn't fit tries its other unit and then leaves the queue while the others go on; a
+//! job whose (w, p) stays the same stays where it is. The paper's own settings are the defaults; what goes beyond it
+//! is off by default.
+//!
+//! Choose it where jobs converge and report loss and speed: it needs those predictions. Cost, for J jobs that get T
+//! units in all on S servers: O(T log J) for the allocation and O(T + J·k² + T·√S) for the placement, k being the
+//! servers of one job; nothing costs J × S.
+
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
+
+use imbl::Vector;
+
+use super::{
+    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
+    board::{Board, Largest},
+    ledger::Ledger,
+};
+use crate::{
+    decision::{Allocation, Proposal, Shape, Verdict},
+    fit::{SpeedCurve, SpeedFit, SpeedOptions},
+    ids::JobId,
+    job::{Bounds, Job},
+    place::SortBy,
+    reason::Reason,
+    resources::{Amounts, CPU},
+    scheduler::speed_model,
+    settings::SettingsError,
+    state::{Change, Mandate, State},
+    time::Span,
+};
+
+pub(super) const NAME: &str = "optimus";
+pub(super) const SUMMARY: &str = "gives each next worker or parameter server to the job whose end it brings nearest";
+pub(super) const PAPER: &str = "Peng et al., Optimus, EuroSys'18";
+pub(super) const PARAMETERS: &[ParameterInfo] = &[
+    ParameterInfo {
+        name: "interval", default: Value::Text("600s"), meaning: "time between rounds (§6.1: 10 minutes)"
+    },
+    ParameterInfo {
+        name: "young_job_factor",
+        default: Value::Number(1.0),
+        meaning: "gain of a job with few observations is multiplied by this (§4.1; 0.95 shortens JCT a little)",
+    },
+    ParameterInfo {
+        name: "sort_by",
+        default: Value::Text("share"),
+        meaning: "order of servers: \"share\" = sum of free shares of all resources, \"cpu\" = free CPU as in the paper",
+    },
+    ParameterInfo {
+        name: "joint_steps",
+        default: Value::Flag(false),
+        meaning: "beyond the paper: try one worker and one parameter server together where neither alone gains",
+    },
+    ParameterInfo {
+        name: "rescale_cost",
+        default: Value::Flag(false),
+        meaning: "beyond the paper: keep a running job's shape unless the new one earns its measured restart back",
+    },
+    ParameterInfo {
+        name: "shrink_to_fit",
+        default: Value::Flag(false),
+        meaning: "beyond the paper: a job that fits nowhere keeps its old place, or tries a smaller shape, before it is paused",
+    },
+];
+
+/// Fewer epochs with a loss than this make a job young.
+const YOUNG_EPOCHS: u64 = 5;
+
+/// The engine. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Optimus {
+    interval: Span,
+    young_job_factor: f64,
+    sort_by: SortBy,
+    joint_steps: bool,
+    rescale_cost: bool,
+    shrink_to_fit: bool,
+}
+
+impl Build for Optimus {
+    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+        Ok(Self {
+            interval: parameters.span("interval")?,
+            young_job_factor: parameters.number("young_job_factor", 0.0..=1.0)?,
+            sort_by: match parameters.choice("sort_by", &["share", "cpu"])? {
+                "cpu" => SortBy::Amount(CPU),
+                _ => SortBy::Share,
+            },
+            joint_steps: parameters.flag("joint_steps")?,
+            rescale_cost: parameters.flag("rescale_cost")?,
+            shrink_to_fit: parameters.flag("shrink_to_fit")?,
+        })
+    }
+}
+
+impl Engine for Optimus {
+    type Memo = ();
+    type Index = Board;
+
+    fn triggers(&self) -> Triggers {
+        Triggers { interval: Some(self.interval), arrival: false, departure: false }
+    }
+
+    fn decide(
+        &self,
+        state: &State,
+        changes: &Vector<Change>,
+        _: &mut (),
+        board: &mut Board,
+        budget: &mut Budget,
+    ) -> Result<Proposal, EngineError> {
+        board.sync(state, changes, self.sort_by);
+        let mut ledger = Ledger::of(state);
+        let mut candidates = Vec::with_capacity(state.jobs.len());
+        for job in state.jobs.values() {
+            match state.mandate(job) {
+                Mandate::Free => candidates.push(Candidate::new(self, state, job)),
+                Mandate::Pinned(kept) => ledger.take(job, &job.total(kept.shape()), 1),
+                Mandate::Closed => {}
+            }
+        }
+        budget.spend(candidates.len() as u64)?;
+        let mut proposal = Proposal::default();
+        self.allocate(state, &mut candidates, &mut ledger, &mut proposal, budget)?;
+        if self.rescale_cost {
+            keep_what_restarts_do_not_earn(&mut candidates, &mut ledger);
+        }
+        self.place(state, candidates, board, &mut proposal, budget)?;
+        Ok(proposal)
+    }
+}
+
+/// A job while units are handed out.
+struct Candidate<'a> {
+    job: &'a Arc<Job>,
+    bounds: Bounds,
+    curve: SpeedCurve,
+    /// Q, steps left.
+    steps: f64,
+    /// 1, or the young job's factor.
+    factor: f64,
+    shape: Shape,
+    /// 1 / dominant share of one worker and of one parameter server.
+    per_worker: f64,
+    per_server: f64,
+    worker_fits: bool,
+    server_fits: bool,
+    /// What the next unit is.
+    next: Unit,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    Worker,
+    Server,
+    Both,
+}
+
+impl<'a> Candidate<'a> {
+    fn new(engine: &Optimus, state: &State, job: &'a Arc<Job>) -> Self {
+        let share = |demand: &Amounts| 1.0 / demand.dominant_share(&state.usable).max(1e-12);
+        let curve = match &job.fits.speed {
+            Some(fit) => fit.curve(),
+            None => SpeedFit::fit(speed_model(job), &[], &SpeedOptions::default()).curve(),
+        };
+        let young = job.losses.last_epoch().is_none_or(|epochs| epochs < YOUNG_EPOCHS);
+        Self {
+            job,
+            bounds: job.spec.bounds(),
+            curve,
+            steps: job.remaining_steps().0,
+            factor: if young { engine.young_job_factor } else { 1.0 },
+            shape: Shape::default(),
+            per_worker: share(&job.worker.amounts),
+            per_server: share(&job.server.amounts),
+            worker_fits: true,
+            server_fits: true,
+            next: Unit::Worker,
+        }
+    }
+
+    #[inline]
+    fn time(&self, workers: u32, servers: u32) -> f64 {
+        self.steps / self.curve.speed(servers, workers)
+    }
+
+    /// The larger of both gains (Eq. 9), if one is positive, and which unit brings it.
+    #[inline]
+    fn gain(&mut self, joint_steps: bool) -> Option<f64> {
+        let Shape { workers: w, servers: p } = self.shape;
+        let now = self.time(w, p);
+        let worker_allowed = self.worker_fits && w < self.bounds.workers.1;
+        let server_allowed = self.server_fits && p < self.bounds.servers.1;
+        let gain_w = if worker_allowed { (now - self.time(w + 1, p)) * self.per_worker } else { 0.0 };
+        let gain_p = if server_allowed { (now - self.time(w, p + 1)) * self.per_server } else { 0.0 };
+        let (mut gain, mut next) = if gain_w >= gain_p { (gain_w, Unit::Worker) } else { (gain_p, Unit::Server) };
+        if gain <= 0.0 && joint_steps && worker_allowed && server_allowed {
+            let share = 1.0 / self.per_worker + 1.0 / self.per_server;
+            (gain, next) = ((now - self.time(w + 1, p + 1)) / share, Unit::Both);
+        }
+        self.next = next;
+        (gain > 0.0).then_some(gain * self.factor)
+    }
+
+    fn old_shape(&self) -> Option<Shape> {
+        self.job.verdict.allocation().map(|allocation| allocation.shape())
+    }
+}
+
+impl Optimus {
+    /// §4.1: hands out units by marginal gain. Jobs that don't even get their smallest shape leave `candidates` with a
+    /// reason.
+    fn allocate(
+        &self,
+        state: &State,
+        candidates: &mut Vec<Candidate<'_>>,
+        ledger: &mut Ledger,
+        proposal: &mut Proposal,
+        budget: &mut Budget,
+    ) -> Result<(), EngineError> {
+        candidates.retain_mut(|candidate| {
+            candidate.shape = candidate.bounds.least();
+            let least = candidate.job.total(candidate.shape);
+            let fits = ledger.has(candidate.job, &least);
+            if fits {
+                ledger.take(candidate.job, &least, 1);
+            } else {
+                wait(proposal, candidate.job, ledger.reason(state, candidate.job, &least));
+            }
+            fits
+        });
+        // Largest gain first; among equals the earlier job. Bits of positive floats order as the floats do.
+        let mut heap: BinaryHeap<(u64, Reverse<u32>)> = candidates
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(at, candidate)| Some((candidate.gain(self.joint_steps)?.to_bits(), Reverse(at as u32))))
+            .collect();
+        let mut steps = 0;
+        while let Some(mut top) = heap.peek_mut() {
+            steps += 1;
+            let candidate = &mut candidates[top.1.0 as usize];
+            let job = candidate.job;
+            let both;
+            let unit = match candidate.next {
+                Unit::Worker => &job.worker.amounts,
+                Unit::Server => &job.server.amounts,
+                Unit::Both => {
+                    both = job.total(Shape { workers: 1, servers: 1 });
+                    &both
+                }
+            };
+            if ledger.has(job, unit) {
+                ledger.take(job, unit, 1);
+                candidate.shape.workers += u32::from(candidate.next != Unit::Server);
+                candidate.shape.servers += u32::from(candidate.next != Unit::Worker);
+            } else {
+                // What is left only shrinks: this unit is out for the round.
+                candidate.worker_fits &= candidate.next == Unit::Server;
+                candidate.server_fits &= candidate.next == Unit::Worker;
+            }
+            match candidate.gain(self.joint_steps) {
+                Some(gain) => top.0 = gain.to_bits(),
+                None => drop(std::collections::binary_heap::PeekMut::pop(top)),
+            }
+        }
+        budget.spend(steps)
+    }
+
+    /// §4.2: smaller jobs first, each evenly on the fewest servers. Jobs whose shape stays the same stay.
+    fn place(
+        &self,
+        state: &State,
+        candidates: Vec<Candidate<'_>>,
+        board: &mut Board,
+        proposal: &mut Proposal,
+        budget: &mut Budget,
+    ) -> Result<(), EngineError> {
+        let mut moving: Vec<(f64, Candidate<'_>)> = candidates
+            .into_iter()
+            .filter(|candidate| candidate.old_shape() != Some(candidate.shape))
+            .map(|candidate| (candidate.job.total(candidate.shape).dominant_share(&state.usable), candidate))
+            .collect();
+        moving.sort_by(|(mine, a), (theirs, b)| mine.total_cmp(theirs).then(a.job.id.cmp(&b.job.id)));
+        for (_, candidate) in &moving {
+            board.release(state, candidate.job);
+        }
+        let mut homeless: Vec<(JobId, &Job, Shape)> = Vec::new();
+        for (_, candidate) in &moving {
+            match self.find_place(state, candidate, board, budget)? {
+                Some(allocation) => run(proposal, candidate.job, allocation),
+                None => homeless.push((candidate.job.id, candidate.job, candidate.shape)),
+            }
+        }
+        let mut largest = Largest::default();
+        for (_, job, shape) in homeless {
+            let reason = largest.reason(state, &board.room, job, shape);
+            wait(proposal, job, reason);
+        }
+        Ok(())
+    }
+
+    fn find_place(
+        &self,
+        state: &State,
+        candidate: &Candidate<'_>,
+        board: &mut Board,
+        budget: &mut Budget,
+    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let job = candidate.job;
+        let found = board.place_even(state, job, candidate.shape, budget)?;
+        if found.is_some() || !self.shrink_to_fit {
+            return Ok(found);
+        }
+        if let Some(old) = job.verdict.allocation().filter(|old| candidate.bounds.hold(old.shape())) {
+            if board.restore(state, job, old) {
+                return Ok(Some(old.clone()));
+            }
+        }
+        let least = candidate.bounds.least();
+        let mut shape = candidate.shape;
+        while shape != least {
+            // The role that is further above its least gives one up.
+            let (w, p) = (shape.workers - least.workers, shape.servers - least.servers);
+            if w >= p {
+                shape.workers -= 1;
+            } else {
+                shape.servers -= 1;
+            }
+            let found = board.place_even(state, job, shape, budget)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Goes back to a running job's old shape where the new one saves less than a restart costs. In order of arrival.
+fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut Ledger) {
+    for candidate in candidates {
+        let Some(old) = candidate.old_shape().filter(|old| *old != candidate.shape && candidate.bounds.hold(*old))
+        else {
+            continue;
+        };
+        let saved =
+            candidate.time(old.workers, old.servers) - candidate.time(candidate.shape.workers, candidate.shape.servers);
+        if saved > candidate.job.restart_cost.as_seconds() {
+            continue;
+        }
+        let job = candidate.job;
+        ledger.take(job, &job.total(candidate.shape), -1);
+        let total = job.total(old);
+        if ledger.has(job, &total) {
+            candidate.shape = old;
+        }
+        ledger.take(job, &job.total(candidate.shape), 1);
+    }
+}
+
+pub(super) fn run(proposal: &mut Proposal, job: &Job, allocation: Arc<Allocation>) {
+    let verdict = Verdict::Run(allocation);
+    if !job.verdict.same_kind(&verdict) {
+        proposal.changes.push((job.id, verdict));
+    }
+}
+
+pub(super) fn wait(proposal: &mut Proposal, job: &Job, reason: Reason) {
+    let verdict = Verdict::Wait(reason);
+    if !job.verdict.same_kind(&verdict) {
+        proposal.changes.push((job.id, verdict));
+    }
+}

@@ -1,0 +1,100 @@
+//! What the simple engines share: a shape for each job in some order, and slots placed one by one.
+
+use std::sync::Arc;
+
+use super::{
+    Budget, EngineError,
+    board::{Board, Largest},
+    optimus::{run, wait},
+};
+use crate::{
+    decision::{Proposal, Role, Shape},
+    ids::ServerId,
+    job::Job,
+    reason::Reason,
+    state::State,
+};
+
+/// One more worker, and a parameter server with it where the job has any: the 1:1 ratio of Optimus's baselines (§6.1).
+/// `None` at the job's bounds.
+pub(super) fn one_more(job: &Job, shape: Shape) -> Option<Shape> {
+    let most = job.spec.bounds().most();
+    let more = Shape { workers: (shape.workers + 1).min(most.workers), servers: (shape.servers + 1).min(most.servers) };
+    (more.workers > shape.workers).then_some(more)
+}
+
+/// The freest server that holds one more of a role: spreads load.
+pub(super) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
+    |board, job, role| {
+        let need = &job.demand(role).amounts;
+        let (w, p) = one(role);
+        board
+            .free
+            .freest(&board.room, need)
+            .find(|id| state.server(*id).accepts(&job.spec.labels) && board.room.holds(*id, job, need, w, p))
+    }
+}
+
+/// The fullest server that holds one more of a role: packs.
+pub(super) fn fullest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
+    |board, job, role| {
+        let need = &job.demand(role).amounts;
+        let (w, p) = one(role);
+        board
+            .free
+            .fullest(&board.room, need)
+            .find(|id| state.server(*id).accepts(&job.spec.labels) && board.room.holds(*id, job, need, w, p))
+    }
+}
+
+fn one(role: Role) -> (u32, u32) {
+    match role {
+        Role::Worker => (1, 0),
+        Role::Server => (0, 1),
+    }
+}
+
+/// Places each job's shape slot by slot, in the order given; one that doesn't fit gets the next smaller 1:1 shape, down
+/// to its least. Jobs whose shape stays the same stay where they are. O(slots · blocks of the index).
+pub(super) fn place_shapes<C>(
+    state: &State,
+    shapes: Vec<(&Arc<Job>, Shape)>,
+    board: &mut Board,
+    proposal: &mut Proposal,
+    budget: &mut Budget,
+    choose: C,
+) -> Result<(), EngineError>
+where
+    C: Fn(&Board, &Job, Role) -> Option<ServerId>,
+{
+    let old = |job: &Job| job.verdict.allocation().map(|allocation| allocation.shape());
+    let moving: Vec<_> = shapes.into_iter().filter(|(job, shape)| old(job) != Some(*shape)).collect();
+    for (job, _) in &moving {
+        board.release(state, job);
+    }
+    let mut homeless: Vec<(&Job, Shape)> = Vec::new();
+    for (job, wanted) in moving {
+        let least = job.spec.bounds().least();
+        let mut shape = wanted;
+        loop {
+            if let Some(allocation) = board.place_each(state, job, shape, budget, &choose)? {
+                run(proposal, job, allocation);
+                break;
+            }
+            if shape == least {
+                homeless.push((job, wanted));
+                break;
+            }
+            shape = Shape {
+                workers: (shape.workers - 1).max(least.workers),
+                servers: shape.servers.saturating_sub(1).max(least.servers),
+            };
+        }
+    }
+    let mut largest = Largest::default();
+    for (job, shape) in homeless {
+        let reason: Reason = largest.reason(state, &board.room, job, shape);
+        wait(proposal, job, reason);
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! What can happen, and what can't be accepted.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::{
+    decision::{DeviceShare, Role, Slot},
+    ids::{DecisionId, Incarnation, JobId},
+    job::{ExternalId, JobSpec, JobSpecError, Phase},
+    server::ServerSpec,
+    settings::{Mode, Settings, SettingsError},
+    time::Span,
+};
+
+/// Something that happened. Everything the core knows comes from these.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Event {
+    /// Engine, parameters, stability, limits.
+    Configured(Box<Settings>),
+    /// Active, shadow or paused.
+    ModeSet(Mode),
+    /// A server came, or changed in any way.
+    ServerSet {
+        /// The manager's name.
+        manager: String,
+        /// The whole description.
+        server: ServerSpec,
+    },
+    /// A server is gone, with all that ran there.
+    ServerLeft {
+        /// Its name.
+        name: String,
+    },
+    /// All that other work uses of a server.
+    ForeignUse {
+        /// The server's name.
+        server: String,
+        /// By resource name, in sub-units.
+        amounts: BTreeMap<String, i64>,
+        /// Shares of its devices.
+        devices: Vec<DeviceShare>,
+    },
+    /// A job was submitted.
+    JobSubmitted {
+        /// What is asked for.
+        spec: Box<JobSpec>,
+        /// The manager's name for it.
+        external: Option<ExternalId>,
+        /// Hash of the token that the job reports with.
+        token_hash: Option<[u8; 32]>,
+    },
+    /// A job is over.
+    JobEnded {
+        /// Which.
+        job: JobId,
+        /// How.
+        end: End,
+    },
+    /// A person holds a job, or lets it go on.
+    JobHeld {
+        /// Which.
+        job: JobId,
+        /// Hold or go on.
+        held: bool,
+    },
+    /// A training program reported.
+    Reported {
+        /// Which job.
+        job: JobId,
+        /// Its program's incarnation.
+        incarnation: Incarnation,
+        /// Who of it.
+        slot: (Role, u32),
+        /// What.
+        report: Report,
+    },
+    /// All slots of a job that the manager sees, and what they do.
+    Observed {
+        /// Which job.
+        job: JobId,
+        /// The incarnation the slots belong to.
+        incarnation: Incarnation,
+        /// All that exist; none = all released.
+        slots: Vec<ObservedSlot>,
+        /// What they do.
+        phase: Phase,
+    },
+    /// What became of an issued change.
+    Enacted {
+        /// The decision.
+        decision: DecisionId,
+        /// The job.
+        job: JobId,
+        /// What became of it.
+        result: Enactment,
+    },
+    /// A full resync of one manager begins: what it doesn't mention by its end is gone.
+    SyncBegin {
+        /// The manager's name.
+        manager: String,
+    },
+    /// It is complete.
+    SyncEnd {
+        /// The manager's name.
+        manager: String,
+        /// Jobs it didn't mention have ended (else only their slots are gone).
+        owns_queue: bool,
+    },
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    /// Converged, or through all its epochs.
+    Completed,
+    /// Given up.
+    Failed,
+    /// By a person.
+    Cancelled,
+    /// By the scheduler.
+    Stopped,
+}
+
+/// A slot as a manager names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObservedSlot {
+    /// What it does.
+    pub role: Role,
+    /// Its index.
+    pub index: u32,
+    /// The server's name.
+    pub server: String,
+    /// Its devices, where the manager says.
+    pub devices: Vec<DeviceShare>,
+}
+
+/// What became of an issued change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Enactment {
+    /// It is being carried out.
+    Accepted,
+    /// Part of it is; observations say which.
+    Partial,
+    /// Not at all.
+    Refused {
+        /// The manager's words.
+        cause: Arc<str>,
+        /// When to ask again; none: with back-off.
+        retry_after: Option<Span>,
+    },
+}
+
+/// Progress of a training program, since its last report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Grows by at least one with each report of a slot's incarnation.
+    pub seq: u64,
+    /// Steps done since the job began.
+    pub step: u64,
+    /// Whole epochs done.
+    pub epoch: u32,
+    /// Steps in one epoch at this shape.
+    pub steps_per_epoch: u64,
+    /// Mean training loss.
+    pub loss: Option<f64>,
+    /// Validation accuracy.
+    pub accuracy: Option<f64>,
+    /// Steps this covers.
+    pub steps: u32,
+    /// The time they took at a steady shape.
+    pub duration: Span,
+    /// w they ran with.
+    pub workers: u32,
+    /// p they ran with.
+    pub servers: u32,
+    /// Mean time between one worker's gradients, in milliseconds.
+    pub slot_times: Vec<(u32, f64)>,
+    /// Time from start to first step, once per incarnation.
+    pub restart: Option<Span>,
+}
+
+/// An event that can't be accepted. Nothing changed.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum EventError {
+    /// The job description is wrong.
+    #[error("job: {0}")]
+    Spec(#[from] JobSpecError),
+    /// The settings are wrong.
+    #[error("settings: {0}")]
+    Settings(#[from] SettingsError),
+    /// An active job has that name.
+    #[error("name: {name:?} is the name of active job {job}; names must be unique among active jobs", job = job.0)]
+    DuplicateName {
+        /// The name.
+        name: String,
+        /// Who has it.
+        job: JobId,
+    },
+    /// No server could ever hold it.
+    #[error("{0}")]
+    NeverFits(String),
+    /// No such active job.
+    #[error("there is no active {0}")]
+    UnknownJob(JobId),
+    /// No such server.
+    #[error("there is no server {0:?}")]
+    UnknownServer(String),
+    /// A server description is wrong.
+    #[error("server {server:?}: {problem}")]
+    Server {
+        /// Its name.
+        server: String,
+        /// The value and what is allowed.
+        problem: String,
+    },
+    /// A sync bracket that doesn't match.
+    #[error("manager {manager:?}: {problem}")]
+    Sync {
+        /// The manager's name.
+        manager: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// A report that is out of order, out of range, or of another incarnation. It is counted on the job.
+    #[error("report of {job} ignored: {problem}")]
+    Report {
+        /// The job.
+        job: JobId,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// Time went back.
+    #[error("time {given} ms is before {now} ms, and time never goes back")]
+    Time {
+        /// The event's.
+        given: i64,
+        /// The state's.
+        now: i64,
+    },
+}
+
+impl From<&Slot> for (Role, u32) {
+    fn from(slot: &Slot) -> Self {
+        (slot.role, slot.index)
+    }
+}

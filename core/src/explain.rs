@@ -1,0 +1,204 @@
+//! Why a job has what it has: typed findings, each with its numbers.
+
+use serde::Serialize;
+
+use crate::{
+    decision::{Shape, Verdict},
+    ids::JobId,
+    job::Job,
+    reason::ReasonKind,
+    scheduler::Scheduler,
+    settings::Mode,
+    state::{Mandate, State},
+    time::Span,
+};
+
+/// Everything about one job, as of now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// Its number.
+    pub job: JobId,
+    /// Its name.
+    pub name: String,
+    /// What the plan gives it.
+    pub planned: Shape,
+    /// What the manager was told to give it.
+    pub issued: Shape,
+    /// What the manager was last seen to give it.
+    pub observed: Shape,
+    /// What was found, the most important first.
+    pub findings: Vec<Finding>,
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// What it is about.
+    pub topic: Topic,
+    /// Whether it keeps the job from running, or from what it is planned to get.
+    pub blocks: bool,
+    /// In words, with numbers.
+    pub text: String,
+}
+
+/// What a [`Finding`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Topic {
+    /// Why it doesn't run, by the kind of reason.
+    Reason(ReasonKind),
+    /// Between plan and manager.
+    Issue,
+    /// Who is in charge.
+    Mode,
+    /// What its owner or the site allows.
+    Bounds,
+    /// Why its shape is kept.
+    Stability,
+    /// Predicted convergence.
+    Convergence,
+    /// Predicted speed.
+    Speed,
+    /// Slow workers.
+    Straggler,
+    /// Past changes and what they cost.
+    History,
+    /// Reports that were ignored.
+    Reports,
+}
+
+impl Scheduler {
+    /// Explains one active job; `None` if there is no such job. O(the job's slots).
+    pub fn explain(&self, id: JobId) -> Option<Explanation> {
+        let state = self.state();
+        let job = state.job(id)?;
+        let shape =
+            |allocation: Option<&crate::decision::Allocation>| allocation.map(|a| a.shape()).unwrap_or_default();
+        let mut findings = Vec::new();
+        verdict(state, job, &mut findings);
+        predictions(job, &mut findings);
+        history(job, &mut findings);
+        Some(Explanation {
+            job: id,
+            name: job.spec.name.clone(),
+            planned: job.shape(),
+            issued: shape(job.issued.as_deref()),
+            observed: shape(job.observed.as_deref()),
+            findings,
+        })
+    }
+}
+
+fn verdict(state: &State, job: &Job, findings: &mut Vec<Finding>) {
+    let mut add = |topic, blocks, text: String| findings.push(Finding { topic, blocks, text });
+    match state.mode {
+        Mode::Active => {}
+        Mode::Shadow => add(Topic::Mode, true, "shadow mode: what is planned is only reported".into()),
+        Mode::Paused => add(Topic::Mode, true, "scheduling is paused: the manager runs it on its own".into()),
+    }
+    if let Some(reason) = job.verdict.reason() {
+        let text = match state.never_fits(job) {
+            Some(never) => never.describe(state),
+            None => reason.describe(state),
+        };
+        add(Topic::Reason(reason.kind()), true, text);
+    }
+    if let (Verdict::Run(planned), Some(reason)) = (&job.verdict, &job.issue_reason) {
+        let text = format!("planned {}: {}", planned.shape(), reason.describe(state));
+        add(Topic::Issue, true, text);
+    }
+    if let Verdict::Run(planned) = &job.verdict {
+        let mut servers: Vec<_> = planned.slots().iter().map(|slot| slot.server).collect();
+        servers.sort_unstable();
+        servers.dedup();
+        let names: Vec<_> = servers.iter().take(8).map(|id| state.server_name(*id)).collect();
+        let more = if servers.len() > names.len() {
+            format!(" and {} more", servers.len() - names.len())
+        } else {
+            String::new()
+        };
+        let text = format!("planned {} on {}{more}", planned.shape(), names.join(", "));
+        add(Topic::Bounds, false, text);
+    }
+    let bounds = job.spec.bounds();
+    let (least, most) = (bounds.least(), bounds.most());
+    add(Topic::Bounds, false, format!("may have {least} to {most}; requested {}", job.spec.requested()));
+    if let Mandate::Pinned(kept) = state.mandate(job) {
+        let rules = &state.settings.stability;
+        let text = format!(
+            "keeps {}: shapes stand for {}, change at most {} times an hour, and not within {} restart costs ({}) of the end",
+            kept.shape(),
+            rules.min_run,
+            rules.rescales_per_hour,
+            rules.payback,
+            job.restart_cost
+        );
+        add(Topic::Stability, false, text);
+    }
+}
+
+fn predictions(job: &Job, findings: &mut Vec<Finding>) {
+    let mut add = |topic, text: String| findings.push(Finding { topic, blocks: false, text });
+    let rule = &job.spec.convergence;
+    match &job.fits.convergence {
+        Some(at) => add(
+            Topic::Convergence,
+            format!(
+                "at epoch {}; converges at epoch {} ({} to {}), when {} epochs in a row gain less than {} of the first loss{}",
+                job.progress.epoch,
+                at.epochs,
+                at.low,
+                at.high,
+                rule.patience,
+                rule.delta,
+                if at.capped { "; that is its last allowed epoch" } else { "" }
+            ),
+        ),
+        None => add(
+            Topic::Convergence,
+            format!(
+                "at epoch {} of at most {}; too few losses to predict convergence",
+                job.progress.epoch, rule.max_epochs
+            ),
+        ),
+    }
+    match &job.fits.speed {
+        Some(fit) => {
+            let shape = job.shape();
+            let now = if shape.is_empty() { job.spec.requested() } else { shape };
+            let more = Shape { workers: now.workers + 1, ..now };
+            let text = format!(
+                "{:.2} steps/s predicted with {now}, {:.2} with {more}, from {} measured shapes{}",
+                fit.speed(now.servers, now.workers),
+                fit.speed(more.servers, more.workers),
+                fit.samples,
+                job.progress.speed.map_or_else(String::new, |speed| format!("; {speed:.2} reported")),
+            );
+            add(Topic::Speed, text);
+        }
+        None => add(Topic::Speed, "no speed measured yet, so a generic curve is assumed".into()),
+    }
+    for slow in &job.stragglers.found {
+        let text = format!("worker {} runs at {:.0} % of the median speed", slow.worker, slow.relative_speed * 100.0);
+        add(Topic::Straggler, text);
+    }
+}
+
+fn history(job: &Job, findings: &mut Vec<Finding>) {
+    let mut add = |topic, text: String| findings.push(Finding { topic, blocks: false, text });
+    if job.incarnation.0 > 0 {
+        let restarts = job.incarnation.0.saturating_sub(1);
+        add(
+            Topic::History,
+            format!(
+                "changed shape {} times, {restarts} restarts that took {} in all; the next is expected to take {}",
+                job.rescales,
+                job.restart_total,
+                Span(job.restart_cost.0)
+            ),
+        );
+    }
+    if job.progress.ignored > 0 {
+        add(Topic::Reports, format!("{} reports were ignored as nonsense, repeated or late", job.progress.ignored));
+    }
+}

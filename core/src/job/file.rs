@@ -1,0 +1,287 @@
+//! The TOML job file.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use thiserror::Error;
+use toml::{Table, Value};
+
+use super::{
+    Convergence, Dataset, JobSpec, JobSpecError, ProfiledSpeed, Resize, RoleSpec, TrainingMode, Utility, UtilityKind,
+};
+use crate::{
+    amount::{self, Unit},
+    time::Span,
+};
+
+/// A job file that can't be read.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum JobFileError {
+    /// Not TOML, an unknown key, or a value of the wrong type: with its line.
+    #[error("{0}")]
+    Syntax(String),
+    /// A value that isn't allowed.
+    #[error(transparent)]
+    Spec(#[from] JobSpecError),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    model: Option<String>,
+    tenant: Option<String>,
+    queue: Option<String>,
+    #[serde(default)]
+    priority: i32,
+    #[serde(default)]
+    resize: Resize,
+    #[serde(default)]
+    mode: TrainingMode,
+    batch: Option<u64>,
+    #[serde(default)]
+    examples: u64,
+    #[serde(default)]
+    convergence: ConvergenceFile,
+    worker: Table,
+    server: Option<Table>,
+    model_size: Option<String>,
+    utility: Option<UtilityFile>,
+    deadline: Option<String>,
+    accuracy: Option<f64>,
+    urgency: Option<u32>,
+    dataset: Option<DatasetFile>,
+    #[serde(default)]
+    constraints: Constraints,
+    time_limit: Option<String>,
+    restart_cost: Option<String>,
+    #[serde(default)]
+    profile: Vec<ProfileRow>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct ConvergenceFile {
+    delta: Option<f64>,
+    patience: Option<u32>,
+    max_epochs: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UtilityFile {
+    kind: UtilityKind,
+    value: f64,
+    #[serde(default)]
+    decay: f64,
+    target: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DatasetFile {
+    chunks: u32,
+    batches_per_chunk: u32,
+    epochs: u32,
+    #[serde(default)]
+    upload: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Constraints {
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProfileRow {
+    p: u32,
+    w: u32,
+    speed: f64,
+}
+
+pub(super) fn parse(text: &str) -> Result<JobSpec, JobFileError> {
+    let file: File = toml::from_str(text).map_err(|error| JobFileError::Syntax(error.to_string().trim_end().into()))?;
+    let defaults = Convergence::default();
+    let span = |key: &str, text: Option<&String>| -> Result<Option<Span>, JobSpecError> {
+        text.map(|text| amount::parse_span(text).map_err(|error| wrong(key, error))).transpose()
+    };
+    let utility = match &file.utility {
+        None => None,
+        Some(utility) => Some(Utility {
+            kind: utility.kind,
+            value: utility.value,
+            decay: utility.decay,
+            target: span("utility.target", utility.target.as_ref())?.unwrap_or_default(),
+        }),
+    };
+    let model_size =
+        file.model_size.as_ref().map(|text| Unit::MiB.parse(text).map_err(|error| wrong("model_size", error)));
+    let spec = JobSpec {
+        model: file.model.unwrap_or_else(|| file.name.clone()),
+        name: file.name,
+        tenant: file.tenant.unwrap_or_else(|| "default".into()),
+        queue: file.queue.unwrap_or_else(|| "default".into()),
+        priority: file.priority,
+        resize: file.resize,
+        mode: file.mode,
+        batch: file.batch.unwrap_or(1),
+        examples: file.examples,
+        convergence: Convergence {
+            delta: file.convergence.delta.unwrap_or(defaults.delta),
+            patience: file.convergence.patience.unwrap_or(defaults.patience),
+            max_epochs: file.convergence.max_epochs.unwrap_or(defaults.max_epochs),
+        },
+        worker: role("worker", file.worker)?,
+        server: file.server.map(|table| role("server", table)).transpose()?,
+        model_size: model_size.transpose()?.unwrap_or(0),
+        utility,
+        deadline: span("deadline", file.deadline.as_ref())?,
+        accuracy: file.accuracy,
+        urgency: file.urgency,
+        dataset: file.dataset.map(|data| Dataset {
+            chunks: data.chunks,
+            batches_per_chunk: data.batches_per_chunk,
+            epochs: data.epochs,
+            upload: data.upload,
+        }),
+        labels: file.constraints.labels,
+        time_limit: span("time_limit", file.time_limit.as_ref())?,
+        restart_cost: span("restart_cost", file.restart_cost.as_ref())?,
+        profile: file
+            .profile
+            .iter()
+            .map(|row| ProfiledSpeed { servers: row.p, workers: row.w, speed: row.speed })
+            .collect(),
+    };
+    spec.validate()?;
+    Ok(spec)
+}
+
+fn wrong(key: &str, problem: impl ToString) -> JobSpecError {
+    JobSpecError { key: key.into(), problem: problem.to_string() }
+}
+
+const ROLE_KEYS: &str = "gpu, \"gpu:<type>\", cpu, memory, disk, bandwidth, resources, min, max, requested and command";
+
+fn role(key: &str, table: Table) -> Result<RoleSpec, JobSpecError> {
+    let mut role = RoleSpec { min: 1, ..RoleSpec::default() };
+    let (mut max, mut requested) = (None, None);
+    for (field, value) in table {
+        let path = format!("{key}.{field}");
+        match field.as_str() {
+            "min" => role.min = count(&path, &value)?,
+            "max" => max = Some(count(&path, &value)?),
+            "requested" => requested = Some(count(&path, &value)?),
+            "command" => match value {
+                Value::String(text) => role.command = text,
+                other => return Err(wrong(&path, format!("{other} must be a string"))),
+            },
+            "resources" => {
+                let Value::Table(custom) = value else {
+                    return Err(wrong(&path, "must be a table of names and amounts"));
+                };
+                for (name, value) in custom {
+                    let amount = quantity(&format!("{path}.{name}"), &name, &value)?;
+                    role.demand.insert(name, amount);
+                }
+            }
+            "gpu" | "cpu" | "memory" | "disk" | "bandwidth" => {
+                let amount = quantity(&path, &field, &value)?;
+                role.demand.insert(field, amount);
+            }
+            typed if typed.starts_with("gpu:") && typed.len() > 4 => {
+                let amount = quantity(&path, &field, &value)?;
+                role.demand.insert(field, amount);
+            }
+            _ => return Err(wrong(&path, format!("unknown key; allowed are {ROLE_KEYS}"))),
+        }
+    }
+    // One that names only `requested` wants no more than that.
+    role.requested = requested.unwrap_or(role.min);
+    role.max = max.unwrap_or(role.requested);
+    Ok(role)
+}
+
+fn count(path: &str, value: &Value) -> Result<u32, JobSpecError> {
+    let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
+    number.ok_or_else(|| wrong(path, format!("{value} must be a whole number from 0 to {}", u32::MAX)))
+}
+
+fn quantity(path: &str, name: &str, value: &Value) -> Result<i64, JobSpecError> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        other => return Err(wrong(path, format!("{other} must be a quantity"))),
+    };
+    Unit::of(name).parse(&text).map_err(|error| wrong(path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = r#"
+        name = "resnet50"
+        model = "resnet50"
+        tenant = "vision"
+        queue = "batch"
+        priority = 1
+        resize = "workers"
+        mode = "sync"
+        batch = 256
+        examples = 50000
+        convergence = { delta = 0.01, patience = 3, max_epochs = 200 }
+        worker = { gpu = 1, cpu = 4, memory = "10GiB", bandwidth = "1Gbit", min = 1, max = 16, requested = 4, command = "train" }
+        server = { cpu = 4, memory = "10GiB", bandwidth = "5Gbit", max = 16, requested = 2 }
+        model_size = "100MiB"
+        utility = { kind = "sigmoid", value = 50, decay = 0.5, target = "6h" }
+        deadline = "12h"
+        accuracy = 0.92
+        urgency = 3
+        dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, upload = "cloud" }
+        constraints = { labels = { zone = "a" } }
+        time_limit = "2d"
+        restart_cost = "20s"
+        profile = [{ p = 1, w = 1, speed = 0.5 }]
+    "#;
+
+    #[test]
+    fn every_documented_key_is_read() {
+        let spec = parse(WHOLE).unwrap();
+        assert_eq!(spec.resize, Resize::Workers);
+        assert_eq!(spec.worker.demand["bandwidth"], 1000);
+        assert_eq!((spec.worker.min, spec.worker.max, spec.worker.requested), (1, 16, 4));
+        assert_eq!(spec.bounds().servers, (2, 2));
+        assert_eq!(spec.deadline, Some(Span::seconds(12 * 3600)));
+        assert_eq!(spec.labels["zone"], "a");
+        assert_eq!(spec.profile.len(), 1);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let with = |line: &str| format!("name = \"a\"\nmode = \"allreduce\"\n{line}");
+        for (text, expected) in [
+            (with("worker = { gpu = 1.5 }"), "worker.gpu"),
+            (with("worker = { gpu = -1 }"), "negative"),
+            (with("worker = { memory = 10 }"), "10GiB"),
+            (with("worker = { memroy = \"1GiB\" }"), "worker.memroy"),
+            (with("worker = { gpu = 1, min = 3, max = 2 }"), "min = 3"),
+            (with("worker = { gpu = 0 }"), "worker.cpu"),
+            (with("worker = { gpu = 1 }\nserver = { cpu = 1 }"), "allreduce"),
+            (with("worker = { gpu = 1 }\nbatches = 2"), "batches"),
+            (with("worker = { gpu = 1 }\ndeadline = \"soon\""), "deadline"),
+            (with("worker = { gpu = 1, \"gpu:a100\" = 1 }"), "one kind"),
+            (with("worker = { gpu = 1 }\nconvergence = { delta = 2.0 }"), "convergence.delta"),
+            (with("worker = { gpu = 1 }\nprofile = [{ p = 1, w = 1, speed = 1.0 }]"), "profile[0]"),
+            ("name = \"../x\"\nworker = { cpu = 1 }\nserver = { cpu = 1 }".into(), "name"),
+            ("name = \"x\"\nworker = { cpu = 1 }".into(), "server"),
+        ] {
+            let message = parse(&text).unwrap_err().to_string();
+            assert!(message.contains(expected), "{text}\n{message}");
+        }
+    }
+}

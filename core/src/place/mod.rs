@@ -1,0 +1,15 @@
+//! Where slots go: room on servers, servers in the order of their free room, even spreads, and what a placement costs.
+
+mod assign;
+mod index;
+mod room;
+mod spread;
+mod transfer;
+
+pub use self::{
+    assign::{Count, assign},
+    index::{FreeIndex, SortBy},
+    room::Room,
+    spread::{Placement, spread, spread_over},
+    transfer::transfer_time,
+};

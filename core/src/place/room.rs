@@ -1,0 +1,151 @@
+//! What is still free on each server while a plan is made.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::{
+    decision::{Allocation, Devices},
+    ids::{ResourceId, ServerId},
+    job::{Demand, Job},
+    resources::{Amounts, GPU},
+    server,
+    state::State,
+};
+
+/// Free room of every server under a plan in the making. Building it is O(servers), each change O(slots changed).
+#[derive(Default)]
+pub struct Room {
+    free: Vec<Amounts>,
+    devices: Vec<SmallVec<[u16; 8]>>,
+    kinds: Vec<Arc<[ResourceId]>>,
+}
+
+impl Room {
+    /// What the present plan leaves.
+    pub fn of(state: &State) -> Self {
+        let mut room = Self::default();
+        for server in &state.servers {
+            room.refresh(state, server.id);
+        }
+        room
+    }
+
+    /// Takes a server's room from the state again.
+    pub fn refresh(&mut self, state: &State, id: ServerId) {
+        let server = state.server(id);
+        let mut free = server.usable();
+        free -= &server.planned.amounts;
+        let mut devices = server.planned.devices.clone();
+        if devices.len() < server.foreign.devices.len() {
+            devices.resize(server.foreign.devices.len(), 0);
+        }
+        for (used, foreign) in devices.iter_mut().zip(&server.foreign.devices) {
+            *used += foreign;
+        }
+        if self.free.len() <= id.index() {
+            self.free.resize_with(id.index() + 1, Amounts::default);
+            self.devices.resize_with(id.index() + 1, SmallVec::new);
+            self.kinds.resize_with(id.index() + 1, || Arc::new([]));
+        }
+        self.free[id.index()] = free;
+        self.devices[id.index()] = devices;
+        self.kinds[id.index()] = server.devices.clone();
+    }
+
+    /// What is free on a server.
+    #[inline]
+    pub fn free(&self, id: ServerId) -> &Amounts {
+        &self.free[id.index()]
+    }
+
+    /// How many servers there are, gone ones included.
+    pub fn len(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Whether `workers` and `servers` of a job fit on a server, devices one by one included.
+    #[inline]
+    pub fn holds(&self, id: ServerId, job: &Job, need: &Amounts, workers: u32, servers: u32) -> bool {
+        need.fits(self.free(id)) && self.devices_hold(id, job, workers, servers)
+    }
+
+    fn devices_hold(&self, id: ServerId, job: &Job, workers: u32, servers: u32) -> bool {
+        let kinds = &self.kinds[id.index()];
+        let wanted = |demand: &Demand, count: u32| demand.devices.filter(|_| count > 0);
+        if kinds.is_empty() || (wanted(&job.worker, workers).is_none() && wanted(&job.server, servers).is_none()) {
+            return true;
+        }
+        let used = &self.devices[id.index()];
+        let shared = |milli: u32| milli < 1000;
+        let whole_only = [wanted(&job.worker, workers), wanted(&job.server, servers)]
+            .iter()
+            .flatten()
+            .all(|(_, milli)| !shared(*milli));
+        // Where devices are only ever whole, sums say it all.
+        if whole_only && used.iter().all(|milli| *milli == 0 || *milli == 1000) {
+            return true;
+        }
+        let mut used = used.clone();
+        let mut pick =
+            |demand: &Demand, count: u32| (0..count).all(|_| server::pick_devices(kinds, &mut used, demand).is_some());
+        pick(&job.worker, workers) && pick(&job.server, servers)
+    }
+
+    /// Takes room for one slot and picks its devices; `None` if it has none.
+    pub fn take(&mut self, id: ServerId, demand: &Demand) -> Option<Devices> {
+        if !demand.amounts.fits(self.free(id)) {
+            return None;
+        }
+        let devices = server::pick_devices(&self.kinds[id.index()], &mut self.devices[id.index()], demand)?;
+        self.charge(id, demand, &devices, 1);
+        Some(devices)
+    }
+
+    /// Takes room for one slot with these very devices; false if it has none.
+    pub fn take_again(&mut self, id: ServerId, demand: &Demand, devices: &Devices) -> bool {
+        let used = &mut self.devices[id.index()];
+        let free = |at: u16, milli: u16| used.get(usize::from(at)).copied().unwrap_or(0) + milli <= 1000;
+        if !demand.amounts.fits(&self.free[id.index()]) || !devices.iter().all(|share| free(share.device, share.milli))
+        {
+            return false;
+        }
+        for share in devices {
+            let at = usize::from(share.device);
+            if used.len() <= at {
+                used.resize(at + 1, 0);
+            }
+            used[at] += share.milli;
+        }
+        self.charge(id, demand, devices, 1);
+        true
+    }
+
+    /// Gives back all that an allocation takes.
+    pub fn release(&mut self, job: &Job, allocation: &Allocation) {
+        for slot in allocation.slots() {
+            for share in &slot.devices {
+                let used = &mut self.devices[slot.server.index()][usize::from(share.device)];
+                *used = used.saturating_sub(share.milli);
+            }
+            self.charge(slot.server, job.demand(slot.role), &slot.devices, -1);
+        }
+    }
+
+    fn charge(&mut self, id: ServerId, demand: &Demand, devices: &Devices, times: i64) {
+        let at = id.index();
+        self.free[at].add_times(&demand.amounts, -times);
+        let Some((wanted, _)) = demand.devices else { return };
+        for share in devices {
+            let kind: ResourceId = self.kinds[at].get(usize::from(share.device)).copied().unwrap_or(GPU);
+            if kind != wanted {
+                self.free[at].add(kind, -times * i64::from(share.milli));
+            }
+        }
+    }
+}

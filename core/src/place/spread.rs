@@ -1,0 +1,153 @@
+//! Theorem 1 of Optimus: the fewest servers, with the same number of workers and of parameter servers on each.
+
+use crate::{
+    decision::Shape,
+    engines::{Budget, EngineError},
+    ids::ServerId,
+    job::Job,
+    place::{Count, FreeIndex, Room},
+    resources::Amounts,
+    state::State,
+};
+
+/// What came of looking for a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// So many on each of these servers.
+    Found(Vec<Count>),
+    /// There is none now.
+    NoRoom,
+}
+
+/// Spreads a shape evenly over the first k of the freest servers that can hold a worker and a parameter server, for the
+/// smallest k that does; where no server can hold both, over two lists of servers (engines that mix CPU-only and GPU
+/// servers need that).
+///
+/// Each of the k servers gets ⌊w/k⌋ or ⌈w/k⌉ workers and ⌊p/k⌋ or ⌈p/k⌉ parameter servers. O(k²) checks for k up to
+/// max(w, p), plus the walk of the index.
+///
+/// # Errors
+/// The budget is used up.
+pub fn spread(
+    state: &State,
+    room: &Room,
+    index: &FreeIndex,
+    job: &Job,
+    shape: Shape,
+    budget: &mut Budget,
+) -> Result<Placement, EngineError> {
+    let of = |workers: u32, servers: u32| job.total(Shape { workers, servers });
+    if shape.workers == 0 || shape.servers == 0 {
+        return spread_over(state, room, index, job, shape, budget);
+    }
+    let both = of(1, 1);
+    let accepts = |id: &ServerId| state.server(*id).accepts(&job.spec.labels);
+    let some_hold_both = index.freest(room, &both).any(|id| accepts(&id) && room.holds(id, job, &both, 1, 1));
+    if some_hold_both {
+        return spread_over(state, room, index, job, shape, budget);
+    }
+    if !state.settings.shape.equal_per_server {
+        let workers = Shape { servers: 0, ..shape };
+        let servers = Shape { workers: 0, ..shape };
+        let first = spread_over(state, room, index, job, workers, budget)?;
+        let second = spread_over(state, room, index, job, servers, budget)?;
+        if let (Placement::Found(mut counts), Placement::Found(others)) = (first, second) {
+            // No server holds one of each, so none is in both lists.
+            counts.extend(others);
+            return Ok(Placement::Found(counts));
+        }
+    }
+    Ok(Placement::NoRoom)
+}
+
+/// Spreads a shape over servers that can hold one of each role that it has. See [`spread`].
+///
+/// # Errors
+/// The budget is used up.
+pub fn spread_over(
+    state: &State,
+    room: &Room,
+    index: &FreeIndex,
+    job: &Job,
+    shape: Shape,
+    budget: &mut Budget,
+) -> Result<Placement, EngineError> {
+    let Shape { workers: w, servers: p } = shape;
+    let one = job.total(Shape { workers: w.min(1), servers: p.min(1) });
+    let total = job.total(shape);
+    let equal = state.settings.shape.equal_per_server;
+    let mut candidates = index
+        .freest(room, &one)
+        .filter(|id| state.server(*id).accepts(&job.spec.labels) && room.holds(*id, job, &one, w.min(1), p.min(1)));
+    let mut first: Vec<ServerId> = Vec::new();
+    let mut together = Amounts::default();
+    for k in 1..=w.max(p) {
+        let Some(next) = candidates.next() else { return Ok(Placement::NoRoom) };
+        together += room.free(next);
+        first.push(next);
+        budget.spend(1)?;
+        if !total.fits(&together) || (equal && (w % k != 0 || p % k != 0)) {
+            continue;
+        }
+        budget.spend(k.into())?;
+        if let Some(counts) = even(room, job, shape, &first) {
+            return Ok(Placement::Found(counts));
+        }
+    }
+    Ok(Placement::NoRoom)
+}
+
+/// How a server can be filled beyond the floor counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extra {
+    None,
+    Worker,
+    Server,
+    Either,
+    Both,
+}
+
+/// Gives every server the floor counts and hands out the remainders to those with room; `None` if that can't be.
+fn even(room: &Room, job: &Job, shape: Shape, servers: &[ServerId]) -> Option<Vec<Count>> {
+    let k = servers.len() as u32;
+    let (w, p) = (shape.workers / k, shape.servers / k);
+    let (mut more_w, mut more_p) = (shape.workers % k, shape.servers % k);
+    let holds = |id: ServerId, workers: u32, servers: u32| {
+        room.holds(id, job, &job.total(Shape { workers, servers }), workers, servers)
+    };
+    // Equal servers, the usual case: remainders go to the first ones, which are the freest.
+    let mut extras = Vec::with_capacity(servers.len());
+    for &id in servers {
+        if !holds(id, w, p) {
+            return None;
+        }
+        let worker = more_w > 0 && holds(id, w + 1, p);
+        let server = more_p > 0 && holds(id, w, p + 1);
+        extras.push(match (worker, server) {
+            (false, false) => Extra::None,
+            (true, false) => Extra::Worker,
+            (false, true) => Extra::Server,
+            (true, true) if holds(id, w + 1, p + 1) => Extra::Both,
+            (true, true) => Extra::Either,
+        });
+    }
+    let mut counts: Vec<Count> =
+        servers.iter().map(|&server| Count { server, shape: Shape { workers: w, servers: p } }).collect();
+    // The least flexible first, so that who can take either is left for whatever remains.
+    for only in [Extra::Worker, Extra::Server, Extra::Both, Extra::Either] {
+        for (extra, count) in extras.iter().zip(&mut counts).filter(|(extra, _)| **extra == only) {
+            let worker = more_w > 0 && *extra != Extra::Server;
+            if worker {
+                count.shape.workers += 1;
+                more_w -= 1;
+            }
+            let server = more_p > 0
+                && (*extra == Extra::Server || *extra == Extra::Both || (*extra == Extra::Either && !worker));
+            if server {
+                count.shape.servers += 1;
+                more_p -= 1;
+            }
+        }
+    }
+    (more_w == 0 && more_p == 0).then_some(counts)
+}

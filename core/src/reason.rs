@@ -1,0 +1,235 @@
+//! Why a job doesn't run, or has less than planned: typed, with the numbers a person can act on.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decision::{Role, Shape},
+    ids::{JobId, ResourceId, ServerId},
+    state::State,
+    time::{Span, Time},
+};
+
+/// Whose limit is meant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Scope {
+    /// The whole cluster's capacity.
+    Cluster,
+    /// A queue's limit.
+    Queue(Arc<str>),
+    /// A tenant's limit.
+    Tenant(Arc<str>),
+}
+
+/// Why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reason {
+    /// No decision has been made since it arrived.
+    NotConsidered,
+    /// No server could hold even one of this role, empty.
+    NeverFits {
+        /// Worker or parameter server.
+        role: Role,
+        /// What is short.
+        resource: ResourceId,
+        /// What one needs.
+        needed: i64,
+        /// The most that any matching server has.
+        largest: i64,
+        /// That server; none if no server matches the labels.
+        server: Option<ServerId>,
+    },
+    /// The shape has no room on any set of servers now.
+    NoRoom {
+        /// What was to be placed.
+        shape: Shape,
+        /// Worker or parameter server.
+        role: Role,
+        /// What is short for one of that role.
+        resource: ResourceId,
+        /// What one needs.
+        needed: i64,
+        /// The most that is free on any one matching server.
+        largest: i64,
+        /// That server.
+        server: Option<ServerId>,
+    },
+    /// Not even the smallest shape is within a total.
+    Exhausted {
+        /// Of what.
+        scope: Scope,
+        /// Which resource.
+        resource: ResourceId,
+        /// What the job's smallest shape needs.
+        needed: i64,
+        /// What is left.
+        left: i64,
+        /// What there is in all.
+        limit: i64,
+    },
+    /// Others go first.
+    Behind {
+        /// The job directly ahead.
+        job: JobId,
+        /// How many are ahead.
+        position: u32,
+    },
+    /// Planned, but its room is still being released.
+    Releasing {
+        /// A server it waits for.
+        server: ServerId,
+        /// Which resource of it.
+        resource: ResourceId,
+        /// What is missing there.
+        missing: i64,
+    },
+    /// The manager refused it.
+    Refused {
+        /// The manager's words.
+        cause: Arc<str>,
+        /// When it is asked again.
+        retry_at: Time,
+    },
+    /// A server it ran on is gone.
+    ServerLost {
+        /// Which.
+        server: ServerId,
+    },
+    /// Its server has less room than planned: other work came, or capacity went.
+    Evicted {
+        /// Which.
+        server: ServerId,
+        /// What is short.
+        resource: ResourceId,
+        /// By how much.
+        missing: i64,
+    },
+    /// A person holds it.
+    Held,
+    /// It ran longer than allowed.
+    TimeLimit {
+        /// What is allowed.
+        limit: Span,
+    },
+    /// A person cancelled it.
+    Cancelled,
+    /// Its training is over.
+    Finished,
+    /// The engine that decides doesn't take such jobs.
+    Unsupported {
+        /// What about it.
+        what: Arc<str>,
+    },
+}
+
+/// The kind of a [`Reason`], without its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // see the variants of `Reason`
+pub enum ReasonKind {
+    NotConsidered,
+    NeverFits,
+    NoRoom,
+    Exhausted,
+    Behind,
+    Releasing,
+    Refused,
+    ServerLost,
+    Evicted,
+    Held,
+    TimeLimit,
+    Cancelled,
+    Finished,
+    Unsupported,
+}
+
+impl Reason {
+    /// Its kind: a decision names a job again only when this changes.
+    pub fn kind(&self) -> ReasonKind {
+        match self {
+            Self::NotConsidered => ReasonKind::NotConsidered,
+            Self::NeverFits { .. } => ReasonKind::NeverFits,
+            Self::NoRoom { .. } => ReasonKind::NoRoom,
+            Self::Exhausted { .. } => ReasonKind::Exhausted,
+            Self::Behind { .. } => ReasonKind::Behind,
+            Self::Releasing { .. } => ReasonKind::Releasing,
+            Self::Refused { .. } => ReasonKind::Refused,
+            Self::ServerLost { .. } => ReasonKind::ServerLost,
+            Self::Evicted { .. } => ReasonKind::Evicted,
+            Self::Held => ReasonKind::Held,
+            Self::TimeLimit { .. } => ReasonKind::TimeLimit,
+            Self::Cancelled => ReasonKind::Cancelled,
+            Self::Finished => ReasonKind::Finished,
+            Self::Unsupported { .. } => ReasonKind::Unsupported,
+        }
+    }
+
+    /// In words, with names instead of numbers.
+    pub fn describe(&self, state: &State) -> String {
+        let types = &state.resources;
+        let amount =
+            |resource: ResourceId, value: i64| format!("{} {}", types.format(resource, value), types.name(resource));
+        let named = |server: Option<ServerId>| {
+            server.map_or_else(|| "no server matches its labels".into(), |server| state.server_name(server).to_owned())
+        };
+        match self {
+            Self::NotConsidered => "has not been considered yet; the next decision will".into(),
+            Self::NeverFits { role, resource, needed, largest, server: Some(server) } => format!(
+                "a {role} needs {} on one server; the largest has {} ({})",
+                amount(*resource, *needed),
+                types.format(*resource, *largest),
+                state.server_name(*server)
+            ),
+            Self::NeverFits { role, .. } => format!("no server matches the labels that a {role} asks for"),
+            Self::NoRoom { shape, role, resource, needed, largest, server } if largest < needed => format!(
+                "{shape} has no room: a {role} needs {} on one server; the largest free is {} ({})",
+                amount(*resource, *needed),
+                types.format(*resource, *largest),
+                named(*server)
+            ),
+            Self::NoRoom { shape, role, resource, needed, largest, server } => format!(
+                "{shape} has no room: one {role} ({}) would fit {} ({} free), but not all of them at once",
+                amount(*resource, *needed),
+                named(*server),
+                types.format(*resource, *largest)
+            ),
+            Self::Exhausted { scope, resource, needed, left, limit } => {
+                let whose = match scope {
+                    Scope::Cluster => "the cluster".into(),
+                    Scope::Queue(name) => format!("queue {name}"),
+                    Scope::Tenant(name) => format!("tenant {name}"),
+                };
+                format!(
+                    "needs {}; {whose} has {} left of {}",
+                    amount(*resource, *needed),
+                    types.format(*resource, *left),
+                    types.format(*resource, *limit)
+                )
+            }
+            Self::Behind { job, position } => {
+                format!("number {position} in line, behind {}", state.job_name(*job))
+            }
+            Self::Releasing { server, resource, missing } => format!(
+                "planned; waits until {} more is released on {}",
+                amount(*resource, *missing),
+                state.server_name(*server)
+            ),
+            Self::Refused { cause, retry_at } => {
+                let wait = *retry_at - state.now;
+                format!("the manager refused it ({cause}); asked again in {}", Span(wait.0.max(0)))
+            }
+            Self::ServerLost { server } => format!("{} is gone; waits for another place", state.server_name(*server)),
+            Self::Evicted { server, resource, missing } => format!(
+                "{} lacks {} since other work came or capacity went",
+                state.server_name(*server),
+                amount(*resource, *missing)
+            ),
+            Self::Held => "held by a person; resume it to go on".into(),
+            Self::TimeLimit { limit } => format!("ran for its time limit of {limit}"),
+            Self::Cancelled => "cancelled by a person".into(),
+            Self::Finished => "its training is over".into(),
+            Self::Unsupported { what } => format!("the engine in charge can't run it: {what}"),
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Integer resource vectors over named types.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use crate::{amount::Unit, ids::ResourceId};
+
+/// GPUs of any type, in thousandths.
+pub const GPU: ResourceId = ResourceId(0);
+/// CPU cores, in thousandths.
+pub const CPU: ResourceId = ResourceId(1);
+/// Memory, in MiB.
+pub const MEMORY: ResourceId = ResourceId(2);
+/// Disk, in MiB.
+pub const DISK: ResourceId = ResourceId(3);
+/// Network bandwidth, in Mbit/s.
+pub const BANDWIDTH: ResourceId = ResourceId(4);
+
+const BUILT_IN: [&str; 5] = ["gpu", "cpu", "memory", "disk", "bandwidth"];
+
+/// The resource types in use: five that always exist, and any other in the order it was first named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceTypes {
+    names: Vec<Arc<str>>,
+    ids: BTreeMap<Arc<str>, ResourceId>,
+}
+
+impl Default for ResourceTypes {
+    fn default() -> Self {
+        let mut types = Self { names: Vec::new(), ids: BTreeMap::new() };
+        for name in BUILT_IN {
+            types.intern(name);
+        }
+        types
+    }
+}
+
+impl ResourceTypes {
+    /// The id of a name, made if it is new.
+    pub fn intern(&mut self, name: &str) -> ResourceId {
+        if let Some(id) = self.id(name) {
+            return id;
+        }
+        let id = ResourceId(u16::try_from(self.names.len()).expect("fewer than 65,536 resource types"));
+        let name: Arc<str> = name.into();
+        self.names.push(name.clone());
+        self.ids.insert(name, id);
+        id
+    }
+
+    /// The id of a name that is already known.
+    pub fn id(&self, name: &str) -> Option<ResourceId> {
+        self.ids.get(name).copied()
+    }
+
+    /// The name of a type.
+    pub fn name(&self, id: ResourceId) -> &str {
+        &self.names[id.index()]
+    }
+
+    /// How many types there are.
+    pub fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// A quantity of a type as people write it: `2`, `10GiB`.
+    pub fn format(&self, id: ResourceId, value: i64) -> String {
+        Unit::of(self.name(id)).format(value)
+    }
+
+    /// A named table as a vector. A demand for `gpu:<type>` also counts as that many `gpu`.
+    pub fn demand(&mut self, table: &BTreeMap<String, i64>) -> Amounts {
+        let mut amounts = Amounts::default();
+        for (name, &value) in table {
+            amounts.add(self.intern(name), value);
+            if name.starts_with("gpu:") {
+                amounts.add(GPU, value);
+            }
+        }
+        amounts
+    }
+}
+
+/// An amount of every resource type, in sub-units; types beyond its length are zero.
+///
+/// ```
+/// use trainmaster_core::resources::{Amounts, CPU, GPU};
+/// let mut free = Amounts::of(&[(GPU, 2000), (CPU, 16_000)]);
+/// let worker = Amounts::of(&[(GPU, 1000), (CPU, 4000)]);
+/// assert!(worker.fits(&free));
+/// free -= &worker;
+/// assert_eq!(free[GPU], 1000);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Amounts(SmallVec<[i64; 6]>);
+
+impl Amounts {
+    /// From pairs.
+    pub fn of(pairs: &[(ResourceId, i64)]) -> Self {
+        let mut amounts = Self::default();
+        for &(id, value) in pairs {
+            amounts.add(id, value);
+        }
+        amounts
+    }
+
+    /// Adds to one type.
+    pub fn add(&mut self, id: ResourceId, value: i64) {
+        if self.0.len() <= id.index() {
+            self.0.resize(id.index() + 1, 0);
+        }
+        self.0[id.index()] += value;
+    }
+
+    /// Whether every type is at most the other's.
+    #[inline]
+    pub fn fits(&self, room: &Self) -> bool {
+        self.first_excess(room).is_none()
+    }
+
+    /// The first type of which there is more than in `room`.
+    #[inline]
+    pub fn first_excess(&self, room: &Self) -> Option<ResourceId> {
+        let shared = self.0.len().min(room.0.len());
+        let by_both = self.0[..shared].iter().zip(&room.0[..shared]).position(|(need, have)| *need > 0 && need > have);
+        let position = by_both.or_else(|| self.0[shared..].iter().position(|need| *need > 0).map(|at| at + shared));
+        position.map(|at| ResourceId(at as u16))
+    }
+
+    /// `self += other × times`.
+    #[inline]
+    pub fn add_times(&mut self, other: &Self, times: i64) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            *mine += theirs * times;
+        }
+    }
+
+    /// `self × times`.
+    pub fn times(&self, times: i64) -> Self {
+        Self(self.0.iter().map(|value| value * times).collect())
+    }
+
+    /// The larger of both, type by type; `None`-like missing types count as zero.
+    pub fn max_with(&mut self, other: &Self) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            *mine = (*mine).max(*theirs);
+        }
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_zero(&self) -> bool {
+        self.0.iter().all(|value| *value == 0)
+    }
+
+    /// Every type with its amount, zeros included.
+    pub fn iter(&self) -> impl Iterator<Item = (ResourceId, i64)> + '_ {
+        self.0.iter().enumerate().map(|(at, value)| (ResourceId(at as u16), *value))
+    }
+
+    /// The dominant share of `total`: the largest `self[r] / total[r]` over types; infinite if a type is demanded
+    /// that the total lacks.
+    pub fn dominant_share(&self, total: &Self) -> f64 {
+        let mut share = 0.0_f64;
+        for (id, value) in self.iter().filter(|(_, value)| *value > 0) {
+            let whole = total[id];
+            share = share.max(if whole > 0 { value as f64 / whole as f64 } else { f64::INFINITY });
+        }
+        share
+    }
+}
+
+impl std::ops::Index<ResourceId> for Amounts {
+    type Output = i64;
+    #[inline]
+    fn index(&self, id: ResourceId) -> &i64 {
+        self.0.get(id.index()).unwrap_or(&0)
+    }
+}
+
+impl std::ops::AddAssign<&Self> for Amounts {
+    #[inline]
+    fn add_assign(&mut self, other: &Self) {
+        self.add_times(other, 1);
+    }
+}
+
+impl std::ops::SubAssign<&Self> for Amounts {
+    #[inline]
+    fn sub_assign(&mut self, other: &Self) {
+        self.add_times(other, -1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typed_gpu_counts_once_as_a_gpu() {
+        let mut types = ResourceTypes::default();
+        let table = BTreeMap::from([("gpu:a100".to_owned(), 2000), ("cpu".to_owned(), 500)]);
+        let demand = types.demand(&table);
+        assert_eq!(demand[GPU], 2000);
+        assert_eq!(demand[types.id("gpu:a100").unwrap()], 2000);
+        assert_eq!(types.format(MEMORY, 10 * 1024), "10GiB");
+    }
+
+    #[test]
+    fn missing_types_are_zero() {
+        let wide = Amounts::of(&[(ResourceId(9), 1)]);
+        let narrow = Amounts::of(&[(GPU, 5)]);
+        assert!(!wide.fits(&narrow));
+        assert_eq!(wide.first_excess(&narrow), Some(ResourceId(9)));
+        assert!(Amounts::default().fits(&narrow));
+        // What is overcommitted already doesn't refuse a job that asks for none of it.
+        assert!(narrow.fits(&Amounts::of(&[(GPU, 5), (CPU, -3)])));
+        assert_eq!(narrow.dominant_share(&Amounts::of(&[(GPU, 10)])), 0.5);
+        assert_eq!(wide.dominant_share(&narrow), f64::INFINITY);
+    }
+}

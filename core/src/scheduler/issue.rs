@@ -1,0 +1,168 @@
+//! From planned to issued: a job is given room only when that room is really free.
+//!
+//! A server is charged with the larger of what is issued and what is observed of each job. What a job gives up is
+//! issued first, so that two jobs that swap places can't lock each other; a release that is seen lets those who wait
+//! for it try again, without the engine.
+
+use std::sync::Arc;
+
+use super::Scheduler;
+use crate::{
+    decision::{Allocation, Role, Verdict},
+    ids::{Incarnation, JobId, Revision, ServerId},
+    job::{Job, Resize, TrainingMode},
+    reason::Reason,
+    server::Usage,
+    settings::Mode,
+    state::State,
+    time::Time,
+};
+
+impl Scheduler {
+    /// Issues what fits. O(slots of the jobs that may move).
+    pub(super) fn issue(&mut self) {
+        self.state.issue();
+    }
+}
+
+impl State {
+    fn issue(&mut self) {
+        if self.mode != Mode::Active || self.unissued.is_empty() {
+            return;
+        }
+        let candidates = std::mem::take(&mut self.unissued);
+        // Those that run nothing any more only give up.
+        let (planned, idle): (Vec<JobId>, Vec<JobId>) = candidates
+            .into_iter()
+            .partition(|id| self.jobs.get(id).is_some_and(|job| job.verdict.allocation().is_some()));
+        for id in idle {
+            if let Some(job) = self.job_mut(id) {
+                job.revoked |= job.issued.is_some();
+                job.issue_reason = None;
+                self.unsent.insert(id);
+            }
+        }
+        for id in planned {
+            self.issue_job(id);
+        }
+    }
+
+    fn issue_job(&mut self, id: JobId) {
+        let job = self.jobs[&id].clone();
+        let Verdict::Run(target) = &job.verdict else { return };
+        if job.blocked.as_ref().is_some_and(|(until, _)| *until > self.now) {
+            // Its timer brings it back.
+            return;
+        }
+        if !job.revoked && job.issued.as_ref() == Some(target) {
+            self.clear_issue_reason(id);
+            return;
+        }
+        let blocking = self.first_blocking(&job, target);
+        let Some((server, resource, missing)) = blocking else {
+            self.give(&job, target.clone());
+            self.clear_issue_reason(id);
+            return;
+        };
+        self.parked.insert((server, id));
+        let reason = Reason::Releasing { server, resource, missing };
+        let Some(issued) = job.issued.as_ref().filter(|_| !job.revoked) else {
+            self.set_issue_reason(id, reason);
+            return;
+        };
+        let common = Arc::new(issued.common(target));
+        if in_place(self, &job, &common) && job.spec.bounds().hold(common.shape()) {
+            if common != *issued {
+                self.give(&job, common);
+            }
+        } else {
+            // Nothing runnable is common to both: it stops now and starts at its new place.
+            let job = self.job_mut(id).expect("active");
+            job.revoked = true;
+        }
+        self.set_issue_reason(id, reason);
+    }
+
+    /// The first server without the room for a job's target beside what others are charged there.
+    fn first_blocking(&self, job: &Job, target: &Allocation) -> Option<(ServerId, crate::ids::ResourceId, i64)> {
+        let own = self.charge(job);
+        self.charge_with(job, Some(target)).into_iter().find_map(|(id, usage)| {
+            let server = self.server(id);
+            let mut total: Usage = server.charged.clone();
+            if let Ok(at) = own.binary_search_by_key(&id, |(server, _)| *server) {
+                total.add_usage(&own[at].1, -1);
+            }
+            total.add_usage(&usage, 1);
+            server.excess(&total).map(|(resource, missing)| (id, resource, missing))
+        })
+    }
+
+    /// Issues an allocation: in place if it may be, else as a new incarnation.
+    fn give(&mut self, job: &Job, allocation: Arc<Allocation>) {
+        let now = self.now;
+        let stays = !job.revoked && in_place(self, job, &allocation);
+        let was_running = job.started.is_some();
+        let shape_changed = job.issued.as_ref().is_none_or(|issued| issued.shape() != allocation.shape());
+        self.recharge(job.id, |job| {
+            job.issued = Some(allocation);
+            job.revoked = false;
+            job.changed = now;
+            if stays {
+                job.revision = Revision(job.revision.0 + 1);
+            } else {
+                job.incarnation = Incarnation(job.incarnation.0 + 1);
+                job.revision = Revision(0);
+                job.reported.clear();
+            }
+            if was_running && shape_changed {
+                job.rescales += 1;
+                job.rescaled_at.retain(|at| *at > Time(now.0 - 3_600_000));
+                job.rescaled_at.push(now);
+            }
+        });
+        self.unsent.insert(job.id);
+    }
+
+    fn set_issue_reason(&mut self, id: JobId, reason: Reason) {
+        let job = self.job_mut(id).expect("active");
+        job.issue_reason = Some(reason);
+        self.unsent.insert(id);
+    }
+
+    fn clear_issue_reason(&mut self, id: JobId) {
+        if self.jobs.get(&id).is_some_and(|job| job.issue_reason.is_some()) {
+            self.job_mut(id).expect("active").issue_reason = None;
+        }
+    }
+
+    /// Lets those try again who wait for room on these servers.
+    pub(crate) fn unpark(&mut self, servers: impl IntoIterator<Item = ServerId>) {
+        for server in servers {
+            let waiting: Vec<JobId> =
+                self.parked.range((server, JobId(0))..=(server, JobId(u64::MAX))).map(|(_, job)| *job).collect();
+            for job in waiting {
+                self.parked.remove(&(server, job));
+                self.unissued.insert(job);
+            }
+        }
+    }
+}
+
+/// Whether a running job can become `next` without a restart: its parameter servers stay as they are (its first worker
+/// where there are none: it keeps the parameters), and the manager can add the workers that are new.
+fn in_place(state: &State, job: &Job, next: &Allocation) -> bool {
+    let Some(issued) = job.issued.as_ref() else { return false };
+    if job.incarnation.0 == 0 || job.spec.resize == Resize::Fixed || issued.of(Role::Server) != next.of(Role::Server) {
+        return false;
+    }
+    let keeper_stays = match job.spec.mode {
+        TrainingMode::AllReduce => issued.of(Role::Worker).first() == next.of(Role::Worker).first(),
+        TrainingMode::Sync | TrainingMode::Async => !next.of(Role::Server).is_empty(),
+    };
+    // A worker that keeps its index but moves would be two at once.
+    let (old, new) = (issued.of(Role::Worker), next.of(Role::Worker));
+    let find = |slots: &[crate::decision::Slot], index| slots.binary_search_by_key(&index, |slot| slot.index).ok();
+    let moved = new.iter().any(|slot| find(old, slot.index).is_some_and(|at| old[at] != *slot));
+    let grows = new.iter().any(|slot| find(old, slot.index).is_none());
+    keeper_stays && !moved && (!grows || state.settings.shape.grow_in_place)
+}

@@ -1,0 +1,543 @@
+//! The scheduler: a state machine that does no I/O. Events go in; a ticket carries a consistent copy to wherever the
+//! engine runs; its outcome is committed against the state as it is then.
+
+mod issue;
+mod settle;
+mod ticket;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub(crate) use self::ticket::speed_model;
+pub use self::ticket::{FitOutcome, FitTicket, Outcome, Ticket};
+use crate::{
+    decision::{Decision, Source, Verdict},
+    engines::{self, AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
+    event::{Event, EventError},
+    ids::{DecisionId, Incarnation, JobId, Revision, TicketId},
+    job::Job,
+    journal::{self, JournalError, Record, Saved},
+    settings::{Mode, Settings, SettingsError},
+    state::{Change, Mandate, State},
+    time::Time,
+};
+
+/// Why a ticket came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Why {
+    /// It took longer than its host allows.
+    Late,
+    /// Its host lost it.
+    Lost,
+}
+
+/// An outcome that can't be committed: a newer ticket was prepared, or this one was abandoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{0} is superseded")]
+pub struct Superseded(pub TicketId);
+
+/// What a manager is to be told about one job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issue {
+    /// Which.
+    pub job: JobId,
+    /// What it is to have now; see [`State::effective`].
+    pub verdict: Verdict,
+    /// Restarts so far.
+    pub incarnation: Incarnation,
+    /// Changes in place of this incarnation.
+    pub revision: Revision,
+}
+
+/// The policy core.
+///
+/// ```
+/// use trainmaster_core::{Event, JobSpec, Scheduler, ServerSpec, Settings, Time, Verdict};
+///
+/// let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
+/// let server = ServerSpec {
+///     name: "node1".into(),
+///     capacity: [("cpu".to_owned(), 16_000)].into(),
+///     devices: vec!["gpu".into(); 2],
+///     ..ServerSpec::default()
+/// };
+/// scheduler.apply(Time(0), Event::ServerSet { manager: "local".into(), server }).unwrap();
+/// let spec = Box::new(JobSpec::minimal("mnist"));
+/// scheduler.apply(Time(1), Event::JobSubmitted { spec, external: None, token_hash: None }).unwrap();
+/// let decision = scheduler.decide(Time(2));
+/// assert!(matches!(decision.changes[0].1, Verdict::Run(_)));
+/// ```
+pub struct Scheduler {
+    state: State,
+    engine: Arc<dyn AnyEngine>,
+    memo: Box<dyn AnyMemo>,
+    index: AnyIndex,
+    /// Engine failures in a row; the fallback decides once there are too many.
+    failures: u32,
+    next_ticket: u64,
+    open: Option<TicketId>,
+    open_fit: Option<TicketId>,
+    /// Jobs of the open fit ticket: to be fitted again if it is lost.
+    fitting: Vec<JobId>,
+    digest: [u8; 32],
+    decided_at: Option<Time>,
+    wake_at: Option<Time>,
+    records: Option<Vec<Vec<u8>>>,
+    last_error: Option<EngineError>,
+}
+
+impl Scheduler {
+    /// An empty cluster under these settings.
+    ///
+    /// # Errors
+    /// There is no such engine, or a parameter isn't allowed.
+    pub fn new(settings: Settings) -> Result<Self, SettingsError> {
+        let engine = build(&settings)?;
+        let mut state = State::default();
+        let event = Event::Configured(Box::new(settings));
+        // The first event is the settings, so that the journal alone tells everything.
+        state.apply(Time(i64::MIN), &event).expect("settings are always accepted");
+        let memo = engine.new_memo();
+        Ok(Self {
+            state,
+            engine,
+            memo,
+            index: None,
+            failures: 0,
+            next_ticket: 1,
+            open: None,
+            open_fit: None,
+            fitting: Vec::new(),
+            digest: [0; 32],
+            decided_at: None,
+            wake_at: None,
+            records: None,
+            last_error: None,
+        })
+    }
+
+    /// From now on keeps a record of everything, to be taken with [`drain_journal`](Self::drain_journal); the first one
+    /// is a snapshot.
+    pub fn start_journal(&mut self) {
+        self.records = Some(Vec::new());
+        self.snapshot();
+    }
+
+    /// The encoded records since the last call, in order. Written one after the other they are a journal.
+    pub fn drain_journal(&mut self) -> Vec<Vec<u8>> {
+        self.records.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Adds a snapshot to the journal: recovery starts at the last one. O(state). Returns false, and adds none, while a
+    /// ticket is open: replay could not finish it.
+    pub fn snapshot(&mut self) -> bool {
+        if self.records.is_none() || self.open.is_some() || self.open_fit.is_some() {
+            return false;
+        }
+        let saved = Saved {
+            state: self.state.clone(),
+            memo_version: self.engine.memo_version(),
+            memo: self.memo.bytes(),
+            failures: self.failures,
+            next_ticket: self.next_ticket,
+            digest: self.digest,
+            decided_at: self.decided_at,
+            wake_at: self.wake_at,
+        };
+        self.record(|| Record::Snapshot(Box::new(saved)));
+        true
+    }
+
+    fn record(&mut self, record: impl FnOnce() -> Record) {
+        if let Some(records) = &mut self.records {
+            records.push(record().encode());
+        }
+    }
+
+    /// Replays a journal: from its last snapshot, every event and every committed ticket again.
+    ///
+    /// # Errors
+    /// No snapshot, an unreadable record, an engine that is gone, or a replayed decision whose digest differs.
+    pub fn restore<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, JournalError> {
+        journal::replay(records)
+    }
+
+    pub(crate) fn from_saved(saved: Saved) -> Result<Self, SettingsError> {
+        let mut scheduler = Self::new((*saved.state.settings).clone())?;
+        scheduler.failures = saved.failures;
+        scheduler.choose_engine(&saved.state.settings)?;
+        scheduler.memo =
+            scheduler.engine.read_memo(saved.memo_version, &saved.memo).unwrap_or_else(|| scheduler.engine.new_memo());
+        scheduler.state = saved.state;
+        scheduler.next_ticket = saved.next_ticket;
+        scheduler.digest = saved.digest;
+        scheduler.decided_at = saved.decided_at;
+        scheduler.wake_at = saved.wake_at;
+        Ok(scheduler)
+    }
+
+    /// The cluster, its jobs and the plan.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Digest over all committed decisions.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
+    /// When a decision was last committed.
+    pub fn decided_at(&self) -> Option<Time> {
+        self.decided_at
+    }
+
+    /// The engine's last failure, if it failed last time.
+    pub fn last_error(&self) -> Option<&EngineError> {
+        self.last_error.as_ref()
+    }
+
+    /// Whether the fallback engine is in charge.
+    pub fn is_fallback(&self) -> bool {
+        self.failures >= self.state.settings.fallback_after
+    }
+
+    /// Takes an event. O(what it changes); nothing is decided.
+    ///
+    /// # Errors
+    /// The event can't be accepted; nothing changed but counts of nonsense.
+    pub fn apply(&mut self, at: Time, event: Event) -> Result<(), EventError> {
+        let engine = match &event {
+            Event::Configured(settings) => Some(build(settings)?),
+            _ => None,
+        };
+        let result = self.state.apply(at, &event);
+        // A refused report is recorded too: it is counted, and time went on.
+        if !matches!(result, Err(EventError::Time { .. })) {
+            self.record(|| Record::Event { at, event });
+        }
+        result?;
+        if let Some(engine) = engine {
+            self.memo = engine.new_memo();
+            self.engine = engine;
+            self.index = None;
+            self.failures = 0;
+            self.wake_at = None;
+            self.decided_at = None;
+        }
+        self.issue();
+        Ok(())
+    }
+
+    /// When the next [`prepare`](Self::prepare) is wanted; `None` while nothing happens, or a resync is open.
+    pub fn due(&self) -> Option<Time> {
+        let state = &self.state;
+        if state.is_syncing() || state.mode == Mode::Paused {
+            return None;
+        }
+        let timer = state.next_timer();
+        let engine = self.engine_due();
+        match (timer, engine) {
+            (Some(timer), Some(engine)) => Some(timer.min(engine)),
+            (timer, engine) => timer.or(engine),
+        }
+        .map(|at| at.max(state.now))
+    }
+
+    fn engine_due(&self) -> Option<Time> {
+        let state = &self.state;
+        if state.jobs.is_empty() {
+            return None;
+        }
+        let Some(last) = self.decided_at else { return Some(state.now) };
+        let triggers = self.engine.triggers();
+        let at_once = !state.unsettled.is_empty()
+            || state.limits_changed
+            || state.changes.iter().any(|change| match change {
+                Change::Dropped(_) | Change::Settings => true,
+                Change::Ended(_) => triggers.departure,
+                Change::Server(id) => triggers.departure && state.server(*id).present && state.unsettled.contains(id),
+                Change::Job(id) => {
+                    triggers.arrival
+                        && state
+                            .job(*id)
+                            .is_some_and(|job| job.verdict == Verdict::Wait(crate::reason::Reason::NotConsidered))
+                }
+            });
+        if at_once {
+            return Some(state.now);
+        }
+        let interval = triggers.interval.map(|interval| last + interval);
+        match (interval, self.wake_at) {
+            (Some(interval), Some(wake)) => Some(interval.min(wake)),
+            (interval, wake) => interval.or(wake),
+        }
+    }
+
+    /// Opens a ticket: a consistent copy for the engine. Costs microseconds plus what no longer fits; an older ticket
+    /// that is still open is superseded.
+    pub fn prepare(&mut self, at: Time) -> Ticket {
+        let id = self.begin(at);
+        self.record(|| Record::Prepared { at, ticket: id });
+        Ticket {
+            id,
+            state: self.state.clone(),
+            changes: self.state.changes.clone(),
+            engine: self.engine.clone(),
+            memo: self.memo.boxed(),
+            index: self.index.take(),
+        }
+    }
+
+    fn begin(&mut self, at: Time) -> TicketId {
+        self.state.now = self.state.now.max(at);
+        self.state.expire_timers();
+        if self.state.mode == Mode::Shadow {
+            self.state.adopt_observed();
+        }
+        self.state.settle(&[]);
+        self.issue();
+        let id = TicketId(self.next_ticket);
+        self.next_ticket += 1;
+        self.open = Some(id);
+        id
+    }
+
+    /// What another engine would propose now. Changes nothing.
+    ///
+    /// # Errors
+    /// There is no such engine, or it fails.
+    pub fn dry_run(&self, engine: Option<&str>) -> Result<crate::decision::Proposal, EngineError> {
+        let mut settings = (*self.state.settings).clone();
+        if let Some(name) = engine.filter(|name| *name != settings.engine) {
+            settings.engine = name.into();
+            settings.parameters.clear();
+        }
+        let engine = build(&settings).map_err(|error| EngineError::Other(error.to_string()))?;
+        let same = settings.engine == self.state.settings.engine;
+        let mut state = self.state.clone();
+        state.settle(&[]);
+        let ticket = Ticket {
+            id: TicketId(0),
+            changes: state.changes.clone(),
+            state,
+            memo: if same { self.memo.boxed() } else { engine.new_memo() },
+            engine,
+            index: None,
+        };
+        ticket.run(Budget::UNLIMITED).result.map(|(proposal, _)| proposal)
+    }
+
+    /// Makes the outcome of the open ticket the plan, as far as it still fits, and issues what its room allows.
+    ///
+    /// An engine that failed changes nothing: the last plan stands, less what was evicted, and the failure is counted.
+    ///
+    /// # Errors
+    /// The ticket is no longer the open one.
+    pub fn commit(&mut self, at: Time, outcome: Outcome) -> Result<Decision, Superseded> {
+        if self.open != Some(outcome.ticket) {
+            return Err(Superseded(outcome.ticket));
+        }
+        self.open = None;
+        self.state.now = self.state.now.max(at);
+        self.index = outcome.index;
+        let fallback = self.is_fallback();
+        let mut dropped = Vec::new();
+        let source = match outcome.result {
+            Ok((proposal, memo)) => {
+                self.memo = memo;
+                if !fallback {
+                    self.failures = 0;
+                }
+                self.last_error = None;
+                self.wake_at = proposal.wake_at;
+                // Delivered; what was noted since waits for the next ticket.
+                self.state.changes = self.state.changes.skip(outcome.seen);
+                dropped = self.lay(proposal.changes);
+                match (fallback, dropped.is_empty()) {
+                    (true, _) => Source::Fallback,
+                    (false, true) => Source::Engine,
+                    (false, false) => Source::Pruned,
+                }
+            }
+            Err(error) => {
+                self.last_error = Some(error);
+                self.failures += 1;
+                self.wake_at = None;
+                self.state.settle(&[]);
+                if self.is_fallback() && !fallback {
+                    let settings = self.state.settings.clone();
+                    // The registry knew both names when the settings were applied.
+                    let _ = self.choose_engine(&settings);
+                }
+                Source::Kept
+            }
+        };
+        for id in &dropped {
+            self.state.note(Change::Dropped(*id));
+        }
+        let decision = self.conclude(source, dropped);
+        self.record_commit(outcome.ticket, outcome.budget, &decision);
+        self.issue();
+        Ok(decision)
+    }
+
+    /// Lays a proposal over the plan. Jobs that ended, or that are no longer the engine's, are left as they are.
+    fn lay(&mut self, changes: Vec<(JobId, Verdict)>) -> Vec<JobId> {
+        let mut dropped = Vec::new();
+        let mut before = Vec::new();
+        for (id, verdict) in changes {
+            let Some(job) = self.state.job(id) else { continue };
+            if self.state.mandate(job) != Mandate::Free {
+                dropped.push(id);
+                continue;
+            }
+            if job.verdict.same_kind(&verdict) {
+                continue;
+            }
+            before.push((id, job.verdict.clone()));
+            self.state.set_verdict(id, verdict);
+        }
+        dropped.extend(self.state.settle(&before));
+        dropped.sort_unstable();
+        dropped.dedup();
+        dropped
+    }
+
+    fn conclude(&mut self, source: Source, dropped: Vec<JobId>) -> Decision {
+        let state = &mut self.state;
+        let base = state.decision;
+        state.decision = DecisionId(base.0 + 1);
+        let revised = std::mem::take(&mut state.revised);
+        let changes = revised.iter().filter_map(|id| Some((*id, state.job(*id)?.verdict.clone()))).collect();
+        self.decided_at = Some(state.now);
+        Decision {
+            term: state.term,
+            id: state.decision,
+            base,
+            at: state.now,
+            changes,
+            source,
+            dropped,
+            wake_at: self.wake_at,
+        }
+    }
+
+    fn record_commit(&mut self, ticket: TicketId, budget: Budget, decision: &Decision) {
+        let delta = postcard::to_allocvec(decision).expect("a decision is plain data");
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.digest);
+        hasher.update(&delta);
+        self.digest = *hasher.finalize().as_bytes();
+        let (at, digest) = (decision.at, self.digest);
+        self.record(|| Record::Committed { at, ticket, budget, delta, digest });
+    }
+
+    /// Gives a ticket up. Its engine's changes will be delivered again.
+    pub fn abandon(&mut self, at: Time, ticket: TicketId, why: Why) {
+        self.state.now = self.state.now.max(at);
+        if self.open == Some(ticket) {
+            self.open = None;
+            self.record(|| Record::Abandoned { at, ticket, why });
+        }
+        if self.open_fit == Some(ticket) {
+            self.open_fit = None;
+            self.state.unfitted.extend(std::mem::take(&mut self.fitting));
+            self.record(|| Record::Abandoned { at, ticket, why });
+        }
+    }
+
+    /// Fits what has reports that no fit knows, then prepares, runs and commits: for callers without a limit.
+    pub fn decide(&mut self, at: Time) -> Decision {
+        if let Some(ticket) = self.prepare_fits(at) {
+            let outcome = ticket.run();
+            let _ = self.commit_fits(at, outcome);
+        }
+        let outcome = self.prepare(at).run(Budget::UNLIMITED);
+        self.commit(at, outcome).expect("no other ticket was opened")
+    }
+
+    /// Opens a ticket for the fits of all jobs that have news; `None` if none has.
+    pub fn prepare_fits(&mut self, at: Time) -> Option<FitTicket> {
+        if self.state.unfitted.is_empty() && self.fitting.is_empty() {
+            return None;
+        }
+        self.state.now = self.state.now.max(at);
+        // A ticket that is still open is superseded by one that covers its jobs as well.
+        self.state.unfitted.extend(std::mem::take(&mut self.fitting));
+        let unfitted = std::mem::take(&mut self.state.unfitted);
+        self.fitting = unfitted.iter().copied().collect();
+        let state = &self.state;
+        let jobs = unfitted
+            .iter()
+            .filter_map(|id| state.job(*id))
+            .map(|job| (job.clone(), state.models.get(job.spec.model.as_str()).cloned()))
+            .collect();
+        let id = TicketId(self.next_ticket);
+        self.next_ticket += 1;
+        self.open_fit = Some(id);
+        self.record(|| Record::FitsPrepared { at, ticket: id });
+        Some(FitTicket { id, jobs })
+    }
+
+    /// Takes fits over.
+    ///
+    /// # Errors
+    /// A newer fit ticket was prepared, or this one was abandoned.
+    pub fn commit_fits(&mut self, at: Time, outcome: FitOutcome) -> Result<(), Superseded> {
+        if self.open_fit != Some(outcome.ticket) {
+            return Err(Superseded(outcome.ticket));
+        }
+        self.open_fit = None;
+        self.fitting.clear();
+        self.state.now = self.state.now.max(at);
+        for (id, fits) in outcome.fits {
+            if let Some(job) = self.state.job_mut(id) {
+                job.fits = Arc::new(fits);
+                self.state.note(Change::Job(id));
+            }
+        }
+        self.record(|| Record::FitsCommitted { at, ticket: outcome.ticket });
+        Ok(())
+    }
+
+    /// What managers are to be told since the last call, by job.
+    pub fn take_issues(&mut self) -> Vec<Issue> {
+        let unsent = std::mem::take(&mut self.state.unsent);
+        unsent.iter().filter_map(|id| self.issue_of(*id)).collect()
+    }
+
+    /// What managers are to be told about every job, for a full plan.
+    pub fn all_issues(&self) -> Vec<Issue> {
+        self.state.jobs.keys().chain(self.state.leaving.keys()).filter_map(|id| self.issue_of(*id)).collect()
+    }
+
+    fn issue_of(&self, id: JobId) -> Option<Issue> {
+        let of =
+            |job: &Arc<Job>, verdict| Issue { job: id, verdict, incarnation: job.incarnation, revision: job.revision };
+        match (self.state.job(id), self.state.leaving.get(&id)) {
+            (Some(job), _) => Some(of(job, self.state.effective(job))),
+            (None, Some(job)) => Some(of(job, job.verdict.clone())),
+            (None, None) => None,
+        }
+    }
+
+    fn choose_engine(&mut self, settings: &Settings) -> Result<(), SettingsError> {
+        self.engine = if self.is_fallback() {
+            engines::find(&settings.fallback)?.build(&Default::default())?
+        } else {
+            build(settings)?
+        };
+        self.memo = self.engine.new_memo();
+        self.index = None;
+        Ok(())
+    }
+}
+
+fn build(settings: &Settings) -> Result<Arc<dyn AnyEngine>, SettingsError> {
+    let fallback =
+        engines::find(&settings.fallback).map_err(|error| SettingsError { key: "fallback".into(), ..error })?;
+    fallback.build(&Default::default())?;
+    engines::find(&settings.engine)?.build(&settings.parameters)
+}

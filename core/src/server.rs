@@ -1,0 +1,206 @@
+//! Servers: capacity, devices, and who uses what.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use crate::{
+    decision::{DeviceShare, Devices},
+    ids::{ManagerId, ResourceId, ServerId},
+    job::Demand,
+    resources::{Amounts, GPU},
+};
+
+/// A server as its manager describes it. Capacities by resource name, in sub-units.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerSpec {
+    /// Unique.
+    pub name: String,
+    /// What it has, without what its devices add (each adds 1000 `gpu`, and 1000 of its own kind).
+    pub capacity: BTreeMap<String, i64>,
+    /// `"gpu"` or `"gpu:<type>"`, each a whole device. Empty where the manager picks devices itself; `gpu` is then
+    /// part of `capacity`.
+    pub devices: Vec<String>,
+    /// For placement constraints.
+    pub labels: BTreeMap<String, String>,
+    /// Takes nothing new.
+    pub draining: bool,
+}
+
+/// What is taken of a server, or of anything with devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Sum of demands.
+    pub amounts: Amounts,
+    /// Thousandths of each device; shorter than the device list where nothing is taken.
+    pub devices: SmallVec<[u16; 8]>,
+}
+
+impl Usage {
+    /// Adds one slot; `times` = −1 takes it away.
+    pub fn add(&mut self, server: &Server, demand: &Demand, amounts: &Amounts, devices: &Devices, times: i64) {
+        self.amounts.add_times(amounts, times);
+        for share in devices {
+            let at = usize::from(share.device);
+            if self.devices.len() <= at {
+                self.devices.resize(at + 1, 0);
+            }
+            let milli = i64::from(self.devices[at]) + times * i64::from(share.milli);
+            self.devices[at] = milli.clamp(0, i64::from(u16::MAX)) as u16;
+            // A demand for any GPU is also charged to the kind it got.
+            let kind = server.devices.get(at).copied().unwrap_or(GPU);
+            if demand.devices.is_some_and(|(wanted, _)| wanted != kind) {
+                self.amounts.add(kind, times * i64::from(share.milli));
+            }
+        }
+    }
+
+    /// The larger of both, type by type and device by device.
+    pub fn max_with(&mut self, other: &Self) {
+        self.amounts.max_with(&other.amounts);
+        if self.devices.len() < other.devices.len() {
+            self.devices.resize(other.devices.len(), 0);
+        }
+        for (mine, theirs) in self.devices.iter_mut().zip(&other.devices) {
+            *mine = (*mine).max(*theirs);
+        }
+    }
+
+    /// `self += other × times`, saturating per device.
+    pub fn add_usage(&mut self, other: &Self, times: i64) {
+        self.amounts.add_times(&other.amounts, times);
+        if self.devices.len() < other.devices.len() {
+            self.devices.resize(other.devices.len(), 0);
+        }
+        for (mine, theirs) in self.devices.iter_mut().zip(&other.devices) {
+            *mine = (i64::from(*mine) + times * i64::from(*theirs)).clamp(0, i64::from(u16::MAX)) as u16;
+        }
+    }
+}
+
+/// A server and who uses what of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Server {
+    /// Its number.
+    pub id: ServerId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Who reports it.
+    pub manager: ManagerId,
+    /// Everything it has, devices included.
+    pub capacity: Amounts,
+    /// The kind of each device.
+    pub devices: Arc<[ResourceId]>,
+    /// For placement constraints.
+    pub labels: Arc<BTreeMap<String, String>>,
+    /// Takes nothing new.
+    pub draining: bool,
+    /// False once it left; its number stays.
+    pub present: bool,
+    /// Used by work that isn't ours.
+    pub foreign: Usage,
+    /// Σ over jobs of what the plan gives them here.
+    pub planned: Usage,
+    /// Σ over jobs of max(issued, observed): freed only when a release is seen.
+    pub charged: Usage,
+}
+
+impl Server {
+    /// What the plan may use: capacity − foreign; nothing once it left.
+    pub fn usable(&self) -> Amounts {
+        if !self.present {
+            return Amounts::default();
+        }
+        let mut usable = self.capacity.clone();
+        usable -= &self.foreign.amounts;
+        usable
+    }
+
+    /// Whether it carries all these labels.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        labels.iter().all(|(key, value)| self.labels.get(key) == Some(value))
+    }
+
+    /// Whether new slots of a job with these labels may come here.
+    pub fn accepts(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.present && !self.draining && self.matches(labels)
+    }
+
+    /// The first resource that `usage` takes more of than there is, and by how much. Devices are reported as their
+    /// kind.
+    pub fn excess(&self, usage: &Usage) -> Option<(ResourceId, i64)> {
+        let usable = self.usable();
+        if let Some(resource) = usage.amounts.first_excess(&usable) {
+            return Some((resource, usage.amounts[resource] - usable[resource]));
+        }
+        let over = usage.devices.iter().enumerate().find_map(|(at, &milli)| {
+            let foreign = self.foreign.devices.get(at).copied().unwrap_or(0);
+            let room = if at < self.devices.len() { 1000_i64 - i64::from(foreign) } else { 0 };
+            (milli > 0 && i64::from(milli) > room).then_some((at, i64::from(milli) - room))
+        });
+        over.map(|(at, missing)| (self.devices.get(at).copied().unwrap_or(GPU), missing))
+    }
+}
+
+/// Picks devices for one slot out of those of which `used[d]` thousandths are taken, and marks them taken.
+///
+/// A share goes to the fullest device that still holds it (best fit), whole devices to the first free ones.
+/// `None`: it doesn't fit, and nothing is marked. Servers that list no devices give an empty pick.
+pub fn pick_devices(kinds: &[ResourceId], used: &mut SmallVec<[u16; 8]>, demand: &Demand) -> Option<Devices> {
+    let mut picked = Devices::new();
+    let Some((wanted, milli)) = demand.devices else { return Some(picked) };
+    if kinds.is_empty() {
+        return Some(picked);
+    }
+    if used.len() < kinds.len() {
+        used.resize(kinds.len(), 0);
+    }
+    let suits = |at: usize| wanted == GPU || kinds[at] == wanted;
+    if milli < 1000 {
+        let best = (0..kinds.len())
+            .filter(|&at| suits(at) && u32::from(used[at]) + milli <= 1000)
+            .max_by_key(|&at| (used[at], std::cmp::Reverse(at)))?;
+        used[best] += milli as u16;
+        picked.push(DeviceShare { device: best as u16, milli: milli as u16 });
+        return Some(picked);
+    }
+    let whole = (milli / 1000) as usize;
+    picked.extend(
+        (0..kinds.len())
+            .filter(|&at| suits(at) && used[at] == 0)
+            .take(whole)
+            .map(|at| DeviceShare { device: at as u16, milli: 1000 }),
+    );
+    if picked.len() < whole {
+        return None;
+    }
+    for share in &picked {
+        used[usize::from(share.device)] = 1000;
+    }
+    Some(picked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::ResourceTypes;
+
+    #[test]
+    fn shares_share_a_device_and_whole_gpus_take_free_ones() {
+        let mut types = ResourceTypes::default();
+        let a100 = types.intern("gpu:a100");
+        let kinds = [GPU, a100, a100];
+        let mut used = SmallVec::new();
+        let demand = |types: &mut ResourceTypes, name: &str, milli| {
+            Demand::new(&BTreeMap::from([(name.to_owned(), milli)]), types)
+        };
+        let half = demand(&mut types, "gpu", 500);
+        let first = pick_devices(&kinds, &mut used, &half).unwrap();
+        let second = pick_devices(&kinds, &mut used, &half).unwrap();
+        assert_eq!(first[0].device, second[0].device);
+        let two = demand(&mut types, "gpu:a100", 2000);
+        assert_eq!(pick_devices(&kinds, &mut used, &two).unwrap().len(), 2);
+        assert_eq!(pick_devices(&kinds, &mut used, &half), None);
+    }
+}

@@ -1,0 +1,323 @@
+//! What a site configures, as one TOML text.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use toml::{Table, Value};
+
+use crate::{
+    amount::{self, Unit},
+    time::Span,
+};
+
+/// Who is in charge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The engine decides and the manager is told.
+    #[default]
+    Active,
+    /// The engine decides from what it observes; nobody is told.
+    Shadow,
+    /// Nothing is decided; every job is the manager's, in its last given or its requested shape.
+    Paused,
+}
+
+/// A value of an engine's parameter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Parameter {
+    /// Any number.
+    Number(f64),
+    /// On or off.
+    Flag(bool),
+    /// A choice by name, or a duration.
+    Text(String),
+}
+
+impl std::fmt::Display for Parameter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Text(text) => write!(f, "{text:?}"),
+        }
+    }
+}
+
+/// Which jobs keep what they have. Such a job is pinned in the engine's input, never vetoed after it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stability {
+    /// Off reproduces the papers.
+    pub enabled: bool,
+    /// A shape is kept for so long.
+    pub min_run: Span,
+    /// At most so many changes of a running job an hour.
+    pub rescales_per_hour: u32,
+    /// A job that is predicted to end within this many restart costs isn't restarted any more.
+    pub payback: f64,
+}
+
+impl Default for Stability {
+    fn default() -> Self {
+        Self { enabled: true, min_run: Span::seconds(300), rescales_per_hour: 4, payback: 2.0 }
+    }
+}
+
+/// What shapes the pool's manager can carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShapeRules {
+    /// Each server of a job has the same number of workers and of parameter servers.
+    pub equal_per_server: bool,
+    /// Workers and parameter servers may share a server.
+    pub colocate: bool,
+    /// Workers can be added to a running incarnation (removing them is always possible).
+    pub grow_in_place: bool,
+}
+
+impl Default for ShapeRules {
+    fn default() -> Self {
+        Self { equal_per_server: false, colocate: true, grow_in_place: true }
+    }
+}
+
+/// Everything that is configured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Name of the engine in charge.
+    pub engine: String,
+    /// Its parameters; those not named have their defaults.
+    pub parameters: BTreeMap<String, Parameter>,
+    /// Takes over when the engine fails.
+    pub fallback: String,
+    /// After so many failures in a row.
+    pub fallback_after: u32,
+    /// Who keeps what they have.
+    pub stability: Stability,
+    /// What the manager can carry out.
+    pub shape: ShapeRules,
+    /// Most that a queue may be given, by queue, resource name.
+    pub queues: BTreeMap<String, BTreeMap<String, i64>>,
+    /// Most that a tenant may be given.
+    pub tenants: BTreeMap<String, BTreeMap<String, i64>>,
+    /// First wait after a manager's refusal; doubles with each one in a row.
+    pub refusal_backoff: Span,
+    /// After so many in a row the plan gives the job's room to others until the wait is over.
+    pub refusals: u32,
+    /// For engines that draw lots.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            engine: "optimus".into(),
+            parameters: BTreeMap::new(),
+            fallback: "fifo".into(),
+            fallback_after: 3,
+            stability: Stability::default(),
+            shape: ShapeRules::default(),
+            queues: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+            refusal_backoff: Span::seconds(5),
+            refusals: 5,
+            seed: 0,
+        }
+    }
+}
+
+/// A setting that isn't allowed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{key}: {problem}")]
+pub struct SettingsError {
+    /// The key, as in the TOML text.
+    pub key: String,
+    /// The value and what is allowed.
+    pub problem: String,
+}
+
+impl SettingsError {
+    /// From a key and what is wrong with it.
+    pub fn new(key: impl Into<String>, problem: impl ToString) -> Self {
+        Self { key: key.into(), problem: problem.to_string() }
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct File {
+    engine: Option<String>,
+    #[serde(default)]
+    parameters: Table,
+    fallback: Option<String>,
+    fallback_after: Option<u32>,
+    stability: Option<StabilityFile>,
+    #[serde(default)]
+    shape: ShapeFile,
+    #[serde(default)]
+    queues: BTreeMap<String, Table>,
+    #[serde(default)]
+    tenants: BTreeMap<String, Table>,
+    refusal_backoff: Option<String>,
+    refusals: Option<u32>,
+    seed: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum StabilityFile {
+    Switch(String),
+    Table(StabilityTable),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StabilityTable {
+    min_run: Option<String>,
+    rescales_per_hour: Option<u32>,
+    payback: Option<f64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct ShapeFile {
+    equal_per_server: Option<bool>,
+    colocate: Option<bool>,
+    grow_in_place: Option<bool>,
+}
+
+impl Settings {
+    /// Reads settings. Engine names and parameters are checked by the registry when the settings are applied.
+    ///
+    /// # Errors
+    /// Names the key, the value and what is allowed.
+    ///
+    /// ```
+    /// use trainmaster_core::Settings;
+    /// let settings = Settings::from_toml("engine = \"drf\"\nstability = \"off\"").unwrap();
+    /// assert!(!settings.stability.enabled);
+    /// assert!(Settings::from_toml("engin = 1").unwrap_err().to_string().contains("engin"));
+    /// ```
+    pub fn from_toml(text: &str) -> Result<Self, SettingsError> {
+        let file: File =
+            toml::from_str(text).map_err(|error| SettingsError::new("settings", error.to_string().trim_end()))?;
+        let defaults = Self::default();
+        let span = |key: &str, text: Option<String>, default: Span| {
+            text.map_or(Ok(default), |text| amount::parse_span(&text).map_err(|error| SettingsError::new(key, error)))
+        };
+        let stability = match file.stability {
+            None => defaults.stability,
+            Some(StabilityFile::Switch(switch)) => match switch.as_str() {
+                "on" => defaults.stability,
+                "off" => Stability { enabled: false, ..defaults.stability },
+                other => {
+                    return Err(SettingsError::new(
+                        "stability",
+                        format!(
+                            "{other:?} must be \"on\", \"off\" or a table of min_run, rescales_per_hour and payback"
+                        ),
+                    ));
+                }
+            },
+            Some(StabilityFile::Table(table)) => {
+                let payback = table.payback.unwrap_or(defaults.stability.payback);
+                if !(payback >= 0.0 && payback.is_finite()) {
+                    return Err(SettingsError::new("stability.payback", format!("{payback} must be 0 or more")));
+                }
+                Stability {
+                    enabled: true,
+                    min_run: span("stability.min_run", table.min_run, defaults.stability.min_run)?,
+                    rescales_per_hour: table.rescales_per_hour.unwrap_or(defaults.stability.rescales_per_hour),
+                    payback,
+                }
+            }
+        };
+        let parameters = file
+            .parameters
+            .into_iter()
+            .map(|(name, value)| {
+                let parameter = match value {
+                    Value::Integer(number) => Parameter::Number(number as f64),
+                    Value::Float(number) => Parameter::Number(number),
+                    Value::Boolean(flag) => Parameter::Flag(flag),
+                    Value::String(text) => Parameter::Text(text),
+                    other => {
+                        let problem = format!("{other} must be a number, true, false or a string");
+                        return Err(SettingsError::new(format!("parameters.{name}"), problem));
+                    }
+                };
+                Ok((name, parameter))
+            })
+            .collect::<Result<_, _>>()?;
+        let shape = defaults.shape;
+        Ok(Self {
+            engine: file.engine.unwrap_or(defaults.engine),
+            parameters,
+            fallback: file.fallback.unwrap_or(defaults.fallback),
+            fallback_after: file.fallback_after.unwrap_or(defaults.fallback_after).max(1),
+            stability,
+            shape: ShapeRules {
+                equal_per_server: file.shape.equal_per_server.unwrap_or(shape.equal_per_server),
+                colocate: file.shape.colocate.unwrap_or(shape.colocate),
+                grow_in_place: file.shape.grow_in_place.unwrap_or(shape.grow_in_place),
+            },
+            queues: limits("queues", file.queues)?,
+            tenants: limits("tenants", file.tenants)?,
+            refusal_backoff: span("refusal_backoff", file.refusal_backoff, defaults.refusal_backoff)?,
+            refusals: file.refusals.unwrap_or(defaults.refusals).max(1),
+            seed: file.seed.unwrap_or(defaults.seed),
+        })
+    }
+}
+
+fn limits(
+    key: &str,
+    tables: BTreeMap<String, Table>,
+) -> Result<BTreeMap<String, BTreeMap<String, i64>>, SettingsError> {
+    let read = |path: String, name: &str, value: &Value| {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        Unit::of(name).parse(&text).map_err(|error| SettingsError::new(path, error))
+    };
+    tables
+        .into_iter()
+        .map(|(owner, table)| {
+            let limits = table
+                .into_iter()
+                .map(|(name, value)| Ok((name.clone(), read(format!("{key}.{owner}.{name}"), &name, &value)?)))
+                .collect::<Result<_, SettingsError>>()?;
+            Ok((owner, limits))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_with_units() {
+        let settings = Settings::from_toml(
+            "engine = \"optimus\"\n[parameters]\ninterval = \"30s\"\njoint_steps = true\n[stability]\nmin_run = \"10s\"\n\
+             [queues.batch]\ngpu = 4\nmemory = \"64GiB\"",
+        )
+        .unwrap();
+        assert_eq!(settings.queues["batch"]["memory"], 64 * 1024);
+        assert_eq!(settings.stability.min_run, Span::seconds(10));
+        assert_eq!(settings.parameters["joint_steps"], Parameter::Flag(true));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, expected) in [
+            ("stability = \"maybe\"", "stability"),
+            ("[queues.batch]\nmemory = 4", "queues.batch.memory"),
+            ("refusal_backoff = \"x\"", "refusal_backoff"),
+            ("[parameters]\na = []", "parameters.a"),
+        ] {
+            assert!(Settings::from_toml(text).unwrap_err().to_string().contains(expected), "{text}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Who uses what of which server: the plan's view, and the charge of what is issued or still observed.
+
+use std::sync::Arc;
+
+use crate::{
+    decision::Allocation,
+    ids::{JobId, ServerId},
+    job::{Demand, Job},
+    resources::{Amounts, DISK, MEMORY},
+    server::Usage,
+    state::State,
+};
+
+/// What an allocation takes of each server, by server. O(slots · log servers touched).
+pub(crate) fn usage_by_server(state: &State, job: &Job, allocation: &Allocation) -> Vec<(ServerId, Usage)> {
+    let mut by_server: Vec<(ServerId, Usage)> = Vec::new();
+    let idle = |demand: &Demand| Amounts::of(&[(MEMORY, demand.amounts[MEMORY]), (DISK, demand.amounts[DISK])]);
+    for slot in allocation.slots() {
+        let at = by_server.binary_search_by_key(&slot.server, |(server, _)| *server).unwrap_or_else(|at| {
+            by_server.insert(at, (slot.server, Usage::default()));
+            at
+        });
+        let demand = job.demand(slot.role);
+        let (server, usage) = &mut by_server[at];
+        let server = state.server(*server);
+        if allocation.work().is_empty() || allocation.is_busy(slot) {
+            usage.add(server, demand, &demand.amounts, &slot.devices, 1);
+        } else {
+            usage.add(server, demand, &idle(demand), &Default::default(), 1);
+        }
+    }
+    by_server
+}
+
+impl State {
+    /// What a job is charged with: per server the larger of what is issued and what is observed.
+    pub(crate) fn charge(&self, job: &Job) -> Vec<(ServerId, Usage)> {
+        self.charge_with(job, job.issued.as_deref())
+    }
+
+    /// The same, were this issued.
+    pub(crate) fn charge_with(&self, job: &Job, issued: Option<&Allocation>) -> Vec<(ServerId, Usage)> {
+        let mut charge = issued.map(|allocation| usage_by_server(self, job, allocation)).unwrap_or_default();
+        let Some(observed) = job.observed.as_deref() else { return charge };
+        if issued == Some(observed) {
+            return charge;
+        }
+        for (server, usage) in usage_by_server(self, job, observed) {
+            match charge.binary_search_by_key(&server, |(server, _)| *server) {
+                Ok(at) => charge[at].1.max_with(&usage),
+                Err(at) => charge.insert(at, (server, usage)),
+            }
+        }
+        charge
+    }
+
+    /// Changes what is issued to or observed of a job, and the charges with it.
+    pub(crate) fn recharge(&mut self, id: JobId, change: impl FnOnce(&mut Job)) {
+        let find = |state: &Self| state.jobs.get(&id).or_else(|| state.leaving.get(&id)).cloned();
+        let Some(before) = find(self) else { return };
+        let charged = self.charge(&before);
+        for (server, usage) in &charged {
+            self.server_mut(*server).charged.add_usage(usage, -1);
+        }
+        drop(before);
+        let job = if self.jobs.contains_key(&id) { self.jobs.get_mut(&id) } else { self.leaving.get_mut(&id) };
+        change(Arc::make_mut(job.expect("found above")));
+        let after = find(self).expect("found above");
+        for (server, usage) in self.charge(&after) {
+            self.server_mut(server).charged.add_usage(&usage, 1);
+        }
+        self.unpark(charged.into_iter().map(|(server, _)| server));
+    }
+}

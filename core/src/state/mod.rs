@@ -1,0 +1,427 @@
+//! Everything known about the cluster, kept event by event.
+//!
+//! Copying a `State` costs microseconds at any size: the tables share their parts with the copy until one of them
+//! changes, and then only what changed is copied. Names are interned to dense ids.
+
+mod apply;
+mod charge;
+mod report;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use imbl::{OrdMap, OrdSet, Vector};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::charge::usage_by_server;
+use crate::{
+    decision::{Allocation, Shape, Verdict},
+    fit::SpeedHistory,
+    ids::{DecisionId, JobId, ManagerId, QueueId, ResourceId, ServerId, TenantId, Term},
+    job::{Job, Phase},
+    reason::{Reason, Scope},
+    resources::{Amounts, ResourceTypes},
+    server::Server,
+    settings::{Mode, Settings},
+    time::{Span, Time},
+};
+
+/// Something an engine may want to know about, since it last ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Change {
+    /// A server came, left or changed, or the plan's use of it did.
+    Server(ServerId),
+    /// A job came, was held or released, progressed, or its predictions changed.
+    Job(JobId),
+    /// A job is over.
+    Ended(JobId),
+    /// What the engine proposed for this job no longer fitted at commit, or no longer fits.
+    Dropped(JobId),
+    /// Settings or limits.
+    Settings,
+}
+
+/// A queue or a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The most it may be given; types that aren't in it are unlimited.
+    pub limits: BTreeMap<ResourceId, i64>,
+    /// What the plan gives it.
+    pub planned: Amounts,
+}
+
+impl Account {
+    /// The first type of which `planned + extra` is beyond the limit: (type, left, limit).
+    pub fn excess(&self, extra: &Amounts) -> Option<(ResourceId, i64, i64)> {
+        self.limits.iter().find_map(|(&resource, &limit)| {
+            let left = limit - self.planned[resource];
+            (extra[resource] > 0 && extra[resource] > left).then_some((resource, left, limit))
+        })
+    }
+}
+
+/// A cluster manager.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manager {
+    /// Its name.
+    pub name: Arc<str>,
+    /// While a resync is open: servers and jobs it has mentioned.
+    pub(crate) sync: Option<(OrdSet<ServerId>, OrdSet<JobId>)>,
+}
+
+/// What jobs of one model have taught.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// Speeds of all its jobs.
+    pub speeds: Arc<SpeedHistory>,
+}
+
+/// The mandate of a job: what an engine may do with it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mandate {
+    /// Anything within its bounds.
+    Free,
+    /// It keeps what it has (stability).
+    Pinned(Arc<Allocation>),
+    /// It isn't the engine's to plan: held, blocked by the manager, over its time.
+    Closed,
+}
+
+/// The cluster, its jobs and the plan.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct State {
+    /// The time of the last event.
+    pub now: Time,
+    /// Leader epoch.
+    pub term: Term,
+    /// The last committed decision.
+    pub decision: DecisionId,
+    /// Who is in charge.
+    pub mode: Mode,
+    /// What is configured.
+    pub settings: Arc<Settings>,
+    /// Resource names.
+    pub resources: Arc<ResourceTypes>,
+    /// All servers ever named, by id; see [`Server::present`].
+    pub servers: Vector<Arc<Server>>,
+    /// Active jobs, in the order of their submission.
+    pub jobs: OrdMap<JobId, Arc<Job>>,
+    /// Tenants by id.
+    pub tenants: Vector<Account>,
+    /// Queues by id.
+    pub queues: Vector<Account>,
+    /// Models by name.
+    pub models: OrdMap<Arc<str>, Arc<Model>>,
+    /// What all present servers have, less foreign use.
+    pub usable: Amounts,
+    /// What all present servers have.
+    pub capacity: Amounts,
+    pub(crate) managers: Vector<Manager>,
+    pub(crate) server_ids: OrdMap<Arc<str>, ServerId>,
+    pub(crate) tenant_ids: OrdMap<Arc<str>, TenantId>,
+    pub(crate) queue_ids: OrdMap<Arc<str>, QueueId>,
+    pub(crate) job_names: OrdMap<Arc<str>, JobId>,
+    /// Over, but some of their slots may still exist.
+    pub(crate) leaving: OrdMap<JobId, Arc<Job>>,
+    pub(crate) next_job: u64,
+    /// Servers where the plan may no longer fit.
+    pub(crate) unsettled: OrdSet<ServerId>,
+    /// A limit may have shrunk.
+    pub(crate) limits_changed: bool,
+    /// Jobs whose verdict changed since the last decision.
+    pub(crate) revised: OrdSet<JobId>,
+    /// Jobs whose plan is not (or not wholly) issued.
+    pub(crate) unissued: OrdSet<JobId>,
+    /// Planned jobs that wait for room on a server: tried again when something there is released.
+    pub(crate) parked: OrdSet<(ServerId, JobId)>,
+    /// Jobs whose issued part changed since the host last asked.
+    pub(crate) unsent: OrdSet<JobId>,
+    /// Jobs with reports that their fits don't know.
+    pub(crate) unfitted: OrdSet<JobId>,
+    /// When something about a job ends by itself: a time limit, a refusal's wait.
+    pub(crate) timers: OrdSet<(Time, JobId)>,
+    pub(crate) changes: Vector<Change>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        let mut state = Self {
+            now: Time(i64::MIN),
+            term: Term(0),
+            decision: DecisionId(0),
+            mode: Mode::Active,
+            settings: Arc::default(),
+            resources: Arc::default(),
+            servers: Vector::new(),
+            jobs: OrdMap::new(),
+            tenants: Vector::new(),
+            queues: Vector::new(),
+            models: OrdMap::new(),
+            usable: Amounts::default(),
+            capacity: Amounts::default(),
+            managers: Vector::new(),
+            server_ids: OrdMap::new(),
+            tenant_ids: OrdMap::new(),
+            queue_ids: OrdMap::new(),
+            job_names: OrdMap::new(),
+            leaving: OrdMap::new(),
+            next_job: 1,
+            unsettled: OrdSet::new(),
+            limits_changed: false,
+            revised: OrdSet::new(),
+            unissued: OrdSet::new(),
+            parked: OrdSet::new(),
+            unsent: OrdSet::new(),
+            unfitted: OrdSet::new(),
+            timers: OrdSet::new(),
+            changes: Vector::new(),
+        };
+        state.tenant("default");
+        state.queue("default");
+        state
+    }
+}
+
+impl State {
+    /// An active job.
+    pub fn job(&self, id: JobId) -> Option<&Arc<Job>> {
+        self.jobs.get(&id)
+    }
+
+    /// The active job of a name or number.
+    pub fn find_job(&self, name: &str) -> Option<&Arc<Job>> {
+        let id = self.job_names.get(name).copied().or_else(|| name.parse().ok().map(JobId))?;
+        self.job(id)
+    }
+
+    /// A server by its id.
+    ///
+    /// # Panics
+    /// With an id of another state.
+    pub fn server(&self, id: ServerId) -> &Arc<Server> {
+        &self.servers[id.index()]
+    }
+
+    /// A server by its name.
+    pub fn find_server(&self, name: &str) -> Option<&Arc<Server>> {
+        self.server_ids.get(name).map(|id| self.server(*id))
+    }
+
+    /// A server's name, or its number if there is no such server.
+    pub fn server_name(&self, id: ServerId) -> &str {
+        self.servers.get(id.index()).map_or("?", |server| &server.name)
+    }
+
+    /// A job's name, or a dash if it is no longer active.
+    pub fn job_name(&self, id: JobId) -> &str {
+        self.jobs.get(&id).map_or("a job that has ended", |job| &job.spec.name)
+    }
+
+    /// Servers that are there.
+    pub fn present_servers(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.servers.iter().filter(|server| server.present)
+    }
+
+    /// What an engine may do with a job now.
+    pub fn mandate(&self, job: &Job) -> Mandate {
+        if job.held || self.is_blocked(job) || self.is_over_time(job) {
+            return Mandate::Closed;
+        }
+        match &job.verdict {
+            Verdict::Run(allocation) if self.is_stable(job) => Mandate::Pinned(allocation.clone()),
+            _ => Mandate::Free,
+        }
+    }
+
+    /// Whether the manager refused it so often that others get its room until the wait is over.
+    fn is_blocked(&self, job: &Job) -> bool {
+        job.refusals >= self.settings.refusals && job.blocked.as_ref().is_some_and(|(until, _)| *until > self.now)
+    }
+
+    pub(crate) fn is_over_time(&self, job: &Job) -> bool {
+        matches!((job.spec.time_limit, job.started), (Some(limit), Some(started)) if started + limit <= self.now)
+    }
+
+    /// Whether stability keeps it as it is: inside its minimum run time, over its rescale budget, or so near its end
+    /// that no restart pays.
+    fn is_stable(&self, job: &Job) -> bool {
+        let rules = &self.settings.stability;
+        if !rules.enabled || job.issued.is_none() || job.issued.as_ref() != job.verdict.allocation() {
+            return false;
+        }
+        if self.now - job.changed < rules.min_run {
+            return true;
+        }
+        let hour_ago = Time(self.now.0 - 3_600_000);
+        let recent = job.rescaled_at.iter().filter(|at| **at > hour_ago).count();
+        if recent >= rules.rescales_per_hour as usize {
+            return true;
+        }
+        let cost = job.restart_cost.as_seconds() * rules.payback;
+        cost > 0.0
+            && job.fits.loss.is_some()
+            && job.remaining_time(job.shape()).is_some_and(|left| left.as_seconds() < cost)
+    }
+
+    /// When a pinned or closed job may become free by itself, at the earliest.
+    pub(crate) fn next_timer(&self) -> Option<Time> {
+        self.timers.get_min().map(|(at, _)| *at)
+    }
+
+    /// The limit that refuses `extra` to a job: its tenant's or its queue's.
+    pub fn account_excess(&self, job: &Job, extra: &Amounts) -> Option<Reason> {
+        let tenant = &self.tenants[job.tenant.0 as usize];
+        let queue = &self.queues[job.queue.0 as usize];
+        let exhausted = |scope, (resource, left, limit): (ResourceId, i64, i64)| Reason::Exhausted {
+            scope,
+            resource,
+            needed: extra[resource],
+            left,
+            limit,
+        };
+        if let Some(excess) = queue.excess(extra) {
+            return Some(exhausted(Scope::Queue(queue.name.clone()), excess));
+        }
+        tenant.excess(extra).map(|excess| exhausted(Scope::Tenant(tenant.name.clone()), excess))
+    }
+
+    /// What a manager should know of a job now: its verdict, cut to what is issued, in the mode that is set.
+    pub fn effective(&self, job: &Job) -> Verdict {
+        if self.mode != Mode::Active {
+            let given = job.issued.as_ref().or(job.observed.as_ref()).map(|allocation| allocation.shape());
+            return Verdict::Release(given.filter(|shape| !shape.is_empty()).unwrap_or_else(|| job.spec.requested()));
+        }
+        match (&job.verdict, &job.issued) {
+            (Verdict::Run(_), Some(issued)) => Verdict::Run(issued.clone()),
+            (Verdict::Run(_), None) => Verdict::Wait(job.issue_reason.clone().unwrap_or(Reason::NotConsidered)),
+            (verdict, _) => verdict.clone(),
+        }
+    }
+
+    /// Why no server could hold one of this job's workers or parameter servers even if it were empty; `None` if one
+    /// could, or if there are no servers yet. O(servers).
+    pub fn never_fits(&self, job: &Job) -> Option<Reason> {
+        use crate::decision::Role;
+        if self.present_servers().next().is_none() {
+            return None;
+        }
+        let least = job.spec.bounds().least();
+        [Role::Worker, Role::Server].into_iter().filter(|role| least.count(*role) > 0).find_map(|role| {
+            let demand = &job.demand(role).amounts;
+            let mut best: Option<(ResourceId, i64, ServerId)> = None;
+            for server in self.present_servers().filter(|server| server.matches(&job.spec.labels)) {
+                let Some(resource) = demand.first_excess(&server.capacity) else { return None };
+                let has = server.capacity[resource];
+                if best.is_none_or(|(_, most, _)| has > most) {
+                    best = Some((resource, has, server.id));
+                }
+            }
+            let (resource, largest, server) = match best {
+                Some((resource, largest, server)) => (resource, largest, Some(server)),
+                None => (crate::resources::CPU, 0, None),
+            };
+            Some(Reason::NeverFits { role, resource, needed: demand[resource], largest, server })
+        })
+    }
+
+    /// The tenant of a name, made if it is new.
+    pub(crate) fn tenant(&mut self, name: &str) -> TenantId {
+        if let Some(id) = self.tenant_ids.get(name) {
+            return *id;
+        }
+        let id = TenantId(self.tenants.len() as u32);
+        let account = self.account(name, self.settings.tenants.get(name).cloned());
+        self.tenants.push_back(account);
+        self.tenant_ids.insert(name.into(), id);
+        id
+    }
+
+    /// The queue of a name, made if it is new.
+    pub(crate) fn queue(&mut self, name: &str) -> QueueId {
+        if let Some(id) = self.queue_ids.get(name) {
+            return *id;
+        }
+        let id = QueueId(self.queues.len() as u32);
+        let account = self.account(name, self.settings.queues.get(name).cloned());
+        self.queues.push_back(account);
+        self.queue_ids.insert(name.into(), id);
+        id
+    }
+
+    fn account(&mut self, name: &str, limits: Option<BTreeMap<String, i64>>) -> Account {
+        let limits = self.limits(limits.unwrap_or_default());
+        Account { name: name.into(), limits, planned: Amounts::default() }
+    }
+
+    fn limits(&mut self, named: BTreeMap<String, i64>) -> BTreeMap<ResourceId, i64> {
+        let resources = Arc::make_mut(&mut self.resources);
+        named.into_iter().map(|(name, limit)| (resources.intern(&name), limit)).collect()
+    }
+
+    pub(crate) fn job_mut(&mut self, id: JobId) -> Option<&mut Job> {
+        self.jobs.get_mut(&id).map(Arc::make_mut)
+    }
+
+    pub(crate) fn server_mut(&mut self, id: ServerId) -> &mut Server {
+        Arc::make_mut(&mut self.servers[id.index()])
+    }
+
+    pub(crate) fn manager(&mut self, name: &str) -> ManagerId {
+        let known = self.managers.iter().position(|manager| &*manager.name == name);
+        let at = known.unwrap_or_else(|| {
+            self.managers.push_back(Manager { name: name.into(), sync: None });
+            self.managers.len() - 1
+        });
+        ManagerId(at as u32)
+    }
+
+    /// Whether a manager's resync is open: nothing is prepared meanwhile.
+    pub fn is_syncing(&self) -> bool {
+        self.managers.iter().any(|manager| manager.sync.is_some())
+    }
+
+    pub(crate) fn note(&mut self, change: Change) {
+        if self.changes.back() != Some(&change) {
+            self.changes.push_back(change);
+        }
+        // While nobody decides, repetitions are all that can pile up.
+        if self.changes.len() > 4096 + 4 * (self.servers.len() + self.jobs.len()) {
+            let mut seen = std::collections::BTreeSet::new();
+            self.changes = self.changes.iter().copied().filter(|change| seen.insert(*change)).collect();
+        }
+    }
+
+    /// Sets a job's verdict and keeps all sums. O(slots of the old and new allocation).
+    pub(crate) fn set_verdict(&mut self, id: JobId, verdict: Verdict) {
+        let Some(job) = self.jobs.get(&id).cloned() else { return };
+        if let Some(old) = job.verdict.allocation() {
+            self.add_planned(&job, old, -1);
+        }
+        if let Some(new) = verdict.allocation() {
+            self.add_planned(&job, new, 1);
+        }
+        drop(job);
+        let job = self.job_mut(id).expect("looked up above");
+        job.verdict = verdict;
+        self.revised.insert(id);
+        self.unissued.insert(id);
+    }
+
+    fn add_planned(&mut self, job: &Job, allocation: &Allocation, times: i64) {
+        let mut total = Amounts::default();
+        for (server, usage) in usage_by_server(self, job, allocation) {
+            total.add_times(&usage.amounts, times);
+            self.server_mut(server).planned.add_usage(&usage, times);
+            self.note(Change::Server(server));
+        }
+        self.tenants[job.tenant.0 as usize].planned += &total;
+        self.queues[job.queue.0 as usize].planned += &total;
+    }
+
+    /// Shape the manager last saw running, and how long that has been so.
+    pub fn running_shape(&self, job: &Job) -> Option<(Shape, Span)> {
+        let observed = job.observed.as_ref().filter(|_| job.phase == Phase::Running)?;
+        Some((observed.shape(), self.now - job.changed))
+    }
+}

@@ -1,0 +1,120 @@
+//! What running jobs report.
+
+use std::sync::Arc;
+
+use super::{Change, Model, State};
+use crate::{
+    decision::Role,
+    event::{EventError, Report},
+    fit::{SpeedSample, StragglerOptions, StragglerSignal, StragglerWatch},
+    ids::{Incarnation, JobId},
+    job::Job,
+    time::Span,
+};
+
+/// More than this in one report is a mistake, not training.
+const MOST_SPEED: f64 = 1e7;
+
+impl State {
+    /// Takes a report, or ignores and counts it.
+    pub(super) fn report(
+        &mut self,
+        id: JobId,
+        incarnation: Incarnation,
+        slot: (Role, u32),
+        report: &Report,
+    ) -> Result<(), EventError> {
+        let job = self.jobs.get(&id).ok_or(EventError::UnknownJob(id))?;
+        if let Err(problem) = check(job, incarnation, slot, report) {
+            self.job_mut(id).expect("looked up above").progress.ignored += 1;
+            return Err(EventError::Report { job: id, problem });
+        }
+        let pairs = job.speeds.len();
+        let job = self.job_mut(id).expect("looked up above");
+        job.reported.insert(slot, report.seq);
+        let mut dirty = false;
+        let progress = &mut job.progress;
+        progress.step = report.step;
+        progress.epoch = report.epoch;
+        if report.steps_per_epoch > 0 {
+            progress.steps_per_epoch = report.steps_per_epoch;
+        }
+        progress.accuracy = report.accuracy.or(progress.accuracy);
+        if let Some(loss) = report.loss {
+            progress.loss = Some(loss);
+            // The epoch these steps belong to: the one in progress, or the one they complete.
+            let epoch = match report.steps_per_epoch {
+                0 => u64::from(report.epoch) + 1,
+                steps => report.step.div_ceil(steps).max(1),
+            };
+            let before = job.losses.last_epoch();
+            Arc::make_mut(&mut job.losses).push(report.step, epoch, loss);
+            dirty = job.losses.last_epoch() != before;
+        }
+        if let Some(speed) = speed(report) {
+            job.progress.speed = Some(speed);
+            let sample = SpeedSample::new(report.servers, report.workers, speed);
+            Arc::make_mut(&mut job.speeds).report(&sample);
+            dirty |= job.fits.speed.is_none() || job.speeds.len() != pairs;
+            let model = job.spec.model.clone();
+            self.learn(&model, sample);
+        }
+        let job = self.job_mut(id).expect("looked up above");
+        if let Some(restart) = report.restart {
+            let measured = Span(restart.0.max(0));
+            // The first start costs as much as a restart, without a checkpoint to read: a fair first measurement.
+            job.restart_cost =
+                if job.incarnation.0 <= 1 { measured } else { Span((job.restart_cost.0 + measured.0) / 2) };
+            if job.incarnation.0 > 1 {
+                job.restart_total.0 += measured.0;
+            }
+        }
+        if !report.slot_times.is_empty() {
+            let stragglers = Arc::make_mut(&mut job.stragglers);
+            let watch = || StragglerWatch::new(StragglerSignal::Gap, StragglerOptions::default());
+            stragglers.found = stragglers.watch.get_or_insert_with(watch).observe(&report.slot_times);
+        }
+        if dirty {
+            self.unfitted.insert(id);
+        }
+        self.note(Change::Job(id));
+        Ok(())
+    }
+
+    fn learn(&mut self, model: &str, sample: SpeedSample) {
+        if !self.models.contains_key(model) {
+            self.models.insert(model.into(), Arc::new(Model::default()));
+        }
+        let model = Arc::make_mut(self.models.get_mut(model).expect("inserted above"));
+        Arc::make_mut(&mut model.speeds).report(&sample);
+    }
+}
+
+fn speed(report: &Report) -> Option<f64> {
+    let seconds = report.duration.as_seconds();
+    let speed = f64::from(report.steps) / seconds;
+    (report.steps > 0 && seconds > 0.0 && report.workers > 0 && speed < MOST_SPEED).then_some(speed)
+}
+
+fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report) -> Result<(), &'static str> {
+    if incarnation != job.incarnation {
+        return Err("it is of another incarnation");
+    }
+    if job.reported.get(&slot).is_some_and(|last| report.seq <= *last) {
+        return Err("its sequence number was seen before");
+    }
+    if report.loss.is_some_and(|loss| !loss.is_finite()) {
+        return Err("its loss is not a number");
+    }
+    if report.accuracy.is_some_and(|accuracy| !(0.0..=1.0).contains(&accuracy)) {
+        return Err("its accuracy is not from 0 to 1");
+    }
+    // Only a program that has just started from a checkpoint is behind what was reported before.
+    if report.step < job.progress.step && report.restart.is_none() {
+        return Err("its step went back");
+    }
+    if report.duration < Span::ZERO || report.slot_times.iter().any(|(_, ms)| !(ms.is_finite() && *ms >= 0.0)) {
+        return Err("a duration is negative or not a number");
+    }
+    Ok(())
+}
