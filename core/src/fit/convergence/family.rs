@@ -29,8 +29,8 @@ pub(super) struct Obs {
 
 /// Values of the searched parameter tried before refining.
 const GRID: usize = 24;
-/// Golden-section steps; each narrows the bracket to 0.618 of it.
-const GOLDEN: usize = 24;
+/// Golden-section steps, each narrowing the bracket to 0.618 of it; the polish does the rest.
+const GOLDEN: usize = 8;
 /// Levenberg–Marquardt steps in l.
 const POLISH: usize = 12;
 

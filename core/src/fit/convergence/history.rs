@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// Points that reach the solver at most.
 pub const MAX_POINTS: usize = 512;
+/// First epochs that are never merged: a loss curve is steepest there.
+const HEAD: usize = 64;
 /// Latest epochs kept apart from merging: enough for any sensible patience.
 pub(super) const RECENT: usize = 64;
 
@@ -38,8 +40,8 @@ struct Open {
 
 /// Losses of one job, averaged per epoch: O(1) per report (amortised) and at most [`MAX_POINTS`] points for ever.
 ///
-/// When there are too many points, neighbours are merged two by two; the latest epochs thus keep the finest resolution,
-/// and every epoch keeps the same weight.
+/// The first 64 epochs keep a point each. When there are too many points, the later ones are merged two by two, so that
+/// they all stand for equally many epochs.
 ///
 /// # Examples
 ///
@@ -58,6 +60,8 @@ struct Open {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LossHistory {
     closed: Vec<LossPoint>,
+    /// How often the later points were merged: each stands for 2^`halvings` epochs.
+    halvings: u32,
     recent: VecDeque<LossPoint>,
     open: Option<Open>,
     first_loss: Option<f64>,
@@ -100,14 +104,20 @@ impl LossHistory {
             self.recent.pop_front();
         }
         self.recent.push_back(point);
-        self.closed.push(point);
+        let width = (1_u64 << self.halvings.min(63)) as f64;
+        match self.closed.last_mut() {
+            Some(last) if self.halvings > 0 && last.epochs < width => *last = LossPoint::merge(*last, point),
+            _ => self.closed.push(point),
+        }
         // One place stays free for the open epoch.
         if self.closed.len() >= MAX_POINTS {
             let merged = |pair: &[LossPoint]| match *pair {
                 [a, b] => LossPoint::merge(a, b),
                 _ => pair[0],
             };
-            self.closed = self.closed.chunks(2).map(merged).collect();
+            let tail: Vec<LossPoint> = self.closed.split_off(HEAD).chunks(2).map(merged).collect();
+            self.closed.extend(tail);
+            self.halvings += 1;
         }
     }
 

@@ -97,7 +97,7 @@ impl Problem<'_> {
             let errors = self.errors(&now);
             now.rms = self.mean_square(&errors).map(f64::sqrt);
             now.cost = self.cost(&errors, &now.theta);
-            let settled = best.as_ref().is_some_and(|b| (b.cost - now.cost).abs() <= 1e-9 * b.cost);
+            let settled = best.as_ref().is_some_and(|b| (b.cost - now.cost).abs() <= 1e-5 * b.cost);
             if now.cost.is_finite() && best.as_ref().is_none_or(|b| now.cost < b.cost) {
                 best = Some(now.clone());
             }
