@@ -1,0 +1,12 @@
+//! Cluster managers, as Trainmaster sees them: an adapter for each, found by name.
+//!
+//! An adapter only translates: it carries out plans and reports what it sees. Each has a folder of its own, a feature of
+//! its own, and one line in [`all`]; nothing outside this crate names a manager.
+
+mod registry;
+
+#[cfg(feature = "local")]
+#[path = "../local/mod.rs"]
+pub mod local;
+
+pub use registry::{AdapterInfo, Check, Launch, Running, Shutdown, Verdict, all, by_name};

@@ -1,0 +1,58 @@
+//! What an earlier run of the adapter left: found, taken over, or ended.
+
+use std::collections::BTreeMap;
+
+use super::{
+    process::{self, Handle, Watch},
+    scan,
+    slot::ProcessId,
+    state::{Record, StateDir},
+};
+
+/// A process that lives on, with the record that an earlier run wrote of it.
+pub(crate) struct Found {
+    pub(crate) record: Record,
+    pub(crate) handle: Handle,
+    pub(crate) watch: Watch,
+}
+
+/// Takes over every recorded process that still lives and ends what else the state folder's jobs left.
+pub(crate) fn find(state: &StateDir) -> Vec<Found> {
+    let marked = scan::marked(state.id());
+    let mut leaders: BTreeMap<ProcessId, Handle> = BTreeMap::new();
+    for process in marked.iter().filter(|process| process.pid == process.stat.group) {
+        let handle = Handle { pid: process.pid, start: process.stat.start };
+        // A program may have put descendants into groups of their own; the slot's own process is the oldest.
+        let oldest = leaders.entry(process.id).or_insert(handle);
+        if handle.start < oldest.start {
+            *oldest = handle;
+        }
+    }
+    let mut found: Vec<Found> = Vec::new();
+    for mut record in state.records() {
+        let handle = match (record.pid, record.start) {
+            (Some(pid), Some(start)) if record.boot == state.boot() && scan::is_alive(pid, start) => {
+                Some(Handle { pid, start })
+            }
+            (Some(_), _) => None,
+            // The adapter died between the intent and the record: the process, if it came to be, carries the marker.
+            (None, _) => leaders.get(&record.id).copied(),
+        };
+        let watch = handle.and_then(|handle| Some((handle, process::adopt(handle, record.id, state.id()).ok()?)));
+        let Some((handle, watch)) = watch else {
+            state.remove(record.id);
+            continue;
+        };
+        record.pid = Some(handle.pid);
+        record.start = Some(handle.start);
+        if let Err(error) = state.write(&record) {
+            tracing::warn!(slot = %record.id, %error, "can't complete a record");
+        }
+        tracing::info!(slot = %record.id, pid = handle.pid, "took over a running process");
+        found.push(Found { record, handle, watch });
+    }
+    // Whatever else carries the marker has lost its slot: a group whose leader died while nobody watched, or a process
+    // without a record.
+    process::end_marked(state.id(), |process| found.iter().any(|found| found.record.id == process.id));
+    found
+}

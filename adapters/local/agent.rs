@@ -1,0 +1,268 @@
+//! The loop that ties plans, processes and time together.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    LocalError, OnShutdown, Options, adopt,
+    cluster::Cluster,
+    command::Programs,
+    fleet::{Action, Adopted, Exit, Failure, Fleet, Policy},
+    launch::{Launcher, Order},
+    link::{Heard, Link},
+    logs,
+    outbox::Outbox,
+    process::{self, Handle, Watch},
+    retain,
+    slot::ProcessId,
+    state::{Record, StateDir},
+};
+
+/// Nothing is further away than this: time is looked at again then.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+const LAST_WORD: Duration = Duration::from_millis(50);
+
+/// Runs the adapter until `shutdown` resolves: attaches to the daemon, again whenever it comes back, and makes its
+/// plans so. Processes go on while the daemon is away.
+///
+/// Dropping the future ends the adapter at once and leaves all processes running, as [`OnShutdown::Keep`] does.
+///
+/// # Errors
+/// The state folder can't be used or belongs to another adapter, or the daemon's address is no address. Everything
+/// that happens later is reported to the daemon and survived.
+pub async fn run(
+    cluster: Cluster,
+    options: Options,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), LocalError> {
+    let link = Link::new(&options)?;
+    let state = StateDir::open(&options.state_dir)?;
+    let (sender, mut heard) = mpsc::channel(16);
+    let mut agent = Agent::new(cluster, options, state);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(link.keep(sender));
+    let mut shutdown = pin!(shutdown);
+    let mut ending = false;
+    loop {
+        let wake = agent.act();
+        if ending && agent.fleet.is_empty() {
+            agent.finish().await;
+            return Ok(());
+        }
+        tokio::select! {
+            () = sleep_until(wake) => {}
+            Some(heard) = heard.recv() => agent.hear(heard),
+            Some(Ok((id, exit))) = agent.watches.join_next() => agent.ended(id, exit),
+            () = &mut shutdown, if !ending => {
+                if agent.options.on_shutdown == OnShutdown::Keep {
+                    return Ok(());
+                }
+                ending = true;
+                agent.fleet.end();
+            }
+        }
+    }
+}
+
+/// A process that runs.
+struct Running {
+    handle: Handle,
+    record: Record,
+}
+
+struct Agent {
+    cluster: Arc<Cluster>,
+    options: Options,
+    state: StateDir,
+    programs: Programs,
+    launcher: Launcher,
+    fleet: Fleet,
+    running: BTreeMap<ProcessId, Running>,
+    /// Dropped with the agent, which leaves the processes running.
+    watches: JoinSet<(ProcessId, Exit)>,
+    outbox: Outbox,
+    /// When the fleet is to be asked again by itself.
+    next_step: Option<Duration>,
+    /// A full plan came: what it doesn't name has ended.
+    knows_all: bool,
+    /// The jobs whose files were spared when ended jobs were last looked for.
+    spared: BTreeSet<PathBuf>,
+    began: Instant,
+}
+
+impl Agent {
+    fn new(cluster: Cluster, options: Options, state: StateDir) -> Self {
+        let cluster = Arc::new(cluster);
+        let policy = Policy {
+            grace: cluster.grace(),
+            first_delay: options.restart.first_delay,
+            longest_delay: options.restart.longest_delay,
+            steady: options.restart.steady,
+            failures: options.restart.failures.max(1),
+            settle: options.settle,
+            claim: options.claim,
+        };
+        let mut running = BTreeMap::new();
+        let mut watches = JoinSet::new();
+        let mut adopted = Vec::new();
+        for adopt::Found { record, handle, watch } in adopt::find(&state) {
+            adopted.push(Adopted {
+                id: record.id,
+                name: record.name.clone(),
+                placement: record.placement.clone(),
+                token: record.token.clone(),
+            });
+            watches.spawn(watched(record.id, watch));
+            running.insert(record.id, Running { handle, record });
+        }
+        Self {
+            programs: Programs::new(options.trainer_path.clone()),
+            launcher: Launcher { feed: options.feed.clone(), orphan_grace: options.orphan_grace },
+            fleet: Fleet::new(cluster.clone(), policy, adopted),
+            cluster,
+            options,
+            state,
+            running,
+            watches,
+            outbox: Outbox::default(),
+            next_step: None,
+            knows_all: false,
+            spared: BTreeSet::new(),
+            began: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Does what there is to do, tells the daemon, and says when to look again.
+    fn act(&mut self) -> Instant {
+        let now = self.now();
+        if self.next_step.is_some_and(|at| now >= at) {
+            self.outbox.touch(now);
+        }
+        loop {
+            let step = self.fleet.step(self.now());
+            self.next_step = step.wake;
+            if step.actions.is_empty() {
+                break;
+            }
+            self.outbox.touch(now);
+            for action in step.actions {
+                match action {
+                    Action::Start { job, incarnation, slot } => self.start(ProcessId { job, incarnation, slot }),
+                    Action::Signal { job, incarnation, slot, signal } => {
+                        let id = ProcessId { job, incarnation, slot };
+                        if let Some(running) = self.running.get(&id) {
+                            tracing::debug!(slot = %id, ?signal, "signalling");
+                            process::signal(running.handle, signal);
+                        }
+                    }
+                }
+            }
+        }
+        let now = self.now();
+        if self.outbox.flush(now, &self.cluster, || self.fleet.observe(now)) {
+            self.fleet.forget_over();
+        }
+        let wake = self.next_step.into_iter().chain(self.outbox.due()).min();
+        let wake = wake.unwrap_or(LONGEST_SLEEP).min(now.saturating_add(LONGEST_SLEEP));
+        self.began + wake
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        let now = self.now();
+        match heard {
+            Heard::Opened(stream) => self.outbox.open(stream, &self.cluster, self.fleet.observe(now)),
+            Heard::Attached => {
+                tracing::info!(daemon = self.options.daemon, "attached");
+                self.fleet.attached(now);
+            }
+            Heard::Lost => {
+                self.outbox.close();
+                self.fleet.detached();
+            }
+            Heard::Plan(plan) => {
+                self.knows_all |= plan.full;
+                let decision = plan.decision;
+                let answers = self.fleet.plan(now, plan, &|text| self.programs.resolve(text));
+                self.outbox.answer(decision, answers);
+                self.outbox.touch(now);
+                self.sweep();
+            }
+        }
+    }
+
+    fn start(&mut self, id: ProcessId) {
+        let Some((name, run, placement)) = self.fleet.order(id) else { return };
+        let order = Order { id, name, run, placement };
+        match self.launcher.start(&self.state, &self.cluster, &order) {
+            Ok((record, handle, watch)) => {
+                tracing::debug!(slot = %id, pid = handle.pid, server = placement.server, "started");
+                self.watches.spawn(watched(id, watch));
+                self.running.insert(id, Running { handle, record });
+            }
+            Err(error) => {
+                tracing::warn!(slot = %id, %error, "can't start");
+                self.fleet.not_started(self.now(), id, error.to_string());
+            }
+        }
+    }
+
+    fn ended(&mut self, id: ProcessId, exit: Exit) {
+        let Some(Running { record, .. }) = self.running.remove(&id) else { return };
+        self.state.remove(id);
+        tracing::debug!(slot = %id, ?exit, "ended");
+        let detail = detail(&record.log, record.log_start);
+        let now = self.now();
+        self.fleet.exited(now, id, Failure { exit, detail });
+        self.outbox.touch(now);
+    }
+
+    /// Removes the files of jobs that ended long ago, beside the loop: checkpoints can be large.
+    fn sweep(&mut self) {
+        let (jobs, logs) = (self.state.jobs(), self.state.logs());
+        let folders: BTreeSet<_> = self.fleet.active().map(|(id, name)| self.state.job(id, name)).collect();
+        if !self.knows_all || folders == self.spared {
+            return;
+        }
+        self.spared.clone_from(&folders);
+        let names: BTreeSet<_> = self.fleet.active().map(|(_, name)| logs.join(name)).collect();
+        let retention = self.options.retention.clone();
+        tokio::task::spawn_blocking(move || retain::sweep(&jobs, &logs, &folders, &names, &retention));
+    }
+
+    /// All processes are gone; what they left outside their groups goes with them.
+    async fn finish(&mut self) {
+        process::end_marked(self.state.id(), |_| false);
+        let now = self.now();
+        self.outbox.touch(now);
+        self.outbox.flush(now.saturating_add(LONGEST_SLEEP), &self.cluster, || self.fleet.observe(now));
+        // The last word needs a moment to get out.
+        sleep(LAST_WORD).await;
+    }
+}
+
+async fn watched(id: ProcessId, watch: Watch) -> (ProcessId, Exit) {
+    (id, watch.ended().await)
+}
+
+fn detail(log: &Path, start: u64) -> String {
+    match logs::last_line(log, start) {
+        Some(line) => format!("log {}: {line:?}", log.display()),
+        None => format!("log {}, empty", log.display()),
+    }
+}

@@ -1,0 +1,404 @@
+//! The cluster file: this machine, cut into virtual servers.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use thiserror::Error;
+use toml::Value;
+use trainmaster_core::amount::{Unit, parse_span};
+use trainmaster_proto::v1;
+
+const MOST_SERVERS: u32 = 4096;
+const MOST_DEVICES: i64 = 1024;
+
+/// A cluster file that can't be used.
+#[derive(Debug, Error)]
+pub enum ClusterError {
+    /// The file can't be read.
+    #[error("cluster file {path}: {error}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// Not TOML, an unknown key, or a value of the wrong type: with its line.
+    #[error("{origin}: {problem}")]
+    Syntax {
+        /// The file.
+        origin: String,
+        /// What is wrong, and where.
+        problem: String,
+    },
+    /// A value that isn't allowed.
+    #[error("{origin}: {key} = {value}: {problem}")]
+    Value {
+        /// The file.
+        origin: String,
+        /// The key, with the server it belongs to.
+        key: String,
+        /// What was written.
+        value: String,
+        /// What is wrong, and what is allowed.
+        problem: String,
+    },
+}
+
+/// The virtual servers of this machine, and what goes for all of them.
+///
+/// # Examples
+/// ```
+/// use trainmaster_adapters::local::Cluster;
+/// let cluster = Cluster::parse(
+///     r#"
+///     grace = "5s"
+///     [[server]]
+///     name = "big"
+///     gpu = ["a100", "a100"]
+///     cpu = 16
+///     memory = "64GiB"
+///     count = 2
+///     "#,
+///     "cluster.toml",
+/// )?;
+/// assert_eq!(cluster.servers()[1].name(), "big-1");
+/// assert_eq!(cluster.servers()[1].capacity()["memory"], 64 * 1024);
+/// # Ok::<(), trainmaster_adapters::local::ClusterError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    name: String,
+    grace: Duration,
+    servers: Vec<VirtualServer>,
+}
+
+/// A part of this machine that the scheduler sees as a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VirtualServer {
+    name: String,
+    capacity: BTreeMap<String, i64>,
+    devices: Vec<String>,
+    labels: BTreeMap<String, String>,
+    first_device: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: Option<String>,
+    grace: Option<String>,
+    #[serde(default)]
+    server: Vec<ServerTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServerTable {
+    name: String,
+    gpu: Option<Value>,
+    cpu: Option<Value>,
+    memory: Option<Value>,
+    disk: Option<Value>,
+    bandwidth: Option<Value>,
+    #[serde(default)]
+    resources: BTreeMap<String, Value>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    count: Option<u32>,
+}
+
+impl Cluster {
+    /// Reads a cluster file.
+    ///
+    /// # Errors
+    /// The file can't be read, or [`parse`](Self::parse) refuses it.
+    pub fn load(path: &Path) -> Result<Self, ClusterError> {
+        let text = fs::read_to_string(path).map_err(|error| ClusterError::Read { path: path.into(), error })?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    /// Reads the text of a cluster file; `origin` is the name that errors give it.
+    ///
+    /// # Errors
+    /// Names the file, the key, the value and what is allowed.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, ClusterError> {
+        let file: File = toml::from_str(text).map_err(|error| ClusterError::Syntax {
+            origin: origin.into(),
+            problem: error.to_string().trim_end().into(),
+        })?;
+        let wrong = |key: &str, value: &str, problem: String| ClusterError::Value {
+            origin: origin.into(),
+            key: key.into(),
+            value: value.into(),
+            problem,
+        };
+        let name = file.name.unwrap_or_else(|| "local".into());
+        check_name(&name).map_err(|problem| wrong("name", &quoted(&name), problem))?;
+        let grace = match file.grace {
+            None => Duration::from_secs(10),
+            Some(text) => {
+                let span = parse_span(&text).map_err(|error| wrong("grace", &quoted(&text), error.to_string()))?;
+                Duration::from_millis(span.0.unsigned_abs())
+            }
+        };
+        let mut cluster = Self { name, grace, servers: Vec::new() };
+        for table in file.server {
+            cluster.add(table).map_err(|(key, value, problem)| wrong(&key, &value, problem))?;
+        }
+        if cluster.servers.is_empty() {
+            return Err(wrong("server", "(none)", "write at least one [[server]] table".into()));
+        }
+        Ok(cluster)
+    }
+
+    /// This machine as one server: its CPUs, its memory and its NVIDIA GPUs.
+    pub fn this_machine() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let gpus = fs::read_dir("/dev").into_iter().flatten().flatten().filter(|entry| {
+            let name = entry.file_name();
+            name.to_str().and_then(|name| name.strip_prefix("nvidia")).is_some_and(|rest| rest.parse::<u32>().is_ok())
+        });
+        let mut capacity = BTreeMap::from([("cpu".to_owned(), i64::try_from(cpus).unwrap_or(1) * 1000)]);
+        if let Some(mib) = machine_memory() {
+            capacity.insert("memory".into(), mib);
+        }
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = host.trim();
+        let name = if check_name(host).is_ok() { host } else { "localhost" };
+        let server = VirtualServer {
+            name: name.into(),
+            capacity,
+            devices: vec!["gpu".into(); gpus.count()],
+            labels: BTreeMap::new(),
+            first_device: 0,
+        };
+        Self { name: "local".into(), grace: Duration::from_secs(10), servers: vec![server] }
+    }
+
+    /// The manager's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How long a role has to checkpoint after SIGTERM, where a job's plan doesn't say.
+    pub fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    /// All servers, in the file's order.
+    pub fn servers(&self) -> &[VirtualServer] {
+        &self.servers
+    }
+
+    /// The server of that name.
+    pub fn server(&self, name: &str) -> Option<&VirtualServer> {
+        self.servers.iter().find(|server| server.name == name)
+    }
+
+    fn add(&mut self, table: ServerTable) -> Result<(), (String, String, String)> {
+        let of = |key: &str| format!("server {:?}: {key}", table.name);
+        check_name(&table.name).map_err(|problem| (of("name"), quoted(&table.name), problem))?;
+        let count = table.count.unwrap_or(1);
+        if !(1..=MOST_SERVERS).contains(&count) {
+            return Err((of("count"), count.to_string(), format!("allowed are 1 to {MOST_SERVERS}")));
+        }
+        let mut capacity = BTreeMap::new();
+        let built_in =
+            [("cpu", &table.cpu), ("memory", &table.memory), ("disk", &table.disk), ("bandwidth", &table.bandwidth)];
+        let named = built_in.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
+        for (key, value) in named.chain(table.resources.iter().map(|(key, value)| (key.as_str(), value))) {
+            let wrong = |problem| (of(key), value.to_string(), problem);
+            if table.resources.contains_key(key)
+                && (key.starts_with("gpu") || built_in.iter().any(|(name, _)| *name == key))
+            {
+                return Err(wrong("this resource has a key of its own beside `resources`".into()));
+            }
+            capacity.insert(key.to_owned(), amount(key, value).map_err(wrong)?);
+        }
+        let devices = match &table.gpu {
+            None => Vec::new(),
+            Some(value) => devices(value).map_err(|problem| (of("gpu"), value.to_string(), problem))?,
+        };
+        for index in 0..count {
+            let name = if table.count.is_some_and(|count| count > 1) {
+                format!("{}-{index}", table.name)
+            } else {
+                table.name.clone()
+            };
+            if self.server(&name).is_some() {
+                return Err((of("name"), quoted(&name), "there is another server of this name".into()));
+            }
+            let first_device = self.servers.last().map_or(0, |last| last.first_device + last.devices.len() as u32);
+            self.servers.push(VirtualServer {
+                name,
+                capacity: capacity.clone(),
+                devices: devices.clone(),
+                labels: table.labels.clone(),
+                first_device,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl VirtualServer {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Everything but devices, by resource name: thousandths (`cpu` and custom), MiB (`memory`, `disk`), Mbit/s
+    /// (`bandwidth`).
+    pub fn capacity(&self) -> &BTreeMap<String, i64> {
+        &self.capacity
+    }
+
+    /// A kind per device: `gpu` or `gpu:<type>`.
+    pub fn devices(&self) -> &[String] {
+        &self.devices
+    }
+
+    /// Labels that jobs can ask for.
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        &self.labels
+    }
+
+    /// The number of its first device among the devices of the whole machine; servers number theirs one after another.
+    pub fn first_device(&self) -> u32 {
+        self.first_device
+    }
+
+    pub(crate) fn to_wire(&self) -> v1::Server {
+        v1::Server {
+            name: self.name.clone(),
+            capacity: self.capacity.clone().into_iter().collect(),
+            devices: self.devices.iter().map(|kind| v1::Device { kind: kind.clone() }).collect(),
+            labels: self.labels.clone().into_iter().collect(),
+            ..v1::Server::default()
+        }
+    }
+}
+
+/// The machine's memory in MiB, where the kernel says so.
+pub(crate) fn machine_memory() -> Option<i64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    kib.trim().strip_suffix("kB")?.trim().parse::<i64>().ok().map(|kib| kib / 1024)
+}
+
+fn amount(key: &str, value: &Value) -> Result<i64, String> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        _ => return Err("write a number, or a text with a unit such as \"10GiB\" or \"1Gbit\"".into()),
+    };
+    Unit::of(key).parse(&text).map_err(|error| error.to_string())
+}
+
+fn devices(value: &Value) -> Result<Vec<String>, String> {
+    let allowed = || format!("write how many (0 to {MOST_DEVICES}), or a list of types such as [\"a100\", \"a100\"]");
+    match value {
+        Value::Integer(count) if (0..=MOST_DEVICES).contains(count) => Ok(vec!["gpu".into(); *count as usize]),
+        Value::Array(types) if types.len() as i64 <= MOST_DEVICES => types
+            .iter()
+            .map(|kind| {
+                let kind = kind.as_str().ok_or_else(allowed)?;
+                check_name(kind)?;
+                Ok(if kind == "gpu" { "gpu".into() } else { format!("gpu:{kind}") })
+            })
+            .collect(),
+        _ => Err(allowed()),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() || name.len() > 128 || !name.chars().all(allowed) {
+        return Err("allowed are 1 to 128 letters, digits, '.', '_' and '-'".into());
+    }
+    Ok(())
+}
+
+fn quoted(text: &str) -> String {
+    format!("{text:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Cluster, String> {
+        Cluster::parse(text, "c.toml").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_full_file_becomes_servers() {
+        let cluster = parse(
+            r#"
+            name = "box"
+            grace = "2.5s"
+            [[server]]
+            name = "big"
+            gpu = 2
+            cpu = 1.5
+            memory = "64GiB"
+            bandwidth = "10Gbit"
+            resources = { fpga = 2 }
+            labels = { zone = "a" }
+            count = 2
+            [[server]]
+            name = "typed"
+            gpu = ["a100", "v100"]
+            "#,
+        )
+        .unwrap();
+        assert_eq!((cluster.name(), cluster.grace()), ("box", Duration::from_millis(2500)));
+        let names: Vec<_> = cluster.servers().iter().map(|s| (s.name(), s.first_device())).collect();
+        assert_eq!(names, [("big-0", 0), ("big-1", 2), ("typed", 4)]);
+        let wire = cluster.servers()[0].to_wire();
+        for (key, value) in [("cpu", 1500), ("memory", 65536), ("bandwidth", 10_000), ("fpga", 2000)] {
+            assert_eq!(wire.capacity[key], value, "{key}");
+        }
+        assert!(!wire.capacity.contains_key("gpu"), "GPUs are devices");
+        assert_eq!(wire.devices.len(), 2);
+        assert_eq!(wire.labels["zone"], "a");
+        assert_eq!(cluster.server("typed").unwrap().devices(), ["gpu:a100", "gpu:v100"]);
+    }
+
+    #[test]
+    fn one_server_keeps_its_name_and_this_machine_is_one() {
+        assert_eq!(parse("[[server]]\nname = \"a\"\ncount = 1").unwrap().servers()[0].name(), "a");
+        let cluster = Cluster::this_machine();
+        assert_eq!(cluster.servers().len(), 1);
+        assert!(cluster.servers()[0].capacity()["cpu"] >= 1000);
+    }
+
+    #[test]
+    fn errors_name_file_key_value_and_what_is_allowed() {
+        for (text, parts) in [
+            ("grace = \"5\"\n[[server]]\nname=\"a\"", &["c.toml", "grace", "\"5\"", "20s"][..]),
+            ("[[server]]\nname=\"a\"\nmemory=\"64GB\"", &["c.toml", "server \"a\": memory", "64GB", "10GiB"]),
+            ("[[server]]\nname=\"a\"\nmemory=64", &["memory", "64", "10GiB"]),
+            ("[[server]]\nname=\"a\"\ngpu=-1", &["gpu", "-1", "1024"]),
+            ("[[server]]\nname=\"a\"\ngpu=[1]", &["gpu", "[1]", "a100"]),
+            ("[[server]]\nname=\"a\"\ncpus=1", &["c.toml", "cpus", "unknown field", "bandwidth"]),
+            ("[[server]]\nname=\"a/b\"", &["name", "a/b", "letters"]),
+            ("[[server]]\nname=\"a\"\ncount=0", &["count", "0", "1 to"]),
+            ("[[server]]\nname=\"a\"\n[[server]]\nname=\"a\"", &["name", "another server"]),
+            ("[[server]]\nname=\"a\"\nresources={cpu=1}", &["cpu", "key of its own"]),
+            ("name = \"x\"", &["server", "at least one"]),
+            ("[[server]]\nname=\"a\"\ncpu=true", &["cpu", "true", "number"]),
+        ] {
+            let error = parse(text).unwrap_err();
+            for part in parts {
+                assert!(error.contains(part), "{error:?} should contain {part:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! A command's text becomes a program: split as a shell does, looked up, never given to a shell.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{Access, access};
+
+use super::fleet::plan::Command;
+
+/// What an empty command means.
+pub(crate) const DEFAULT_PROGRAM: &str = "trainmaster-trainer";
+
+/// Where programs are looked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Programs {
+    /// The program that [`DEFAULT_PROGRAM`] stands for, where the host says so.
+    trainer: Option<PathBuf>,
+    folders: Vec<PathBuf>,
+}
+
+impl Programs {
+    /// Beside this executable first, then along `PATH`.
+    pub(crate) fn new(trainer: Option<PathBuf>) -> Self {
+        let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
+        let path = env::var_os("PATH").unwrap_or_default();
+        Self { trainer, folders: beside.into_iter().chain(env::split_paths(&path)).collect() }
+    }
+
+    /// The program of a command, and its arguments.
+    ///
+    /// # Errors
+    /// The cause: quotes that don't close, a program that isn't there or can't be run.
+    pub(crate) fn resolve(&self, text: &str) -> Result<Command, String> {
+        let words = shell_words::split(text).map_err(|error| format!("command {text:?}: {error}"))?;
+        let mut words = words.into_iter();
+        let name = words.next().unwrap_or_else(|| DEFAULT_PROGRAM.into());
+        let arguments: Vec<String> = words.collect();
+        if name.contains('\0') || arguments.iter().any(|argument| argument.contains('\0')) {
+            return Err(format!("command {text:?} contains a NUL"));
+        }
+        Ok(Command { program: self.find(&name)?, arguments })
+    }
+
+    fn find(&self, name: &str) -> Result<PathBuf, String> {
+        if name == DEFAULT_PROGRAM
+            && let Some(trainer) = &self.trainer
+        {
+            return executable(trainer);
+        }
+        if name.contains('/') {
+            return executable(Path::new(name));
+        }
+        let found = self.folders.iter().map(|folder| folder.join(name)).find(|path| executable(path).is_ok());
+        let found = found.ok_or_else(|| {
+            format!("program {name:?} is neither beside the daemon nor in PATH; give its path, or install it")
+        })?;
+        executable(&found)
+    }
+}
+
+/// The absolute path of a file that may be run.
+fn executable(path: &Path) -> Result<PathBuf, String> {
+    let shown = path.display();
+    // Not canonical: a program may look at the name it was called by.
+    let full = std::path::absolute(path).map_err(|error| format!("program {shown}: {error}"))?;
+    let data = full.metadata().map_err(|error| format!("program {shown}: {error}"))?;
+    if !data.is_file() {
+        return Err(format!("program {shown} is not a file"));
+    }
+    access(&full, Access::EXEC_OK).map_err(|error| format!("program {shown} can't be run: {error}"))?;
+    Ok(full)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    #[test]
+    fn words_are_split_as_a_shell_does() {
+        let programs = Programs::new(None);
+        let command = programs.resolve("sh -c 'echo $A \"b c\"' d\\ e").unwrap();
+        assert!(command.program.is_absolute() && command.program.ends_with("sh"));
+        assert_eq!(command.arguments, ["-c", "echo $A \"b c\"", "d e"]);
+    }
+
+    #[test]
+    fn an_empty_command_is_the_trainer() {
+        let folder = tempfile::tempdir().unwrap();
+        let trainer = folder.path().join("any-name");
+        fs::write(&trainer, "#!/bin/sh\n").unwrap();
+        let programs = Programs::new(Some(trainer.clone()));
+        assert!(programs.resolve("").unwrap_err().contains("can't be run"));
+        fs::set_permissions(&trainer, fs::Permissions::from_mode(0o755)).unwrap();
+        for text in ["", "trainmaster-trainer"] {
+            assert_eq!(programs.resolve(text).unwrap(), Command { program: trainer.clone(), arguments: Vec::new() });
+        }
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        let programs = Programs::new(None);
+        for (text, part) in [
+            ("no-such-program-anywhere -x", "neither beside the daemon nor in PATH"),
+            ("/no/such/program", "/no/such/program"),
+            ("/tmp", "not a file"),
+            ("sh -c 'oops", "sh -c 'oops"),
+            ("sh a\0b", "NUL"),
+        ] {
+            let error = programs.resolve(text).unwrap_err();
+            assert!(error.contains(part), "{error:?} should contain {part:?}");
+        }
+    }
+}

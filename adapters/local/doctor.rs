@@ -1,0 +1,92 @@
+//! Whether this machine can do what the cluster file promises.
+
+use std::{fs, path::Path};
+
+use rustix::process::{Pid, PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
+
+use super::{
+    Options,
+    cluster::{Cluster, machine_memory},
+    command::{DEFAULT_PROGRAM, Programs},
+};
+use crate::{Check, Verdict};
+
+/// A slot needs a process descriptor, and for a moment its log twice; the daemon needs some for itself.
+const SPARE_FILES: u64 = 128;
+/// Threads count as processes, and a training program has several.
+const THREADS_PER_SLOT: u64 = 16;
+
+/// Looks at the state folder, the trainer, the limits of this process and the capacity promised. Starts nothing; makes
+/// the state folder if it isn't there.
+pub fn doctor(cluster: &Cluster, options: &Options) -> Vec<Check> {
+    vec![
+        state_folder(&options.state_dir),
+        trainer(options),
+        descriptors(getpid()),
+        limit("open files", Resource::Nofile, SPARE_FILES + slots(cluster)),
+        limit("processes", Resource::Nproc, THREADS_PER_SLOT * slots(cluster)),
+        memory(cluster),
+    ]
+}
+
+/// As many slots as there are CPUs promised: what a full cluster is likely to run.
+fn slots(cluster: &Cluster) -> u64 {
+    let cpus = cluster.servers().iter().filter_map(|server| server.capacity().get("cpu")).map(|milli| milli / 1000);
+    cpus.sum::<i64>().unsigned_abs().max(1)
+}
+
+fn state_folder(path: &Path) -> Check {
+    let probe = path.join(".doctor");
+    let written = fs::create_dir_all(path).and_then(|()| fs::write(&probe, b"")).and_then(|()| fs::remove_file(&probe));
+    match written {
+        Ok(()) => Check::new("state folder", Verdict::Good, format!("{} can be written", path.display())),
+        Err(error) => Check::new("state folder", Verdict::Bad, format!("{}: {error}", path.display())),
+    }
+}
+
+fn trainer(options: &Options) -> Check {
+    match Programs::new(options.trainer_path.clone()).resolve("") {
+        Ok(command) => Check::new("trainer", Verdict::Good, command.program.display().to_string()),
+        // Jobs can bring commands of their own.
+        Err(cause) => Check::new(
+            "trainer",
+            Verdict::Doubtful,
+            format!("{cause}; jobs without a command ({DEFAULT_PROGRAM}) will be refused"),
+        ),
+    }
+}
+
+fn descriptors(me: Pid) -> Check {
+    match pidfd_open(me, PidfdFlags::empty()) {
+        Ok(_) => Check::new("process descriptors", Verdict::Good, "the kernel has them".into()),
+        Err(error) => {
+            let detail = format!("{error}; Linux 5.3 or newer is needed to watch processes");
+            Check::new("process descriptors", Verdict::Bad, detail)
+        }
+    }
+}
+
+fn limit(name: &'static str, resource: Resource, wanted: u64) -> Check {
+    match getrlimit(resource).current {
+        Some(allowed) if allowed < wanted => {
+            let detail =
+                format!("{allowed} allowed, about {wanted} wanted by a full cluster; raise the limit (ulimit)");
+            Check::new(name, Verdict::Doubtful, detail)
+        }
+        Some(allowed) => Check::new(name, Verdict::Good, format!("{allowed} allowed, about {wanted} wanted")),
+        None => Check::new(name, Verdict::Good, "no limit".into()),
+    }
+}
+
+/// Virtual servers may promise more than there is: jobs here often use less than they ask for.
+fn memory(cluster: &Cluster) -> Check {
+    let promised: i64 = cluster.servers().iter().filter_map(|server| server.capacity().get("memory")).sum();
+    match machine_memory() {
+        Some(there) if promised > there => {
+            let detail = format!("{promised} MiB promised, {there} MiB in the machine");
+            Check::new("memory", Verdict::Doubtful, detail)
+        }
+        Some(there) => Check::new("memory", Verdict::Good, format!("{promised} MiB promised of {there} MiB")),
+        None => Check::new("memory", Verdict::Doubtful, "/proc/meminfo can't be read".into()),
+    }
+}

@@ -1,0 +1,352 @@
+//! One job: what is wanted of it, the processes it has, and what to do about the difference.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    super::slot::{Placement, Role, SlotId},
+    Action, Failure, Policy, Step,
+    plan::{Goal, Run, Wanted},
+};
+
+/// What a process has been told about leaving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Leave {
+    term_at: Duration,
+    kill_at: Duration,
+    sent: Option<Signal>,
+}
+
+/// The two signals this adapter sends, to a whole process group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Signal {
+    Term,
+    Kill,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Code(i32),
+    Signal(i32),
+    /// It was started by an earlier run of the adapter, so nobody here can wait for it.
+    Unknown,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) placement: Placement,
+    started: Duration,
+    leave: Option<Leave>,
+    /// Set for adopted processes: the fingerprint of the token they hold.
+    holds: Option<String>,
+    /// Adopted, and of another job that had the same number: in the way of the planned one.
+    stranger: bool,
+}
+
+/// Failures of a slot since it last ran for a while.
+#[derive(Clone, Copy, Debug, Default)]
+struct Strikes {
+    count: u32,
+    not_before: Duration,
+}
+
+/// What became of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Completed,
+    Failed,
+}
+
+/// The circumstances of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    pub(super) at: Duration,
+    /// The plan's time hasn't run out.
+    pub(super) standing: bool,
+    /// The adapter ends and takes everything with it.
+    pub(super) ending: bool,
+    /// Since when the daemon can be heard.
+    pub(super) attached: Option<Duration>,
+    /// When adopted jobs that no plan has named are given up; none while no plan has come.
+    pub(super) claims_end: Option<Duration>,
+}
+
+/// How soon a process is to leave.
+enum Wish {
+    Stay,
+    /// Its program hears of it over the feed and goes at its next step boundary; signals come after the grace.
+    ByItself,
+    Now,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Job {
+    pub(super) name: String,
+    pub(super) wanted: Option<Wanted>,
+    /// Adopted, and no plan has named it yet.
+    unclaimed: bool,
+    /// It had processes, be it for so short a time that the daemon heard of none.
+    seen: bool,
+    /// Of the last `Run`.
+    incarnation: Option<u32>,
+    pub(super) processes: BTreeMap<(u32, SlotId), Process>,
+    /// Slots that ended with code 0, and under which revision.
+    done: BTreeMap<SlotId, u32>,
+    last_exit: Duration,
+    strikes: BTreeMap<SlotId, Strikes>,
+    /// All roles are stopped and started again, not before this.
+    restart: Option<Duration>,
+    /// A process failed while nobody managed the job.
+    let_down: bool,
+    pub(super) outcome: Option<Outcome>,
+    /// The last failure, for people.
+    pub(super) note: String,
+}
+
+impl Job {
+    /// A job known only by the processes that an earlier run of the adapter left.
+    pub(super) fn unclaimed(name: String) -> Self {
+        Self { name, unclaimed: true, ..Self::default() }
+    }
+
+    pub(super) fn adopt(&mut self, incarnation: u32, slot: SlotId, placement: Placement, token: String, now: Duration) {
+        let process = Process { placement, started: now, leave: None, holds: Some(token), stranger: false };
+        self.processes.insert((incarnation, slot), process);
+        self.seen = true;
+    }
+
+    /// Takes over a new plan for this job.
+    pub(super) fn plan(&mut self, wanted: Wanted) {
+        if let Goal::Run(run) = &wanted.goal {
+            self.let_down = false;
+            if self.incarnation == Some(run.incarnation) {
+                // A slot that left for a revision this adapter never saw is wanted again by a newer one.
+                self.done.retain(|slot, revision| *revision >= run.revision && run.slots.contains_key(slot));
+            } else {
+                self.incarnation = Some(run.incarnation);
+                self.done.clear();
+                self.restart = None;
+                self.outcome = None;
+                self.note.clear();
+                // The count stays: a program that can't run doesn't get better by being moved.
+                self.strikes.values_mut().for_each(|strikes| strikes.not_before = Duration::ZERO);
+            }
+            let holds = run.token.fingerprint();
+            for process in self.processes.values_mut().filter(|process| process.holds.is_some()) {
+                process.stranger |= self.name != wanted.name || process.holds.as_ref() != Some(&holds);
+            }
+        } else if wanted.goal != Goal::Release {
+            self.done.clear();
+            self.restart = None;
+        }
+        self.unclaimed = false;
+        // Strangers keep the job from starting until they are gone, so the name can change at once.
+        if !wanted.name.is_empty() {
+            self.name.clone_from(&wanted.name);
+        }
+        self.wanted = Some(wanted);
+    }
+
+    /// No longer in the plan.
+    pub(super) fn drop_plan(&mut self) {
+        self.wanted = None;
+    }
+
+    /// Nothing is left to do or to tell.
+    pub(super) fn is_over(&self) -> bool {
+        let unwanted = self.wanted.as_ref().is_none_or(|wanted| wanted.goal == Goal::End);
+        unwanted && self.processes.is_empty()
+    }
+
+    /// Whether its files may still be needed.
+    pub(super) fn is_active(&self) -> bool {
+        let held = self.wanted.as_ref().is_some_and(|wanted| wanted.goal != Goal::End) && self.outcome.is_none();
+        held || !self.processes.is_empty()
+    }
+
+    pub(super) fn run(&self) -> Option<&Run> {
+        self.wanted.as_ref().and_then(Wanted::run)
+    }
+
+    /// All roles are about to be started again.
+    pub(super) fn is_restarting(&self) -> bool {
+        self.restart.is_some()
+    }
+
+    /// Whether the daemon should hear of it: a job that was only ever told to wait has nothing to tell.
+    pub(super) fn is_worth_a_word(&self) -> bool {
+        self.seen || self.run().is_some()
+    }
+
+    /// Adopted, and no plan has named it yet.
+    pub(super) fn is_unclaimed(&self) -> bool {
+        self.unclaimed
+    }
+
+    /// Every slot ended with success, so far as the job had any.
+    pub(super) fn has_left(&self) -> bool {
+        let wanted = self.run().is_none_or(|run| run.slots.keys().all(|slot| self.done.contains_key(slot)));
+        wanted && self.processes.is_empty() && !self.done.is_empty()
+    }
+
+    /// A process is gone.
+    pub(super) fn exited(&mut self, incarnation: u32, slot: SlotId, failure: Failure, now: Now, policy: &Policy) {
+        let Some(process) = self.processes.remove(&(incarnation, slot)) else { return };
+        self.last_exit = now.at;
+        if process.leave.is_some() || self.outcome.is_some() {
+            return; // it was told to
+        }
+        let revision = match self.wanted.as_ref().map(|wanted| &wanted.goal) {
+            Some(Goal::Run(run)) if now.standing && run.incarnation == incarnation => Some(run.revision),
+            Some(Goal::Run(_) | Goal::Release) => None,
+            _ => return,
+        };
+        if failure.exit == Exit::Code(0) {
+            self.done.insert(slot, revision.unwrap_or(u32::MAX));
+        } else if revision.is_none() {
+            self.let_down = true;
+            self.note = format!("{slot} {}", failure.describe());
+        } else {
+            let everyone = slot.role == Role::Server || failure.exit == Exit::Code(super::super::RESTART_ALL_EXIT);
+            self.strike(slot, &failure, now.at.saturating_sub(process.started), now.at, policy);
+            if everyone && self.outcome.is_none() {
+                self.restart = self.strikes.get(&slot).map(|strikes| strikes.not_before);
+            }
+        }
+    }
+
+    /// A process could not be started.
+    pub(super) fn not_started(&mut self, incarnation: u32, slot: SlotId, failure: &Failure, now: Now, policy: &Policy) {
+        if self.processes.remove(&(incarnation, slot)).is_some() {
+            self.strike(slot, failure, Duration::ZERO, now.at, policy);
+        }
+    }
+
+    fn strike(&mut self, slot: SlotId, failure: &Failure, ran: Duration, now: Duration, policy: &Policy) {
+        let strikes = self.strikes.entry(slot).or_default();
+        if ran >= policy.steady {
+            *strikes = Strikes::default();
+        }
+        strikes.count += 1;
+        let delay = policy.delay(strikes.count);
+        strikes.not_before = now.saturating_add(delay);
+        let what = failure.describe();
+        self.note = if strikes.count >= policy.failures {
+            self.outcome = Some(Outcome::Failed);
+            format!("{slot} {what}; given up after {} failures", strikes.count)
+        } else {
+            format!("{slot} {what}; failure {} of {}, again after {delay:?}", strikes.count, policy.failures)
+        };
+    }
+
+    /// Compares what is wanted with what is there.
+    pub(super) fn reconcile(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Step) {
+        self.conclude(now, policy, step);
+        self.dismiss(id, now, policy, step);
+        self.start(id, now, step);
+    }
+
+    /// All slots ended with success: the job is complete, unless a plan on its way explains it otherwise.
+    fn conclude(&mut self, now: Now, policy: &Policy, step: &mut Step) {
+        if self.outcome.is_some() || !self.has_left() {
+            return;
+        }
+        let finished = match self.wanted.as_ref().map(|wanted| &wanted.goal) {
+            Some(Goal::Run(_)) if now.standing => self.restart.is_none(),
+            Some(Goal::Run(_) | Goal::Release) => !self.let_down,
+            _ => false,
+        };
+        if let (true, Some(attached)) = (finished, now.attached) {
+            let at = self.last_exit.max(attached).saturating_add(policy.settle);
+            if now.at >= at {
+                self.outcome = Some(Outcome::Completed);
+            } else {
+                step.wake_at(at);
+            }
+        }
+    }
+
+    fn wish(&self, key: &(u32, SlotId), process: &Process, now: Now) -> Wish {
+        if now.ending || self.outcome == Some(Outcome::Failed) || process.stranger {
+            return Wish::Now;
+        }
+        match self.wanted.as_ref().map(|wanted| &wanted.goal) {
+            None if !self.unclaimed || now.claims_end.is_some_and(|end| now.at >= end) => Wish::Now,
+            None | Some(Goal::Release) => Wish::Stay,
+            Some(Goal::Wait | Goal::End) => Wish::Now,
+            Some(Goal::Run(_)) if !now.standing => Wish::Stay,
+            Some(Goal::Run(run)) if key.0 != run.incarnation || self.restart.is_some() => Wish::Now,
+            Some(Goal::Run(run)) if run.slots.get(&key.1) == Some(&process.placement) => Wish::Stay,
+            Some(Goal::Run(_)) => Wish::ByItself,
+        }
+    }
+
+    fn dismiss(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Step) {
+        let grace = self.wanted.as_ref().map_or(policy.grace, |wanted| wanted.grace);
+        if let (true, Some(end)) = (self.unclaimed && self.wanted.is_none(), now.claims_end) {
+            step.wake_at(end);
+        }
+        let wishes: Vec<_> = self.processes.iter().map(|(key, process)| self.wish(key, process, now)).collect();
+        for ((key, process), wish) in self.processes.iter_mut().zip(wishes) {
+            let term_at = match wish {
+                Wish::Stay => None,
+                Wish::Now => Some(now.at),
+                Wish::ByItself => Some(now.at.saturating_add(grace)),
+            };
+            if let Some(term_at) = term_at {
+                let kill_at = term_at.saturating_add(grace);
+                let leave = process.leave.get_or_insert(Leave { term_at, kill_at, sent: None });
+                leave.term_at = leave.term_at.min(term_at);
+                leave.kill_at = leave.kill_at.min(kill_at);
+            }
+            // Who was told to leave leaves, also when a later plan would have kept it: it may be on its way.
+            let Some(leave) = &mut process.leave else { continue };
+            let due = [(leave.kill_at, Signal::Kill), (leave.term_at, Signal::Term)];
+            let due = due.into_iter().find(|(at, signal)| now.at >= *at && leave.sent < Some(*signal));
+            if let Some((_, signal)) = due {
+                leave.sent = Some(signal);
+                step.actions.push(Action::Signal { job: id, incarnation: key.0, slot: key.1, signal });
+            }
+            match leave.sent {
+                None => step.wake_at(leave.term_at),
+                Some(Signal::Term) => step.wake_at(leave.kill_at),
+                Some(Signal::Kill) => {}
+            }
+        }
+    }
+
+    fn start(&mut self, id: u64, now: Now, step: &mut Step) {
+        let Some(Goal::Run(run)) = self.wanted.as_ref().map(|wanted| &wanted.goal) else { return };
+        // The old shape is gone before the new one starts.
+        let in_the_way = |(key, process): (&(u32, SlotId), &Process)| key.0 != run.incarnation || process.stranger;
+        if !now.standing || now.ending || self.outcome.is_some() || self.processes.iter().any(in_the_way) {
+            return;
+        }
+        if let Some(not_before) = self.restart {
+            if !self.processes.is_empty() {
+                return;
+            }
+            if now.at < not_before {
+                return step.wake_at(not_before);
+            }
+            self.restart = None;
+            self.done.clear();
+        }
+        for (slot, placement) in &run.slots {
+            let key = (run.incarnation, *slot);
+            if self.processes.contains_key(&key) || self.done.contains_key(slot) {
+                continue;
+            }
+            let not_before = self.strikes.get(slot).map_or(Duration::ZERO, |strikes| strikes.not_before);
+            if now.at < not_before {
+                step.wake_at(not_before);
+                continue;
+            }
+            let process =
+                Process { placement: placement.clone(), started: now.at, leave: None, holds: None, stranger: false };
+            self.processes.insert(key, process);
+            self.seen = true;
+            step.actions.push(Action::Start { job: id, incarnation: run.incarnation, slot: *slot });
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! All jobs of the machine as a state machine: plans, exits and time go in, starts and signals come out. No I/O, no
+//! clock: `now` is the time since the adapter began.
+
+mod capacity;
+mod job;
+mod observe;
+pub(crate) mod plan;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use trainmaster_proto::v1;
+
+pub(crate) use self::job::{Exit, Signal};
+use self::{
+    job::{Job, Now},
+    plan::{Resolve, Run, Wanted},
+};
+use super::{
+    cluster::Cluster,
+    slot::{Placement, ProcessId, SlotId},
+};
+
+/// Jobs that ended and that the plan still names; beyond these the oldest are forgotten.
+const KEPT_OUTCOMES: usize = 256;
+
+/// The rules of restarting and leaving.
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    pub(crate) grace: Duration,
+    pub(crate) first_delay: Duration,
+    pub(crate) longest_delay: Duration,
+    pub(crate) steady: Duration,
+    pub(crate) failures: u32,
+    /// After the last slot ended by itself, how long a plan that explains it may take to arrive.
+    pub(crate) settle: Duration,
+    /// After the first plan, how long adopted jobs may stay unnamed.
+    pub(crate) claim: Duration,
+}
+
+impl Policy {
+    /// The wait before the start that follows the `count`-th failure in a row.
+    fn delay(&self, count: u32) -> Duration {
+        let doublings = count.saturating_sub(1).min(30);
+        self.first_delay.saturating_mul(1 << doublings).min(self.longest_delay)
+    }
+}
+
+/// How a process ended, with what helps to find out why.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    /// Log file and last line, or the reason why it didn't start.
+    pub(crate) detail: String,
+}
+
+impl Failure {
+    fn describe(&self) -> String {
+        let how = match self.exit {
+            Exit::Code(code) => format!("ended with exit code {code}"),
+            Exit::Signal(signal) => format!("was ended by signal {signal}"),
+            Exit::Unknown => "ended".to_owned(),
+        };
+        format!("{how} ({})", self.detail)
+    }
+}
+
+/// Something to do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Start { job: u64, incarnation: u32, slot: SlotId },
+    Signal { job: u64, incarnation: u32, slot: SlotId, signal: Signal },
+}
+
+/// What there is to do, and when to look again.
+#[derive(Debug)]
+pub(crate) struct Step {
+    now: Duration,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) wake: Option<Duration>,
+}
+
+impl Step {
+    /// What lies in the past was dealt with in this step.
+    fn wake_at(&mut self, at: Duration) {
+        if at > self.now {
+            self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+        }
+    }
+}
+
+/// A process that an earlier run of the adapter left, alive.
+#[derive(Clone, Debug)]
+pub(crate) struct Adopted {
+    pub(crate) id: ProcessId,
+    pub(crate) name: String,
+    pub(crate) placement: Placement,
+    pub(crate) token: String,
+}
+
+/// The answer to a job's plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) job: u64,
+    pub(crate) refused: Option<String>,
+}
+
+/// All jobs of this machine.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    cluster: Arc<Cluster>,
+    policy: Policy,
+    jobs: BTreeMap<u64, Job>,
+    /// Jobs whose last plan was refused, with their names: not ended, so their files stay.
+    refused: BTreeMap<u64, String>,
+    /// (term, decision) of the newest plan.
+    stamp: Option<(u64, u64)>,
+    /// When the plan's time runs out.
+    expires: Option<Duration>,
+    attached: Option<Duration>,
+    claims_end: Option<Duration>,
+    /// The next plan is the first since the daemon came (back): all of it is answered.
+    answer_all: bool,
+    ending: bool,
+}
+
+impl Fleet {
+    pub(crate) fn new(cluster: Arc<Cluster>, policy: Policy, adopted: Vec<Adopted>) -> Self {
+        let mut jobs: BTreeMap<u64, Job> = BTreeMap::new();
+        for Adopted { id, name, placement, token } in adopted {
+            let job = jobs.entry(id.job).or_insert_with(|| Job::unclaimed(name));
+            job.adopt(id.incarnation, id.slot, placement, token, Duration::ZERO);
+        }
+        Self {
+            cluster,
+            policy,
+            jobs,
+            refused: BTreeMap::new(),
+            stamp: None,
+            expires: None,
+            attached: None,
+            claims_end: None,
+            answer_all: true,
+            ending: false,
+        }
+    }
+
+    /// The daemon listens.
+    pub(crate) fn attached(&mut self, now: Duration) {
+        self.attached = Some(now);
+        self.answer_all = true;
+    }
+
+    /// The daemon is away.
+    pub(crate) fn detached(&mut self) {
+        self.attached = None;
+    }
+
+    /// From now on everything is stopped and nothing started.
+    pub(crate) fn end(&mut self) {
+        self.ending = true;
+    }
+
+    /// Whether any process is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.jobs.values().all(|job| job.processes.is_empty())
+    }
+
+    /// Takes a plan over, as far as it makes sense; answers for each job that it changes.
+    pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan, resolve: Resolve<'_>) -> Vec<Answer> {
+        let stamp = (plan.term, plan.decision);
+        if self.stamp.is_some_and(|applied| stamp < applied) {
+            tracing::warn!(?stamp, applied = ?self.stamp, "ignoring a plan older than the one in force");
+            return Vec::new();
+        }
+        self.stamp = Some(stamp);
+        let ttl = u64::try_from(plan.ttl_ms).unwrap_or(0);
+        self.expires = (ttl > 0).then(|| now.saturating_add(Duration::from_millis(ttl)));
+        self.claims_end.get_or_insert(now.saturating_add(self.policy.claim));
+        let answer_all = std::mem::take(&mut self.answer_all) || !plan.full;
+
+        if plan.full {
+            self.refused.clear();
+        }
+        let mut answers = Vec::new();
+        let mut changed: Vec<(u64, Wanted)> = Vec::new();
+        let mut named = BTreeSet::new();
+        for job in plan.jobs {
+            let id = job.job;
+            if !named.insert(id) {
+                answers.push(Answer { job: id, refused: Some("the plan names this job twice".into()) });
+                continue;
+            }
+            self.refused.remove(&id);
+            let name = job.name.clone();
+            match plan::read(job, &self.cluster, resolve) {
+                Err(cause) => {
+                    self.refused.insert(id, name);
+                    answers.push(Answer { job: id, refused: Some(cause) });
+                }
+                Ok(wanted) if self.jobs.get(&id).and_then(|job| job.wanted.as_ref()) != Some(&wanted) => {
+                    changed.push((id, wanted));
+                }
+                Ok(_) if answer_all => answers.push(Answer { job: id, refused: None }),
+                Ok(_) => {}
+            }
+        }
+        if plan.full {
+            for (_, job) in self.jobs.iter_mut().filter(|(id, _)| !named.contains(id)) {
+                job.drop_plan();
+            }
+        }
+        for (id, name, cause) in capacity::prune(&self.cluster, &self.jobs, &mut changed) {
+            self.refused.insert(id, name);
+            answers.push(Answer { job: id, refused: Some(cause) });
+        }
+        for (id, wanted) in changed {
+            answers.push(Answer { job: id, refused: None });
+            self.jobs.entry(id).or_default().plan(wanted);
+        }
+        self.bound_outcomes();
+        answers
+    }
+
+    /// A process is gone.
+    pub(crate) fn exited(&mut self, now: Duration, id: ProcessId, failure: Failure) {
+        let now = self.now(now);
+        if let Some(job) = self.jobs.get_mut(&id.job) {
+            job.exited(id.incarnation, id.slot, failure, now, &self.policy);
+        }
+    }
+
+    /// A process could not be started.
+    pub(crate) fn not_started(&mut self, now: Duration, id: ProcessId, cause: String) {
+        let now = self.now(now);
+        if let Some(job) = self.jobs.get_mut(&id.job) {
+            let failure = Failure { exit: Exit::Unknown, detail: cause };
+            job.not_started(id.incarnation, id.slot, &failure, now, &self.policy);
+        }
+    }
+
+    /// What to do now, and when to ask again.
+    pub(crate) fn step(&mut self, now: Duration) -> Step {
+        let now = self.now(now);
+        let mut step = Step { now: now.at, actions: Vec::new(), wake: None };
+        for (id, job) in &mut self.jobs {
+            job.reconcile(*id, now, &self.policy, &mut step);
+        }
+        if let Some(expires) = self.expires {
+            step.wake_at(expires);
+        }
+        step
+    }
+
+    /// Forgets jobs that ended and that no plan holds; to be called after they were observed for the last time.
+    pub(crate) fn forget_over(&mut self) {
+        self.jobs.retain(|_, job| !job.is_over());
+    }
+
+    /// Name, shape and place of a slot that is to be started.
+    pub(crate) fn order(&self, id: ProcessId) -> Option<(&str, &Run, &Placement)> {
+        let job = self.jobs.get(&id.job)?;
+        let run = job.run()?;
+        Some((&job.name, run, run.slots.get(&id.slot)?))
+    }
+
+    /// Number and name of every job whose files may still be needed.
+    pub(crate) fn active(&self) -> impl Iterator<Item = (u64, &str)> {
+        let active = self.jobs.iter().filter(|(_, job)| job.is_active()).map(|(id, job)| (*id, job.name.as_str()));
+        active.chain(self.refused.iter().map(|(id, name)| (*id, name.as_str())))
+    }
+
+    /// Every job that has or had something here, as the manager protocol reports it.
+    pub(crate) fn observe(&self, now: Duration) -> BTreeMap<u64, v1::ObservedJob> {
+        let now = self.now(now);
+        let jobs = self.jobs.iter().filter(|(_, job)| job.is_worth_a_word());
+        jobs.map(|(id, job)| (*id, observe::job(*id, job, now))).collect()
+    }
+
+    fn now(&self, at: Duration) -> Now {
+        Now {
+            at,
+            standing: self.expires.is_none_or(|expires| at < expires),
+            ending: self.ending,
+            attached: self.attached,
+            claims_end: self.claims_end,
+        }
+    }
+
+    fn bound_outcomes(&mut self) {
+        let ended: Vec<u64> =
+            self.jobs.iter().filter(|(_, job)| job.outcome.is_some() && !job.is_active()).map(|(id, _)| *id).collect();
+        for id in ended.iter().take(ended.len().saturating_sub(KEPT_OUTCOMES)) {
+            self.jobs.remove(id);
+        }
+    }
+}

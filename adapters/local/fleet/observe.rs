@@ -1,0 +1,43 @@
+//! A job as the manager protocol reports it.
+
+use trainmaster_proto::v1::{ObservedJob, ObservedPhase};
+
+use super::{
+    super::slot::to_wire,
+    job::{Job, Now, Outcome},
+    plan::Goal,
+};
+
+/// The slots that exist now, and in which phase the job is.
+pub(super) fn job(id: u64, job: &Job, now: Now) -> ObservedJob {
+    let planned = job.run().map(|run| run.incarnation);
+    let incarnation = job.processes.keys().map(|(incarnation, _)| *incarnation).max().or(planned);
+    ObservedJob {
+        job: id,
+        incarnation: incarnation.unwrap_or(0),
+        slots: job.processes.iter().map(|((_, slot), process)| to_wire(*slot, &process.placement)).collect(),
+        phase: phase(job, now, incarnation).into(),
+        message: job.note.clone(),
+    }
+}
+
+fn phase(job: &Job, now: Now, incarnation: Option<u32>) -> ObservedPhase {
+    match job.outcome {
+        Some(Outcome::Completed) => return ObservedPhase::Completed,
+        Some(Outcome::Failed) => return ObservedPhase::Failed,
+        None => {}
+    }
+    let leaving = if job.processes.is_empty() { ObservedPhase::Stopped } else { ObservedPhase::Stopping };
+    if now.ending {
+        return leaving;
+    }
+    match job.wanted.as_ref().map(|wanted| &wanted.goal) {
+        // Not yet claimed, or let go: what there is runs on.
+        None if job.is_unclaimed() && !job.processes.is_empty() => ObservedPhase::Running,
+        Some(Goal::Release) if !job.processes.is_empty() => ObservedPhase::Running,
+        None | Some(Goal::Wait | Goal::End | Goal::Release) => leaving,
+        Some(Goal::Run(run)) if incarnation != Some(run.incarnation) || job.has_left() => ObservedPhase::Stopping,
+        Some(Goal::Run(_)) if job.is_restarting() || job.processes.is_empty() => ObservedPhase::Starting,
+        Some(Goal::Run(_)) => ObservedPhase::Running,
+    }
+}

@@ -1,0 +1,109 @@
+//! Starting the process of a slot: its folder, its log, its record, its environment.
+
+use std::{collections::BTreeMap, env, ffi::OsString, fs, io, path::Path, time::Duration};
+
+use super::{
+    cluster::Cluster,
+    fleet::plan::Run,
+    logs,
+    process::{self, Handle, Watch},
+    scan::MARKER,
+    slot::{Placement, ProcessId, Role},
+    state::{Record, StateDir},
+};
+
+/// What goes for all processes of this adapter.
+pub(crate) struct Launcher {
+    pub(crate) feed: String,
+    pub(crate) orphan_grace: Duration,
+}
+
+/// A slot that is to be started.
+pub(crate) struct Order<'a> {
+    pub(crate) id: ProcessId,
+    pub(crate) name: &'a str,
+    pub(crate) run: &'a Run,
+    pub(crate) placement: &'a Placement,
+}
+
+impl Launcher {
+    /// Starts the process. It is on record before it exists.
+    ///
+    /// # Errors
+    /// No folder, no log, no record, or no process; nothing is left of the attempt.
+    pub(crate) fn start(
+        &self,
+        state: &StateDir,
+        cluster: &Cluster,
+        order: &Order<'_>,
+    ) -> io::Result<(Record, Handle, Watch)> {
+        let folder = state.job(order.id.job, order.name);
+        fs::create_dir_all(folder.join("checkpoints"))?;
+        let (log, file, log_start) = logs::open(&state.logs().join(order.name), order.id)?;
+        let mut record = Record {
+            id: order.id,
+            name: order.name.to_owned(),
+            placement: order.placement.clone(),
+            token: order.run.token.fingerprint(),
+            log,
+            log_start,
+            pid: None,
+            start: None,
+            boot: state.boot().to_owned(),
+        };
+        state.write(&record)?;
+        let command = match order.id.slot.role {
+            Role::Worker => &order.run.worker,
+            Role::Server => &order.run.server,
+        };
+        let environment = self.environment(state.id(), cluster, order, &folder);
+        let started = process::start(command, environment, &folder, file);
+        let (handle, watch) = started.inspect_err(|_| state.remove(order.id))?;
+        record.pid = Some(handle.pid);
+        record.start = Some(handle.start);
+        if let Err(error) = state.write(&record) {
+            // Still found after a crash: by the intent and the marker.
+            tracing::warn!(slot = %order.id, %error, "can't complete a record");
+        }
+        Ok((record, handle, watch))
+    }
+
+    /// The daemon's own environment without its `TRAINMASTER_*`, then the job's, then the slot's.
+    fn environment(
+        &self,
+        state_id: &str,
+        cluster: &Cluster,
+        order: &Order<'_>,
+        folder: &Path,
+    ) -> Vec<(OsString, OsString)> {
+        let Order { id, name, run, placement } = order;
+        let first = cluster.server(&placement.server).map_or(0, |server| server.first_device());
+        let devices = |first: u32| {
+            let numbers: Vec<_> = placement.devices.iter().map(|share| (first + share.device).to_string()).collect();
+            numbers.join(",")
+        };
+        let mut environment: BTreeMap<OsString, OsString> = env::vars_os()
+            .filter(|(key, _)| !key.as_encoded_bytes().starts_with(b"TRAINMASTER_"))
+            .chain(run.environment.iter().map(|(key, value)| (key.into(), value.into())))
+            .collect();
+        let mut set = |key: &str, value: String| environment.insert(key.into(), value.into());
+        set("TRAINMASTER_FEED", self.feed.clone());
+        set("TRAINMASTER_JOB", id.job.to_string());
+        set("TRAINMASTER_JOB_NAME", (*name).to_owned());
+        set("TRAINMASTER_ROLE", id.slot.role.name().to_owned());
+        set("TRAINMASTER_INDEX", id.slot.index.to_string());
+        set("TRAINMASTER_INCARNATION", id.incarnation.to_string());
+        set("TRAINMASTER_REVISION", run.revision.to_string());
+        set("TRAINMASTER_SERVER", placement.server.clone());
+        set("TRAINMASTER_ORPHAN_GRACE_MS", self.orphan_grace.as_millis().to_string());
+        set("TRAINMASTER_DEVICES", devices(0));
+        // Virtual servers share one machine: its devices are numbered through.
+        set("CUDA_VISIBLE_DEVICES", devices(first));
+        set(MARKER, state_id.to_owned());
+        if !run.token.0.is_empty() {
+            set("TRAINMASTER_TOKEN", run.token.0.clone());
+        }
+        environment.insert("TRAINMASTER_CHECKPOINT_DIR".into(), folder.join("checkpoints").into());
+        environment.into_iter().collect()
+    }
+}

@@ -1,0 +1,100 @@
+//! What the processes print: a file per process, the last incarnations kept.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Seek as _, SeekFrom},
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use super::slot::ProcessId;
+
+/// How much of the end of a log is looked at for its last line, in bytes.
+const TAIL: u64 = 4096;
+/// The longest line that is passed on, in characters.
+const LINE: usize = 200;
+
+/// Opens the log of a process to append to: a restarted slot goes on in the same file. Also returns its length so far.
+pub(crate) fn open(folder: &Path, id: ProcessId) -> io::Result<(PathBuf, File, u64)> {
+    fs::create_dir_all(folder)?;
+    let path = folder.join(format!("{}-{}-{}.log", id.incarnation, id.slot.role.name(), id.slot.index));
+    let file = OpenOptions::new().create(true).append(true).open(&path)?;
+    let length = file.metadata()?.len();
+    Ok((path, file, length))
+}
+
+/// The last line that was printed after `start`, cut to a reasonable length and without control characters.
+pub(crate) fn last_line(path: &Path, start: u64) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    let end = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(start.max(end.saturating_sub(TAIL)))).ok()?;
+    let mut tail = Vec::new();
+    file.take(TAIL).read_to_end(&mut tail).ok()?;
+    let tail = String::from_utf8_lossy(&tail);
+    let line = tail.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+    Some(line.chars().filter(|c| !c.is_control()).take(LINE).collect())
+}
+
+/// Removes the logs of all but the last few incarnations in a job's folder. "Last" is by when they were written: a
+/// later job of the same name counts its incarnations anew.
+pub(crate) fn prune(folder: &Path, kept: usize) {
+    let mut incarnations: BTreeMap<String, (SystemTime, Vec<PathBuf>)> = BTreeMap::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some((incarnation, _)) = name.to_str().and_then(|name| name.split_once('-')) else { continue };
+        let written = entry.metadata().and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+        let files = incarnations.entry(incarnation.to_owned()).or_insert((written, Vec::new()));
+        files.0 = files.0.max(written);
+        files.1.push(entry.path());
+    }
+    let mut by_age: Vec<_> = incarnations.into_values().collect();
+    by_age.sort_by_key(|(written, _)| std::cmp::Reverse(*written));
+    for path in by_age.into_iter().skip(kept.max(1)).flat_map(|(_, files)| files) {
+        if let Err(error) = fs::remove_file(&path) {
+            tracing::debug!(path = %path.display(), %error, "can't remove an old log");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::FileTimes, io::Write as _, time::Duration};
+
+    use super::{
+        super::slot::{Role, SlotId},
+        *,
+    };
+
+    fn id(incarnation: u32) -> ProcessId {
+        ProcessId { job: 1, incarnation, slot: SlotId { role: Role::Worker, index: 0 } }
+    }
+
+    #[test]
+    fn the_last_line_is_of_this_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, mut file, start) = open(folder.path(), id(1)).unwrap();
+        assert_eq!((start, last_line(&path, 0)), (0, None));
+        writeln!(file, "first\nsecond \x1b[1m\n\n").unwrap();
+        assert_eq!(last_line(&path, 0).unwrap(), "second [1m");
+        let (_, mut file, start) = open(folder.path(), id(1)).unwrap();
+        assert_eq!(last_line(&path, start), None);
+        write!(file, "{}", "x".repeat(10_000)).unwrap();
+        assert_eq!(last_line(&path, start).unwrap().len(), LINE);
+    }
+
+    #[test]
+    fn the_incarnations_written_last_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        for (age, incarnation) in [9, 1, 10, 2].into_iter().enumerate() {
+            let (_, file, _) = open(folder.path(), id(incarnation)).unwrap();
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1000 - age as u64);
+            file.set_times(FileTimes::new().set_modified(time)).unwrap();
+        }
+        prune(folder.path(), 2);
+        let mut left: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        left.sort();
+        assert_eq!(left, ["1-worker-0.log", "9-worker-0.log"]);
+    }
+}

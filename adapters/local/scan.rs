@@ -1,0 +1,103 @@
+//! Reading `/proc`: is this still the process that was started, and which processes are this state folder's?
+
+use std::{fs, path::PathBuf};
+
+use super::slot::{ProcessId, Role, SlotId};
+
+/// In the environment of every process that this adapter starts: the id of its state folder.
+pub(crate) const MARKER: &str = "TRAINMASTER_STATE";
+
+/// What `/proc/<pid>/stat` says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) zombie: bool,
+    pub(crate) group: i32,
+    /// In clock ticks since the machine was started: with the pid, it names one process.
+    pub(crate) start: u64,
+}
+
+/// A living process that carries the marker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marked {
+    pub(crate) pid: i32,
+    pub(crate) stat: Stat,
+    pub(crate) id: ProcessId,
+}
+
+/// The state of a process, if there is one of that pid.
+pub(crate) fn stat(pid: i32) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat"))).ok()?)
+}
+
+/// Whether that very process still runs.
+pub(crate) fn is_alive(pid: i32, start: u64) -> bool {
+    stat(pid).is_some_and(|stat| stat.start == start && !stat.zombie)
+}
+
+/// Every living process of a state folder, the descendants of its slots included.
+pub(crate) fn marked(state_id: &str) -> Vec<Marked> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(|pid| {
+        // Other people's processes can't be read, and none of ours is among them.
+        let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let id = parse_environ(&environ, state_id)?;
+        let stat = stat(pid).filter(|stat| !stat.zombie)?;
+        Some(Marked { pid, stat, id })
+    })
+    .collect()
+}
+
+/// The program's name stands in parentheses and may itself contain blanks and parentheses.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_whitespace().collect();
+    Some(Stat {
+        zombie: matches!(*fields.first()?, "Z" | "X"),
+        group: fields.get(2)?.parse().ok()?,
+        start: fields.get(19)?.parse().ok()?,
+    })
+}
+
+fn parse_environ(environ: &[u8], state_id: &str) -> Option<ProcessId> {
+    let value = |key: &str| {
+        let mut entries = environ.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+        entries.find_map(|entry| entry.strip_prefix(key)?.strip_prefix('='))
+    };
+    if value(MARKER) != Some(state_id) {
+        return None;
+    }
+    Some(ProcessId {
+        job: value("TRAINMASTER_JOB")?.parse().ok()?,
+        incarnation: value("TRAINMASTER_INCARNATION")?.parse().ok()?,
+        slot: SlotId {
+            role: Role::from_name(value("TRAINMASTER_ROLE")?)?,
+            index: value("TRAINMASTER_INDEX")?.parse().ok()?,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_lines_are_read_whatever_the_program_is_called() {
+        let line = "42 (a) b (c) S 1 40 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 0 0";
+        assert_eq!(parse_stat(line), Some(Stat { zombie: false, group: 40, start: 123_456 }));
+        assert!(parse_stat("42 (x) Z 1 40 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 9").unwrap().zombie);
+        assert_eq!(parse_stat("garbage"), None);
+        let me = stat(std::process::id() as i32).unwrap();
+        assert!(is_alive(std::process::id() as i32, me.start));
+        assert!(!is_alive(std::process::id() as i32, me.start + 1), "another process of the same pid");
+    }
+
+    #[test]
+    fn the_environment_names_the_slot() {
+        let environ = b"PATH=/bin\0TRAINMASTER_STATE=s1\0TRAINMASTER_JOB=7\0TRAINMASTER_INCARNATION=2\0\
+            TRAINMASTER_ROLE=server\0TRAINMASTER_INDEX=3\0";
+        let slot = SlotId { role: Role::Server, index: 3 };
+        assert_eq!(parse_environ(environ, "s1"), Some(ProcessId { job: 7, incarnation: 2, slot }));
+        assert_eq!(parse_environ(environ, "s"), None);
+        assert_eq!(parse_environ(b"TRAINMASTER_STATE=s1\0TRAINMASTER_JOB=x\0", "s1"), None);
+    }
+}

@@ -1,0 +1,202 @@
+//! The state folder: who owns it, which processes were started from it, and where jobs keep their files.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    LocalError,
+    slot::{Placement, ProcessId},
+};
+
+/// An open state folder. Its lock lasts as long as this value, and dies with the process.
+#[derive(Debug)]
+pub(crate) struct StateDir {
+    root: PathBuf,
+    id: String,
+    boot: String,
+    _lock: File,
+}
+
+/// What is known of a started process; without a pid, that it was about to be started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    #[serde(flatten)]
+    pub(crate) id: ProcessId,
+    pub(crate) name: String,
+    #[serde(flatten)]
+    pub(crate) placement: Placement,
+    /// Fingerprint of the token in its environment.
+    pub(crate) token: String,
+    pub(crate) log: PathBuf,
+    /// Length of the log before it started.
+    pub(crate) log_start: u64,
+    pub(crate) pid: Option<i32>,
+    /// Clock ticks since boot.
+    pub(crate) start: Option<u64>,
+    /// Pids and ticks mean something only within this boot of the machine.
+    pub(crate) boot: String,
+}
+
+impl StateDir {
+    /// Opens the folder, making it if need be, and locks it.
+    pub(crate) fn open(root: &Path) -> Result<Self, LocalError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |error| LocalError::State { path, error }
+        };
+        for folder in ["slots", "jobs", "logs"] {
+            let folder = root.join(folder);
+            fs::create_dir_all(&folder).map_err(failed(&folder))?;
+        }
+        // Programs run in their own folders, so every path they are given is absolute.
+        let root = root.canonicalize().map_err(failed(root))?;
+        let path = root.join("lock");
+        let mut lock =
+            OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed(&path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(LocalError::Locked { path: root }),
+            Err(TryLockError::Error(error)) => return Err(LocalError::State { path, error }),
+        }
+        lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(failed(&path))?;
+        let id = identity(&root.join("id")).map_err(failed(&root.join("id")))?;
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
+        Ok(Self { root, id, boot, _lock: lock })
+    }
+
+    /// Stands in the environment of every process started from here.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// This boot of the machine.
+    pub(crate) fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    /// Where jobs have their folders, named `<number>-<name>`.
+    pub(crate) fn jobs(&self) -> PathBuf {
+        self.root.join("jobs")
+    }
+
+    /// The folder that a job's processes run in. The name keeps a job apart from another one that had the same number
+    /// under a daemon whose store is lost.
+    pub(crate) fn job(&self, id: u64, name: &str) -> PathBuf {
+        self.jobs().join(format!("{id}-{name}"))
+    }
+
+    /// Where the logs are: a folder for each job's name.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
+    /// Writes a record whole or not at all.
+    pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
+        let path = self.record(record.id);
+        // A crash of the machine ends the processes too, so the record needn't outlive one: no fsync.
+        let draft = path.with_extension("draft");
+        fs::write(&draft, serde_json::to_vec_pretty(record)?)?;
+        fs::rename(&draft, &path)
+    }
+
+    /// Removes a record, if it is there.
+    pub(crate) fn remove(&self, id: ProcessId) {
+        let path = self.record(id);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), %error, "can't remove a record");
+            }
+            _ => {}
+        }
+    }
+
+    /// All records. One that can't be read is set aside: its process is still found by its environment.
+    pub(crate) fn records(&self) -> Vec<Record> {
+        let files = fs::read_dir(self.root.join("slots")).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut records = Vec::new();
+        for path in files.filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
+            match fs::read(&path).map_err(io::Error::other).and_then(|text| Ok(serde_json::from_slice(&text)?)) {
+                Ok(record) => records.push(record),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "setting an unreadable record aside");
+                    let _ = fs::rename(&path, path.with_extension("unreadable"));
+                }
+            }
+        }
+        records
+    }
+
+    fn record(&self, id: ProcessId) -> PathBuf {
+        let ProcessId { job, incarnation, slot } = id;
+        self.root.join("slots").join(format!("{job}-{incarnation}-{}-{}.json", slot.role.name(), slot.index))
+    }
+}
+
+/// A random id, made once.
+fn identity(path: &Path) -> io::Result<String> {
+    match fs::read_to_string(path) {
+        Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let id = fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().to_owned();
+    let draft = path.with_extension("draft");
+    fs::write(&draft, &id)?;
+    fs::rename(&draft, path)?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::slot::{Role, Share, SlotId},
+        *,
+    };
+
+    fn record() -> Record {
+        let slot = SlotId { role: Role::Worker, index: 2 };
+        Record {
+            id: ProcessId { job: 7, incarnation: 3, slot },
+            name: "mnist".into(),
+            placement: Placement { server: "big-0".into(), devices: vec![Share { device: 1, milli: 500 }] },
+            token: "abc".into(),
+            log: "/tmp/x.log".into(),
+            log_start: 9,
+            pid: None,
+            start: None,
+            boot: "b".into(),
+        }
+    }
+
+    #[test]
+    fn records_read_back_as_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(folder.path()).unwrap();
+        let mut record = record();
+        state.write(&record).unwrap();
+        record.pid = Some(12);
+        record.start = Some(34);
+        state.write(&record).unwrap();
+        assert_eq!(state.records(), [record.clone()]);
+        fs::write(folder.path().join("slots/1-1-worker-0.json"), "{").unwrap();
+        assert_eq!(state.records(), [record.clone()]);
+        state.remove(record.id);
+        state.remove(record.id);
+        assert_eq!(state.records(), []);
+    }
+
+    #[test]
+    fn a_folder_has_one_owner_and_keeps_its_id() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(folder.path()).unwrap();
+        let id = state.id().to_owned();
+        assert!(matches!(StateDir::open(folder.path()), Err(LocalError::Locked { .. })));
+        drop(state);
+        assert_eq!(StateDir::open(folder.path()).unwrap().id(), id);
+    }
+}

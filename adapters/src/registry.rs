@@ -1,0 +1,98 @@
+//! The adapters there are, and what a host needs to know to run one.
+
+use std::{future::Future, path::PathBuf, pin::Pin, time::Duration};
+
+/// An adapter at work; ends when it was told to, or with the error that stopped it.
+pub type Running = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
+
+/// Resolves when an adapter is to end.
+pub type Shutdown = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What a host tells every adapter; what is special to a manager stands in its configuration file.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The adapter's configuration file; without one the adapter's defaults hold.
+    pub config: Option<PathBuf>,
+    /// The daemon's address, as `http://127.0.0.1:7070`.
+    pub daemon: String,
+    /// Bearer token for the daemon, where it asks for one.
+    pub token: Option<String>,
+    /// Certificate authority of an `https` daemon, in PEM.
+    pub ca: Option<PathBuf>,
+    /// The feed's address for training programs; usually the daemon's.
+    pub feed: String,
+    /// A folder that belongs to this adapter alone.
+    pub state_dir: PathBuf,
+    /// Whether the jobs' processes end with the adapter, or go on until it is back.
+    pub end_jobs: bool,
+    /// How long a training program goes on without its feed before it ends by itself.
+    pub orphan_grace: Duration,
+    /// The program of jobs without a command.
+    pub trainer: Option<PathBuf>,
+}
+
+/// One line of the registry.
+#[derive(Clone, Copy, Debug)]
+pub struct AdapterInfo {
+    /// What `--adapter <name>[=<config>]` calls it.
+    pub name: &'static str,
+    /// One line, for people.
+    pub summary: &'static str,
+    /// Whether a daemon that was told of no adapter runs this one.
+    pub default: bool,
+    /// A configuration file to begin with, commented.
+    pub sample: &'static str,
+    /// Whether this adapter could run here; a configuration that can't be read is one of the answers.
+    pub doctor: fn(&Launch) -> Vec<Check>,
+    /// Reads the configuration and returns the adapter, ready to be spawned on a Tokio runtime with I/O and time.
+    pub start: fn(Launch, Shutdown) -> anyhow::Result<Running>,
+}
+
+/// An answer of `doctor`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What was looked at.
+    pub name: &'static str,
+    /// Whether it will do.
+    pub verdict: Verdict,
+    /// What was found; if it won't do, also what to do about it.
+    pub detail: String,
+}
+
+impl Check {
+    /// An answer.
+    pub fn new(name: &'static str, verdict: Verdict, detail: String) -> Self {
+        Self { name, verdict, detail }
+    }
+}
+
+/// Whether what was looked at will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// It will.
+    Good,
+    /// For some jobs, perhaps.
+    Doubtful,
+    /// The adapter can't work like this.
+    Bad,
+}
+
+/// Every adapter of this build, in the order that people are shown.
+///
+/// # Examples
+/// ```
+/// for adapter in trainmaster_adapters::all() {
+///     println!("{:10} {}", adapter.name, adapter.summary);
+/// }
+/// ```
+pub fn all() -> &'static [AdapterInfo] {
+    &[
+        #[cfg(feature = "local")]
+        crate::local::INFO,
+    ]
+}
+
+/// The adapter of that name.
+pub fn by_name(name: &str) -> Option<&'static AdapterInfo> {
+    all().iter().find(|adapter| adapter.name == name)
+}

@@ -1,0 +1,224 @@
+//! Processes that fail, daemons that go away, adapters that are killed.
+
+use std::{env, fs, process};
+
+use super::support::*;
+use tokio::process::Command;
+use trainmaster_adapters::local::{LocalError, OnShutdown, run};
+use trainmaster_proto::v1::ObservedPhase;
+
+#[tokio::test]
+async fn a_crashed_worker_is_started_again_alone() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start().await;
+    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let script = format!(
+        "if [ $TRAINMASTER_ROLE$TRAINMASTER_INDEX = worker1 ] && [ ! -e crashed ]; \
+         then echo boom; touch crashed; exit 3; fi; {PATIENT}"
+    );
+    daemon.plan(1, true, vec![job(1, 1, &script).worker(0).worker(1).server(0)]).await;
+    let folder = folder(state.path(), 1);
+    let (worker, server) = (pid(&folder, "worker-0").await, pid(&folder, "server-0").await);
+    pid(&folder, "worker-1").await;
+    daemon.until("all slots", |view| view.slots(1).len() == 3 && view.phase(1) == Some(ObservedPhase::Running)).await;
+    daemon.look(|view| {
+        let message = &view.jobs[&1].message;
+        for part in ["worker 1", "exit code 3", "1-worker-1.log", "boom"] {
+            assert!(message.contains(part), "{message:?} should contain {part:?}");
+        }
+    });
+    assert!(lives(worker) && lives(server));
+    adapter.end().await;
+    nothing_left(state.path());
+}
+
+#[tokio::test]
+async fn a_crashed_server_takes_all_roles_with_it() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start().await;
+    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let script = format!(
+        "echo start >> starts-$TRAINMASTER_ROLE; \
+         if [ $TRAINMASTER_ROLE = server ] && [ ! -e crashed ]; \
+         then while [ ! -e pid-worker-0 ]; do sleep 0.02; done; touch crashed; kill -9 $$; fi; {PATIENT}"
+    );
+    daemon.plan(1, true, vec![job(1, 1, &script).worker(0).server(0)]).await;
+    let folder = folder(state.path(), 1);
+    pid(&folder, "server-0").await;
+    daemon.until("both slots", |view| view.slots(1).len() == 2 && view.phase(1) == Some(ObservedPhase::Running)).await;
+    for role in ["worker", "server"] {
+        assert_eq!(read(folder.join(format!("starts-{role}"))).await, "start\nstart", "{role}");
+    }
+    daemon.look(|view| assert!(view.jobs[&1].message.contains("signal 9"), "{}", view.jobs[&1].message));
+    adapter.end().await;
+    nothing_left(state.path());
+}
+
+#[tokio::test]
+async fn a_job_that_only_fails_is_given_up() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start().await;
+    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let script = "echo start >> starts; echo no data; exit 5";
+    let other = format!("[ $TRAINMASTER_INDEX = 0 ] || exec sh -c '{script}'; {}", PATIENT.replace('\'', "\""));
+    daemon.plan(1, true, vec![job(1, 1, &other).worker(0).worker(1)]).await;
+    daemon.until("the end", |view| view.phase(1) == Some(ObservedPhase::Failed) && view.slots(1).is_empty()).await;
+    assert_eq!(read(folder(state.path(), 1).join("starts")).await, "start\nstart\nstart");
+    daemon.look(|view| {
+        let message = &view.jobs[&1].message;
+        for part in ["worker 1", "exit code 5", "no data", "given up after 3"] {
+            assert!(message.contains(part), "{message:?} should contain {part:?}");
+        }
+    });
+    // A new incarnation is a new chance.
+    daemon.plan(2, true, vec![job(1, 2, PATIENT).worker(0)]).await;
+    daemon.until("another try", |view| view.phase(1) == Some(ObservedPhase::Running)).await;
+    adapter.end().await;
+    nothing_left(state.path());
+}
+
+#[tokio::test]
+async fn jobs_go_on_while_the_daemon_is_away() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start().await;
+    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let jobs = || vec![job(1, 1, PATIENT).worker(0), job(2, 1, "while [ ! -e end ]; do sleep 0.02; done").worker(0)];
+    daemon.plan(1, true, jobs()).await;
+    let worker = pid(&folder(state.path(), 1), "worker-0").await;
+    daemon.until("both jobs", |view| view.slots(1).len() == 1 && view.slots(2).len() == 1).await;
+    let address = daemon.stop().await;
+    // This one ends meanwhile.
+    fs::write(folder(state.path(), 2).join("end"), "").unwrap();
+
+    let daemon = Daemon::at(address).await;
+    daemon.until("a snapshot", |view| view.slots(1).len() == 1).await;
+    daemon.plan(1, true, jobs()).await;
+    daemon.until("the result", |view| view.phase(2) == Some(ObservedPhase::Completed)).await;
+    daemon.look(|view| assert!(view.answer(1, 1).is_some(), "a new stream's first plan is answered as a whole"));
+    assert!(lives(worker));
+    adapter.end().await;
+    nothing_left(state.path());
+}
+
+/// An adapter in a process of its own: this test binary again, with only the test below.
+struct Child(tokio::process::Child);
+
+impl Child {
+    fn start(daemon: &str, state: &std::path::Path) -> Self {
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "failures::adapter_in_a_process_of_its_own", "--nocapture"])
+            .env("ADAPTER_DAEMON", daemon)
+            .env("ADAPTER_STATE", state)
+            .stdout(process::Stdio::null())
+            .stderr(process::Stdio::null())
+            .kill_on_drop(true)
+            .spawn();
+        Self(child.unwrap())
+    }
+
+    async fn kill(mut self) {
+        self.0.kill().await.unwrap();
+    }
+}
+
+/// Not a test by itself: what [`Child`] runs.
+#[tokio::test]
+async fn adapter_in_a_process_of_its_own() {
+    let (Ok(daemon), Some(state)) = (env::var("ADAPTER_DAEMON"), env::var_os("ADAPTER_STATE")) else { return };
+    run(cluster(), options(&daemon, state.as_ref()), std::future::pending()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_killed_adapters_processes_are_adopted() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start().await;
+    let adapter = Child::start(&daemon.url(), state.path());
+    let plan = |id| job(id, 1, PATIENT).worker(0).server(0);
+    daemon.plan(1, true, vec![plan(1), plan(2), plan(3)]).await;
+    let mut pids = Vec::new();
+    for id in [1, 2, 3] {
+        pids.push((pid(&folder(state.path(), id), "worker-0").await, pid(&folder(state.path(), id), "server-0").await));
+    }
+    adapter.kill().await;
+    // Ends while nobody watches: with kill, so that its own group is all that is left of it.
+    assert!(process::Command::new("kill").args(["-9", &pids[2].0.to_string()]).status().unwrap().success());
+    until_gone(pids[2].0).await;
+
+    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    daemon.until("the second snapshot", |view| view.snapshots.len() == 2).await;
+    daemon.look(|view| {
+        let slots: Vec<_> = view.snapshots[1].iter().map(|job| (job.job, job.slots.len())).collect();
+        assert_eq!(slots, [(1, 2), (2, 2), (3, 1)]);
+        assert_eq!(view.snapshots[1][0].phase(), ObservedPhase::Running);
+    });
+    // Job 1 goes on, nobody wants job 2 any more, job 3 is made whole again.
+    daemon.plan(2, true, vec![plan(1), plan(3)]).await;
+    daemon.until("job 3", |view| view.slots(3).len() == 2).await;
+    until_gone(pids[1].0).await;
+    until_gone(pids[1].1).await;
+    assert!(lives(pids[0].0) && lives(pids[0].1) && lives(pids[2].1));
+
+    // An adopted process is watched like any other.
+    let worker = folder(state.path(), 1).join("pid-worker-0");
+    fs::remove_file(&worker).unwrap();
+    assert!(process::Command::new("kill").args(["-9", &pids[0].0.to_string()]).status().unwrap().success());
+    read(&worker).await;
+    assert!(lives(pids[0].1));
+    adapter.end().await;
+    nothing_left(state.path());
+}
+
+#[tokio::test]
+async fn another_jobs_leftovers_are_not_taken_for_the_planned_one() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start().await;
+    let mut keep = options(&daemon.url(), state.path());
+    keep.on_shutdown = OnShutdown::Keep;
+    let adapter = Adapter::start(keep);
+    daemon.plan(9, true, vec![job(1, 1, PATIENT).worker(0)]).await;
+    let old = pid(&folder(state.path(), 1), "worker-0").await;
+    adapter.end().await;
+    assert!(lives(old), "it was to be kept");
+
+    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    daemon.until("the second snapshot", |view| view.snapshots.len() == 2).await;
+    // The daemon lost its store: the same number and incarnation, but another token.
+    let mut plan = job(1, 1, &PATIENT.replace("pid-", "new-pid-")).worker(0);
+    plan.token = "another-token".into();
+    daemon.plan(1, true, vec![plan]).await;
+    read(folder(state.path(), 1).join("new-pid-worker-0")).await;
+    assert!(!lives(old));
+    adapter.end().await;
+    nothing_left(state.path());
+}
+
+#[tokio::test]
+async fn nothing_is_left_behind_not_even_the_stubborn() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start().await;
+    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    // Deaf to SIGTERM, with a child in its group and one in a session of its own.
+    let script = "trap '' TERM; sleep 600 & echo $! > pid-child-0; setsid sleep 600 & echo $! > pid-child-1; \
+        echo $$ > pid-worker-0; while :; do sleep 600; done";
+    daemon.plan(1, true, vec![job(1, 1, script).grace(50).worker(0)]).await;
+    let folder = folder(state.path(), 1);
+    let pids = [pid(&folder, "worker-0").await, pid(&folder, "child-0").await, pid(&folder, "child-1").await];
+    adapter.end().await;
+    for pid in pids {
+        until_gone(pid).await;
+    }
+    nothing_left(state.path());
+}
+
+#[tokio::test]
+async fn two_adapters_never_share_a_state_folder() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start().await;
+    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    daemon.until("a snapshot", |view| view.snapshots.len() == 1).await;
+    let second = run(cluster(), options(&daemon.url(), state.path()), std::future::pending()).await;
+    assert!(matches!(second, Err(LocalError::Locked { .. })), "{second:?}");
+    let nonsense = run(cluster(), options("not an address", state.path()), std::future::pending()).await;
+    assert!(matches!(nonsense, Err(LocalError::Daemon { .. })), "{nonsense:?}");
+    adapter.end().await;
+}

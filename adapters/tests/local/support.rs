@@ -1,0 +1,325 @@
+//! A daemon's side of the manager protocol, and an adapter to try it on.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{Request, Response, Status, Streaming, transport::Server};
+use trainmaster_adapters::local::{Cluster, LocalError, OnShutdown, Options, run};
+use trainmaster_proto::v1::{
+    self, AdmitReply, AdmitRequest, Enacted, JobPlan, Observation, ObservedJob, Plan, Slot, SlotRole,
+    manager_server::{Manager, ManagerServer},
+    observation::Kind,
+};
+
+/// Far longer than anything here takes; only a failing test waits for it.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What the daemon has heard so far.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    pub(crate) servers: Vec<v1::Server>,
+    pub(crate) jobs: BTreeMap<u64, ObservedJob>,
+    /// Of each stream, the jobs of its snapshot.
+    pub(crate) snapshots: Vec<Vec<ObservedJob>>,
+    pub(crate) enacted: Vec<Enacted>,
+    plans: Option<mpsc::Sender<Result<Plan, Status>>>,
+}
+
+impl View {
+    pub(crate) fn phase(&self, job: u64) -> Option<v1::ObservedPhase> {
+        self.jobs.get(&job).map(ObservedJob::phase)
+    }
+
+    pub(crate) fn incarnation(&self, job: u64) -> Option<u32> {
+        self.jobs.get(&job).map(|job| job.incarnation)
+    }
+
+    pub(crate) fn slots(&self, job: u64) -> Vec<(SlotRole, u32)> {
+        self.jobs.get(&job).into_iter().flat_map(|job| &job.slots).map(|slot| (slot.role(), slot.index)).collect()
+    }
+
+    pub(crate) fn answer(&self, decision: u64, job: u64) -> Option<&Enacted> {
+        self.enacted.iter().find(|enacted| (enacted.decision, enacted.job) == (decision, job))
+    }
+}
+
+#[derive(Clone)]
+struct Service(Arc<Mutex<View>>);
+
+#[tonic::async_trait]
+impl Manager for Service {
+    type AttachStream = ReceiverStream<Result<Plan, Status>>;
+
+    async fn attach(&self, request: Request<Streaming<Observation>>) -> Result<Response<Self::AttachStream>, Status> {
+        let mut observations = request.into_inner();
+        // As a real daemon may: nothing is answered before the snapshot.
+        let first = observations.message().await?.and_then(|observation| observation.kind);
+        let Some(Kind::Snapshot(snapshot)) = first else {
+            return Err(Status::invalid_argument("the first observation must be a snapshot"));
+        };
+        let (plans, receiver) = mpsc::channel(16);
+        {
+            let mut view = self.0.lock().unwrap();
+            view.servers = snapshot.servers;
+            view.jobs = snapshot.jobs.iter().map(|job| (job.job, job.clone())).collect();
+            view.snapshots.push(snapshot.jobs);
+            view.plans = Some(plans);
+        }
+        let view = self.0.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(observation)) = observations.message().await {
+                let mut view = view.lock().unwrap();
+                match observation.kind {
+                    Some(Kind::Delta(delta)) => {
+                        view.jobs.extend(delta.jobs.into_iter().map(|job| (job.job, job)));
+                    }
+                    Some(Kind::Enacted(enacted)) => view.enacted.push(enacted),
+                    other => panic!("unexpected {other:?}"),
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn admit(&self, _: Request<AdmitRequest>) -> Result<Response<AdmitReply>, Status> {
+        Ok(Response::new(AdmitReply { admitted: true, reason: String::new() }))
+    }
+}
+
+/// A daemon that does as the test says.
+pub(crate) struct Daemon {
+    pub(crate) address: SocketAddr,
+    view: Arc<Mutex<View>>,
+    server: JoinHandle<()>,
+}
+
+impl Daemon {
+    pub(crate) async fn start() -> Self {
+        Self::at("127.0.0.1:0".parse().unwrap()).await
+    }
+
+    pub(crate) async fn at(address: SocketAddr) -> Self {
+        // The port of a daemon that just went away may take a moment to be free.
+        let listener = loop {
+            match TcpListener::bind(address).await {
+                Ok(listener) => break listener,
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            }
+        };
+        let address = listener.local_addr().unwrap();
+        let view = Arc::<Mutex<View>>::default();
+        let service = ManagerServer::new(Service(view.clone()));
+        let server = tokio::spawn(async move {
+            Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap();
+        });
+        Self { address, view, server }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Waits until what was heard is as wanted.
+    pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&View) -> bool) {
+        let give_up = Instant::now() + LIMIT;
+        while !wanted(&self.view.lock().unwrap()) {
+            assert!(Instant::now() < give_up, "waited in vain for {what}: {:#?}", self.view.lock().unwrap());
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&View) -> T) -> T {
+        look(&self.view.lock().unwrap())
+    }
+
+    /// Waits until an adapter is attached and sends it a plan.
+    pub(crate) async fn plan(&self, decision: u64, full: bool, jobs: Vec<JobPlan>) {
+        self.until("an adapter", |view| view.plans.is_some()).await;
+        let plans = self.look(|view| view.plans.clone().unwrap());
+        plans.send(Ok(Plan { term: 1, decision, ttl_ms: 0, jobs, full })).await.unwrap();
+    }
+
+    /// Goes away, connections and all.
+    pub(crate) async fn stop(self) -> SocketAddr {
+        self.view.lock().unwrap().plans = None;
+        self.server.abort();
+        let _ = self.server.await;
+        self.address
+    }
+}
+
+pub(crate) const CLUSTER: &str = r#"
+    grace = "20s"
+    [[server]]
+    name = "a"
+    gpu = 2
+    cpu = 8
+    [[server]]
+    name = "b"
+    gpu = ["a100"]
+    cpu = 8
+"#;
+
+pub(crate) fn cluster() -> Cluster {
+    Cluster::parse(CLUSTER, "test").unwrap()
+}
+
+pub(crate) fn options(daemon: &str, state: &Path) -> Options {
+    let mut options = Options::new(daemon, "http://127.0.0.1:9", state);
+    options.on_shutdown = OnShutdown::End;
+    options.restart.first_delay = Duration::from_millis(20);
+    options.restart.failures = 3;
+    options.settle = Duration::from_millis(100);
+    options.claim = Duration::from_millis(200);
+    options
+}
+
+/// An adapter in this process.
+pub(crate) struct Adapter {
+    shutdown: Option<oneshot::Sender<()>>,
+    task: JoinHandle<Result<(), LocalError>>,
+}
+
+impl Adapter {
+    pub(crate) fn start(options: Options) -> Self {
+        let (shutdown, told) = oneshot::channel();
+        let told = async move {
+            let _ = told.await;
+        };
+        Self { shutdown: Some(shutdown), task: tokio::spawn(run(cluster(), options, told)) }
+    }
+
+    pub(crate) async fn end(mut self) {
+        self.shutdown.take().unwrap().send(()).unwrap();
+        tokio::time::timeout(LIMIT, self.task).await.expect("the adapter should end").unwrap().unwrap();
+    }
+}
+
+/// A job's plan under construction.
+pub(crate) fn job(id: u64, incarnation: u32, script: &str) -> JobPlan {
+    JobPlan {
+        job: id,
+        name: format!("job-{id}"),
+        action: v1::Action::Run.into(),
+        incarnation,
+        revision: 1,
+        worker_command: format!("sh -c {}", quoted(script)),
+        token: "secret-token".into(),
+        grace_ms: 10_000,
+        ..JobPlan::default()
+    }
+}
+
+/// For a command that is split as a shell does.
+fn quoted(script: &str) -> String {
+    format!("'{}'", script.replace('\'', "'\\''"))
+}
+
+pub(crate) trait PlanExt: Sized {
+    fn with(self, role: SlotRole, index: u32, server: &str) -> Self;
+
+    fn worker(self, index: u32) -> Self {
+        self.with(SlotRole::Worker, index, "a")
+    }
+
+    fn server(self, index: u32) -> Self {
+        self.with(SlotRole::Server, index, "b")
+    }
+
+    fn action(self, action: v1::Action) -> Self;
+
+    fn grace(self, ms: i64) -> Self;
+
+    fn revision(self, revision: u32) -> Self;
+}
+
+impl PlanExt for JobPlan {
+    fn with(mut self, role: SlotRole, index: u32, server: &str) -> Self {
+        self.slots.push(Slot { role: role.into(), index, server: server.into(), devices: Vec::new() });
+        self
+    }
+
+    fn action(mut self, action: v1::Action) -> Self {
+        self.action = action.into();
+        self.slots.clear();
+        self
+    }
+
+    fn grace(mut self, ms: i64) -> Self {
+        self.grace_ms = ms;
+        self
+    }
+
+    fn revision(mut self, revision: u32) -> Self {
+        self.revision = revision;
+        self
+    }
+}
+
+/// Runs until it is told to leave, and then leaves well; says where it is.
+pub(crate) const PATIENT: &str = "echo $$ > pid-$TRAINMASTER_ROLE-$TRAINMASTER_INDEX.tmp; \
+    mv pid-$TRAINMASTER_ROLE-$TRAINMASTER_INDEX.tmp pid-$TRAINMASTER_ROLE-$TRAINMASTER_INDEX; \
+    trap 'exit 0' TERM; while :; do sleep 0.02; done";
+
+/// Where the processes of [`job`] run.
+pub(crate) fn folder(state: &Path, id: u64) -> PathBuf {
+    state.join(format!("jobs/{id}-job-{id}"))
+}
+
+/// Waits for a file to have something in it, and returns it without blanks around.
+pub(crate) async fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    let give_up = Instant::now() + LIMIT;
+    loop {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        if !text.trim().is_empty() {
+            return text.trim().to_owned();
+        }
+        assert!(Instant::now() < give_up, "waited in vain for {}", path.display());
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The pid that [`PATIENT`] wrote.
+pub(crate) async fn pid(folder: &Path, slot: &str) -> i32 {
+    read(folder.join(format!("pid-{slot}"))).await.parse().unwrap()
+}
+
+/// Whether there is a process of that pid that hasn't ended.
+pub(crate) fn lives(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+pub(crate) async fn until_gone(pid: i32) {
+    let give_up = Instant::now() + LIMIT;
+    while lives(pid) {
+        assert!(Instant::now() < give_up, "process {pid} should be gone");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// No process of the state folder is left, and no record of one.
+pub(crate) fn nothing_left(state: &Path) {
+    let id = fs::read_to_string(state.join("id")).unwrap();
+    let marker = format!("TRAINMASTER_STATE={id}");
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let environ = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let found = environ.split(|byte| *byte == 0).any(|variable| variable == marker.as_bytes());
+        assert!(!found, "{} is left", entry.path().display());
+    }
+    assert_eq!(fs::read_dir(state.join("slots")).unwrap().count(), 0, "records are left");
+}
