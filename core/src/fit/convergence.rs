@@ -14,10 +14,12 @@
 //! - the convergence point is where a curve **with noise** of the seen size would stop, and it comes with an interval.
 //!   Without noise it is where the smooth curve stops.
 //!
-//! On measured curves, seen for half of the way, the paper's method misses the convergence point by 8 to 31 % and its final
-//! loss by 6 to 38 %; this one by 11 to 27 % and 5 to 23 %, with four in five inside the interval. What is left is mostly
-//! the rule: three flat epochs in a row come by chance when noise is as large as δ. A fit costs a few milliseconds at the
-//! 512 points a history holds at most.
+//! On measured curves seen for half of the way, the paper's method misses the convergence epoch by 8 to 31 % and the loss
+//! at the end of the run by 6 to 38 %; this one by 12 to 27 % and 5 to 24 %, with five in six inside the interval, where
+//! the paper's smooth curve has one in four. What is left is mostly the rule: three flat epochs in a row come by chance
+//! where noise is as large as δ. On smooth losses both are within 5 %.
+//!
+//! A fit costs 0.1 ms at 30 epochs and 2 ms at the 512 points a history holds at most; a prediction about 1 ms.
 
 mod family;
 mod history;
@@ -244,8 +246,8 @@ fn choose(points: &[Obs], options: &Options) -> Family {
 
 /// Root mean square residual (degrees of freedom taken into account), and the noise of an epoch of weight 1.
 ///
-/// The noise is taken from differences between neighbouring residuals of the later half: where the curve misses slowly,
-/// both miss alike.
+/// The noise is taken from differences between neighbouring residuals of the later half, less their mean: where the curve
+/// misses slowly, both miss alike.
 fn scatter(family: Family, parameters: &[f64; 3], points: &[Obs]) -> (f64, f64) {
     let n = points.len() as f64;
     let (mut sum, mut total) = (0.0, 0.0);
@@ -257,14 +259,17 @@ fn scatter(family: Family, parameters: &[f64; 3], points: &[Obs]) -> (f64, f64) 
     let residual = (sum / total * n / (n - 3.0).max(1.0)).sqrt();
 
     let late = &points[points.len() - (points.len() / 2 + 1).max(FEWEST).min(points.len())..];
-    let (mut sum, mut pairs) = (0.0, 0.0);
-    for pair in late.windows(2) {
-        let [before, after] = [pair[0], pair[1]].map(|p| p.l - family.value(parameters, p.k));
-        // Weights are inverse variances: the difference has the variance 1/w + 1/w' times that of weight 1.
-        sum += (after - before).abs() / (1.0 / pair[0].weight + 1.0 / pair[1].weight).sqrt();
-        pairs += 1.0;
-    }
-    (residual, sum / pairs / 0.797_884_560_802_865_4)
+    let error = |p: &Obs| p.l - family.value(parameters, p.k);
+    // Weights are inverse variances: the difference has the variance 1/w + 1/w' times that of weight 1.
+    let differences: Vec<f64> = late
+        .windows(2)
+        .map(|w| (error(&w[1]) - error(&w[0])) / (1.0 / w[0].weight + 1.0 / w[1].weight).sqrt())
+        .collect();
+    let pairs = differences.len() as f64;
+    let drift = differences.iter().sum::<f64>() / pairs;
+    let spread = differences.iter().map(|d| (d - drift).abs()).sum::<f64>() / pairs;
+    // The mean absolute deviation of a normal distribution is √(2/π) of its standard deviation.
+    (residual, spread / 0.797_884_560_802_865_4 * (pairs / (pairs - 1.0).max(1.0)).sqrt())
 }
 
 /// σ²·(JᵀWJ)⁻¹; a parameter the points say nothing about gets a spread as wide as keeps the matrix definite.

@@ -26,14 +26,18 @@ fn next_break(points: &[Obs]) -> Option<usize> {
     if n < 2 * SIDE + AFTER {
         return None;
     }
-    let mean = |from: usize| points[from..from + SIDE].iter().map(|p| p.l).sum::<f64>() / SIDE as f64;
-    // A cut of the learning rate shows as a fall across i that is larger than the one just before it: on a curve that
-    // flattens out, each fall is smaller than the last.
+    let mean = |from: usize, of: fn(&Obs) -> f64| points[from..from + SIDE].iter().map(of).sum::<f64>() / SIDE as f64;
+    // Fall per epoch (merged points lie further apart) from the means of three points to those of the next three.
+    let slope = |from: usize| {
+        let fall = mean(from, |p| p.l) - mean(from + SIDE, |p| p.l);
+        fall / (mean(from + SIDE, |p| p.k) - mean(from, |p| p.k))
+    };
+    // A cut of the learning rate shows as a slope that is steeper than the one just before it: on a curve that flattens
+    // out, each is gentler than the last.
     let mut striking: Vec<(f64, usize)> = (2 * SIDE..=n - AFTER)
         .filter_map(|i| {
-            let across = mean(i - SIDE) - mean((i).min(n - SIDE));
-            let before = mean(i - 2 * SIDE) - mean(i - SIDE);
-            (across > 0.0 && across > 1.5 * before.max(0.0)).then_some((across - before.max(0.0), i))
+            let (across, before) = (slope(i - SIDE), slope(i - 2 * SIDE).max(0.0));
+            (across > 1.5 * before).then_some((across - before, i))
         })
         .collect();
     striking.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
