@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::{
     decision::{DeviceShare, Role, Slot},
-    ids::{DecisionId, Incarnation, JobId},
+    ids::{DecisionId, Incarnation, JobId, Term},
     job::{ExternalId, JobSpec, JobSpecError, Phase},
     server::ServerSpec,
     settings::{Mode, Settings, SettingsError},
@@ -21,6 +21,8 @@ pub enum Event {
     Configured(Box<Settings>),
     /// Active, shadow or paused.
     ModeSet(Mode),
+    /// A host took over: its decisions are of this term, and plans of older ones are void.
+    TermBegan(Term),
     /// A server came, or changed in any way.
     ServerSet {
         /// The manager's name.

@@ -12,6 +12,7 @@ use crate::{
     engines::Gang,
     ids::{JobId, ServerId},
     job::Job,
+    resources::Amounts,
     server::Usage,
     state::{Mandate, State, usage_by_server},
 };
@@ -89,11 +90,13 @@ pub enum Violation {
     },
 }
 
+const UNTOUCHED: u32 = u32::MAX;
+
 /// Checks a proposal against the state it was made from. O(slots that change · log servers of the job).
 pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang) -> Result<(), Violation> {
-    // Sums per server in a dense table: a plan of a whole cluster touches most of them.
-    let mut deltas: Vec<Option<Box<Usage>>> = vec![None; state.servers.len()];
-    let mut touched = Vec::new();
+    // Where each server's sum is, in a dense table: a plan of a whole cluster touches most of them.
+    let mut slots = vec![UNTOUCHED; state.servers.len()];
+    let mut sums: Vec<(ServerId, Usage)> = Vec::new();
     let mut tenants = BTreeMap::new();
     let mut queues = BTreeMap::new();
     let mut named = std::collections::BTreeSet::new();
@@ -110,26 +113,24 @@ pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang) -> Result<()
         if let Verdict::Run(allocation) = verdict {
             check_allocation(state, job, allocation, gang)?;
         }
+        let mut extra = Amounts::default();
         for (allocation, times) in [(job.verdict.allocation(), -1), (verdict.allocation(), 1)] {
             let Some(allocation) = allocation else { continue };
             for (server, usage) in usage_by_server(state, job, allocation) {
-                let delta = deltas[server.index()].get_or_insert_with(|| {
-                    touched.push(server);
-                    Box::new(state.server(server).planned.clone())
-                });
-                delta.add_usage(&usage, times);
-                for account in [
-                    tenants.entry(job.tenant).or_insert_with(crate::resources::Amounts::default),
-                    queues.entry(job.queue).or_default(),
-                ] {
-                    account.add_times(&usage.amounts, times);
+                let at = &mut slots[server.index()];
+                if *at == UNTOUCHED {
+                    *at = sums.len() as u32;
+                    sums.push((server, state.server(server).planned.clone()));
                 }
+                sums[*at as usize].1.add_usage(&usage, times);
+                extra.add_times(&usage.amounts, times);
             }
         }
+        *tenants.entry(job.tenant).or_insert_with(Amounts::default) += &extra;
+        *queues.entry(job.queue).or_insert_with(Amounts::default) += &extra;
     }
-    for id in touched {
-        let server = state.server(id);
-        let planned = deltas[id.index()].as_ref().expect("touched");
+    for (id, planned) in &sums {
+        let server = state.server(*id);
         if let Some((resource, missing)) = server.excess(planned) {
             return Err(Violation::Over {
                 owner: server.name.to_string(),
@@ -138,10 +139,9 @@ pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang) -> Result<()
             });
         }
     }
-    let over =
-        |owner: String, (resource, left, _): (crate::ids::ResourceId, i64, i64), extra: &crate::resources::Amounts| {
-            Violation::Over { owner, resource: state.resources.name(resource).into(), missing: extra[resource] - left }
-        };
+    let over = |owner: String, (resource, left, _): (crate::ids::ResourceId, i64, i64), extra: &Amounts| {
+        Violation::Over { owner, resource: state.resources.name(resource).into(), missing: extra[resource] - left }
+    };
     for (id, extra) in &tenants {
         let tenant = &state.tenants[id.0 as usize];
         if let Some(excess) = tenant.excess(extra) {

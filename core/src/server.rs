@@ -117,6 +117,10 @@ impl Server {
         usable
     }
 
+    fn usable_of(&self, resource: ResourceId) -> i64 {
+        if self.present { self.capacity[resource] - self.foreign.amounts[resource] } else { 0 }
+    }
+
     /// Whether it carries all these labels.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         labels.iter().all(|(key, value)| self.labels.get(key) == Some(value))
@@ -130,9 +134,9 @@ impl Server {
     /// The first resource that `usage` takes more of than there is, and by how much. Devices are reported as their
     /// kind.
     pub fn excess(&self, usage: &Usage) -> Option<(ResourceId, i64)> {
-        let usable = self.usable();
-        if let Some(resource) = usage.amounts.first_excess(&usable) {
-            return Some((resource, usage.amounts[resource] - usable[resource]));
+        let over = usage.amounts.iter().find(|(resource, need)| *need > 0 && *need > self.usable_of(*resource));
+        if let Some((resource, need)) = over {
+            return Some((resource, need - self.usable_of(resource)));
         }
         let over = usage.devices.iter().enumerate().find_map(|(at, &milli)| {
             let foreign = self.foreign.devices.get(at).copied().unwrap_or(0);

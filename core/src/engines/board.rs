@@ -67,7 +67,7 @@ impl Board {
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         match place::spread(state, &self.room, &self.free, job, shape, budget)? {
             Placement::Found(counts) => Ok(self.take(state, job, &counts)),
-            Placement::NoRoom => Ok(None),
+            Placement::NoRoom | Placement::NowhereBoth => Ok(None),
         }
     }
 

@@ -154,8 +154,10 @@ struct Candidate<'a> {
     per_server: f64,
     worker_fits: bool,
     server_fits: bool,
-    /// What the next unit is.
-    next: Unit,
+    /// Time left at the shape, in seconds.
+    now: f64,
+    /// What the next unit is, and the time left with it.
+    next: (Unit, f64),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -184,31 +186,40 @@ impl<'a> Candidate<'a> {
             per_server: share(&job.server.amounts),
             worker_fits: true,
             server_fits: true,
-            next: Unit::Worker,
+            now: f64::INFINITY,
+            next: (Unit::Worker, f64::INFINITY),
         }
     }
 
     #[inline]
     fn time(&self, workers: u32, servers: u32) -> f64 {
-        self.steps / self.curve.speed(servers, workers)
+        self.steps * self.curve.step_time(servers, workers)
     }
 
-    /// The larger of both gains (Eq. 9), if one is positive, and which unit brings it.
+    /// The larger of both gains (Eq. 9), if one is positive; remembers which unit brings it.
     #[inline]
     fn gain(&mut self, joint_steps: bool) -> Option<f64> {
         let Shape { workers: w, servers: p } = self.shape;
-        let now = self.time(w, p);
+        let now = self.now;
         let worker_allowed = self.worker_fits && w < self.bounds.workers.1;
         let server_allowed = self.server_fits && p < self.bounds.servers.1;
-        let gain_w = if worker_allowed { (now - self.time(w + 1, p)) * self.per_worker } else { 0.0 };
-        let gain_p = if server_allowed { (now - self.time(w, p + 1)) * self.per_server } else { 0.0 };
-        let (mut gain, mut next) = if gain_w >= gain_p { (gain_w, Unit::Worker) } else { (gain_p, Unit::Server) };
+        let with_worker = if worker_allowed { self.time(w + 1, p) } else { now };
+        let with_server = if server_allowed { self.time(w, p + 1) } else { now };
+        let (gain_w, gain_p) = ((now - with_worker) * self.per_worker, (now - with_server) * self.per_server);
+        let mut gain = gain_w.max(gain_p);
+        self.next = if gain_w >= gain_p { (Unit::Worker, with_worker) } else { (Unit::Server, with_server) };
         if gain <= 0.0 && joint_steps && worker_allowed && server_allowed {
             let share = 1.0 / self.per_worker + 1.0 / self.per_server;
-            (gain, next) = ((now - self.time(w + 1, p + 1)) / share, Unit::Both);
+            let with_both = self.time(w + 1, p + 1);
+            gain = (now - with_both) / share;
+            self.next = (Unit::Both, with_both);
         }
-        self.next = next;
         (gain > 0.0).then_some(gain * self.factor)
+    }
+
+    fn set_shape(&mut self, shape: Shape) {
+        self.shape = shape;
+        self.now = self.time(shape.workers, shape.servers);
     }
 
     fn old_shape(&self) -> Option<Shape> {
@@ -228,7 +239,7 @@ impl Optimus {
         budget: &mut Budget,
     ) -> Result<(), EngineError> {
         candidates.retain_mut(|candidate| {
-            candidate.shape = candidate.bounds.least();
+            candidate.set_shape(candidate.bounds.least());
             let least = candidate.job.total(candidate.shape);
             let fits = ledger.has(candidate.job, &least);
             if fits {
@@ -250,7 +261,8 @@ impl Optimus {
             let candidate = &mut candidates[top.1.0 as usize];
             let job = candidate.job;
             let both;
-            let unit = match candidate.next {
+            let (unit, time) = candidate.next;
+            let amounts = match unit {
                 Unit::Worker => &job.worker.amounts,
                 Unit::Server => &job.server.amounts,
                 Unit::Both => {
@@ -258,14 +270,15 @@ impl Optimus {
                     &both
                 }
             };
-            if ledger.has(job, unit) {
-                ledger.take(job, unit, 1);
-                candidate.shape.workers += u32::from(candidate.next != Unit::Server);
-                candidate.shape.servers += u32::from(candidate.next != Unit::Worker);
+            if ledger.has(job, amounts) {
+                ledger.take(job, amounts, 1);
+                candidate.shape.workers += u32::from(unit != Unit::Server);
+                candidate.shape.servers += u32::from(unit != Unit::Worker);
+                candidate.now = time;
             } else {
                 // What is left only shrinks: this unit is out for the round.
-                candidate.worker_fits &= candidate.next == Unit::Server;
-                candidate.server_fits &= candidate.next == Unit::Worker;
+                candidate.worker_fits &= unit == Unit::Server;
+                candidate.server_fits &= unit == Unit::Worker;
             }
             match candidate.gain(self.joint_steps) {
                 Some(gain) => top.0 = gain.to_bits(),

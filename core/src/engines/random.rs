@@ -115,7 +115,7 @@ impl Engine for Random {
 fn anywhere(state: &State, board: &Board, job: &Job, role: Role, lots: &mut ChaCha8Rng) -> Option<ServerId> {
     let need = &job.demand(role).amounts;
     let (w, p) = if role == Role::Worker { (1, 0) } else { (0, 1) };
-    let holds = |id: &ServerId| state.server(*id).accepts(&job.spec.labels) && board.room.holds(*id, job, need, w, p);
+    let holds = |id: &ServerId| board.room.accepts(state, *id, job) && board.room.holds(*id, job, need, w, p);
     (0..TRIES)
         .map(|_| ServerId(lots.next_u32() % board.room.len().max(1) as u32))
         .find(|id| id.index() < board.room.len() && holds(id))

@@ -31,7 +31,7 @@ pub(super) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<Ser
         board
             .free
             .freest(&board.room, need)
-            .find(|id| state.server(*id).accepts(&job.spec.labels) && board.room.holds(*id, job, need, w, p))
+            .find(|id| board.room.accepts(state, *id, job) && board.room.holds(*id, job, need, w, p))
     }
 }
 
@@ -43,7 +43,7 @@ pub(super) fn fullest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<Se
         board
             .free
             .fullest(&board.room, need)
-            .find(|id| state.server(*id).accepts(&job.spec.labels) && board.room.holds(*id, job, need, w, p))
+            .find(|id| board.room.accepts(state, *id, job) && board.room.holds(*id, job, need, w, p))
     }
 }
 

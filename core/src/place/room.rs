@@ -19,6 +19,8 @@ pub struct Room {
     free: Vec<Amounts>,
     devices: Vec<SmallVec<[u16; 8]>>,
     kinds: Vec<Arc<[ResourceId]>>,
+    /// Present and not draining.
+    open: Vec<bool>,
 }
 
 impl Room {
@@ -47,10 +49,12 @@ impl Room {
             self.free.resize_with(id.index() + 1, Amounts::default);
             self.devices.resize_with(id.index() + 1, SmallVec::new);
             self.kinds.resize_with(id.index() + 1, || Arc::new([]));
+            self.open.resize(id.index() + 1, false);
         }
         self.free[id.index()] = free;
         self.devices[id.index()] = devices;
         self.kinds[id.index()] = server.devices.clone();
+        self.open[id.index()] = server.present && !server.draining;
     }
 
     /// What is free on a server.
@@ -67,6 +71,12 @@ impl Room {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.free.is_empty()
+    }
+
+    /// Whether new slots of a job may come to a server: it is there, not draining, and carries the job's labels.
+    #[inline]
+    pub fn accepts(&self, state: &State, id: ServerId, job: &Job) -> bool {
+        self.open[id.index()] && (job.spec.labels.is_empty() || state.server(id).matches(&job.spec.labels))
     }
 
     /// Whether `workers` and `servers` of a job fit on a server, devices one by one included.

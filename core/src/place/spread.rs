@@ -17,6 +17,8 @@ pub enum Placement {
     Found(Vec<Count>),
     /// There is none now.
     NoRoom,
+    /// There is none now, and no server can hold even one of each role.
+    NowhereBoth,
 }
 
 /// Spreads a shape evenly over the first k of the freest servers that can hold a worker and a parameter server, for the
@@ -36,28 +38,24 @@ pub fn spread(
     shape: Shape,
     budget: &mut Budget,
 ) -> Result<Placement, EngineError> {
-    let of = |workers: u32, servers: u32| job.total(Shape { workers, servers });
-    if shape.workers == 0 || shape.servers == 0 {
-        return spread_over(state, room, index, job, shape, budget);
+    let found = spread_over(state, room, index, job, shape, budget)?;
+    let apart = found == Placement::NowhereBoth
+        && shape.workers > 0
+        && shape.servers > 0
+        && !state.settings.shape.equal_per_server;
+    if !apart {
+        return Ok(found);
     }
-    let both = of(1, 1);
-    let accepts = |id: &ServerId| state.server(*id).accepts(&job.spec.labels);
-    let some_hold_both = index.freest(room, &both).any(|id| accepts(&id) && room.holds(id, job, &both, 1, 1));
-    if some_hold_both {
-        return spread_over(state, room, index, job, shape, budget);
-    }
-    if !state.settings.shape.equal_per_server {
-        let workers = Shape { servers: 0, ..shape };
-        let servers = Shape { workers: 0, ..shape };
-        let first = spread_over(state, room, index, job, workers, budget)?;
-        let second = spread_over(state, room, index, job, servers, budget)?;
-        if let (Placement::Found(mut counts), Placement::Found(others)) = (first, second) {
+    let first = spread_over(state, room, index, job, Shape { servers: 0, ..shape }, budget)?;
+    let second = spread_over(state, room, index, job, Shape { workers: 0, ..shape }, budget)?;
+    match (first, second) {
+        (Placement::Found(mut counts), Placement::Found(others)) => {
             // No server holds one of each, so none is in both lists.
             counts.extend(others);
-            return Ok(Placement::Found(counts));
+            Ok(Placement::Found(counts))
         }
+        _ => Ok(Placement::NoRoom),
     }
-    Ok(Placement::NoRoom)
 }
 
 /// Spreads a shape over servers that can hold one of each role that it has. See [`spread`].
@@ -78,11 +76,13 @@ pub fn spread_over(
     let equal = state.settings.shape.equal_per_server;
     let mut candidates = index
         .freest(room, &one)
-        .filter(|id| state.server(*id).accepts(&job.spec.labels) && room.holds(*id, job, &one, w.min(1), p.min(1)));
+        .filter(|id| room.accepts(state, *id, job) && room.holds(*id, job, &one, w.min(1), p.min(1)));
     let mut first: Vec<ServerId> = Vec::new();
     let mut together = Amounts::default();
     for k in 1..=w.max(p) {
-        let Some(next) = candidates.next() else { return Ok(Placement::NoRoom) };
+        let Some(next) = candidates.next() else {
+            return Ok(if k == 1 { Placement::NowhereBoth } else { Placement::NoRoom });
+        };
         together += room.free(next);
         first.push(next);
         budget.spend(1)?;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::Scheduler;
 use crate::{
-    decision::{Allocation, Role, Verdict},
-    ids::{Incarnation, JobId, Revision, ServerId},
+    decision::{Allocation, Role},
+    ids::{Incarnation, JobId, ResourceId, Revision, ServerId},
     job::{Job, Resize, TrainingMode},
     reason::Reason,
     server::Usage,
@@ -49,19 +49,19 @@ impl State {
 
     fn issue_job(&mut self, id: JobId) {
         let job = self.jobs[&id].clone();
-        let Verdict::Run(target) = &job.verdict else { return };
+        let Some(target) = job.verdict.allocation().cloned() else { return };
         if job.blocked.as_ref().is_some_and(|(until, _)| *until > self.now) {
             // Its timer brings it back.
             return;
         }
-        if !job.revoked && job.issued.as_ref() == Some(target) {
+        if !job.revoked && job.issued.as_ref() == Some(&target) {
             self.clear_issue_reason(id);
             return;
         }
-        let blocking = self.first_blocking(&job, target);
-        let Some((server, resource, missing)) = blocking else {
-            self.give(&job, target.clone());
-            self.clear_issue_reason(id);
+        let own = self.charge(&job);
+        let needed = self.charge_with(&job, Some(&target));
+        let Some((server, resource, missing)) = self.first_blocking(&own, &needed) else {
+            self.give(job, target, &own, &needed);
             return;
         };
         self.parked.insert((server, id));
@@ -70,10 +70,11 @@ impl State {
             self.set_issue_reason(id, reason);
             return;
         };
-        let common = Arc::new(issued.common(target));
+        let common = Arc::new(issued.common(&target));
         if in_place(self, &job, &common) && job.spec.bounds().hold(common.shape()) {
             if common != *issued {
-                self.give(&job, common);
+                let kept = self.charge_with(&job, Some(&common));
+                self.give(job, common, &own, &kept);
             }
         } else {
             // Nothing runnable is common to both: it stops now and starts at its new place.
@@ -83,44 +84,55 @@ impl State {
         self.set_issue_reason(id, reason);
     }
 
-    /// The first server without the room for a job's target beside what others are charged there.
-    fn first_blocking(&self, job: &Job, target: &Allocation) -> Option<(ServerId, crate::ids::ResourceId, i64)> {
-        let own = self.charge(job);
-        self.charge_with(job, Some(target)).into_iter().find_map(|(id, usage)| {
-            let server = self.server(id);
-            let mut total: Usage = server.charged.clone();
-            if let Ok(at) = own.binary_search_by_key(&id, |(server, _)| *server) {
+    /// The first server without the room for a job's new charge in place of its present one.
+    fn first_blocking(
+        &self,
+        own: &[(ServerId, Usage)],
+        needed: &[(ServerId, Usage)],
+    ) -> Option<(ServerId, ResourceId, i64)> {
+        needed.iter().find_map(|(id, usage)| {
+            let server = self.server(*id);
+            let mut total = server.charged.clone();
+            if let Ok(at) = own.binary_search_by_key(id, |(server, _)| *server) {
                 total.add_usage(&own[at].1, -1);
             }
-            total.add_usage(&usage, 1);
-            server.excess(&total).map(|(resource, missing)| (id, resource, missing))
+            total.add_usage(usage, 1);
+            server.excess(&total).map(|(resource, missing)| (*id, resource, missing))
         })
     }
 
     /// Issues an allocation: in place if it may be, else as a new incarnation.
-    fn give(&mut self, job: &Job, allocation: Arc<Allocation>) {
-        let now = self.now;
-        let stays = !job.revoked && in_place(self, job, &allocation);
+    fn give(
+        &mut self,
+        job: Arc<Job>,
+        allocation: Arc<Allocation>,
+        own: &[(ServerId, Usage)],
+        needed: &[(ServerId, Usage)],
+    ) {
+        let (id, now) = (job.id, self.now);
+        let stays = !job.revoked && in_place(self, &job, &allocation);
         let was_running = job.started.is_some();
         let shape_changed = job.issued.as_ref().is_none_or(|issued| issued.shape() != allocation.shape());
-        self.recharge(job.id, |job| {
-            job.issued = Some(allocation);
-            job.revoked = false;
-            job.changed = now;
-            if stays {
-                job.revision = Revision(job.revision.0 + 1);
-            } else {
-                job.incarnation = Incarnation(job.incarnation.0 + 1);
-                job.revision = Revision(0);
-                job.reported.clear();
-            }
-            if was_running && shape_changed {
-                job.rescales += 1;
-                job.rescaled_at.retain(|at| *at > Time(now.0 - 3_600_000));
-                job.rescaled_at.push(now);
-            }
-        });
-        self.unsent.insert(job.id);
+        drop(job);
+        self.move_charge(own, needed);
+        let job = self.job_mut(id).expect("active");
+        job.issued = Some(allocation);
+        job.issue_reason = None;
+        job.revoked = false;
+        job.changed = now;
+        if stays {
+            job.revision = Revision(job.revision.0 + 1);
+        } else {
+            job.incarnation = Incarnation(job.incarnation.0 + 1);
+            job.revision = Revision(0);
+            job.reported.clear();
+        }
+        if was_running && shape_changed {
+            job.rescales += 1;
+            job.rescaled_at.retain(|at| *at > Time(now.0 - 3_600_000));
+            job.rescaled_at.push(now);
+        }
+        self.unsent.insert(id);
     }
 
     fn set_issue_reason(&mut self, id: JobId, reason: Reason) {

@@ -2,6 +2,7 @@
 //! engine runs; its outcome is committed against the state as it is then.
 
 mod issue;
+mod preview;
 mod settle;
 mod ticket;
 
@@ -230,6 +231,19 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Checks a proposal against the state as it is, as [`Ticket::run`] does.
+    ///
+    /// # Errors
+    /// The first rule that it breaks.
+    pub fn check(&self, proposal: &crate::decision::Proposal) -> Result<(), crate::guard::Violation> {
+        crate::guard::check(&self.state, proposal, self.engine.gang())
+    }
+
+    /// Drops what the engine derived from the state; it is built anew when next needed.
+    pub fn forget_index(&mut self) {
+        self.index = None;
+    }
+
     /// When the next [`prepare`](Self::prepare) is wanted; `None` while nothing happens, or a resync is open.
     pub fn due(&self) -> Option<Time> {
         let state = &self.state;
@@ -302,31 +316,6 @@ impl Scheduler {
         self.next_ticket += 1;
         self.open = Some(id);
         id
-    }
-
-    /// What another engine would propose now. Changes nothing.
-    ///
-    /// # Errors
-    /// There is no such engine, or it fails.
-    pub fn dry_run(&self, engine: Option<&str>) -> Result<crate::decision::Proposal, EngineError> {
-        let mut settings = (*self.state.settings).clone();
-        if let Some(name) = engine.filter(|name| *name != settings.engine) {
-            settings.engine = name.into();
-            settings.parameters.clear();
-        }
-        let engine = build(&settings).map_err(|error| EngineError::Other(error.to_string()))?;
-        let same = settings.engine == self.state.settings.engine;
-        let mut state = self.state.clone();
-        state.settle(&[]);
-        let ticket = Ticket {
-            id: TicketId(0),
-            changes: state.changes.clone(),
-            state,
-            memo: if same { self.memo.boxed() } else { engine.new_memo() },
-            engine,
-            index: None,
-        };
-        ticket.run(Budget::UNLIMITED).result.map(|(proposal, _)| proposal)
     }
 
     /// Makes the outcome of the open ticket the plan, as far as it still fits, and issues what its room allows.

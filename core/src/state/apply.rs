@@ -34,6 +34,7 @@ impl State {
         match event {
             Event::Configured(settings) => self.configure(settings),
             Event::ModeSet(mode) => self.set_mode(*mode),
+            Event::TermBegan(term) => self.term = self.term.max(*term),
             Event::ServerSet { manager, server } => self.set_server(manager, server)?,
             Event::ServerLeft { name } => {
                 let id = *self.server_ids.get(name.as_str()).ok_or_else(|| EventError::UnknownServer(name.clone()))?;
@@ -334,8 +335,8 @@ impl State {
             job.observed = observed;
             job.observed_incarnation = incarnation;
             job.phase = if released { Phase::Stopped } else { phase };
-            // A job that is over claims no more than what is still seen of it.
-            if job.verdict.allocation().is_none() {
+            // A job that is over, or is to start anew elsewhere, claims no more than what is still seen of it.
+            if job.verdict.allocation().is_none() || job.revoked {
                 job.issued = None;
             }
         });

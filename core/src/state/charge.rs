@@ -59,16 +59,22 @@ impl State {
         let find = |state: &Self| state.jobs.get(&id).or_else(|| state.leaving.get(&id)).cloned();
         let Some(before) = find(self) else { return };
         let charged = self.charge(&before);
-        for (server, usage) in &charged {
-            self.server_mut(*server).charged.add_usage(usage, -1);
-        }
         drop(before);
         let job = if self.jobs.contains_key(&id) { self.jobs.get_mut(&id) } else { self.leaving.get_mut(&id) };
         change(Arc::make_mut(job.expect("found above")));
         let after = find(self).expect("found above");
-        for (server, usage) in self.charge(&after) {
-            self.server_mut(server).charged.add_usage(&usage, 1);
+        let charge = self.charge(&after);
+        drop(after);
+        self.move_charge(&charged, &charge);
+    }
+
+    /// Takes one charge off the servers and puts another on.
+    pub(crate) fn move_charge(&mut self, from: &[(ServerId, Usage)], to: &[(ServerId, Usage)]) {
+        for (charge, times) in [(from, -1), (to, 1)] {
+            for (server, usage) in charge {
+                self.server_mut(*server).charged.add_usage(usage, times);
+            }
         }
-        self.unpark(charged.into_iter().map(|(server, _)| server));
+        self.unpark(from.iter().map(|(server, _)| *server));
     }
 }

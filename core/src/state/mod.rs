@@ -293,8 +293,8 @@ impl State {
             return Verdict::Release(given.filter(|shape| !shape.is_empty()).unwrap_or_else(|| job.spec.requested()));
         }
         match (&job.verdict, &job.issued) {
-            (Verdict::Run(_), Some(issued)) => Verdict::Run(issued.clone()),
-            (Verdict::Run(_), None) => Verdict::Wait(job.issue_reason.clone().unwrap_or(Reason::NotConsidered)),
+            (Verdict::Run(_), Some(issued)) if !job.revoked => Verdict::Run(issued.clone()),
+            (Verdict::Run(_), _) => Verdict::Wait(job.issue_reason.clone().unwrap_or(Reason::NotConsidered)),
             (verdict, _) => verdict.clone(),
         }
     }

@@ -63,20 +63,27 @@ impl SpeedCurve {
     pub fn speed(&self, servers: u32, workers: u32) -> f64 {
         let p = f64::from(servers.max(1));
         let w = f64::from(workers);
-        let pw = p * w;
-        let [r0, r1, r2, r3, r4, r5, r6] = self.rest;
-        let c = p * (self.compute[0] + w * self.compute[1]);
-        let s = p * (r0 + p * r6 + w * (r1 + w * r3 + p * r4)) + w * (r5 + w * r2);
-        let t = (c * c + self.cross * c * s + s * s).sqrt();
-        // The floor matters only where a fitted time is 0 (every measured term vanishes at this pair).
-        pw / t.max(pw * 1e-12).max(f64::MIN_POSITIVE)
+        p * w / self.scaled_time(p, w)
     }
 
     /// Seconds per step: 1 / [`speed`](Self::speed); infinite without workers.
     #[inline]
     #[must_use]
     pub fn step_time(&self, servers: u32, workers: u32) -> f64 {
-        1.0 / self.speed(servers, workers)
+        let p = f64::from(servers.max(1));
+        let w = f64::from(workers);
+        self.scaled_time(p, w) / (p * w)
+    }
+
+    /// Step time × p × w: the form that needs no division.
+    #[inline]
+    fn scaled_time(&self, p: f64, w: f64) -> f64 {
+        let [r0, r1, r2, r3, r4, r5, r6] = self.rest;
+        let c = p * (self.compute[0] + w * self.compute[1]);
+        let s = p * (r0 + p * r6 + w * (r1 + w * r3 + p * r4)) + w * (r5 + w * r2);
+        let t = (c * c + self.cross * c * s + s * s).sqrt();
+        // The floor matters only where a fitted time is 0 (every measured term vanishes at this pair).
+        t.max(p * w * 1e-12).max(f64::MIN_POSITIVE)
     }
 
     /// The same curve where computing is `factor` times as fast (`factor` > 0) and communication is not.

@@ -1,0 +1,166 @@
+//! One `optimus` round at 4,000 jobs, about 100,000 tasks and 16,000 servers, and at a tenth and ten times that.
+//!
+//! Cold: the state is loaded; memo, index and plan are empty. Steady: the plan stands and runs, then 1 % of the jobs
+//! change. Both include guard, delta and encoded journal record; fits are reported beside, and nothing is synced to
+//! disk. `plain` is the best plain algorithm we could write for the same allocation and placement (packed arrays, one
+//! binary heap, servers in a sorted array, no index, no guard, no delta), measured in the same run.
+//!
+//! `cargo bench -p trainmaster-core --bench round` prints the table; `-- --scale 1 --repeat 9` runs one size.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a host: it measures time
+
+mod plain;
+mod workload;
+
+use std::{env, process::Command, time::Instant};
+
+use trainmaster_core::{Budget, Decision, Scheduler, Verdict};
+use workload::Workload;
+
+fn main() {
+    let args: Vec<String> = env::args().collect();
+    let value =
+        |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)?.parse::<f64>().ok());
+    let repeat = value("--repeat").map_or(7, |repeat| repeat as usize);
+    match value("--scale") {
+        Some(scale) => measure(scale, repeat),
+        None => {
+            println!(
+                "| jobs | tasks | servers | round | total ms | prepare | engine | guard | commit (delta, journal, issue) | changes | record KiB | plain ms | total / plain | engine / plain | peak MiB |"
+            );
+            println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+            // A process a size, so that peak memory is its own.
+            for scale in ["0.1", "1", "10"] {
+                let program = env::current_exe().expect("this program has a path");
+                let run = Command::new(program).args(["--scale", scale, "--repeat", &repeat.to_string()]).status();
+                assert!(run.is_ok_and(|status| status.success()), "the run at scale {scale} failed");
+            }
+        }
+    }
+}
+
+/// Milliseconds of each part of a round.
+#[derive(Clone, Copy, Default)]
+struct Parts {
+    prepare: f64,
+    engine: f64,
+    guard: f64,
+    commit: f64,
+}
+
+impl Parts {
+    fn total(&self) -> f64 {
+        self.prepare + self.engine + self.guard + self.commit
+    }
+}
+
+fn round(scheduler: &mut Scheduler, at: trainmaster_core::Time) -> (Parts, Decision, usize) {
+    let clock = Instant::now();
+    let ticket = scheduler.prepare(at);
+    let prepare = ms(&clock);
+    let clock = Instant::now();
+    let outcome = ticket.run(Budget::UNLIMITED);
+    let run = ms(&clock);
+    // The guard is part of `run`; checking the same proposal again tells how much of it.
+    let clock = Instant::now();
+    scheduler.check(outcome.proposal().expect("the round succeeds")).expect("the proposal is good");
+    let guard = ms(&clock);
+    let clock = Instant::now();
+    let decision = scheduler.commit(at, outcome).expect("no other ticket is open");
+    let record: usize = scheduler.drain_journal().iter().map(Vec::len).sum();
+    let commit = ms(&clock);
+    (Parts { prepare, engine: run - guard, guard, commit }, decision, record)
+}
+
+fn measure(scale: f64, repeat: usize) {
+    let workload = Workload::new(scale);
+    let (jobs, servers) = (workload.jobs, workload.servers);
+    // Cold and plain in turn, so that noise of the machine meets both.
+    let (mut cold, mut plain, mut loads, mut fits) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut last = None;
+    for _ in 0..repeat {
+        let clock = Instant::now();
+        let mut scheduler = workload.load();
+        loads.push(ms(&clock));
+        let clock = Instant::now();
+        let outcome = scheduler.prepare_fits(workload.time(0)).expect("all jobs have profiles").run();
+        fits.push(ms(&clock));
+        scheduler.commit_fits(workload.time(0), outcome).expect("no other fit ticket is open");
+        let input = plain::Input::of(scheduler.state());
+        scheduler.start_journal();
+        drop(scheduler.drain_journal());
+        let (parts, decision, record) = round(&mut scheduler, workload.time(1));
+        cold.push(parts);
+        last = Some((scheduler, decision, record));
+        let clock = Instant::now();
+        let placed = plain::round(&input);
+        plain.push(ms(&clock));
+        let (_, decision, _) = last.as_ref().expect("just set");
+        // It tries one list of servers and one way to hand out remainders, so it pauses a few jobs more.
+        let ours = tasks(decision);
+        assert!(
+            placed <= ours && placed * 100 > ours * 97,
+            "the plain algorithm places {placed} tasks, the engine {ours}"
+        );
+    }
+    let (mut scheduler, decision, record) = last.expect("at least one run");
+    let plain_ms = median(&plain);
+    row(jobs, tasks(&decision), servers, "cold", &cold, decision.changes.len(), record, plain_ms);
+
+    workload.observe_all(&mut scheduler);
+    let (mut steady, mut changes, mut record) = (Vec::new(), 0, 0);
+    for turn in 0..repeat as i64 {
+        workload.change_one_percent(&mut scheduler, turn);
+        drop(scheduler.drain_journal());
+        let (parts, decision, bytes) = round(&mut scheduler, workload.time(10 + 10 * turn));
+        workload.observe_all(&mut scheduler);
+        steady.push(parts);
+        (changes, record) = (decision.changes.len(), bytes);
+    }
+    row(jobs, tasks(&decision), servers, "steady", &steady, changes, record, plain_ms);
+    eprintln!(
+        "  {jobs} jobs: loading the state took {:.0} ms, fitting all of them {:.0} ms",
+        median(&loads),
+        median(&fits)
+    );
+}
+
+#[allow(clippy::too_many_arguments)] // a row has as many columns
+fn row(jobs: u32, tasks: usize, servers: u32, kind: &str, runs: &[Parts], changes: usize, record: usize, plain: f64) {
+    let part = |get: fn(&Parts) -> f64| median(&runs.iter().map(get).collect::<Vec<_>>());
+    let (total, engine) = (part(Parts::total), part(|parts| parts.engine));
+    println!(
+        "| {jobs} | {tasks} | {servers} | {kind} | {total:.2} | {:.2} | {engine:.2} | {:.2} | {:.2} | {changes} | {} | {plain:.2} | {:.2} | {:.2} | {} |",
+        part(|parts| parts.prepare),
+        part(|parts| parts.guard),
+        part(|parts| parts.commit),
+        record / 1024,
+        total / plain,
+        engine / plain,
+        peak_mib(),
+    );
+}
+
+fn tasks(decision: &Decision) -> usize {
+    decision
+        .changes
+        .iter()
+        .filter_map(|(_, verdict)| if let Verdict::Run(a) = verdict { Some(a.slots().len()) } else { None })
+        .sum()
+}
+
+fn ms(clock: &Instant) -> f64 {
+    clock.elapsed().as_secs_f64() * 1e3
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// Largest resident size of this process so far.
+fn peak_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kib| kib / 1024)
+}

@@ -1,0 +1,157 @@
+//! The benchmark's cluster and jobs, fixed: a generator of its own, so that no library's update changes them.
+
+use std::collections::BTreeMap;
+
+use trainmaster_core::{
+    End, Event, JobSpec, ObservedSlot, Phase, Scheduler, ServerSpec, Settings, Time, job::ProfiledSpeed,
+    settings::Stability,
+};
+
+pub(crate) struct Workload {
+    pub(crate) jobs: u32,
+    pub(crate) servers: u32,
+}
+
+/// SplitMix64.
+struct Lots(u64);
+
+impl Lots {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn between(&mut self, from: f64, to: f64) -> f64 {
+        from + (to - from) * (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn count(&mut self, from: u64, to: u64) -> u64 {
+        from + self.next() % (to - from + 1)
+    }
+}
+
+impl Workload {
+    pub(crate) fn new(scale: f64) -> Self {
+        Self { jobs: (4000.0 * scale) as u32, servers: (16_000.0 * scale) as u32 }
+    }
+
+    pub(crate) fn time(&self, seconds: i64) -> Time {
+        Time(1_000_000 + seconds * 1000)
+    }
+
+    /// Five in eight servers have 4 GPUs, the others none; three sizes of each.
+    pub(crate) fn load(&self) -> Scheduler {
+        let settings =
+            Settings { stability: Stability { enabled: false, ..Stability::default() }, ..Settings::default() };
+        let mut scheduler = Scheduler::new(settings).expect("the default engine exists");
+        for number in 0..self.servers {
+            let size = i64::from(number % 3) + 2;
+            let gpus = if number % 8 < 5 { 4 } else { 0 };
+            let capacity = [("cpu", 16_000 * size), ("memory", 65_536 * size), ("bandwidth", 5000 * size)];
+            let server = ServerSpec {
+                name: format!("node{number}"),
+                capacity: capacity.map(|(name, value)| (name.to_owned(), value)).into(),
+                devices: vec!["gpu".into(); gpus],
+                ..ServerSpec::default()
+            };
+            scheduler.apply(self.time(0), Event::ServerSet { manager: "bench".into(), server }).expect("a good server");
+        }
+        for number in 0..self.jobs {
+            self.submit(&mut scheduler, self.time(0), number);
+        }
+        scheduler
+    }
+
+    /// Demands of 1 GPU and 2–8 CPUs a worker, 1–6 CPUs a parameter server; speeds of Eq. 3 and 4 with drawn θ,
+    /// profiled at six shapes; at most 16 + 16 (24 a job on average at this load).
+    fn submit(&self, scheduler: &mut Scheduler, at: Time, number: u32) {
+        let mut lots = Lots(u64::from(number));
+        let mut spec = JobSpec::minimal(&format!("job{number}"));
+        let asynchronous = number % 2 == 1;
+        spec.mode = if asynchronous { trainmaster_core::TrainingMode::Async } else { spec.mode };
+        let demand = |gpu: i64, cpu: u64, gib: u64, mbit: u64| {
+            let pairs =
+                [("gpu", gpu), ("cpu", cpu as i64 * 1000), ("memory", gib as i64 * 1024), ("bandwidth", mbit as i64)];
+            pairs
+                .into_iter()
+                .filter(|(_, value)| *value > 0)
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect::<BTreeMap<_, _>>()
+        };
+        spec.worker.demand = demand(1000, lots.count(2, 8), lots.count(4, 16), lots.count(100, 1000));
+        let server = spec.server.as_mut().expect("not all-reduce");
+        server.demand = demand(0, lots.count(1, 6), lots.count(2, 12), lots.count(200, 2000));
+        spec.batch = 256;
+        spec.examples = lots.count(20, 400) * 256;
+        let theta = [
+            lots.between(0.5, 4.0),
+            lots.between(0.05, 0.3),
+            lots.between(0.1, 0.8),
+            lots.between(0.001, 0.01),
+            lots.between(0.001, 0.01),
+        ];
+        let speed = |p: f64, w: f64| {
+            if asynchronous {
+                w / (theta[0] + theta[2] * w / p + theta[3] * w + theta[4] * p)
+            } else {
+                1.0 / (theta[0] / w + theta[1] + theta[2] * w / p + theta[3] * w + theta[4] * p)
+            }
+        };
+        spec.profile = [(1, 1), (1, 4), (4, 4), (8, 2), (6, 12), (12, 12)]
+            .map(|(p, w)| ProfiledSpeed { servers: p, workers: w, speed: speed(p.into(), w.into()) })
+            .into();
+        let event = Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
+        scheduler.apply(at, event).expect("a good job");
+    }
+
+    /// The manager carries everything out.
+    pub(crate) fn observe_all(&self, scheduler: &mut Scheduler) {
+        // Releases first make room for what waits for it.
+        for _ in 0..3 {
+            for issue in scheduler.take_issues() {
+                let slots = match &issue.verdict {
+                    trainmaster_core::Verdict::Run(allocation) => allocation.slots(),
+                    _ => &[],
+                };
+                let slots = slots
+                    .iter()
+                    .map(|slot| ObservedSlot {
+                        role: slot.role,
+                        index: slot.index,
+                        server: scheduler.state().server_name(slot.server).to_owned(),
+                        devices: slot.devices.to_vec(),
+                    })
+                    .collect();
+                let at = scheduler.state().now;
+                let event =
+                    Event::Observed { job: issue.job, incarnation: issue.incarnation, slots, phase: Phase::Running };
+                scheduler.apply(at, event).expect("the job is known");
+            }
+        }
+    }
+
+    /// Half a per cent of the jobs end and as many arrive.
+    pub(crate) fn change_one_percent(&self, scheduler: &mut Scheduler, turn: i64) {
+        let count = (self.jobs / 200).max(1);
+        let at = self.time(5 + 10 * turn);
+        let every = (self.jobs / count) as usize;
+        let ending: Vec<_> =
+            scheduler.state().jobs.keys().copied().skip(turn as usize).step_by(every).take(count as usize).collect();
+        for job in ending {
+            scheduler.apply(at, Event::JobEnded { job, end: End::Completed }).expect("the job is active");
+            let event =
+                Event::Observed { job, incarnation: Default::default(), slots: Vec::new(), phase: Phase::Stopped };
+            // A job that never ran is forgotten at once.
+            let _ = scheduler.apply(at, event);
+        }
+        for number in 0..count {
+            self.submit(scheduler, at, self.jobs + turn as u32 * count + number);
+        }
+        let fits = scheduler.prepare_fits(at).expect("new jobs have profiles");
+        let outcome = fits.run();
+        scheduler.commit_fits(at, outcome).expect("no other fit ticket is open");
+    }
+}
