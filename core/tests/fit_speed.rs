@@ -214,6 +214,33 @@ fn a_priors_job_teaches_another_of_its_model() {
     assert!(error(&taught) < 0.02 && error(&taught) < error(&alone), "{} {}", error(&taught), error(&alone));
 }
 
+/// A prior of another model must give way. Measured: 6 % at five samples, 1.4 % at twenty.
+#[test]
+fn a_wrong_prior_is_overruled() {
+    for (samples, bar) in [(5, 0.12), (20, 0.04)] {
+        let errors: Vec<f64> = (0..40)
+            .map(|seed| {
+                let mut random = Random(seed * 77 + 5);
+                let mut random = Random((random.uniform() * 1e15) as u64);
+                let (model, truth) = job(&mut random, true);
+                let (other, wrong) = job(&mut random, true);
+                let pairs = (1..=16).flat_map(|p| (1..=16).map(move |w| (p, w)));
+                let rich: Vec<SpeedSample> =
+                    pairs.clone().map(|(p, w)| SpeedSample::new(p, w, wrong.speed(p, w))).collect();
+                let prior = SpeedFit::fit(other, &rich, &SpeedOptions::default()).prior(1.0);
+                let own: Vec<SpeedSample> = (0..samples)
+                    .map(|_| (1 + random.below(16) as u32, 1 + random.below(16) as u32))
+                    .map(|(p, w)| SpeedSample::new(p, w, truth.speed(p, w)))
+                    .collect();
+                let fit = SpeedFit::fit(model, &own, &SpeedOptions { prior: Some(prior), ..SpeedOptions::default() });
+                mean(&pairs.map(|(p, w)| (fit.speed(p, w) / truth.speed(p, w) - 1.0).abs()).collect::<Vec<_>>())
+            })
+            .collect();
+        println!("a wrong prior, {samples} own samples: {:.1} %", 100.0 * mean(&errors));
+        assert!(mean(&errors) < bar);
+    }
+}
+
 #[test]
 fn hopeless_samples_are_counted_and_left_out() {
     let model = SpeedModel::Async;

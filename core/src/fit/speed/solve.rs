@@ -245,7 +245,7 @@ impl Pull {
         let strength = match (confidence, prior) {
             (Confidence::Fitted, None) => pull,
             (_, None) => pull.max(SPARSE),
-            (_, Some(p)) => pull + 0.05 * p.strength,
+            (_, Some(p)) => pull + 0.01 * p.strength,
         };
         let strength = if strength.is_finite() && strength > 0.0 { strength } else { 0.0 };
         let mut row = [0.0; 5];
