@@ -1,6 +1,6 @@
 //! What an earlier run of the adapter left: found, taken over, or ended.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, thread, time::Duration};
 
 use super::{
     process::{self, Handle, Watch},
@@ -16,20 +16,19 @@ pub(crate) struct Found {
     pub(crate) watch: Watch,
 }
 
+/// A child of an adapter that was killed while it started it has an environment only once it runs its program.
+const IN_MID_START: Duration = Duration::from_millis(50);
+
 /// Takes over every recorded process that still lives and ends what else the state folder's jobs left.
 pub(crate) fn find(state: &StateDir) -> Vec<Found> {
-    let marked = scan::marked(state.id());
-    let mut leaders: BTreeMap<ProcessId, Handle> = BTreeMap::new();
-    for process in marked.iter().filter(|process| process.pid == process.stat.group) {
-        let handle = Handle { pid: process.pid, start: process.stat.start };
-        // A program may have put descendants into groups of their own; the slot's own process is the oldest.
-        let oldest = leaders.entry(process.id).or_insert(handle);
-        if handle.start < oldest.start {
-            *oldest = handle;
-        }
+    let records = state.records();
+    let mut leaders = leaders(state);
+    if records.iter().any(|record| record.pid.is_none() && !leaders.contains_key(&record.id)) {
+        thread::sleep(IN_MID_START);
+        leaders = self::leaders(state);
     }
     let mut found: Vec<Found> = Vec::new();
-    for mut record in state.records() {
+    for mut record in records {
         let handle = match (record.pid, record.start) {
             (Some(pid), Some(start)) if record.boot == state.boot() && scan::is_alive(pid, start) => {
                 Some(Handle { pid, start })
@@ -55,4 +54,18 @@ pub(crate) fn find(state: &StateDir) -> Vec<Found> {
     // without a record.
     process::end_marked(state.id(), |process| found.iter().any(|found| found.record.id == process.id));
     found
+}
+
+/// The process that each slot began with, by the marker.
+fn leaders(state: &StateDir) -> BTreeMap<ProcessId, Handle> {
+    let mut leaders: BTreeMap<ProcessId, Handle> = BTreeMap::new();
+    for process in scan::marked(state.id()).into_iter().filter(|process| process.pid == process.stat.group) {
+        let handle = Handle { pid: process.pid, start: process.stat.start };
+        // A program may have put descendants into groups of their own; the slot's own process is the oldest.
+        let oldest = leaders.entry(process.id).or_insert(handle);
+        if handle.start < oldest.start {
+            *oldest = handle;
+        }
+    }
+    leaders
 }

@@ -32,6 +32,8 @@ use super::{
 
 /// Nothing is further away than this: time is looked at again then.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+const LOCK_TRIES: u32 = 20;
+const LOCK_WAIT: Duration = Duration::from_millis(25);
 const LAST_WORD: Duration = Duration::from_millis(50);
 
 /// Runs the adapter until `shutdown` resolves: attaches to the daemon, again whenever it comes back, and makes its
@@ -48,7 +50,7 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), LocalError> {
     let link = Link::new(&options)?;
-    let state = StateDir::open(&options.state_dir)?;
+    let state = lock(&options.state_dir).await?;
     let (sender, mut heard) = mpsc::channel(16);
     let mut agent = Agent::new(cluster, options, state);
     let mut tasks = JoinSet::new();
@@ -74,6 +76,18 @@ pub async fn run(
             }
         }
     }
+}
+
+/// Opens the state folder. A process that a killed adapter was just starting holds the lock until it runs its program,
+/// so a lock isn't believed at once.
+async fn lock(state_dir: &Path) -> Result<StateDir, LocalError> {
+    for _ in 0..LOCK_TRIES {
+        match StateDir::open(state_dir) {
+            Err(LocalError::Locked { .. }) => sleep(LOCK_WAIT).await,
+            other => return other,
+        }
+    }
+    StateDir::open(state_dir)
 }
 
 /// A process that runs.

@@ -64,6 +64,7 @@ impl Link {
     /// Stays attached until the other end of `heard` is dropped.
     pub(crate) async fn keep(self, heard: mpsc::Sender<Heard>) {
         let mut wait = FIRST_WAIT;
+        let mut said = false;
         loop {
             let mut planned = false;
             let error = match self.attach(&heard, &mut planned).await {
@@ -75,8 +76,14 @@ impl Link {
             }
             if planned {
                 wait = FIRST_WAIT;
+                said = false;
             }
-            tracing::debug!(%error, ?wait, "not attached to the daemon; trying again");
+            // Once is enough, however long it stays away.
+            if std::mem::replace(&mut said, true) {
+                tracing::debug!(%error, ?wait, "still not attached");
+            } else {
+                tracing::warn!(%error, daemon = %self.endpoint.uri(), "not attached to the daemon; trying again");
+            }
             sleep(wait).await;
             wait = (wait * 2).min(LONGEST_WAIT);
         }

@@ -1,6 +1,7 @@
 //! The state folder: who owns it, which processes were started from it, and where jobs keep their files.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -115,11 +116,20 @@ impl StateDir {
         }
     }
 
-    /// All records. One that can't be read is set aside: its process is still found by its environment.
+    /// All records. One that can't be read is set aside; its process is found by its environment, and ended.
     pub(crate) fn records(&self) -> Vec<Record> {
         let files = fs::read_dir(self.root.join("slots")).into_iter().flatten().flatten().map(|entry| entry.path());
         let mut records = Vec::new();
-        for path in files.filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
+        for path in files {
+            match path.extension().and_then(OsStr::to_str) {
+                Some("json") => {}
+                // Killed while it wrote; the record, if there was one, still stands.
+                Some("draft") => {
+                    let _ = fs::remove_file(&path);
+                    continue;
+                }
+                _ => continue,
+            }
             match fs::read(&path).map_err(io::Error::other).and_then(|text| Ok(serde_json::from_slice(&text)?)) {
                 Ok(record) => records.push(record),
                 Err(error) => {
@@ -183,8 +193,11 @@ mod tests {
         record.start = Some(34);
         state.write(&record).unwrap();
         assert_eq!(state.records(), [record.clone()]);
-        fs::write(folder.path().join("slots/1-1-worker-0.json"), "{").unwrap();
+        for name in ["1-1-worker-0.json", "7-3-worker-2.draft"] {
+            fs::write(folder.path().join("slots").join(name), "{").unwrap();
+        }
         assert_eq!(state.records(), [record.clone()]);
+        assert!(!folder.path().join("slots/7-3-worker-2.draft").exists());
         state.remove(record.id);
         state.remove(record.id);
         assert_eq!(state.records(), []);

@@ -147,6 +147,13 @@ impl Job {
         self.wanted = Some(wanted);
     }
 
+    /// A plan named it but can't be followed: adopted processes have been claimed all the same, and run on.
+    pub(super) fn hold(&mut self, grace: Duration) {
+        if std::mem::take(&mut self.unclaimed) {
+            self.wanted = Some(Wanted { name: self.name.clone(), goal: Goal::Release, grace });
+        }
+    }
+
     /// No longer in the plan.
     pub(super) fn drop_plan(&mut self) {
         self.wanted = None;

@@ -5,6 +5,8 @@ mod capacity;
 mod job;
 mod observe;
 pub(crate) mod plan;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -197,10 +199,7 @@ impl Fleet {
             self.refused.remove(&id);
             let name = job.name.clone();
             match plan::read(job, &self.cluster, resolve) {
-                Err(cause) => {
-                    self.refused.insert(id, name);
-                    answers.push(Answer { job: id, refused: Some(cause) });
-                }
+                Err(cause) => answers.push(self.refuse(id, name, cause)),
                 Ok(wanted) if self.jobs.get(&id).and_then(|job| job.wanted.as_ref()) != Some(&wanted) => {
                     changed.push((id, wanted));
                 }
@@ -214,8 +213,7 @@ impl Fleet {
             }
         }
         for (id, name, cause) in capacity::prune(&self.cluster, &self.jobs, &mut changed) {
-            self.refused.insert(id, name);
-            answers.push(Answer { job: id, refused: Some(cause) });
+            answers.push(self.refuse(id, name, cause));
         }
         for (id, wanted) in changed {
             answers.push(Answer { job: id, refused: None });
@@ -288,6 +286,15 @@ impl Fleet {
             attached: self.attached,
             claims_end: self.claims_end,
         }
+    }
+
+    /// A refused plan changes nothing.
+    fn refuse(&mut self, id: u64, name: String, cause: String) -> Answer {
+        self.refused.insert(id, name);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.hold(self.policy.grace);
+        }
+        Answer { job: id, refused: Some(cause) }
     }
 
     fn bound_outcomes(&mut self) {

@@ -5,7 +5,7 @@ use std::{env, fs, process};
 use super::support::*;
 use tokio::process::Command;
 use trainmaster_adapters::local::{LocalError, OnShutdown, run};
-use trainmaster_proto::v1::ObservedPhase;
+use trainmaster_proto::v1::{ObservedPhase, SlotRole};
 
 #[tokio::test]
 async fn a_crashed_worker_is_started_again_alone() {
@@ -20,11 +20,10 @@ async fn a_crashed_worker_is_started_again_alone() {
     let folder = folder(state.path(), 1);
     let (worker, server) = (pid(&folder, "worker-0").await, pid(&folder, "server-0").await);
     pid(&folder, "worker-1").await;
-    daemon.until("all slots", |view| view.slots(1).len() == 3 && view.phase(1) == Some(ObservedPhase::Running)).await;
+    daemon.until("all slots", |view| view.slots(1).len() == 3 && !view.message(1).is_empty()).await;
     daemon.look(|view| {
-        let message = &view.jobs[&1].message;
         for part in ["worker 1", "exit code 3", "1-worker-1.log", "boom"] {
-            assert!(message.contains(part), "{message:?} should contain {part:?}");
+            assert!(view.message(1).contains(part), "{:?} should contain {part:?}", view.message(1));
         }
     });
     assert!(lives(worker) && lives(server));
@@ -45,11 +44,10 @@ async fn a_crashed_server_takes_all_roles_with_it() {
     daemon.plan(1, true, vec![job(1, 1, &script).worker(0).server(0)]).await;
     let folder = folder(state.path(), 1);
     pid(&folder, "server-0").await;
-    daemon.until("both slots", |view| view.slots(1).len() == 2 && view.phase(1) == Some(ObservedPhase::Running)).await;
+    daemon.until("both slots", |view| view.slots(1).len() == 2 && view.message(1).contains("signal 9")).await;
     for role in ["worker", "server"] {
-        assert_eq!(read(folder.join(format!("starts-{role}"))).await, "start\nstart", "{role}");
+        until_reads(folder.join(format!("starts-{role}")), "start\nstart").await;
     }
-    daemon.look(|view| assert!(view.jobs[&1].message.contains("signal 9"), "{}", view.jobs[&1].message));
     adapter.end().await;
     nothing_left(state.path());
 }
@@ -65,9 +63,8 @@ async fn a_job_that_only_fails_is_given_up() {
     daemon.until("the end", |view| view.phase(1) == Some(ObservedPhase::Failed) && view.slots(1).is_empty()).await;
     assert_eq!(read(folder(state.path(), 1).join("starts")).await, "start\nstart\nstart");
     daemon.look(|view| {
-        let message = &view.jobs[&1].message;
         for part in ["worker 1", "exit code 5", "no data", "given up after 3"] {
-            assert!(message.contains(part), "{message:?} should contain {part:?}");
+            assert!(view.message(1).contains(part), "{:?} should contain {part:?}", view.message(1));
         }
     });
     // A new incarnation is a new chance.
@@ -166,6 +163,61 @@ async fn a_killed_adapters_processes_are_adopted() {
     assert!(lives(pids[0].1));
     adapter.end().await;
     nothing_left(state.path());
+}
+
+#[tokio::test]
+async fn a_process_is_found_that_was_started_but_not_yet_recorded() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start().await;
+    let adapter = Child::start(&daemon.url(), state.path());
+    daemon.plan(1, true, vec![job(1, 1, PATIENT).worker(0).worker(1)]).await;
+    let folder = folder(state.path(), 1);
+    let pids = (pid(&folder, "worker-0").await, pid(&folder, "worker-1").await);
+    adapter.kill().await;
+    // As if it had been killed a moment earlier; and a record of a start that never came to be.
+    let record = state.path().join("slots/1-1-worker-0.json");
+    let text = read(&record).await;
+    assert!(!text.contains("secret-token"), "{text}");
+    let mut intent: serde_json::Value = serde_json::from_str(&text).unwrap();
+    intent["pid"] = serde_json::Value::Null;
+    intent["start"] = serde_json::Value::Null;
+    fs::write(&record, intent.to_string()).unwrap();
+    intent["index"] = 7.into();
+    fs::write(state.path().join("slots/1-1-worker-7.json"), intent.to_string()).unwrap();
+    // And one whose record is lost.
+    fs::write(state.path().join("slots/1-1-worker-1.json"), "{").unwrap();
+
+    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    daemon.until("the second snapshot", |view| view.snapshots.len() == 2).await;
+    daemon.look(|view| assert_eq!(view.slots(1), [(SlotRole::Worker, 0)]));
+    until_gone(pids.1).await;
+    assert!(lives(pids.0));
+    fs::remove_file(state.path().join("slots/1-1-worker-1.unreadable")).unwrap();
+    adapter.end().await;
+    nothing_left(state.path());
+}
+
+#[tokio::test]
+async fn whenever_the_adapter_is_killed_nothing_is_lost_from_sight() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start().await;
+    for round in 1..=6 {
+        let adapter = Child::start(&daemon.url(), state.path());
+        daemon.until("its snapshot", |view| view.snapshots.len() == round * 2 - 1).await;
+        let id = round as u64;
+        let plan = (0..12).fold(job(id, 1, "sleep 600"), |plan, index| plan.worker(index));
+        daemon.plan(id, true, vec![plan]).await;
+        // In the midst of the starts.
+        let (records, some) = (state.path().join("slots"), round * 2 - 1);
+        while fs::read_dir(&records).unwrap().count() < some {
+            tokio::task::yield_now().await;
+        }
+        adapter.kill().await;
+        let adapter = Adapter::start(options(&daemon.url(), state.path()));
+        daemon.until("a snapshot", |view| view.snapshots.len() == round * 2).await;
+        adapter.end().await;
+        nothing_left(state.path());
+    }
 }
 
 #[tokio::test]

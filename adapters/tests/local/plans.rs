@@ -1,7 +1,5 @@
 //! Plans become processes, and processes observations.
 
-use std::fs;
-
 use super::support::*;
 use trainmaster_proto::v1::{Action, DeviceShare, EnactedResult, ObservedPhase, SlotRole};
 
@@ -9,7 +7,9 @@ use trainmaster_proto::v1::{Action, DeviceShare, EnactedResult, ObservedPhase, S
 async fn a_job_starts_with_its_environment_and_completes() {
     let state = tempfile::tempdir().unwrap();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let mut with_pass = options(&daemon.url(), state.path());
+    with_pass.token = Some("pass".into());
+    let adapter = Adapter::start(with_pass);
     let mut plan = job(7, 3, "env > environment-$TRAINMASTER_ROLE; echo hello; exit 0").worker(0).server(0);
     plan.environment.insert("BATCH".into(), "256".into());
     plan.environment.insert("TRAINMASTER_JOB".into(), "not for the job to say".into());
@@ -20,6 +20,7 @@ async fn a_job_starts_with_its_environment_and_completes() {
     daemon.look(|view| {
         assert_eq!(view.answer(1, 7).unwrap().result(), EnactedResult::Accepted);
         assert_eq!((view.jobs[&7].incarnation, view.slots(7)), (3, Vec::new()));
+        assert_eq!(view.authorization.as_deref(), Some("Bearer pass"));
         assert_eq!(view.servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(view.servers[1].devices[0].kind, "gpu:a100");
         assert_eq!(view.servers[0].capacity["cpu"], 8000);
@@ -97,9 +98,7 @@ async fn a_new_incarnation_waits_until_the_old_one_is_gone() {
     daemon.plan(2, true, vec![job(1, 2, script).worker(0).server(0)]).await;
     daemon.until("incarnation 2", |view| view.incarnation(1) == Some(2) && view.slots(1).len() == 2).await;
     assert!(!lives(old.0) && !lives(old.1));
-    pid(&folder, "server-0").await;
-    let story = fs::read_to_string(folder.join("story")).unwrap();
-    assert_eq!(story, "start 1\nstart 1\nstop 1\nstop 1\nstart 2\nstart 2\n");
+    until_reads(folder.join("story"), "start 1\nstart 1\nstop 1\nstop 1\nstart 2\nstart 2").await;
     adapter.end().await;
     nothing_left(state.path());
 }

@@ -35,6 +35,8 @@ pub(crate) struct View {
     /// Of each stream, the jobs of its snapshot.
     pub(crate) snapshots: Vec<Vec<ObservedJob>>,
     pub(crate) enacted: Vec<Enacted>,
+    /// What the last stream showed for a pass.
+    pub(crate) authorization: Option<String>,
     plans: Option<mpsc::Sender<Result<Plan, Status>>>,
 }
 
@@ -45,6 +47,10 @@ impl View {
 
     pub(crate) fn incarnation(&self, job: u64) -> Option<u32> {
         self.jobs.get(&job).map(|job| job.incarnation)
+    }
+
+    pub(crate) fn message(&self, job: u64) -> &str {
+        self.jobs.get(&job).map_or("", |job| &job.message)
     }
 
     pub(crate) fn slots(&self, job: u64) -> Vec<(SlotRole, u32)> {
@@ -64,6 +70,7 @@ impl Manager for Service {
     type AttachStream = ReceiverStream<Result<Plan, Status>>;
 
     async fn attach(&self, request: Request<Streaming<Observation>>) -> Result<Response<Self::AttachStream>, Status> {
+        let authorization = request.metadata().get("authorization").map(|value| value.to_str().unwrap().to_owned());
         let mut observations = request.into_inner();
         // As a real daemon may: nothing is answered before the snapshot.
         let first = observations.message().await?.and_then(|observation| observation.kind);
@@ -77,6 +84,7 @@ impl Manager for Service {
             view.jobs = snapshot.jobs.iter().map(|job| (job.job, job.clone())).collect();
             view.snapshots.push(snapshot.jobs);
             view.plans = Some(plans);
+            view.authorization = authorization;
         }
         let view = self.0.clone();
         tokio::spawn(async move {
@@ -281,14 +289,22 @@ pub(crate) fn folder(state: &Path, id: u64) -> PathBuf {
 
 /// Waits for a file to have something in it, and returns it without blanks around.
 pub(crate) async fn read(path: impl AsRef<Path>) -> String {
-    let path = path.as_ref();
+    read_if(path.as_ref(), |text| !text.is_empty()).await
+}
+
+/// Waits for a file to have this in it, blanks around it aside.
+pub(crate) async fn until_reads(path: impl AsRef<Path>, wanted: &str) {
+    read_if(path.as_ref(), |text| text == wanted).await;
+}
+
+async fn read_if(path: &Path, wanted: impl Fn(&str) -> bool) -> String {
     let give_up = Instant::now() + LIMIT;
     loop {
         let text = fs::read_to_string(path).unwrap_or_default();
-        if !text.trim().is_empty() {
+        if wanted(text.trim()) {
             return text.trim().to_owned();
         }
-        assert!(Instant::now() < give_up, "waited in vain for {}", path.display());
+        assert!(Instant::now() < give_up, "waited in vain for {}: {text:?}", path.display());
         sleep(Duration::from_millis(10)).await;
     }
 }
