@@ -1,4 +1,27 @@
 //! The wire contracts of `include/trainmaster/v1`, generated, and their conversions to and from the core's types.
+//!
+//! What comes in is checked: every [`ConvertError`] names the field, its value and what is allowed. What goes out can't
+//! fail. Names of servers and resources travel as names; the core's dense numbers never leave the process.
+
+mod error;
+mod job;
+mod observation;
+mod plan;
+mod report;
+mod server;
+mod slot;
+mod status;
+
+pub use self::{
+    error::ConvertError,
+    job::{job_from_spec, spec_from_job},
+    observation::{Observed, observed},
+    plan::{JobFacts, environment, job_plan},
+    report::{Progress, progress, progress_to_wire},
+    server::{Foreign, server_from_wire, server_to_wire},
+    slot::{observed_slot, observed_slot_to_wire, role_from_wire, role_to_wire, slot_to_wire, slots_to_wire},
+    status::{end_name, job_status, mode_from_wire, mode_name, mode_to_wire, verdict_text},
+};
 
 /// Package `trainmaster.v1`: messages, clients and servers.
 #[allow(missing_docs, clippy::all)] // generated; the documentation is in the .proto files

@@ -1,0 +1,296 @@
+//! Job descriptions.
+
+use trainmaster_core::{
+    JobSpec, Span, TrainingMode,
+    job::{Convergence, Dataset, ProfiledSpeed, Resize, RoleSpec, Utility, UtilityKind},
+};
+
+use crate::{ConvertError, v1};
+
+/// Reads and checks a job. What is unset has the job file's defaults.
+///
+/// # Errors
+/// The first field that is wrong, under its name in the job file.
+pub fn spec_from_job(job: v1::Job) -> Result<JobSpec, ConvertError> {
+    let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
+    let model_size = i64::try_from(job.model_size_mib).map_err(|_| {
+        ConvertError::new("model_size", format!("{} must be at most {} MiB", job.model_size_mib, i64::MAX))
+    })?;
+    let worker = job.worker.ok_or_else(|| ConvertError::new("worker", "is missing: a job needs workers"))?;
+    let spec = JobSpec {
+        model: or(job.model, &job.name),
+        name: job.name,
+        tenant: or(job.tenant, "default"),
+        queue: or(job.queue, "default"),
+        priority: job.priority,
+        resize: resize(job.resize)?,
+        mode: mode(job.mode)?,
+        batch: job.batch.max(1),
+        examples: job.examples,
+        convergence: job.convergence.map_or_else(Convergence::default, convergence),
+        worker: role(worker),
+        server: job.server.map(role),
+        model_size,
+        utility: job.utility.map(utility).transpose()?,
+        deadline: span("deadline", job.deadline_ms)?,
+        accuracy: job.accuracy,
+        urgency: job.urgency,
+        dataset: job.dataset.map(dataset),
+        labels: job.labels.into_iter().collect(),
+        time_limit: span("time_limit", job.time_limit_ms)?,
+        restart_cost: span("restart_cost", job.restart_cost_ms)?,
+        profile: job
+            .profile
+            .iter()
+            .map(|sample| ProfiledSpeed { servers: sample.servers, workers: sample.workers, speed: sample.speed })
+            .collect(),
+    };
+    spec.validate()?;
+    Ok(spec)
+}
+
+/// A job for the wire.
+pub fn job_from_spec(spec: &JobSpec) -> v1::Job {
+    v1::Job {
+        name: spec.name.clone(),
+        model: spec.model.clone(),
+        tenant: spec.tenant.clone(),
+        queue: spec.queue.clone(),
+        priority: spec.priority,
+        resize: match spec.resize {
+            Resize::Any => v1::Resize::Any,
+            Resize::Workers => v1::Resize::Workers,
+            Resize::Fixed => v1::Resize::Fixed,
+        }
+        .into(),
+        mode: match spec.mode {
+            TrainingMode::Sync => v1::TrainingMode::Sync,
+            TrainingMode::Async => v1::TrainingMode::Async,
+            TrainingMode::AllReduce => v1::TrainingMode::Allreduce,
+        }
+        .into(),
+        batch: spec.batch,
+        examples: spec.examples,
+        convergence: Some(v1::Convergence {
+            delta: spec.convergence.delta,
+            patience: spec.convergence.patience,
+            max_epochs: spec.convergence.max_epochs,
+        }),
+        worker: Some(role_to_wire(&spec.worker)),
+        server: spec.server.as_ref().map(role_to_wire),
+        // Never negative in a spec that was validated or parsed.
+        model_size_mib: spec.model_size.max(0) as u64,
+        utility: spec.utility.as_ref().map(utility_to_wire),
+        deadline_ms: spec.deadline.map(|span| span.0),
+        accuracy: spec.accuracy,
+        urgency: spec.urgency,
+        dataset: spec.dataset.as_ref().map(|data| v1::Dataset {
+            chunks: data.chunks,
+            batches_per_chunk: data.batches_per_chunk,
+            epochs: data.epochs,
+            upload: data.upload.clone(),
+        }),
+        labels: spec.labels.clone().into_iter().collect(),
+        time_limit_ms: spec.time_limit.map(|span| span.0),
+        restart_cost_ms: spec.restart_cost.map(|span| span.0),
+        profile: spec
+            .profile
+            .iter()
+            .map(|sample| v1::SpeedSample { servers: sample.servers, workers: sample.workers, speed: sample.speed })
+            .collect(),
+    }
+}
+
+fn resize(resize: i32) -> Result<Resize, ConvertError> {
+    match v1::Resize::try_from(resize) {
+        Ok(v1::Resize::Any) => Ok(Resize::Any),
+        Ok(v1::Resize::Workers) => Ok(Resize::Workers),
+        Ok(v1::Resize::Fixed) => Ok(Resize::Fixed),
+        Err(_) => Err(ConvertError::unknown("resize", resize, "0 (any), 1 (workers) or 2 (fixed)")),
+    }
+}
+
+fn mode(mode: i32) -> Result<TrainingMode, ConvertError> {
+    match v1::TrainingMode::try_from(mode) {
+        Ok(v1::TrainingMode::Sync) => Ok(TrainingMode::Sync),
+        Ok(v1::TrainingMode::Async) => Ok(TrainingMode::Async),
+        Ok(v1::TrainingMode::Allreduce) => Ok(TrainingMode::AllReduce),
+        Err(_) => Err(ConvertError::unknown("mode", mode, "0 (sync), 1 (async) or 2 (allreduce)")),
+    }
+}
+
+fn convergence(rule: v1::Convergence) -> Convergence {
+    let defaults = Convergence::default();
+    let or = |value, default| if value == 0 { default } else { value };
+    Convergence {
+        // Zero has a meaning here: only an epoch without any gain counts.
+        delta: rule.delta,
+        patience: or(rule.patience, defaults.patience),
+        max_epochs: or(rule.max_epochs, defaults.max_epochs),
+    }
+}
+
+fn role(role: v1::Role) -> RoleSpec {
+    let or = |value, default| if value == 0 { default } else { value };
+    let min = or(role.min, 1);
+    let requested = or(role.requested, min);
+    RoleSpec {
+        demand: role.demand.into_iter().collect(),
+        min,
+        max: or(role.max, requested),
+        requested,
+        command: role.command,
+    }
+}
+
+fn role_to_wire(role: &RoleSpec) -> v1::Role {
+    v1::Role {
+        demand: role.demand.clone().into_iter().collect(),
+        min: role.min,
+        max: role.max,
+        requested: role.requested,
+        command: role.command.clone(),
+    }
+}
+
+fn utility(utility: v1::Utility) -> Result<Utility, ConvertError> {
+    let kind = match v1::UtilityKind::try_from(utility.kind) {
+        Ok(v1::UtilityKind::Sigmoid) => UtilityKind::Sigmoid,
+        Ok(v1::UtilityKind::Constant) => UtilityKind::Constant,
+        Ok(v1::UtilityKind::Linear) => UtilityKind::Linear,
+        Ok(v1::UtilityKind::Step) => UtilityKind::Step,
+        Err(_) => {
+            let allowed = "0 (sigmoid), 1 (constant), 2 (linear) or 3 (step)";
+            return Err(ConvertError::unknown("utility.kind", utility.kind, allowed));
+        }
+    };
+    let target = span("utility.target", Some(utility.target_ms))?.unwrap_or_default();
+    Ok(Utility { kind, value: utility.value, decay: utility.decay, target })
+}
+
+fn utility_to_wire(utility: &Utility) -> v1::Utility {
+    let kind = match utility.kind {
+        UtilityKind::Sigmoid => v1::UtilityKind::Sigmoid,
+        UtilityKind::Constant => v1::UtilityKind::Constant,
+        UtilityKind::Linear => v1::UtilityKind::Linear,
+        UtilityKind::Step => v1::UtilityKind::Step,
+    };
+    v1::Utility { kind: kind.into(), value: utility.value, decay: utility.decay, target_ms: utility.target.0 }
+}
+
+fn dataset(data: v1::Dataset) -> Dataset {
+    Dataset { chunks: data.chunks, batches_per_chunk: data.batches_per_chunk, epochs: data.epochs, upload: data.upload }
+}
+
+fn span(field: &str, ms: Option<i64>) -> Result<Option<Span>, ConvertError> {
+    match ms {
+        Some(ms) if ms < 0 => Err(ConvertError::new(field, format!("{ms} ms must be 0 or more"))),
+        ms => Ok(ms.map(Span)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WHOLE: &str = r#"
+        name = "resnet50"
+        tenant = "vision"
+        resize = "workers"
+        mode = "async"
+        batch = 256
+        examples = 50000
+        convergence = { delta = 0.0, patience = 2, max_epochs = 20 }
+        worker = { gpu = 1, cpu = 4, memory = "10GiB", bandwidth = "1Gbit", max = 16, requested = 4, command = "train" }
+        server = { cpu = 4, memory = "10GiB", max = 16, requested = 2 }
+        model_size = "100MiB"
+        utility = { kind = "step", value = 50, decay = 0.5, target = "6h" }
+        deadline = "12h"
+        accuracy = 0.92
+        urgency = 3
+        dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, upload = "cloud" }
+        constraints = { labels = { zone = "a" } }
+        time_limit = "2d"
+        restart_cost = "20s"
+        profile = [{ p = 1, w = 1, speed = 0.5 }]
+    "#;
+
+    #[test]
+    fn every_key_of_the_job_file_survives_the_wire() {
+        let spec = JobSpec::from_toml(WHOLE).unwrap();
+        assert_eq!(spec_from_job(job_from_spec(&spec)).unwrap(), spec);
+    }
+
+    #[test]
+    fn what_is_unset_has_the_defaults_of_the_job_file() {
+        let demand = |gpu: &str| v1::Role { demand: [(gpu.to_owned(), 1000)].into(), ..v1::Role::default() };
+        let job = v1::Job {
+            name: "a".into(),
+            worker: Some(demand("gpu")),
+            server: Some(demand("cpu")),
+            ..v1::Job::default()
+        };
+        let file = "name = \"a\"\nworker = { gpu = 1 }\nserver = { cpu = 1 }";
+        assert_eq!(spec_from_job(job).unwrap(), JobSpec::from_toml(file).unwrap());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let with = |change: fn(&mut v1::Job)| {
+            let mut job = job_from_spec(&JobSpec::minimal("a"));
+            change(&mut job);
+            spec_from_job(job).unwrap_err().to_string()
+        };
+        assert!(with(|job| job.mode = 7).starts_with("mode: 7 must be"));
+        assert!(with(|job| job.resize = -1).starts_with("resize: -1 must be"));
+        assert!(with(|job| job.worker = None).starts_with("worker: is missing"));
+        assert!(with(|job| job.name = "../x".into()).starts_with("name: \"../x\" must be"));
+        assert!(with(|job| job.deadline_ms = Some(-1)).starts_with("deadline: -1 ms"));
+        assert!(with(|job| job.model_size_mib = u64::MAX).starts_with("model_size:"));
+        assert!(with(|job| job.worker.as_mut().unwrap().min = 20).starts_with("worker.max:"));
+        let negative = with(|job| *job.worker.as_mut().unwrap().demand.get_mut("gpu").unwrap() = -1);
+        assert!(negative.starts_with("worker.gpu: -1"), "{negative}");
+    }
+
+    prop_compose! {
+        fn role_spec()(min in 1..4_u32, more in 0..4_u32, extra in 0..4_u32, cpu in 1..64_000_i64, memory in 0..1_000_000_i64)
+            -> RoleSpec {
+            RoleSpec {
+                demand: [("cpu".to_owned(), cpu), ("memory".to_owned(), memory)].into(),
+                min,
+                requested: min + more,
+                max: min + more + extra,
+                command: "train --fast".into(),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_valid_job_survives_the_wire(
+            worker in role_spec(),
+            server in proptest::option::of(role_spec()),
+            numbers in (any::<i32>(), 1..1_000_000_u64, any::<u64>(), 0..1_000_000_i64),
+            rule in (0.0..0.99_f64, 1..9_u32, 1..999_u32),
+            spans in proptest::array::uniform3(proptest::option::of(0..1_000_000_000_i64)),
+        ) {
+            let spec = JobSpec {
+                mode: if server.is_some() { TrainingMode::Sync } else { TrainingMode::AllReduce },
+                worker,
+                server,
+                priority: numbers.0,
+                batch: numbers.1,
+                examples: numbers.2,
+                model_size: numbers.3,
+                convergence: Convergence { delta: rule.0, patience: rule.1, max_epochs: rule.2 },
+                deadline: spans[0].map(Span),
+                time_limit: spans[1].map(Span),
+                restart_cost: spans[2].map(Span),
+                ..JobSpec::minimal("job")
+            };
+            prop_assert_eq!(spec_from_job(job_from_spec(&spec)).unwrap(), spec);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What a manager is told about a job.
+
+use std::collections::HashMap;
+
+use trainmaster_core::{Issue, JobSpec, Span, State, TrainingMode, Verdict};
+
+use crate::{slot::slots_to_wire, v1};
+
+/// What a plan says about a job beside the decision.
+#[derive(Clone, Copy, Debug)]
+pub struct JobFacts<'a> {
+    /// Its name, also once it is over.
+    pub name: &'a str,
+    /// What was asked for; none once it is over.
+    pub spec: Option<&'a JobSpec>,
+    /// Handed to its processes; empty where it has none.
+    pub token: &'a str,
+    /// How long a stopping program may take.
+    pub grace: Span,
+}
+
+/// An issue for the wire.
+pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPlan {
+    let mut plan = v1::JobPlan {
+        job: issue.job.0,
+        name: facts.name.to_owned(),
+        incarnation: issue.incarnation.0,
+        revision: issue.revision.0,
+        grace_ms: facts.grace.0,
+        ..v1::JobPlan::default()
+    };
+    plan.reason = issue.verdict.reason().map(|reason| reason.describe(state)).unwrap_or_default();
+    let action = match &issue.verdict {
+        Verdict::Run(allocation) => {
+            plan.slots = slots_to_wire(state, allocation.slots());
+            facts.token.clone_into(&mut plan.token);
+            if let Some(spec) = facts.spec {
+                plan.worker_command.clone_from(&spec.worker.command);
+                plan.server_command = spec.server.as_ref().map(|role| role.command.clone()).unwrap_or_default();
+                plan.environment = environment(spec);
+            }
+            v1::Action::Run
+        }
+        Verdict::Wait(_) => v1::Action::Wait,
+        Verdict::Reject(_) => v1::Action::Reject,
+        Verdict::Stop(_) => v1::Action::Stop,
+        Verdict::Release(shape) => {
+            plan.reason = format!("handed back to the manager as {shape}");
+            facts.token.clone_into(&mut plan.token);
+            v1::Action::Release
+        }
+    };
+    plan.action = action.into();
+    plan
+}
+
+/// The environment of a job's processes, beside what their manager adds.
+pub fn environment(spec: &JobSpec) -> HashMap<String, String> {
+    let mode = match spec.mode {
+        TrainingMode::Sync => "sync",
+        TrainingMode::Async => "async",
+        TrainingMode::AllReduce => "allreduce",
+    };
+    let rule = &spec.convergence;
+    [
+        ("TRAINMASTER_MODE", mode.to_owned()),
+        ("TRAINMASTER_BATCH", spec.batch.to_string()),
+        ("TRAINMASTER_EXAMPLES", spec.examples.to_string()),
+        ("TRAINMASTER_DELTA", rule.delta.to_string()),
+        ("TRAINMASTER_PATIENCE", rule.patience.to_string()),
+        ("TRAINMASTER_MAX_EPOCHS", rule.max_epochs.to_string()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use trainmaster_core::{Event, Incarnation, JobId, Reason, Revision, Scheduler, ServerSpec, Settings, Shape, Time};
+
+    use super::*;
+
+    #[test]
+    fn each_verdict_has_its_action() {
+        let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
+        let server = ServerSpec {
+            name: "node1".into(),
+            capacity: [("cpu".to_owned(), 16_000)].into(),
+            devices: vec!["gpu".into(); 2],
+            ..ServerSpec::default()
+        };
+        scheduler.apply(Time(0), Event::ServerSet { manager: "local".into(), server }).unwrap();
+        let spec = JobSpec::minimal("mnist");
+        let event = Event::JobSubmitted { spec: Box::new(spec.clone()), external: None, token_hash: None };
+        scheduler.apply(Time(1), event).unwrap();
+        scheduler.decide(Time(2));
+        let facts = JobFacts { name: "mnist", spec: Some(&spec), token: "secret", grace: Span(30_000) };
+        let issues = scheduler.take_issues();
+        let plan = job_plan(scheduler.state(), &issues[0], facts);
+        assert_eq!((plan.action(), plan.incarnation, plan.slots.len()), (v1::Action::Run, 1, 2));
+        assert_eq!((plan.slots[0].server.as_str(), plan.token.as_str()), ("node1", "secret"));
+        assert_eq!(plan.environment["TRAINMASTER_MODE"], "sync");
+
+        let other = |verdict| Issue { job: JobId(1), verdict, incarnation: Incarnation(1), revision: Revision(0) };
+        let plan = job_plan(scheduler.state(), &other(Verdict::Wait(Reason::Held)), facts);
+        assert_eq!(plan.action(), v1::Action::Wait);
+        assert!(plan.reason.contains("held") && plan.token.is_empty() && plan.slots.is_empty());
+        let shape = Shape { workers: 2, servers: 1 };
+        let plan = job_plan(scheduler.state(), &other(Verdict::Release(shape)), facts);
+        assert_eq!((plan.action(), plan.reason.contains("2w+1p")), (v1::Action::Release, true));
+    }
+}

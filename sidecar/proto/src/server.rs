@@ -1,0 +1,68 @@
+//! Servers, and what other work uses of them.
+
+use std::collections::BTreeMap;
+
+use trainmaster_core::{DeviceShare, Event, ServerSpec};
+
+use crate::{
+    ConvertError,
+    slot::{shares_from_wire, shares_to_wire},
+    v1,
+};
+
+/// What work that isn't Trainmaster's uses of a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Foreign {
+    /// By resource name, in sub-units.
+    pub amounts: BTreeMap<String, i64>,
+    /// Shares of its devices.
+    pub devices: Vec<DeviceShare>,
+}
+
+/// A server as its manager describes it.
+///
+/// # Errors
+/// A negative amount, a device share out of range, no name. What the core checks itself is left to it.
+pub fn server_from_wire(server: v1::Server) -> Result<(ServerSpec, Foreign), ConvertError> {
+    if server.name.is_empty() {
+        return Err(ConvertError::new("name", "\"\" must be a server's name"));
+    }
+    let outer = |error: ConvertError| error.inside(format_args!("server {:?}", server.name));
+    for (field, amounts) in [("capacity", &server.capacity), ("foreign", &server.foreign)] {
+        if let Some((name, value)) = amounts.iter().find(|(_, value)| **value < 0) {
+            return Err(outer(ConvertError::new(format!("{field}.{name}"), format!("{value} must be 0 or more"))));
+        }
+    }
+    let foreign = Foreign {
+        amounts: server.foreign.into_iter().collect(),
+        devices: shares_from_wire("foreign_devices", &server.foreign_devices).map_err(outer)?,
+    };
+    let spec = ServerSpec {
+        name: server.name,
+        capacity: server.capacity.into_iter().collect(),
+        devices: server.devices.into_iter().map(|device| device.kind).collect(),
+        labels: server.labels.into_iter().collect(),
+        draining: server.draining,
+    };
+    Ok((spec, foreign))
+}
+
+/// A server for the wire, for those who play a manager.
+pub fn server_to_wire(spec: &ServerSpec, foreign: &Foreign) -> v1::Server {
+    v1::Server {
+        name: spec.name.clone(),
+        capacity: spec.capacity.clone().into_iter().collect(),
+        devices: spec.devices.iter().map(|kind| v1::Device { kind: kind.clone() }).collect(),
+        labels: spec.labels.clone().into_iter().collect(),
+        draining: spec.draining,
+        foreign: foreign.amounts.clone().into_iter().collect(),
+        foreign_devices: shares_to_wire(&foreign.devices),
+    }
+}
+
+/// The events of one described server: foreign use is always said, so that what is gone is cleared.
+pub(crate) fn events(manager: &str, server: v1::Server) -> Result<[Event; 2], ConvertError> {
+    let (server, foreign) = server_from_wire(server)?;
+    let used = Event::ForeignUse { server: server.name.clone(), amounts: foreign.amounts, devices: foreign.devices };
+    Ok([Event::ServerSet { manager: manager.to_owned(), server }, used])
+}

@@ -1,0 +1,176 @@
+//! Jobs as people see them.
+
+use trainmaster_core::{End, Job, Mode, Phase, Shape, State, Verdict};
+
+use crate::{ConvertError, slot::slots_to_wire, v1};
+
+/// An active job.
+pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
+    let verdict = state.effective(job);
+    // What it really has: what it was given, or what is seen of it where nobody gave it.
+    let given = match &verdict {
+        Verdict::Run(allocation) => Some(allocation),
+        Verdict::Release(_) => job.observed.as_ref(),
+        _ => None,
+    };
+    let shape = given.map_or(Shape::default(), |allocation| allocation.shape());
+    let (name, reason) = state_of(state, job, &verdict);
+    let prediction = job.fits.convergence.as_ref();
+    v1::JobStatus {
+        job: job.id.0,
+        name: job.spec.name.clone(),
+        tenant: job.spec.tenant.clone(),
+        queue: job.spec.queue.clone(),
+        state: name.to_owned(),
+        reason,
+        workers: shape.workers,
+        servers: shape.servers,
+        step: job.progress.step,
+        epoch: job.progress.epoch,
+        loss: job.progress.loss,
+        predicted_epochs: prediction.map(|at| at.epochs as f64),
+        predicted_low: prediction.map(|at| at.low as f64),
+        predicted_high: prediction.map(|at| at.high as f64),
+        remaining_ms: (!shape.is_empty()).then(|| job.remaining_time(shape)).flatten().map(|span| span.0),
+        submitted_ms: job.arrival.0,
+        started_ms: job.started.map(|at| at.0),
+        ended_ms: None,
+        incarnation: job.incarnation.0,
+        revision: job.revision.0,
+        // A job that has nothing has no speed, whatever it last reported.
+        speed: job.progress.speed.filter(|_| !shape.is_empty()),
+        slots: given.map(|allocation| slots_to_wire(state, allocation.slots())).unwrap_or_default(),
+        rescales: job.rescales,
+        restart_ms: job.restart_total.0,
+        max_epochs: job.spec.convergence.max_epochs,
+    }
+}
+
+fn state_of(state: &State, job: &Job, verdict: &Verdict) -> (&'static str, String) {
+    let words = || verdict.reason().map(|reason| reason.describe(state)).unwrap_or_default();
+    let busy = job.observed.is_some() && matches!(job.phase, Phase::Running | Phase::Starting | Phase::Stopping);
+    match verdict {
+        Verdict::Run(allocation) if job.observed.is_none() => {
+            ("waiting", format!("given {}; its manager is starting it", allocation.shape()))
+        }
+        Verdict::Run(allocation) => {
+            // Planned otherwise, but the room for it is not free yet.
+            let missing = job.issue_reason.as_ref().map(|reason| reason.describe(state));
+            let restarting = busy && job.observed_incarnation != job.incarnation;
+            let restart = || restarting.then(|| format!("restarting as {}", allocation.shape()));
+            ("running", missing.or_else(restart).unwrap_or_default())
+        }
+        Verdict::Wait(_) if busy => ("waiting", format!("stopping: {}", words())),
+        Verdict::Wait(_) => ("waiting", words()),
+        Verdict::Reject(_) => ("rejected", words()),
+        Verdict::Stop(_) => ("stopped", words()),
+        Verdict::Release(shape) => ("released", format!("handed back to its manager as {shape}")),
+    }
+}
+
+/// What an ended job's status says.
+pub fn end_name(end: End) -> &'static str {
+    match end {
+        End::Completed => "completed",
+        End::Failed => "failed",
+        End::Cancelled => "cancelled",
+        End::Stopped => "stopped",
+    }
+}
+
+/// A verdict in a few words, for tables of changes.
+pub fn verdict_text(state: &State, verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Run(allocation) => {
+            let mut servers: Vec<_> = allocation.slots().iter().map(|slot| state.server_name(slot.server)).collect();
+            servers.sort_unstable();
+            servers.dedup();
+            let more = servers.len().saturating_sub(4);
+            let listed = servers[..servers.len() - more].join(", ");
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            format!("{} on {listed}{more}", allocation.shape())
+        }
+        Verdict::Wait(_) => "waits".into(),
+        Verdict::Reject(_) => "rejected".into(),
+        Verdict::Stop(_) => "stopped".into(),
+        Verdict::Release(shape) => format!("released as {shape}"),
+    }
+}
+
+/// A mode's name.
+pub fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Active => "active",
+        Mode::Shadow => "shadow",
+        Mode::Paused => "paused",
+    }
+}
+
+/// A mode for the wire.
+pub fn mode_to_wire(mode: Mode) -> v1::SchedulingMode {
+    match mode {
+        Mode::Active => v1::SchedulingMode::Active,
+        Mode::Shadow => v1::SchedulingMode::Shadow,
+        Mode::Paused => v1::SchedulingMode::Paused,
+    }
+}
+
+/// A mode.
+///
+/// # Errors
+/// There is no such mode.
+pub fn mode_from_wire(mode: i32) -> Result<Mode, ConvertError> {
+    match v1::SchedulingMode::try_from(mode) {
+        Ok(v1::SchedulingMode::Active) => Ok(Mode::Active),
+        Ok(v1::SchedulingMode::Shadow) => Ok(Mode::Shadow),
+        Ok(v1::SchedulingMode::Paused) => Ok(Mode::Paused),
+        Err(_) => Err(ConvertError::unknown("mode", mode, "0 (active), 1 (shadow) or 2 (paused)")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trainmaster_core::{Event, Incarnation, JobSpec, ObservedSlot, Role, Scheduler, ServerSpec, Settings, Time};
+
+    use super::*;
+
+    #[test]
+    fn a_job_waits_until_it_is_seen() {
+        let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
+        let server = ServerSpec {
+            name: "node1".into(),
+            capacity: [("cpu".to_owned(), 16_000), ("gpu".to_owned(), 2000)].into(),
+            ..ServerSpec::default()
+        };
+        scheduler.apply(Time(0), Event::ServerSet { manager: "local".into(), server }).unwrap();
+        let spec = Box::new(JobSpec::minimal("mnist"));
+        scheduler.apply(Time(1), Event::JobSubmitted { spec, external: None, token_hash: None }).unwrap();
+        let status = |scheduler: &Scheduler| {
+            let job = scheduler.state().find_job("mnist").unwrap();
+            job_status(scheduler.state(), job)
+        };
+        assert_eq!(status(&scheduler).state, "waiting");
+        assert!(status(&scheduler).reason.contains("not been considered"));
+        scheduler.decide(Time(2));
+        let given = status(&scheduler);
+        assert_eq!((given.state.as_str(), given.workers, given.servers), ("waiting", 1, 1));
+        assert!(given.reason.contains("starting"), "{}", given.reason);
+        let job = scheduler.state().find_job("mnist").unwrap();
+        let slots = job.issued.as_ref().unwrap().slots().iter().map(|slot| ObservedSlot {
+            role: slot.role,
+            index: slot.index,
+            server: "node1".into(),
+            devices: Vec::new(),
+        });
+        let seen =
+            Event::Observed { job: job.id, incarnation: Incarnation(1), slots: slots.collect(), phase: Phase::Running };
+        scheduler.apply(Time(3), seen).unwrap();
+        let running = status(&scheduler);
+        assert_eq!((running.state.as_str(), running.reason.as_str(), running.started_ms), ("running", "", Some(3)));
+        assert_eq!(running.slots[0].server, "node1");
+        assert_eq!(Role::Worker, crate::role_from_wire(running.slots[0].role).unwrap());
+        scheduler.apply(Time(4), Event::ModeSet(Mode::Paused)).unwrap();
+        assert_eq!(status(&scheduler).state, "released");
+        assert_eq!(status(&scheduler).workers, 1);
+    }
+}
