@@ -33,9 +33,14 @@ pub use self::{
     entry::INFO,
 };
 
-/// A process that ends with this code asks for all roles of its job to be started again from the last checkpoint
-/// (`EX_TEMPFAIL`), as if a parameter server had been lost.
-pub const RESTART_ALL_EXIT: i32 = 75;
+/// A process that ends with one of these codes asks for all roles of its job to be started again from the last
+/// checkpoint, as if a parameter server had been lost. 41 and 42 are `trainmaster-trainer`'s, for a lost server and a
+/// lost chief; 75 (`EX_TEMPFAIL`) is for programs that have no codes of their own.
+pub const RESTART_ALL_EXITS: [i32; 3] = [41, 42, 75];
+
+/// A process that ends with this code says that starting again won't help, as `trainmaster-trainer` does when the loss is
+/// no longer a number: the job has failed.
+pub const HOPELESS_EXIT: i32 = 44;
 
 /// How the adapter is run.
 #[derive(Clone, Debug)]

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    super::slot::{Placement, Role, SlotId},
+    super::{
+        HOPELESS_EXIT, RESTART_ALL_EXITS,
+        slot::{Placement, Role, SlotId},
+    },
     Action, Failure, Policy, Step,
     plan::{Goal, Run, Wanted},
 };
@@ -214,7 +217,8 @@ impl Job {
             self.let_down = true;
             self.note = format!("{slot} {}", failure.describe());
         } else {
-            let everyone = slot.role == Role::Server || failure.exit == Exit::Code(super::super::RESTART_ALL_EXIT);
+            let asks = matches!(failure.exit, Exit::Code(code) if RESTART_ALL_EXITS.contains(&code));
+            let everyone = slot.role == Role::Server || asks;
             self.strike(slot, &failure, now.at.saturating_sub(process.started), now.at, policy);
             if everyone && self.outcome.is_none() {
                 self.restart = self.strikes.get(&slot).map(|strikes| strikes.not_before);
@@ -238,7 +242,10 @@ impl Job {
         let delay = policy.delay(strikes.count);
         strikes.not_before = now.saturating_add(delay);
         let what = failure.describe();
-        self.note = if strikes.count >= policy.failures {
+        self.note = if failure.exit == Exit::Code(HOPELESS_EXIT) {
+            self.outcome = Some(Outcome::Failed);
+            format!("{slot} {what}; the program says that starting again won't help")
+        } else if strikes.count >= policy.failures {
             self.outcome = Some(Outcome::Failed);
             format!("{slot} {what}; given up after {} failures", strikes.count)
         } else {

@@ -34,8 +34,9 @@ fn waits_double_up_to_a_bound_and_begin_anew_after_a_steady_run() {
 
 #[test]
 fn a_lost_server_or_the_programs_own_wish_restarts_all_roles() {
-    let asks = Exit::Code(crate::local::RESTART_ALL_EXIT);
-    for (id, exit) in [(server(1, 1, 0), Exit::Signal(11)), (worker(1, 1, 0), asks), (server(1, 1, 0), Exit::Unknown)] {
+    let lost = [Exit::Signal(11), Exit::Code(1), Exit::Unknown].map(|exit| (server(1, 1, 0), exit));
+    let asks = crate::local::RESTART_ALL_EXITS.map(|code| (worker(1, 1, 0), Exit::Code(code)));
+    for (id, exit) in lost.into_iter().chain(asks) {
         let mut world = World::new();
         world.plan(vec![run(1, 1, 1, 2, 1)]);
         let others: Vec<_> = world.living.iter().copied().filter(|other| *other != id).collect();
@@ -73,6 +74,18 @@ fn too_many_failures_end_the_job_with_a_reason() {
     assert!(world.living.is_empty(), "not by a change in place");
     world.plan(vec![run(1, 2, 3, 2, 0)]);
     assert_eq!(world.living.len(), 2);
+}
+
+#[test]
+fn a_program_that_sees_no_hope_is_not_tried_again() {
+    let mut world = World::new();
+    world.plan(vec![run(1, 1, 1, 2, 0)]);
+    world.exit(worker(1, 1, 0), Exit::Code(crate::local::HOPELESS_EXIT));
+    assert_eq!(world.signals(), [(worker(1, 1, 1), Signal::Term)]);
+    world.exit(worker(1, 1, 1), Exit::Code(0));
+    world.pass(100_000);
+    assert_eq!(world.phase(1), Some(ObservedPhase::Failed));
+    assert!(world.living.is_empty() && world.fleet.observe(world.now)[&1].message.contains("won't help"));
 }
 
 #[test]

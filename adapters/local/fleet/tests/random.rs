@@ -27,7 +27,8 @@ fn event() -> impl Strategy<Value = Event> {
     let exit = prop_oneof![
         Just(Exit::Code(0)),
         Just(Exit::Code(1)),
-        Just(Exit::Code(crate::local::RESTART_ALL_EXIT)),
+        Just(Exit::Code(crate::local::RESTART_ALL_EXITS[0])),
+        Just(Exit::Code(crate::local::HOPELESS_EXIT)),
         Just(Exit::Signal(9)),
         Just(Exit::Unknown),
     ];
