@@ -43,6 +43,12 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
         rescales: job.rescales,
         restart_ms: job.restart_total.0,
         max_epochs: job.spec.convergence.max_epochs,
+        predicted_speed: job
+            .fits
+            .speed
+            .as_ref()
+            .filter(|_| !shape.is_empty())
+            .map(|fit| fit.speed(shape.servers, shape.workers)),
     }
 }
 
