@@ -1,0 +1,22 @@
+# What people and CI run; both the same way.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench fits
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+demo: ## nine real training jobs share a virtual cluster under three engines
+	cargo build --release --locked -p trainmaster -p trainmaster-trainer
+	target/release/trainmaster demo $(DEMO)
+
+test: ## everything, with the counts of tests run and skipped
+	scripts/test
+
+check: ## fmt, clippy, rustdoc, licences and sources of dependencies
+	scripts/check
+
+bench: ## a round of optimus at 400, 4,000 and 40,000 jobs beside a plain algorithm
+	cargo bench --locked -p trainmaster-core --bench round
+
+fits: ## docs/fits.md anew, from ../shared/data and a measured grid
+	scripts/fits
