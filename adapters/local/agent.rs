@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{
     sync::mpsc,
-    task::JoinSet,
+    task::{JoinSet, yield_now},
     time::{Instant, sleep, sleep_until},
 };
 
@@ -58,7 +58,7 @@ pub async fn run(
     let mut shutdown = pin!(shutdown);
     let mut ending = false;
     loop {
-        let wake = agent.act();
+        let wake = agent.act().await;
         if ending && agent.fleet.is_empty() {
             agent.finish().await;
             return Ok(());
@@ -163,7 +163,7 @@ impl Agent {
     }
 
     /// Does what there is to do, tells the daemon, and says when to look again.
-    fn act(&mut self) -> Instant {
+    async fn act(&mut self) -> Instant {
         let now = self.now();
         if self.next_step.is_some_and(|at| now >= at) {
             self.outbox.touch(now);
@@ -177,7 +177,11 @@ impl Agent {
             self.outbox.touch(now);
             for action in step.actions {
                 match action {
-                    Action::Start { job, incarnation, slot } => self.start(ProcessId { job, incarnation, slot }),
+                    Action::Start { job, incarnation, slot } => {
+                        self.start(ProcessId { job, incarnation, slot });
+                        // Starting takes milliseconds; the host has other work on this thread.
+                        yield_now().await;
+                    }
                     Action::Signal { job, incarnation, slot, signal } => {
                         let id = ProcessId { job, incarnation, slot };
                         if let Some(running) = self.running.get(&id) {

@@ -263,6 +263,41 @@ async fn nothing_is_left_behind_not_even_the_stubborn() {
 }
 
 #[tokio::test]
+async fn what_a_slot_leaves_in_its_group_ends_with_it() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start().await;
+    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let script = "sleep 600 & echo $! > pid-child-0; exit 0";
+    daemon.plan(1, true, vec![job(1, 1, script).worker(0)]).await;
+    daemon.until("completion", |view| view.phase(1) == Some(ObservedPhase::Completed)).await;
+    until_gone(pid(&folder(state.path(), 1), "child-0").await).await;
+    adapter.end().await;
+    nothing_left(state.path());
+}
+
+#[tokio::test]
+async fn nothing_starts_that_is_not_on_record() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start().await;
+    let mut stubborn = options(&daemon.url(), state.path());
+    stubborn.restart.failures = u32::MAX;
+    let adapter = Adapter::start(stubborn);
+    daemon.until("a snapshot", |view| view.snapshots.len() == 1).await;
+    fs::remove_dir(state.path().join("slots")).unwrap();
+    let script = format!("ls ../../slots > records; {PATIENT}");
+    daemon.plan(1, true, vec![job(1, 1, &script).worker(0)]).await;
+    daemon.until("a failure", |view| !view.message(1).is_empty()).await;
+    daemon.look(|view| assert_eq!((view.slots(1), view.phase(1)), (Vec::new(), Some(ObservedPhase::Starting))));
+    assert!(!folder(state.path(), 1).join("records").exists());
+    fs::create_dir(state.path().join("slots")).unwrap();
+    pid(&folder(state.path(), 1), "worker-0").await;
+    let records = read(folder(state.path(), 1).join("records")).await;
+    assert!(records.contains("1-1-worker-0.json"), "{records}");
+    adapter.end().await;
+    nothing_left(state.path());
+}
+
+#[tokio::test]
 async fn two_adapters_never_share_a_state_folder() {
     let state = tempfile::tempdir().unwrap();
     let daemon = Daemon::start().await;
