@@ -9,7 +9,7 @@ use trainmaster_proto::v1::{ObservedPhase, SlotRole};
 
 #[tokio::test]
 async fn a_crashed_worker_is_started_again_alone() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(options(&daemon.url(), state.path()));
     let script = format!(
@@ -28,12 +28,12 @@ async fn a_crashed_worker_is_started_again_alone() {
     });
     assert!(lives(worker) && lives(server));
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn a_crashed_server_takes_all_roles_with_it() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(options(&daemon.url(), state.path()));
     let script = format!(
@@ -49,12 +49,12 @@ async fn a_crashed_server_takes_all_roles_with_it() {
         until_reads(folder.join(format!("starts-{role}")), "start\nstart").await;
     }
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn a_job_that_only_fails_is_given_up() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(options(&daemon.url(), state.path()));
     let script = "echo start >> starts; echo no data; exit 5";
@@ -71,12 +71,12 @@ async fn a_job_that_only_fails_is_given_up() {
     daemon.plan(2, true, vec![job(1, 2, PATIENT).worker(0)]).await;
     daemon.until("another try", |view| view.phase(1) == Some(ObservedPhase::Running)).await;
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn jobs_go_on_while_the_daemon_is_away() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(options(&daemon.url(), state.path()));
     let jobs = || vec![job(1, 1, PATIENT).worker(0), job(2, 1, "while [ ! -e end ]; do sleep 0.02; done").worker(0)];
@@ -94,7 +94,7 @@ async fn jobs_go_on_while_the_daemon_is_away() {
     daemon.look(|view| assert!(view.answer(1, 1).is_some(), "a new stream's first plan is answered as a whole"));
     assert!(lives(worker));
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 /// An adapter in a process of its own: this test binary again, with only the test below.
@@ -127,7 +127,7 @@ async fn adapter_in_a_process_of_its_own() {
 
 #[tokio::test]
 async fn a_killed_adapters_processes_are_adopted() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Child::start(&daemon.url(), state.path());
     let plan = |id| job(id, 1, PATIENT).worker(0).server(0);
@@ -162,12 +162,12 @@ async fn a_killed_adapters_processes_are_adopted() {
     read(&worker).await;
     assert!(lives(pids[0].1));
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn a_process_is_found_that_was_started_but_not_yet_recorded() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Child::start(&daemon.url(), state.path());
     daemon.plan(1, true, vec![job(1, 1, PATIENT).worker(0).worker(1)]).await;
@@ -194,12 +194,12 @@ async fn a_process_is_found_that_was_started_but_not_yet_recorded() {
     assert!(lives(pids.0));
     fs::remove_file(state.path().join("slots/1-1-worker-1.unreadable")).unwrap();
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn whenever_the_adapter_is_killed_nothing_is_lost_from_sight() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     for round in 1..=6 {
         let adapter = Child::start(&daemon.url(), state.path());
@@ -216,13 +216,13 @@ async fn whenever_the_adapter_is_killed_nothing_is_lost_from_sight() {
         let adapter = Adapter::start(options(&daemon.url(), state.path()));
         daemon.until("a snapshot", |view| view.snapshots.len() == round * 2).await;
         adapter.end().await;
-        nothing_left(state.path());
+        state.has_nothing_left();
     }
 }
 
 #[tokio::test]
 async fn another_jobs_leftovers_are_not_taken_for_the_planned_one() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let mut keep = options(&daemon.url(), state.path());
     keep.on_shutdown = OnShutdown::Keep;
@@ -241,12 +241,12 @@ async fn another_jobs_leftovers_are_not_taken_for_the_planned_one() {
     read(folder(state.path(), 1).join("new-pid-worker-0")).await;
     assert!(!lives(old));
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn nothing_is_left_behind_not_even_the_stubborn() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(options(&daemon.url(), state.path()));
     // Deaf to SIGTERM, with a child in its group and one in a session of its own.
@@ -259,12 +259,12 @@ async fn nothing_is_left_behind_not_even_the_stubborn() {
     for pid in pids {
         until_gone(pid).await;
     }
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn what_a_slot_leaves_in_its_group_ends_with_it() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(options(&daemon.url(), state.path()));
     let script = "sleep 600 & echo $! > pid-child-0; exit 0";
@@ -272,12 +272,12 @@ async fn what_a_slot_leaves_in_its_group_ends_with_it() {
     daemon.until("completion", |view| view.phase(1) == Some(ObservedPhase::Completed)).await;
     until_gone(pid(&folder(state.path(), 1), "child-0").await).await;
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn nothing_starts_that_is_not_on_record() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let mut stubborn = options(&daemon.url(), state.path());
     stubborn.restart.failures = u32::MAX;
@@ -294,12 +294,12 @@ async fn nothing_starts_that_is_not_on_record() {
     let records = read(folder(state.path(), 1).join("records")).await;
     assert!(records.contains("1-1-worker-0.json"), "{records}");
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn two_adapters_never_share_a_state_folder() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(options(&daemon.url(), state.path()));
     daemon.until("a snapshot", |view| view.snapshots.len() == 1).await;

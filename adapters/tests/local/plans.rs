@@ -5,7 +5,7 @@ use trainmaster_proto::v1::{Action, DeviceShare, EnactedResult, ObservedPhase, S
 
 #[tokio::test]
 async fn a_job_starts_with_its_environment_and_completes() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let mut with_pass = options(&daemon.url(), state.path());
     with_pass.token = Some("pass".into());
@@ -55,12 +55,12 @@ async fn a_job_starts_with_its_environment_and_completes() {
     }
     assert_eq!(read(state.path().join("logs/job-7/3-worker-0.log")).await, "hello");
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn workers_come_and_go_while_the_others_stay() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(options(&daemon.url(), state.path()));
     daemon.plan(1, true, vec![job(1, 1, PATIENT).worker(0).server(0)]).await;
@@ -80,12 +80,12 @@ async fn workers_come_and_go_while_the_others_stay() {
     daemon.until("two slots", |view| view.slots(1) == rest && view.phase(1) == Some(ObservedPhase::Running)).await;
     assert!(lives(second) && lives(server));
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn a_new_incarnation_waits_until_the_old_one_is_gone() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(options(&daemon.url(), state.path()));
     // Takes its time for a checkpoint.
@@ -100,12 +100,12 @@ async fn a_new_incarnation_waits_until_the_old_one_is_gone() {
     assert!(!lives(old.0) && !lives(old.1));
     until_reads(folder.join("story"), "start 1\nstart 1\nstop 1\nstop 1\nstart 2\nstart 2").await;
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn waiting_keeps_the_checkpoint_and_dropping_ends_the_job() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(options(&daemon.url(), state.path()));
     let script = "trap 'echo saved > $TRAINMASTER_CHECKPOINT_DIR/model; exit 0' TERM; \
@@ -122,12 +122,12 @@ async fn waiting_keeps_the_checkpoint_and_dropping_ends_the_job() {
     until_gone(other).await;
     daemon.until("the other's end", |view| view.phase(2) == Some(ObservedPhase::Stopped)).await;
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn a_released_job_is_left_alone() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(options(&daemon.url(), state.path()));
     daemon.plan(1, true, vec![job(1, 1, PATIENT).worker(0)]).await;
@@ -138,12 +138,12 @@ async fn a_released_job_is_left_alone() {
     assert!(lives(worker));
     daemon.look(|view| assert_eq!((view.phase(1), view.phase(2)), (Some(ObservedPhase::Running), None)));
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }
 
 #[tokio::test]
 async fn what_cannot_be_done_is_refused_with_its_cause() {
-    let state = tempfile::tempdir().unwrap();
+    let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(options(&daemon.url(), state.path()));
     daemon.plan(1, true, vec![job(1, 1, PATIENT).worker(0)]).await;
@@ -177,5 +177,5 @@ async fn what_cannot_be_done_is_refused_with_its_cause() {
     daemon.until("an answer", |view| view.answer(3, 1).is_some()).await;
     assert!(lives(worker));
     adapter.end().await;
-    nothing_left(state.path());
+    state.has_nothing_left();
 }

@@ -328,14 +328,41 @@ pub(crate) async fn until_gone(pid: i32) {
     }
 }
 
-/// No process of the state folder is left, and no record of one.
-pub(crate) fn nothing_left(state: &Path) {
-    let id = fs::read_to_string(state.join("id")).unwrap();
-    let marker = format!("TRAINMASTER_STATE={id}");
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let environ = fs::read(entry.path().join("environ")).unwrap_or_default();
-        let found = environ.split(|byte| *byte == 0).any(|variable| variable == marker.as_bytes());
-        assert!(!found, "{} is left", entry.path().display());
+/// A state folder that takes its processes with it, also when its test fails.
+pub(crate) struct State(tempfile::TempDir);
+
+impl State {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
     }
-    assert_eq!(fs::read_dir(state.join("slots")).unwrap().count(), 0, "records are left");
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Every process that carries the folder's marker.
+    fn processes(&self) -> Vec<i32> {
+        let Ok(id) = fs::read_to_string(self.path().join("id")) else { return Vec::new() };
+        let marker = format!("TRAINMASTER_STATE={id}");
+        let carries = |pid: &i32| {
+            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environ.split(|byte| *byte == 0).any(|variable| variable == marker.as_bytes())
+        };
+        let pids = fs::read_dir("/proc").unwrap().flatten();
+        pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(carries).collect()
+    }
+
+    /// No process of the folder is left, and no record of one.
+    pub(crate) fn has_nothing_left(&self) {
+        assert_eq!(self.processes(), Vec::<i32>::new(), "processes are left");
+        assert_eq!(fs::read_dir(self.path().join("slots")).unwrap().count(), 0, "records are left");
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        for pid in self.processes() {
+            let _ = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
+        }
+    }
 }
