@@ -189,17 +189,15 @@ fn place(input: &Input, shapes: &[Shape]) -> usize {
             if more_w > 0 || more_p > 0 {
                 continue;
             }
-            // Those that changed leave the array from the back and come in again where they belong.
-            for &(position, ..) in first.iter().rev() {
-                order.remove(position);
-            }
-            for &(_, server, w, p) in &first {
+            // Each that changed moves back to where it belongs now; from the last, so that positions stay right.
+            for &(position, server, w, p) in first.iter().rev() {
                 let take = weigh(w, &job.worker, p, &job.server);
                 let room = &mut free[server as usize];
                 *room = std::array::from_fn(|r| room[r] - take[r]);
                 let entry = (key(room), server);
-                let at = order.partition_point(|other| *other < entry);
-                order.insert(at, entry);
+                let to = position + order[position + 1..].partition_point(|other| *other < entry);
+                order[position..=to].rotate_left(1);
+                order[to] = entry;
                 placed += (w + p) as usize;
             }
             break;

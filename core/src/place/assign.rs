@@ -1,6 +1,6 @@
 //! From counts per server to slots: those that stay keep their index and devices.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     decision::{Allocation, Role, Shape, Slot},
@@ -51,8 +51,9 @@ pub fn assign(room: &mut Room, job: &Job, counts: &[Count], before: Option<&Allo
                 missing.push((count.server, wanted - kept));
             }
         }
-        let used: BTreeSet<u32> = slots[start..].iter().map(|slot| slot.index).collect();
-        let mut free = (0..).filter(|index| !used.contains(index));
+        let mut used: Vec<u32> = slots[start..].iter().map(|slot| slot.index).collect();
+        used.sort_unstable();
+        let mut free = (0..).filter(|index| used.binary_search(index).is_err());
         for (server, count) in missing {
             for _ in 0..count {
                 let Some(devices) = room.take(server, demand) else {

@@ -43,7 +43,7 @@ impl Room {
             devices.resize(server.foreign.devices.len(), 0);
         }
         for (used, foreign) in devices.iter_mut().zip(&server.foreign.devices) {
-            *used += foreign;
+            *used = used.saturating_add(*foreign);
         }
         if self.free.len() <= id.index() {
             self.free.resize_with(id.index() + 1, Amounts::default);
@@ -120,7 +120,7 @@ impl Room {
     /// Takes room for one slot with these very devices; false if it has none.
     pub fn take_again(&mut self, id: ServerId, demand: &Demand, devices: &Devices) -> bool {
         let used = &mut self.devices[id.index()];
-        let free = |at: u16, milli: u16| used.get(usize::from(at)).copied().unwrap_or(0) + milli <= 1000;
+        let free = |at: u16, milli: u16| used.get(usize::from(at)).copied().unwrap_or(0).saturating_add(milli) <= 1000;
         if !demand.amounts.fits(&self.free[id.index()]) || !devices.iter().all(|share| free(share.device, share.milli))
         {
             return false;

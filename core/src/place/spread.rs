@@ -112,22 +112,22 @@ fn even(room: &Room, job: &Job, shape: Shape, servers: &[ServerId]) -> Option<Ve
     let k = servers.len() as u32;
     let (w, p) = (shape.workers / k, shape.servers / k);
     let (mut more_w, mut more_p) = (shape.workers % k, shape.servers % k);
-    let holds = |id: ServerId, workers: u32, servers: u32| {
-        room.holds(id, job, &job.total(Shape { workers, servers }), workers, servers)
-    };
-    // Equal servers, the usual case: remainders go to the first ones, which are the freest.
+    // What a server must have for the floor counts, and for one more of either or both.
+    let need = |workers: u32, servers: u32| job.total(Shape { workers, servers });
+    let floor = need(w, p);
+    if !servers.iter().all(|id| room.holds(*id, job, &floor, w, p)) {
+        return None;
+    }
+    let (with_worker, with_server, with_both) = (need(w + 1, p), need(w, p + 1), need(w + 1, p + 1));
     let mut extras = Vec::with_capacity(servers.len());
     for &id in servers {
-        if !holds(id, w, p) {
-            return None;
-        }
-        let worker = more_w > 0 && holds(id, w + 1, p);
-        let server = more_p > 0 && holds(id, w, p + 1);
+        let worker = more_w > 0 && room.holds(id, job, &with_worker, w + 1, p);
+        let server = more_p > 0 && room.holds(id, job, &with_server, w, p + 1);
         extras.push(match (worker, server) {
             (false, false) => Extra::None,
             (true, false) => Extra::Worker,
             (false, true) => Extra::Server,
-            (true, true) if holds(id, w + 1, p + 1) => Extra::Both,
+            (true, true) if room.holds(id, job, &with_both, w + 1, p + 1) => Extra::Both,
             (true, true) => Extra::Either,
         });
     }
