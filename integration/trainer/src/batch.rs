@@ -1,0 +1,162 @@
+//! Which examples a step trains, from the step's number and the seed alone.
+//!
+//! Every epoch visits every example once, in an order of its own. The order is a keyed permutation (a Feistel network
+//! walked until it lands inside the range), so it needs no memory and any step's batch can be computed by anyone.
+
+use std::ops::Range;
+
+use crate::fixed::MAX_MICRO_SHARDS;
+
+/// How epochs are cut into steps and steps into micro-shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batches {
+    /// Examples in an epoch.
+    pub examples: u64,
+    /// Examples in a step; an epoch's last step trains what is left.
+    pub batch: u64,
+    /// Decides the order of every epoch.
+    pub seed: u64,
+}
+
+impl Batches {
+    /// Steps in an epoch: ⌈examples / batch⌉.
+    #[must_use]
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.examples.div_ceil(self.batch)
+    }
+
+    /// Examples that a step trains.
+    #[must_use]
+    pub fn length(&self, step: u64) -> u64 {
+        let first = (step % self.steps_per_epoch()) * self.batch;
+        self.batch.min(self.examples - first)
+    }
+
+    /// Examples in a micro-shard, the same for every number of workers.
+    #[must_use]
+    pub fn micro(&self) -> u64 {
+        self.batch.div_ceil(MAX_MICRO_SHARDS)
+    }
+
+    /// Micro-shards of a step.
+    #[must_use]
+    pub fn micro_shards(&self, step: u64) -> u64 {
+        self.length(step).div_ceil(self.micro())
+    }
+
+    /// The micro-shards that the `position`-th of `workers` computes: contiguous, and at most one more than another's.
+    #[must_use]
+    pub fn share(&self, step: u64, position: usize, workers: usize) -> Range<u64> {
+        let (shards, position, workers) = (self.micro_shards(step), position as u64, workers as u64);
+        shards * position / workers..shards * (position + 1) / workers
+    }
+
+    /// Numbers of the examples in one micro-shard of a step.
+    pub fn micro_shard(&self, step: u64, shard: u64) -> impl Iterator<Item = u64> + use<> {
+        let first = (step % self.steps_per_epoch()) * self.batch;
+        let (start, end) = (shard * self.micro(), ((shard + 1) * self.micro()).min(self.length(step)));
+        let order = Order::new(self.examples, self.seed, step / self.steps_per_epoch());
+        (first + start..first + end).map(move |position| order.at(position))
+    }
+
+    /// Examples in a range of micro-shards.
+    #[must_use]
+    pub fn examples_in(&self, step: u64, shards: &Range<u64>) -> u64 {
+        let length = self.length(step);
+        (shards.end * self.micro()).min(length) - (shards.start * self.micro()).min(length)
+    }
+}
+
+/// A permutation of 0..examples.
+struct Order {
+    examples: u64,
+    half_bits: u32,
+    keys: [u64; 4],
+}
+
+impl Order {
+    fn new(examples: u64, seed: u64, epoch: u64) -> Self {
+        let bits = 64 - examples.saturating_sub(1).leading_zeros();
+        let base = mix(seed ^ mix(epoch));
+        Self { examples, half_bits: bits.div_ceil(2).max(1), keys: [1, 2, 3, 4].map(|round| mix(base ^ round)) }
+    }
+
+    fn at(&self, position: u64) -> u64 {
+        // The network permutes a range of at most four times the examples, so walking on finds one inside it quickly.
+        let mut value = position;
+        loop {
+            value = self.permute(value);
+            if value < self.examples {
+                return value;
+            }
+        }
+    }
+
+    fn permute(&self, value: u64) -> u64 {
+        let mask = (1 << self.half_bits) - 1;
+        let (mut left, mut right) = (value >> self.half_bits, value & mask);
+        for key in self.keys {
+            (left, right) = (right, left ^ (mix(right ^ key) & mask));
+        }
+        left << self.half_bits | right
+    }
+}
+
+/// The finaliser of `SplitMix64`: every input bit reaches every output bit.
+pub(crate) fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn epoch(batches: &Batches, epoch: u64) -> Vec<u64> {
+        let steps = batches.steps_per_epoch();
+        (epoch * steps..(epoch + 1) * steps)
+            .flat_map(|step| {
+                (0..batches.micro_shards(step))
+                    .flat_map(move |shard| batches.micro_shard(step, shard))
+                    .collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn an_epoch_visits_every_example_once() {
+        for (examples, batch) in [(1, 1), (7, 3), (1000, 64), (1025, 1024), (50, 600)] {
+            let batches = Batches { examples, batch, seed: 5 };
+            let seen = epoch(&batches, 2);
+            assert_eq!(seen.len() as u64, examples);
+            assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), (0..examples).collect());
+        }
+    }
+
+    #[test]
+    fn epochs_and_seeds_have_their_own_order() {
+        let batches = Batches { examples: 500, batch: 50, seed: 1 };
+        assert_ne!(epoch(&batches, 0), epoch(&batches, 1));
+        assert_ne!(epoch(&batches, 0), epoch(&Batches { seed: 2, ..batches }, 0));
+        assert_eq!(epoch(&batches, 3), epoch(&batches, 3));
+    }
+
+    #[test]
+    fn shares_cover_the_step_for_any_number_of_workers() {
+        let batches = Batches { examples: 1000, batch: 300, seed: 0 };
+        for step in 0..4 {
+            for workers in 1..=20 {
+                let shares: Vec<_> = (0..workers).map(|w| batches.share(step, w, workers)).collect();
+                assert_eq!(shares[0].start, 0);
+                assert!(shares.windows(2).all(|pair| pair[0].end == pair[1].start));
+                assert_eq!(shares[workers - 1].end, batches.micro_shards(step));
+                assert_eq!(shares.iter().map(|s| batches.examples_in(step, s)).sum::<u64>(), batches.length(step));
+            }
+        }
+        assert!(batches.micro_shards(0) <= MAX_MICRO_SHARDS);
+    }
+}

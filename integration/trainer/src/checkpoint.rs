@@ -1,0 +1,209 @@
+//! Checkpoints: one file, whatever the number of parameter servers, that a job resumes from in any shape.
+//!
+//! Written beside its final name, flushed to disk, renamed, and the folder flushed: after a crash there is either the
+//! whole file or none. A BLAKE3 hash at its end shows a torn or rotten one, and the one before it is used instead.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use tracing::warn;
+
+use crate::{
+    codec::{Fields, Malformed, Put},
+    tally::Tally,
+};
+
+const MAGIC: &[u8; 8] = b"TMCKPT\x00\x01";
+const HASH: usize = 32;
+/// Files kept: the newest, and one in case that is torn.
+const KEPT: usize = 2;
+
+/// Everything a job needs to go on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// What the state belongs to: model, data and batch. Another job's checkpoint is refused.
+    pub fingerprint: String,
+    /// Steps applied.
+    pub step: u64,
+    /// Mean loss of every whole epoch.
+    pub losses: Vec<f64>,
+    /// Sums over the epoch under way.
+    pub epoch: Tally,
+    /// The parameters.
+    pub parameters: Vec<f32>,
+    /// The optimiser's momentum, one per parameter.
+    pub velocity: Vec<f32>,
+}
+
+/// Why there is no checkpoint to be had.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the fields are what the messages say
+pub enum CheckpointError {
+    /// A file or the folder couldn't be read or written.
+    #[error("checkpoint {path}: {error}")]
+    Io { path: PathBuf, error: io::Error },
+    /// Somebody else's.
+    #[error("checkpoint {path} belongs to another model or data set: it says \"{found}\", this job is \"{expected}\"")]
+    Foreign { path: PathBuf, found: String, expected: String },
+}
+
+impl Checkpoint {
+    /// Writes the checkpoint into a folder (created if missing) and removes old ones.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Io`]; older checkpoints are then still there.
+    pub fn write(&self, folder: &Path) -> Result<(), CheckpointError> {
+        let path = folder.join(format!("step-{:012}.ckpt", self.step));
+        let partial = folder.join(format!("step-{:012}.partial", self.step));
+        let failed = |error| CheckpointError::Io { path: path.clone(), error };
+        fs::create_dir_all(folder).map_err(failed)?;
+        let bytes = self.encode();
+        File::create(&partial)
+            .and_then(|mut file| {
+                file.write_all(&bytes)?;
+                file.sync_all()
+            })
+            .and_then(|()| fs::rename(&partial, &path))
+            .and_then(|()| File::open(folder)?.sync_all())
+            .map_err(failed)?;
+        for old in list(folder).map_err(failed)?.into_iter().skip(KEPT) {
+            // Room on the disk is all that is lost if this fails.
+            let _ = fs::remove_file(old);
+        }
+        Ok(())
+    }
+
+    /// Reads the newest good checkpoint of a folder; none if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Io`] if the folder can't be read, [`CheckpointError::Foreign`] if it holds another job's.
+    pub fn read(folder: &Path, fingerprint: &str) -> Result<Option<Self>, CheckpointError> {
+        let files = match list(folder) {
+            Ok(files) => files,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(CheckpointError::Io { path: folder.to_owned(), error }),
+        };
+        for path in files {
+            let found = fs::read(&path).ok().and_then(|bytes| Self::decode(&bytes).ok());
+            let Some(checkpoint) = found else {
+                warn!(path = %path.display(), "this checkpoint is damaged; trying the one before it");
+                continue;
+            };
+            if checkpoint.fingerprint != fingerprint {
+                let (found, expected) = (checkpoint.fingerprint, fingerprint.to_owned());
+                return Err(CheckpointError::Foreign { path, found, expected });
+            }
+            return Ok(Some(checkpoint));
+        }
+        Ok(None)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128 + 8 * self.parameters.len());
+        out.extend_from_slice(MAGIC);
+        out.u32(self.fingerprint.len() as u32);
+        out.extend_from_slice(self.fingerprint.as_bytes());
+        out.u64(self.step);
+        out.u32(self.losses.len() as u32);
+        self.losses.iter().for_each(|loss| out.f64(*loss));
+        out.i64(self.epoch.loss);
+        out.u64(self.epoch.correct);
+        out.u64(self.epoch.examples);
+        out.f32s(&self.parameters);
+        out.f32s(&self.velocity);
+        let hash = blake3::hash(&out);
+        out.extend_from_slice(hash.as_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let (body, hash) = bytes.split_at_checked(bytes.len().wrapping_sub(HASH)).ok_or(Malformed)?;
+        if blake3::hash(body).as_bytes() != hash {
+            return Err(Malformed);
+        }
+        let mut fields = Fields::new(body);
+        if fields.array::<8>()? != *MAGIC {
+            return Err(Malformed);
+        }
+        let checkpoint = Self {
+            fingerprint: fields.text()?,
+            step: fields.u64()?,
+            losses: fields.list(8, Fields::f64)?,
+            epoch: Tally { loss: fields.i64()?, correct: fields.u64()?, examples: fields.u64()? },
+            parameters: fields.f32s()?,
+            velocity: fields.f32s()?,
+        };
+        fields.end()?;
+        if checkpoint.parameters.len() == checkpoint.velocity.len() { Ok(checkpoint) } else { Err(Malformed) }
+    }
+}
+
+/// The checkpoints of a folder, newest first.
+fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "ckpt") {
+            files.push(path);
+        }
+    }
+    files.sort_unstable_by(|a, b| b.cmp(a)); // the step in the name has leading zeros
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(step: u64) -> Checkpoint {
+        Checkpoint {
+            fingerprint: "a model".into(),
+            step,
+            losses: vec![2.3, 1.9],
+            epoch: Tally { loss: 7, correct: 3, examples: 5 },
+            parameters: vec![step as f32, -0.5],
+            velocity: vec![0.25, f32::EPSILON],
+        }
+    }
+
+    #[test]
+    fn the_newest_comes_back_and_old_ones_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("job");
+        assert_eq!(Checkpoint::read(&inner, "a model").unwrap(), None);
+        for step in [9, 10, 200] {
+            at(step).write(&inner).unwrap();
+        }
+        assert_eq!(Checkpoint::read(&inner, "a model").unwrap(), Some(at(200)));
+        assert_eq!(fs::read_dir(&inner).unwrap().count(), KEPT);
+    }
+
+    #[test]
+    fn a_torn_file_is_passed_over_wherever_it_was_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        at(5).write(folder.path()).unwrap();
+        let whole = at(6).encode();
+        let newest = folder.path().join("step-000000000006.ckpt");
+        for length in 0..whole.len() {
+            fs::write(&newest, &whole[..length]).unwrap();
+            assert_eq!(Checkpoint::read(folder.path(), "a model").unwrap(), Some(at(5)), "cut at {length}");
+        }
+        let mut flipped = whole;
+        flipped[40] ^= 1;
+        fs::write(&newest, &flipped).unwrap();
+        assert_eq!(Checkpoint::read(folder.path(), "a model").unwrap(), Some(at(5)));
+    }
+
+    #[test]
+    fn another_jobs_checkpoint_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        at(5).write(folder.path()).unwrap();
+        let error = Checkpoint::read(folder.path(), "another").unwrap_err().to_string();
+        assert!(error.contains("a model") && error.contains("another"), "{error}");
+    }
+}

@@ -1,0 +1,259 @@
+//! The chief's books: steps, epochs, losses, and the reports made of them.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use trainmaster_proto::v1::{Progress, SlotTime};
+
+use crate::{
+    checkpoint::Checkpoint,
+    convergence::{Convergence, Done},
+    fixed::from_fixed,
+    settings::Settings,
+    tally::Tally,
+};
+
+/// Progress since the last report.
+#[derive(Default)]
+struct Window {
+    tally: Tally,
+    recorded: u32,
+    /// Steps at a steady shape, and the time they took.
+    steady: u32,
+    steady_ms: f64,
+    /// Per worker: sum and count of its times.
+    times: BTreeMap<u32, (f64, u32)>,
+}
+
+/// One completed step.
+pub(crate) struct Step<'a> {
+    pub(crate) tally: Tally,
+    pub(crate) took: Duration,
+    /// Milliseconds, per worker.
+    pub(crate) times: &'a [(u32, f32)],
+    /// Workers and parameter servers that trained it.
+    pub(crate) shape: (u32, u32),
+}
+
+pub(crate) struct Ledger {
+    pub(crate) step: u64,
+    pub(crate) losses: Vec<f64>,
+    pub(crate) epoch: Tally,
+    pub(crate) done: Option<Done>,
+    steps_per_epoch: u64,
+    rule: Convergence,
+    max_steps: Option<u64>,
+    report: Duration,
+    report_steps: Option<u32>,
+    settle: u32,
+    unsettled: u32,
+    shape: (u32, u32),
+    window: Window,
+    opened: Instant,
+    seq: u64,
+    restart_ms: Option<f64>,
+    pub(crate) longest: Duration,
+}
+
+impl Ledger {
+    pub(crate) fn new(settings: &Settings, from: Option<&Checkpoint>, last_seq: u64) -> Self {
+        let losses = from.map(|checkpoint| checkpoint.losses.clone()).unwrap_or_default();
+        let step = from.map_or(0, |checkpoint| checkpoint.step);
+        // A job that had finished and is started again has nothing left to do.
+        let mut done = settings.convergence.check(&losses);
+        if settings.pace.max_steps.is_some_and(|most| step >= most) {
+            done = done.or(Some(Done::Exhausted));
+        }
+        Self {
+            step,
+            losses,
+            epoch: from.map_or_else(Tally::default, |checkpoint| checkpoint.epoch),
+            done,
+            steps_per_epoch: settings.batches.steps_per_epoch(),
+            rule: settings.convergence,
+            max_steps: settings.pace.max_steps,
+            report: settings.pace.report,
+            report_steps: settings.pace.report_steps,
+            settle: settings.pace.settle_steps,
+            unsettled: 0,
+            shape: (0, 0),
+            window: Window::default(),
+            opened: Instant::now(),
+            seq: last_seq,
+            restart_ms: None,
+            longest: Duration::ZERO,
+        }
+    }
+
+    /// Whole epochs done.
+    pub(crate) fn epochs(&self) -> u32 {
+        self.losses.len() as u32
+    }
+
+    /// The first step of this incarnation begins; so long after the program's start.
+    pub(crate) fn first_step(&mut self, after: Duration) {
+        self.restart_ms = Some(after.as_secs_f64() * 1e3);
+    }
+
+    /// Time passed in which nobody trained: the next steps say nothing about the speed.
+    pub(crate) fn disturbed(&mut self) {
+        self.unsettled = self.settle;
+    }
+
+    /// Books a step; what is to be reported comes back.
+    pub(crate) fn record(&mut self, step: &Step<'_>) -> Vec<Progress> {
+        let mut reports = Vec::new();
+        if step.shape != self.shape {
+            reports.extend(self.flush());
+            self.shape = step.shape;
+            self.disturbed();
+        }
+        self.step += 1;
+        self.longest = self.longest.max(step.took);
+        self.epoch.add(step.tally);
+        self.window.tally.add(step.tally);
+        self.window.recorded += 1;
+        if self.unsettled > 0 {
+            self.unsettled -= 1;
+        } else {
+            self.window.steady += 1;
+            self.window.steady_ms += step.took.as_secs_f64() * 1e3;
+            for (worker, ms) in step.times {
+                let (sum, count) = self.window.times.entry(*worker).or_default();
+                *sum += f64::from(*ms);
+                *count += 1;
+            }
+        }
+        let whole = self.step.is_multiple_of(self.steps_per_epoch);
+        if whole {
+            self.losses.push(mean(self.epoch));
+            self.epoch = Tally::default();
+            self.done = self.rule.check(&self.losses);
+        }
+        if self.max_steps.is_some_and(|most| self.step >= most) {
+            self.done = self.done.or(Some(Done::Exhausted));
+        }
+        let enough = self.report_steps.is_some_and(|steps| self.window.recorded >= steps);
+        if whole || enough || self.done.is_some() || self.opened.elapsed() >= self.report {
+            reports.extend(self.flush());
+        }
+        reports
+    }
+
+    /// What hasn't been reported yet.
+    pub(crate) fn flush(&mut self) -> Option<Progress> {
+        self.opened = Instant::now();
+        let window = std::mem::take(&mut self.window);
+        if window.recorded == 0 {
+            return None;
+        }
+        let slot_times =
+            window.times.into_iter().map(|(worker, (sum, count))| SlotTime { worker, step_ms: sum / f64::from(count) });
+        Some(Progress {
+            loss: Some(mean(window.tally)),
+            accuracy: Some(window.tally.correct as f64 / window.tally.examples.max(1) as f64),
+            examples: window.tally.examples,
+            steps: window.steady,
+            duration_ms: window.steady_ms,
+            slot_times: slot_times.collect(),
+            restart_ms: self.restart_ms.take(),
+            ..self.progress()
+        })
+    }
+
+    /// The last report of a job that is done.
+    pub(crate) fn finished(&mut self) -> Progress {
+        Progress { finished: true, converged: self.done == Some(Done::Converged), ..self.progress() }
+    }
+
+    fn progress(&mut self) -> Progress {
+        self.seq += 1;
+        Progress {
+            seq: self.seq,
+            step: self.step,
+            epoch: self.epochs(),
+            steps_per_epoch: self.steps_per_epoch,
+            workers: self.shape.0,
+            servers: self.shape.1,
+            ..Progress::default()
+        }
+    }
+}
+
+fn mean(tally: Tally) -> f64 {
+    from_fixed(tally.loss) / tally.examples.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{fixed::SCALE, settings::tests::settings};
+
+    fn ledger(flags: &[&str]) -> Ledger {
+        Ledger::new(&settings(flags), None, 0)
+    }
+
+    fn step(ledger: &mut Ledger, workers: u32, loss: f64) -> Vec<Progress> {
+        let tally = Tally { loss: (loss * 10.0 * SCALE) as i64, correct: 4, examples: 10 };
+        let took = Duration::from_millis(20);
+        ledger.record(&Step { tally, took, times: &[(0, 15.0)], shape: (workers, 1) })
+    }
+
+    const FLAGS: [&str; 4] = ["--batch=10", "--examples=30", "--report-ms=3600000", "--max-epochs=5"];
+
+    #[test]
+    fn an_epoch_ends_with_a_report_of_its_mean_loss() {
+        let mut ledger = ledger(&FLAGS);
+        assert!(step(&mut ledger, 2, 3.0).is_empty());
+        assert!(step(&mut ledger, 2, 2.0).is_empty());
+        let reports = step(&mut ledger, 2, 1.0);
+        assert_eq!(reports.len(), 1);
+        let Progress { seq, step, epoch, loss, accuracy, examples, steps, duration_ms, .. } = reports[0];
+        assert_eq!((seq, step, epoch, loss, accuracy, examples), (1, 3, 1, Some(2.0), Some(0.4), 30));
+        assert_eq!((steps, duration_ms), (2, 40.0), "the first step at a shape is not steady");
+        assert_eq!(ledger.losses, [2.0]);
+    }
+
+    #[test]
+    fn a_new_shape_closes_the_window() {
+        let mut ledger = ledger(&FLAGS);
+        step(&mut ledger, 2, 1.0);
+        let reports = step(&mut ledger, 3, 1.0);
+        assert_eq!((reports.len(), reports[0].workers, reports[0].steps), (1, 2, 0));
+        let reports = step(&mut ledger, 3, 1.0);
+        assert_eq!((reports.len(), reports[0].workers, reports[0].steps), (1, 3, 1));
+        assert_eq!((reports[0].seq, reports[0].slot_times.len()), (2, 1));
+    }
+
+    #[test]
+    fn convergence_and_limits_end_the_job() {
+        let mut ledger = ledger(&[&FLAGS[..], &["--delta=0.1", "--patience=2"]].concat());
+        for _ in 0..9 {
+            assert_eq!(ledger.done, None);
+            step(&mut ledger, 1, 1.0);
+        }
+        assert_eq!(ledger.done, Some(Done::Converged));
+        assert!(ledger.finished().converged);
+        let mut limited = self::ledger(&["--max-steps=2"]);
+        step(&mut limited, 1, 1.0);
+        assert_eq!(step(&mut limited, 1, 1.0).len(), 1);
+        assert_eq!(limited.done, Some(Done::Exhausted));
+        assert!(!limited.finished().converged);
+    }
+
+    #[test]
+    fn a_finished_checkpoint_has_nothing_left_to_do() {
+        let settings = settings(&["--max-epochs=2"]);
+        let checkpoint = Checkpoint {
+            fingerprint: String::new(),
+            step: 64,
+            losses: vec![2.0, 1.0],
+            epoch: Tally::default(),
+            parameters: vec![],
+            velocity: vec![],
+        };
+        assert_eq!(Ledger::new(&settings, Some(&checkpoint), 0).done, Some(Done::Exhausted));
+    }
+}

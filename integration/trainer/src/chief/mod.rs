@@ -1,0 +1,557 @@
+//! The chief: one process of the job (its first parameter server, or its first worker without any) decides what the
+//! others do. It draws the step boundaries, admits and drops workers there, keeps the books and writes checkpoints.
+//!
+//! Everything that changes the job happens in [`Chief::boundary`], between two steps, when nothing is under way.
+
+mod ledger;
+mod steps;
+mod tickets;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use tracing::{info, warn};
+use trainmaster_proto::v1::Progress;
+
+use crate::{
+    args::Mode, checkpoint::Checkpoint, exit, feed::Feed, id::Id, layout::Layout, net::Net, settings::Settings,
+    wire::Message,
+};
+use ledger::Ledger;
+use steps::Stepping;
+use tickets::Tickets;
+
+/// How a job that was told to stop may still finish the step under way.
+const FINISH_STEP: Duration = Duration::from_secs(5);
+
+/// The whole job's parameters and optimiser state.
+struct State {
+    version: u64,
+    parameters: Vec<f32>,
+    velocity: Vec<f32>,
+}
+
+enum Phase {
+    /// Nothing to do until somebody comes, or leaves.
+    Idle(Instant),
+    /// A step is under way (sync, allreduce).
+    Step(Stepping),
+    /// Batches are under way (async).
+    Stream(Tickets),
+    /// The holders send their parts of the state.
+    Gather {
+        since: Instant,
+        parts: BTreeMap<Id, (Vec<f32>, Vec<f32>)>,
+    },
+    Done,
+}
+
+/// Why the job ends before it is done.
+#[derive(Clone, Copy)]
+struct Stop {
+    code: u8,
+    by: Instant,
+}
+
+/// What all processes are told in the end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Verdict {
+    pub(crate) code: u8,
+    pub(crate) checkpoint_step: u64,
+    pub(crate) checkpoint_ms: f32,
+}
+
+pub(crate) struct Chief {
+    settings: Rc<Settings>,
+    me: Id,
+    servers: Vec<Id>,
+    layout: Option<Layout>,
+    /// Workers that the scheduler wants in the job, and the revision that says so.
+    desired: BTreeSet<u32>,
+    revision: u32,
+    ready: BTreeSet<Id>,
+    loaded: BTreeSet<Id>,
+    /// Workers that asked to be let go.
+    leaving: BTreeSet<u32>,
+    /// Workers that trained, are still desired, and are gone: since when.
+    lost: BTreeMap<u32, Instant>,
+    ledger: Ledger,
+    state: Option<State>,
+    phase: Phase,
+    attempt: u64,
+    stop: Option<Stop>,
+    begun: Instant,
+    stepped: bool,
+    checkpoint_step: Option<u64>,
+    checkpoint_epoch: u32,
+    checkpoint_at: Instant,
+    checkpoint_ms: f32,
+    verdict: Option<Verdict>,
+}
+
+impl Chief {
+    /// Takes up the job from its newest checkpoint, or from the beginning. `begun`: when the program started. `last_seq`:
+    /// number of the last report that an earlier life of this slot made in the same incarnation.
+    ///
+    /// # Errors
+    ///
+    /// If there is a checkpoint folder that can't be read, or that belongs to another job.
+    pub(crate) fn new(settings: Rc<Settings>, me: Id, servers: &[Id], begun: Instant, last_seq: u64) -> Result<Self> {
+        let fingerprint = settings.fingerprint();
+        let found = match settings.checkpoint_dir.as_deref() {
+            Some(folder) => Checkpoint::read(folder, &fingerprint)?,
+            None => None,
+        };
+        let ledger = Ledger::new(&settings, found.as_ref(), last_seq);
+        let checkpoint_step = found.as_ref().map(|checkpoint| checkpoint.step);
+        if let Some(step) = checkpoint_step {
+            info!(step, "resuming from a checkpoint");
+        }
+        let (parameters, velocity) = match found {
+            Some(checkpoint) => (checkpoint.parameters, checkpoint.velocity),
+            None => {
+                let parameters = settings.network.initial(settings.data.seed);
+                let velocity = vec![0.0; parameters.len()];
+                (parameters, velocity)
+            }
+        };
+        let layout = match settings.mode {
+            Mode::Allreduce => None,
+            Mode::Sync | Mode::Async => Some(Layout::new(&settings.network.blocks(), servers.len())?),
+        };
+        Ok(Self {
+            me,
+            servers: servers.to_vec(),
+            layout,
+            desired: BTreeSet::new(),
+            revision: 0,
+            ready: BTreeSet::new(),
+            loaded: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            lost: BTreeMap::new(),
+            checkpoint_epoch: ledger.epochs(),
+            state: Some(State { version: ledger.step, parameters, velocity }),
+            ledger,
+            phase: Phase::Idle(Instant::now()),
+            attempt: 0,
+            stop: None,
+            begun,
+            stepped: false,
+            checkpoint_step,
+            checkpoint_at: Instant::now(),
+            checkpoint_ms: 0.0,
+            verdict: None,
+            settings,
+        })
+    }
+
+    /// What all were told, once the job ends here.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        self.verdict
+    }
+
+    /// A new revision: these workers are to train from the next step boundary on.
+    pub(crate) fn desire(&mut self, workers: BTreeSet<u32>, revision: u32, net: &mut Net, feed: &Feed) {
+        (self.desired, self.revision) = (workers, revision);
+        self.lost.retain(|worker, _| self.desired.contains(worker));
+        if self.me.is_worker() && !self.desired.contains(&self.me.index) {
+            warn!("the chief is no longer wanted; the job must start again from a checkpoint");
+            self.give_up(exit::WORKER_LOST);
+        }
+        self.proceed(net, feed);
+    }
+
+    /// The job is to end with this exit code, after a checkpoint; within about `grace` (zero: no hurry is known).
+    pub(crate) fn stop(&mut self, code: u8, grace: Duration, net: &mut Net, feed: &Feed) {
+        if self.stop.is_none() {
+            let by = if grace.is_zero() { FINISH_STEP } else { FINISH_STEP.min(grace / 4) };
+            self.stop = Some(Stop { code, by: Instant::now() + by });
+        }
+        self.proceed(net, feed);
+    }
+
+    pub(crate) fn down(&mut self, peer: Id, net: &mut Net, feed: &Feed) {
+        if self.ready.contains(&peer) && peer.is_worker() && self.desired.contains(&peer.index) {
+            warn!(%peer, "lost");
+            self.lost.entry(peer.index).or_insert_with(Instant::now);
+        }
+        let held = self.loaded.remove(&peer);
+        if held && !peer.is_worker() && !matches!(self.phase, Phase::Done) {
+            warn!(%peer, "lost; the job must start again from its last checkpoint");
+            return self.end(exit::SERVER_LOST, net);
+        }
+        self.unready(peer, net, feed);
+    }
+
+    pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net, feed: &Feed) {
+        match message {
+            Message::Ready { ready: true } => {
+                self.ready.insert(from);
+                if from.is_worker() {
+                    self.lost.remove(&from.index);
+                }
+                self.proceed(net, feed);
+            }
+            Message::Ready { ready: false } => self.unready(from, net, feed),
+            Message::Leaving if from.is_worker() => {
+                self.leaving.insert(from.index);
+                self.proceed(net, feed);
+            }
+            Message::Leaving => self.stop(exit::DONE, Duration::ZERO, net, feed),
+            Message::Failed { diverged, reason } => {
+                warn!(%from, reason, "can't go on");
+                self.end(if diverged { exit::DIVERGED } else { exit::ERROR }, net);
+            }
+            Message::Collected { step, attempt, tally, times } => match self.phase {
+                Phase::Stream(_) => self.answered(step, attempt, tally, &times, net, feed),
+                _ => self.collected(from, attempt, tally, &times, net, feed),
+            },
+            Message::Shard { version, parameters, velocity } => {
+                let step = self.ledger.step;
+                if let Phase::Gather { parts, .. } = &mut self.phase
+                    && version == step
+                {
+                    parts.insert(from, (parameters, velocity));
+                    self.gathered(net, feed);
+                }
+            }
+            other => warn!(%from, ?other, "unexpected"),
+        }
+    }
+
+    /// When the chief wants to be called although nothing happened.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let pace = &self.settings.pace;
+        let phase = match &self.phase {
+            Phase::Idle(since) => {
+                let gather = Some(self.gather_end()).filter(|end| !self.stepped && Instant::now() < *end);
+                Some(gather.unwrap_or(*since + pace.start))
+            }
+            Phase::Step(stepping) => self.sooner(Some(stepping.sent)),
+            Phase::Stream(tickets) => self.sooner(tickets.oldest()),
+            Phase::Gather { since, .. } => Some(*since + self.stall_limit()),
+            Phase::Done => None,
+        };
+        let lost = self.lost.values().min().map(|since| *since + pace.replace);
+        [phase, lost].into_iter().flatten().min()
+    }
+
+    /// When to give up what was sent at a time: when it stalls, or when the job must stop.
+    fn sooner(&self, sent: Option<Instant>) -> Option<Instant> {
+        [sent.map(|sent| sent + self.stall_limit()), self.stop.map(|stop| stop.by)].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    pub(crate) fn tick(&mut self, net: &mut Net, feed: &Feed) {
+        let (now, pace) = (Instant::now(), self.settings.pace.clone());
+        let stalled = |since: Instant| now >= since + self.stall_limit();
+        let void = match &self.phase {
+            Phase::Done => return,
+            Phase::Gather { since, .. } if stalled(*since) => {
+                warn!("a part of the state doesn't come; the job must start again from its last checkpoint");
+                return self.end(exit::SERVER_LOST, net);
+            }
+            Phase::Step(stepping) => {
+                if stalled(stepping.sent) {
+                    warn!(step = self.ledger.step, "a step takes far too long; giving it up");
+                    self.give_up(exit::WORKER_LOST);
+                }
+                self.stop.is_some_and(|stop| stop.by <= now)
+            }
+            Phase::Stream(tickets) => {
+                if tickets.oldest().is_some_and(stalled) {
+                    warn!("a batch takes far too long; giving it up");
+                    self.give_up(exit::WORKER_LOST);
+                }
+                self.stop.is_some_and(|stop| stop.by <= now)
+            }
+            Phase::Idle(since) if now >= *since + pace.start => {
+                warn!("nobody to train with; giving up");
+                self.give_up(exit::WORKER_LOST);
+                false
+            }
+            Phase::Idle(_) | Phase::Gather { .. } => false,
+        };
+        if self.lost.values().any(|since| *since + pace.replace <= now) {
+            warn!(workers = ?self.lost.keys().collect::<Vec<_>>(), "lost and not replaced in time");
+            self.lost.clear();
+            self.give_up(exit::WORKER_LOST);
+        }
+        if void {
+            self.phase = Phase::Idle(now);
+        }
+        self.proceed(net, feed);
+    }
+
+    fn give_up(&mut self, code: u8) {
+        self.stop.get_or_insert(Stop { code, by: Instant::now() });
+    }
+
+    fn unready(&mut self, peer: Id, net: &mut Net, feed: &Feed) {
+        self.ready.remove(&peer);
+        if peer.is_worker() {
+            self.leaving.remove(&peer.index);
+        }
+        match &mut self.phase {
+            // The step can't be completed any more; what was collected of it is taken back by the next order.
+            Phase::Step(stepping) if stepping.waits_for(peer) => self.phase = Phase::Idle(Instant::now()),
+            Phase::Stream(tickets) => tickets.lost(peer),
+            _ => {}
+        }
+        self.proceed(net, feed);
+    }
+
+    /// Goes on if nothing is under way.
+    fn proceed(&mut self, net: &mut Net, feed: &Feed) {
+        if let Phase::Stream(_) = self.phase {
+            self.dismiss(net);
+            self.issue(net);
+        }
+        let between = match &self.phase {
+            Phase::Idle(_) => true,
+            Phase::Stream(tickets) => tickets.is_empty(),
+            _ => false,
+        };
+        if between {
+            self.boundary(net, feed);
+        }
+    }
+
+    /// Between two steps: ends the job, saves it, lets workers come and go, or starts the next step.
+    fn boundary(&mut self, net: &mut Net, feed: &Feed) {
+        let ending = match (self.ledger.done, self.stop) {
+            (Some(_), _) => Some(exit::DONE),
+            (None, stop) => stop.map(|stop| stop.code),
+        };
+        if ending.is_some() && self.stop.is_none() && !self.stepped && !self.complete() {
+            return; // done before it began: the others are still coming, and are told then
+        }
+        let joining = self.joining();
+        if ending.is_some() || self.checkpoint_due() || !joining.is_empty() {
+            if self.state.as_ref().is_none_or(|state| state.version != self.ledger.step) {
+                return self.gather(net);
+            }
+            if (ending.is_some() || self.checkpoint_due()) && !self.save() && ending.is_some() {
+                return self.end(exit::CHECKPOINT, net);
+            }
+            if let Some(code) = ending {
+                if self.ledger.done.is_some() {
+                    feed.report(self.ledger.finished());
+                }
+                return self.end(code, net);
+            }
+            self.load(&joining, net);
+        }
+        self.dismiss(net);
+        let workers = self.workers();
+        if !self.can_step(&workers) {
+            if !matches!(self.phase, Phase::Idle(_)) {
+                self.phase = Phase::Idle(Instant::now());
+            }
+            return;
+        }
+        self.state = None;
+        if !self.stepped {
+            self.stepped = true;
+            self.ledger.first_step(self.begun.elapsed());
+        }
+        match self.settings.mode {
+            Mode::Async => self.stream(net),
+            Mode::Sync | Mode::Allreduce => self.step(workers, net),
+        }
+    }
+
+    /// Holders that are there but don't have the parameters yet.
+    fn joining(&self) -> Vec<Id> {
+        let holds = |id: &Id| match self.settings.mode {
+            Mode::Allreduce => self.desired.contains(&id.index) && !self.leaving.contains(&id.index),
+            Mode::Sync | Mode::Async => !id.is_worker(),
+        };
+        self.ready.iter().copied().filter(|id| holds(id) && !self.loaded.contains(id)).collect()
+    }
+
+    /// Workers that can train the next step.
+    fn workers(&self) -> Vec<u32> {
+        let able = |index: &&u32| {
+            let id = Id::worker(**index);
+            let holds = self.settings.mode != Mode::Allreduce || self.loaded.contains(&id);
+            self.ready.contains(&id) && holds && !self.leaving.contains(*index)
+        };
+        self.desired.iter().filter(able).copied().collect()
+    }
+
+    fn can_step(&self, workers: &[u32]) -> bool {
+        let complete = self.stepped || self.complete();
+        let chief = self.settings.mode != Mode::Allreduce || workers.first() == Some(&self.me.index);
+        complete && chief && !workers.is_empty() && self.servers.iter().all(|server| self.loaded.contains(server))
+    }
+
+    /// Is everyone there, or has the time for that passed?
+    fn complete(&self) -> bool {
+        let workers = self.desired.iter().all(|index| self.ready.contains(&Id::worker(*index)));
+        let servers = self.servers.iter().all(|server| self.ready.contains(server));
+        workers && servers || Instant::now() >= self.gather_end()
+    }
+
+    /// Until then the first step waits for all workers.
+    fn gather_end(&self) -> Instant {
+        self.begun + self.settings.pace.gather
+    }
+
+    /// A step this long will never end.
+    fn stall_limit(&self) -> Duration {
+        (self.settings.pace.replace * 5).max(self.ledger.longest * 50)
+    }
+
+    fn load(&mut self, joining: &[Id], net: &mut Net) {
+        let Some(state) = &self.state else { return };
+        for id in joining {
+            let part = |whole: &[f32]| match (&self.layout, self.servers.iter().position(|server| server == id)) {
+                (Some(layout), Some(position)) => layout.take(position, whole),
+                _ => whole.to_vec(),
+            };
+            let (parameters, velocity) = (part(&state.parameters), part(&state.velocity));
+            net.send(*id, Message::Load { version: state.version, parameters, velocity });
+            self.loaded.insert(*id);
+        }
+    }
+
+    /// Lets workers go that aren't wanted any more.
+    fn dismiss(&mut self, net: &mut Net) {
+        let known: Vec<Id> = self.ready.iter().copied().filter(|id| id.is_worker() && *id != self.me).collect();
+        for id in known {
+            let busy = matches!(&self.phase, Phase::Stream(tickets) if tickets.has(id.index));
+            if !busy && (!self.desired.contains(&id.index) || self.leaving.contains(&id.index)) {
+                info!(worker = id.index, "leaves the job");
+                net.send(id, self.finish(exit::DONE));
+                self.ready.remove(&id);
+                self.loaded.remove(&id);
+            }
+        }
+    }
+
+    fn gather(&mut self, net: &mut Net) {
+        self.phase = Phase::Gather { since: Instant::now(), parts: BTreeMap::new() };
+        let version = self.ledger.step;
+        for id in self.sources() {
+            net.send(id, Message::Gather { version });
+        }
+    }
+
+    /// Those that together have the whole state.
+    fn sources(&self) -> Vec<Id> {
+        if self.servers.is_empty() { vec![self.me] } else { self.servers.clone() }
+    }
+
+    fn gathered(&mut self, net: &mut Net, feed: &Feed) {
+        let sources = self.sources();
+        let Phase::Gather { parts, .. } = &self.phase else { return };
+        if !sources.iter().all(|id| parts.contains_key(id)) {
+            return;
+        }
+        let size = self.settings.network.parameters();
+        let (mut parameters, mut velocity) = (vec![0.0; size], vec![0.0; size]);
+        let whole = sources.iter().enumerate().all(|(position, id)| {
+            let (values, momentum) = &parts[id];
+            match &self.layout {
+                Some(layout) => {
+                    layout.put(position, values, &mut parameters) && layout.put(position, momentum, &mut velocity)
+                }
+                None if values.len() == size && momentum.len() == size => {
+                    parameters.copy_from_slice(values);
+                    velocity.copy_from_slice(momentum);
+                    true
+                }
+                None => false,
+            }
+        });
+        if !whole {
+            warn!("the parts of the state don't fit together");
+            return self.end(exit::ERROR, net);
+        }
+        self.state = Some(State { version: self.ledger.step, parameters, velocity });
+        self.phase = Phase::Idle(Instant::now());
+        self.ledger.disturbed();
+        self.boundary(net, feed);
+    }
+
+    fn checkpoint_due(&self) -> bool {
+        let pace = &self.settings.pace;
+        let epochs = self.ledger.epochs() - self.checkpoint_epoch;
+        self.settings.checkpoint_dir.is_some()
+            && self.checkpoint_step != Some(self.ledger.step)
+            && (self.stepped && self.checkpoint_at.elapsed() >= pace.checkpoint
+                || pace.checkpoint_epochs.is_some_and(|every| epochs >= every))
+    }
+
+    /// Writes a checkpoint of the state at hand, unless it is saved already; false if that failed.
+    fn save(&mut self) -> bool {
+        let (Some(folder), Some(state)) = (self.settings.checkpoint_dir.clone(), &self.state) else { return true };
+        if self.checkpoint_step == Some(state.version) {
+            return true;
+        }
+        let start = Instant::now();
+        let written = self.write(&folder, state);
+        self.checkpoint_at = Instant::now();
+        self.checkpoint_epoch = self.ledger.epochs();
+        if written {
+            self.checkpoint_ms = start.elapsed().as_secs_f32() * 1e3;
+            self.checkpoint_step = Some(self.ledger.step);
+        }
+        written
+    }
+
+    fn write(&self, folder: &Path, state: &State) -> bool {
+        let checkpoint = Checkpoint {
+            fingerprint: self.settings.fingerprint(),
+            step: state.version,
+            losses: self.ledger.losses.clone(),
+            epoch: self.ledger.epoch,
+            parameters: state.parameters.clone(),
+            velocity: state.velocity.clone(),
+        };
+        checkpoint.write(folder).inspect_err(|error| warn!(%error, "no checkpoint written")).is_ok()
+    }
+
+    fn finish(&self, code: u8) -> Message {
+        let checkpoint_step = self.checkpoint_step.unwrap_or(0);
+        Message::Finish { code, checkpoint_step, checkpoint_ms: self.checkpoint_ms }
+    }
+
+    /// Tells everyone to leave.
+    fn end(&mut self, code: u8, net: &mut Net) {
+        if matches!(self.phase, Phase::Done) {
+            return;
+        }
+        self.phase = Phase::Done;
+        let mut all = self.ready.clone();
+        all.extend(&self.servers);
+        all.extend(self.desired.iter().map(|index| Id::worker(*index)));
+        for id in all {
+            if id != self.me && net.is_up(id) {
+                net.send(id, self.finish(code));
+            }
+        }
+        let checkpoint_step = self.checkpoint_step.unwrap_or(0);
+        self.verdict = Some(Verdict { code, checkpoint_step, checkpoint_ms: self.checkpoint_ms });
+    }
+
+    /// Tells the feed and the log.
+    fn publish(&self, reports: Vec<Progress>, feed: &Feed) {
+        for progress in reports {
+            let Progress { step, epoch, loss, workers, servers, steps, duration_ms, .. } = progress;
+            let loss = loss.unwrap_or_default();
+            let speed = match steps {
+                0 => String::new(),
+                _ => format!(", {:.2} steps/s{}", f64::from(steps) * 1e3 / duration_ms, self.settings.device.label()),
+            };
+            info!("step {step}, epoch {epoch}, loss {loss:.4}, {workers} workers, {servers} servers{speed}");
+            feed.report(progress);
+        }
+    }
+}

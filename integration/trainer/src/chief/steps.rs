@@ -1,0 +1,74 @@
+//! One step at a time: sync training and all-reduce.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use super::{Chief, Phase, ledger::Step};
+use crate::{feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
+
+/// A step under way.
+pub(super) struct Stepping {
+    attempt: u64,
+    workers: Vec<u32>,
+    /// Holders that haven't collected it yet.
+    missing: BTreeSet<Id>,
+    tally: Tally,
+    times: Vec<(u32, f32)>,
+    pub(super) sent: Instant,
+}
+
+impl Stepping {
+    /// Does the step need this process?
+    pub(super) fn waits_for(&self, id: Id) -> bool {
+        self.missing.contains(&id) || id.is_worker() && self.workers.contains(&id.index)
+    }
+}
+
+impl Chief {
+    /// Orders the next step, or the same one again after an attempt that failed.
+    pub(super) fn step(&mut self, workers: Vec<u32>, net: &mut Net) {
+        self.attempt += 1;
+        let trainers = workers.iter().map(|index| Id::worker(*index));
+        let missing: BTreeSet<Id> =
+            if self.servers.is_empty() { trainers.clone().collect() } else { self.servers.iter().copied().collect() };
+        let (step, attempt, revision) = (self.ledger.step, self.attempt, self.revision);
+        for id in self.servers.iter().copied().chain(trainers) {
+            net.send(id, Message::Step { step, attempt, revision, workers: workers.clone() });
+        }
+        let (tally, times, sent) = (Tally::default(), Vec::new(), Instant::now());
+        self.phase = Phase::Step(Stepping { attempt, workers, missing, tally, times, sent });
+    }
+
+    /// A holder has all gradients of a step.
+    pub(super) fn collected(
+        &mut self,
+        from: Id,
+        attempt: u64,
+        tally: Tally,
+        times: &[(u32, f32)],
+        net: &mut Net,
+        feed: &Feed,
+    ) {
+        let Phase::Step(stepping) = &mut self.phase else { return };
+        if stepping.attempt != attempt || !stepping.missing.remove(&from) {
+            return;
+        }
+        // Every parameter server counts the same examples, each all-reduce worker its own.
+        if self.servers.is_empty() || from == self.me {
+            stepping.tally.add(tally);
+            stepping.times.extend_from_slice(times);
+        }
+        if !stepping.missing.is_empty() {
+            return;
+        }
+        let step = Step {
+            tally: stepping.tally,
+            took: stepping.sent.elapsed(),
+            times: &stepping.times,
+            shape: (stepping.workers.len() as u32, self.servers.len() as u32),
+        };
+        let reports = self.ledger.record(&step);
+        self.phase = Phase::Idle(Instant::now());
+        self.publish(reports, feed);
+        self.boundary(net, feed);
+    }
+}

@@ -1,0 +1,120 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::args::{DeviceArgs, JobArgs, ModelArgs, PaceArgs, SlotArgs};
+
+/// A distributed training program: parameter servers or all-reduce over TCP, elastic, for any cluster manager.
+///
+/// Without a command it is one process of a job; who starts it sets the TRAINMASTER_… variables.
+#[derive(Parser, Debug)]
+#[command(name = "trainmaster-trainer", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// A whole job instead of one process of it.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub slot: SlotArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub training: TrainingArgs,
+}
+
+/// What is trained, and how.
+#[derive(clap::Args, Clone, Debug)]
+#[allow(missing_docs)] // each group documents itself
+pub struct TrainingArgs {
+    #[command(flatten)]
+    pub job: JobArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    #[command(flatten)]
+    pub pace: PaceArgs,
+}
+
+/// Whole jobs on this machine, without a scheduler.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Trains one job with all of its processes on this machine.
+    Run(RunArgs),
+    /// Measures a job's speed at several numbers of servers and workers; writes CSV with the columns p,w,speed.
+    Profile(ProfileArgs),
+}
+
+/// What all local jobs have in common.
+#[derive(clap::Args, Clone, Debug)]
+pub struct LocalArgs {
+    /// Place the processes on so many emulated machines, in turn; 0: each on its own. Matters for --device-nic-mbit.
+    #[arg(long, default_value_t = 0)]
+    pub spread: u32,
+    /// Show what the processes log.
+    #[arg(long)]
+    pub verbose: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub training: TrainingArgs,
+}
+
+/// Flags of `run`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct RunArgs {
+    /// Number of workers.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub workers: u32,
+    /// Number of parameter servers (none with --mode allreduce).
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub servers: u32,
+    /// Folder for checkpoints; a job that has some there resumes from them.
+    #[arg(long, value_name = "FOLDER")]
+    pub checkpoint_dir: Option<PathBuf>,
+    /// Print the summary as JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub local: LocalArgs,
+}
+
+/// Flags of `profile`. The steps measured at each pair are `--steps` (default 10; of every worker with --mode async).
+#[derive(clap::Args, Clone, Debug)]
+pub struct ProfileArgs {
+    /// Pairs to measure, as SERVERS:WORKERS,…
+    #[arg(long, value_name = "P:W", value_delimiter = ',', value_parser = pair(':'), conflicts_with_all = ["grid", "random"])]
+    pub pairs: Vec<(u32, u32)>,
+    /// Measure every pair up to so many servers and workers.
+    #[arg(long, value_name = "PMAX,WMAX", value_parser = pair(','), conflicts_with = "random")]
+    pub grid: Option<(u32, u32)>,
+    /// Measure so many different pairs drawn at random (from --seed), within --limit.
+    #[arg(long, value_name = "COUNT")]
+    pub random: Option<u32>,
+    /// Most servers and workers of a pair drawn at random.
+    #[arg(long, value_name = "PMAX,WMAX", default_value = "8,8", value_parser = pair(','))]
+    pub limit: (u32, u32),
+    /// Steps at the beginning of each run that aren't measured (of every worker with --mode async).
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    pub warm_up: u32,
+    /// Measure so many pairs at a time; only sensible with an emulated device.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub concurrent: u32,
+    /// Write the table to a file instead of standard output.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub local: LocalArgs,
+}
+
+fn pair(separator: char) -> impl Fn(&str) -> Result<(u32, u32), String> + Clone + Send + Sync {
+    move |text| {
+        let (servers, workers) = text.split_once(separator).unwrap_or_default();
+        match (servers.trim().parse::<u32>(), workers.trim().parse::<u32>()) {
+            (Ok(servers), Ok(workers)) if servers <= 1000 && (1..=1000).contains(&workers) => Ok((servers, workers)),
+            _ => Err(format!("must be SERVERS{separator}WORKERS, as in 2{separator}4, each at most 1000")),
+        }
+    }
+}

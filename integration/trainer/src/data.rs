@@ -1,0 +1,184 @@
+//! Training data generated from a seed, example by example: nothing is stored and every process sees the same set.
+
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{RngCore, SeedableRng},
+};
+
+use crate::model::Network;
+
+/// What the examples look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DataKind {
+    /// Gaussian blobs, one per class; `noise` is their standard deviation (centres are about one unit apart per feature).
+    Blobs,
+    /// Standard normal features, labelled by a random network with one hidden layer; `noise` perturbs its scores.
+    Teacher,
+}
+
+/// Shape and difficulty of a data set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DataSettings {
+    /// What the examples look like.
+    pub kind: DataKind,
+    /// Number of classes.
+    pub classes: usize,
+    /// Numbers per example.
+    pub features: usize,
+    /// See [`DataKind`].
+    pub noise: f64,
+    /// Share of examples whose label is drawn at random; keeps the loss from falling to zero.
+    pub label_noise: f64,
+    /// Another seed is another task.
+    pub seed: u64,
+}
+
+/// Generates examples.
+pub struct Data {
+    settings: DataSettings,
+    centres: Vec<f32>,
+    teacher: Option<Network>,
+    teacher_parameters: Vec<f32>,
+}
+
+// Streams of the generator that aren't an example's.
+const CENTRES: u64 = u64::MAX;
+const TEACHER: u64 = u64::MAX - 1;
+
+impl Data {
+    /// Prepares what all examples share: the blobs' centres or the teacher.
+    #[must_use]
+    pub fn new(settings: &DataSettings) -> Self {
+        let mut data =
+            Self { settings: settings.clone(), centres: Vec::new(), teacher: None, teacher_parameters: Vec::new() };
+        match settings.kind {
+            DataKind::Blobs => {
+                let mut normal = Normal::new(settings.seed, CENTRES);
+                data.centres = (0..settings.classes * settings.features).map(|_| normal.next() as f32).collect();
+            }
+            DataKind::Teacher => {
+                let teacher = Network::new(settings.features, &[2 * settings.features], settings.classes);
+                data.teacher_parameters = teacher.initial(settings.seed ^ TEACHER);
+                data.teacher = Some(teacher);
+            }
+        }
+        data
+    }
+
+    /// Writes the features of an example and returns its label.
+    ///
+    /// # Panics
+    ///
+    /// If `features` hasn't the length of the data's features.
+    pub fn example(&self, number: u64, features: &mut [f32]) -> usize {
+        let DataSettings { classes, noise, label_noise, .. } = self.settings;
+        assert_eq!(features.len(), self.settings.features);
+        let mut normal = Normal::new(self.settings.seed, number);
+        let class = normal.below(classes);
+        let drawn_at_random = normal.uniform() < label_noise;
+        let random_label = normal.below(classes);
+        let label = match &self.teacher {
+            None => {
+                let centre = &self.centres[class * features.len()..][..features.len()];
+                for (feature, mean) in features.iter_mut().zip(centre) {
+                    *feature = mean + (noise * normal.next()) as f32;
+                }
+                class
+            }
+            Some(teacher) => {
+                features.iter_mut().for_each(|feature| *feature = normal.next() as f32);
+                let mut scores = teacher.scores(&self.teacher_parameters, features);
+                scores.iter_mut().for_each(|score| *score += (noise * normal.next()) as f32);
+                largest(&scores)
+            }
+        };
+        if drawn_at_random { random_label } else { label }
+    }
+}
+
+/// Index of the largest number, the first of equals.
+pub(crate) fn largest(values: &[f32]) -> usize {
+    let mut best = 0;
+    for (index, value) in values.iter().enumerate() {
+        if *value > values[best] {
+            best = index;
+        }
+    }
+    best
+}
+
+/// Normal deviates by Box and Muller, through `libm` so that every machine draws the same ones.
+pub(crate) struct Normal {
+    rng: ChaCha8Rng,
+    spare: Option<f64>,
+}
+
+impl Normal {
+    pub(crate) fn new(seed: u64, stream: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(stream);
+        Self { rng, spare: None }
+    }
+
+    pub(crate) fn uniform(&mut self) -> f64 {
+        (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        ((u128::from(self.rng.next_u64()) * limit as u128) >> 64) as usize
+    }
+
+    pub(crate) fn next(&mut self) -> f64 {
+        if let Some(spare) = self.spare.take() {
+            return spare;
+        }
+        let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.uniform()));
+        let (sine, cosine) = libm::sincos(std::f64::consts::TAU * self.uniform());
+        self.spare = Some(radius * sine);
+        radius * cosine
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(kind: DataKind) -> DataSettings {
+        DataSettings { kind, classes: 4, features: 6, noise: 0.5, label_noise: 0.1, seed: 9 }
+    }
+
+    #[test]
+    fn the_same_number_is_the_same_example() {
+        for kind in [DataKind::Blobs, DataKind::Teacher] {
+            let (one, two) = (Data::new(&settings(kind)), Data::new(&settings(kind)));
+            let (mut a, mut b) = ([0.0; 6], [0.0; 6]);
+            for number in 0..50 {
+                assert_eq!(one.example(number, &mut a), two.example(number, &mut b));
+                assert_eq!(a, b);
+            }
+            one.example(50, &mut a);
+            assert_ne!(a, b);
+        }
+    }
+
+    #[test]
+    fn every_class_occurs() {
+        for kind in [DataKind::Blobs, DataKind::Teacher] {
+            let data = Data::new(&settings(kind));
+            let mut counts = [0; 4];
+            for number in 0..2000 {
+                counts[data.example(number, &mut [0.0; 6])] += 1;
+            }
+            assert!(counts.iter().all(|&count| count > 50), "{kind:?}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn deviates_are_standard_normal() {
+        let mut normal = Normal::new(1, 2);
+        let draws: Vec<f64> = (0..20_000).map(|_| normal.next()).collect();
+        let mean = draws.iter().sum::<f64>() / 20_000.0;
+        let variance = draws.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / 20_000.0;
+        assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.04, "{mean} {variance}");
+    }
+}

@@ -1,0 +1,89 @@
+//! Some of the model's parameters with the optimiser's state, wherever they live.
+//!
+//! A step is collected first and made final later, when the chief knows that every holder has collected it. So a step
+//! that only some holders finished can be taken back and done again.
+
+use crate::fixed::from_fixed;
+
+/// Parameters at a version (the number of steps applied).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Holder {
+    pub(crate) version: u64,
+    pub(crate) parameters: Vec<f32>,
+    pub(crate) velocity: Vec<f32>,
+    learning_rate: f32,
+    momentum: f32,
+    collected: Option<(Vec<i64>, u64)>,
+}
+
+impl Holder {
+    pub(crate) fn new(learning_rate: f32, momentum: f32) -> Self {
+        Self { learning_rate, momentum, ..Self::default() }
+    }
+
+    pub(crate) fn load(&mut self, version: u64, parameters: Vec<f32>, velocity: Vec<f32>) {
+        (self.version, self.parameters, self.velocity, self.collected) = (version, parameters, velocity, None);
+    }
+
+    /// Keeps a step's gradient sums until the chief makes them final or takes them back.
+    pub(crate) fn collect(&mut self, sums: Vec<i64>, examples: u64) {
+        self.collected = Some((sums, examples));
+    }
+
+    /// Makes the collected step final, or takes it back, so that the state is at `version`; false if it can't be.
+    pub(crate) fn reach(&mut self, version: u64) -> bool {
+        match self.collected.take() {
+            Some((sums, examples)) if version == self.version + 1 => self.apply(&sums, examples),
+            _ => {}
+        }
+        self.version == version
+    }
+
+    /// One step of gradient descent with momentum: the same operations for each parameter, wherever it lives.
+    pub(crate) fn apply(&mut self, sums: &[i64], examples: u64) {
+        let count = examples.max(1) as f64;
+        for ((parameter, velocity), sum) in self.parameters.iter_mut().zip(&mut self.velocity).zip(sums) {
+            let gradient = (from_fixed(*sum) / count) as f32;
+            *velocity = self.momentum * *velocity + gradient;
+            *parameter -= self.learning_rate * *velocity;
+        }
+        self.version += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixed::SCALE;
+
+    fn holder() -> Holder {
+        let mut holder = Holder::new(0.5, 0.5);
+        holder.load(7, vec![1.0, 2.0], vec![0.0, 0.0]);
+        holder
+    }
+
+    fn sums() -> Vec<i64> {
+        vec![SCALE as i64 * 2, -(SCALE as i64) * 4]
+    }
+
+    #[test]
+    fn a_collected_step_becomes_final_with_the_next() {
+        let mut holder = holder();
+        holder.collect(sums(), 2);
+        assert_eq!(holder.parameters, [1.0, 2.0]);
+        assert!(holder.reach(8));
+        assert_eq!(holder.parameters, [0.5, 3.0]);
+        holder.collect(sums(), 2);
+        assert!(holder.reach(9));
+        assert_eq!((holder.parameters[0], holder.velocity[0]), (-0.25, 1.5));
+    }
+
+    #[test]
+    fn a_collected_step_can_be_taken_back() {
+        let mut holder = holder();
+        holder.collect(sums(), 2);
+        assert!(holder.reach(7));
+        assert_eq!(holder.parameters, [1.0, 2.0]);
+        assert!(!holder.reach(8), "nothing is collected any more");
+    }
+}

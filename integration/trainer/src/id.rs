@@ -1,0 +1,67 @@
+//! The names of a job's processes.
+
+use std::fmt;
+
+use trainmaster_proto::v1::SlotRole;
+
+/// What a process does. Servers order before workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
+pub enum Role {
+    /// Parameter server.
+    Server,
+    /// Worker.
+    Worker,
+}
+
+/// A slot of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id {
+    /// What it does.
+    pub role: Role,
+    /// Its index among the job's slots of this role.
+    pub index: u32,
+}
+
+impl Id {
+    /// A worker.
+    #[must_use]
+    pub fn worker(index: u32) -> Self {
+        Self { role: Role::Worker, index }
+    }
+
+    /// A parameter server.
+    #[must_use]
+    pub fn server(index: u32) -> Self {
+        Self { role: Role::Server, index }
+    }
+
+    /// Is it a worker?
+    #[must_use]
+    pub fn is_worker(self) -> bool {
+        self.role == Role::Worker
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", if self.is_worker() { "worker" } else { "server" }, self.index)
+    }
+}
+
+impl From<Role> for SlotRole {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Worker => Self::Worker,
+            Role::Server => Self::Server,
+        }
+    }
+}
+
+impl From<SlotRole> for Role {
+    fn from(role: SlotRole) -> Self {
+        match role {
+            SlotRole::Worker => Self::Worker,
+            SlotRole::Server => Self::Server,
+        }
+    }
+}

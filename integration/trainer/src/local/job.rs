@@ -1,0 +1,162 @@
+//! Starts a job's processes on this machine and waits for them.
+
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::Stdio,
+};
+
+use anyhow::{Context, Result, ensure};
+use tokio::{process::Command, task::JoinSet};
+use trainmaster_proto::v1::Progress;
+
+use super::board::Board;
+use crate::{
+    args::Mode,
+    cli::{LocalArgs, TrainingArgs},
+    exit,
+    id::{Id, Role},
+};
+
+/// The processes outlive a feed that dies without a word by so many milliseconds.
+const ORPHAN_GRACE_MS: u64 = 10_000;
+/// After an interrupt: for the checkpoint, in milliseconds.
+const STOP_GRACE_MS: i64 = 20_000;
+
+/// A job to run here.
+#[derive(Clone, Debug)]
+pub struct LocalJob {
+    /// Number of workers.
+    pub workers: u32,
+    /// Number of parameter servers.
+    pub servers: u32,
+    /// Emulated machines to place the processes on, in turn; 0: each on its own.
+    pub spread: u32,
+    /// What is trained, and how.
+    pub training: TrainingArgs,
+    /// Where checkpoints go.
+    pub checkpoint_dir: Option<PathBuf>,
+    /// Show what the processes log.
+    pub verbose: bool,
+}
+
+/// How a job ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Everything it reported.
+    pub reports: Vec<Progress>,
+    /// Its worst exit code; 1 for a signal.
+    pub code: u8,
+}
+
+impl LocalJob {
+    /// A job of this shape.
+    ///
+    /// # Errors
+    ///
+    /// If the shape doesn't fit the mode.
+    pub fn new(workers: u32, servers: u32, local: &LocalArgs) -> Result<Self> {
+        let training = local.training.clone();
+        match training.job.mode {
+            Mode::Allreduce => {
+                ensure!(servers == 0, "--mode allreduce has no parameter servers; {servers} are asked for")
+            }
+            Mode::Sync | Mode::Async => ensure!(servers > 0, "--mode sync and async need at least 1 parameter server"),
+        }
+        Ok(Self { workers, servers, spread: local.spread, training, checkpoint_dir: None, verbose: local.verbose })
+    }
+
+    /// The job's slots and the emulated machines they are on.
+    #[must_use]
+    pub fn slots(&self) -> BTreeMap<Id, String> {
+        let ids = (0..self.servers).map(Id::server).chain((0..self.workers).map(Id::worker));
+        let place = |id: Id| match (self.spread, id.role) {
+            (0, Role::Server) => format!("machine-s{}", id.index),
+            (0, Role::Worker) => format!("machine-w{}", id.index),
+            (spread, _) => format!("machine-{}", id.index % spread),
+        };
+        ids.map(|id| (id, place(id))).collect()
+    }
+
+    /// Runs the job to its end. An interrupt (Ctrl-C) stops it with a checkpoint. `progress` is called for every report.
+    ///
+    /// # Errors
+    ///
+    /// If a process can't be started.
+    pub async fn run(&self, mut progress: impl FnMut(&Progress)) -> Result<Ended> {
+        let slots = self.slots();
+        let board = Board::new(1, slots.clone());
+        let (feed, serving) = board.serve(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await?;
+        let mut changes = board.changes();
+        let mut processes = JoinSet::new();
+        for (id, machine) in &slots {
+            let mut child = self.command(*id, machine, feed)?.spawn().with_context(|| format!("can't start {id}"))?;
+            let id = *id;
+            processes.spawn(async move { (id, child.wait().await) });
+        }
+        let (mut code, mut seen) = (exit::DONE, 0);
+        let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+        loop {
+            tokio::select! {
+                ended = processes.join_next() => match ended {
+                    Some(Ok((id, status))) => {
+                        let ended = status?.code().map_or(exit::ERROR, |code| code as u8);
+                        if ended != exit::DONE {
+                            eprintln!("{id} ended with code {ended}");
+                        }
+                        code = code.max(ended);
+                    }
+                    Some(Err(error)) => return Err(error.into()),
+                    None => break,
+                },
+                Ok(()) = changes.changed() => {
+                    let reports = board.reports();
+                    reports[seen..].iter().for_each(&mut progress);
+                    seen = reports.len();
+                }
+                _ = interrupt.recv() => board.stop(STOP_GRACE_MS),
+            }
+        }
+        serving.abort();
+        let reports = board.reports();
+        reports[seen..].iter().for_each(progress);
+        Ok(Ended { reports, code })
+    }
+
+    fn command(&self, id: Id, machine: &str, feed: SocketAddr) -> Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"TRAINMASTER_") {
+                command.env_remove(name); // somebody else's job
+            }
+        }
+        if !self.verbose {
+            command.env("RUST_LOG", "warn");
+        }
+        let TrainingArgs { job, model, device, pace } = &self.training;
+        command
+            .arg(format!("--feed=http://{feed}"))
+            .arg(format!("--orphan-grace-ms={ORPHAN_GRACE_MS}"))
+            .args(["--job=1", if id.role == Role::Worker { "--role=worker" } else { "--role=server" }])
+            .args([format!("--index={}", id.index), format!("--server={machine}")])
+            .args([job.flags(), model.flags(), device.flags(), pace.flags()].concat())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            // Ctrl-C is for the job as a whole: its processes are told to stop in order.
+            .process_group(0);
+        if let Some(folder) = &self.checkpoint_dir {
+            command.arg("--checkpoint-dir").arg(folder);
+        }
+        Ok(command)
+    }
+}
+
+/// Steps per second over all steady steps of some reports; none if there are none.
+#[must_use]
+pub fn speed(reports: &[Progress]) -> Option<f64> {
+    let steps: u32 = reports.iter().map(|progress| progress.steps).sum();
+    let ms: f64 = reports.iter().map(|progress| progress.duration_ms).sum();
+    (steps > 0 && ms > 0.0).then(|| f64::from(steps) * 1e3 / ms)
+}

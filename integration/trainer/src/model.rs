@@ -1,0 +1,226 @@
+//! The models: a fully connected network with ReLU between its layers and a softmax at its end. Without hidden layers
+//! that is softmax regression.
+//!
+//! Plain loops in a fixed order, `libm` for the exponential and the logarithm: the same numbers on every machine.
+
+use crate::data::{Normal, largest};
+
+/// The shape of a network. Its parameters are one flat vector, layer by layer: weights (outputs × inputs), then biases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    sizes: Vec<usize>,
+}
+
+/// What one example contributed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// Cross-entropy, in nats.
+    pub loss: f64,
+    /// The largest score was the label's.
+    pub correct: bool,
+}
+
+/// Buffers that are reused from example to example.
+pub struct Scratch {
+    activations: Vec<Vec<f32>>,
+    deltas: Vec<Vec<f32>>,
+}
+
+impl Network {
+    /// A network from `features` inputs over the hidden layers to one score per class.
+    #[must_use]
+    pub fn new(features: usize, hidden: &[usize], classes: usize) -> Self {
+        let mut sizes = vec![features];
+        sizes.extend_from_slice(hidden);
+        sizes.push(classes);
+        Self { sizes }
+    }
+
+    /// Inputs, hidden layers, outputs.
+    #[must_use]
+    pub fn sizes(&self) -> &[usize] {
+        &self.sizes
+    }
+
+    /// Sizes of the parameter blocks, in parameters: weights and biases of each layer.
+    #[must_use]
+    pub fn blocks(&self) -> Vec<u64> {
+        self.layers().flat_map(|(inputs, outputs)| [(inputs * outputs) as u64, outputs as u64]).collect()
+    }
+
+    /// Number of parameters.
+    #[must_use]
+    pub fn parameters(&self) -> usize {
+        self.layers().map(|(inputs, outputs)| inputs * outputs + outputs).sum()
+    }
+
+    /// Initial parameters: weights with standard deviation √(2 / inputs), biases 0.
+    #[must_use]
+    pub fn initial(&self, seed: u64) -> Vec<f32> {
+        let mut normal = Normal::new(seed, u64::MAX - 2);
+        let mut parameters = Vec::with_capacity(self.parameters());
+        for (inputs, outputs) in self.layers() {
+            let deviation = libm::sqrt(2.0 / inputs as f64);
+            parameters.extend((0..inputs * outputs).map(|_| (deviation * normal.next()) as f32));
+            parameters.extend(std::iter::repeat_n(0.0, outputs));
+        }
+        parameters
+    }
+
+    /// Buffers for [`Network::learn`].
+    #[must_use]
+    pub fn scratch(&self) -> Scratch {
+        let buffers = || self.sizes.iter().map(|&size| vec![0.0; size]).collect();
+        Scratch { activations: buffers(), deltas: buffers() }
+    }
+
+    /// The scores of all classes for one example.
+    ///
+    /// # Panics
+    ///
+    /// If the slices don't fit the network.
+    #[must_use]
+    pub fn scores(&self, parameters: &[f32], features: &[f32]) -> Vec<f32> {
+        let mut scratch = self.scratch();
+        scratch.activations[0].copy_from_slice(features);
+        self.forward(parameters, &mut scratch);
+        scratch.activations.pop().unwrap_or_default()
+    }
+
+    /// Adds the gradient of one example's loss to `gradient`.
+    ///
+    /// # Panics
+    ///
+    /// If the slices don't fit the network.
+    pub fn learn(
+        &self,
+        parameters: &[f32],
+        features: &[f32],
+        label: usize,
+        gradient: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> Outcome {
+        assert!(parameters.len() == self.parameters() && gradient.len() == self.parameters());
+        scratch.activations[0].copy_from_slice(features);
+        self.forward(parameters, scratch);
+        let last = self.sizes.len() - 1;
+        let correct = largest(&scratch.activations[last]) == label;
+        let loss = softmax(&scratch.activations[last], label, &mut scratch.deltas[last]);
+        self.backward(parameters, gradient, scratch);
+        Outcome { loss, correct }
+    }
+
+    fn layers(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.sizes.windows(2).map(|pair| (pair[0], pair[1]))
+    }
+
+    fn forward(&self, parameters: &[f32], scratch: &mut Scratch) {
+        let (mut start, hidden) = (0, self.sizes.len() - 2);
+        for (layer, (inputs, outputs)) in self.layers().enumerate() {
+            let weights = &parameters[start..start + inputs * outputs];
+            let biases = &parameters[start + inputs * outputs..][..outputs];
+            let (before, after) = scratch.activations.split_at_mut(layer + 1);
+            let input = &before[layer];
+            for ((row, bias), output) in weights.chunks_exact(inputs).zip(biases).zip(after[0].iter_mut()) {
+                let mut sum = *bias;
+                for (weight, x) in row.iter().zip(input) {
+                    sum += weight * x;
+                }
+                *output = if layer < hidden { sum.max(0.0) } else { sum };
+            }
+            start += inputs * outputs + outputs;
+        }
+    }
+
+    fn backward(&self, parameters: &[f32], gradient: &mut [f32], scratch: &mut Scratch) {
+        let mut end = self.parameters();
+        for layer in (0..self.sizes.len() - 1).rev() {
+            let (inputs, outputs) = (self.sizes[layer], self.sizes[layer + 1]);
+            let start = end - inputs * outputs - outputs;
+            let (before, after) = scratch.deltas.split_at_mut(layer + 1);
+            let (input, delta, below) = (&scratch.activations[layer], &after[0], &mut before[layer]);
+            let (weights, biases) = gradient[start..end].split_at_mut(inputs * outputs);
+            for ((row, bias), d) in weights.chunks_exact_mut(inputs).zip(biases).zip(delta) {
+                for (slot, x) in row.iter_mut().zip(input) {
+                    *slot += d * x;
+                }
+                *bias += d;
+            }
+            if layer > 0 {
+                below.fill(0.0);
+                for (row, d) in parameters[start..].chunks_exact(inputs).zip(delta) {
+                    for (slot, weight) in below.iter_mut().zip(row) {
+                        *slot += d * weight;
+                    }
+                }
+                // A unit that ReLU cut off passes nothing on.
+                for (slot, x) in below.iter_mut().zip(input) {
+                    if *x <= 0.0 {
+                        *slot = 0.0;
+                    }
+                }
+            }
+            end = start;
+        }
+    }
+}
+
+/// Cross-entropy of the scores' softmax, and its derivative by each score.
+fn softmax(scores: &[f32], label: usize, delta: &mut [f32]) -> f64 {
+    let top = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0_f32;
+    for (d, score) in delta.iter_mut().zip(scores) {
+        *d = libm::expf(score - top);
+        sum += *d;
+    }
+    delta.iter_mut().for_each(|d| *d /= sum);
+    delta[label] -= 1.0;
+    libm::log(f64::from(sum)) - f64::from(scores[label] - top)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loss(network: &Network, parameters: &[f32], features: &[f32], label: usize) -> f64 {
+        let mut gradient = vec![0.0; network.parameters()];
+        network.learn(parameters, features, label, &mut gradient, &mut network.scratch()).loss
+    }
+
+    #[test]
+    fn gradients_match_finite_differences() {
+        for hidden in [&[][..], &[7], &[6, 5]] {
+            let network = Network::new(4, hidden, 3);
+            let mut parameters = network.initial(3);
+            let features = [0.7, -1.2, 0.4, 1.9];
+            let mut gradient = vec![0.0; network.parameters()];
+            network.learn(&parameters, &features, 1, &mut gradient, &mut network.scratch());
+            for index in 0..parameters.len() {
+                let (kept, step) = (parameters[index], 1e-2);
+                parameters[index] = kept + step;
+                let above = loss(&network, &parameters, &features, 1);
+                parameters[index] = kept - step;
+                let below = loss(&network, &parameters, &features, 1);
+                parameters[index] = kept;
+                let numeric = (above - below) / (2.0 * f64::from(step));
+                let difference = (numeric - f64::from(gradient[index])).abs();
+                assert!(difference < 2e-3, "{hidden:?} parameter {index}: {numeric} against {}", gradient[index]);
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_cover_the_parameters() {
+        let network = Network::new(16, &[32, 8], 10);
+        assert_eq!(network.blocks(), [512, 32, 256, 8, 80, 10]);
+        assert_eq!(network.blocks().iter().sum::<u64>(), network.parameters() as u64);
+    }
+
+    #[test]
+    fn large_scores_stay_finite() {
+        let mut delta = [0.0; 3];
+        let loss = softmax(&[1e4, -1e4, 3.0], 1, &mut delta);
+        assert!(loss.is_finite() && loss > 1e4);
+        assert!(delta.iter().all(|d| d.is_finite()));
+    }
+}

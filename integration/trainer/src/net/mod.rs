@@ -1,0 +1,486 @@
+//! The connections between a job's processes, and the emulated network interface.
+//!
+//! One thread does everything: [`Net::next`] sleeps in `poll` until a message, a connection's end, a timer or the feed
+//! thread has something to say. Of two processes the one with the greater [`Id`] dials; a broken connection is dialled
+//! again for as long as the peer is wanted. What is sent to a peer that isn't connected waits for it.
+//!
+//! With an emulated interface a payload between different machines goes out as `Begin` at once and as data when this
+//! end's interface is through; the other end hands it over when its own interface is through as well. So both ends'
+//! contention counts, and a transfer that nobody disturbs takes bytes / rate once, not twice.
+
+mod link;
+mod share;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::{self, ErrorKind, Read},
+    net::{TcpListener, ToSocketAddrs},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing::debug;
+
+use crate::{
+    id::Id,
+    wire::{HELLO_LIMIT, Hello, Message},
+};
+use link::{Link, State};
+use share::Share;
+
+const GREETING: Duration = Duration::from_secs(10);
+const STRANGERS: usize = 64;
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LAST_RETRY: Duration = Duration::from_secs(1);
+
+/// What [`Net::next`] woke up for.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A peer is connected and is who it should be.
+    Up(Id),
+    /// The connection to a peer is gone, with everything still on its way.
+    Down(Id),
+    Message(Id, Message),
+    /// Another thread rang.
+    Woken,
+    /// The other thread is gone.
+    Abandoned,
+    /// The time asked for has come.
+    Due,
+}
+
+/// Where a peer is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// host:port; empty while unknown.
+    pub(crate) address: String,
+    /// The machine it was placed on.
+    pub(crate) machine: String,
+}
+
+#[derive(Default)]
+struct Peer {
+    place: Place,
+    wanted: bool,
+    link: Option<u64>,
+    waiting: Vec<(Message, u64)>,
+    retry: Option<(Instant, Duration)>,
+}
+
+struct Outgoing {
+    link: u64,
+    frame: Vec<u8>,
+}
+
+/// Emulated network interface.
+struct Nic {
+    egress: Share<Outgoing>,
+    ingress: Share<(u64, u32)>,
+    /// Transfers coming in: is this end through? And the payload, once it is there.
+    incoming: BTreeMap<(u64, u32), (bool, Option<Message>)>,
+    serial: u32,
+}
+
+pub(crate) struct Net {
+    hello: Hello,
+    machine: String,
+    listener: TcpListener,
+    waker: Option<UnixStream>,
+    links: BTreeMap<u64, Link>,
+    peers: BTreeMap<Id, Peer>,
+    ready: VecDeque<Event>,
+    nic: Option<Nic>,
+    start: Instant,
+    serial: u64,
+    frame_limit: usize,
+}
+
+impl Net {
+    /// `nic_mbit`: rate of the emulated interface in each direction, none for no emulation. `waker`: readable when
+    /// another thread has something. `frame_limit`: longest frame of a peer, in bytes.
+    pub(crate) fn new(
+        hello: Hello,
+        listener: TcpListener,
+        waker: UnixStream,
+        nic_mbit: Option<f64>,
+        frame_limit: usize,
+    ) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        waker.set_nonblocking(true)?;
+        let nic = nic_mbit.map(|rate| Nic {
+            egress: Share::new(rate),
+            ingress: Share::new(rate),
+            incoming: BTreeMap::new(),
+            serial: 0,
+        });
+        Ok(Self {
+            hello,
+            machine: String::new(),
+            listener,
+            waker: Some(waker),
+            links: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            ready: VecDeque::new(),
+            nic,
+            start: Instant::now(),
+            serial: 0,
+            frame_limit,
+        })
+    }
+
+    /// Tells where this process and its peers are.
+    pub(crate) fn places(&mut self, machine: &str, places: &BTreeMap<Id, Place>) {
+        machine.clone_into(&mut self.machine);
+        for (id, place) in places {
+            let peer = self.peers.entry(*id).or_default();
+            if peer.place != *place {
+                peer.place = place.clone();
+                peer.retry = None; // a new address deserves a try at once
+            }
+        }
+    }
+
+    /// Keeps a connection to this peer from now on.
+    pub(crate) fn want(&mut self, id: Id) {
+        self.peers.entry(id).or_default().wanted = true;
+    }
+
+    pub(crate) fn is_up(&self, id: Id) -> bool {
+        id == self.hello.id || self.peers.get(&id).is_some_and(|peer| peer.link.is_some())
+    }
+
+    /// Sends now, or when the peer is connected. A message to oneself arrives too.
+    pub(crate) fn send(&mut self, to: Id, message: Message) {
+        self.transfer(to, message, 0);
+    }
+
+    /// Sends as if the payload had `bytes` bytes, where an interface is emulated and the peer is on another machine.
+    pub(crate) fn transfer(&mut self, to: Id, message: Message, bytes: u64) {
+        if to == self.hello.id {
+            self.ready.push_back(Event::Message(to, message));
+            return;
+        }
+        let peer = self.peers.entry(to).or_default();
+        let Some(link) = peer.link else {
+            peer.waiting.push((message, bytes));
+            return;
+        };
+        let remote = peer.place.machine != self.machine;
+        match &mut self.nic {
+            Some(nic) if bytes > 0 && remote => {
+                nic.serial = nic.serial.wrapping_add(1).max(1);
+                let transfer = nic.serial;
+                let outgoing = Outgoing { link, frame: message.encode(transfer) };
+                let now = self.start.elapsed().as_nanos() as u64;
+                let ended = nic.egress.start(now, bytes, outgoing);
+                self.write(link, &Message::Begin { transfer, bytes }.encode(0));
+                ended.into_iter().for_each(|outgoing| self.write(outgoing.link, &outgoing.frame));
+            }
+            _ => self.write(link, &message.encode(0)),
+        }
+    }
+
+    /// Waits for the next event, at most until `due`.
+    ///
+    /// # Errors
+    ///
+    /// Only what makes going on impossible: `poll` or the listener failed.
+    pub(crate) fn next(&mut self, due: Option<Instant>) -> io::Result<Event> {
+        loop {
+            self.run_nic();
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(event);
+            }
+            if due.is_some_and(|due| due <= Instant::now()) {
+                self.wait(Some(Instant::now()))?; // look at the sockets at least once, however busy the timers are
+                return Ok(self.ready.pop_front().unwrap_or(Event::Due));
+            }
+            self.dial();
+            let until = [due, self.timer()].into_iter().flatten().min();
+            self.wait(until)?;
+        }
+    }
+
+    /// Keeps sending and reading until everything is sent and, if asked for, all peers have hung up; at most until `until`.
+    pub(crate) fn linger(&mut self, until: Instant, for_peers: bool) -> io::Result<()> {
+        self.peers.values_mut().for_each(|peer| peer.wanted = false);
+        while Instant::now() < until
+            && self.links.values().any(|link| link.pending() || (for_peers && link.peer().is_some()))
+        {
+            self.wait(Some(until))?;
+            self.ready.clear();
+        }
+        Ok(())
+    }
+
+    /// When something has to be done here without anybody calling.
+    fn timer(&self) -> Option<Instant> {
+        let nic = self.nic.as_ref().and_then(|nic| [nic.egress.due(), nic.ingress.due()].into_iter().flatten().min());
+        let nic = nic.map(|ns| self.start + Duration::from_nanos(ns));
+        let links = self.links.values().filter_map(Link::deadline).min();
+        let dialling = |id: &Id| self.links.values().any(|link| link.dialled == Some(*id));
+        let lonely = self.peers.iter().filter(|(id, peer)| peer.wanted && peer.link.is_none() && !dialling(id));
+        let retries = lonely.filter_map(|(_, peer)| peer.retry.map(|(at, _)| at)).min();
+        [nic, links, retries].into_iter().flatten().min()
+    }
+
+    fn run_nic(&mut self) {
+        let now = self.start.elapsed().as_nanos() as u64;
+        let Some(nic) = &mut self.nic else { return };
+        let sent = nic.egress.advance(now);
+        for key in nic.ingress.advance(now) {
+            Self::land(nic, key, &self.links, &mut self.ready);
+        }
+        sent.into_iter().for_each(|outgoing| self.write(outgoing.link, &outgoing.frame));
+    }
+
+    /// This end's interface is through with a transfer.
+    fn land(nic: &mut Nic, key: (u64, u32), links: &BTreeMap<u64, Link>, ready: &mut VecDeque<Event>) {
+        match nic.incoming.remove(&key) {
+            Some((_, Some(message))) => {
+                if let Some(id) = links.get(&key.0).and_then(Link::peer) {
+                    ready.push_back(Event::Message(id, message));
+                }
+            }
+            Some((_, None)) => {
+                nic.incoming.insert(key, (true, None));
+            }
+            None => {}
+        }
+    }
+
+    fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
+        let keys: Vec<u64> = self.links.keys().copied().collect();
+        let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        for link in self.links.values() {
+            let flags = match link.state {
+                State::Connecting(_) => PollFlags::OUT,
+                _ if link.pending() => PollFlags::IN | PollFlags::OUT,
+                _ => PollFlags::IN,
+            };
+            fds.push(PollFd::new(&link.stream, flags));
+        }
+        if let Some(waker) = &self.waker {
+            fds.push(PollFd::new(waker, PollFlags::IN));
+        }
+        let timeout = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
+        drop(fds);
+        for (key, flags) in keys.iter().zip(&flags[1..]) {
+            if !flags.is_empty() {
+                self.serve(*key, *flags);
+            }
+        }
+        if flags[0].contains(PollFlags::IN) {
+            self.accept()?;
+        }
+        if self.waker.is_some() && !flags[flags.len() - 1].is_empty() {
+            self.drain_waker();
+        }
+        let now = Instant::now();
+        for key in keys {
+            if self.links.get(&key).and_then(Link::deadline).is_some_and(|deadline| deadline <= now) {
+                self.close(key, "no greeting in time");
+            }
+        }
+        Ok(())
+    }
+
+    fn drain_waker(&mut self) {
+        let mut buffer = [0; 64];
+        let Some(waker) = &mut self.waker else { return };
+        match waker.read(&mut buffer) {
+            Ok(0) => {
+                self.waker = None;
+                self.ready.push_back(Event::Abandoned);
+            }
+            Ok(_) => self.ready.push_back(Event::Woken),
+            Err(_) => {}
+        }
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, from)) => {
+                    let strangers: Vec<u64> =
+                        self.links.iter().filter(|(_, link)| link.peer().is_none()).map(|(key, _)| *key).collect();
+                    if strangers.len() >= STRANGERS {
+                        self.close(strangers[0], "too many connections without a greeting");
+                    }
+                    match Link::accepted(stream, Instant::now() + GREETING) {
+                        Ok(link) => _ = self.add(link),
+                        Err(error) => debug!(%from, %error, "connection refused"),
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                // The caller hung up again, or descriptors ran out for a moment: not a reason to give up.
+                Err(error) => {
+                    debug!(%error, "accept");
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, link: Link) -> u64 {
+        self.serial += 1;
+        self.links.insert(self.serial, link);
+        self.serial
+    }
+
+    fn dial(&mut self) {
+        let now = Instant::now();
+        let me = self.hello.id;
+        let due: Vec<Id> = self
+            .peers
+            .iter()
+            .filter(|(id, peer)| **id < me && peer.wanted && peer.link.is_none() && !peer.place.address.is_empty())
+            .filter(|(_, peer)| peer.retry.is_none_or(|(at, _)| at <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            if self.links.values().any(|link| link.dialled == Some(id)) {
+                continue;
+            }
+            let Some(peer) = self.peers.get_mut(&id) else { continue };
+            let pause = peer.retry.map_or(FIRST_RETRY, |(_, pause)| (pause * 2).min(LAST_RETRY));
+            peer.retry = Some((now + pause, pause));
+            let address = peer.place.address.clone();
+            let link = address
+                .to_socket_addrs()
+                .and_then(|mut all| all.next().ok_or_else(|| ErrorKind::AddrNotAvailable.into()))
+                .and_then(|address| Link::dial(id, address, now + GREETING));
+            match link {
+                Ok(link) => {
+                    self.add(link);
+                }
+                Err(error) => debug!(peer = %id, address, %error, "can't connect"),
+            }
+        }
+    }
+
+    fn serve(&mut self, key: u64, flags: PollFlags) {
+        let hello = Message::Hello(self.hello.clone()).encode(0);
+        let Some(link) = self.links.get_mut(&key) else { return };
+        let result = match link.state {
+            State::Connecting(deadline) => link.connected().and_then(|()| {
+                link.state = State::Greeting(deadline);
+                link.push(&hello)
+            }),
+            _ if flags.contains(PollFlags::OUT) => link.flush(),
+            _ => Ok(()),
+        };
+        if let Err(error) = result {
+            return self.close(key, &error.to_string());
+        }
+        if !flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            return;
+        }
+        let more = link.fill();
+        loop {
+            let Some(link) = self.links.get_mut(&key) else { return };
+            let limit = if link.peer().is_some() { self.frame_limit } else { HELLO_LIMIT };
+            match link.frame(limit).and_then(|frame| frame.map(|frame| Message::decode(&frame)).transpose()) {
+                Ok(Some((transfer, message))) => self.receive(key, transfer, message),
+                Ok(None) => break,
+                Err(_) => return self.close(key, "not our protocol"),
+            }
+        }
+        match more {
+            Ok(true) => {}
+            Ok(false) => self.close(key, "closed by peer"),
+            Err(error) => self.close(key, &error.to_string()),
+        }
+    }
+
+    fn receive(&mut self, key: u64, transfer: u32, message: Message) {
+        let Some(link) = self.links.get(&key) else { return };
+        match (link.peer(), message) {
+            (None, Message::Hello(hello)) => self.greet(key, &hello),
+            (None, _) => self.close(key, "no greeting"),
+            (Some(_), Message::Hello(_)) => self.close(key, "a second greeting"),
+            (Some(_), Message::Begin { transfer, bytes }) => {
+                let now = self.start.elapsed().as_nanos() as u64;
+                if let Some(nic) = &mut self.nic {
+                    nic.incoming.insert((key, transfer), (false, None));
+                    for key in nic.ingress.start(now, bytes, (key, transfer)) {
+                        Self::land(nic, key, &self.links, &mut self.ready);
+                    }
+                }
+            }
+            (Some(id), message) => {
+                if let Some(nic) = &mut self.nic
+                    && let Some((through, payload)) = nic.incoming.get_mut(&(key, transfer))
+                {
+                    if !*through {
+                        *payload = Some(message);
+                        return;
+                    }
+                    nic.incoming.remove(&(key, transfer));
+                }
+                self.ready.push_back(Event::Message(id, message));
+            }
+        }
+    }
+
+    fn greet(&mut self, key: u64, hello: &Hello) {
+        let Some(link) = self.links.get_mut(&key) else { return };
+        let ours = &self.hello;
+        let same = (hello.job, hello.incarnation, hello.proof) == (ours.job, ours.incarnation, ours.proof);
+        // The greater id dials, so a caller is greater than us and whoever we dialled is who we wanted.
+        if !same || hello.id == ours.id || link.dialled.map_or(hello.id < ours.id, |wanted| wanted != hello.id) {
+            return self.close(key, "a stranger");
+        }
+        link.state = State::Open(hello.id);
+        if link.dialled.is_none() && link.push(&Message::Hello(ours.clone()).encode(0)).is_err() {
+            return self.close(key, "hung up");
+        }
+        // The same slot again means that the process there is a new one or lost its connection: the old one is dead.
+        if let Some(old) = self.peers.get(&hello.id).and_then(|peer| peer.link) {
+            self.close(old, "replaced by a new connection");
+        }
+        let peer = self.peers.entry(hello.id).or_default();
+        peer.link = Some(key);
+        peer.retry = None;
+        self.ready.push_back(Event::Up(hello.id));
+        for (message, bytes) in std::mem::take(&mut peer.waiting) {
+            self.transfer(hello.id, message, bytes);
+        }
+    }
+
+    fn write(&mut self, key: u64, bytes: &[u8]) {
+        let Some(link) = self.links.get_mut(&key) else { return };
+        if let Err(error) = link.push(bytes) {
+            self.close(key, &error.to_string());
+        }
+    }
+
+    fn close(&mut self, key: u64, why: &str) {
+        let Some(link) = self.links.remove(&key) else { return };
+        if let Some(nic) = &mut self.nic {
+            nic.egress.retain(|outgoing| outgoing.link != key);
+            nic.ingress.retain(|(link, _)| *link != key);
+            nic.incoming.retain(|(link, _), _| *link != key);
+        }
+        let Some(id) = link.peer() else {
+            debug!(why, dialled = ?link.dialled, "connection dropped before its greeting");
+            return;
+        };
+        debug!(peer = %id, why, "connection lost");
+        if let Some(peer) = self.peers.get_mut(&id)
+            && peer.link == Some(key)
+        {
+            peer.link = None;
+            self.ready.push_back(Event::Down(id));
+        }
+    }
+}

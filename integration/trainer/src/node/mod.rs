@@ -1,0 +1,97 @@
+//! What a process does in its role, under the chief's orders. The chief's own process runs a node too, and they talk by
+//! the same messages as all others.
+
+mod replica;
+mod server;
+mod worker;
+
+use std::{collections::BTreeSet, time::Instant};
+
+use anyhow::Result;
+
+use crate::{
+    args::Mode,
+    id::{Id, Role},
+    layout::Layout,
+    net::Net,
+    settings::Settings,
+    wire::Message,
+};
+use replica::Replica;
+use server::Server;
+use worker::Worker;
+
+/// A process' part in the job.
+pub(crate) enum Node {
+    Server(Box<Server>),
+    Worker(Box<Worker>),
+    Replica(Box<Replica>),
+}
+
+impl Node {
+    /// `servers`: the job's parameter servers, ascending; empty for all-reduce.
+    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, servers: &[Id]) -> Result<Self> {
+        if settings.mode == Mode::Allreduce {
+            return Ok(Self::Replica(Box::new(Replica::new(settings, me, chief))));
+        }
+        let layout = Layout::new(&settings.network.blocks(), servers.len())?;
+        Ok(match me.role {
+            Role::Server => Self::Server(Box::new(Server::new(settings, me, chief, servers.len()))),
+            Role::Worker => Self::Worker(Box::new(Worker::new(settings, me, chief, servers.to_vec(), layout))),
+        })
+    }
+
+    /// The peers that it needs a connection to, whoever dials.
+    pub(crate) fn wants(&self, servers: &[Id], chief: Id) -> BTreeSet<Id> {
+        match self {
+            Self::Worker(_) => servers.iter().copied().collect(),
+            Self::Server(_) | Self::Replica(_) => BTreeSet::from([chief]),
+        }
+    }
+
+    pub(crate) fn up(&mut self, peer: Id, net: &mut Net) {
+        match self {
+            Self::Server(node) => node.up(peer, net),
+            Self::Worker(node) => node.changed(net),
+            Self::Replica(node) => node.up(peer, net),
+        }
+    }
+
+    pub(crate) fn down(&mut self, peer: Id, net: &mut Net) {
+        match self {
+            Self::Server(node) => node.down(peer),
+            Self::Worker(node) => node.changed(net),
+            Self::Replica(node) => node.down(peer, net),
+        }
+    }
+
+    pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net) {
+        match self {
+            Self::Server(node) => node.message(from, message, net),
+            Self::Worker(node) => node.message(from, message, net),
+            Self::Replica(node) => node.message(from, message, net),
+        }
+    }
+
+    /// When it has something to do by itself.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        match self {
+            Self::Server(node) => node.due(),
+            Self::Worker(node) => node.due(),
+            Self::Replica(node) => node.due(),
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn tick(&mut self, net: &mut Net) {
+        match self {
+            Self::Server(node) => node.tick(net),
+            Self::Worker(node) => node.tick(net),
+            Self::Replica(node) => node.tick(net),
+        }
+    }
+}
+
+fn failed(chief: Id, diverged: bool, reason: String, net: &mut Net) {
+    net.send(chief, Message::Failed { diverged, reason });
+}

@@ -1,0 +1,219 @@
+//! An all-reduce worker: holds the whole model; gradients are added up around a ring.
+//!
+//! The sums are cut into as many chunks as there are workers. In the first w − 1 rounds everyone passes a chunk on and
+//! adds what comes in, so each worker ends up with one whole chunk; in the next w − 1 rounds the whole chunks go around.
+
+use std::{collections::BTreeMap, ops::Range, time::Instant};
+
+use super::failed;
+use crate::{
+    batch::Batches, device::Device, holder::Holder, id::Id, net::Net, settings::Settings, tally::Tally,
+    trainer::Trainer, wire::Message,
+};
+
+/// A step under way.
+struct Ring {
+    step: u64,
+    attempt: u64,
+    workers: Vec<u32>,
+    place: usize,
+    sums: Vec<i64>,
+    tally: Tally,
+    started: Instant,
+    compute_ms: f32,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    /// The emulated device computes until then.
+    Computing(Instant),
+    /// This round's chunk is on its way to us.
+    Round(u32),
+    /// The emulated device applies the update until then.
+    Updating(Instant),
+}
+
+pub(crate) struct Replica {
+    me: Id,
+    chief: Id,
+    holder: Holder,
+    device: Device,
+    trainer: Trainer,
+    batches: Batches,
+    ring: Option<Ring>,
+    /// Chunks by (attempt, round): the worker before us may be ahead.
+    chunks: BTreeMap<(u64, u32), Vec<i64>>,
+}
+
+impl Replica {
+    pub(crate) fn new(settings: &Settings, me: Id, chief: Id) -> Self {
+        Self {
+            me,
+            chief,
+            holder: Holder::new(settings.learning_rate, settings.momentum),
+            device: settings.device.clone(),
+            trainer: Trainer::new(settings),
+            batches: settings.batches,
+            ring: None,
+            chunks: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn up(&mut self, peer: Id, net: &mut Net) {
+        if peer == self.chief {
+            net.send(self.chief, Message::Ready { ready: true });
+        }
+    }
+
+    /// A neighbour's connection broke: what was on its way is lost, so the attempt is void.
+    pub(crate) fn down(&mut self, peer: Id, net: &mut Net) {
+        let Some(ring) = &self.ring else { return };
+        let (before, after) = ring.neighbours();
+        let rounds = ring.workers.len() > 1 && !matches!(ring.phase, Phase::Updating(_));
+        if rounds && peer != self.chief && [before, after].contains(&peer) && net.is_up(self.chief) {
+            self.ring = None;
+            net.send(self.chief, Message::Ready { ready: false });
+            net.send(self.chief, Message::Ready { ready: true });
+        }
+    }
+
+    pub(crate) fn due(&self) -> Option<Instant> {
+        match self.ring.as_ref()?.phase {
+            Phase::Computing(at) | Phase::Updating(at) => Some(at),
+            Phase::Round(_) => None,
+        }
+    }
+
+    pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net) {
+        match message {
+            Message::Load { version, parameters, velocity } => {
+                self.ring = None;
+                self.holder.load(version, parameters, velocity);
+            }
+            Message::Gather { version } => self.gather(version, net),
+            Message::Step { step, attempt, workers, .. } => self.step(step, attempt, workers, net),
+            Message::Chunk { attempt, round, sums } => {
+                self.chunks.insert((attempt, round), sums);
+                self.turn(net);
+            }
+            other => failed(self.chief, false, format!("{} can't deal with {other:?} from {from}", self.me), net),
+        }
+    }
+
+    pub(crate) fn tick(&mut self, net: &mut Net) {
+        let now = Instant::now();
+        let Some(ring) = &mut self.ring else { return };
+        match ring.phase {
+            Phase::Computing(done) if done <= now => {
+                ring.compute_ms = (now - ring.started).as_secs_f32() * 1e3;
+                ring.phase = Phase::Round(0);
+                if ring.workers.len() > 1 {
+                    ring.pass_on(0, &self.device, net);
+                }
+                self.turn(net);
+            }
+            Phase::Updating(done) if done <= now => {
+                if let Some(Ring { step, attempt, sums, tally, compute_ms, .. }) = self.ring.take() {
+                    self.holder.collect(sums, self.batches.length(step));
+                    let times = vec![(self.me.index, compute_ms)];
+                    net.send(self.chief, Message::Collected { step, attempt, tally, times });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn gather(&mut self, version: u64, net: &mut Net) {
+        self.ring = None;
+        if !self.holder.reach(version) {
+            let reason = format!("{} is at step {} and can't get to {version}", self.me, self.holder.version);
+            return failed(self.chief, false, reason, net);
+        }
+        let (parameters, velocity) = (self.holder.parameters.clone(), self.holder.velocity.clone());
+        net.send(self.chief, Message::Shard { version, parameters, velocity });
+    }
+
+    fn step(&mut self, step: u64, attempt: u64, workers: Vec<u32>, net: &mut Net) {
+        self.ring = None;
+        self.chunks.retain(|(of, _), _| *of >= attempt);
+        let Some(place) = workers.iter().position(|worker| *worker == self.me.index) else { return };
+        if !self.holder.reach(step) {
+            let reason = format!("{} is at step {} and can't train step {step}", self.me, self.holder.version);
+            return failed(self.chief, false, reason, net);
+        }
+        let started = Instant::now();
+        let shards = self.batches.share(step, place, workers.len());
+        let (sums, tally) = match self.trainer.sums(&self.holder.parameters, step, shards) {
+            Ok(computed) => computed,
+            Err(error) => return failed(self.chief, true, error.to_string(), net),
+        };
+        let connections = if workers.len() > 1 { workers.len() } else { 0 };
+        let done = started + self.device.compute(self.me.index, tally.examples, connections);
+        let phase = Phase::Computing(done);
+        let ring = Ring { step, attempt, workers, place, sums, tally, started, compute_ms: 0.0, phase };
+        let (before, after) = ring.neighbours();
+        for neighbour in [before, after] {
+            if neighbour != self.me {
+                net.want(neighbour);
+            }
+        }
+        self.ring = Some(ring);
+    }
+
+    /// Goes on for as long as the next chunk is there.
+    fn turn(&mut self, net: &mut Net) {
+        let Some(ring) = &mut self.ring else { return };
+        let rounds = 2 * (ring.workers.len() as u32 - 1);
+        while let Phase::Round(round) = ring.phase {
+            if round == rounds {
+                ring.phase = Phase::Updating(Instant::now() + self.device.apply());
+                return;
+            }
+            let Some(chunk) = self.chunks.remove(&(ring.attempt, round)) else { return };
+            if !ring.take_in(round, &chunk) {
+                let reason = format!("{} got a chunk of {} sums in round {round}", self.me, chunk.len());
+                return failed(self.chief, false, reason, net);
+            }
+            ring.phase = Phase::Round(round + 1);
+            if round + 1 < rounds {
+                ring.pass_on(round + 1, &self.device, net);
+            }
+        }
+    }
+}
+
+impl Ring {
+    fn neighbours(&self) -> (Id, Id) {
+        let count = self.workers.len();
+        let at = |place: usize| Id::worker(self.workers[place % count]);
+        (at(self.place + count - 1), at(self.place + 1))
+    }
+
+    /// Which chunk the worker at a place sends in a round.
+    fn chunk(&self, place: usize, round: u32) -> Range<usize> {
+        let (count, length) = (self.workers.len(), self.sums.len());
+        // The chunk that came in last time goes on now, so both halves of the rounds count down from our own place.
+        let number = (place + count - round as usize % count) % count;
+        number * length / count..(number + 1) * length / count
+    }
+
+    fn pass_on(&self, round: u32, device: &Device, net: &mut Net) {
+        let sums = self.sums[self.chunk(self.place, round)].to_vec();
+        let message = Message::Chunk { attempt: self.attempt, round, sums };
+        net.transfer(self.neighbours().1, message, device.part_bytes(self.workers.len()));
+    }
+
+    fn take_in(&mut self, round: u32, chunk: &[i64]) -> bool {
+        let count = self.workers.len();
+        let range = self.chunk(self.place + count - 1, round);
+        if range.len() != chunk.len() {
+            return false;
+        }
+        let adding = (round as usize) < count - 1;
+        for (sum, value) in self.sums[range].iter_mut().zip(chunk) {
+            *sum = if adding { *sum + value } else { *value };
+        }
+        true
+    }
+}

@@ -1,0 +1,176 @@
+//! A parameter server: holds a part of the model, hands it out, takes gradients in.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::{Duration, Instant},
+};
+
+use super::failed;
+use crate::{args::Mode, holder::Holder, id::Id, net::Net, settings::Settings, tally::Tally, wire::Message};
+
+/// A step being collected (sync).
+struct Collecting {
+    step: u64,
+    attempt: u64,
+    missing: BTreeSet<u32>,
+    sums: Vec<i64>,
+    tally: Tally,
+    times: Vec<(u32, f32)>,
+    sent: Instant,
+}
+
+/// One worker's gradients, waiting for the (emulated) processor (async).
+struct Queued {
+    done: Instant,
+    worker: Id,
+    step: u64,
+    attempt: u64,
+    tally: Tally,
+    sums: Vec<i64>,
+}
+
+pub(crate) struct Server {
+    me: Id,
+    chief: Id,
+    mode: Mode,
+    holder: Holder,
+    loaded: bool,
+    /// Workers that asked before there was anything to hand out (async).
+    early: Vec<Id>,
+    part_bytes: u64,
+    update: Duration,
+    collecting: Option<Collecting>,
+    queue: VecDeque<Queued>,
+    /// The emulated processor works off gradients one after the other until then.
+    busy: Instant,
+}
+
+impl Server {
+    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, servers: usize) -> Self {
+        Self {
+            me,
+            chief,
+            mode: settings.mode,
+            holder: Holder::new(settings.learning_rate, settings.momentum),
+            loaded: false,
+            early: Vec::new(),
+            part_bytes: settings.device.part_bytes(servers),
+            update: settings.device.update(servers),
+            collecting: None,
+            queue: VecDeque::new(),
+            busy: Instant::now(),
+        }
+    }
+
+    pub(crate) fn up(&mut self, peer: Id, net: &mut Net) {
+        if peer == self.chief {
+            net.send(self.chief, Message::Ready { ready: true });
+        }
+    }
+
+    pub(crate) fn down(&mut self, peer: Id) {
+        // Half a worker's gradients must not be applied after it is gone and its batch was given to another.
+        self.queue.retain(|queued| queued.worker != peer);
+        self.early.retain(|worker| *worker != peer);
+    }
+
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let collected = self.collecting.as_ref().filter(|collecting| collecting.missing.is_empty());
+        [collected.map(|_| self.busy), self.queue.front().map(|queued| queued.done)].into_iter().flatten().min()
+    }
+
+    pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net) {
+        match message {
+            Message::Load { version, parameters, velocity } => {
+                self.holder.load(version, parameters, velocity);
+                self.loaded = true;
+                std::mem::take(&mut self.early).into_iter().for_each(|worker| self.hand_out(worker, 0, net));
+            }
+            Message::Gather { version } => self.gather(version, net),
+            Message::Step { step, attempt, workers, .. } => self.step(step, attempt, workers, net),
+            Message::Pull if self.loaded => self.hand_out(from, 0, net),
+            Message::Pull => self.early.push(from),
+            Message::Grad { step, attempt, tally, sums } => self.take_in(from, step, attempt, tally, sums, net),
+            other => failed(self.chief, false, format!("{} can't deal with {other:?} from {from}", self.me), net),
+        }
+    }
+
+    pub(crate) fn tick(&mut self, net: &mut Net) {
+        let now = Instant::now();
+        while let Some(queued) = self.queue.pop_front_if(|queued| queued.done <= now) {
+            self.holder.apply(&queued.sums, queued.tally.examples);
+            self.hand_out(queued.worker, queued.attempt, net);
+            if self.me == self.chief {
+                let (step, attempt, tally) = (queued.step, queued.attempt, queued.tally);
+                let times = vec![(queued.worker.index, 0.0)];
+                net.send(self.chief, Message::Collected { step, attempt, tally, times });
+            }
+        }
+        if self.busy <= now
+            && let Some(done) = self.collecting.take_if(|collecting| collecting.missing.is_empty())
+        {
+            let Collecting { step, attempt, sums, tally, times, .. } = done;
+            self.holder.collect(sums, tally.examples);
+            net.send(self.chief, Message::Collected { step, attempt, tally, times });
+        }
+    }
+
+    fn gather(&mut self, version: u64, net: &mut Net) {
+        self.collecting = None;
+        // Async holders are wherever they are; the chief asks when no gradients are on their way.
+        if self.mode == Mode::Sync && !self.holder.reach(version) {
+            let reason = format!("{} is at step {} and can't get to {version}", self.me, self.holder.version);
+            return failed(self.chief, false, reason, net);
+        }
+        let (parameters, velocity) = (self.holder.parameters.clone(), self.holder.velocity.clone());
+        net.send(self.chief, Message::Shard { version, parameters, velocity });
+    }
+
+    fn step(&mut self, step: u64, attempt: u64, workers: Vec<u32>, net: &mut Net) {
+        if !self.holder.reach(step) {
+            let reason = format!("{} is at step {} and can't train step {step}", self.me, self.holder.version);
+            return failed(self.chief, false, reason, net);
+        }
+        for worker in &workers {
+            self.hand_out(Id::worker(*worker), attempt, net);
+        }
+        self.busy = Instant::now();
+        self.collecting = Some(Collecting {
+            step,
+            attempt,
+            missing: workers.into_iter().collect(),
+            sums: vec![0; self.holder.parameters.len()],
+            tally: Tally::default(),
+            times: Vec::new(),
+            sent: self.busy,
+        });
+    }
+
+    fn hand_out(&self, worker: Id, attempt: u64, net: &mut Net) {
+        let values = self.holder.parameters.clone();
+        net.transfer(worker, Message::Params { attempt, values }, self.part_bytes);
+    }
+
+    fn take_in(&mut self, worker: Id, step: u64, attempt: u64, tally: Tally, sums: Vec<i64>, net: &mut Net) {
+        if sums.len() != self.holder.parameters.len() {
+            let reason = format!("{worker} sent {} sums for {} parameters", sums.len(), self.holder.parameters.len());
+            return failed(self.chief, false, reason, net);
+        }
+        let now = Instant::now();
+        if self.mode == Mode::Async {
+            self.busy = self.busy.max(now) + self.update;
+            self.queue.push_back(Queued { done: self.busy, worker, step, attempt, tally, sums });
+            return;
+        }
+        // Anything else is from an attempt that was given up.
+        let Some(collecting) = self.collecting.as_mut().filter(|collecting| collecting.attempt == attempt) else {
+            return;
+        };
+        if collecting.missing.remove(&worker.index) {
+            self.busy = self.busy.max(now) + self.update;
+            collecting.sums.iter_mut().zip(&sums).for_each(|(sum, value)| *sum += value);
+            collecting.tally.add(tally);
+            collecting.times.push((worker.index, (now - collecting.sent).as_secs_f32() * 1e3));
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! A worker with parameter servers: waits for the whole model, computes its share, sends the gradients back.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use super::failed;
+use crate::{
+    args::Mode, batch::Batches, device::Device, id::Id, layout::Layout, net::Net, settings::Settings, tally::Tally,
+    trainer::Trainer, wire::Message,
+};
+
+/// What the chief asked for.
+#[derive(Clone, Copy)]
+struct Task {
+    step: u64,
+    attempt: u64,
+    /// Our place among so many workers.
+    place: (usize, usize),
+}
+
+struct Computed {
+    task: Task,
+    tally: Tally,
+    sums: Vec<i64>,
+    /// When the emulated device would be done.
+    done: Instant,
+}
+
+pub(crate) struct Worker {
+    me: Id,
+    chief: Id,
+    mode: Mode,
+    servers: Vec<Id>,
+    layout: Layout,
+    device: Device,
+    trainer: Trainer,
+    batches: Batches,
+    ready: bool,
+    /// The latest part of each server, and the attempt it belongs to; used once.
+    parts: BTreeMap<Id, (u64, Vec<f32>)>,
+    task: Option<Task>,
+    computed: Option<Computed>,
+}
+
+impl Worker {
+    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, servers: Vec<Id>, layout: Layout) -> Self {
+        Self {
+            me,
+            chief,
+            mode: settings.mode,
+            servers,
+            layout,
+            device: settings.device.clone(),
+            trainer: Trainer::new(settings),
+            batches: settings.batches,
+            ready: false,
+            parts: BTreeMap::new(),
+            task: None,
+            computed: None,
+        }
+    }
+
+    /// A connection came or went: ready is who reaches every server.
+    pub(crate) fn changed(&mut self, net: &mut Net) {
+        let ready = self.servers.iter().all(|server| net.is_up(*server));
+        if ready == self.ready {
+            return;
+        }
+        self.ready = ready;
+        self.task = None;
+        self.computed = None;
+        self.parts.clear();
+        if net.is_up(self.chief) {
+            net.send(self.chief, Message::Ready { ready });
+        }
+        if ready && self.mode == Mode::Async {
+            self.servers.iter().for_each(|server| net.send(*server, Message::Pull));
+        }
+    }
+
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.computed.as_ref().map(|computed| computed.done)
+    }
+
+    pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net) {
+        match message {
+            Message::Step { step, attempt, workers, .. } => {
+                self.computed = None;
+                let place = workers.iter().position(|worker| *worker == self.me.index);
+                self.task = place.map(|place| Task { step, attempt, place: (place, workers.len()) });
+            }
+            Message::Ticket { step, attempt } => self.task = Some(Task { step, attempt, place: (0, 1) }),
+            Message::Params { attempt, values } => {
+                self.parts.insert(from, (attempt, values));
+            }
+            other => failed(self.chief, false, format!("{} can't deal with {other:?} from {from}", self.me), net),
+        }
+        self.compute(net);
+    }
+
+    pub(crate) fn tick(&mut self, net: &mut Net) {
+        let Some(Computed { task, tally, sums, .. }) = self.computed.take_if(|it| it.done <= Instant::now()) else {
+            return;
+        };
+        let bytes = self.device.part_bytes(self.servers.len());
+        for (position, server) in self.servers.iter().enumerate() {
+            // The chief counts each example once, so only it is told the tally's loss.
+            let tally = if *server == self.chief { tally } else { Tally { loss: 0, correct: 0, ..tally } };
+            let sums = self.layout.take(position, &sums);
+            let message = Message::Grad { step: task.step, attempt: task.attempt, tally, sums };
+            net.transfer(*server, message, bytes);
+        }
+    }
+
+    /// Computes once the task and all parts are there.
+    fn compute(&mut self, net: &mut Net) {
+        let Some(task) = self.task else { return };
+        let fits = |(attempt, _): &(u64, Vec<f32>)| self.mode == Mode::Async || *attempt == task.attempt;
+        if !self.servers.iter().all(|server| self.parts.get(server).is_some_and(fits)) {
+            return;
+        }
+        let start = Instant::now();
+        let mut parameters = vec![0.0; self.layout.parameters()];
+        for (position, server) in self.servers.iter().enumerate() {
+            let part = self.parts.remove(server).map(|(_, part)| part).unwrap_or_default();
+            if !self.layout.put(position, &part, &mut parameters) {
+                let reason = format!("{server} sent {} parameters to {}", part.len(), self.me);
+                return failed(self.chief, false, reason, net);
+            }
+        }
+        self.task = None;
+        let shards = self.batches.share(task.step, task.place.0, task.place.1);
+        match self.trainer.sums(&parameters, task.step, shards) {
+            Ok((sums, tally)) => {
+                let done = start + self.device.compute(self.me.index, tally.examples, self.servers.len());
+                self.computed = Some(Computed { task, tally, sums, done });
+            }
+            Err(error) => failed(self.chief, true, error.to_string(), net),
+        }
+    }
+}

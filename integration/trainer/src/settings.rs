@@ -1,0 +1,203 @@
+//! What a process works with, put together from checked flags.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Result, ensure};
+
+use crate::{
+    args::{DeviceArgs, JobArgs, Mode, ModelArgs, PaceArgs},
+    batch::Batches,
+    convergence::Convergence,
+    data::DataSettings,
+    device::Device,
+    model::Network,
+};
+
+const DEFAULT_EXAMPLES: u64 = 2000;
+const DEFAULT_EPOCHS: u32 = 100;
+/// Frames carry whole parameter vectors; beyond this they would no longer fit a length field with room to spare.
+const MOST_PARAMETERS: u64 = 100_000_000;
+
+/// The job, the same in all of its processes.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How gradients are combined.
+    pub mode: Mode,
+    /// Epochs, steps and shares.
+    pub batches: Batches,
+    /// When training is done.
+    pub convergence: Convergence,
+    /// The model.
+    pub network: Network,
+    /// Its data.
+    pub data: DataSettings,
+    /// Step size of gradient descent.
+    pub learning_rate: f32,
+    /// Momentum.
+    pub momentum: f32,
+    /// The emulated device.
+    pub device: Device,
+    /// Where checkpoints go.
+    pub checkpoint_dir: Option<PathBuf>,
+    /// How often and how long.
+    pub pace: Pace,
+}
+
+/// [`PaceArgs`] as durations.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)] // each is the flag of its name
+pub struct Pace {
+    pub max_steps: Option<u64>,
+    pub report: Duration,
+    pub report_steps: Option<u32>,
+    pub settle_steps: u32,
+    pub checkpoint: Duration,
+    pub checkpoint_epochs: Option<u32>,
+    pub gather: Duration,
+    pub replace: Duration,
+    pub start: Duration,
+}
+
+impl Settings {
+    /// Puts the flags together.
+    ///
+    /// # Errors
+    ///
+    /// If flags that are each allowed don't fit together; the message names them.
+    pub fn new(
+        job: &JobArgs,
+        model: &ModelArgs,
+        device: &DeviceArgs,
+        pace: &PaceArgs,
+        checkpoint_dir: Option<PathBuf>,
+    ) -> Result<Self> {
+        let examples = if job.examples == 0 { DEFAULT_EXAMPLES } else { job.examples };
+        let hidden: Vec<usize> = model.hidden.iter().map(|&size| size as usize).collect();
+        ensure!(hidden.len() <= 2, "--hidden names {} layers; at most 2 are allowed", hidden.len());
+        let mut sizes: Vec<u64> = vec![model.features.into()];
+        sizes.extend(model.hidden.iter().map(|&size| u64::from(size)));
+        sizes.push(model.classes.into());
+        let parameters: u64 = sizes.windows(2).map(|pair| (pair[0] + 1) * pair[1]).sum();
+        ensure!(
+            parameters <= MOST_PARAMETERS,
+            "--features, --hidden and --classes make {parameters} parameters; at most {MOST_PARAMETERS} are allowed"
+        );
+        let network = Network::new(model.features as usize, &hidden, model.classes as usize);
+        let ms = Duration::from_millis;
+        Ok(Self {
+            mode: job.mode,
+            batches: Batches { examples, batch: job.batch.min(examples), seed: model.seed },
+            convergence: Convergence {
+                delta: job.delta,
+                patience: job.patience,
+                max_epochs: if job.max_epochs == 0 { DEFAULT_EPOCHS } else { job.max_epochs },
+            },
+            network,
+            data: DataSettings {
+                kind: model.data,
+                classes: model.classes as usize,
+                features: model.features as usize,
+                noise: model.noise,
+                label_noise: model.label_noise,
+                seed: model.seed,
+            },
+            learning_rate: model.learning_rate as f32,
+            momentum: model.momentum as f32,
+            device: device.into(),
+            checkpoint_dir,
+            pace: Pace {
+                max_steps: (pace.max_steps > 0).then_some(pace.max_steps),
+                report: ms(pace.report_ms),
+                report_steps: (pace.report_steps > 0).then_some(pace.report_steps),
+                settle_steps: pace.settle_steps,
+                checkpoint: ms(pace.checkpoint_ms),
+                checkpoint_epochs: (pace.checkpoint_epochs > 0).then_some(pace.checkpoint_epochs),
+                gather: ms(pace.gather_ms),
+                replace: ms(pace.replace_ms),
+                start: ms(pace.start_ms),
+            },
+        })
+    }
+
+    /// What a checkpoint must agree on with the job that resumes from it.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let DataSettings { kind, noise, label_noise, seed, .. } = &self.data;
+        format!(
+            "layers {:?}, {kind:?} noise {noise} label noise {label_noise} seed {seed}, examples {} batch {}",
+            self.network.sizes(),
+            self.batches.examples,
+            self.batches.batch
+        )
+    }
+
+    /// Longest frame: a holder's whole state, or a step's sums.
+    #[must_use]
+    pub fn frame_limit(&self) -> usize {
+        8 * self.network.parameters() + (1 << 16)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        job: JobArgs,
+        #[command(flatten)]
+        model: ModelArgs,
+        #[command(flatten)]
+        device: DeviceArgs,
+        #[command(flatten)]
+        pace: PaceArgs,
+    }
+
+    fn parse(flags: &[&str]) -> Result<Settings> {
+        let flags = Flags::try_parse_from([&["test"], flags].concat())?;
+        Settings::new(&flags.job, &flags.model, &flags.device, &flags.pace, None)
+    }
+
+    pub(crate) fn settings(flags: &[&str]) -> Settings {
+        parse(flags).unwrap()
+    }
+
+    #[test]
+    fn wrong_values_are_named_with_what_is_allowed() {
+        for (flags, parts) in [
+            (&["--batch=0"][..], &["--batch", "'0'", "1.."][..]),
+            (&["--delta=-1"], &["--delta", "'-1'", "from 0 to 1"]),
+            (&["--noise=x"], &["--noise", "'x'", "not a number"]),
+            (&["--mode=ring"], &["--mode", "'ring'", "sync, async, allreduce"]),
+            (&["--device-straggler=3"], &["--device-straggler", "'3'", "3:2.5"]),
+            (&["--hidden=4,4,4"], &["--hidden", "3", "at most 2"]),
+            (&["--features=100000", "--hidden=100000"], &["--features", "parameters", "at most"]),
+        ] {
+            let message = parse(flags).unwrap_err().to_string();
+            for part in parts {
+                assert!(message.contains(part), "{flags:?}: {message}");
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_stand_for_defaults() {
+        let settings = settings(&["--examples=0", "--max-epochs=0", "--max-steps=0"]);
+        assert_eq!(settings.batches.examples, DEFAULT_EXAMPLES);
+        assert_eq!(settings.convergence.max_epochs, DEFAULT_EPOCHS);
+        assert_eq!(settings.pace.max_steps, None);
+    }
+
+    #[test]
+    fn flags_survive_being_handed_on() {
+        let given = ["--mode=async", "--batch=7", "--hidden=5,4", "--device-nic-mbit=10.5", "--device-straggler=1:2"];
+        let flags = Flags::try_parse_from([&["test"], &given[..]].concat()).unwrap();
+        let again: Vec<String> =
+            [flags.job.flags(), flags.model.flags(), flags.device.flags(), flags.pace.flags()].concat();
+        let again: Vec<&str> = again.iter().map(String::as_str).collect();
+        assert_eq!(format!("{:?}", settings(&again)), format!("{:?}", settings(&given)));
+    }
+}

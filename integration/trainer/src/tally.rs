@@ -1,0 +1,21 @@
+//! What training on some examples came to.
+
+/// Counts and sums over some examples of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Sum of the losses, in fixed-point units.
+    pub loss: i64,
+    /// Examples whose largest score was the label's.
+    pub correct: u64,
+    /// Examples in all.
+    pub examples: u64,
+}
+
+impl Tally {
+    /// Adds another tally.
+    pub fn add(&mut self, other: Self) {
+        self.loss = self.loss.saturating_add(other.loss);
+        self.correct += other.correct;
+        self.examples += other.examples;
+    }
+}
