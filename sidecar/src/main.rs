@@ -1,1 +1,10 @@
-fn main() {}
+//! The `trainmaster` program.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use trainmaster::cli::{Cli, run};
+
+fn main() -> ExitCode {
+    run(Cli::parse())
+}

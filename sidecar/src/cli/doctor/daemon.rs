@@ -1,0 +1,110 @@
+//! What can be asked of the daemon.
+
+use trainmaster_adapters::Verdict;
+use trainmaster_core::Span;
+use trainmaster_proto::v1::{SchedulingMode, StatusReply, StatusRequest};
+
+use super::Found;
+use crate::cli::client::{Daemon, ServerArgs};
+
+/// A decision older than this, while there are jobs, is longer ago than engines let pass by default.
+const OLD: Span = Span::seconds(20 * 60);
+
+/// Everything about the daemon; only that it isn't there where it isn't.
+pub(super) async fn examine(server: &ServerArgs) -> Vec<Found> {
+    let status = async {
+        let daemon = Daemon::connect(server).await?;
+        let reply = daemon.admin().status(StatusRequest {}).await;
+        reply.map(tonic::Response::into_inner).map_err(|status| daemon.failure(&status))
+    };
+    match status.await {
+        Ok(status) => judge(&server.address(), &status),
+        Err(failure) => vec![Found::new("daemon", "answers", Verdict::Bad, failure.to_string())],
+    }
+}
+
+fn judge(address: &str, status: &StatusReply) -> Vec<Found> {
+    let found = |check, verdict, detail: String| Found::new("daemon", check, verdict, detail);
+    let own = env!("CARGO_PKG_VERSION");
+    let version = match &*status.version {
+        theirs if theirs == own => found("version", Verdict::Good, own.into()),
+        theirs => found("version", Verdict::Doubtful, format!("{theirs}, this program is {own}; use one version")),
+    };
+    let journal = match &*status.journal_error {
+        "" => found("journal", Verdict::Good, "written".into()),
+        error => {
+            found("journal", Verdict::Bad, format!("can't be written, so nothing is acknowledged: {error}; free space"))
+        }
+    };
+    let mode = match status.mode() {
+        SchedulingMode::Active => found("mode", Verdict::Good, "active".into()),
+        SchedulingMode::Shadow => found("mode", Verdict::Doubtful, "shadow: decisions aren't carried out".into()),
+        SchedulingMode::Paused => found("mode", Verdict::Doubtful, "paused: nothing is decided".into()),
+    };
+    let managers = match &status.managers[..] {
+        [] => found("managers", Verdict::Bad, "none attached, so no job can run; start one (--adapter)".into()),
+        names => found("managers", Verdict::Good, names.join(", ")),
+    };
+    let servers = match status.servers {
+        0 => found("servers", Verdict::Bad, "none reported by any manager".into()),
+        count => found("servers", Verdict::Good, count.to_string()),
+    };
+    vec![
+        found("answers", Verdict::Good, format!("at {address}")),
+        version,
+        journal,
+        decision(status),
+        mode,
+        managers,
+        servers,
+    ]
+}
+
+fn decision(status: &StatusReply) -> Found {
+    let found = |verdict, detail| Found::new("daemon", "decisions", verdict, detail);
+    match status.decision_age_ms.map(Span) {
+        None if status.jobs == 0 => found(Verdict::Good, "none yet, and no job waits for one".to_owned()),
+        None => found(Verdict::Bad, format!("none yet, with {} jobs; see the daemon's log", status.jobs)),
+        Some(age) if status.jobs > 0 && age > OLD && status.mode() != SchedulingMode::Paused => {
+            let detail = format!("the last {age} ago, with {} jobs; see the daemon's log", status.jobs);
+            found(Verdict::Doubtful, detail)
+        }
+        Some(age) => found(Verdict::Good, format!("the last {age} ago")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worst(status: &StatusReply) -> (Verdict, &'static str) {
+        let found = judge("http://a", status);
+        let worst = found.iter().max_by_key(|found| found.verdict).unwrap();
+        (worst.verdict, if worst.verdict == Verdict::Good { "" } else { worst.check })
+    }
+
+    #[test]
+    fn each_trouble_is_seen() {
+        let well = StatusReply {
+            version: env!("CARGO_PKG_VERSION").into(),
+            managers: vec!["local".into()],
+            servers: 2,
+            jobs: 3,
+            decision_age_ms: Some(1000),
+            ..StatusReply::default()
+        };
+        assert_eq!(worst(&well), (Verdict::Good, ""));
+        let with = |change: &dyn Fn(&mut StatusReply)| {
+            let mut status = well.clone();
+            change(&mut status);
+            worst(&status)
+        };
+        assert_eq!(with(&|status| status.version = "9.9.9".into()), (Verdict::Doubtful, "version"));
+        assert_eq!(with(&|status| status.journal_error = "full".into()), (Verdict::Bad, "journal"));
+        assert_eq!(with(&|status| status.managers.clear()), (Verdict::Bad, "managers"));
+        assert_eq!(with(&|status| status.servers = 0), (Verdict::Bad, "servers"));
+        assert_eq!(with(&|status| status.decision_age_ms = None), (Verdict::Bad, "decisions"));
+        assert_eq!(with(&|status| status.decision_age_ms = Some(7_200_000)), (Verdict::Doubtful, "decisions"));
+        assert_eq!(with(&|status| status.set_mode(SchedulingMode::Shadow)), (Verdict::Doubtful, "mode"));
+    }
+}

@@ -1,0 +1,101 @@
+//! `trainmaster doctor`: what works, what doesn't, and what to do about it.
+
+mod daemon;
+mod machine;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use trainmaster_adapters::{Check, Verdict};
+
+use super::{Failure, Mood, Output, Paper, Show, adapter::AdapterChoice, client::ServerArgs, state_dir};
+
+/// The command's arguments.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// The daemon's state folder [default: as for `serve`]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Look at this adapter, with its configuration; may be repeated [default: as for `serve`]
+    #[arg(long, value_name = "NAME[=FILE]")]
+    adapter: Vec<AdapterChoice>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A problem was found, or standard output can't be written.
+pub(crate) async fn run(args: &DoctorArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
+    let mut checks = daemon::examine(server).await;
+    if server.is_local() {
+        let folder = state_dir(args.state_dir.clone())?;
+        checks.extend(machine::examine(&folder));
+        checks.extend(machine::adapters(&args.adapter, server, &folder));
+    }
+    let findings = Findings { checks };
+    output.show(&findings)?;
+    match findings.checks.iter().filter(|found| found.verdict == Verdict::Bad).count() {
+        0 => Ok(()),
+        1 => Err(Failure::Unwell("1 problem".into())),
+        count => Err(Failure::Unwell(format!("{count} problems"))),
+    }
+}
+
+#[derive(Serialize)]
+struct Findings {
+    checks: Vec<Found>,
+}
+
+/// A check, and what it belongs to.
+#[derive(Serialize)]
+struct Found {
+    /// `daemon`, `machine` or an adapter's name.
+    part: &'static str,
+    check: &'static str,
+    #[serde(serialize_with = "verdict")]
+    verdict: Verdict,
+    detail: String,
+}
+
+impl Found {
+    fn new(part: &'static str, check: &'static str, verdict: Verdict, detail: impl Into<String>) -> Self {
+        Self { part, check, verdict, detail: detail.into() }
+    }
+
+    fn of(part: &'static str, check: Check) -> Self {
+        Self { part, check: check.name, verdict: check.verdict, detail: check.detail }
+    }
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Good => "good",
+        Verdict::Doubtful => "doubtful",
+        Verdict::Bad => "bad",
+    }
+}
+
+fn verdict<S: serde::Serializer>(verdict: &Verdict, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(word(*verdict))
+}
+
+impl Show for Findings {
+    fn text(&self, paper: &Paper) -> String {
+        let mut table = paper.table(&["PART", "CHECK", "", "FOUND"]);
+        for found in &self.checks {
+            let mood = match found.verdict {
+                Verdict::Good => Mood::Good,
+                Verdict::Doubtful => Mood::Doubtful,
+                Verdict::Bad => Mood::Bad,
+            };
+            table.add_row([
+                found.part.into(),
+                found.check.into(),
+                paper.cell(word(found.verdict), mood),
+                found.detail.as_str().into(),
+            ]);
+        }
+        paper.finish(&table)
+    }
+}

@@ -1,0 +1,102 @@
+//! `trainmaster engines`: the scheduling engines there are and what can be set.
+
+use clap::Args;
+use serde::{Serialize, Serializer};
+use trainmaster_core::engines::{DefaultValue, Entry, REGISTRY};
+
+use super::{Failure, Output, Paper, Show};
+
+/// The command's arguments.
+#[derive(Args, Debug)]
+pub(crate) struct EnginesArgs {
+    /// Show this engine's parameters, with what they are without being set
+    name: Option<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// There is no such engine.
+pub(crate) fn run(args: &EnginesArgs, output: Output) -> Result<(), Failure> {
+    match &args.name {
+        None => output.show(&Engines(REGISTRY.iter().map(Engine::of).collect())),
+        Some(name) => match REGISTRY.iter().find(|entry| entry.name == name) {
+            Some(entry) => output.show(&Engine::of(entry)),
+            None => {
+                let known: Vec<_> = REGISTRY.iter().map(|entry| entry.name).collect();
+                Err(Failure::refused(format!("engine {name:?} isn't known; there are {}", known.join(", "))))
+            }
+        },
+    }
+}
+
+#[derive(Serialize)]
+struct Engines(Vec<Engine>);
+
+#[derive(Serialize)]
+struct Engine {
+    name: &'static str,
+    summary: &'static str,
+    paper: &'static str,
+    parameters: Vec<ParameterRow>,
+}
+
+#[derive(Serialize)]
+struct ParameterRow {
+    name: &'static str,
+    #[serde(serialize_with = "default_value")]
+    default: DefaultValue,
+    meaning: &'static str,
+}
+
+/// As a number, a boolean or a string, without the variant's name.
+fn default_value<S: Serializer>(value: &DefaultValue, serializer: S) -> Result<S::Ok, S::Error> {
+    match *value {
+        DefaultValue::Number(number) => serializer.serialize_f64(number),
+        DefaultValue::Flag(flag) => serializer.serialize_bool(flag),
+        DefaultValue::Text(text) => serializer.serialize_str(text),
+    }
+}
+
+impl Engine {
+    fn of(entry: &Entry) -> Self {
+        let parameters = entry.parameters.iter().map(|parameter| ParameterRow {
+            name: parameter.name,
+            default: parameter.default,
+            meaning: parameter.meaning,
+        });
+        Self { name: entry.name, summary: entry.summary, paper: entry.paper, parameters: parameters.collect() }
+    }
+}
+
+impl Show for Engines {
+    fn text(&self, paper: &Paper) -> String {
+        let mut table = paper.table(&["ENGINE", "DECIDES", "PARAMETERS"]);
+        for engine in &self.0 {
+            table.add_row([engine.name, engine.summary, &engine.parameters.len().to_string()]);
+        }
+        format!(
+            "{}\n\nParameters: `trainmaster engines NAME`. Choose one: `trainmaster serve --engine NAME --set key=value`.",
+            paper.finish(&table)
+        )
+    }
+}
+
+impl Show for Engine {
+    fn text(&self, paper: &Paper) -> String {
+        let head = format!("{}: {}\nSource: {}", self.name, self.summary, self.paper);
+        if self.parameters.is_empty() {
+            return format!("{head}\n\nNothing can be set.");
+        }
+        let mut table = paper.table(&["PARAMETER", "DEFAULT", "MEANING"]);
+        for parameter in &self.parameters {
+            let default = match parameter.default {
+                DefaultValue::Number(number) => number.to_string(),
+                DefaultValue::Flag(flag) => flag.to_string(),
+                DefaultValue::Text(text) => text.to_owned(),
+            };
+            table.add_row([parameter.name, &default, parameter.meaning]);
+        }
+        format!("{head}\n\n{}", paper.finish(&table))
+    }
+}

@@ -1,0 +1,104 @@
+//! How a command fails, and the exit code that says so.
+
+use std::{io, process::ExitCode};
+
+use thiserror::Error;
+use tonic::{Code, Status};
+
+/// Why a command didn't do what was asked.
+#[derive(Debug, Error)]
+pub(crate) enum Failure {
+    /// It was refused, or it failed on the way. Exit code 1.
+    #[error("{0:#}")]
+    Refused(#[from] anyhow::Error),
+    /// It makes no sense as it was written. Exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// Nobody answers. Exit code 3.
+    #[error("no daemon at {address} ({cause}) — start one with `trainmaster serve`, or name it with --server")]
+    Unreachable {
+        /// Where it was looked for.
+        address: String,
+        /// What the system says.
+        cause: String,
+    },
+    /// `doctor` found something that doesn't work, and has said so. Exit code 4.
+    #[error("{0}")]
+    Unwell(String),
+    /// Whoever read the output has had enough (`| head`). Not an error. Exit code 0.
+    #[error("the output was closed")]
+    Closed,
+}
+
+impl Failure {
+    /// A refusal in words.
+    pub(crate) fn refused(problem: impl Into<String>) -> Self {
+        Self::Refused(anyhow::Error::msg(problem.into()))
+    }
+
+    /// The same, said of something by name.
+    pub(crate) fn about(self, name: &str) -> Self {
+        match self {
+            Self::Refused(error) => Self::Refused(anyhow::anyhow!("{name}: {error:#}")),
+            other => other,
+        }
+    }
+
+    /// What the shell is told.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Closed => 0,
+            Self::Refused(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Unreachable { .. } => 3,
+            Self::Unwell(_) => 4,
+        })
+    }
+
+    /// From an answer of the daemon at `address`, without gRPC's wording.
+    pub(crate) fn answered(address: &str, status: &Status) -> Self {
+        let message = match status.message() {
+            "" => status.code().description(),
+            message => message,
+        };
+        match status.code() {
+            // An error that began in the connection is about the connection; the daemon's own refusals have no source.
+            _ if std::error::Error::source(status).is_some() => {
+                Self::Unreachable { address: address.into(), cause: message.into() }
+            }
+            Code::Unauthenticated | Code::PermissionDenied => {
+                Self::refused(format!("{message} (the daemon's token is given with --token-file)"))
+            }
+            Code::Unimplemented => {
+                Self::refused(format!("the daemon at {address} doesn't know this command; is it of another version?"))
+            }
+            _ => Self::refused(message),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe { Self::Closed } else { Self::Refused(error.into()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_lose_the_transports_wording() {
+        let shown = |status: Status| Failure::answered("http://a", &status).to_string();
+        assert_eq!(shown(Status::not_found("job 7 isn't known")), "job 7 isn't known");
+        assert!(shown(Status::unauthenticated("no token")).contains("--token-file"));
+        assert!(shown(Status::unimplemented("")).contains("version"));
+        assert!(!shown(Status::internal("")).is_empty());
+    }
+
+    #[test]
+    fn a_closed_output_is_no_error() {
+        let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!(failure.exit_code(), ExitCode::SUCCESS);
+    }
+}

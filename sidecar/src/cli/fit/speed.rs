@@ -1,0 +1,216 @@
+//! `trainmaster fit speed`: the speed function of a model from measured speeds.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{RngCore, SeedableRng},
+};
+use serde::Serialize;
+use trainmaster_core::fit::{SpeedFit, SpeedModel, SpeedOptions, SpeedSample};
+
+use super::columns::{Allowed, Column, Columns};
+use crate::cli::{Failure, Output, Paper, Show};
+
+/// The command's arguments.
+#[derive(Args, Debug)]
+pub(crate) struct SpeedArgs {
+    /// A file with the columns p (parameter servers), w (workers), speed (steps a second) and, if it differs between
+    /// rows, batch (examples a step)
+    #[arg(long, value_name = "FILE")]
+    csv: PathBuf,
+    /// How the workers keep in step; all-reduce has no parameter servers and needs no column p
+    #[arg(long, value_enum)]
+    mode: TrainingMode,
+    /// Global batch where the file has none: then θ0 is seconds an example; without it, seconds a batch
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
+    /// Fit to so many rows drawn at random, and see how well the others are predicted
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    sample: Option<u32>,
+    /// Which rows are drawn: the same seed draws the same
+    #[arg(long, value_name = "S", default_value_t = 0, requires = "sample")]
+    seed: u64,
+    /// Plain non-negative least squares as published, without what was added to it
+    #[arg(long)]
+    paper: bool,
+}
+
+/// How the workers keep in step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TrainingMode {
+    /// Parameter servers, all workers a step together
+    Sync,
+    /// Parameter servers, each worker at its own pace
+    Async,
+    /// Workers only
+    #[value(name = "allreduce")]
+    AllReduce,
+}
+
+impl TrainingMode {
+    fn model(self, batch: f64) -> SpeedModel {
+        match self {
+            Self::Sync => SpeedModel::Sync { batch },
+            Self::Async => SpeedModel::Async,
+            Self::AllReduce => SpeedModel::AllReduce { batch },
+        }
+    }
+
+    fn formula(self) -> &'static str {
+        match self {
+            Self::Sync => "1/speed = θ0·batch/w + θ1 + θ2·w/p + θ3·w + θ4·p",
+            Self::Async => "w/speed = θ0 + θ1·w/p + θ2·w + θ3·p",
+            Self::AllReduce => "1/speed = θ0·batch/w + θ1 + θ2·(w−1)/w + θ3·w",
+        }
+    }
+
+    fn coefficients(self) -> usize {
+        if self == Self::Sync { 5 } else { 4 }
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The file can't be read, a value isn't allowed, or there are fewer rows than are to be drawn.
+pub(crate) fn run(args: &SpeedArgs, output: Output) -> Result<(), Failure> {
+    let samples = read(args)?;
+    let drawn = match args.sample {
+        None => vec![true; samples.len()],
+        Some(count) if count as usize <= samples.len() => draw(samples.len(), count as usize, args.seed),
+        Some(count) => {
+            return Err(Failure::refused(format!(
+                "--sample {count}: {} has {} rows; at most so many can be drawn",
+                args.csv.display(),
+                samples.len()
+            )));
+        }
+    };
+    let chosen: Vec<_> = samples.iter().zip(&drawn).filter(|(_, drawn)| **drawn).map(|(sample, _)| *sample).collect();
+    let options = if args.paper { SpeedOptions::paper() } else { SpeedOptions::default() };
+    // Where rows have batches of their own the model's only sets the scale of what they leave open.
+    let own = mean(samples.iter().filter_map(|sample| sample.batch));
+    let batch = args.batch.map(f64::from).or(own).unwrap_or(1.0);
+    let fit = SpeedFit::fit(args.mode.model(batch), &chosen, &options);
+    let error = |sample: &SpeedSample| {
+        let predicted = fit.curve_at_batch(sample.batch.unwrap_or(batch)).speed(sample.servers, sample.workers);
+        (predicted / sample.speed - 1.0).abs()
+    };
+    let unseen: Vec<_> =
+        samples.iter().zip(&drawn).filter(|(_, drawn)| !**drawn).map(|(sample, _)| error(sample)).collect();
+    output.show(&Report {
+        mode: args.mode,
+        theta: fit.theta[..args.mode.coefficients()].to_vec(),
+        cross: fit.cross,
+        points_used: fit.samples,
+        mape_all: mean(samples.iter().map(error)).unwrap_or_default(),
+        mape_unseen: mean(unseen.iter().copied()),
+        unseen: unseen.len(),
+    })
+}
+
+fn read(args: &SpeedArgs) -> anyhow::Result<Vec<SpeedSample>> {
+    let servers = args.mode != TrainingMode::AllReduce;
+    let column = |name, required, allowed| Column { name, required, allowed };
+    let columns = Columns::read(
+        &args.csv,
+        &[
+            column("p", servers, if servers { Allowed::Positive } else { Allowed::Count }),
+            column("w", true, Allowed::Positive),
+            column("speed", true, Allowed::Above),
+            column("batch", false, Allowed::Above),
+        ],
+    )?;
+    let sample = |row: &[Option<f64>]| SpeedSample {
+        batch: row[3],
+        ..SpeedSample::new(
+            row[0].unwrap_or_default() as u32,
+            row[1].unwrap_or_default() as u32,
+            row[2].unwrap_or_default(),
+        )
+    };
+    Ok(columns.rows().map(sample).collect())
+}
+
+/// Which of `rows` are among `count` drawn without putting back.
+fn draw(rows: usize, count: usize, seed: u64) -> Vec<bool> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut order: Vec<usize> = (0..rows).collect();
+    for place in 0..count {
+        let left = (rows - place) as u64;
+        // 2^64 is no multiple of most numbers of rows: what would make the first ones likelier is drawn again.
+        let fair = u64::MAX - u64::MAX % left;
+        let number = std::iter::repeat_with(|| random.next_u64()).find(|number| *number < fair).unwrap_or(0);
+        order.swap(place, place + (number % left) as usize);
+    }
+    let mut drawn = vec![false; rows];
+    order[..count].iter().for_each(|&row| drawn[row] = true);
+    drawn
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
+}
+
+#[derive(Serialize)]
+struct Report {
+    theta: Vec<f64>,
+    /// How compute C and communication S make a step's time: T² = C² + cross·C·S + S²; 2 = C + S.
+    cross: f64,
+    points_used: u32,
+    mape_all: f64,
+    mape_unseen: Option<f64>,
+    #[serde(skip)]
+    mode: TrainingMode,
+    #[serde(skip)]
+    unseen: usize,
+}
+
+impl Show for Report {
+    fn text(&self, paper: &Paper) -> String {
+        let mut table = paper.table(&["COEFFICIENT", "SECONDS"]);
+        for (index, theta) in self.theta.iter().enumerate() {
+            table.add_row([format!("θ{index}"), format!("{theta:.6}")]);
+        }
+        let overlap = if self.cross < 2.0 {
+            "\nComputing and communicating overlap: where the formula adds them, the time is less."
+        } else {
+            ""
+        };
+        let unseen = self.mape_unseen.map_or_else(String::new, |error| {
+            format!("; on the {} rows it hasn't seen it is off by {:.1} %", self.unseen, error * 100.0)
+        });
+        format!(
+            "{}\n\n{}{overlap}\nFitted to {} rows. On all rows it is off by {:.1} % on average{unseen}.",
+            paper.finish(&table),
+            self.mode.formula(),
+            self.points_used,
+            self.mape_all * 100.0
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drawing_is_even_and_repeatable() {
+        let mut often = [0_u32; 7];
+        for seed in 0..2000 {
+            let drawn = draw(7, 3, seed);
+            assert_eq!(drawn, draw(7, 3, seed));
+            assert_eq!(drawn.iter().filter(|drawn| **drawn).count(), 3);
+            drawn.iter().zip(&mut often).filter(|(drawn, _)| **drawn).for_each(|(_, times)| *times += 1);
+        }
+        assert!(often.iter().all(|times| (760..960).contains(times)), "{often:?}");
+    }
+
+    #[test]
+    fn everything_can_be_drawn() {
+        assert!(draw(5, 5, 1).iter().all(|drawn| *drawn));
+    }
+}

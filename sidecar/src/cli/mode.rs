@@ -1,0 +1,107 @@
+//! `trainmaster mode`: who is in charge.
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use trainmaster_proto::v1::{SchedulingMode, SetModeRequest, StatusRequest};
+
+use super::{
+    Failure, Output, Paper, Show,
+    client::{Daemon, ServerArgs},
+};
+
+/// The command's arguments.
+#[derive(Args, Debug)]
+pub(crate) struct ModeArgs {
+    /// The mode from now on; without one, the mode is shown
+    #[arg(value_enum)]
+    mode: Option<Mode>,
+}
+
+/// Who is in charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// The engine decides and the manager is told
+    Active,
+    /// The engine decides and nobody is told
+    Shadow,
+    /// Nothing is decided: every job is its manager's again
+    Paused,
+}
+
+impl Mode {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Active => "active: the engine decides and the manager is told",
+            Self::Shadow => "shadow: the engine decides and nobody is told",
+            Self::Paused => "paused: nothing is decided, every job is its manager's",
+        }
+    }
+
+    /// In a word.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Shadow => "shadow",
+            Self::Paused => "paused",
+        }
+    }
+}
+
+impl From<SchedulingMode> for Mode {
+    fn from(mode: SchedulingMode) -> Self {
+        match mode {
+            SchedulingMode::Active => Self::Active,
+            SchedulingMode::Shadow => Self::Shadow,
+            SchedulingMode::Paused => Self::Paused,
+        }
+    }
+}
+
+impl From<Mode> for SchedulingMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Active => Self::Active,
+            Mode::Shadow => Self::Shadow,
+            Mode::Paused => Self::Paused,
+        }
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The daemon's.
+pub(crate) async fn run(args: &ModeArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
+    let daemon = Daemon::connect(server).await?;
+    let failure = |status| daemon.failure(&status);
+    let answer = match args.mode {
+        None => {
+            let status = daemon.admin().status(StatusRequest {}).await.map_err(failure)?.into_inner();
+            ModeAnswer { mode: status.mode().into(), previous: None }
+        }
+        Some(mode) => {
+            let request = SetModeRequest { mode: SchedulingMode::from(mode).into() };
+            let reply = daemon.admin().set_mode(request).await.map_err(failure)?.into_inner();
+            ModeAnswer { mode, previous: Some(reply.previous().into()) }
+        }
+    };
+    output.show(&answer)
+}
+
+#[derive(Serialize)]
+struct ModeAnswer {
+    mode: Mode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous: Option<Mode>,
+}
+
+impl Show for ModeAnswer {
+    fn text(&self, _: &Paper) -> String {
+        match self.previous {
+            Some(previous) if previous != self.mode => format!("{} (was {})", self.mode.words(), previous.name()),
+            Some(_) => format!("{} (as it was)", self.mode.words()),
+            None => self.mode.words().into(),
+        }
+    }
+}

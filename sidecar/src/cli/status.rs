@@ -1,0 +1,75 @@
+//! `trainmaster status`: the daemon in a few lines.
+
+use serde::Serialize;
+use trainmaster_core::Span;
+use trainmaster_proto::v1::{StatusReply, StatusRequest};
+
+use super::{
+    Failure, Mood, Output, Paper, Show,
+    client::{Daemon, ServerArgs},
+    mode::Mode,
+};
+
+/// Runs the command.
+///
+/// # Errors
+/// The daemon's.
+pub(crate) async fn run(server: &ServerArgs, output: Output) -> Result<(), Failure> {
+    let daemon = Daemon::connect(server).await?;
+    let reply = daemon.admin().status(StatusRequest {}).await.map_err(|status| daemon.failure(&status))?;
+    output.show(&Status::from(reply.into_inner()))
+}
+
+#[derive(Serialize)]
+struct Status {
+    version: String,
+    engine: String,
+    mode: Mode,
+    decision: u64,
+    digest: String,
+    decision_age_ms: Option<i64>,
+    managers: Vec<String>,
+    servers: u32,
+    jobs: u32,
+    journal_error: Option<String>,
+}
+
+impl From<StatusReply> for Status {
+    fn from(reply: StatusReply) -> Self {
+        Self {
+            mode: reply.mode().into(),
+            version: reply.version,
+            engine: reply.engine,
+            decision: reply.decision,
+            digest: reply.digest,
+            decision_age_ms: reply.decision_age_ms,
+            managers: reply.managers,
+            servers: reply.servers,
+            jobs: reply.jobs,
+            journal_error: Some(reply.journal_error).filter(|error| !error.is_empty()),
+        }
+    }
+}
+
+impl Show for Status {
+    fn text(&self, paper: &Paper) -> String {
+        let age = self.decision_age_ms.map_or_else(|| "none yet".into(), |age| format!("{} ago", Span(age)));
+        let managers =
+            if self.managers.is_empty() { paper.word("none attached", Mood::Bad) } else { self.managers.join(", ") };
+        let journal = match &self.journal_error {
+            None => "written".into(),
+            Some(error) => paper.word(&format!("can't be written: {error}"), Mood::Bad),
+        };
+        format!(
+            "version   {}\nengine    {}\nmode      {}\ndecision  {}, {age}\ndigest    {}\nmanagers  {managers}\n\
+             servers   {}\njobs      {}\njournal   {journal}",
+            self.version,
+            self.engine,
+            self.mode.name(),
+            self.decision,
+            self.digest,
+            self.servers,
+            self.jobs
+        )
+    }
+}

@@ -1,0 +1,3 @@
+//! Trainmaster's one binary as a library: the daemon, its command line and a demonstration.
+
+pub mod cli;

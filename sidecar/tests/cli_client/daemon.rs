@@ -1,0 +1,188 @@
+//! A daemon that answers by a script: what commands show then depends on nothing else.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use tokio::{net::TcpListener, sync::watch};
+use tokio_stream::{Stream, StreamExt, wrappers::TcpListenerStream, wrappers::WatchStream};
+use tonic::{Request, Response, Status, transport::Server};
+use trainmaster_proto::v1::{self, admin_server, jobs_server};
+
+/// What it knows; the sender tells watchers of every change.
+pub(crate) struct Script {
+    jobs: watch::Sender<Vec<v1::JobStatus>>,
+    mode: Mutex<v1::SchedulingMode>,
+    token: Option<&'static str>,
+}
+
+/// One that runs until the test ends.
+pub(crate) struct Daemon {
+    /// Its address.
+    pub(crate) address: String,
+    pub(crate) script: Arc<Script>,
+}
+
+impl Daemon {
+    pub(crate) fn start(token: Option<&'static str>) -> Self {
+        let script = Arc::new(Script { jobs: watch::Sender::default(), mode: Mutex::default(), token });
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let shared = script.clone();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                sender.send(listener.local_addr().unwrap()).unwrap();
+                let part = || Part(shared.clone());
+                Server::builder()
+                    .add_service(jobs_server::JobsServer::new(part()))
+                    .add_service(admin_server::AdminServer::new(part()))
+                    .serve_with_incoming(TcpListenerStream::new(listener))
+                    .await
+                    .unwrap();
+            });
+        });
+        let address = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
+        Self { address: format!("http://{address}"), script }
+    }
+
+    /// Changes the jobs.
+    pub(crate) fn set(&self, change: impl FnOnce(&mut Vec<v1::JobStatus>)) {
+        self.script.jobs.send_modify(change);
+    }
+}
+
+struct Part(Arc<Script>);
+
+impl Part {
+    fn admit<T>(&self, request: Request<T>) -> Result<T, Status> {
+        let shown = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+        match self.0.token {
+            Some(token) if shown != Some(&format!("Bearer {token}")) => Err(Status::unauthenticated("wrong token")),
+            _ => Ok(request.into_inner()),
+        }
+    }
+
+    fn list(jobs: &[v1::JobStatus], all: bool) -> v1::ListReply {
+        let jobs = jobs.iter().filter(|job| all || job.ended_ms.is_none()).cloned().collect();
+        v1::ListReply { jobs, decision: 7, engine: "optimus".into(), mode: "active".into() }
+    }
+
+    fn change(&self, name: &str, change: impl FnOnce(&mut v1::JobStatus)) -> Result<(), Status> {
+        let mut found = false;
+        let mut change = Some(change);
+        self.0.jobs.send_modify(|jobs| {
+            let job = jobs.iter_mut().find(|job| job.name == name || job.job.to_string() == name);
+            if let (Some(job), Some(change)) = (job, change.take()) {
+                change(job);
+                found = true;
+            }
+        });
+        if found { Ok(()) } else { Err(Status::not_found(format!("job {name:?} isn't known"))) }
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl jobs_server::Jobs for Part {
+    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Answer<v1::SubmitReply> {
+        let job = self.admit(request)?.job.unwrap();
+        if self.0.jobs.borrow().iter().any(|known| known.name == job.name) {
+            return Err(Status::already_exists("a job of this name is active"));
+        }
+        let number = self.0.jobs.borrow().len() as u64 + 1;
+        let status = v1::JobStatus {
+            job: number,
+            name: job.name,
+            state: "waiting".into(),
+            reason: "not considered yet".into(),
+            max_epochs: job.convergence.unwrap().max_epochs,
+            ..v1::JobStatus::default()
+        };
+        self.0.jobs.send_modify(|jobs| jobs.push(status));
+        Ok(Response::new(v1::SubmitReply { job: number, token: format!("secret-{number}") }))
+    }
+
+    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Answer<v1::CancelReply> {
+        self.change(&self.admit(request)?.job, |job| {
+            job.state = "cancelled".into();
+            job.ended_ms = Some(1);
+        })?;
+        Ok(Response::new(v1::CancelReply {}))
+    }
+
+    async fn pause(&self, request: Request<v1::PauseRequest>) -> Answer<v1::PauseReply> {
+        let v1::PauseRequest { job, resume } = self.admit(request)?;
+        let reason = if resume { "resumed" } else { "held" };
+        self.change(&job, |job| job.reason = reason.into())?;
+        Ok(Response::new(v1::PauseReply {}))
+    }
+
+    async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListReply> {
+        let all = self.admit(request)?.all;
+        Ok(Response::new(Self::list(&self.0.jobs.borrow(), all)))
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::ExplainReply> {
+        let name = self.admit(request)?.job;
+        self.change(&name, |_| {})?;
+        let json = r#"{"job":1,"name":"first","findings":[
+            {"topic":"bounds","blocks":false,"text":"may have 1w+1p to 4w+4p"},
+            {"topic":"mode","blocks":true,"text":"scheduling is paused"}]}"#;
+        let lines = vec!["may have 1w+1p to 4w+4p".into(), "scheduling is paused".into()];
+        Ok(Response::new(v1::ExplainReply { lines, json: json.into() }))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::ListReply, Status>> + Send>>;
+
+    async fn watch(&self, request: Request<v1::ListRequest>) -> Answer<Self::WatchStream> {
+        let all = self.admit(request)?.all;
+        let changes = WatchStream::new(self.0.jobs.subscribe()).map(move |jobs| Ok(Self::list(&jobs, all)));
+        Ok(Response::new(Box::pin(changes)))
+    }
+}
+
+#[tonic::async_trait]
+impl admin_server::Admin for Part {
+    async fn set_mode(&self, request: Request<v1::SetModeRequest>) -> Answer<v1::SetModeReply> {
+        let mode = self.admit(request)?.mode();
+        let previous = std::mem::replace(&mut *self.0.mode.lock().unwrap(), mode);
+        Ok(Response::new(v1::SetModeReply { previous: previous.into() }))
+    }
+
+    async fn dry_run(&self, request: Request<v1::DryRunRequest>) -> Answer<v1::DryRunReply> {
+        let engine = self.admit(request)?.engine;
+        if engine == "oracle" {
+            return Err(Status::invalid_argument("engine \"oracle\" isn't known; there are optimus, fifo"));
+        }
+        let change = v1::PlannedChange {
+            job: 1,
+            name: "first".into(),
+            before: "waits".into(),
+            after: "2w+1p on node1".into(),
+            reason: String::new(),
+        };
+        let engine = if engine.is_empty() { "optimus".into() } else { engine };
+        Ok(Response::new(v1::DryRunReply { changes: vec![change], engine }))
+    }
+
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Answer<v1::StatusReply> {
+        self.admit(request)?;
+        Ok(Response::new(v1::StatusReply {
+            version: env!("CARGO_PKG_VERSION").into(),
+            engine: "optimus".into(),
+            mode: (*self.0.mode.lock().unwrap()).into(),
+            decision: 7,
+            digest: "abc".into(),
+            servers: 2,
+            jobs: self.0.jobs.borrow().len() as u32,
+            decision_age_ms: Some(1500),
+            managers: vec!["local".into()],
+            journal_error: String::new(),
+        }))
+    }
+}

@@ -1,0 +1,247 @@
+//! The commands that talk to a daemon, run as a user runs them.
+
+mod daemon;
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use self::daemon::Daemon;
+
+const JOB: &str = "mode = \"sync\"\nbatch = 64\nworker = { cpu = 1, max = 4 }\nserver = { cpu = 1, max = 4 }\n";
+
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    #[track_caller]
+    fn works(self) -> String {
+        assert_eq!((self.code, &*self.err), (0, ""), "{}", self.out);
+        self.out
+    }
+
+    #[track_caller]
+    fn json(self) -> Value {
+        serde_json::from_str(&self.works()).expect("one JSON document")
+    }
+
+    /// Failed with that code, said so in one line, and all of these words are in it.
+    #[track_caller]
+    fn fails(self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, code, "{}{}", self.out, self.err);
+        for word in words {
+            assert!(self.err.contains(word), "{word:?} isn't in: {}", self.err);
+        }
+        assert!(self.err.starts_with("error: ") && self.err.lines().count() == 1, "{}", self.err);
+    }
+}
+
+fn command(server: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trainmaster"));
+    command.args(args).env("TRAINMASTER_SERVER", server).env_remove("TRAINMASTER_TOKEN_FILE");
+    command
+}
+
+fn trainmaster(server: &str, args: &[&str]) -> Ran {
+    finish(command(server, args).output().unwrap())
+}
+
+fn finish(output: std::process::Output) -> Ran {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+fn job_file(folder: &Path, name: &str) -> PathBuf {
+    let path = folder.join(format!("{name}.toml"));
+    fs::write(&path, format!("name = \"{name}\"\n{JOB}")).unwrap();
+    path
+}
+
+fn submit(daemon: &Daemon, name: &str) -> Value {
+    let folder = TempDir::new().unwrap();
+    let file = job_file(folder.path(), name);
+    trainmaster(&daemon.address, &["submit", file.to_str().unwrap(), "--json"]).json()
+}
+
+#[test]
+fn a_job_is_submitted_listed_explained_and_cancelled() {
+    let daemon = Daemon::start(None);
+    let at = |args: &[&str]| trainmaster(&daemon.address, args);
+    assert!(at(&["jobs"]).works().contains("no jobs; engine optimus, active, decision 7"));
+
+    let submitted = submit(&daemon, "first");
+    assert_eq!((&submitted["job"], &submitted["token"]), (&1.into(), &"secret-1".into()));
+
+    daemon.set(|jobs| {
+        let job = &mut jobs[0];
+        (job.state, job.reason) = ("running".into(), String::new());
+        (job.workers, job.servers, job.step, job.epoch) = (3, 2, 1200, 12);
+        (job.loss, job.speed, job.remaining_ms) = (Some(0.25), Some(4.5), Some(90_000));
+        job.predicted_epochs = Some(46.0);
+    });
+    let table = at(&["jobs"]).works();
+    for word in ["first", "running", "3w+2p", "12/~46", "1200", "0.2500", "in 1m 30s", "4.50", "1 job"] {
+        assert!(table.contains(word), "{word} isn't in\n{table}");
+    }
+    assert!(!table.contains('\u{1b}'), "colours in a pipe: {table:?}");
+    let list = at(&["jobs", "--json"]).json();
+    assert_eq!((&list["decision"], &list["jobs"][0]["speed"]), (&7.into(), &4.5.into()));
+
+    let explained = at(&["explain", "first"]).works();
+    assert!(explained.find("paused") < explained.find("may have"), "{explained}");
+    assert_eq!(at(&["explain", "1", "--json"]).json()["findings"][0]["blocks"], true);
+
+    assert!(at(&["pause", "first"]).works().contains("job first paused"));
+    assert!(at(&["jobs"]).works().contains("held"));
+    at(&["resume", "1"]).works();
+    assert!(at(&["jobs"]).works().contains("resumed"));
+
+    at(&["cancel", "1"]).works();
+    assert!(at(&["jobs"]).works().starts_with("no jobs"));
+    assert_eq!(at(&["jobs", "--all", "--json"]).json()["jobs"][0]["state"], "cancelled");
+}
+
+#[test]
+fn refusals_are_said_without_noise() {
+    let daemon = Daemon::start(None);
+    submit(&daemon, "first");
+    let at = |args: &[&str]| trainmaster(&daemon.address, args);
+    at(&["explain", "nope"]).fails(1, &["error: job \"nope\" isn't known\n"]);
+    at(&["plan", "--dry-run", "--engine", "oracle"]).fails(1, &["error: engine \"oracle\" isn't known; there are"]);
+    // The others are cancelled all the same.
+    let ran = at(&["cancel", "nope", "first"]);
+    assert_eq!(ran.out, "job first cancelled\n");
+    ran.fails(1, &["nope"]);
+}
+
+#[test]
+fn a_mistake_in_one_job_file_submits_none() {
+    let daemon = Daemon::start(None);
+    let folder = TempDir::new().unwrap();
+    let good = job_file(folder.path(), "good");
+    let bad = folder.path().join("bad.toml");
+    fs::write(&bad, "name = \"bad\"\nworker = { memory = 10 }\nserver = { cpu = 1 }\n").unwrap();
+    let both = ["submit", good.to_str().unwrap(), bad.to_str().unwrap()];
+    trainmaster(&daemon.address, &both).fails(1, &["bad.toml", "worker.memory", "10GiB"]);
+    assert!(trainmaster(&daemon.address, &["jobs"]).works().starts_with("no jobs"));
+    trainmaster(&daemon.address, &["submit", "nowhere.toml"]).fails(1, &["nowhere.toml can't be read"]);
+
+    let twice = ["submit", good.to_str().unwrap(), good.to_str().unwrap()];
+    let ran = trainmaster(&daemon.address, &twice);
+    assert!(ran.out.contains("job 1 (good) submitted; its token, shown this once: secret-1"), "{}", ran.out);
+    ran.fails(1, &["good: a job of this name is active"]);
+}
+
+#[test]
+fn standard_input_is_a_file_too() {
+    let daemon = Daemon::start(None);
+    let mut command = command(&daemon.address, &["submit", "-"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(format!("name = \"piped\"\n{JOB}").as_bytes()).unwrap();
+    assert!(finish(child.wait_with_output().unwrap()).works().contains("job 1 (piped) submitted"));
+}
+
+#[test]
+fn without_a_daemon_the_exit_code_is_3() {
+    for args in [&["jobs"][..], &["cancel", "1"], &["watch"], &["status"], &["mode", "paused"], &["plan", "--dry-run"]]
+    {
+        trainmaster("http://127.0.0.1:1", args).fails(3, &["no daemon at http://127.0.0.1:1", "`trainmaster serve`"]);
+    }
+    trainmaster("ftp://127.0.0.1", &["jobs"]).fails(2, &["--server", "ftp://127.0.0.1", "http"]);
+}
+
+#[test]
+fn the_token_is_shown_from_its_file() {
+    let daemon = Daemon::start(Some("open sesame"));
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("token");
+    let with = |text: &str| {
+        fs::write(&file, text).unwrap();
+        trainmaster(&daemon.address, &["jobs", "--token-file", file.to_str().unwrap()])
+    };
+    with("open sesame\n").works();
+    with("wrong").fails(1, &["wrong token", "--token-file"]);
+    with("\n").fails(1, &["is empty"]);
+    trainmaster(&daemon.address, &["jobs"]).fails(1, &["--token-file"]);
+}
+
+#[test]
+fn the_mode_is_shown_and_set() {
+    let daemon = Daemon::start(None);
+    let at = |args: &[&str]| trainmaster(&daemon.address, args);
+    assert!(at(&["mode"]).works().starts_with("active"));
+    assert!(at(&["mode", "shadow"]).works().contains("was active"));
+    assert_eq!(at(&["mode", "--json"]).json()["mode"], "shadow");
+    assert_eq!(at(&["status", "--json"]).json()["mode"], "shadow");
+    let status = at(&["status"]).works();
+    assert!(status.contains("1.5s ago") && status.contains("local"), "{status}");
+    assert_eq!(at(&["mode", "off"]).code, 2);
+}
+
+#[test]
+fn a_dry_run_is_asked_for_by_name() {
+    let daemon = Daemon::start(None);
+    assert_eq!(trainmaster(&daemon.address, &["plan"]).code, 2);
+    let plan = trainmaster(&daemon.address, &["plan", "--dry-run", "--engine", "fifo", "--json"]).json();
+    assert_eq!((&plan["engine"], &plan["changes"][0]["after"]), (&"fifo".into(), &"2w+1p on node1".into()));
+    assert!(trainmaster(&daemon.address, &["plan", "--dry-run"]).works().contains("nothing was changed"));
+}
+
+#[test]
+fn watching_ends_when_no_job_is_left() {
+    let daemon = Daemon::start(None);
+    submit(&daemon, "first");
+    let spawn = |args: &[&str]| {
+        let child = command(&daemon.address, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        thread::spawn(move || finish(child.wait_with_output().unwrap()))
+    };
+    let lines = spawn(&["watch", "--until-idle"]);
+    let objects = spawn(&["watch", "--until-idle", "--all", "--json"]);
+    for epoch in 1..=3 {
+        thread::sleep(Duration::from_millis(300));
+        daemon.set(|jobs| (jobs[0].epoch, jobs[0].state) = (epoch, "running".into()));
+    }
+    thread::sleep(Duration::from_millis(300));
+    daemon.set(|jobs| (jobs[0].ended_ms, jobs[0].state) = (Some(1), "completed".into()));
+
+    let lines = lines.join().unwrap().works();
+    assert!(lines.starts_with("job 1 (first): waiting"), "{lines}");
+    assert!(lines.contains("running") && lines.ends_with("job 1 has left the list\n"), "{lines}");
+    let objects = objects.join().unwrap().works();
+    let last: Value = serde_json::from_str(objects.lines().last().unwrap()).unwrap();
+    assert_eq!(last["jobs"][0]["state"], "completed");
+    assert!(objects.lines().count() >= 3, "{objects}");
+}
+
+#[test]
+fn the_doctor_exits_with_4_where_something_is_wrong() {
+    let folder = TempDir::new().unwrap();
+    let state = folder.path().to_str().unwrap();
+    let ran = trainmaster("http://127.0.0.1:1", &["doctor", "--state-dir", state, "--json"]);
+    let found: Value = serde_json::from_str(&ran.out).unwrap();
+    ran.fails(4, &["problem"]);
+    let checks = found["checks"].as_array().unwrap();
+    let of = |part: &str| checks.iter().filter(|found| found["part"] == part).count();
+    assert_eq!(checks[0]["verdict"], "bad");
+    assert!(of("machine") >= 3 && of(trainmaster_adapters::all()[0].name) > 0, "{found}");
+
+    let daemon = Daemon::start(None);
+    let table = trainmaster(&daemon.address, &["doctor", "--state-dir", state]).out;
+    for word in ["version", "journal", "managers", "disk space", "open files", "state folder"] {
+        assert!(table.contains(word), "{word} isn't in\n{table}");
+    }
+    // Of a daemon elsewhere only what it says itself can be known.
+    let elsewhere = trainmaster("http://203.0.113.1.invalid:1", &["doctor", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&elsewhere.out).unwrap()["checks"].as_array().unwrap().len(), 1);
+}

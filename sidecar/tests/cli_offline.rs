@@ -1,0 +1,278 @@
+//! The commands that need no daemon, run as a user runs them.
+
+use std::{fs, path::Path, process::Command};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    fn json(&self) -> Value {
+        assert_eq!(self.code, 0, "{}", self.err);
+        serde_json::from_str(&self.out).expect("one JSON document")
+    }
+
+    /// Failed with that code, one line on standard error, and all of these words in it.
+    #[track_caller]
+    fn fails(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, code, "{}{}", self.out, self.err);
+        assert_eq!(self.out, "");
+        for word in words {
+            assert!(self.err.contains(word), "{word:?} isn't in: {}", self.err);
+        }
+        if code != 2 {
+            assert_eq!(self.err.lines().count(), 1, "{}", self.err);
+        }
+    }
+}
+
+fn trainmaster(folder: &Path, args: &[&str]) -> Ran {
+    let output = Command::new(env!("CARGO_BIN_EXE_trainmaster")).args(args).current_dir(folder).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// A folder with one file, and the command run in it.
+fn with_file(text: &str, args: &[&str]) -> Ran {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("data.csv"), text).unwrap();
+    trainmaster(folder.path(), args)
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+}
+
+#[track_caller]
+fn near(found: &[f64], truth: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), truth.len(), "{found:?}");
+    for (found, truth) in found.iter().zip(truth) {
+        assert!((found - truth).abs() <= tolerance * truth.abs(), "{found} isn't {truth} within {tolerance}");
+    }
+}
+
+#[test]
+fn every_command_has_help_that_tells_what_it_does() {
+    let folder = TempDir::new().unwrap();
+    let all = trainmaster(folder.path(), &["--help"]);
+    assert_eq!(all.code, 0);
+    assert!(all.out.contains("Exit codes"), "{}", all.out);
+    let commands = all.out.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let mut seen = 0;
+    for command in commands.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help") {
+        let help = trainmaster(folder.path(), &[command, "--help"]);
+        assert_eq!(help.code, 0, "{command}");
+        assert!(help.out.contains("Usage: trainmaster"), "{command}: {}", help.out);
+        seen += 1;
+    }
+    assert!(seen >= 3, "{}", all.out);
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    let folder = TempDir::new().unwrap();
+    for args in [
+        &["frobnicate"][..],
+        &[],
+        &["paa", "--blocks", "x"],
+        &["paa", "--blocks", "x", "--servers", "0"],
+        &["fit", "speed", "--csv", "x", "--mode", "half"],
+        &["fit", "speed", "--csv", "x", "--mode", "sync", "--seed", "1"],
+        &["fit", "loss", "--csv", "x", "--until", "1.5"],
+        &["fit", "loss", "--csv", "x", "--until", "nan"],
+    ] {
+        trainmaster(folder.path(), args).fails(2, &[]);
+    }
+}
+
+#[test]
+fn engines_are_listed_with_their_parameters() {
+    let folder = TempDir::new().unwrap();
+    let engines = trainmaster(folder.path(), &["engines", "--json"]).json();
+    let names: Vec<_> = engines.as_array().unwrap().iter().map(|engine| engine["name"].as_str().unwrap()).collect();
+    let known: Vec<_> = trainmaster_core::engines::REGISTRY.iter().map(|entry| entry.name).collect();
+    assert_eq!(names, known);
+    for engine in engines.as_array().unwrap() {
+        assert!(engine["summary"].is_string() && engine["paper"].is_string(), "{engine}");
+        for parameter in engine["parameters"].as_array().unwrap() {
+            let keys: Vec<_> = parameter.as_object().unwrap().keys().map(String::as_str).collect();
+            assert_eq!(keys, ["default", "meaning", "name"]);
+            assert!(!parameter["default"].is_object() && !parameter["default"].is_null(), "{parameter}");
+        }
+    }
+    let one = trainmaster(folder.path(), &["engines", "optimus"]);
+    assert!(one.code == 0 && one.out.contains("interval") && one.out.contains("600s"), "{}", one.out);
+    assert_eq!(trainmaster(folder.path(), &["engines", "optimus", "--json"]).json(), engines[0]);
+    trainmaster(folder.path(), &["engines", "optimum"]).fails(1, &["optimum", "optimus", "fifo"]);
+}
+
+/// Speeds of every pair up to 8 by 8, from a step time.
+fn speeds(head: &str, row: impl Fn(f64, f64) -> String) -> String {
+    let pairs = (1..=8).flat_map(|p| (1..=8).map(move |w| (f64::from(p), f64::from(w))));
+    pairs.fold(format!("{head}\n"), |text, (p, w)| text + &row(p, w) + "\n")
+}
+
+#[test]
+fn speeds_give_back_the_coefficients_they_were_made_from() {
+    let theta = [0.01, 0.05, 0.1, 0.002, 0.003];
+    let time = |p: f64, w: f64, m: f64| theta[0] * m / w + theta[1] + theta[2] * w / p + theta[3] * w + theta[4] * p;
+    // Columns in another order, and one more.
+    let text = speeds("w,host,p,speed", |p, w| format!("{w}, a b ,{p},{}", 1.0 / time(p, w, 128.0)));
+    let fit =
+        with_file(&text, &["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--batch", "128", "--json"]).json();
+    near(&numbers(&fit["theta"]), &theta, 0.05);
+    assert_eq!(fit["points_used"], 64);
+    assert!(fit["mape_all"].as_f64().unwrap() < 0.005, "{fit}");
+    assert!(fit["mape_unseen"].is_null(), "{fit}");
+
+    let sampled = ["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--batch", "128", "--sample", "12", "--json"];
+    let fit = with_file(&text, &sampled).json();
+    assert_eq!(fit["points_used"], 12);
+    assert!(fit["mape_unseen"].as_f64().unwrap() < 0.05, "{fit}");
+    assert_eq!(fit, with_file(&text, &sampled).json());
+
+    // A batch for each row instead of one for all.
+    let text = speeds("p,w,batch,speed", |p, w| {
+        let batch = if (p + w) % 2.0 == 0.0 { 64.0 } else { 256.0 };
+        format!("{p},{w},{batch},{}", 1.0 / time(p, w, batch))
+    });
+    let fit = with_file(&text, &["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--json"]).json();
+    near(&numbers(&fit["theta"]), &theta, 0.05);
+}
+
+#[test]
+fn every_training_mode_has_its_own_form() {
+    let theta = [0.5, 0.1, 0.02, 0.01];
+    let text = speeds("p,w,speed", |p, w| {
+        format!("{p},{w},{}", w / (theta[0] + theta[1] * w / p + theta[2] * w + theta[3] * p))
+    });
+    let fit = with_file(&text, &["fit", "speed", "--csv", "data.csv", "--mode", "async", "--json"]).json();
+    near(&numbers(&fit["theta"]), &theta, 0.05);
+
+    let theta = [0.01, 0.1, 0.2, 0.003];
+    let rows = (1..=32)
+        .map(f64::from)
+        .map(|w| format!("{w},{}\n", 1.0 / (theta[0] * 64.0 / w + theta[1] + theta[2] * (w - 1.0) / w + theta[3] * w)));
+    let text = format!("w,speed\n{}", rows.collect::<String>());
+    let args = ["fit", "speed", "--csv", "data.csv", "--mode", "allreduce", "--batch", "64", "--json"];
+    let fit = with_file(&text, &args).json();
+    assert!(fit["mape_all"].as_f64().unwrap() < 0.01, "{fit}");
+    assert_eq!(fit["theta"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn speed_files_that_make_no_sense_are_named() {
+    let speed = ["fit", "speed", "--csv", "data.csv", "--mode", "sync"];
+    for (text, words) in [
+        ("", &["data.csv", "\"p\"", "empty"][..]),
+        ("p,w,speed\n", &["data.csv", "no row"]),
+        ("p,speed\n1,1\n", &["\"w\"", "missing", "\"speed\""]),
+        ("p,w,w,speed\n1,1,1,1\n", &["\"w\"", "twice"]),
+        ("p,w,speed\n1,1,2\n1,2,NaN\n", &["line 3", "\"speed\"", "NaN", "above 0"]),
+        ("p,w,speed\n1,1,-2\n", &["line 2", "\"speed\"", "-2", "above 0"]),
+        ("p,w,speed\n1,1,inf\n", &["line 2", "inf"]),
+        ("p,w,speed\n0,1,2\n", &["line 2", "\"p\"", "\"0\"", "from 1"]),
+        ("p,w,speed\n1,1.5,2\n", &["line 2", "\"w\"", "1.5", "whole"]),
+        ("p,w,speed\n1,,2\n", &["line 2", "\"w\"", "\"\""]),
+        ("p,w,speed\n1,2\n", &["line 2", "2 values", "3"]),
+        ("p,w,speed,batch\n1,2,3,0\n", &["line 2", "\"batch\""]),
+    ] {
+        with_file(text, &speed).fails(1, words);
+    }
+    with_file("p,w,speed\n1,1,2\n", &[&speed[..], &["--sample", "2"]].concat()).fails(1, &["--sample 2", "1 rows"]);
+    with_file("", &["fit", "speed", "--csv", "nowhere.csv", "--mode", "sync"])
+        .fails(1, &["nowhere.csv", "can't be read"]);
+}
+
+/// 4·(1/(0.2k + 1) + 0.1)/1.1 for 60 epochs; the largest is 4.
+fn losses(head: &str, steps: u32) -> String {
+    let loss = |k: u32| 4.0 * (1.0 / (0.2 * f64::from(k) + 1.0) + 0.1) / 1.1;
+    (0..60).fold(format!("{head}\n"), |text, k| text + &format!("{},{}\n", k * steps, loss(k)))
+}
+
+#[test]
+fn losses_give_back_the_curve_they_were_made_from() {
+    let args = ["fit", "loss", "--csv", "data.csv", "--until", "0.5", "--delta", "0.002", "--patience", "3", "--json"];
+    let fit = with_file(&losses("epoch,loss", 1), &args).json();
+    assert_eq!(fit["family"], "inverse");
+    near(&numbers(&fit["beta"]), &[0.22, 1.1, 0.1 / 1.1], 0.01);
+    assert!(fit["rmse"].as_f64().unwrap() < 1e-4, "{fit}");
+    let last = fit["actual_final"].as_f64().unwrap();
+    near(&[fit["predicted_final"].as_f64().unwrap()], &[last], 1e-3);
+    // 0.2/((0.2(k−1)+1)(0.2k+1)) < 0.002·1.1 from k = 44 on; three epochs in a row end with 46.
+    let at = fit["converges_at"].as_f64().unwrap();
+    let interval = numbers(&fit["interval"]);
+    assert!((45.0..=47.0).contains(&at) && interval[0] <= at && at <= interval[1], "{fit}");
+
+    // With steps the answer is in steps; a row is an epoch unless told otherwise.
+    let by_step = with_file(&losses("step,loss", 250), &args).json();
+    assert_eq!(by_step["converges_at"].as_f64().unwrap(), 250.0 * at);
+    assert_eq!(by_step["predicted_final"], fit["predicted_final"]);
+    let told = with_file(&losses("step,loss", 250), &[&args[..], &["--steps-per-epoch", "250"]].concat()).json();
+    assert_eq!(told["converges_at"], by_step["converges_at"]);
+}
+
+#[test]
+fn a_curve_that_has_converged_says_when() {
+    let args = ["fit", "loss", "--csv", "data.csv", "--delta", "0.01", "--json"];
+    let fit = with_file(&losses("epoch,loss", 1), &args).json();
+    // 0.2/((0.2(k−1)+1)(0.2k+1)) < 0.011 from k = 17 on.
+    assert_eq!(fit["converges_at"], 19.0);
+    assert_eq!(numbers(&fit["interval"]), [19.0, 19.0]);
+}
+
+#[test]
+fn loss_files_that_make_no_sense_are_named() {
+    for (text, words) in [
+        ("", &["\"epoch\"", "empty"][..]),
+        ("epoch,loss\n", &["no row"]),
+        ("epoch,loss\n1,2\n2,1\n", &["data.csv", "2 epochs", "needs 3"]),
+        ("time,loss\n1,2\n", &["\"epoch\"", "\"time\""]),
+        ("step,val\n1,2\n", &["\"loss\"", "missing"]),
+        ("step,loss\n1,2\n1,NaN\n", &["line 3", "\"loss\"", "NaN"]),
+        ("step,loss\n1,-2\n", &["line 2", "\"loss\"", "-2", "0 or more"]),
+        ("step,loss\n-1,2\n", &["line 2", "\"step\""]),
+        ("step,loss\n10,2\n5,1\n", &["line 3", "\"step\"", "5", "10"]),
+        ("step,loss\n1,2\n1,2\n1,2\n", &["one step"]),
+    ] {
+        with_file(text, &["fit", "loss", "--csv", "data.csv"]).fails(1, words);
+    }
+}
+
+#[test]
+fn blocks_are_assigned_piece_by_piece() {
+    let spread = with_file("90\n20\n\n10\n", &["paa", "--blocks", "data.csv", "--servers", "2", "--json"]).json();
+    assert_eq!((&spread["size_spread"], &spread["requests"]), (&0.into(), &4.into()));
+    let servers = spread["servers"].as_array().unwrap();
+    assert_eq!(servers.len(), 2);
+    let mut covered = [0_u64; 3];
+    for server in servers {
+        let pieces = server["pieces"].as_array().unwrap();
+        assert_eq!(server["requests"].as_u64().unwrap(), pieces.len() as u64);
+        let size: u64 = pieces.iter().map(|piece| piece["length"].as_u64().unwrap()).sum();
+        assert_eq!(server["size"].as_u64().unwrap(), size);
+        for piece in pieces {
+            covered[piece["block"].as_u64().unwrap() as usize] += piece["length"].as_u64().unwrap();
+        }
+    }
+    assert_eq!(covered, [90, 20, 10]);
+    let table = with_file("90\n20\n10\n", &["paa", "--blocks", "data.csv", "--servers", "2"]);
+    assert!(table.out.contains("3 blocks, 1 of them cut"), "{}", table.out);
+}
+
+#[test]
+fn block_files_that_make_no_sense_are_named() {
+    for (text, words) in [
+        ("", &["data.csv", "no block"][..]),
+        ("1\n-2\n", &["line 2", "\"-2\"", "whole number"]),
+        ("1\nNaN\n", &["line 2", "NaN"]),
+        ("18446744073709551615\n1\n", &["more than"]),
+    ] {
+        with_file(text, &["paa", "--blocks", "data.csv", "--servers", "2"]).fails(1, words);
+    }
+}
