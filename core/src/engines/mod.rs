@@ -246,7 +246,7 @@ impl<E: Engine> AnyEngine for E {
         };
         let proposal = Engine::decide(self, state, changes, memo, &mut own, budget);
         // After an error the index may be half-updated: it is rebuilt.
-        *index = proposal.is_ok().then(|| own as Box<dyn Any + Send>);
+        *index = if proposal.is_ok() { Some(own) } else { None };
         proposal
     }
 }

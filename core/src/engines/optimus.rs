@@ -333,10 +333,9 @@ impl Optimus {
         if found.is_some() || !self.shrink_to_fit {
             return Ok(found);
         }
-        if let Some(old) = job.verdict.allocation().filter(|old| candidate.bounds.hold(old.shape())) {
-            if board.restore(state, job, old) {
-                return Ok(Some(old.clone()));
-            }
+        let old = job.verdict.allocation().filter(|old| candidate.bounds.hold(old.shape()));
+        if let Some(old) = old.filter(|old| board.restore(state, job, old)) {
+            return Ok(Some(old.clone()));
         }
         let least = candidate.bounds.least();
         let mut shape = candidate.shape;

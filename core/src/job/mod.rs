@@ -307,11 +307,10 @@ impl JobSpec {
                 );
             }
         }
-        if let Some(utility) = &self.utility {
-            if !(utility.value.is_finite() && utility.value >= 0.0 && utility.decay.is_finite() && utility.decay >= 0.0)
-            {
-                return fail("utility", "value and decay must be finite and at least 0".into());
-            }
+        if let Some(utility) = &self.utility
+            && !(utility.value.is_finite() && utility.value >= 0.0 && utility.decay.is_finite() && utility.decay >= 0.0)
+        {
+            return fail("utility", "value and decay must be finite and at least 0".into());
         }
         Ok(())
     }
@@ -335,7 +334,7 @@ impl RoleSpec {
     fn validate(&self, key: &str) -> Result<(), JobSpecError> {
         let fail = |field: &str, problem: String| Err(JobSpecError { key: format!("{key}.{field}"), problem });
         for (name, &value) in &self.demand {
-            if value < 0 || value > 1_000_000_000_000 {
+            if !(0..=1_000_000_000_000).contains(&value) {
                 return fail(name, format!("{value} must be from 0 to 10^12 sub-units"));
             }
             let of_devices = name == "gpu" || name.starts_with("gpu:");
@@ -557,6 +556,17 @@ pub struct Job {
 }
 
 impl Job {
+    /// What it is issued has changed: in place, or as a new incarnation.
+    pub(crate) fn renumber(&mut self, in_place: bool) {
+        if in_place {
+            self.revision.0 += 1;
+        } else {
+            self.incarnation.0 += 1;
+            self.revision = Revision(0);
+            self.reported.clear();
+        }
+    }
+
     /// Workers and servers the plan gives.
     pub fn shape(&self) -> Shape {
         self.verdict.allocation().map_or(Shape::default(), |allocation| allocation.shape())

@@ -19,6 +19,9 @@ pub enum SortBy {
 /// So many entries a block holds before it is split: a block's entries are scanned and moved in a few cache lines.
 const BLOCK: usize = 128;
 
+/// The key of a server that isn't there.
+const GONE: u64 = u64::MAX;
+
 #[derive(Clone, Debug, Default)]
 struct Block {
     /// (key, server), ascending: the freest first.
@@ -59,7 +62,7 @@ impl FreeIndex {
         };
         let mut index = Self {
             blocks: Vec::new(),
-            keys: vec![u64::MAX; room.len()],
+            keys: vec![GONE; room.len()],
             weights,
             total: state.capacity.clone(),
             sort_by: Some(sort_by),
@@ -88,18 +91,19 @@ impl FreeIndex {
             .iter()
             .zip(&self.weights)
             .map(|((_, free), weight)| if free > 0 { free as f64 * weight } else { 0.0 })
-            .sum();
-        // Bits of a non-negative float order as the float does.
-        !score.to_bits()
+            // Not `sum`: of nothing, that is −0.
+            .fold(0.0, |sum, share| sum + share);
+        // Bits of a non-negative float order as the float does; `GONE` is above even a full server's.
+        GONE - 1 - score.to_bits()
     }
 
     /// Moves a server to where its room in `room` belongs; one that is gone is dropped.
     pub fn update(&mut self, room: &Room, id: ServerId, present: bool) {
         if self.keys.len() <= id.index() {
-            self.keys.resize(id.index() + 1, u64::MAX);
+            self.keys.resize(id.index() + 1, GONE);
         }
         let old = self.keys[id.index()];
-        let key = if present { self.key(room.free(id)) } else { u64::MAX };
+        let key = if present { self.key(room.free(id)) } else { GONE };
         if old == key {
             if present {
                 // Same score, perhaps another mix: the block's maxima must still cover it.
@@ -109,10 +113,10 @@ impl FreeIndex {
             return;
         }
         self.keys[id.index()] = key;
-        if old != u64::MAX {
+        if old != GONE {
             self.remove((old, id.0), room);
         }
-        if key != u64::MAX {
+        if key != GONE {
             self.insert((key, id.0), room);
         }
     }
@@ -131,7 +135,7 @@ impl FreeIndex {
         }
         if block.entries.is_empty() {
             self.blocks.remove(at);
-        } else if block.entries.len() % 16 == 0 {
+        } else if block.entries.len().is_multiple_of(16) {
             // The maxima may only be too large; now and then they are taken anew.
             block.remember_most(room);
         }
