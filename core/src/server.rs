@@ -38,8 +38,8 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds one slot; `times` = −1 takes it away.
-    pub fn add(&mut self, server: &Server, demand: &Demand, amounts: &Amounts, devices: &Devices, times: i64) {
+    /// Adds one slot on a server with these kinds of devices; `times` = −1 takes it away.
+    pub fn add(&mut self, kinds: &[ResourceId], demand: &Demand, amounts: &Amounts, devices: &Devices, times: i64) {
         self.amounts.add_times(amounts, times);
         for share in devices {
             let at = usize::from(share.device);
@@ -49,7 +49,7 @@ impl Usage {
             let milli = i64::from(self.devices[at]) + times * i64::from(share.milli);
             self.devices[at] = milli.clamp(0, i64::from(u16::MAX)) as u16;
             // A demand for any GPU is also charged to the kind it got.
-            let kind = server.devices.get(at).copied().unwrap_or(GPU);
+            let kind = kinds.get(at).copied().unwrap_or(GPU);
             if demand.devices.is_some_and(|(wanted, _)| wanted != kind) {
                 self.amounts.add(kind, times * i64::from(share.milli));
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     decision::Allocation,
-    ids::{JobId, ServerId},
+    ids::{JobId, ResourceId, ServerId},
     job::{Demand, Job},
     resources::{Amounts, DISK, MEMORY},
     server::Usage,
@@ -14,19 +14,25 @@ use crate::{
 /// What an allocation takes of each server, by server. O(slots · log servers touched).
 pub(crate) fn usage_by_server(state: &State, job: &Job, allocation: &Allocation) -> Vec<(ServerId, Usage)> {
     let mut by_server: Vec<(ServerId, Usage)> = Vec::new();
+    // Looked up once a server, not once a slot: a plan of a whole cluster has six times as many.
+    let mut kinds: Vec<&[ResourceId]> = Vec::new();
     let idle = |demand: &Demand| Amounts::of(&[(MEMORY, demand.amounts[MEMORY]), (DISK, demand.amounts[DISK])]);
     for slot in allocation.slots() {
-        let at = by_server.binary_search_by_key(&slot.server, |(server, _)| *server).unwrap_or_else(|at| {
+        let found = match by_server.last() {
+            Some((last, _)) if *last == slot.server => Ok(by_server.len() - 1),
+            _ => by_server.binary_search_by_key(&slot.server, |(server, _)| *server),
+        };
+        let at = found.unwrap_or_else(|at| {
             by_server.insert(at, (slot.server, Usage::default()));
+            kinds.insert(at, &state.server(slot.server).devices);
             at
         });
         let demand = job.demand(slot.role);
-        let (server, usage) = &mut by_server[at];
-        let server = state.server(*server);
+        let usage = &mut by_server[at].1;
         if allocation.work().is_empty() || allocation.is_busy(slot) {
-            usage.add(server, demand, &demand.amounts, &slot.devices, 1);
+            usage.add(kinds[at], demand, &demand.amounts, &slot.devices, 1);
         } else {
-            usage.add(server, demand, &idle(demand), &Default::default(), 1);
+            usage.add(kinds[at], demand, &idle(demand), &Default::default(), 1);
         }
     }
     by_server
