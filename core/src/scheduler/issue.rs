@@ -6,10 +6,12 @@
 
 use std::sync::Arc;
 
+use imbl::OrdSet;
+
 use super::Scheduler;
 use crate::{
     decision::{Allocation, Role},
-    ids::{Incarnation, JobId, ResourceId, Revision, ServerId},
+    ids::{JobId, ResourceId, ServerId},
     job::{Job, Resize, TrainingMode},
     reason::Reason,
     server::Usage,
@@ -27,10 +29,14 @@ impl Scheduler {
 
 impl State {
     fn issue(&mut self) {
-        if self.mode != Mode::Active || self.unissued.is_empty() {
-            return;
+        // What one gives up may be what another waits for, so until nothing moves: a job moves twice at most.
+        while self.mode == Mode::Active && !self.unissued.is_empty() {
+            let candidates = std::mem::take(&mut self.unissued);
+            self.issue_all(candidates);
         }
-        let candidates = std::mem::take(&mut self.unissued);
+    }
+
+    fn issue_all(&mut self, candidates: OrdSet<JobId>) {
         // Those that run nothing any more only give up.
         let (planned, idle): (Vec<JobId>, Vec<JobId>) = candidates
             .into_iter()
@@ -71,7 +77,7 @@ impl State {
             return;
         };
         let common = Arc::new(issued.common(&target));
-        if in_place(self, &job, &common) && job.spec.bounds().hold(common.shape()) {
+        if self.in_place(&job, &common) && job.spec.bounds().hold(common.shape()) {
             if common != *issued {
                 let kept = self.charge_with(&job, Some(&common));
                 self.give(job, common, &own, &kept);
@@ -110,7 +116,7 @@ impl State {
         needed: &[(ServerId, Usage)],
     ) {
         let (id, now) = (job.id, self.now);
-        let stays = !job.revoked && in_place(self, &job, &allocation);
+        let stays = !job.revoked && self.in_place(&job, &allocation);
         let was_running = job.started.is_some();
         let shape_changed = job.issued.as_ref().is_none_or(|issued| issued.shape() != allocation.shape());
         drop(job);
@@ -120,13 +126,7 @@ impl State {
         job.issue_reason = None;
         job.revoked = false;
         job.changed = now;
-        if stays {
-            job.revision = Revision(job.revision.0 + 1);
-        } else {
-            job.incarnation = Incarnation(job.incarnation.0 + 1);
-            job.revision = Revision(0);
-            job.reported.clear();
-        }
+        job.renumber(stays);
         if was_running && shape_changed {
             job.rescales += 1;
             job.rescaled_at.retain(|at| *at > Time(now.0 - 3_600_000));
@@ -158,23 +158,26 @@ impl State {
             }
         }
     }
-}
 
-/// Whether a running job can become `next` without a restart: its parameter servers stay as they are (its first worker
-/// where there are none: it keeps the parameters), and the manager can add the workers that are new.
-fn in_place(state: &State, job: &Job, next: &Allocation) -> bool {
-    let Some(issued) = job.issued.as_ref() else { return false };
-    if job.incarnation.0 == 0 || job.spec.resize == Resize::Fixed || issued.of(Role::Server) != next.of(Role::Server) {
-        return false;
+    /// Whether a running job can become `next` without a restart: its parameter servers stay as they are (its first worker
+    /// where there are none: it keeps the parameters), and the manager can add the workers that are new.
+    pub(crate) fn in_place(&self, job: &Job, next: &Allocation) -> bool {
+        let Some(issued) = job.issued.as_ref() else { return false };
+        if job.incarnation.0 == 0
+            || job.spec.resize == Resize::Fixed
+            || issued.of(Role::Server) != next.of(Role::Server)
+        {
+            return false;
+        }
+        let keeper_stays = match job.spec.mode {
+            TrainingMode::AllReduce => issued.of(Role::Worker).first() == next.of(Role::Worker).first(),
+            TrainingMode::Sync | TrainingMode::Async => !next.of(Role::Server).is_empty(),
+        };
+        // A worker that keeps its index but moves would be two at once.
+        let (old, new) = (issued.of(Role::Worker), next.of(Role::Worker));
+        let find = |slots: &[crate::decision::Slot], index| slots.binary_search_by_key(&index, |slot| slot.index).ok();
+        let moved = new.iter().any(|slot| find(old, slot.index).is_some_and(|at| old[at] != *slot));
+        let grows = new.iter().any(|slot| find(old, slot.index).is_none());
+        keeper_stays && !moved && (!grows || self.settings.shape.grow_in_place)
     }
-    let keeper_stays = match job.spec.mode {
-        TrainingMode::AllReduce => issued.of(Role::Worker).first() == next.of(Role::Worker).first(),
-        TrainingMode::Sync | TrainingMode::Async => !next.of(Role::Server).is_empty(),
-    };
-    // A worker that keeps its index but moves would be two at once.
-    let (old, new) = (issued.of(Role::Worker), next.of(Role::Worker));
-    let find = |slots: &[crate::decision::Slot], index| slots.binary_search_by_key(&index, |slot| slot.index).ok();
-    let moved = new.iter().any(|slot| find(old, slot.index).is_some_and(|at| old[at] != *slot));
-    let grows = new.iter().any(|slot| find(old, slot.index).is_none());
-    keeper_stays && !moved && (!grows || state.settings.shape.grow_in_place)
 }

@@ -119,6 +119,19 @@ impl Scheduler {
         })
     }
 
+    /// The same with an engine that is in no registry, until the fallback or new settings replace it: for tests of
+    /// what stands around engines.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), for the engine that the settings name.
+    #[doc(hidden)]
+    pub fn with_engine(settings: Settings, engine: Arc<dyn AnyEngine>) -> Result<Self, SettingsError> {
+        let mut scheduler = Self::new(settings)?;
+        scheduler.memo = engine.new_memo();
+        scheduler.engine = engine;
+        Ok(scheduler)
+    }
+
     /// From now on keeps a record of everything, to be taken with [`drain_journal`](Self::drain_journal); the first one
     /// is a snapshot.
     pub fn start_journal(&mut self) {
@@ -315,6 +328,7 @@ impl Scheduler {
         let id = TicketId(self.next_ticket);
         self.next_ticket += 1;
         self.open = Some(id);
+        self.state.delivering = self.state.changes.len();
         id
     }
 
@@ -329,6 +343,7 @@ impl Scheduler {
             return Err(Superseded(outcome.ticket));
         }
         self.open = None;
+        self.state.delivering = 0;
         self.state.now = self.state.now.max(at);
         self.index = outcome.index;
         let fallback = self.is_fallback();
@@ -377,17 +392,24 @@ impl Scheduler {
         let mut dropped = Vec::new();
         let mut before = Vec::new();
         for (id, verdict) in changes {
-            let Some(job) = self.state.job(id) else { continue };
-            if self.state.mandate(job) != Mandate::Free {
-                dropped.push(id);
+            let job = self.state.job(id).cloned();
+            let Some(job) = job.filter(|job| self.state.mandate(job) == Mandate::Free) else {
+                // In the engine's index it is where it doesn't go.
+                let old = self.state.job(id).and_then(|job| job.verdict.allocation()).cloned();
+                for slot in old.iter().chain(verdict.allocation()).flat_map(|allocation| allocation.slots()) {
+                    self.state.note(Change::Server(slot.server));
+                }
+                dropped.extend(self.state.job(id).map(|job| job.id));
                 continue;
-            }
+            };
             if job.verdict.same_kind(&verdict) {
                 continue;
             }
             before.push((id, job.verdict.clone()));
+            drop(job);
             self.state.set_verdict(id, verdict);
         }
+        before.sort_unstable_by_key(|(id, _)| *id);
         dropped.extend(self.state.settle(&before));
         dropped.sort_unstable();
         dropped.dedup();
@@ -425,13 +447,15 @@ impl Scheduler {
 
     /// Gives a ticket up. Its engine's changes will be delivered again.
     pub fn abandon(&mut self, at: Time, ticket: TicketId, why: Why) {
-        self.state.now = self.state.now.max(at);
         if self.open == Some(ticket) {
             self.open = None;
+            self.state.delivering = 0;
+            self.state.now = self.state.now.max(at);
             self.record(|| Record::Abandoned { at, ticket, why });
         }
         if self.open_fit == Some(ticket) {
             self.open_fit = None;
+            self.state.now = self.state.now.max(at);
             self.state.unfitted.extend(std::mem::take(&mut self.fitting));
             self.record(|| Record::Abandoned { at, ticket, why });
         }

@@ -134,6 +134,10 @@ impl State {
                 self.job_mut(id).expect("looked up").blocked = None;
                 self.unissued.insert(id);
                 self.note(Change::Job(id));
+                if matches!(job.verdict, Verdict::Wait(Reason::Refused { .. })) {
+                    // Engines that look at new jobs only look at it again.
+                    self.set_verdict(id, Verdict::Wait(Reason::NotConsidered));
+                }
             }
         }
     }
@@ -148,6 +152,9 @@ impl State {
                 _ => Verdict::Wait(Reason::NotConsidered),
             };
             if !job.held && !job.verdict.same_kind(&observed) {
+                self.unsettled
+                    .extend(observed.allocation().iter().flat_map(|seen| seen.slots()).map(|slot| slot.server));
+                self.limits_changed = true;
                 self.set_verdict(id, observed);
             }
         }

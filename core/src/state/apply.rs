@@ -6,7 +6,7 @@ use imbl::OrdSet;
 
 use super::{Change, State};
 use crate::{
-    decision::{Allocation, Devices, Slot, Verdict},
+    decision::{Allocation, DeviceShare, Devices, Slot, Verdict},
     event::{Enactment, End, Event, EventError, ObservedSlot},
     fit::{LossHistory, SpeedHistory, SpeedSample},
     ids::{Incarnation, JobId, Revision, ServerId},
@@ -41,12 +41,14 @@ impl State {
                 self.server_left(id);
             }
             Event::ForeignUse { server, amounts, devices } => {
+                check_amounts(server, amounts)?;
                 let id =
                     *self.server_ids.get(server.as_str()).ok_or_else(|| EventError::UnknownServer(server.clone()))?;
                 let demand = Arc::make_mut(&mut self.resources).demand(amounts);
                 let mut foreign = Usage { amounts: demand, ..Usage::default() };
+                check_shares(server, devices)?;
                 let shares: Devices = devices.iter().copied().collect();
-                foreign.add(self.server(id), &Demand::default(), &Amounts::default(), &shares, 1);
+                foreign.add(&self.server(id).devices, &Demand::default(), &Amounts::default(), &shares, 1);
                 self.change_server(id, |server| server.foreign = foreign);
             }
             Event::JobSubmitted { spec, external, token_hash } => self.submit(spec, external.clone(), *token_hash)?,
@@ -88,6 +90,8 @@ impl State {
         for id in all {
             self.unsent.insert(id);
             self.unissued.insert(id);
+            // In shadow mode decisions differ from what runs, not from each other: the next one tells the whole plan.
+            self.revised.insert(id);
         }
         self.note(Change::Settings);
     }
@@ -97,9 +101,7 @@ impl State {
         if spec.name.is_empty() {
             return fail("a server needs a name".into());
         }
-        if let Some((name, value)) = spec.capacity.iter().find(|(_, value)| !(0..=1_000_000_000_000).contains(*value)) {
-            return fail(format!("{name} = {value} must be from 0 to 10^12 sub-units"));
-        }
+        check_amounts(&spec.name, &spec.capacity)?;
         if let Some(kind) = spec.devices.iter().find(|kind| *kind != "gpu" && !kind.starts_with("gpu:")) {
             return fail(format!("device {kind:?} must be \"gpu\" or \"gpu:<type>\""));
         }
@@ -138,15 +140,41 @@ impl State {
         if let Some((servers, _)) = &mut self.managers[manager.0 as usize].sync {
             servers.insert(id);
         }
-        self.change_server(id, |server| {
+        let change = |server: &mut Server| {
             server.manager = manager;
             server.capacity = capacity;
-            server.devices = devices;
+            server.devices = devices.clone();
             server.labels = Arc::new(spec.labels.clone());
             server.draining = spec.draining;
             server.present = true;
-        });
+        };
+        if self.server(id).devices == devices {
+            self.change_server(id, change);
+        } else {
+            self.with_other_devices(|state| state.change_server(id, change));
+        }
         Ok(())
+    }
+
+    /// A slot is charged by the kind of its devices: where these change, every sum is taken anew. O(slots of all jobs):
+    /// devices are rarely exchanged.
+    fn with_other_devices(&mut self, change: impl FnOnce(&mut Self)) {
+        let planned: Vec<(Arc<Job>, Arc<Allocation>)> =
+            self.jobs.values().filter_map(|job| Some((job.clone(), job.verdict.allocation()?.clone()))).collect();
+        let all: Vec<Arc<Job>> = self.jobs.values().chain(self.leaving.values()).cloned().collect();
+        for (job, allocation) in &planned {
+            self.add_planned(job, allocation, -1);
+        }
+        for job in &all {
+            self.move_charge(&self.charge(job), &[]);
+        }
+        change(self);
+        for (job, allocation) in &planned {
+            self.add_planned(job, allocation, 1);
+        }
+        for job in &all {
+            self.move_charge(&[], &self.charge(job));
+        }
     }
 
     /// Changes what a server has, and the cluster's totals with it.
@@ -192,9 +220,15 @@ impl State {
             .collect();
         for job in hit {
             self.recharge(job, |job| {
+                // What is left of it can't run alone.
+                job.revoked |= there(&job.issued);
                 job.issued = without(&job.issued);
                 job.observed = without(&job.observed);
             });
+            if self.jobs.contains_key(&job) {
+                self.unissued.insert(job);
+                self.unsent.insert(job);
+            }
             if self.jobs.get(&job).is_some_and(|job| there(&job.verdict.allocation().cloned())) {
                 self.set_verdict(job, Verdict::Wait(Reason::ServerLost { server: id }));
                 self.note(Change::Dropped(job));
@@ -298,6 +332,10 @@ impl State {
         let job = self.job_mut(id).ok_or(EventError::UnknownJob(id))?;
         if job.held != held {
             job.held = held;
+            // What is to stop for good stays so.
+            if matches!(job.verdict, Verdict::Stop(_)) {
+                return Ok(());
+            }
             self.set_verdict(id, Verdict::Wait(if held { Reason::Held } else { Reason::NotConsidered }));
             self.note(Change::Job(id));
         }
@@ -320,6 +358,7 @@ impl State {
                 .server_ids
                 .get(slot.server.as_str())
                 .ok_or_else(|| EventError::UnknownServer(slot.server.clone()))?;
+            check_shares(&slot.server, &slot.devices)?;
             let devices = slot.devices.iter().copied().collect();
             seen.push(Slot { role: slot.role, index: slot.index, server, devices });
         }
@@ -340,16 +379,19 @@ impl State {
                 job.issued = None;
             }
         });
-        if let Some(job) = self.job_mut(id) {
-            if job.phase == Phase::Running && incarnation == job.incarnation {
+        if let Some(job) = self.job_mut(id).filter(|job| job.phase == Phase::Running && incarnation == job.incarnation)
+        {
+            // While something smaller runs, what was refused still is.
+            let as_planned = job.observed.as_ref() == job.verdict.allocation();
+            if as_planned {
                 job.refusals = 0;
                 job.blocked = None;
-                if job.started.is_none() {
-                    job.started = Some(now);
-                    if let Some(limit) = job.spec.time_limit {
-                        self.timers.insert((now + limit, id));
-                    }
-                }
+            }
+            let limit = job.spec.time_limit.filter(|_| job.started.is_none());
+            job.started.get_or_insert(now);
+            self.timers.extend(limit.map(|limit| (now + limit, id)));
+            if as_planned {
+                self.unissued.insert(id);
             }
         }
         self.forget_if_gone(id);
@@ -376,9 +418,18 @@ impl State {
         let wait = retry_after.unwrap_or(doubled).clamp(Span(1), LONGEST_WAIT);
         let until = now + wait;
         let given_up = refusals >= self.settings.refusals;
+        // What was refused isn't there; what is seen of the job still is, and runs on if it can alone.
+        let seen = job.observed.clone();
+        let runs_on = !job.revoked && seen.as_ref().is_some_and(|seen| job.spec.bounds().hold(seen.shape()));
+        let same = job.issued == seen;
+        let stays =
+            job.observed_incarnation == job.incarnation && seen.as_ref().is_some_and(|seen| self.in_place(job, seen));
         self.recharge(id, |job| {
-            // What was refused isn't there; what is seen of the job still is.
-            job.issued = job.observed.clone();
+            job.revoked = seen.is_some() && !runs_on;
+            job.issued = seen;
+            if runs_on && !same {
+                job.renumber(stays);
+            }
             job.refusals = refusals;
             job.blocked = Some((until, cause.clone()));
             job.issue_reason = Some(Reason::Refused { cause: cause.clone(), retry_at: until });
@@ -443,4 +494,20 @@ impl State {
         }
         Ok(())
     }
+}
+
+fn check_amounts(server: &str, amounts: &BTreeMap<String, i64>) -> Result<(), EventError> {
+    let wrong = amounts.iter().find(|(_, value)| !(0..=1_000_000_000_000).contains(*value));
+    wrong.map_or(Ok(()), |(name, value)| {
+        let problem = format!("{name} = {value} must be from 0 to 10^12 sub-units");
+        Err(EventError::Server { server: server.into(), problem })
+    })
+}
+
+fn check_shares(server: &str, shares: &[DeviceShare]) -> Result<(), EventError> {
+    let wrong = shares.iter().find(|share| share.milli > 1000);
+    wrong.map_or(Ok(()), |share| {
+        let problem = format!("{} thousandths of device {} must be at most 1000", share.milli, share.device);
+        Err(EventError::Server { server: server.into(), problem })
+    })
 }

@@ -4,6 +4,7 @@
 //! changes, and then only what changed is copied. Names are interned to dense ids.
 
 mod apply;
+mod audit;
 mod charge;
 mod report;
 
@@ -142,6 +143,9 @@ pub struct State {
     /// When something about a job ends by itself: a time limit, a refusal's wait.
     pub(crate) timers: OrdSet<(Time, JobId)>,
     pub(crate) changes: Vector<Change>,
+    /// So many of them, from the first, are in the open ticket: they stay as they are until it is back.
+    #[serde(skip)]
+    pub(crate) delivering: usize,
 }
 
 impl Default for State {
@@ -176,6 +180,7 @@ impl Default for State {
             unfitted: OrdSet::new(),
             timers: OrdSet::new(),
             changes: Vector::new(),
+            delivering: 0,
         };
         state.tenant("default");
         state.queue("default");
@@ -303,15 +308,13 @@ impl State {
     /// could, or if there are no servers yet. O(servers).
     pub fn never_fits(&self, job: &Job) -> Option<Reason> {
         use crate::decision::Role;
-        if self.present_servers().next().is_none() {
-            return None;
-        }
+        self.present_servers().next()?;
         let least = job.spec.bounds().least();
         [Role::Worker, Role::Server].into_iter().filter(|role| least.count(*role) > 0).find_map(|role| {
             let demand = &job.demand(role).amounts;
             let mut best: Option<(ResourceId, i64, ServerId)> = None;
             for server in self.present_servers().filter(|server| server.matches(&job.spec.labels)) {
-                let Some(resource) = demand.first_excess(&server.capacity) else { return None };
+                let resource = demand.first_excess(&server.capacity)?;
                 let has = server.capacity[resource];
                 if best.is_none_or(|(_, most, _)| has > most) {
                     best = Some((resource, has, server.id));
@@ -382,13 +385,16 @@ impl State {
     }
 
     pub(crate) fn note(&mut self, change: Change) {
-        if self.changes.back() != Some(&change) {
+        if self.changes.len() == self.delivering || self.changes.back() != Some(&change) {
             self.changes.push_back(change);
         }
         // While nobody decides, repetitions are all that can pile up.
         if self.changes.len() > 4096 + 4 * (self.servers.len() + self.jobs.len()) {
             let mut seen = std::collections::BTreeSet::new();
-            self.changes = self.changes.iter().copied().filter(|change| seen.insert(*change)).collect();
+            let delivering = self.delivering;
+            let kept = self.changes.iter().copied().enumerate();
+            let kept = kept.filter(|(at, change)| *at < delivering || seen.insert(*change));
+            self.changes = kept.map(|(_, change)| change).collect();
         }
     }
 

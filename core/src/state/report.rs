@@ -14,6 +14,8 @@ use crate::{
 
 /// More than this in one report is a mistake, not training.
 const MOST_SPEED: f64 = 1e7;
+/// So is a longer restart.
+const LONGEST_RESTART: Span = Span::seconds(2 * 86_400);
 
 impl State {
     /// Takes a report, or ignores and counts it.
@@ -64,7 +66,7 @@ impl State {
             let measured = Span(restart.0.max(0));
             // The first start costs as much as a restart, without a checkpoint to read: a fair first measurement.
             job.restart_cost =
-                if job.incarnation.0 <= 1 { measured } else { Span((job.restart_cost.0 + measured.0) / 2) };
+                if job.incarnation.0 <= 1 { measured } else { Span(job.restart_cost.0.saturating_add(measured.0) / 2) };
             if job.incarnation.0 > 1 {
                 job.restart_total.0 += measured.0;
             }
@@ -112,6 +114,9 @@ fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report
     // Only a program that has just started from a checkpoint is behind what was reported before.
     if report.step < job.progress.step && report.restart.is_none() {
         return Err("its step went back");
+    }
+    if report.restart.is_some_and(|restart| restart > LONGEST_RESTART) {
+        return Err("a restart doesn't take days");
     }
     if report.duration < Span::ZERO || report.slot_times.iter().any(|(_, ms)| !(ms.is_finite() && *ms >= 0.0)) {
         return Err("a duration is negative or not a number");

@@ -1,0 +1,105 @@
+//! Short ways to write servers, jobs and events.
+
+use std::collections::BTreeMap;
+
+use trainmaster_core::{
+    Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Shape, Time, TrainingMode,
+    fit::SpeedCurve,
+    job::{ProfiledSpeed, RoleSpec},
+    settings::{Parameter, Stability},
+};
+
+/// Amounts by name.
+pub fn amounts(pairs: &[(&str, i64)]) -> BTreeMap<String, i64> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+}
+
+/// A server with so many CPUs, GB of memory, and devices.
+pub fn server(name: &str, cpus: i64, gib: i64, devices: &[&str]) -> ServerSpec {
+    ServerSpec {
+        name: name.into(),
+        capacity: amounts(&[("cpu", cpus * 1000), ("memory", gib * 1024), ("bandwidth", 10_000)]),
+        devices: devices.iter().map(|kind| (*kind).to_owned()).collect(),
+        ..ServerSpec::default()
+    }
+}
+
+/// One role: what one takes, and how many there may be.
+pub fn role(demand: &[(&str, i64)], min: u32, max: u32, requested: u32) -> RoleSpec {
+    RoleSpec { demand: amounts(demand), min, max, requested, command: String::new() }
+}
+
+/// A job of GPU workers and CPU parameter servers.
+pub fn job(name: &str, workers: (u32, u32, u32), servers: (u32, u32, u32)) -> JobSpec {
+    JobSpec {
+        worker: role(&[("gpu", 1000), ("cpu", 1000)], workers.0, workers.1, workers.2),
+        server: Some(role(&[("cpu", 1000)], servers.0, servers.1, servers.2)),
+        ..JobSpec::minimal(name)
+    }
+}
+
+/// The same without parameter servers.
+pub fn ring(name: &str, workers: (u32, u32, u32)) -> JobSpec {
+    JobSpec {
+        mode: TrainingMode::AllReduce,
+        worker: role(&[("gpu", 1000), ("cpu", 1000)], workers.0, workers.1, workers.2),
+        server: None,
+        ..JobSpec::minimal(name)
+    }
+}
+
+/// Speeds of a known curve at every small shape, as if profiled.
+pub fn profile(curve: &SpeedCurve, most: Shape) -> Vec<ProfiledSpeed> {
+    let shapes = (1..=most.workers)
+        .flat_map(|workers| (most.servers.min(1)..=most.servers).map(move |servers| Shape { workers, servers }));
+    shapes
+        .map(|Shape { workers, servers }| ProfiledSpeed { servers, workers, speed: curve.speed(servers, workers) })
+        .collect()
+}
+
+/// Settings of an engine as its paper has it: no stability.
+pub fn plain(engine: &str) -> Settings {
+    Settings {
+        engine: engine.into(),
+        stability: Stability { enabled: false, ..Stability::default() },
+        ..Settings::default()
+    }
+}
+
+/// The same with parameters.
+pub fn plain_with(engine: &str, parameters: &[(&str, Parameter)]) -> Settings {
+    let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    Settings { parameters, ..plain(engine) }
+}
+
+/// A scheduler with these servers.
+pub fn cluster(settings: Settings, servers: &[ServerSpec]) -> Scheduler {
+    let mut scheduler = Scheduler::new(settings).expect("settings are allowed");
+    for server in servers {
+        set(&mut scheduler, 0, server.clone());
+    }
+    scheduler
+}
+
+/// A server comes or changes.
+pub fn set(scheduler: &mut Scheduler, at: i64, server: ServerSpec) {
+    scheduler.apply(Time(at), Event::ServerSet { manager: "m0".into(), server }).expect("a good server");
+}
+
+/// Submits, and gives the number.
+pub fn submit(scheduler: &mut Scheduler, at: i64, spec: JobSpec) -> JobId {
+    let name = spec.name.clone();
+    let event = Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
+    scheduler.apply(Time(at), event).expect("a good job");
+    scheduler.state().find_job(&name).expect("just submitted").id
+}
+
+/// What the plan gives a job.
+pub fn shape(scheduler: &Scheduler, job: JobId) -> Shape {
+    scheduler.state().job(job).expect("active").shape()
+}
+
+/// (w, p).
+pub fn wp(workers: u32, servers: u32) -> Shape {
+    Shape { workers, servers }
+}

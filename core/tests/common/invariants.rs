@@ -1,0 +1,192 @@
+//! What holds after every step, whatever happened and whoever decides.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use trainmaster_core::{
+    Allocation, Decision, Issue, Job, JobId, Mode, Role, Scheduler, Slot, State, TrainingMode, Verdict, job::Resize,
+    reason::ReasonKind, resources::Amounts,
+};
+
+/// What was issued and seen before a step.
+pub type Before = BTreeMap<JobId, Arc<Job>>;
+
+pub fn before(scheduler: &Scheduler) -> Before {
+    scheduler.state().jobs.iter().map(|(id, job)| (*id, job.clone())).collect()
+}
+
+/// After any step.
+pub fn always(scheduler: &Scheduler, before: &Before) {
+    let state = scheduler.state();
+    if let Err(problem) = state.audit() {
+        panic!("{problem}");
+    }
+    for job in state.jobs.values() {
+        let explanation = scheduler.explain(job.id).expect("active");
+        assert!(!explanation.findings.is_empty());
+        for reason in job.verdict.reason().into_iter().chain(&job.issue_reason) {
+            let text = reason.describe(state);
+            let numbers = matches!(
+                reason.kind(),
+                ReasonKind::NeverFits
+                    | ReasonKind::NoRoom
+                    | ReasonKind::Exhausted
+                    | ReasonKind::Behind
+                    | ReasonKind::Releasing
+                    | ReasonKind::Refused
+                    | ReasonKind::Evicted
+                    | ReasonKind::TimeLimit
+            );
+            let nowhere = text.contains("no server matches");
+            assert!(!numbers || nowhere || text.chars().any(|c| c.is_ascii_digit()), "{text:?} names no number");
+        }
+        if let Some(old) = before.get(&job.id) {
+            let count = |job: &Job| (job.incarnation, job.revision);
+            assert!(count(job) >= count(old), "{} went back from {:?} to {:?}", job.id, count(old), count(job));
+            if state.mode != Mode::Active {
+                assert!(count(job) == count(old), "{} got something in {:?} mode", job.id, state.mode);
+            }
+        }
+    }
+    nothing_issued_onto_full_servers(state, before);
+    for issue in scheduler.all_issues().iter().filter(|issue| state.job(issue.job).is_some()) {
+        let released = matches!(issue.verdict, Verdict::Release(_));
+        assert_eq!(released, state.mode != Mode::Active, "{issue:?} in {:?} mode", state.mode);
+    }
+    if let Some(due) = scheduler.due() {
+        assert!(due >= state.now);
+        assert!(!state.is_syncing() && state.mode != Mode::Paused);
+    }
+}
+
+/// A server may be over its capacity because other work came, capacity went, or a manager was seen to do what nobody
+/// told it; never because something was issued.
+fn nothing_issued_onto_full_servers(state: &State, before: &Before) {
+    for server in &state.servers {
+        let Some((resource, missing)) = server.excess(&server.charged) else { continue };
+        for job in state.jobs.values() {
+            let known = |slot: &&Slot| {
+                let had = before.get(&job.id);
+                let of = |allocation: &Option<Arc<Allocation>>| {
+                    allocation.as_ref().is_some_and(|allocation| allocation.slots().contains(slot))
+                };
+                of(&job.observed) || had.is_some_and(|old| of(&old.issued) || of(&old.observed))
+            };
+            let here = job.issued.iter().flat_map(|issued| issued.slots()).filter(|slot| slot.server == server.id);
+            for slot in here {
+                assert!(known(&slot), "{slot:?} of {} issued where {missing} of {resource} are missing", job.id);
+            }
+        }
+    }
+}
+
+/// After a commit.
+pub fn committed(state: &State, decision: &Decision) {
+    let mut planned: BTreeMap<_, (Amounts, BTreeMap<u16, i64>)> = BTreeMap::new();
+    let mut tenants: BTreeMap<_, Amounts> = BTreeMap::new();
+    let mut queues: BTreeMap<_, Amounts> = BTreeMap::new();
+    for job in state.jobs.values() {
+        let Some(allocation) = job.verdict.allocation() else {
+            assert!(job.verdict.reason().is_some(), "{} has no reason: {:?}", job.id, job.verdict);
+            continue;
+        };
+        assert!(job.spec.bounds().hold(allocation.shape()), "{} got {}", job.id, allocation.shape());
+        assert!(!job.held, "{} is held and runs", job.id);
+        for slot in allocation.slots() {
+            assert!(state.server(slot.server).present, "{} is planned on a lost server", job.id);
+            let (amounts, devices) = planned.entry(slot.server).or_default();
+            *amounts += &job.demand(slot.role).amounts;
+            for share in &slot.devices {
+                *devices.entry(share.device).or_default() += i64::from(share.milli);
+            }
+        }
+        *tenants.entry(job.tenant).or_default() += &job.total(allocation.shape());
+        *queues.entry(job.queue).or_default() += &job.total(allocation.shape());
+    }
+    for (id, (amounts, devices)) in planned {
+        let server = state.server(id);
+        let mut usable = server.capacity.clone();
+        usable -= &server.foreign.amounts;
+        assert!(amounts.fits(&usable), "{}: planned {amounts:?} of {usable:?}", server.name);
+        for (device, milli) in devices {
+            let foreign = server.foreign.devices.get(usize::from(device)).copied().unwrap_or(0);
+            assert!(usize::from(device) < server.devices.len(), "{}: device {device} planned", server.name);
+            assert!(
+                milli + i64::from(foreign) <= 1000,
+                "{}: {milli} of device {device}, {foreign} foreign",
+                server.name
+            );
+        }
+    }
+    let within = |name: &str, limits: &BTreeMap<_, i64>, sum: &Amounts| {
+        for (resource, limit) in limits {
+            assert!(sum[*resource] <= *limit, "{name}: {} of {limit} {resource}", sum[*resource]);
+        }
+    };
+    for (id, sum) in &tenants {
+        within(&state.tenants[id.0 as usize].name, &state.tenants[id.0 as usize].limits, sum);
+    }
+    for (id, sum) in &queues {
+        within(&state.queues[id.0 as usize].name, &state.queues[id.0 as usize].limits, sum);
+    }
+    assert_eq!(decision.id.0, decision.base.0 + 1);
+    assert!(decision.changes.windows(2).all(|pair| pair[0].0 < pair[1].0), "each job once, by id");
+    for (id, verdict) in &decision.changes {
+        assert_eq!(state.job(*id).map(|job| &job.verdict), Some(verdict));
+    }
+}
+
+/// Slots that can stay keep their index, where devices don't get in the way.
+pub fn unchanged_slots_keep_their_index(job: &Job, old: &Allocation, new: &Allocation) {
+    for role in [Role::Worker, Role::Server].into_iter().filter(|role| job.demand(*role).devices.is_none()) {
+        let mut servers: Vec<_> = new.of(role).iter().map(|slot| slot.server).collect();
+        servers.dedup();
+        for server in servers {
+            let here =
+                |allocation: &Allocation| allocation.of(role).iter().filter(|slot| slot.server == server).count();
+            let kept = new.of(role).iter().filter(|slot| slot.server == server && old.slots().contains(slot)).count();
+            assert!(kept >= here(old).min(here(new)), "{}: {old:?} became {new:?}", job.id);
+        }
+    }
+}
+
+/// A manager can carry out what it is told: whole gangs, numbers that say whether anything changed, restarts only where
+/// one is needed.
+pub fn told(state: &State, last: Option<&Issue>, issue: &Issue) {
+    let Some(job) = state.job(issue.job) else {
+        assert!(matches!(issue.verdict, Verdict::Stop(_)), "{issue:?} of a job that is over");
+        return;
+    };
+    let Verdict::Run(now) = &issue.verdict else { return };
+    assert!(job.spec.bounds().hold(now.shape()), "{} is told to run {}, outside its bounds", job.id, now.shape());
+    let Some(last) = last else { return };
+    let count = |issue: &Issue| (issue.incarnation, issue.revision);
+    assert!(count(issue) >= count(last), "{last:?} then {issue:?}");
+    let Verdict::Run(was) = &last.verdict else {
+        let stopped = matches!(last.verdict, Verdict::Wait(_) | Verdict::Stop(_) | Verdict::Reject(_));
+        assert!(!stopped || issue.incarnation > last.incarnation, "{last:?} stopped it; then {issue:?}");
+        return;
+    };
+    if was == now {
+        return;
+    }
+    assert!(count(issue) > count(last), "told other slots under the same number: {last:?} then {issue:?}");
+    let moved = now
+        .of(Role::Worker)
+        .iter()
+        .any(|slot| was.of(Role::Worker).iter().any(|old| old.index == slot.index && old != slot));
+    let grows = now.of(Role::Worker).iter().any(|slot| was.of(Role::Worker).iter().all(|old| old.index != slot.index));
+    let keeps_parameters = match job.spec.mode {
+        TrainingMode::AllReduce => was.of(Role::Worker).first() == now.of(Role::Worker).first(),
+        _ => was.of(Role::Server) == now.of(Role::Server),
+    };
+    let in_place = keeps_parameters
+        && !moved
+        && job.spec.resize != Resize::Fixed
+        && (!grows || state.settings.shape.grow_in_place);
+    // A refused restart goes back to what ran before it, under a number that was never used.
+    if in_place && job.blocked.is_none() {
+        assert_eq!(issue.incarnation, last.incarnation, "restarted for workers only: {last:?} then {issue:?}");
+    } else if !in_place {
+        assert!(issue.incarnation > last.incarnation, "changed in place: {last:?} then {issue:?}");
+    }
+}

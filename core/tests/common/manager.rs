@@ -1,0 +1,184 @@
+//! A manager that is late, refuses, does half, and observes in its own time.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use trainmaster_core::{
+    Enactment, Event, Incarnation, Issue, Job, JobId, ObservedSlot, Slot, Span, State, Verdict, ids::DecisionId,
+    job::Phase,
+};
+
+/// What really runs of one job.
+#[derive(Clone, Debug, Default)]
+pub struct Actual {
+    pub incarnation: Incarnation,
+    pub slots: Vec<Slot>,
+    pub complete: bool,
+}
+
+/// What it was told, what it did, and what it has yet to say.
+#[derive(Default)]
+pub struct Manager {
+    pub told: BTreeMap<JobId, Issue>,
+    pub actual: BTreeMap<JobId, Actual>,
+    jobs: BTreeMap<JobId, Arc<Job>>,
+    outbox: BTreeMap<JobId, VecDeque<Event>>,
+}
+
+impl Manager {
+    pub fn receive(&mut self, state: &State, issues: Vec<Issue>) {
+        for issue in issues {
+            if let Some(job) = state.job(issue.job) {
+                self.jobs.insert(issue.job, job.clone());
+            }
+            self.told.insert(issue.job, issue);
+        }
+    }
+
+    /// Something about one of its jobs.
+    pub fn act(&mut self, state: &State, lot: u32) {
+        if self.told.is_empty() {
+            return;
+        }
+        let id = *self.told.keys().nth(lot as usize / 8 % self.told.len()).expect("in range");
+        match lot % 8 {
+            0..=3 => self.obey(state, id, false),
+            4 => self.obey(state, id, true),
+            5 => {
+                let retry_after = [None, Some(Span(1)), Some(Span(30_000))][(lot / 1024 % 3) as usize];
+                if matches!(self.told[&id].verdict, Verdict::Run(_)) {
+                    self.say_enacted(id, Enactment::Refused { cause: "quota".into(), retry_after });
+                }
+            }
+            6 => self.say_enacted(id, if lot % 16 < 8 { Enactment::Accepted } else { Enactment::Partial }),
+            // Everything of it crashes.
+            _ => {
+                if let Some(actual) = self.actual.get_mut(&id) {
+                    actual.slots.clear();
+                    self.say_seen(state, id);
+                }
+            }
+        }
+    }
+
+    fn say_enacted(&mut self, job: JobId, result: Enactment) {
+        let event = Event::Enacted { decision: DecisionId(0), job, result };
+        self.outbox.entry(job).or_default().push_back(event);
+    }
+
+    /// Stops what it no longer should run, starts what there is room for, and notes down what that leaves.
+    pub fn obey(&mut self, state: &State, id: JobId, half: bool) {
+        let issue = self.told[&id].clone();
+        let mut actual = self.actual.remove(&id).unwrap_or_default();
+        let most = if half { 1 } else { usize::MAX };
+        match &issue.verdict {
+            Verdict::Run(wanted) => {
+                let before = actual.slots.len();
+                let restart = actual.incarnation != issue.incarnation;
+                let mut stopped = 0;
+                actual.slots.retain(|slot| {
+                    let stays = !restart && wanted.slots().contains(slot);
+                    let spared = !stays && stopped == most;
+                    stopped += usize::from(!stays && !spared);
+                    stays || spared
+                });
+                // A restart begins once all of the old incarnation is gone.
+                if !restart || before == 0 {
+                    actual.incarnation = issue.incarnation;
+                    let mut started = 0;
+                    for slot in wanted.slots() {
+                        let new = !actual.slots.contains(slot);
+                        if new && started < most && self.has_room(state, id, &actual, slot) {
+                            actual.slots.push(slot.clone());
+                            started += 1;
+                        }
+                    }
+                }
+                actual.complete = actual.incarnation == issue.incarnation && actual.slots.len() == wanted.slots().len();
+            }
+            // The manager's own now: it stays as it is.
+            Verdict::Release(_) => {}
+            _ => {
+                let keep = if half { actual.slots.len() / 2 } else { 0 };
+                actual.slots.truncate(keep);
+            }
+        }
+        self.actual.insert(id, actual);
+        self.say_seen(state, id);
+    }
+
+    fn has_room(&self, state: &State, id: JobId, actual: &Actual, slot: &Slot) -> bool {
+        let server = state.server(slot.server);
+        if !server.present {
+            return false;
+        }
+        let others = self.actual.iter().filter(|(job, _)| **job != id);
+        let mut amounts = self.jobs[&id].demand(slot.role).amounts.clone();
+        let mut devices: BTreeMap<u16, u32> =
+            slot.devices.iter().map(|share| (share.device, u32::from(share.milli))).collect();
+        for (job, actual) in others.chain([(&id, actual)]) {
+            for other in actual.slots.iter().filter(|other| other.server == slot.server) {
+                amounts += &self.jobs[job].demand(other.role).amounts;
+                for share in &other.devices {
+                    if let Some(milli) = devices.get_mut(&share.device) {
+                        *milli += u32::from(share.milli);
+                    }
+                }
+            }
+        }
+        let foreign = |device: u16| server.foreign.devices.get(usize::from(device)).copied().unwrap_or(0);
+        amounts.fits(&server.usable())
+            && devices.iter().all(|(device, milli)| {
+                usize::from(*device) < server.devices.len() && milli + u32::from(foreign(*device)) <= 1000
+            })
+    }
+
+    /// Notes an observation of what runs now.
+    fn say_seen(&mut self, state: &State, id: JobId) {
+        let event = self.observation(state, id);
+        self.outbox.entry(id).or_default().push_back(event);
+    }
+
+    pub fn observation(&self, state: &State, id: JobId) -> Event {
+        let actual = self.actual.get(&id).cloned().unwrap_or_default();
+        let slot = |slot: &Slot| ObservedSlot {
+            role: slot.role,
+            index: slot.index,
+            server: state.server_name(slot.server).into(),
+            devices: slot.devices.to_vec(),
+        };
+        Event::Observed {
+            job: id,
+            incarnation: actual.incarnation,
+            slots: actual.slots.iter().map(slot).collect(),
+            phase: if actual.complete { Phase::Running } else { Phase::Starting },
+        }
+    }
+
+    /// The oldest thing it has to say about one job.
+    pub fn next_event(&mut self, lot: u32) -> Option<Event> {
+        self.outbox.retain(|_, events| !events.is_empty());
+        let at = lot as usize % self.outbox.len().max(1);
+        self.outbox.values_mut().nth(at)?.pop_front()
+    }
+
+    /// What ran on a lost server is gone.
+    pub fn lose(&mut self, state: &State, server: &str) {
+        for actual in self.actual.values_mut() {
+            actual.slots.retain(|slot| state.server_name(slot.server) != server);
+        }
+    }
+
+    /// A snapshot replaces what it had to say. Of the jobs it forgot, by their place in its list, nothing is left.
+    pub fn forget(&mut self, forgotten: impl Fn(usize) -> bool) {
+        self.outbox.clear();
+        let gone: Vec<JobId> =
+            self.told.keys().copied().enumerate().filter(|(at, _)| forgotten(*at)).map(|(_, job)| job).collect();
+        for job in gone {
+            self.told.remove(&job);
+            self.actual.remove(&job);
+        }
+    }
+}

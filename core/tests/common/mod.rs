@@ -1,0 +1,25 @@
+//! Builders, random scenarios, a manager that misbehaves, and the rules that hold after every step.
+
+#![allow(dead_code, unreachable_pub)] // every test program uses another part
+#![allow(clippy::disallowed_methods)] // how many cases to try comes from the environment
+
+pub mod build;
+pub mod invariants;
+pub mod manager;
+pub mod play;
+pub mod scenario;
+
+use proptest::test_runner::{Config, RngSeed};
+
+/// Deterministic cases; `TRAINMASTER_CASES` multiplies how many, `TRAINMASTER_SEED` draws others.
+pub fn config(cases: u32) -> Config {
+    let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().expect(name));
+    Config {
+        cases: cases * number("TRAINMASTER_CASES", 1) as u32,
+        rng_seed: RngSeed::Fixed(number("TRAINMASTER_SEED", 0)),
+        failure_persistence: None,
+        max_shrink_iters: 30_000,
+        max_global_rejects: 100_000,
+        ..Config::default()
+    }
+}

@@ -1,0 +1,441 @@
+//! Plays a scenario, checking everything on the way.
+
+use std::collections::BTreeMap;
+
+use trainmaster_core::{
+    Budget, Decision, Event, EventError, Incarnation, JobId, Mode, Role, Scheduler, ServerSpec, Source, Ticket, Time,
+    Verdict, job::ExternalId, journal::Record, scheduler::Why, state::Mandate,
+};
+
+use super::{
+    build::amounts,
+    invariants,
+    manager::Manager,
+    scenario::{Scenario, Step},
+};
+
+/// How to play it.
+#[derive(Clone, Copy, Default)]
+pub struct Options {
+    /// The engine's index is dropped before every ticket.
+    pub forget_index: bool,
+    /// Restarts are made from the journal.
+    pub restore: bool,
+    /// A journal is kept.
+    pub journal: bool,
+}
+
+/// What came of it.
+pub struct Trace {
+    /// Encoded.
+    pub decisions: Vec<Vec<u8>>,
+    pub digest: [u8; 32],
+    pub records: Vec<Vec<u8>>,
+    /// The digest when there were so many records.
+    pub marks: Vec<(usize, [u8; 32])>,
+    /// Decisions in the quiet end that changed something.
+    pub late_changes: usize,
+}
+
+struct Player<'a> {
+    scenario: &'a Scenario,
+    options: Options,
+    scheduler: Scheduler,
+    manager: Manager,
+    now: i64,
+    submitted: u64,
+    present: Vec<bool>,
+    specs: Vec<ServerSpec>,
+    steps: BTreeMap<JobId, (u64, u64)>,
+    ticket: Option<Ticket>,
+    /// What the open ticket may not touch, until anything else happens.
+    pinned: Option<Vec<(JobId, Verdict)>>,
+    stale: Option<Ticket>,
+    /// The plan as one who only reads decisions knows it; unknown after a change of mode.
+    plan: Option<BTreeMap<JobId, Verdict>>,
+    trace: Trace,
+}
+
+pub fn play(scenario: &Scenario, options: Options) -> Trace {
+    let mut scheduler = Scheduler::new(scenario.settings.clone()).expect("settings are allowed");
+    if options.journal || options.restore {
+        scheduler.start_journal();
+    }
+    let mut player = Player {
+        scenario,
+        options,
+        scheduler,
+        manager: Manager::default(),
+        now: 0,
+        submitted: 0,
+        present: vec![true; scenario.servers.len()],
+        specs: scenario.servers.clone(),
+        steps: BTreeMap::new(),
+        ticket: None,
+        pinned: None,
+        stale: None,
+        plan: Some(BTreeMap::new()),
+        trace: Trace {
+            decisions: Vec::new(),
+            digest: [0; 32],
+            records: Vec::new(),
+            marks: Vec::new(),
+            late_changes: 0,
+        },
+    };
+    for at in 0..scenario.servers.len() {
+        player.set_server(at);
+    }
+    for step in &scenario.steps {
+        player.step(step);
+    }
+    player.settle_down();
+    player.mark();
+    player.trace.digest = player.scheduler.digest();
+    player.trace
+}
+
+impl Player<'_> {
+    fn apply(&mut self, event: Event) {
+        self.pinned = None;
+        if let Err(EventError::Time { .. }) = self.scheduler.apply(Time(self.now), event) {
+            panic!("time went back");
+        }
+    }
+
+    fn set_server(&mut self, at: usize) {
+        let server = self.specs[at].clone();
+        self.apply(Event::ServerSet { manager: "m0".into(), server });
+    }
+
+    fn pick(&self, lot: usize) -> Option<JobId> {
+        let jobs = &self.scheduler.state().jobs;
+        jobs.keys().nth(lot % jobs.len().max(1)).copied()
+    }
+
+    fn step(&mut self, step: &Step) {
+        let before = invariants::before(&self.scheduler);
+        self.take(step);
+        invariants::always(&self.scheduler, &before);
+        self.tell();
+        self.mark();
+    }
+
+    fn mark(&mut self) {
+        self.trace.records.extend(self.scheduler.drain_journal());
+        self.trace.marks.push((self.trace.records.len(), self.scheduler.digest()));
+    }
+
+    fn tell(&mut self) {
+        let issues = self.scheduler.take_issues();
+        for issue in &issues {
+            invariants::told(self.scheduler.state(), self.manager.told.get(&issue.job), issue);
+        }
+        self.manager.receive(self.scheduler.state(), issues);
+    }
+
+    fn take(&mut self, step: &Step) {
+        match step {
+            Step::Advance(ms) => self.now += ms,
+            Step::Submit(spec) => {
+                self.submitted += 1;
+                let mut spec = spec.clone();
+                spec.name = format!("j{}", self.submitted);
+                let external = self
+                    .submitted
+                    .is_multiple_of(2)
+                    .then(|| ExternalId { cluster: "m0".into(), native: self.submitted.to_string() });
+                self.apply(Event::JobSubmitted { spec, external, token_hash: None });
+            }
+            Step::End(lot, end) => {
+                if let Some(job) = self.pick(*lot) {
+                    self.apply(Event::JobEnded { job, end: *end });
+                }
+            }
+            Step::Hold(lot, held) => {
+                if let Some(job) = self.pick(*lot) {
+                    self.apply(Event::JobHeld { job, held: *held });
+                }
+            }
+            Step::Report(lot, report, stale) => {
+                let Some(id) = self.pick(*lot) else { return };
+                let job = &self.scheduler.state().jobs[&id];
+                let incarnation = Incarnation(job.incarnation.0.wrapping_sub(u32::from(*stale)));
+                let (seq, step) = self.steps.entry(id).or_default();
+                *seq += 1;
+                *step = step.saturating_add(report.steps.into());
+                let mut report = report.clone();
+                (report.seq, report.step) = (*seq, *step);
+                self.apply(Event::Reported { job: id, incarnation, slot: (Role::Worker, 0), report: *report });
+            }
+            Step::ServerLost(lot) => {
+                let at = lot % self.specs.len();
+                self.present[at] = false;
+                let name = self.specs[at].name.clone();
+                self.manager.lose(self.scheduler.state(), &name);
+                self.apply(Event::ServerLeft { name });
+            }
+            Step::ServerSet(lot, eighths, draining, fewer) => {
+                let at = lot % self.specs.len();
+                let mut server = self.scenario.servers[at].clone();
+                server.capacity.values_mut().for_each(|value| *value = *value * eighths / 8);
+                server.devices.truncate(server.devices.len().saturating_sub(*fewer));
+                server.draining = *draining;
+                if *fewer == 1 {
+                    // Or other devices in the same place.
+                    server.devices.iter_mut().for_each(|kind| *kind = "gpu:v100".into());
+                }
+                self.specs[at] = server;
+                self.present[at] = true;
+                self.set_server(at);
+            }
+            Step::Foreign(lot, gpu, cpu, share) => {
+                let server = self.specs[lot % self.specs.len()].name.clone();
+                let devices = [trainmaster_core::DeviceShare { device: 0, milli: *share }];
+                let devices = if *share > 0 { devices.to_vec() } else { Vec::new() };
+                let gpu = if *share > 0 { i64::from(*share) } else { *gpu };
+                self.apply(Event::ForeignUse { server, amounts: amounts(&[("gpu", gpu), ("cpu", *cpu)]), devices });
+            }
+            Step::Configure(settings) => self.apply(Event::Configured(settings.clone())),
+            Step::Mode(mode) => self.set_mode(*mode),
+            Step::Resync(servers, jobs, owns_queue) => self.resync(*servers, *jobs, *owns_queue),
+            Step::Manage(lot) => self.manager.act(self.scheduler.state(), *lot),
+            Step::Deliver(lot) => {
+                if let Some(event) = self.manager.next_event(*lot) {
+                    self.apply(event);
+                }
+            }
+            Step::Prepare => {
+                if let Some(ticket) = self.scheduler.prepare_fits(Time(self.now)) {
+                    self.scheduler.commit_fits(Time(self.now), ticket.run()).expect("just opened");
+                }
+                let ticket = self.prepare();
+                self.stale = self.ticket.replace(ticket);
+            }
+            Step::Commit(budget) => self.commit(budget.map_or(Budget::UNLIMITED, Budget::steps)),
+            Step::CommitStale => {
+                if let Some(stale) = self.stale.take() {
+                    let digest = self.scheduler.digest();
+                    let outcome = stale.run(Budget::UNLIMITED);
+                    assert!(
+                        self.scheduler.commit(Time(self.now), outcome).is_err(),
+                        "a superseded ticket was committed"
+                    );
+                    assert_eq!(digest, self.scheduler.digest());
+                }
+            }
+            Step::Abandon => self.abandon(),
+            Step::Decide => self.decide(),
+            Step::Snapshot => {
+                self.scheduler.snapshot();
+            }
+            Step::Restart => {
+                self.abandon();
+                self.stale = None;
+                if self.options.restore {
+                    self.trace.records.extend(self.scheduler.drain_journal());
+                    let records = self.trace.records.iter().map(Vec::as_slice);
+                    let restored = Scheduler::restore(records).expect("its own journal");
+                    assert_eq!(restored.digest(), self.scheduler.digest());
+                    self.scheduler = restored;
+                    self.scheduler.start_journal();
+                }
+            }
+        }
+    }
+
+    fn set_mode(&mut self, mode: Mode) {
+        if mode != self.scheduler.state().mode {
+            self.plan = (mode == Mode::Active || mode == Mode::Paused).then(BTreeMap::new);
+        }
+        self.apply(Event::ModeSet(mode));
+    }
+
+    fn resync(&mut self, servers: u8, jobs: u8, owns_queue: bool) {
+        let manager = "m0".to_owned();
+        self.apply(Event::SyncBegin { manager: manager.clone() });
+        assert_eq!(self.scheduler.due(), None);
+        for at in 0..self.specs.len() {
+            if servers >> at & 1 == 1 {
+                self.present[at] = false;
+                self.manager.lose(self.scheduler.state(), &self.specs[at].name.clone());
+            } else if self.present[at] {
+                self.set_server(at);
+            }
+        }
+        self.manager.forget(|at| at < 8 && jobs >> at & 1 == 1);
+        let mentioned: Vec<JobId> = self.manager.told.keys().copied().collect();
+        for job in mentioned {
+            let event = self.manager.observation(self.scheduler.state(), job);
+            self.apply(event);
+        }
+        self.apply(Event::SyncEnd { manager, owns_queue });
+    }
+
+    fn prepare(&mut self) -> Ticket {
+        if self.options.forget_index {
+            self.scheduler.forget_index();
+        }
+        let ticket = self.scheduler.prepare(Time(self.now));
+        let state = self.scheduler.state();
+        let pinned = state.jobs.values().filter(|job| state.mandate(job) != Mandate::Free);
+        self.pinned = Some(pinned.map(|job| (job.id, job.verdict.clone())).collect());
+        ticket
+    }
+
+    fn commit(&mut self, budget: Budget) {
+        let Some(ticket) = self.ticket.take() else { return };
+        self.stale = None;
+        let before: BTreeMap<JobId, Verdict> =
+            self.scheduler.state().jobs.values().map(|job| (job.id, job.verdict.clone())).collect();
+        let outcome = ticket.run(budget);
+        let unlimited = budget == Budget::UNLIMITED;
+        let decision = self.scheduler.commit(Time(self.now), outcome).expect("it is the open one");
+        if unlimited {
+            assert_ne!(decision.source, Source::Kept, "the engine failed: {:?}", self.scheduler.last_error());
+        }
+        let state = self.scheduler.state();
+        invariants::committed(state, &decision);
+        for job in state.jobs.values() {
+            let old = before.get(&job.id).and_then(Verdict::allocation);
+            if let (Some(old), Some(new)) = (old, job.verdict.allocation()) {
+                invariants::unchanged_slots_keep_their_index(job, old, new);
+            }
+        }
+        if let Some(pinned) = self.pinned.take() {
+            for (id, verdict) in pinned {
+                assert_eq!(state.job(id).map(|job| &job.verdict), Some(&verdict), "{id} wasn't the engine's to change");
+            }
+            if decision.source == Source::Engine {
+                for job in state.jobs.values().filter(|job| state.mandate(job) == Mandate::Free) {
+                    let kind = job.verdict.reason().map(trainmaster_core::Reason::kind);
+                    assert_ne!(
+                        kind,
+                        Some(trainmaster_core::reason::ReasonKind::NotConsidered),
+                        "{} got no verdict",
+                        job.id
+                    );
+                }
+            }
+        }
+        self.follow(&decision);
+        self.trace.decisions.push(postcard(&decision));
+    }
+
+    /// Decisions tell a reader the whole plan.
+    fn follow(&mut self, decision: &Decision) {
+        let Some(plan) = &mut self.plan else { return };
+        plan.extend(decision.changes.iter().cloned());
+        let state = self.scheduler.state();
+        plan.retain(|id, _| state.job(*id).is_some());
+        for job in state.jobs.values() {
+            assert_eq!(plan.get(&job.id), Some(&job.verdict), "decisions didn't tell the verdict of {}", job.id);
+        }
+    }
+
+    fn abandon(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.scheduler.abandon(Time(self.now), ticket.id(), Why::Late);
+            self.stale = Some(ticket);
+        }
+    }
+
+    /// As [`Scheduler::decide`], with a look at what happens in between.
+    fn decide(&mut self) {
+        if let Some(ticket) = self.scheduler.prepare_fits(Time(self.now)) {
+            self.scheduler.commit_fits(Time(self.now), ticket.run()).expect("just opened");
+        }
+        let ticket = self.prepare();
+        self.ticket = Some(ticket);
+        self.tell();
+        self.commit(Budget::UNLIMITED);
+    }
+
+    /// The manager obeys and reports at once from now on: what is planned comes to be, and stays.
+    fn settle_down(&mut self) {
+        self.step(&Step::Commit(None));
+        if self.scheduler.state().mode != Mode::Active {
+            self.step(&Step::Mode(Mode::Active));
+        }
+        for _ in 0..4 {
+            // Refusals' waits end within the hour.
+            self.obey_all();
+            self.step(&Step::Advance(4_000_000));
+            self.step(&Step::Decide);
+        }
+        self.obey_all();
+        let state = self.scheduler.state();
+        for job in state.jobs.values() {
+            let target = job.verdict.allocation();
+            assert_eq!(job.issued.as_ref(), target, "{} isn't issued as planned: {:?}", job.id, job.issue_reason);
+            assert_eq!(job.observed.as_ref(), target, "{} doesn't run as planned", job.id);
+        }
+        assert!(self.scheduler.all_issues().iter().all(|issue| state.job(issue.job).is_some()), "a job never left");
+        for server in &state.servers {
+            assert!(server.excess(&server.charged).is_none(), "{} stays over its capacity", server.name);
+        }
+        let was: Vec<_> = state.jobs.values().map(|job| (job.id, job.shape())).collect();
+        self.step(&Step::Decide);
+        let now: Vec<_> = self.scheduler.state().jobs.values().map(|job| (job.id, job.shape())).collect();
+        self.trace.late_changes += usize::from(was != now);
+    }
+
+    fn obey_all(&mut self) {
+        for _ in 0..30 {
+            let mut quiet = true;
+            // What stops, stops before anything starts.
+            for _ in 0..2 {
+                let told: Vec<JobId> = self.manager.told.keys().copied().collect();
+                for job in told {
+                    self.manager.obey(self.scheduler.state(), job, false);
+                }
+            }
+            let observed = |player: &Self| -> Vec<_> {
+                let jobs = player.scheduler.state().jobs.values();
+                jobs.map(|job| (job.id, job.issued.clone(), job.observed.clone(), job.incarnation)).collect()
+            };
+            let was = observed(self);
+            while let Some(event) = self.manager.next_event(0) {
+                if matches!(event, Event::Enacted { .. }) {
+                    continue;
+                }
+                let before = invariants::before(&self.scheduler);
+                self.apply(event);
+                invariants::always(&self.scheduler, &before);
+            }
+            quiet &= was == observed(self);
+            self.tell();
+            if quiet {
+                return;
+            }
+        }
+        panic!("no rest after 30 rounds");
+    }
+}
+
+fn postcard(decision: &Decision) -> Vec<u8> {
+    serde_json::to_vec(decision).expect("plain data")
+}
+
+/// Replays from every snapshot alone, every prefix at some marks, and damaged records.
+pub fn check_journal(trace: &Trace) {
+    let snapshots: Vec<usize> =
+        trace.records.iter().enumerate().filter(|(_, record)| Record::is_snapshot(record)).map(|(at, _)| at).collect();
+    for start in &snapshots {
+        let kept =
+            trace.records.iter().enumerate().skip(*start).filter(|(at, _)| at == start || !snapshots.contains(at));
+        let restored = Scheduler::restore(kept.map(|(_, record)| record.as_slice())).expect("its own journal");
+        assert_eq!(restored.digest(), trace.digest, "from the snapshot at {start}");
+    }
+    for (length, digest) in trace.marks.iter().step_by(7) {
+        let prefix = trace.records[..*length].iter().map(Vec::as_slice);
+        let restored = Scheduler::restore(prefix).expect("a whole prefix");
+        assert_eq!(restored.digest(), *digest, "after {length} records");
+        restored.state().audit().expect("sums hold after a replay");
+    }
+    let last = trace.records.last().expect("a snapshot at least");
+    assert!(Record::decode(&last[..last.len() - 1]).is_err(), "a torn record was read");
+    let mut damaged = last.clone();
+    damaged[last.len() / 2] ^= 1;
+    assert!(Record::decode(&damaged).is_err(), "a damaged record was read");
+}

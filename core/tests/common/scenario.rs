@@ -1,0 +1,278 @@
+//! Random clusters, jobs and histories, as plain data that shrinks.
+
+use std::collections::BTreeMap;
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use trainmaster_core::{
+    End, JobSpec, Mode, Report, ServerSpec, Settings, Span, TrainingMode,
+    engines::{DefaultValue, Entry},
+    job::{ProfiledSpeed, Resize, RoleSpec},
+    settings::{Parameter, ShapeRules, Stability},
+};
+
+use super::build::{amounts, role};
+
+/// A cluster and what happens to it.
+#[derive(Clone)]
+pub struct Scenario {
+    pub settings: Settings,
+    pub servers: Vec<ServerSpec>,
+    pub steps: Vec<Step>,
+}
+
+impl std::fmt::Debug for Scenario {
+    /// A line a thing: a failing case has to be read by someone.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "\n{:?}", self.settings)?;
+        for server in &self.servers {
+            let ServerSpec { name, capacity, devices, labels, draining } = server;
+            writeln!(f, "{name}: {capacity:?} {devices:?} {labels:?}{}", if *draining { " draining" } else { "" })?;
+        }
+        for step in &self.steps {
+            match step {
+                Step::Submit(spec) => {
+                    let role =
+                        |role: &RoleSpec| format!("{}..{} ({}) {:?}", role.min, role.max, role.requested, role.demand);
+                    let (worker, server) = (role(&spec.worker), spec.server.as_ref().map(role));
+                    let JobSpec {
+                        tenant,
+                        queue,
+                        priority,
+                        resize,
+                        mode,
+                        labels,
+                        time_limit,
+                        restart_cost,
+                        profile,
+                        ..
+                    } = &**spec;
+                    writeln!(
+                        f,
+                        "Submit {mode:?} w {worker} p {server:?} {resize:?} {tenant}/{queue} {priority} {labels:?} \
+                         limit {time_limit:?} restart {restart_cost:?} profile {}",
+                        profile.len()
+                    )?;
+                }
+                step => writeln!(f, "{step:?}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One thing that happens. Numbers pick among what there is at that moment.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Advance(i64),
+    Submit(Box<JobSpec>),
+    End(usize, End),
+    Hold(usize, bool),
+    Report(usize, Box<Report>, bool),
+    ServerLost(usize),
+    /// It comes back, or changes to this share (in eighths) of what it was, draining or not, without its last devices.
+    ServerSet(usize, i64, bool, usize),
+    Foreign(usize, i64, i64, u16),
+    Configure(Box<Settings>),
+    Mode(Mode),
+    /// Servers and jobs by bit that the manager forgot; whether it owns the queue.
+    Resync(u8, u8, bool),
+    /// The manager does something about one job.
+    Manage(u32),
+    /// One of its reports arrives.
+    Deliver(u32),
+    Prepare,
+    /// With a budget of few steps, or none.
+    Commit(Option<u64>),
+    CommitStale,
+    Abandon,
+    Decide,
+    Snapshot,
+    /// The host restarts; where the test asks for it, from the journal.
+    Restart,
+}
+
+pub fn server(at: usize) -> impl Strategy<Value = ServerSpec> {
+    let devices = prop_oneof![
+        2 => Just((Vec::new(), 0)),
+        // The manager picks devices itself.
+        1 => (1_i64..=4).prop_map(|gpus| (Vec::new(), gpus)),
+        4 => vec(select(vec!["gpu", "gpu:a100", "gpu:v100"]), 1..=4).prop_map(|kinds| (kinds, 0)),
+    ];
+    (devices, 2_i64..=16, 4_i64..=64, 0..4_usize, prop::bool::weighted(0.1)).prop_map(
+        move |((kinds, gpus), cpus, gib, zone, draining)| {
+            let mut capacity = amounts(&[("cpu", cpus * 1000), ("memory", gib * 1024), ("bandwidth", 10_000)]);
+            if gpus > 0 {
+                capacity.insert("gpu".into(), gpus * 1000);
+            }
+            let labels = ["a", "b"].get(zone).map(|zone| ("zone".to_owned(), (*zone).to_owned()));
+            ServerSpec {
+                name: format!("s{at}"),
+                capacity,
+                devices: kinds.into_iter().map(str::to_owned).collect(),
+                labels: labels.into_iter().collect(),
+                draining,
+            }
+        },
+    )
+}
+
+pub fn servers() -> impl Strategy<Value = Vec<ServerSpec>> {
+    (1..=6_usize).prop_flat_map(|count| (0..count).map(server).collect::<Vec<_>>())
+}
+
+pub fn job() -> impl Strategy<Value = JobSpec> {
+    let counts = || (1..=2_u32, 0..=3_u32, 0..=3_u32);
+    let worker = (
+        select(vec![("cpu", 0), ("gpu", 1000), ("gpu", 1000), ("gpu", 2000), ("gpu", 300), ("gpu", 500)]),
+        select(vec!["", "", "", ":a100", ":v100"]),
+        select(vec![500_i64, 1000, 2000, 4000]),
+        0..=6_i64,
+    );
+    let who = (0..3_usize, 0..3_usize, -1..=1_i32, select(vec![None, None, None, Some("a"), Some("b"), Some("x")]));
+    let how = (
+        select(vec![TrainingMode::Sync, TrainingMode::Sync, TrainingMode::Async, TrainingMode::AllReduce]),
+        select(vec![Resize::Any, Resize::Any, Resize::Workers, Resize::Fixed]),
+        select(vec![None, None, None, Some(1_000), Some(500_000)]),
+        select(vec![None, Some(20_000)]),
+        any::<bool>(),
+    );
+    // Now and then something that no server holds.
+    let impossible = prop::bool::weighted(0.03);
+    (counts(), counts(), worker, who, how, impossible).prop_map(|(w, p, worker, who, how, impossible)| {
+        let ((gpu, milli), kind, cpu, gib) = worker;
+        let gpu = if gpu == "gpu" { format!("gpu{kind}") } else { gpu.to_owned() };
+        let mut demand = amounts(&[("cpu", cpu), ("memory", if impossible { 1 << 30 } else { gib * 1024 })]);
+        if milli > 0 {
+            demand.insert(gpu, milli);
+        }
+        let of = |(min, extra, requested): (u32, u32, u32)| (min, min + extra, min + requested.min(extra));
+        let ((wmin, wmax, wreq), (pmin, pmax, preq)) = (of(w), of(p));
+        let (tenant, queue, priority, zone) = who;
+        let (mode, resize, limit, restart, profiled) = how;
+        let ps = mode != TrainingMode::AllReduce;
+        let mut worker = role(&[], wmin, wmax, wreq);
+        worker.demand = demand;
+        let profile = [(1, 1, 1.0), (2, 1, 1.7), (1, 2, 1.2), (2, 2, 1.9), (4, 2, 3.0), (4, 4, 3.5)];
+        JobSpec {
+            model: format!("model{tenant}"),
+            tenant: ["default", "t1", "t2"][tenant].into(),
+            queue: ["default", "q1", "q2"][queue].into(),
+            priority,
+            resize,
+            mode,
+            worker,
+            server: ps.then(|| role(&[("cpu", cpu), ("memory", 1024)], pmin, pmax, preq)),
+            labels: zone.map(|zone| ("zone".to_owned(), zone.to_owned())).into_iter().collect(),
+            time_limit: limit.map(Span),
+            restart_cost: restart.map(Span),
+            profile: profile
+                .iter()
+                .filter(|_| profiled)
+                .map(|&(w, p, speed)| ProfiledSpeed { workers: w, servers: if ps { p } else { 0 }, speed })
+                .collect(),
+            ..JobSpec::minimal("unnamed")
+        }
+    })
+}
+
+/// Settings for an engine, its flags in any position.
+pub fn settings(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value = Settings> {
+    let limit = |name: &'static str| {
+        prop_oneof![
+            3 => Just(BTreeMap::new()),
+            1 => (0..=6_i64, 2..=20_i64).prop_map(move |(gpu, cpu)| {
+                BTreeMap::from([(name.to_owned(), amounts(&[("gpu", gpu * 500), ("cpu", cpu * 1000)]))])
+            }),
+        ]
+    };
+    let stability = (any::<bool>(), select(vec![0_i64, 60, 300]), 0..4_u32).prop_map(|(enabled, min_run, budget)| {
+        Stability { enabled, min_run: Span::seconds(min_run), rescales_per_hour: budget, payback: 2.0 }
+    });
+    let flags: Vec<&str> = entry
+        .parameters
+        .iter()
+        .filter(|parameter| matches!(parameter.default, DefaultValue::Flag(_)))
+        .map(|parameter| parameter.name)
+        .collect();
+    let flags = vec(any::<bool>(), flags.len()).prop_map(move |on| {
+        flags.iter().zip(on).map(|(name, on)| ((*name).to_owned(), Parameter::Flag(on))).collect::<BTreeMap<_, _>>()
+    });
+    let rules = if shape_rules { (any::<bool>(), any::<bool>()).boxed() } else { Just((false, true)).boxed() };
+    (stability, flags, limit("q1"), limit("t1"), any::<bool>(), 1..4_u32, rules).prop_map(
+        move |(stability, parameters, queues, tenants, grow_in_place, refusals, (equal_per_server, colocate))| {
+            Settings {
+                engine: entry.name.into(),
+                parameters,
+                stability,
+                queues,
+                tenants,
+                shape: ShapeRules { equal_per_server, colocate, grow_in_place },
+                refusals,
+                refusal_backoff: Span::seconds(2),
+                seed: 7,
+                ..Settings::default()
+            }
+        },
+    )
+}
+
+fn report() -> impl Strategy<Value = Report> {
+    let odd = |usual: std::ops::Range<i64>| prop_oneof![8 => usual, 1 => select(vec![0, -1, i64::MAX, i64::MIN])];
+    let loss = prop_oneof![8 => (0.1..3.0_f64).prop_map(Some), 1 => Just(None), 1 => select(vec![
+        Some(f64::NAN), Some(f64::INFINITY), Some(-1.0), Some(f64::MAX), Some(0.0)])];
+    let counts = prop_oneof![8 => (1..8_u32, 0..4_u32), 1 => select(vec![(0, 0), (u32::MAX, u32::MAX), (1, 0)])];
+    let steps = prop_oneof![8 => (1..500_u32, 1..50_u64), 1 => select(vec![(0, 0), (u32::MAX, u64::MAX)])];
+    let restart = prop_oneof![4 => Just(None), 1 => odd(0..60_000).prop_map(|ms| Some(Span(ms)))];
+    let times = vec((0..6_u32, prop_oneof![8 => 1.0..500.0_f64, 1 => Just(f64::NAN)]), 0..4);
+    (loss, counts, steps, restart, odd(1..100_000), times, 0..30_u32).prop_map(
+        |(loss, (workers, servers), (steps, steps_per_epoch), restart, duration, slot_times, epoch)| Report {
+            seq: 0,
+            step: 0,
+            epoch,
+            steps_per_epoch,
+            loss,
+            accuracy: loss.map(|loss| loss / 4.0),
+            steps,
+            duration: Span(duration),
+            workers,
+            servers,
+            slot_times,
+            restart,
+        },
+    )
+}
+
+fn step(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value = Step> {
+    let end = select(vec![End::Completed, End::Failed, End::Cancelled, End::Stopped]);
+    let foreign = (0..6_usize, select(vec![0, 0, 500, 1000, 4000]), select(vec![0, 0, 1000, 8000, 64_000]));
+    prop_oneof![
+        6 => select(vec![0, 1, 1000, 5000, 61_000, 301_000, 700_000, 4_000_000]).prop_map(Step::Advance),
+        8 => job().prop_map(|spec| Step::Submit(Box::new(spec))),
+        3 => (any::<usize>(), end).prop_map(|(job, end)| Step::End(job, end)),
+        2 => (any::<usize>(), any::<bool>()).prop_map(|(job, held)| Step::Hold(job, held)),
+        4 => (any::<usize>(), report(), prop::bool::weighted(0.1))
+            .prop_map(|(job, report, stale)| Step::Report(job, Box::new(report), stale)),
+        1 => any::<usize>().prop_map(Step::ServerLost),
+        3 => (any::<usize>(), select(vec![0_i64, 2, 4, 8, 8, 8]), prop::bool::weighted(0.2), 0..3_usize)
+            .prop_map(|(server, eighths, draining, fewer)| Step::ServerSet(server, eighths, draining, fewer)),
+        2 => (foreign, select(vec![0_u16, 0, 500, 1000])).prop_map(|((s, gpu, cpu), share)| Step::Foreign(s, gpu, cpu, share)),
+        1 => settings(entry, shape_rules).prop_map(|settings| Step::Configure(Box::new(settings))),
+        1 => select(vec![Mode::Active, Mode::Active, Mode::Shadow, Mode::Paused]).prop_map(Step::Mode),
+        1 => (any::<u8>(), any::<u8>(), any::<bool>()).prop_map(|(s, j, owns)| Step::Resync(s & s >> 3, j & j >> 2, owns)),
+        16 => any::<u32>().prop_map(Step::Manage),
+        16 => any::<u32>().prop_map(Step::Deliver),
+        3 => Just(Step::Prepare),
+        3 => prop_oneof![6 => Just(None), 1 => (0..20_u64).prop_map(Some)].prop_map(Step::Commit),
+        1 => Just(Step::CommitStale),
+        1 => Just(Step::Abandon),
+        10 => Just(Step::Decide),
+        1 => Just(Step::Snapshot),
+        1 => Just(Step::Restart),
+    ]
+}
+
+/// Everything at random for one engine.
+pub fn scenario(entry: &'static Entry, shape_rules: bool, steps: usize) -> impl Strategy<Value = Scenario> {
+    (settings(entry, shape_rules), servers(), vec(step(entry, shape_rules), 1..steps))
+        .prop_map(|(settings, servers, steps)| Scenario { settings, servers, steps })
+}
