@@ -358,7 +358,7 @@ impl Scheduler {
                 self.wake_at = proposal.wake_at;
                 // Delivered; what was noted since waits for the next ticket.
                 self.state.changes = self.state.changes.skip(outcome.seen);
-                dropped = self.lay(proposal.changes);
+                dropped = self.lay(proposal.changes, outcome.moved);
                 match (fallback, dropped.is_empty()) {
                     (true, _) => Source::Fallback,
                     (false, true) => Source::Engine,
@@ -388,7 +388,10 @@ impl Scheduler {
     }
 
     /// Lays a proposal over the plan. Jobs that ended, or that are no longer the engine's, are left as they are.
-    fn lay(&mut self, changes: Vec<(JobId, Verdict)>) -> Vec<JobId> {
+    ///
+    /// O(slots of the jobs that change); where nothing moved since the guard checked it, that is all.
+    fn lay(&mut self, changes: Vec<(JobId, Verdict)>, checked_at: u64) -> Vec<JobId> {
+        let still = self.state.moved == checked_at;
         let mut dropped = Vec::new();
         let mut before = Vec::new();
         for (id, verdict) in changes {
@@ -408,6 +411,9 @@ impl Scheduler {
             before.push((id, job.verdict.clone()));
             drop(job);
             self.state.set_verdict(id, verdict);
+        }
+        if still && dropped.is_empty() {
+            return dropped;
         }
         before.sort_unstable_by_key(|(id, _)| *id);
         dropped.extend(self.state.settle(&before));

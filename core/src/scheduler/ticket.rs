@@ -34,6 +34,8 @@ pub struct Outcome {
     pub(super) index: AnyIndex,
     pub(super) budget: Budget,
     pub(super) seen: usize,
+    /// [`State::moved`] of the state that the guard checked it against.
+    pub(super) moved: u64,
 }
 
 impl Ticket {
@@ -44,7 +46,7 @@ impl Ticket {
 
     /// Lets the engine decide and the guard check. Any thread; a panic ends up in the outcome.
     pub fn run(mut self, mut budget: Budget) -> Outcome {
-        let seen = self.changes.len();
+        let (seen, moved) = (self.changes.len(), self.state.moved);
         let given = budget;
         let result = catch_unwind(AssertUnwindSafe(|| {
             let proposal =
@@ -67,6 +69,7 @@ impl Ticket {
             index: self.index,
             budget: given,
             seen,
+            moved,
         }
     }
 }

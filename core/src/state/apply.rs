@@ -77,6 +77,7 @@ impl State {
             self.queues[at].limits = self.limits(named);
         }
         self.limits_changed = true;
+        self.moved += 1;
         self.note(Change::Settings);
     }
 
@@ -191,6 +192,7 @@ impl State {
         self.capacity += &capacity;
         self.unpark([id]);
         self.unsettled.insert(id);
+        self.moved += 1;
         self.note(Change::Server(id));
     }
 

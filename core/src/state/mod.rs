@@ -146,6 +146,9 @@ pub struct State {
     /// So many of them, from the first, are in the open ticket: they stay as they are until it is back.
     #[serde(skip)]
     pub(crate) delivering: usize,
+    /// Counts changes of room, of limits and of the plan: where it stands still, what fitted still fits.
+    #[serde(skip)]
+    pub(crate) moved: u64,
 }
 
 impl Default for State {
@@ -181,6 +184,7 @@ impl Default for State {
             timers: OrdSet::new(),
             changes: Vector::new(),
             delivering: 0,
+            moved: 0,
         };
         state.tenant("default");
         state.queue("default");
@@ -401,6 +405,7 @@ impl State {
     /// Sets a job's verdict and keeps all sums. O(slots of the old and new allocation).
     pub(crate) fn set_verdict(&mut self, id: JobId, verdict: Verdict) {
         let Some(job) = self.jobs.get(&id).cloned() else { return };
+        self.moved += 1;
         if let Some(old) = job.verdict.allocation() {
             self.add_planned(&job, old, -1);
         }
