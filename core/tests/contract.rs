@@ -34,6 +34,13 @@ fn the_rules_hold_whatever_happens() {
 }
 
 #[test]
+fn the_rules_hold_under_what_managers_can_carry_out() {
+    every_engine(150, true, |scenario| {
+        play(scenario, Options::default());
+    });
+}
+
+#[test]
 fn same_events_same_bytes_with_or_without_the_index() {
     every_engine(80, false, |scenario| {
         let first = play(scenario, Options::default());

@@ -80,6 +80,11 @@ impl Board {
         budget: &mut Budget,
         mut choose: impl FnMut(&Self, &Job, Role) -> Option<ServerId>,
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let rules = &state.settings.shape;
+        if rules.equal_per_server || !rules.colocate {
+            // Slot by slot can't keep to these rules; an even spread does.
+            return self.place_even(state, job, shape, budget);
+        }
         let mut counts: BTreeMap<ServerId, Shape> = BTreeMap::new();
         let mut taken = Vec::new();
         let mut complete = true;

@@ -19,7 +19,7 @@ pub struct Count {
 }
 
 /// Turns counts into slots and takes their room. Slots of `before` that are on a server with room for them under
-/// the counts stay as they are; new ones get the lowest free indices. `None` if a server lacks the room; what was taken
+/// the counts stay as they are; new ones get the lowest free indices, new workers those that none had before. `None` if a server lacks the room; what was taken
 /// is then given back.
 ///
 /// O(slots).
@@ -51,7 +51,9 @@ pub fn assign(room: &mut Room, job: &Job, counts: &[Count], before: Option<&Allo
                 missing.push((count.server, wanted - kept));
             }
         }
-        let mut used: Vec<u32> = slots[start..].iter().map(|slot| slot.index).collect();
+        // A worker that moves leaves and another comes, under an index of its own: nobody has to restart for that.
+        let leaving = before.filter(|_| role == Role::Worker).map(|before| before.of(role)).unwrap_or_default();
+        let mut used: Vec<u32> = slots[start..].iter().chain(leaving).map(|slot| slot.index).collect();
         used.sort_unstable();
         let mut free = (0..).filter(|index| used.binary_search(index).is_err());
         for (server, count) in missing {

@@ -22,8 +22,8 @@ pub enum Placement {
 }
 
 /// Spreads a shape evenly over the first k of the freest servers that can hold a worker and a parameter server, for the
-/// smallest k that does; where no server can hold both, over two lists of servers (engines that mix CPU-only and GPU
-/// servers need that).
+/// smallest k that does; where no server can hold both, or the pool's rules forbid it, over two lists of servers (engines
+/// that mix CPU-only and GPU servers need that).
 ///
 /// Each of the k servers gets ⌊w/k⌋ or ⌈w/k⌉ workers and ⌊p/k⌋ or ⌈p/k⌉ parameter servers. O(k²) checks for k up to
 /// max(w, p), plus the walk of the index.
@@ -38,24 +38,25 @@ pub fn spread(
     shape: Shape,
     budget: &mut Budget,
 ) -> Result<Placement, EngineError> {
-    let found = spread_over(state, room, index, job, shape, budget)?;
-    let apart = found == Placement::NowhereBoth
-        && shape.workers > 0
-        && shape.servers > 0
-        && !state.settings.shape.equal_per_server;
-    if !apart {
-        return Ok(found);
-    }
-    let first = spread_over(state, room, index, job, Shape { servers: 0, ..shape }, budget)?;
-    let second = spread_over(state, room, index, job, Shape { workers: 0, ..shape }, budget)?;
-    match (first, second) {
-        (Placement::Found(mut counts), Placement::Found(others)) => {
-            // No server holds one of each, so none is in both lists.
-            counts.extend(others);
-            Ok(Placement::Found(counts))
+    let rules = &state.settings.shape;
+    let both = shape.workers > 0 && shape.servers > 0;
+    if rules.colocate || !both {
+        let found = spread_over(state, room, index, job, shape, budget)?;
+        if found != Placement::NowhereBoth || !both {
+            return Ok(found);
         }
-        _ => Ok(Placement::NoRoom),
     }
+    if rules.equal_per_server {
+        return Ok(Placement::NoRoom);
+    }
+    let first = spread_without(state, room, index, job, Shape { servers: 0, ..shape }, &[], budget)?;
+    let Placement::Found(mut counts) = first else { return Ok(Placement::NoRoom) };
+    // A server of the first list may hold a parameter server, but not beside its workers.
+    let taken: Vec<ServerId> = counts.iter().map(|count| count.server).collect();
+    let second = spread_without(state, room, index, job, Shape { workers: 0, ..shape }, &taken, budget)?;
+    let Placement::Found(others) = second else { return Ok(Placement::NoRoom) };
+    counts.extend(others);
+    Ok(Placement::Found(counts))
 }
 
 /// Spreads a shape over servers that can hold one of each role that it has. See [`spread`].
@@ -70,13 +71,26 @@ pub fn spread_over(
     shape: Shape,
     budget: &mut Budget,
 ) -> Result<Placement, EngineError> {
+    spread_without(state, room, index, job, shape, &[], budget)
+}
+
+fn spread_without(
+    state: &State,
+    room: &Room,
+    index: &FreeIndex,
+    job: &Job,
+    shape: Shape,
+    without: &[ServerId],
+    budget: &mut Budget,
+) -> Result<Placement, EngineError> {
     let Shape { workers: w, servers: p } = shape;
     let one = job.total(Shape { workers: w.min(1), servers: p.min(1) });
     let total = job.total(shape);
     let equal = state.settings.shape.equal_per_server;
     let mut candidates = index
         .freest(room, &one)
-        .filter(|id| room.accepts(state, *id, job) && room.holds(*id, job, &one, w.min(1), p.min(1)));
+        .filter(|id| room.accepts(state, *id, job) && room.holds(*id, job, &one, w.min(1), p.min(1)))
+        .filter(|id| !without.contains(id));
     let mut first: Vec<ServerId> = Vec::new();
     let mut together = Amounts::default();
     for k in 1..=w.max(p) {

@@ -187,6 +187,8 @@ pub fn told(state: &State, last: Option<&Issue>, issue: &Issue) {
     if in_place && job.blocked.is_none() {
         assert_eq!(issue.incarnation, last.incarnation, "restarted for workers only: {last:?} then {issue:?}");
     } else if !in_place {
-        assert!(issue.incarnation > last.incarnation, "changed in place: {last:?} then {issue:?}");
+        // Of several revisions at once it may look as if a worker had moved under one index.
+        let skipped = keeps_parameters && issue.revision.0 > last.revision.0 + 1;
+        assert!(issue.incarnation > last.incarnation || skipped, "changed in place: {last:?} then {issue:?}");
     }
 }

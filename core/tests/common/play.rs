@@ -239,7 +239,10 @@ impl Player<'_> {
                     assert_eq!(restored.digest(), self.scheduler.digest());
                     self.scheduler = restored;
                     self.scheduler.start_journal();
+                    // What is told again says nothing new.
+                    self.scheduler.take_issues();
                 }
+                self.tell_all();
             }
         }
     }
@@ -270,6 +273,13 @@ impl Player<'_> {
             self.apply(event);
         }
         self.apply(Event::SyncEnd { manager, owns_queue });
+        self.tell_all();
+    }
+
+    /// After a snapshot, or a restart, the host sends the whole plan.
+    fn tell_all(&mut self) {
+        self.tell();
+        self.manager.receive(self.scheduler.state(), self.scheduler.all_issues());
     }
 
     fn prepare(&mut self) -> Ticket {
