@@ -1,7 +1,6 @@
 //! The command line: a file per command.
 
 mod act;
-mod adapter;
 mod client;
 mod doctor;
 mod engines;
@@ -13,11 +12,12 @@ mod mode;
 mod output;
 mod paa;
 mod plan;
+mod serve;
 mod status;
 mod submit;
 mod watch;
 
-use std::{env, path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -53,6 +53,10 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// Watch nine real training jobs share a virtual cluster, and see how much each engine helps
+    Demo,
+    /// Run the daemon until Ctrl-C
+    Serve(serve::ServeArgs),
     /// Submit job files
     Submit(submit::SubmitArgs),
     /// End jobs for good
@@ -101,6 +105,9 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
     let Cli { json, server, command } = cli;
     let output = Output::new(json);
     match &command {
+        // `main` has taken it out already, unless flags stand before it.
+        Command::Demo => Err(anyhow::anyhow!("`demo` comes first: trainmaster demo [FLAGS]").into()),
+        Command::Serve(args) => serve::run(args, &server, output),
         Command::Submit(args) => block_on(submit::run(args, &server, output)),
         Command::Cancel(args) => block_on(act::run(Act::Cancel, args, &server, output)),
         Command::Pause(args) => block_on(act::run(Act::Pause, args, &server, output)),
@@ -116,17 +123,4 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Fit(command) => fit::run(command, output),
         Command::Paa(args) => paa::run(args, output),
     }
-}
-
-/// Where a daemon keeps its state: what was given, or the user's folder for state.
-fn state_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
-    if let Some(folder) = given {
-        return Ok(folder);
-    }
-    let folder = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    folder("XDG_STATE_HOME")
-        .filter(|path| path.is_absolute())
-        .or_else(|| folder("HOME").map(|home| home.join(".local/state")))
-        .map(|state| state.join("trainmaster"))
-        .ok_or_else(|| Failure::Usage("neither XDG_STATE_HOME nor HOME is set; choose --state-dir".into()))
 }

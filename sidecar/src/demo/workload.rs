@@ -100,7 +100,8 @@ impl DemoJob {
 
     /// Flags of `trainmaster-trainer` for what is trained; the data come from the seed.
     fn flags(&self, seed: u64, real: bool) -> Vec<String> {
-        let mut flags = vec![format!("--learning-rate={}", self.learning_rate), format!("--seed={seed}"), "--report-ms=500".into()];
+        let mut flags =
+            vec![format!("--learning-rate={}", self.learning_rate), format!("--seed={seed}"), "--report-ms=500".into()];
         if real {
             // Without emulation the computing itself has to take a while: a much wider model on wider data.
             flags.extend(["--features=128".into(), format!("--hidden={}", 8 * self.hidden.max(8))]);
@@ -144,7 +145,8 @@ impl DemoJob {
                 most.1, requested.1
             );
         }
-        let rows: Vec<String> = profile.iter().map(|(p, w, speed)| format!("{{ p = {p}, w = {w}, speed = {speed} }}")).collect();
+        let rows: Vec<String> =
+            profile.iter().map(|(p, w, speed)| format!("{{ p = {p}, w = {w}, speed = {speed} }}")).collect();
         let _ = writeln!(file, "profile = [{}]", rows.join(", "));
         file
     }
@@ -161,6 +163,8 @@ impl DemoJob {
             format!("--batch={batch}"),
             format!("--examples={examples}"),
             "--spread=3".into(),
+            // Emulated steps mostly sleep; real ones would slow each other.
+            format!("--concurrent={}", if real { 1 } else { pairs.len() }),
         ];
         args.extend(self.flags(seed, real));
         args
@@ -170,7 +174,8 @@ impl DemoJob {
 /// When each job arrives, in seconds, in the order of [`JOBS`]; one of them at once.
 pub(super) fn arrivals(seed: u64) -> Vec<f64> {
     let mut lots = ChaCha8Rng::seed_from_u64(seed);
-    let mut times: Vec<f64> = JOBS.iter().map(|_| ARRIVALS * f64::from(lots.next_u32()) / f64::from(u32::MAX)).collect();
+    let mut times: Vec<f64> =
+        JOBS.iter().map(|_| ARRIVALS * f64::from(lots.next_u32()) / f64::from(u32::MAX)).collect();
     let first = times.iter().copied().fold(f64::INFINITY, f64::min);
     for time in &mut times {
         *time -= first;

@@ -1,0 +1,156 @@
+//! `trainmaster demo`: nine real training jobs share a virtual cluster, under several engines one after the other.
+//!
+//! Everything is the product: the daemon with its journal, the local adapter, the trainer's processes. Only the device is
+//! emulated (unless `--real`): gradients are computed, then the step is stretched to the device's time.
+
+mod plot;
+mod profile;
+mod record;
+mod report;
+mod session;
+mod view;
+mod workload;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args as ClapArgs, Parser};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use self::{
+    record::Run,
+    workload::{JOBS, settings},
+};
+
+/// Flags of `trainmaster demo`.
+#[derive(ClapArgs, Clone, Debug)]
+pub struct Args {
+    /// Run this many workloads that differ in arrivals and data.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Engines, in the order of their runs: names of `trainmaster engines`, or optimus-paper (without what goes beyond it).
+    #[arg(long, value_delimiter = ',', default_value = "optimus,drf,fifo")]
+    pub engines: Vec<String>,
+    /// No emulated devices: larger models, as fast as this machine computes.
+    #[arg(long)]
+    pub real: bool,
+    /// Write the whole record here.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write the timelines and the fitted curves here, as SVG.
+    #[arg(long, value_name = "FOLDER", default_value = "demo")]
+    pub out: PathBuf,
+    /// The training program; default: trainmaster-trainer beside this program, else in PATH.
+    #[arg(long, value_name = "FILE")]
+    pub trainer: Option<PathBuf>,
+    /// Give a run up after so many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub limit: u64,
+}
+
+#[derive(Parser, Debug)]
+#[command(name = "trainmaster demo", bin_name = "trainmaster demo", max_term_width = 100)]
+/// Nine real training jobs share a virtual cluster, under one engine after the other.
+///
+/// Gradients are really computed and exchanged; unless --real is given, each step is then stretched to the time of an
+/// emulated device.
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// Runs `trainmaster demo` with the rest of this program's arguments.
+#[must_use]
+pub fn main() -> ExitCode {
+    let Cli { args } = Cli::parse_from(std::env::args_os().skip(1));
+    run(args).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(1)
+    })
+}
+
+/// Runs the demonstration.
+///
+/// # Errors
+/// The training program is missing, an engine is unknown, a daemon doesn't start, or nothing can be written.
+pub fn run(args: Args) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        tokio::select! {
+            result = demo(&args) => result,
+            _ = tokio::signal::ctrl_c() => bail!("interrupted; all of its processes are ended with it"),
+        }
+    })
+}
+
+async fn demo(args: &Args) -> Result<ExitCode> {
+    let trainer = find_trainer(args.trainer.as_deref())?;
+    for engine in &args.engines {
+        trainmaster_core::Settings::from_toml(&settings(engine))
+            .and_then(trainmaster_core::Scheduler::new)
+            .with_context(|| format!("--engines {engine}"))?;
+    }
+    std::fs::create_dir_all(&args.out).with_context(|| format!("can't make {}", args.out.display()))?;
+    let scratch =
+        tempfile::Builder::new().prefix("trainmaster-demo-").tempdir().context("can't make a scratch folder")?;
+    let mut runs: Vec<Run> = Vec::new();
+    for seed in args.seed..args.seed + args.seeds {
+        let bar = progress(JOBS.len() as u64, &format!("seed {seed}: profiling 5 shapes of each job"));
+        let profiles = profile::profile(&trainer, &JOBS, seed, args.real, &bar).await?;
+        bar.finish_and_clear();
+        for engine in &args.engines {
+            let plan = session::Plan {
+                engine,
+                seed,
+                real: args.real,
+                profiles: &profiles,
+                trainer: &trainer,
+                state_dir: scratch.path().join(format!("{engine}-{seed}")),
+                limit: Duration::from_secs(args.limit),
+            };
+            let run = session::run(&plan).await.with_context(|| format!("engine {engine}, seed {seed}"))?;
+            report::print_run(&run);
+            plot::timeline(&run, &args.out.join(format!("timeline-{engine}-{seed}.svg")))?;
+            plot::curves(&run, &args.out.join(format!("losses-{engine}-{seed}.svg")))?;
+            runs.push(run);
+            if let Some(file) = &args.json {
+                report::write_json(&runs, !args.real, file)?;
+            }
+        }
+    }
+    report::print_summary(&runs, !args.real);
+    println!("Timelines and fitted curves: {}", args.out.display());
+    let unfinished = runs.iter().flat_map(|run| &run.jobs).filter(|job| job.state != "completed").count();
+    if unfinished > 0 {
+        println!("{unfinished} jobs did not complete");
+        return Ok(ExitCode::from(1));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn find_trainer(given: Option<&Path>) -> Result<PathBuf> {
+    const NAME: &str = "trainmaster-trainer";
+    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(NAME)));
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let in_path = std::env::split_paths(&paths).map(|folder| folder.join(NAME));
+    let found = match given {
+        Some(path) => Some(path.to_owned()).filter(|path| path.is_file()),
+        None => beside.into_iter().chain(in_path).find(|path| path.is_file()),
+    };
+    found.with_context(|| {
+        format!("{NAME} was not found; build it with `cargo build --release -p {NAME}` or name it with --trainer")
+    })
+}
+
+fn progress(length: u64, what: &str) -> ProgressBar {
+    let style =
+        ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len}").expect("a template that is written here");
+    ProgressBar::new(length).with_prefix(what.to_owned()).with_style(style)
+}

@@ -1,0 +1,246 @@
+//! What a run showed: samples of every job, and what follows from them.
+
+use serde::Serialize;
+use trainmaster_proto::v1::JobStatus;
+
+/// One look at one job.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Sample {
+    /// Seconds since the run began.
+    pub(super) t: f64,
+    pub(super) workers: u32,
+    pub(super) servers: u32,
+    pub(super) epoch: u32,
+    pub(super) step: u64,
+    pub(super) loss: Option<f64>,
+    pub(super) speed: Option<f64>,
+    #[serde(skip)]
+    predicted_speed: Option<f64>,
+    #[serde(skip)]
+    pub(super) predicted_epochs: Option<f64>,
+    #[serde(skip)]
+    incarnation: u32,
+}
+
+/// A change of a running job's shape.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Rescale {
+    pub(super) at_s: f64,
+    /// w+p.
+    pub(super) from: String,
+    pub(super) to: String,
+    /// Whether everything stopped and started again from a checkpoint.
+    pub(super) restarted: bool,
+    /// Speed after / before: as fitted at the time, and as reported.
+    pub(super) predicted_gain: Option<f64>,
+    pub(super) measured_gain: Option<f64>,
+}
+
+/// One job of a run.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct JobRecord {
+    pub(super) engine: String,
+    pub(super) seed: u64,
+    pub(super) name: String,
+    pub(super) state: String,
+    pub(super) arrival_s: f64,
+    pub(super) jct_s: f64,
+    /// Submitted until first running.
+    pub(super) waited_s: f64,
+    pub(super) epochs: u32,
+    /// In all, as predicted when half of them were done.
+    pub(super) predicted_halfway: Option<f64>,
+    pub(super) restart_s: f64,
+    pub(super) rescales: Vec<Rescale>,
+    pub(super) samples: Vec<Sample>,
+}
+
+/// One engine's run over the workload.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Run {
+    pub(super) engine: String,
+    pub(super) seed: u64,
+    pub(super) average_jct_s: f64,
+    pub(super) makespan_s: f64,
+    pub(super) rescales: u32,
+    pub(super) restart_s: f64,
+    #[serde(skip)]
+    pub(super) jobs: Vec<JobRecord>,
+}
+
+/// Gathers samples while a run goes on.
+pub(super) struct Watch {
+    began_ms: i64,
+    series: Vec<(JobStatus, Vec<Sample>)>,
+}
+
+impl Watch {
+    /// Of the jobs named, which are submitted later.
+    pub(super) fn new(began_ms: i64) -> Self {
+        Self { began_ms, series: Vec::new() }
+    }
+
+    /// Looks at all jobs.
+    pub(super) fn look(&mut self, now_ms: i64, jobs: Vec<JobStatus>) {
+        let t = (now_ms - self.began_ms) as f64 / 1000.0;
+        for job in jobs {
+            let sample = Sample {
+                t,
+                workers: job.workers,
+                servers: job.servers,
+                epoch: job.epoch,
+                step: job.step,
+                loss: job.loss,
+                speed: job.speed,
+                predicted_speed: job.predicted_speed,
+                predicted_epochs: job.predicted_epochs,
+                incarnation: job.incarnation,
+            };
+            match self.series.iter_mut().find(|(known, _)| known.job == job.job) {
+                Some((known, samples)) => {
+                    let ended = known.ended_ms.is_some();
+                    *known = job;
+                    if !ended {
+                        samples.push(sample);
+                    }
+                }
+                None => self.series.push((job, vec![sample])),
+            }
+        }
+    }
+
+    /// The jobs as last seen.
+    pub(super) fn latest(&self) -> impl Iterator<Item = &JobStatus> {
+        self.series.iter().map(|(job, _)| job)
+    }
+
+    /// How many have ended.
+    pub(super) fn ended(&self) -> usize {
+        self.latest().filter(|job| job.ended_ms.is_some()).count()
+    }
+
+    /// What the run showed. Jobs that never ended count until `now_ms`.
+    pub(super) fn finish(self, engine: &str, seed: u64, now_ms: i64) -> Run {
+        let began_ms = self.began_ms;
+        let seconds = |ms: i64| (ms - began_ms) as f64 / 1000.0;
+        let jobs: Vec<JobRecord> = self
+            .series
+            .into_iter()
+            .map(|(job, samples)| {
+                let ended = job.ended_ms.unwrap_or(now_ms);
+                let halfway = samples.iter().find(|sample| sample.epoch >= job.epoch.div_ceil(2));
+                JobRecord {
+                    engine: engine.into(),
+                    seed,
+                    state: job.state,
+                    arrival_s: seconds(job.submitted_ms),
+                    jct_s: (ended - job.submitted_ms) as f64 / 1000.0,
+                    waited_s: (job.started_ms.unwrap_or(ended) - job.submitted_ms) as f64 / 1000.0,
+                    epochs: job.epoch,
+                    predicted_halfway: halfway.and_then(|sample| sample.predicted_epochs),
+                    restart_s: job.restart_ms as f64 / 1000.0,
+                    rescales: rescales(&samples),
+                    name: job.name,
+                    samples,
+                }
+            })
+            .collect();
+        let count = jobs.len().max(1) as f64;
+        let first = jobs.iter().map(|job| job.arrival_s).fold(f64::INFINITY, f64::min);
+        let last = jobs.iter().map(|job| job.arrival_s + job.jct_s).fold(0.0, f64::max);
+        Run {
+            engine: engine.into(),
+            seed,
+            average_jct_s: jobs.iter().map(|job| job.jct_s).sum::<f64>() / count,
+            makespan_s: last - first,
+            rescales: jobs.iter().map(|job| job.rescales.len() as u32).sum(),
+            restart_s: jobs.iter().map(|job| job.restart_s).sum(),
+            jobs,
+        }
+    }
+}
+
+/// Changes of shape while running, each with the speeds around it.
+fn rescales(samples: &[Sample]) -> Vec<Rescale> {
+    // Stretches of one shape; while a job restarts it has none.
+    let mut stretches: Vec<&[Sample]> = Vec::new();
+    let mut from = 0;
+    let shape = |sample: &Sample| (sample.workers, sample.servers, sample.incarnation);
+    for at in 1..=samples.len() {
+        if at == samples.len() || shape(&samples[at]) != shape(&samples[from]) {
+            if samples[from].workers > 0 {
+                stretches.push(&samples[from..at]);
+            }
+            from = at;
+        }
+    }
+    let speed = |stretch: &[Sample]| {
+        // The first report after a change may still be of the shape before it.
+        let seen: Vec<f64> = stretch.iter().skip(stretch.len() / 3).filter_map(|sample| sample.speed).collect();
+        (!seen.is_empty()).then(|| seen.iter().sum::<f64>() / seen.len() as f64)
+    };
+    let label = |sample: &Sample| format!("{}w+{}p", sample.workers, sample.servers);
+    let gain = |before: Option<f64>, after: Option<f64>| Some(after? / before.filter(|speed| *speed > 0.0)?);
+    let pairs = stretches.windows(2).filter(|pair| {
+        let (before, after) = (&pair[0][0], &pair[1][0]);
+        (before.workers, before.servers) != (after.workers, after.servers)
+    });
+    pairs
+        .map(|pair| {
+            let (before, after) = (&pair[0][pair[0].len() - 1], &pair[1][0]);
+            Rescale {
+                at_s: after.t,
+                from: label(before),
+                to: label(after),
+                restarted: before.incarnation != after.incarnation,
+                predicted_gain: gain(before.predicted_speed, after.predicted_speed),
+                measured_gain: gain(speed(pair[0]), speed(pair[1])),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(job: &JobStatus, change: impl FnOnce(&mut JobStatus)) -> JobStatus {
+        let mut job = job.clone();
+        change(&mut job);
+        job
+    }
+
+    #[test]
+    fn a_run_knows_its_gains_and_its_times() {
+        let job = JobStatus {
+            job: 1,
+            name: "a".into(),
+            submitted_ms: 1000,
+            started_ms: Some(2000),
+            workers: 1,
+            servers: 1,
+            speed: Some(2.0),
+            predicted_speed: Some(2.0),
+            incarnation: 1,
+            ..Default::default()
+        };
+        let mut watch = Watch::new(1000);
+        watch.look(2000, vec![job.clone()]);
+        watch.look(3000, vec![seen(&job, |job| job.epoch = 4)]);
+        let grown = seen(&job, |job| {
+            (job.workers, job.speed, job.predicted_speed, job.epoch, job.predicted_epochs) =
+                (2, Some(3.0), Some(3.6), 6, Some(9.0))
+        });
+        watch.look(4000, vec![grown.clone()]);
+        let ended = seen(&grown, |job| (job.workers, job.epoch, job.ended_ms) = (0, 10, Some(6000)));
+        watch.look(6000, vec![ended]);
+        assert_eq!(watch.ended(), 1);
+        let run = watch.finish("optimus", 1, 6000);
+        assert_eq!((run.average_jct_s, run.makespan_s, run.rescales), (5.0, 5.0, 1));
+        let job = &run.jobs[0];
+        assert_eq!((job.waited_s, job.predicted_halfway), (1.0, Some(9.0)));
+        let change = &job.rescales[0];
+        assert_eq!((change.from.as_str(), change.to.as_str(), change.restarted), ("1w+1p", "2w+1p", false));
+        assert_eq!((change.predicted_gain, change.measured_gain), (Some(1.8), Some(1.5)));
+    }
+}

@@ -1,0 +1,113 @@
+//! One engine's run over the workload: a daemon of its own, jobs submitted as they arrive, watched to the end.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result, bail};
+use tokio::time::{Instant, sleep, sleep_until};
+use tonic::transport::Channel;
+use trainmaster_core::{JobSpec, Settings};
+use trainmaster_proto::{
+    job_from_spec,
+    v1::{ListRequest, SubmitRequest, jobs_client::JobsClient},
+};
+
+use super::{
+    profile::Profile,
+    record::{Run, Watch},
+    view::View,
+    workload::{CLUSTER, JOBS, arrivals, settings},
+};
+use crate::daemon::{AdapterChoice, Config, Daemon};
+
+/// The jobs are looked at so often.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Should the demo be killed, its training programs find the daemon gone and end after this.
+const ORPHAN_GRACE: Duration = Duration::from_secs(10);
+
+/// What to run.
+pub(super) struct Plan<'a> {
+    pub(super) engine: &'a str,
+    pub(super) seed: u64,
+    pub(super) real: bool,
+    pub(super) profiles: &'a [Profile],
+    pub(super) trainer: &'a Path,
+    pub(super) state_dir: PathBuf,
+    pub(super) limit: Duration,
+}
+
+/// Runs it. The daemon and all processes it started have ended when this returns.
+pub(super) async fn run(plan: &Plan<'_>) -> Result<Run> {
+    std::fs::create_dir_all(&plan.state_dir)?;
+    let cluster = plan.state_dir.join("cluster.toml");
+    std::fs::write(&cluster, CLUSTER)?;
+    let daemon = Daemon::start(config(plan, cluster)?).await?;
+    let run = drive(plan, daemon.url().to_owned()).await;
+    // Whatever became of the run: nothing is left behind.
+    daemon.stop().await;
+    run
+}
+
+async fn drive(plan: &Plan<'_>, address: String) -> Result<Run> {
+    let mut client = JobsClient::connect(address).await.context("the daemon doesn't answer")?;
+    let mut arriving: Vec<(f64, usize)> = arrivals(plan.seed).into_iter().zip(0..).collect();
+    arriving.sort_by(|mine, theirs| mine.0.total_cmp(&theirs.0));
+    let mut arriving = arriving.into_iter().peekable();
+    let began = Instant::now();
+    let mut watch = Watch::new(now_ms());
+    let mut view =
+        View::new(&format!("{}, seed {}: {} jobs arrive within a minute", plan.engine, plan.seed, JOBS.len()));
+    let ended = loop {
+        while let Some((_, at)) = arriving.next_if(|(time, _)| began.elapsed().as_secs_f64() >= *time) {
+            submit(&mut client, plan, at).await?;
+        }
+        let jobs = client.list(ListRequest { all: true }).await.context("the daemon doesn't answer")?.into_inner().jobs;
+        watch.look(now_ms(), jobs);
+        view.show(began.elapsed().as_secs_f64(), watch.latest());
+        if watch.ended() == JOBS.len() {
+            break true;
+        }
+        if began.elapsed() > plan.limit {
+            break false;
+        }
+        let next = began.elapsed() + LOOK;
+        let arrival = arriving.peek().map(|(time, _)| Duration::from_secs_f64(*time));
+        sleep_until(began + arrival.map_or(next, |arrival| arrival.min(next))).await;
+    };
+    view.close();
+    if !ended {
+        let open: Vec<_> = watch.latest().filter(|job| job.ended_ms.is_none()).map(|job| job.name.clone()).collect();
+        bail!("{} did not end within {} s", open.join(", "), plan.limit.as_secs());
+    }
+    // Let the last processes go before the daemon does.
+    sleep(LOOK).await;
+    Ok(watch.finish(plan.engine, plan.seed, now_ms()))
+}
+
+async fn submit(client: &mut JobsClient<Channel>, plan: &Plan<'_>, at: usize) -> Result<()> {
+    let job = JOBS[at];
+    // Jobs of one run train on different data; the same job of another engine trains on the same.
+    let file = job.file(plan.seed * 100 + at as u64, plan.real, &plan.profiles[at]);
+    let spec = JobSpec::from_toml(&file).with_context(|| format!("the job file of {}", job.name))?;
+    let request = SubmitRequest { job: Some(job_from_spec(&spec)) };
+    client.submit(request).await.with_context(|| format!("{} was refused", job.name))?;
+    Ok(())
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}
+
+fn config(plan: &Plan<'_>, cluster: PathBuf) -> Result<Config> {
+    let mut config = Config::new(plan.state_dir.join("daemon"));
+    config.listen = ([127, 0, 0, 1], 0).into();
+    config.settings = Settings::from_toml(&settings(plan.engine))?;
+    config.adapters = Some(vec![AdapterChoice { name: "local".into(), config: Some(cluster) }]);
+    config.end_jobs = true;
+    config.orphan_grace = ORPHAN_GRACE;
+    config.trainer = Some(plan.trainer.to_owned());
+    Ok(config)
+}
