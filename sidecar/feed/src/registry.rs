@@ -74,6 +74,7 @@ struct Tables {
     names: HashMap<String, JobId>,
     over: VecDeque<JobId>,
     streams: u64,
+    closed: bool,
 }
 
 #[derive(Debug)]
@@ -153,6 +154,21 @@ impl Feed {
         entry.publish(job);
     }
 
+    /// Ends all streams: the host stops. Programs go on and come back to whoever takes over.
+    pub fn close(&self) {
+        let mut tables = self.tables();
+        tables.closed = true;
+        tables.jobs.clear();
+    }
+
+    /// What callers are told once a job is not known.
+    pub(crate) fn absence(&self, job: &str) -> Status {
+        if self.tables().closed {
+            return Status::unavailable("the feed is stopping; come back later");
+        }
+        Status::not_found(format!("there is no job {job:?}, or it ended long ago"))
+    }
+
     /// Notes what was accepted, for those who watch later.
     pub(crate) fn accepted(&self, job: JobId, incarnation: Incarnation, slot: (Role, u32), seq: u64) {
         let mut tables = self.tables();
@@ -193,7 +209,10 @@ impl Feed {
     pub(crate) fn watch(&self, job: JobId, slot: SlotKey, address: String) -> Result<Watcher, Status> {
         let mut guard = self.tables();
         let tables = &mut *guard;
-        let entry = tables.jobs.get_mut(&job).ok_or_else(|| Status::not_found("the job is over and forgotten"))?;
+        let Some(entry) = tables.jobs.get_mut(&job) else {
+            drop(guard);
+            return Err(self.absence(&job.0.to_string()));
+        };
         let most = self.0.limits.watchers_per_job;
         if entry.view.receiver_count() >= most {
             self.0.metrics.refused.with_label_values(&["limit"]).inc();
@@ -277,9 +296,12 @@ impl Watcher {
         assignment
     }
 
-    /// Waits for news; false once the job is forgotten.
-    pub(crate) async fn changed(&mut self) -> bool {
-        self.view.changed().await.is_ok()
+    /// Waits for news.
+    ///
+    /// # Errors
+    /// The job is forgotten, or the feed stops.
+    pub(crate) async fn changed(&mut self) -> Result<(), Status> {
+        self.view.changed().await.map_err(|_| self.feed.absence(&self.job.0.to_string()))
     }
 }
 

@@ -43,7 +43,7 @@ impl<H: FeedHost> FeedService<H> {
         let refused = &self.feed.metrics().refused;
         let Some(identity) = self.feed.find(job) else {
             refused.with_label_values(&["job"]).inc();
-            return Err(Status::not_found(format!("there is no job {job:?}, or it ended long ago")));
+            return Err(self.feed.absence(job));
         };
         let Some(hash) = identity.token_hash else { return Ok(identity.job) };
         let token = bearer(metadata).inspect_err(|_| refused.with_label_values(&["token"]).inc())?;

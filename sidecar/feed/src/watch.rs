@@ -19,9 +19,9 @@ pub(crate) fn stream(mut watcher: Watcher) -> Assignments {
                 return;
             }
             tokio::select! {
-                known = watcher.changed() => {
-                    if !known {
-                        let _ = sender.send(Err(Status::not_found("the job is over and forgotten"))).await;
+                changed = watcher.changed() => {
+                    if let Err(error) = changed {
+                        let _ = sender.send(Err(error)).await;
                         return;
                     }
                 }

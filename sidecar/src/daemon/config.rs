@@ -1,0 +1,432 @@
+//! What the daemon is configured with.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use toml::Table;
+use trainmaster_core::{Budget, Settings, Span, amount};
+use trainmaster_feed::Limits;
+
+use super::{
+    ServeError,
+    host::{HostOptions, JournalLimits},
+    store::faults::Faults,
+};
+
+/// Everything the daemon needs to know.
+///
+/// ```
+/// use trainmaster::daemon::Config;
+///
+/// let config = Config::from_toml(
+///     r#"
+///     listen = "127.0.0.1:7070"
+///     state_dir = "/var/lib/trainmaster"
+///     adapters = ["local=cluster.toml"]
+///
+///     [scheduler]
+///     engine = "optimus"
+///     "#,
+/// )
+/// .unwrap();
+/// assert_eq!(config.settings.engine, "optimus");
+/// assert!(Config::from_toml("listn = 1").unwrap_err().to_string().contains("listn"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The one port for gRPC, metrics and JSON. Anything but loopback needs TLS and an admin token.
+    pub listen: SocketAddr,
+    /// Journal, tokens and adapters' folders.
+    pub state_dir: PathBuf,
+    /// The scheduler's own settings.
+    pub settings: Settings,
+    /// Managers to run inside the daemon; `None`: those that are there by default.
+    pub adapters: Option<Vec<AdapterChoice>>,
+    /// The address that training programs are given; by default the one listened on.
+    pub advertise: Option<String>,
+    /// Certificate and key.
+    pub tls: Option<Tls>,
+    /// Needed for every call but the feed's.
+    pub admin_token: Option<String>,
+    /// A plan stands for so long without a newer one; zero = for good.
+    pub plan_ttl: Duration,
+    /// How long a stopping program may take.
+    pub grace: Duration,
+    /// What an engine may take before its ticket is given up.
+    pub decision_limit: Duration,
+    /// Steps that an engine is allowed, each about one candidate looked at.
+    pub decision_steps: u64,
+    /// How long a decision waits for fits.
+    pub fits_wait: Duration,
+    /// Between rounds of fits while reports come in.
+    pub fits_every: Duration,
+    /// Records of the journal between snapshots.
+    pub snapshot_records: usize,
+    /// Bytes of the journal between snapshots.
+    pub snapshot_bytes: usize,
+    /// Bytes of records kept in memory while the disk can't be written.
+    pub waiting_bytes: usize,
+    /// Jobs that ended which are kept for people to look at.
+    pub ended_jobs: usize,
+    /// Connections at a time; more wait to be accepted.
+    pub connections: usize,
+    /// What training programs may ask for.
+    pub feed: Limits,
+    /// Whether the jobs' processes end with the daemon, where an adapter runs them.
+    pub end_jobs: bool,
+    /// How long a training program goes on without its feed before it ends by itself.
+    pub orphan_grace: Duration,
+    /// The program of jobs without a command.
+    pub trainer: Option<PathBuf>,
+    /// A disk that can be told to fail.
+    #[doc(hidden)]
+    pub faults: Faults,
+}
+
+/// A manager to run inside the daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterChoice {
+    /// Its name in the registry.
+    pub name: String,
+    /// Its configuration file; without one its defaults hold.
+    pub config: Option<PathBuf>,
+}
+
+impl AdapterChoice {
+    /// Reads `name` or `name=file`.
+    pub fn parse(text: &str) -> Self {
+        match text.split_once('=') {
+            Some((name, file)) => Self { name: name.trim().into(), config: Some(file.trim().into()) },
+            None => Self { name: text.trim().into(), config: None },
+        }
+    }
+}
+
+/// Files for TLS, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// The certificate and its chain.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// What adapters inside the daemon trust; by default the certificate itself.
+    pub ca: Option<PathBuf>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct File {
+    listen: Option<String>,
+    state_dir: Option<PathBuf>,
+    advertise: Option<String>,
+    adapters: Option<Vec<String>>,
+    admin_token_file: Option<PathBuf>,
+    tls: Option<Tls>,
+    plan_ttl: Option<String>,
+    grace: Option<String>,
+    end_jobs: Option<bool>,
+    orphan_grace: Option<String>,
+    trainer: Option<PathBuf>,
+    scheduler: Option<Table>,
+    scheduler_file: Option<PathBuf>,
+    #[serde(default)]
+    decision: DecisionFile,
+    #[serde(default)]
+    journal: JournalFile,
+    #[serde(default)]
+    limits: LimitsFile,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct DecisionFile {
+    limit: Option<String>,
+    steps: Option<u64>,
+    fits_wait: Option<String>,
+    fits_every: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct JournalFile {
+    snapshot_records: Option<usize>,
+    snapshot_bytes: Option<usize>,
+    waiting_bytes: Option<usize>,
+    ended_jobs: Option<usize>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct LimitsFile {
+    connections: Option<usize>,
+    reports_per_second: Option<u32>,
+    watchers_per_job: Option<usize>,
+}
+
+impl Config {
+    /// The defaults, for a state folder: any free port of this machine, no adapter.
+    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            state_dir: state_dir.into(),
+            settings: Settings::default(),
+            adapters: Some(Vec::new()),
+            advertise: None,
+            tls: None,
+            admin_token: None,
+            plan_ttl: Duration::from_secs(60),
+            grace: Duration::from_secs(30),
+            decision_limit: Duration::from_secs(2),
+            decision_steps: 100_000_000,
+            fits_wait: Duration::from_millis(500),
+            fits_every: Duration::from_secs(2),
+            snapshot_records: 10_000,
+            snapshot_bytes: 16 << 20,
+            waiting_bytes: 64 << 20,
+            ended_jobs: 1000,
+            connections: 10_000,
+            feed: Limits::default(),
+            end_jobs: false,
+            orphan_grace: Duration::from_secs(300),
+            trainer: None,
+            faults: Faults::default(),
+        }
+    }
+
+    /// The port that clients try when they are told nothing.
+    pub const DEFAULT_PORT: u16 = 7070;
+
+    /// Reads a configuration; paths in it are taken as they stand.
+    ///
+    /// # Errors
+    /// Names the key, the value and what is allowed.
+    pub fn from_toml(text: &str) -> Result<Self, ServeError> {
+        Self::read(text, Path::new(""))
+    }
+
+    /// Reads a configuration file; relative paths in it start at its folder.
+    ///
+    /// # Errors
+    /// As [`from_toml`](Self::from_toml), with the file's name.
+    pub fn load(path: &Path) -> Result<Self, ServeError> {
+        let text =
+            fs::read_to_string(path).map_err(|error| ServeError::Config(format!("{}: {error}", path.display())))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Self::read(&text, folder).map_err(|error| ServeError::Config(format!("{}: {error}", path.display())))
+    }
+
+    fn read(text: &str, folder: &Path) -> Result<Self, ServeError> {
+        let file: File =
+            toml::from_str(text).map_err(|error| ServeError::Config(error.to_string().trim_end().to_owned()))?;
+        let File { decision, journal, limits, .. } = file;
+        let state_dir = file.state_dir.map_or_else(default_state_dir, |path| folder.join(path));
+        let defaults = Self::new(state_dir);
+        let here = |path: PathBuf| folder.join(path);
+        let settings = match (file.scheduler, file.scheduler_file) {
+            (Some(_), Some(_)) => return Err(wrong("scheduler_file", "give it or [scheduler], not both")),
+            (Some(table), None) => settings(&table.to_string())?,
+            (None, Some(path)) => {
+                let path = here(path);
+                settings(&read_text("scheduler_file", &path)?)?
+            }
+            (None, None) => defaults.settings,
+        };
+        let adapters = file.adapters.map(|adapters| {
+            let choose = |text: &String| {
+                let choice = AdapterChoice::parse(text);
+                AdapterChoice { config: choice.config.map(here), ..choice }
+            };
+            adapters.iter().map(choose).collect()
+        });
+        let tls = file.tls.map(|tls| Tls { cert: here(tls.cert), key: here(tls.key), ca: tls.ca.map(here) });
+        Ok(Self {
+            listen: match file.listen {
+                Some(text) => parse_listen(&text)?,
+                None => SocketAddr::from(([127, 0, 0, 1], Self::DEFAULT_PORT)),
+            },
+            settings,
+            adapters,
+            advertise: file.advertise,
+            tls,
+            admin_token: file.admin_token_file.map(|path| read_token(&here(path))).transpose()?,
+            plan_ttl: duration("plan_ttl", file.plan_ttl, defaults.plan_ttl)?,
+            grace: duration("grace", file.grace, defaults.grace)?,
+            decision_limit: duration("decision.limit", decision.limit, defaults.decision_limit)?,
+            decision_steps: decision.steps.unwrap_or(defaults.decision_steps).max(1),
+            fits_wait: duration("decision.fits_wait", decision.fits_wait, defaults.fits_wait)?,
+            fits_every: duration("decision.fits_every", decision.fits_every, defaults.fits_every)?,
+            snapshot_records: journal.snapshot_records.unwrap_or(defaults.snapshot_records).max(1),
+            snapshot_bytes: journal.snapshot_bytes.unwrap_or(defaults.snapshot_bytes).max(1),
+            waiting_bytes: journal.waiting_bytes.unwrap_or(defaults.waiting_bytes),
+            ended_jobs: journal.ended_jobs.unwrap_or(defaults.ended_jobs),
+            connections: limits.connections.unwrap_or(defaults.connections).max(1),
+            feed: Limits {
+                reports_per_second: limits.reports_per_second.unwrap_or(defaults.feed.reports_per_second),
+                watchers_per_job: limits.watchers_per_job.unwrap_or(defaults.feed.watchers_per_job),
+                ended_jobs: journal.ended_jobs.unwrap_or(defaults.ended_jobs),
+                ..defaults.feed
+            },
+            end_jobs: file.end_jobs.unwrap_or(defaults.end_jobs),
+            orphan_grace: duration("orphan_grace", file.orphan_grace, defaults.orphan_grace)?,
+            trainer: file.trainer.map(here),
+            state_dir: defaults.state_dir,
+            faults: defaults.faults,
+        })
+    }
+
+    /// What must hold whatever the configuration came from.
+    pub(super) fn check(&self) -> Result<(), ServeError> {
+        if !self.listen.ip().is_loopback() && (self.tls.is_none() || self.admin_token.is_none()) {
+            let missing = match (&self.tls, &self.admin_token) {
+                (None, None) => "TLS (tls.cert and tls.key) and an admin token (admin_token_file)",
+                (None, _) => "TLS (tls.cert and tls.key)",
+                _ => "an admin token (admin_token_file)",
+            };
+            return Err(wrong(
+                "listen",
+                &format!("{} is open to other machines and needs {missing}; or listen on 127.0.0.1", self.listen),
+            ));
+        }
+        if self.admin_token.as_ref().is_some_and(|token| token.len() < 16) {
+            return Err(wrong("admin_token_file", "the token must have at least 16 characters"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn host_options(&self) -> HostOptions {
+        HostOptions {
+            decision_limit: self.decision_limit,
+            budget: Budget::steps(self.decision_steps),
+            fits_wait: self.fits_wait,
+            fits_every: self.fits_every,
+            journal: JournalLimits {
+                snapshot_records: self.snapshot_records,
+                snapshot_bytes: self.snapshot_bytes,
+                waiting_bytes: self.waiting_bytes,
+            },
+            grace: Span(i64::try_from(self.grace.as_millis()).unwrap_or(i64::MAX)),
+        }
+    }
+}
+
+/// `$XDG_STATE_HOME/trainmaster`, or its usual place in the home folder.
+pub(super) fn default_state_dir() -> PathBuf {
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
+    let base = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home);
+    base.unwrap_or_else(|| "/var/lib".into()).join("trainmaster")
+}
+
+/// An address as `host:port` of numbers, or only `:port` of this machine.
+pub(super) fn parse_listen(text: &str) -> Result<SocketAddr, ServeError> {
+    let full = if text.starts_with(':') { format!("127.0.0.1{text}") } else { text.to_owned() };
+    full.parse().map_err(|_| wrong("listen", &format!("{text:?} must be an address such as \"127.0.0.1:7070\"")))
+}
+
+/// The token in a file, without the line's end.
+pub(super) fn read_token(path: &Path) -> Result<String, ServeError> {
+    let text = read_text("admin_token_file", path)?;
+    let token = text.trim();
+    if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
+        return Err(wrong("admin_token_file", &format!("{} must hold one word of visible ASCII", path.display())));
+    }
+    Ok(token.to_owned())
+}
+
+fn read_text(key: &str, path: &Path) -> Result<String, ServeError> {
+    fs::read_to_string(path).map_err(|error| wrong(key, &format!("{}: {error}", path.display())))
+}
+
+fn settings(text: &str) -> Result<Settings, ServeError> {
+    Settings::from_toml(text).map_err(|error| wrong(&format!("scheduler.{}", error.key), &error.problem))
+}
+
+fn duration(key: &str, text: Option<String>, default: Duration) -> Result<Duration, ServeError> {
+    let Some(text) = text else { return Ok(default) };
+    let span = amount::parse_span(&text).map_err(|error| wrong(key, &error.to_string()))?;
+    Ok(Duration::from_millis(u64::try_from(span.0).unwrap_or(0)))
+}
+
+fn wrong(key: &str, problem: &str) -> ServeError {
+    ServeError::Config(format!("{key}: {problem}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_read() {
+        let config = Config::from_toml(
+            r#"
+            listen = ":7071"
+            state_dir = "/s"
+            advertise = "http://node1:7071"
+            adapters = ["local=a.toml", "other"]
+            plan_ttl = "30s"
+            grace = "5s"
+            end_jobs = true
+            orphan_grace = "1m"
+            trainer = "/bin/train"
+            [scheduler]
+            engine = "drf"
+            stability = "off"
+            [decision]
+            limit = "500ms"
+            steps = 10
+            fits_wait = "1s"
+            fits_every = "2s"
+            [journal]
+            snapshot_records = 10
+            snapshot_bytes = 20
+            waiting_bytes = 30
+            ended_jobs = 40
+            [limits]
+            connections = 1
+            reports_per_second = 2
+            watchers_per_job = 3
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.listen, "127.0.0.1:7071".parse().unwrap());
+        assert_eq!(config.settings.engine, "drf");
+        let adapters = config.adapters.as_ref().unwrap();
+        assert_eq!(adapters[0], AdapterChoice { name: "local".into(), config: Some("a.toml".into()) });
+        assert_eq!(adapters[1].config, None);
+        assert_eq!((config.decision_limit, config.grace), (Duration::from_millis(500), Duration::from_secs(5)));
+        assert_eq!((config.feed.watchers_per_job, config.feed.ended_jobs, config.connections), (3, 40, 1));
+        config.check().unwrap();
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, expected) in [
+            ("listen = \"here\"", "listen: \"here\""),
+            ("scheduler = { engine = 1 }", "scheduler.settings"),
+            ("plan_ttl = \"long\"", "plan_ttl"),
+            ("admin_token_file = \"/nowhere\"", "admin_token_file: /nowhere"),
+            ("[journal]\nrecords = 1", "records"),
+        ] {
+            let message = Config::from_toml(text).unwrap_err().to_string();
+            assert!(message.contains(expected), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn an_open_address_needs_tls_and_a_token() {
+        let mut config = Config::new("/s");
+        config.listen = "0.0.0.0:7070".parse().unwrap();
+        assert!(config.check().unwrap_err().to_string().contains("TLS (tls.cert and tls.key) and an admin token"));
+        config.tls = Some(Tls { cert: "c".into(), key: "k".into(), ca: None });
+        assert!(config.check().unwrap_err().to_string().contains("needs an admin token"));
+        config.admin_token = Some("short".into());
+        assert!(config.check().unwrap_err().to_string().contains("at least 16"));
+        config.admin_token = Some("0123456789abcdef".into());
+        config.check().unwrap();
+    }
+}

@@ -1,0 +1,124 @@
+//! Jobs that are over: what became of them is kept for a while.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use prost::Message;
+use serde::{Deserialize, Serialize};
+use trainmaster_core::JobId;
+use trainmaster_proto::v1;
+
+/// What is kept of a job that is over.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct EndedJob {
+    /// Its last status.
+    pub(crate) status: v1::JobStatus,
+    /// Why it had what it had when it ended, for people and as JSON.
+    pub(crate) lines: Vec<String>,
+    pub(crate) json: String,
+    /// Its programs may still ask.
+    pub(crate) token_hash: Option<[u8; 32]>,
+}
+
+/// As it is stored; the status has its own, growing format.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    status: Vec<u8>,
+    lines: Vec<String>,
+    json: String,
+    token_hash: Option<[u8; 32]>,
+}
+
+impl EndedJob {
+    pub(crate) fn id(&self) -> JobId {
+        JobId(self.status.job)
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let Self { status, lines, json, token_hash } = self;
+        let row =
+            Row { status: status.encode_to_vec(), lines: lines.clone(), json: json.clone(), token_hash: *token_hash };
+        postcard::to_allocvec(&row).expect("a row is plain data")
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let Row { status, lines, json, token_hash } = postcard::from_bytes(bytes).map_err(|error| error.to_string())?;
+        let status = v1::JobStatus::decode(&*status).map_err(|error| error.to_string())?;
+        Ok(Self { status, lines, json, token_hash })
+    }
+}
+
+/// The jobs that ended last, the newest last.
+#[derive(Debug, Default)]
+pub(crate) struct EndedJobs {
+    /// By when they ended, then by number.
+    jobs: BTreeMap<(i64, JobId), Arc<EndedJob>>,
+    most: usize,
+}
+
+impl EndedJobs {
+    pub(crate) fn new(most: usize, kept: impl IntoIterator<Item = EndedJob>) -> Self {
+        let mut table = Self { jobs: BTreeMap::new(), most };
+        for job in kept {
+            table.jobs.insert(key(&job), Arc::new(job));
+        }
+        table
+    }
+
+    /// Adds one; returns those that are forgotten for it.
+    pub(crate) fn add(&mut self, job: Arc<EndedJob>) -> Vec<JobId> {
+        self.jobs.insert(key(&job), job);
+        let mut forgotten = Vec::new();
+        while self.jobs.len() > self.most {
+            let ((_, id), _) = self.jobs.pop_first().expect("it is longer than its limit");
+            forgotten.push(id);
+        }
+        forgotten
+    }
+
+    /// The job of a number, or the last one of a name.
+    pub(crate) fn find(&self, job: &str) -> Option<&Arc<EndedJob>> {
+        let number = job.parse().ok().map(JobId);
+        self.jobs.values().rev().find(|ended| ended.status.name == job || Some(ended.id()) == number)
+    }
+
+    pub(crate) fn get(&self, job: JobId) -> Option<&Arc<EndedJob>> {
+        self.jobs.values().rev().find(|ended| ended.id() == job)
+    }
+
+    /// The oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<EndedJob>> {
+        self.jobs.values()
+    }
+}
+
+fn key(job: &EndedJob) -> (i64, JobId) {
+    (job.status.ended_ms.unwrap_or_default(), job.id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(job: u64, at: i64) -> EndedJob {
+        let status =
+            v1::JobStatus { job, name: format!("job{}", job % 2), ended_ms: Some(at), ..v1::JobStatus::default() };
+        EndedJob { status, lines: vec!["done".into()], json: "{}".into(), token_hash: Some([7; 32]) }
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let mut table = EndedJobs::new(2, [ended(1, 10)]);
+        assert_eq!(table.add(Arc::new(ended(2, 5))), []);
+        assert_eq!(table.add(Arc::new(ended(3, 11))), [JobId(2)]);
+        assert_eq!(table.find("job1").unwrap().id(), JobId(3));
+        assert_eq!(table.find("1").unwrap().id(), JobId(1));
+        assert!(table.find("job0").is_none());
+    }
+
+    #[test]
+    fn a_row_survives() {
+        let job = ended(4, 9);
+        assert_eq!(EndedJob::decode(&job.encode()).unwrap(), job);
+        assert!(EndedJob::decode(&[1, 2, 3]).is_err());
+    }
+}

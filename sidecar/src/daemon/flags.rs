@@ -1,0 +1,142 @@
+//! What can be said about the daemon on the command line: each flag overrides the configuration file.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+
+use super::{
+    ServeError,
+    config::{AdapterChoice, Config, Tls, parse_listen, read_token},
+};
+
+/// Flags of `trainmaster serve`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Flags {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address of the one port for gRPC, metrics and JSON; by default 127.0.0.1:7070
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
+    /// Folder for the journal; by default ~/.local/state/trainmaster
+    #[arg(long, value_name = "FOLDER")]
+    pub state_dir: Option<PathBuf>,
+    /// Scheduling engine, with its default parameters
+    #[arg(long, value_name = "NAME")]
+    pub engine: Option<String>,
+    /// Manager to run inside the daemon, with its configuration file; "none" for none
+    #[arg(long, value_name = "NAME[=FILE]")]
+    pub adapter: Vec<String>,
+    /// Certificate for TLS (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key for TLS (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// File with the token that every call but the feed's needs
+    #[arg(long, value_name = "FILE")]
+    pub admin_token_file: Option<PathBuf>,
+    /// The program of jobs without a command
+    #[arg(long, value_name = "FILE")]
+    pub trainer: Option<PathBuf>,
+    /// End the jobs' processes with the daemon instead of leaving them for the next one
+    #[arg(long)]
+    pub end_jobs: bool,
+}
+
+impl Flags {
+    /// The configuration file, if one is named, with what the flags say instead.
+    ///
+    /// # Errors
+    /// A file that can't be read, or a value that isn't allowed.
+    pub fn config(&self) -> Result<Config, ServeError> {
+        let mut config = match &self.config {
+            Some(path) => Config::load(path)?,
+            None => Config::from_toml("")?,
+        };
+        if let Some(listen) = &self.listen {
+            config.listen = parse_listen(listen)?;
+        }
+        if let Some(folder) = &self.state_dir {
+            config.state_dir.clone_from(folder);
+        }
+        if let Some(engine) = self.engine.as_ref().filter(|engine| **engine != config.settings.engine) {
+            config.settings.engine.clone_from(engine);
+            config.settings.parameters.clear();
+        }
+        match self.adapter.as_slice() {
+            [] => {}
+            [none] if none == "none" => config.adapters = Some(Vec::new()),
+            chosen => config.adapters = Some(chosen.iter().map(|text| AdapterChoice::parse(text)).collect()),
+        }
+        if let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            let ca = config.tls.take().and_then(|tls| tls.ca);
+            config.tls = Some(Tls { cert: cert.clone(), key: key.clone(), ca });
+        }
+        if let Some(path) = &self.admin_token_file {
+            config.admin_token = Some(read_token(path)?);
+        }
+        if let Some(trainer) = &self.trainer {
+            config.trainer = Some(trainer.clone());
+        }
+        config.end_jobs |= self.end_jobs;
+        Ok(config)
+    }
+}
+
+/// The URL under which programs on this machine reach a daemon.
+pub(super) fn url(tls: bool, address: SocketAddr) -> String {
+    let scheme = if tls { "https" } else { "http" };
+    let mut reached = address;
+    if address.ip().is_unspecified() {
+        // Listening everywhere is reached from here over loopback.
+        reached.set_ip(match address {
+            SocketAddr::V4(_) => [127, 0, 0, 1].into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    format!("{scheme}://{reached}")
+}
+
+/// A folder of an adapter's own inside the state folder.
+pub(super) fn adapter_folder(state_dir: &Path, name: &str) -> PathBuf {
+    state_dir.join("adapters").join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_override_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("daemon.toml");
+        std::fs::write(&file, "listen = \":1\"\nstate_dir = \"s\"\nadapters = [\"local=c.toml\"]").unwrap();
+        let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+        let config = flags.config().unwrap();
+        assert_eq!(config.state_dir, folder.path().join("s"));
+        assert_eq!(config.adapters.unwrap()[0].config, Some(folder.path().join("c.toml")));
+        let flags = Flags {
+            listen: Some("127.0.0.1:2".into()),
+            engine: Some("fifo".into()),
+            adapter: vec!["none".into()],
+            end_jobs: true,
+            ..flags
+        };
+        let config = flags.config().unwrap();
+        assert_eq!((config.listen.port(), config.settings.engine.as_str()), (2, "fifo"));
+        assert_eq!(config.adapters, Some(Vec::new()));
+        assert!(config.end_jobs);
+        let missing = Flags { config: Some(folder.path().join("no.toml")), ..Flags::default() };
+        assert!(missing.config().unwrap_err().to_string().contains("no.toml"));
+    }
+
+    #[test]
+    fn an_open_address_is_reached_over_loopback() {
+        assert_eq!(url(true, "0.0.0.0:7070".parse().unwrap()), "https://127.0.0.1:7070");
+        assert_eq!(url(false, "[::1]:7070".parse().unwrap()), "http://[::1]:7070");
+    }
+}

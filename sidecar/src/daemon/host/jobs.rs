@@ -1,0 +1,207 @@
+//! What people do with jobs, and how jobs end.
+
+use std::sync::Arc;
+
+use trainmaster_core::{End, Event, EventError, Job, JobId, JobSpec, Mode, Time, Verdict};
+use trainmaster_feed::{JobAssignment, Standing, Token};
+use trainmaster_proto::{end_name, job_status, mode_name, v1};
+
+use super::{
+    HostError, Reply,
+    journal::{Effect, Outcome},
+    owner::Owner,
+};
+use crate::daemon::{ended::EndedJob, store::Audit};
+
+impl Owner {
+    pub(super) fn submit(&mut self, at: Time, spec: Box<JobSpec>, token: Token, who: String, reply: Reply<JobId>) {
+        if self.journal.error().is_some() {
+            return self.unavailable(reply);
+        }
+        let name = spec.name.clone();
+        let event = Event::JobSubmitted { spec, external: None, token_hash: Some(token.hash()) };
+        if let Err(error) = self.apply(at, event) {
+            let _ = reply.send(Err(error.into()));
+            return;
+        }
+        let job = self.scheduler.state().find_job(&name).expect("just submitted").id;
+        self.secrets.insert(job, token.reveal().to_owned());
+        self.journal.beside().secrets.push((job, Some(token.reveal().to_owned())));
+        self.audit(at, who, format!("submit {job} ({name})"));
+        self.journal.then(Effect::Submitted(job, reply));
+    }
+
+    /// A submission is on disk, or is taken back: whoever asked will ask again under the same name.
+    pub(super) fn promise(&mut self, job: JobId, reply: Reply<JobId>, outcome: &Outcome) {
+        if let Err(error) = outcome {
+            let at = self.clock.now();
+            let message = "its submission could not be written down".to_owned();
+            let _ = self.end_job(at, job, End::Cancelled, Some(message));
+            let _ = reply.send(Err(HostError::Unavailable(error.to_string())));
+            return;
+        }
+        let _ = reply.send(Ok(job));
+    }
+
+    pub(super) fn cancel(&mut self, at: Time, job: &str, who: String, reply: Reply<()>) {
+        let Some((id, name, reply)) = self.named(job, reply) else { return };
+        match self.end_job(at, id, End::Cancelled, Some(format!("cancelled from {who}"))) {
+            Ok(()) => {
+                self.audit(at, who, format!("cancel {id} ({name})"));
+                self.reply_later(reply, ());
+            }
+            Err(error) => drop(reply.send(Err(error.into()))),
+        }
+    }
+
+    pub(super) fn hold(&mut self, at: Time, job: &str, held: bool, who: String, reply: Reply<()>) {
+        let Some((id, name, reply)) = self.named(job, reply) else { return };
+        match self.apply(at, Event::JobHeld { job: id, held }) {
+            Ok(()) => {
+                self.audit(at, who, format!("{} {id} ({name})", if held { "pause" } else { "resume" }));
+                self.reply_later(reply, ());
+            }
+            Err(error) => drop(reply.send(Err(error.into()))),
+        }
+    }
+
+    pub(super) fn set_mode(&mut self, at: Time, mode: Mode, who: String, reply: Reply<Mode>) {
+        if self.journal.error().is_some() {
+            return self.unavailable(reply);
+        }
+        let previous = self.scheduler.state().mode;
+        match self.apply(at, Event::ModeSet(mode)) {
+            Ok(()) => {
+                tracing::warn!(mode = mode_name(mode), who, "the mode was set");
+                self.audit(at, who, format!("mode {} instead of {}", mode_name(mode), mode_name(previous)));
+                self.reply_later(reply, previous);
+            }
+            Err(error) => drop(reply.send(Err(error.into()))),
+        }
+    }
+
+    /// The active job of a name or number, unless the answer is given already.
+    fn named<T>(&self, job: &str, reply: Reply<T>) -> Option<(JobId, String, Reply<T>)> {
+        if self.journal.error().is_some() {
+            self.unavailable(reply);
+            return None;
+        }
+        if let Some(found) = self.scheduler.state().find_job(job) {
+            return Some((found.id, found.spec.name.clone(), reply));
+        }
+        let _ = reply.send(Err(HostError::Missing(self.missing(job))));
+        None
+    }
+
+    /// What to say about a job that is not active.
+    pub(super) fn missing(&self, job: &str) -> String {
+        match self.ended.find(job) {
+            Some(ended) => format!("{} ({}) has ended: {}", ended.id(), ended.status.name, ended.status.state),
+            None => format!("there is no job {job:?}"),
+        }
+    }
+
+    fn unavailable<T>(&self, reply: Reply<T>) {
+        let error = self.journal.error().map(ToString::to_string).unwrap_or_default();
+        let _ = reply.send(Err(HostError::Unavailable(error)));
+    }
+
+    fn reply_later<T: Send + 'static>(&mut self, reply: Reply<T>, answer: T) {
+        self.journal.then(Effect::Reply(Box::new(move |outcome| {
+            let _ = reply.send(outcome.map(|()| answer).map_err(|error| HostError::Unavailable(error.to_owned())));
+        })));
+    }
+
+    fn audit(&mut self, at: Time, who: String, what: String) {
+        tracing::info!(who, what, "audit");
+        self.journal.beside().audits.push(Audit { at: at.0, who, what });
+    }
+
+    /// Ends a job: its last status is kept, managers and programs hear of it, its token is forgotten.
+    pub(super) fn end_job(
+        &mut self,
+        at: Time,
+        job: JobId,
+        end: End,
+        message: Option<String>,
+    ) -> Result<(), EventError> {
+        let ended = self.last_words(at, job, end, message);
+        self.apply(at, Event::JobEnded { job, end })?;
+        if let Some(ended) = ended {
+            self.keep_ended(ended);
+        }
+        Ok(())
+    }
+
+    /// What will be kept of an active job once it has ended.
+    pub(super) fn last_words(&self, at: Time, job: JobId, end: End, message: Option<String>) -> Option<EndedJob> {
+        let state = self.scheduler.state();
+        let found = state.job(job)?;
+        let mut status = job_status(state, found);
+        end_name(end).clone_into(&mut status.state);
+        status.reason = message.or_else(|| self.messages.get(&job).cloned()).unwrap_or_default();
+        if let Verdict::Stop(reason) = &found.verdict {
+            status.reason = reason.describe(state);
+        }
+        status.ended_ms = Some(at.0);
+        status.remaining_ms = None;
+        let explanation = self.scheduler.explain(job)?;
+        let lines = explanation.findings.iter().map(|finding| finding.text.clone()).collect();
+        let json = serde_json::to_string(&explanation).expect("an explanation is plain data");
+        Some(EndedJob { status, lines, json, token_hash: found.token_hash })
+    }
+
+    /// The core has ended it.
+    pub(super) fn keep_ended(&mut self, ended: EndedJob) {
+        let job = ended.id();
+        let (name, state, reason) = (&ended.status.name, &ended.status.state, &ended.status.reason);
+        tracing::info!(name, state, reason, "a job ended");
+        self.messages.remove(&job);
+        self.stopping.remove(&job);
+        self.secrets.remove(&job);
+        self.over.push(v1::JobPlan {
+            job: job.0,
+            name: name.clone(),
+            action: v1::Action::Stop.into(),
+            incarnation: ended.status.incarnation,
+            revision: ended.status.revision,
+            reason: format!("{state}: {reason}"),
+            grace_ms: self.options.grace.0,
+            ..v1::JobPlan::default()
+        });
+        let ended = Arc::new(ended);
+        let forgotten = self.ended.add(ended.clone());
+        let beside = self.journal.beside();
+        beside.secrets.push((job, None));
+        beside.ended.push(ended);
+        beside.forgotten.extend(forgotten);
+    }
+
+    /// What the programs of an ended job are told.
+    pub(super) fn last_assignment(&self, ended: &EndedJob) -> JobAssignment {
+        JobAssignment {
+            name: ended.status.name.clone(),
+            token_hash: ended.token_hash,
+            incarnation: trainmaster_core::Incarnation(ended.status.incarnation),
+            revision: trainmaster_core::Revision(ended.status.revision),
+            standing: Standing::Over,
+            grace: self.options.grace,
+            ..JobAssignment::default()
+        }
+    }
+
+    /// Jobs that the scheduler stops are over once nothing of them is seen.
+    pub(super) fn end_stopped(&mut self, at: Time) {
+        let gone = |job: &Job| job.observed.is_none() && job.issued.is_none();
+        let jobs = &self.scheduler.state().jobs;
+        let over: Vec<JobId> =
+            self.stopping.iter().copied().filter(|id| jobs.get(id).is_none_or(|job| gone(job))).collect();
+        for job in over {
+            self.stopping.remove(&job);
+            let still = self.scheduler.state().job(job).is_some_and(|job| matches!(job.verdict, Verdict::Stop(_)));
+            if still && let Err(error) = self.end_job(at, job, End::Stopped, None) {
+                tracing::error!(%error, "a stopped job can't be ended");
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Group commit: what gathers while a write is under way, and what waits while the disk can't be written.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use trainmaster_core::{DecisionId, JobId, journal::Record};
+
+use super::{HostMetrics, Reply, publish::News};
+use crate::daemon::store::{
+    Write,
+    writer::{Writer, Written},
+};
+
+/// First wait before a failed write is tried again; doubles up to the longest.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+
+/// Bounds of the journal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JournalLimits {
+    /// Records between snapshots.
+    pub(crate) snapshot_records: usize,
+    /// Bytes of records between snapshots.
+    pub(crate) snapshot_bytes: usize,
+    /// Bytes of records kept in memory while the disk can't be written; beyond these a snapshot replaces them.
+    pub(crate) waiting_bytes: usize,
+}
+
+/// Answers once it is known whether what was done is on disk, else with why not.
+pub(super) type LateReply = Box<dyn FnOnce(Result<(), &str>) + Send>;
+
+/// What is done once a batch is on disk, or known not to be.
+pub(super) enum Effect {
+    /// An answer that makes sense only once it is durable.
+    Reply(LateReply),
+    /// The answer to a submission: taken back if it can't be promised.
+    Submitted(JobId, Reply<JobId>),
+    /// Managers and training programs hear of it.
+    Publish(News),
+    /// The decision that is now in force.
+    Settled(DecisionId, [u8; 32]),
+}
+
+/// How a batch went: written, or why not.
+pub(super) type Outcome = Result<(), Arc<str>>;
+
+struct Broken {
+    error: Arc<str>,
+    waiting: Write,
+    /// Records were dropped: only a snapshot can follow.
+    overflow: bool,
+    retry_at: Instant,
+    pause: Duration,
+    trying: bool,
+}
+
+pub(super) struct Journal {
+    writer: Writer,
+    limits: JournalLimits,
+    metrics: HostMetrics,
+    gathering: Write,
+    effects: Vec<Effect>,
+    under_way: Option<Vec<Effect>>,
+    broken: Option<Broken>,
+    /// Since the last snapshot.
+    records: usize,
+    bytes: usize,
+}
+
+impl Journal {
+    pub(super) fn new(writer: Writer, limits: JournalLimits, metrics: HostMetrics) -> Self {
+        Self {
+            writer,
+            limits,
+            metrics,
+            gathering: Write::default(),
+            effects: Vec::new(),
+            under_way: None,
+            broken: None,
+            records: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Why nothing can be promised now, if so.
+    pub(super) fn error(&self) -> Option<&Arc<str>> {
+        self.broken.as_ref().map(|broken| &broken.error)
+    }
+
+    /// What is written beside the records with the gathering batch.
+    pub(super) fn beside(&mut self) -> &mut Write {
+        &mut self.gathering
+    }
+
+    /// Done once the gathering batch is.
+    pub(super) fn then(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    pub(super) fn add(&mut self, records: Vec<Vec<u8>>) {
+        for record in &records {
+            if Record::is_snapshot(record) {
+                (self.records, self.bytes) = (0, 0);
+            } else {
+                self.records += 1;
+                self.bytes += record.len();
+            }
+        }
+        self.gathering.records.extend(records);
+    }
+
+    /// Whether recovery should soon start at a newer snapshot.
+    pub(super) fn wants_snapshot(&self) -> bool {
+        let grown = self.records >= self.limits.snapshot_records || self.bytes >= self.limits.snapshot_bytes;
+        match &self.broken {
+            // Needed as soon as the disk is to be tried again; before that it would only grow old.
+            Some(broken) => broken.overflow && !broken.trying && broken.retry_at <= Instant::now(),
+            None => grown,
+        }
+    }
+
+    /// Nothing waits to be written, or nothing can be.
+    pub(super) fn is_idle(&self) -> bool {
+        self.under_way.is_none() && (self.broken.is_some() || (self.gathering.is_empty() && self.effects.is_empty()))
+    }
+
+    /// When a failed write is to be tried again.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.broken.as_ref().filter(|broken| !broken.trying).map(|broken| broken.retry_at)
+    }
+
+    /// Hands over what gathered, if it is time; returns what can be said at once because nothing can be promised.
+    pub(super) fn step(&mut self) -> Option<(Vec<Effect>, Outcome)> {
+        let Some(broken) = &mut self.broken else {
+            if self.under_way.is_none() && !(self.gathering.is_empty() && self.effects.is_empty()) {
+                self.under_way = Some(std::mem::take(&mut self.effects));
+                self.writer.write(std::mem::take(&mut self.gathering));
+            }
+            return None;
+        };
+        let mut more = std::mem::take(&mut self.gathering);
+        if let Some(at) = more.records.iter().rposition(|record| Record::is_snapshot(record)) {
+            // Whatever it took part in before is in it.
+            more.records.drain(..at);
+            broken.waiting.records.clear();
+            broken.overflow = false;
+        }
+        if broken.overflow {
+            more.records.clear();
+        }
+        broken.waiting.append(more);
+        if broken.waiting.bytes() > self.limits.waiting_bytes && !broken.overflow && !broken.trying {
+            tracing::warn!("records wait for the disk beyond their bound; a snapshot will replace them");
+            broken.waiting.records = Vec::new();
+            broken.overflow = true;
+        }
+        if !broken.trying && !broken.overflow && broken.retry_at <= Instant::now() {
+            broken.trying = true;
+            self.under_way = Some(Vec::new());
+            self.writer.write(std::mem::take(&mut broken.waiting));
+        }
+        let effects = std::mem::take(&mut self.effects);
+        (!effects.is_empty()).then(|| (effects, Err(broken.error.clone())))
+    }
+
+    /// A write is done; returns what waited for it.
+    pub(super) fn written(&mut self, written: Written) -> (Vec<Effect>, Outcome) {
+        let effects = self.under_way.take().unwrap_or_default();
+        match written.result {
+            Ok(()) => {
+                if self.broken.is_none() || written.bytes > 0 {
+                    self.metrics.commit_seconds.observe(written.took.as_secs_f64());
+                    self.metrics.commit_bytes.inc_by(written.bytes as u64);
+                    self.metrics.commit_records.inc();
+                }
+                if let Some(broken) = self.broken.take() {
+                    tracing::warn!("the journal can be written again");
+                    self.metrics.broken.set(0);
+                    // What gathered during the attempt goes first into the next one.
+                    let mut next = broken.waiting;
+                    next.append(std::mem::take(&mut self.gathering));
+                    self.gathering = next;
+                }
+                (effects, Ok(()))
+            }
+            Err((problem, write)) => {
+                self.metrics.commit_errors.inc();
+                self.metrics.broken.set(1);
+                let error: Arc<str> = format!("journal can't be written: {problem}").into();
+                let pause = self.broken.as_ref().map_or(FIRST_RETRY, |broken| (broken.pause * 2).min(LONGEST_RETRY));
+                if self.broken.is_none() {
+                    tracing::error!(%error, "nothing is acknowledged until the disk can be written again");
+                }
+                let mut waiting = write;
+                let mut overflow = false;
+                if let Some(broken) = self.broken.take() {
+                    overflow = broken.overflow;
+                    waiting.append(broken.waiting);
+                }
+                self.broken = Some(Broken {
+                    error: error.clone(),
+                    waiting,
+                    overflow,
+                    retry_at: Instant::now() + pause,
+                    pause,
+                    trying: false,
+                });
+                (effects, Err(error))
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The owner of the scheduler, and the handle that everybody else has.
+//!
+//! One task on a thread of its own takes commands in batches, stamps them with the time, applies them, and hands the
+//! journal's records to the store. While one batch is being written the next one gathers; a command is answered once
+//! its records are on disk. Engines and fits run on other threads.
+
+mod decide;
+mod events;
+mod jobs;
+mod journal;
+mod metrics;
+mod owner;
+mod publish;
+mod recover;
+mod view;
+
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+use trainmaster_core::{EventError, Incarnation, JobId, JobSpec, Mode, Role};
+use trainmaster_feed::{Acknowledgement, FeedHost, Token, Unavailable};
+use trainmaster_proto::{Observed, Progress};
+
+pub(crate) use self::{
+    journal::JournalLimits,
+    metrics::HostMetrics,
+    owner::{HostOptions, Opened, start},
+    view::View,
+};
+use super::session::Outbox;
+
+/// Why a command came to nothing.
+#[derive(Debug, Error)]
+pub(crate) enum HostError {
+    /// Nothing was promised; try again later.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The scheduler can't accept it.
+    #[error(transparent)]
+    Refused(#[from] EventError),
+    /// There is no such job.
+    #[error("{0}")]
+    Missing(String),
+}
+
+impl From<HostError> for tonic::Status {
+    fn from(error: HostError) -> Self {
+        let text = error.to_string();
+        match error {
+            HostError::Unavailable(_) => Self::unavailable(text),
+            HostError::Missing(_) | HostError::Refused(EventError::UnknownJob(_)) => Self::not_found(text),
+            HostError::Refused(EventError::DuplicateName { .. }) => Self::already_exists(text),
+            HostError::Refused(EventError::NeverFits(_)) => Self::failed_precondition(text),
+            HostError::Refused(_) => Self::invalid_argument(text),
+        }
+    }
+}
+
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, HostError>>;
+
+/// What the owner is asked for.
+pub(crate) enum Command {
+    Submit { spec: Box<JobSpec>, token: Token, who: String, reply: Reply<JobId> },
+    Cancel { job: String, who: String, reply: Reply<()> },
+    Hold { job: String, held: bool, who: String, reply: Reply<()> },
+    SetMode { mode: Mode, who: String, reply: Reply<Mode> },
+    Report { job: JobId, incarnation: Incarnation, slot: (Role, u32), progress: Vec<Progress>, reply: Reply<Answers> },
+    Attach { stream: u64, outbox: Outbox, observed: Observed },
+    Observe { stream: u64, observed: Observed },
+    Detach { manager: String, stream: u64 },
+    Read(Box<dyn FnOnce(View<'_>) + Send>),
+    Stop(oneshot::Sender<()>),
+}
+
+/// For each report, why it was ignored, if it was.
+pub(crate) type Answers = Vec<Result<(), String>>;
+
+/// The handle. Clones are the same host.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    commands: mpsc::Sender<Command>,
+    changed: watch::Receiver<u64>,
+    metrics: HostMetrics,
+}
+
+const STOPPING: &str = "the daemon is stopping";
+
+impl Host {
+    /// Asks, and waits until the answer may be given.
+    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, HostError> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.try_send(command(reply)).map_err(|error| match error {
+            // Better a quick no than a queue that nobody gets through.
+            mpsc::error::TrySendError::Full(_) => {
+                self.metrics.shed.inc();
+                HostError::Unavailable("the scheduler has too much to do; try again later".into())
+            }
+            mpsc::error::TrySendError::Closed(_) => HostError::Unavailable(STOPPING.into()),
+        })?;
+        answer.await.unwrap_or_else(|_| Err(HostError::Unavailable(STOPPING.into())))
+    }
+
+    pub(crate) async fn submit(&self, spec: JobSpec, token: Token, who: String) -> Result<JobId, HostError> {
+        self.ask(|reply| Command::Submit { spec: Box::new(spec), token, who, reply }).await
+    }
+
+    pub(crate) async fn cancel(&self, job: String, who: String) -> Result<(), HostError> {
+        self.ask(|reply| Command::Cancel { job, who, reply }).await
+    }
+
+    pub(crate) async fn hold(&self, job: String, held: bool, who: String) -> Result<(), HostError> {
+        self.ask(|reply| Command::Hold { job, held, who, reply }).await
+    }
+
+    pub(crate) async fn set_mode(&self, mode: Mode, who: String) -> Result<Mode, HostError> {
+        self.ask(|reply| Command::SetMode { mode, who, reply }).await
+    }
+
+    /// Looks at the scheduler; `look` runs on its thread and must be quick.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(View<'_>) -> T + Send + 'static,
+    ) -> Result<T, HostError> {
+        self.ask(|reply| Command::Read(Box::new(move |view| drop(reply.send(Ok(look(view))))))).await
+    }
+
+    /// For what must not be lost: waits for room in the queue. False once the host has ended.
+    pub(crate) async fn tell(&self, command: Command) -> bool {
+        self.commands.send(command).await.is_ok()
+    }
+
+    /// Counts up with everything that may change what people see.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.clone()
+    }
+
+    /// Writes what is left and ends the host.
+    pub(crate) async fn stop(&self) {
+        let (done, stopped) = oneshot::channel();
+        if self.tell(Command::Stop(done)).await {
+            let _ = stopped.await;
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl FeedHost for Host {
+    async fn report(
+        &self,
+        job: JobId,
+        incarnation: Incarnation,
+        slot: (Role, u32),
+        progress: Vec<Progress>,
+    ) -> Result<Answers, Unavailable> {
+        let answers = self.ask(|reply| Command::Report { job, incarnation, slot, progress, reply }).await;
+        answers.map_err(|error| Unavailable(error.to_string()))
+    }
+
+    async fn acknowledge(&self, acknowledgement: Acknowledgement) {
+        let Acknowledgement { job, incarnation, revision, slot: (role, index), leaving, .. } = acknowledgement;
+        tracing::debug!(%job, %incarnation, %revision, %role, index, leaving, "acknowledged");
+        self.metrics.acknowledged(leaving, acknowledgement.checkpoint);
+    }
+}

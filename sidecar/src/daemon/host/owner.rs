@@ -1,0 +1,283 @@
+//! The owner's task: commands in, effects out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io, thread,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    runtime::{Builder, Handle},
+    sync::{mpsc, oneshot, watch},
+    time::sleep_until,
+};
+use trainmaster_core::{Budget, DecisionId, Event, EventError, JobId, Scheduler, Span, Time, Verdict};
+use trainmaster_feed::Feed;
+use trainmaster_proto::v1;
+
+use super::{
+    Command, Host, HostMetrics, JournalLimits,
+    decide::{Deciding, Returned},
+    journal::{Effect, Journal, Outcome},
+    publish::{Attaching, Session},
+};
+use crate::daemon::{
+    clock::Clock,
+    ended::EndedJobs,
+    store::{
+        Write,
+        disk::Disk,
+        writer::{Writer, Written},
+    },
+};
+
+/// Commands that may wait; more are turned away.
+const QUEUE: usize = 4096;
+/// Commands of one batch: their events carry one time.
+const BATCH: usize = 256;
+/// Nothing is further away than this: time is looked at again then.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+
+/// How the owner works.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostOptions {
+    /// What an engine may take before its ticket is given up.
+    pub(crate) decision_limit: Duration,
+    /// Steps an engine is allowed.
+    pub(crate) budget: Budget,
+    /// How long a decision waits for fits.
+    pub(crate) fits_wait: Duration,
+    /// Between rounds of fits while reports come in.
+    pub(crate) fits_every: Duration,
+    pub(crate) journal: JournalLimits,
+    /// How long a stopping program may take.
+    pub(crate) grace: Span,
+}
+
+/// Everything that was recovered or made anew.
+pub(crate) struct Opened {
+    pub(crate) scheduler: Scheduler,
+    pub(crate) disk: Disk,
+    pub(crate) secrets: HashMap<JobId, String>,
+    pub(crate) ended: EndedJobs,
+    /// The first write: a snapshot, the term, and what the configuration changed.
+    pub(crate) first: Write,
+    pub(crate) clock: Clock,
+}
+
+/// What comes back from other threads.
+pub(super) enum Internal {
+    Written(Written),
+    Returned(Returned),
+}
+
+pub(super) struct Owner {
+    pub(super) scheduler: Scheduler,
+    pub(super) options: HostOptions,
+    pub(super) metrics: HostMetrics,
+    pub(super) feed: Feed,
+    pub(super) clock: Clock,
+    pub(super) journal: Journal,
+    pub(super) deciding: Deciding,
+    pub(super) internal: mpsc::UnboundedSender<Internal>,
+    /// Where engines and fits run.
+    pub(super) threads: Handle,
+    pub(super) secrets: HashMap<JobId, String>,
+    pub(super) ended: EndedJobs,
+    /// What managers last said about active jobs.
+    pub(super) messages: HashMap<JobId, String>,
+    /// Jobs to be ended once nothing of them is seen any more.
+    pub(super) stopping: BTreeSet<JobId>,
+    /// Which manager reports a server.
+    pub(super) homes: HashMap<String, String>,
+    pub(super) sessions: BTreeMap<String, Session>,
+    pub(super) attaching: Vec<Attaching>,
+    /// Managers that sent a snapshot and wait for the full plan.
+    pub(super) wants_full: BTreeSet<String>,
+    /// Plans of jobs that just ended.
+    pub(super) over: Vec<v1::JobPlan>,
+    /// The decision and digest that are on disk and in force.
+    pub(super) settled: (DecisionId, [u8; 32]),
+    /// Something happened that people may want to see.
+    pub(super) dirty: bool,
+    changed: watch::Sender<u64>,
+    stopping_now: Option<oneshot::Sender<()>>,
+}
+
+/// Writes what recovery made and starts the owner; what engines and fits need runs on the current runtime.
+///
+/// # Errors
+/// The first write fails, or there are no threads.
+pub(crate) fn start(
+    opened: Opened,
+    options: HostOptions,
+    metrics: HostMetrics,
+    feed: Feed,
+) -> io::Result<(Host, thread::JoinHandle<()>)> {
+    let Opened { scheduler, mut disk, secrets, ended, first, clock } = opened;
+    disk.commit(&first).map_err(io::Error::other)?;
+    let (internal, returned) = mpsc::unbounded_channel();
+    let done = internal.clone();
+    let writer = Writer::start(disk, move |written| drop(done.send(Internal::Written(written))))?;
+    let (commands, received) = mpsc::channel(QUEUE);
+    let (changed, changes) = watch::channel(0);
+    let host = Host { commands, changed: changes, metrics: metrics.clone() };
+    let stopping = scheduler.state().jobs.values().filter(|job| matches!(job.verdict, Verdict::Stop(_)));
+    let mut owner = Owner {
+        stopping: stopping.map(|job| job.id).collect(),
+        settled: (scheduler.state().decision, scheduler.digest()),
+        journal: Journal::new(writer, options.journal, metrics.clone()),
+        deciding: Deciding::new(),
+        threads: Handle::current(),
+        messages: HashMap::new(),
+        homes: HashMap::new(),
+        sessions: BTreeMap::new(),
+        attaching: Vec::new(),
+        wants_full: BTreeSet::new(),
+        over: Vec::new(),
+        dirty: false,
+        stopping_now: None,
+        scheduler,
+        options,
+        metrics,
+        feed,
+        clock,
+        internal,
+        secrets,
+        ended,
+        changed,
+    };
+    owner.tell_feed_everything();
+    let runtime = Builder::new_current_thread().enable_time().build()?;
+    let work = move || runtime.block_on(owner.run(received, returned));
+    let thread = thread::Builder::new().name("scheduler".into()).spawn(work)?;
+    Ok((host, thread))
+}
+
+impl Owner {
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>, mut returned: mpsc::UnboundedReceiver<Internal>) {
+        loop {
+            self.advance();
+            if self.stopping_now.is_some() && self.journal.is_idle() {
+                break;
+            }
+            let wake = self.wake();
+            tokio::select! {
+                biased;
+                Some(internal) = returned.recv() => self.take_back(internal),
+                command = commands.recv() => match command {
+                    Some(command) => {
+                        self.command(command);
+                        for _ in 1..BATCH {
+                            let Ok(command) = commands.try_recv() else { break };
+                            self.command(command);
+                        }
+                    }
+                    // Every handle is gone: nobody can ask for an orderly end any more.
+                    None => self.begin_stop(None),
+                },
+                () = sleep_until(wake.into()) => {}
+            }
+        }
+        for session in self.sessions.values() {
+            session.outbox.close(tonic::Status::unavailable(super::STOPPING));
+        }
+        self.feed.close();
+        let done = self.stopping_now.take();
+        // Closes the file before anybody is told that it is closed.
+        drop(self);
+        if let Some(done) = done {
+            let _ = done.send(());
+        }
+    }
+
+    /// Everything that follows from what happened: ends, decisions, plans, records.
+    fn advance(&mut self) {
+        let now = self.clock.now();
+        self.end_stopped(now);
+        if self.journal.wants_snapshot() && self.scheduler.snapshot() {
+            tracing::debug!("took a snapshot");
+        }
+        if self.stopping_now.is_none() {
+            self.decide(now);
+        }
+        self.publish();
+        let records = self.scheduler.drain_journal();
+        self.dirty |= !records.is_empty();
+        self.journal.add(records);
+        if let Some((effects, outcome)) = self.journal.step() {
+            self.settle(effects, &outcome);
+        }
+        if std::mem::take(&mut self.dirty) {
+            self.changed.send_modify(|count| *count += 1);
+        }
+    }
+
+    fn wake(&mut self) -> Instant {
+        let now = Instant::now();
+        let due = self.next_decision(now);
+        let wake = due.into_iter().chain(self.journal.retry_at()).min();
+        wake.unwrap_or(now + LONGEST_SLEEP).min(now + LONGEST_SLEEP)
+    }
+
+    fn take_back(&mut self, internal: Internal) {
+        match internal {
+            Internal::Written(written) => {
+                let (effects, outcome) = self.journal.written(written);
+                self.settle(effects, &outcome);
+            }
+            Internal::Returned(returned) => self.returned(returned),
+        }
+    }
+
+    /// Answers and publishes what is on disk now, or is known not to be.
+    fn settle(&mut self, effects: Vec<Effect>, outcome: &Outcome) {
+        self.dirty |= !effects.is_empty();
+        for effect in effects {
+            match effect {
+                Effect::Reply(reply) => reply(outcome.as_ref().copied().map_err(|error| &**error)),
+                Effect::Submitted(job, reply) => self.promise(job, reply, outcome),
+                // While the disk is full, scheduling goes on: what a manager is told then is in no journal yet.
+                Effect::Publish(news) => self.deliver(news),
+                Effect::Settled(decision, digest) => self.settled = (decision, digest),
+            }
+        }
+    }
+
+    /// Gives an event to the scheduler.
+    pub(super) fn apply(&mut self, at: Time, event: Event) -> Result<(), EventError> {
+        match &event {
+            Event::ServerSet { manager, server } if self.homes.get(&server.name) != Some(manager) => {
+                self.homes.insert(server.name.clone(), manager.clone());
+            }
+            Event::Reported { .. } | Event::JobSubmitted { .. } => self.deciding.news = true,
+            _ => {}
+        }
+        self.scheduler.apply(at, event)
+    }
+
+    fn command(&mut self, command: Command) {
+        let at = self.clock.now();
+        match command {
+            Command::Submit { spec, token, who, reply } => self.submit(at, spec, token, who, reply),
+            Command::Cancel { job, who, reply } => self.cancel(at, &job, who, reply),
+            Command::Hold { job, held, who, reply } => self.hold(at, &job, held, who, reply),
+            Command::SetMode { mode, who, reply } => self.set_mode(at, mode, who, reply),
+            Command::Report { job, incarnation, slot, progress, reply } => {
+                self.report(at, job, incarnation, slot, progress, reply);
+            }
+            Command::Attach { stream, outbox, observed } => self.attach(at, stream, outbox, observed),
+            Command::Observe { stream, observed } => self.observe(at, stream, observed),
+            Command::Detach { manager, stream } => self.detach(&manager, stream),
+            Command::Read(look) => look(self.view()),
+            Command::Stop(done) => self.begin_stop(Some(done)),
+        }
+    }
+
+    /// Leaves a journal that the next start replays without running an engine: also after an upgrade.
+    fn begin_stop(&mut self, done: Option<oneshot::Sender<()>>) {
+        self.give_up_tickets();
+        self.scheduler.snapshot();
+        self.stopping_now = Some(done.unwrap_or_else(|| oneshot::channel().0));
+    }
+}

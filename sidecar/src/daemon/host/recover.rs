@@ -1,0 +1,112 @@
+//! From what the store held to a scheduler that goes on where it was.
+
+use std::{collections::HashMap, path::Path};
+
+use trainmaster_core::{
+    Event, Scheduler, Settings, Term,
+    journal::{JournalError, Record},
+};
+
+use super::Opened;
+use crate::daemon::{
+    ServeError,
+    clock::Clock,
+    ended::EndedJobs,
+    store::{Loaded, StoreError, Write, disk::Disk, faults::Faults},
+};
+
+impl Opened {
+    /// Opens a state folder: replays its journal, or begins a new one, in a new term.
+    ///
+    /// # Errors
+    /// The settings aren't allowed, or the store can't be used. What was acknowledged is never dropped to go on.
+    pub(crate) fn open(
+        folder: &Path,
+        settings: Settings,
+        ended_jobs: usize,
+        faults: Faults,
+    ) -> Result<Self, ServeError> {
+        // A wrong setting is said before anything is touched.
+        let fresh = Scheduler::new(settings.clone()).map_err(ServeError::Settings)?;
+        let (disk, mut loaded) = Disk::open(folder, faults)?;
+        let mut scheduler = match loaded.records.is_empty() {
+            true => fresh,
+            false => restore(disk.path(), &loaded)?,
+        };
+        let mut clock = Clock::after(scheduler.state().now);
+        scheduler.start_journal();
+        let term = Term(loaded.term.max(scheduler.state().term).0 + 1);
+        let now = clock.now();
+        let accepted = "a host's own events are always accepted";
+        scheduler.apply(now, Event::TermBegan(term)).expect(accepted);
+        if *scheduler.state().settings != settings {
+            if !loaded.records.is_empty() {
+                tracing::info!(engine = settings.engine, "the settings changed since the last run");
+            }
+            scheduler
+                .apply(now, Event::Configured(Box::new(settings)))
+                .map_err(|error| ServeError::Config(error.to_string()))?;
+        }
+        let ended = EndedJobs::new(ended_jobs, std::mem::take(&mut loaded.ended));
+        let active = |job: &trainmaster_core::JobId| scheduler.state().job(*job).is_some();
+        let secrets: HashMap<_, _> = loaded.secrets.into_iter().filter(|(job, _)| active(job)).collect();
+        let first = Write { records: scheduler.drain_journal(), term: Some(term), ..Write::default() };
+        Ok(Self { scheduler, disk, secrets, ended, first, clock })
+    }
+}
+
+/// A record and its number.
+type Numbered<'a> = (u64, &'a [u8]);
+
+fn restore(path: &Path, loaded: &Loaded) -> Result<Scheduler, ServeError> {
+    let records: Vec<Numbered<'_>> = (loaded.first..).zip(loaded.records.iter().map(Vec::as_slice)).collect();
+    let find = |number: Option<u64>| records.iter().position(|(at, _)| Some(*at) == number);
+    let Some(last) = find(loaded.snapshot) else {
+        return Err(corrupt(path, "the journal".into(), "it has no snapshot to start from".into()));
+    };
+    let (number, frame) = records[last];
+    let Err(problem) = Record::decode(frame) else { return replay(path, loaded, &records[last..]) };
+    // Everything since the snapshot before it says the same.
+    let Some(previous) = find(loaded.previous) else {
+        return Err(corrupt(path, format!("journal record {number}"), problem));
+    };
+    tracing::error!(record = number, problem, "the last snapshot is unreadable; replaying from the one before it");
+    let kept: Vec<Numbered<'_>> = records[previous..].iter().copied().filter(|(at, _)| *at != number).collect();
+    replay(path, loaded, &kept)
+}
+
+fn replay(path: &Path, loaded: &Loaded, records: &[Numbered<'_>]) -> Result<Scheduler, ServeError> {
+    tracing::info!(records = records.len(), "replaying the journal");
+    let frames = records.iter().map(|(_, frame)| *frame);
+    Scheduler::restore(frames).map_err(|error| explain(path, loaded, records, &error))
+}
+
+fn explain(path: &Path, loaded: &Loaded, records: &[Numbered<'_>], error: &JournalError) -> ServeError {
+    let number = |at: usize| records[at].0;
+    match error {
+        JournalError::NoSnapshot => corrupt(path, "the journal".into(), error.to_string()),
+        JournalError::Unreadable { at, problem } => {
+            corrupt(path, format!("journal record {}", number(*at)), problem.clone())
+        }
+        JournalError::Settings { at, problem } => ServeError::Replay(format!(
+            "journal record {} of {}: {problem}. This program no longer has what it needs; start version {} once and \
+             stop it in good order, or change the setting there first",
+            number(*at),
+            path.display(),
+            loaded.version
+        )),
+        JournalError::Diverged { at, ticket } => ServeError::Replay(format!(
+            "journal record {} of {}: the decision of {ticket} comes out differently in this version ({}); it was \
+             written by version {}. Start that version once and stop it in good order: it then leaves a snapshot that \
+             any version reads",
+            number(*at),
+            path.display(),
+            env!("CARGO_PKG_VERSION"),
+            loaded.version
+        )),
+    }
+}
+
+fn corrupt(path: &Path, what: String, problem: String) -> ServeError {
+    ServeError::Store(StoreError::Corrupt { path: path.to_owned(), what, problem })
+}

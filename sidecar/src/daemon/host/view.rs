@@ -1,0 +1,99 @@
+//! What can be looked at.
+
+use std::sync::Arc;
+
+use trainmaster_core::{Scheduler, State};
+use trainmaster_proto::{job_status, mode_name, v1};
+
+use super::owner::Owner;
+use crate::daemon::ended::{EndedJob, EndedJobs};
+
+/// The scheduler and what is kept beside it, as they are now.
+pub(crate) struct View<'a> {
+    pub(crate) scheduler: &'a Scheduler,
+    pub(crate) ended: &'a EndedJobs,
+    pub(crate) settled: (u64, [u8; 32]),
+    pub(crate) journal_error: Option<String>,
+    owner: &'a Owner,
+    now: i64,
+}
+
+/// A copy to make lists from on another thread.
+pub(crate) struct Overview {
+    state: State,
+    ended: Vec<Arc<EndedJob>>,
+    decision: u64,
+}
+
+impl Owner {
+    pub(super) fn view(&mut self) -> View<'_> {
+        let now = self.clock.now().0;
+        View {
+            scheduler: &self.scheduler,
+            ended: &self.ended,
+            settled: (self.settled.0.0, self.settled.1),
+            journal_error: self.journal.error().map(ToString::to_string),
+            owner: self,
+            now,
+        }
+    }
+}
+
+impl View<'_> {
+    /// For lists.
+    pub(crate) fn overview(&self, with_ended: bool) -> Overview {
+        Overview {
+            state: self.scheduler.state().clone(),
+            ended: if with_ended { self.ended.iter().cloned().collect() } else { Vec::new() },
+            decision: self.settled.0,
+        }
+    }
+
+    /// What the manager last said about an active job.
+    pub(crate) fn message(&self, job: trainmaster_core::JobId) -> Option<&str> {
+        self.owner.messages.get(&job).map(String::as_str)
+    }
+
+    /// Attached managers.
+    pub(crate) fn managers(&self) -> Vec<String> {
+        self.owner.sessions.keys().cloned().collect()
+    }
+
+    /// Milliseconds since the last decision.
+    pub(crate) fn decision_age(&self) -> Option<i64> {
+        self.scheduler.decided_at().map(|at| self.now - at.0)
+    }
+
+    /// What to say about a job that is not active.
+    pub(crate) fn missing(&self, job: &str) -> String {
+        self.owner.missing(job)
+    }
+
+    /// Brings the gauges up to date that are only looked at.
+    pub(crate) fn measure(&self) {
+        let metrics = &self.owner.metrics;
+        metrics.age.set(self.decision_age().unwrap_or(0) as f64 / 1000.0);
+        metrics.jobs.reset();
+        let state = self.scheduler.state();
+        for name in ["running", "waiting", "rejected", "released", "stopped"] {
+            metrics.jobs.with_label_values(&[name]).set(0);
+        }
+        for job in state.jobs.values() {
+            metrics.jobs.with_label_values(&[&job_status(state, job).state]).inc();
+        }
+    }
+}
+
+impl Overview {
+    /// The list, in the order of submission; those that ended come first.
+    pub(crate) fn list(&self) -> v1::ListReply {
+        let ended = self.ended.iter().map(|job| job.status.clone());
+        let active = self.state.jobs.values().map(|job| job_status(&self.state, job));
+        v1::ListReply {
+            jobs: ended.chain(active).collect(),
+            decision: self.decision,
+            engine: self.state.settings.engine.clone(),
+            mode: mode_name(self.state.mode).to_owned(),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The daemon behind `trainmaster serve`.
+//!
+//! [`serve`] runs it until it is told to stop; [`Daemon`] is the same for those who have something to do meanwhile: a
+//! demonstration, a test. One port carries everything: gRPC (jobs, managers, administration, the feed, health,
+//! reflection), `/metrics` and `/jobs`.
+//!
+//! # Examples
+//! ```
+//! use trainmaster::daemon::{Config, Daemon};
+//!
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! let folder = tempfile::tempdir().unwrap();
+//! let daemon = Daemon::start(Config::new(folder.path())).await.unwrap();
+//! assert!(daemon.url().starts_with("http://127.0.0.1:"));
+//! daemon.stop().await;
+//! # });
+//! ```
+
+mod adapters;
+mod clock;
+mod config;
+mod ended;
+mod flags;
+mod host;
+mod net;
+mod services;
+mod session;
+mod store;
+
+use std::{future::Future, net::SocketAddr, thread};
+
+use axum::{Router, middleware};
+use prometheus::Registry;
+use thiserror::Error;
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use trainmaster_core::SettingsError;
+use trainmaster_feed::{Feed, FeedMetrics, FeedService};
+
+use self::{
+    adapters::Adapters,
+    host::{Host, HostMetrics, Opened},
+    net::{NetMetrics, guard::Guard, listen::Port},
+    services::{admin::AdminService, jobs::JobsService, manager::ManagerService},
+};
+pub use self::{
+    config::{AdapterChoice, Config, Tls},
+    flags::Flags,
+    store::{Audit, StoreError, faults::Faults, read_audit, read_journal},
+};
+
+/// Why the daemon can't start. What goes wrong later is logged, counted and survived.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// A key of the configuration has a value that isn't allowed.
+    #[error("{0}")]
+    Config(String),
+    /// The scheduler's settings aren't allowed.
+    #[error("scheduler.{0}")]
+    Settings(SettingsError),
+    /// The store can't be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The journal can't be replayed by this program.
+    #[error("{0}")]
+    Replay(String),
+    /// The port can't be listened on.
+    #[error("listen: {address}: {error}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// An adapter can't be started.
+    #[error("adapter {name:?}: {problem}")]
+    Adapter {
+        /// Its name.
+        name: String,
+        /// Why not.
+        problem: String,
+    },
+    /// The system has no threads, or the first write failed.
+    #[error("can't start: {0}")]
+    Start(#[from] std::io::Error),
+}
+
+/// A running daemon.
+///
+/// Dropping it closes the port at once and stops without waiting for anything; [`stop`](Self::stop) ends it in good
+/// order.
+#[derive(Debug)]
+pub struct Daemon {
+    address: SocketAddr,
+    url: String,
+    host: Host,
+    thread: Option<thread::JoinHandle<()>>,
+    port: JoinHandle<()>,
+    close: Option<oneshot::Sender<()>>,
+    adapters: Option<Adapters>,
+}
+
+impl Daemon {
+    /// Recovers what the state folder holds, opens the port and starts the adapters.
+    ///
+    /// # Errors
+    /// See [`ServeError`]; nothing is left running.
+    pub async fn start(config: Config) -> Result<Self, ServeError> {
+        config.check()?;
+        let tls = config.tls.as_ref().map(net::acceptor).transpose()?;
+        let listen = |error| ServeError::Listen { address: config.listen, error };
+        let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+
+        let registry = Registry::new();
+        let metrics = Metrics::register(&registry).expect("names are unique in a new registry");
+        let feed = Feed::new(config.feed, metrics.feed);
+        let (folder, settings) = (config.state_dir.clone(), config.settings.clone());
+        let (kept, faults) = (config.ended_jobs, config.faults.clone());
+        let opened = tokio::task::spawn_blocking(move || Opened::open(&folder, settings, kept, faults));
+        let opened = opened.await.map_err(std::io::Error::other)??;
+        let (host, thread) = host::start(opened, config.host_options(), metrics.host, feed.clone())?;
+
+        let (close, closed) = oneshot::channel::<()>();
+        let port = Port {
+            listener,
+            router: router(&config, &host, feed, registry, metrics.net.clone()).await,
+            tls,
+            metrics: metrics.net,
+            connections: config.connections,
+        };
+        let port = tokio::spawn(port.serve(async {
+            let _ = closed.await;
+        }));
+        let url = flags::url(config.tls.is_some(), address);
+        tracing::info!(%address, state_dir = %config.state_dir.display(), engine = config.settings.engine, "serving");
+        let mut daemon = Self { address, url, host, thread: Some(thread), port, close: Some(close), adapters: None };
+        match Adapters::start(&config, address) {
+            Ok(adapters) => daemon.adapters = Some(adapters),
+            Err(error) => {
+                daemon.stop().await;
+                return Err(error);
+            }
+        }
+        Ok(daemon)
+    }
+
+    /// The address that is listened on, with the port that was free.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How programs on this machine reach it.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Ends it in good order: adapters first, then calls under way, then the journal, with a snapshot as its last
+    /// record.
+    pub async fn stop(mut self) {
+        if let Some(adapters) = self.adapters.take() {
+            adapters.stop().await;
+        }
+        self.host.stop().await;
+        if let Some(close) = self.close.take() {
+            let _ = close.send(());
+        }
+        let _ = (&mut self.port).await;
+        if let Some(thread) = self.thread.take() {
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
+        tracing::info!("stopped");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.port.abort();
+    }
+}
+
+/// Runs the daemon until `shutdown` resolves.
+///
+/// # Errors
+/// It can't start; see [`ServeError`].
+pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
+    let daemon = Daemon::start(config).await?;
+    shutdown.await;
+    daemon.stop().await;
+    Ok(())
+}
+
+struct Metrics {
+    host: HostMetrics,
+    feed: FeedMetrics,
+    net: NetMetrics,
+}
+
+impl Metrics {
+    fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            host: HostMetrics::register(registry)?,
+            feed: FeedMetrics::register(registry)?,
+            net: NetMetrics::register(registry)?,
+        })
+    }
+}
+
+/// Everything on the one port.
+async fn router(config: &Config, host: &Host, feed: Feed, registry: Registry, metrics: NetMetrics) -> Router {
+    let jobs = JobsService(host.clone()).into_server();
+    let manager = ManagerService::new(host.clone(), config.plan_ttl).into_server();
+    let admin = AdminService::new(host.clone(), config.host_options().budget).into_server();
+    let feed = FeedService::new(feed, std::sync::Arc::new(host.clone())).into_server();
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_service_status("", tonic_health::ServingStatus::Serving).await;
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(trainmaster_proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let valid = "the descriptors are compiled in";
+    let services = tonic::service::Routes::new(jobs)
+        .add_service(manager)
+        .add_service(admin)
+        .add_service(feed)
+        .add_service(health_service)
+        .add_service(reflection().build_v1().expect(valid))
+        .add_service(reflection().build_v1alpha().expect(valid));
+    let guard = Guard::new(config.admin_token.as_deref(), metrics);
+    services
+        .into_axum_router()
+        .merge(net::http::pages(host.clone(), registry))
+        .layer(middleware::from_fn_with_state(guard.clone(), net::guard::authenticate))
+        .layer(middleware::from_fn_with_state(guard, net::guard::catch_panics))
+}

@@ -1,0 +1,9 @@
+//! The one port: connections, TLS, and who is let in.
+
+pub(crate) mod guard;
+pub(crate) mod http;
+pub(crate) mod listen;
+mod metrics;
+mod tls;
+
+pub(crate) use self::{metrics::NetMetrics, tls::acceptor};

@@ -1,0 +1,97 @@
+//! What waits to be told to one attached manager: at most one entry per job, whatever the manager's pace.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::Notify;
+use tonic::Status;
+use trainmaster_proto::v1;
+
+#[derive(Debug, Default)]
+struct Pending {
+    full: bool,
+    stamp: (u64, u64),
+    jobs: BTreeMap<u64, v1::JobPlan>,
+    fresh: bool,
+    closed: Option<Status>,
+}
+
+/// Plans for one stream: filled by the scheduler, emptied by the stream. Clones share everything.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outbox(Arc<(Mutex<Pending>, Notify)>);
+
+impl Outbox {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a plan: a full one replaces what waits, a delta is laid over it.
+    pub(crate) fn put(&self, full: bool, term: u64, decision: u64, jobs: impl IntoIterator<Item = v1::JobPlan>) {
+        let mut pending = self.pending();
+        if full {
+            pending.jobs.clear();
+            pending.full = true;
+        }
+        pending.stamp = (term, decision);
+        pending.jobs.extend(jobs.into_iter().map(|job| (job.job, job)));
+        pending.fresh |= full || !pending.jobs.is_empty();
+        drop(pending);
+        self.0.1.notify_one();
+    }
+
+    /// Ends the stream.
+    pub(crate) fn close(&self, why: Status) {
+        self.pending().closed.get_or_insert(why);
+        self.0.1.notify_one();
+    }
+
+    /// The next plan, once there is one.
+    ///
+    /// # Errors
+    /// The stream is to end, and why.
+    pub(crate) async fn next(&self) -> Result<v1::Plan, Status> {
+        loop {
+            {
+                let mut pending = self.pending();
+                if let Some(why) = &pending.closed {
+                    return Err(why.clone());
+                }
+                if pending.fresh {
+                    pending.fresh = false;
+                    let (term, decision) = pending.stamp;
+                    let jobs = std::mem::take(&mut pending.jobs).into_values().collect();
+                    return Ok(v1::Plan { term, decision, ttl_ms: 0, jobs, full: std::mem::take(&mut pending.full) });
+                }
+            }
+            self.0.1.notified().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(job: u64, revision: u32) -> v1::JobPlan {
+        v1::JobPlan { job, revision, ..v1::JobPlan::default() }
+    }
+
+    #[tokio::test]
+    async fn a_slow_manager_gets_the_newest_of_each_job() {
+        let outbox = Outbox::default();
+        outbox.put(true, 1, 1, [job(1, 0), job(2, 0)]);
+        outbox.put(false, 1, 2, [job(2, 1), job(3, 0)]);
+        let plan = outbox.next().await.unwrap();
+        assert_eq!((plan.full, plan.decision), (true, 2));
+        assert_eq!(plan.jobs, [job(1, 0), job(2, 1), job(3, 0)]);
+        outbox.put(false, 1, 3, [job(1, 5)]);
+        outbox.put(true, 1, 4, []);
+        let plan = outbox.next().await.unwrap();
+        assert_eq!((plan.full, plan.jobs.len()), (true, 0));
+        outbox.put(false, 1, 5, []);
+        outbox.close(Status::aborted("replaced"));
+        assert_eq!(outbox.next().await.unwrap_err().code(), tonic::Code::Aborted);
+    }
+}

@@ -1,0 +1,370 @@
+//! The file: tables, retention, and opening it again after an error.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use redb::{
+    Database, ReadOnlyDatabase, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+    backends::FileBackend,
+};
+use trainmaster_core::{JobId, Term, journal::Record};
+
+use super::{
+    Audit, FILE, Loaded, StoreError, Write,
+    faults::{Backend, Faults},
+};
+use crate::daemon::ended::EndedJob;
+
+const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
+const SECRETS: TableDefinition<'_, u64, &str> = TableDefinition::new("secrets");
+const ENDED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("ended");
+const AUDIT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("audit");
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+const ABOUT: TableDefinition<'_, &str, &str> = TableDefinition::new("about");
+
+const TERM: &str = "term";
+const SNAPSHOT: &str = "snapshot";
+const PREVIOUS: &str = "previous";
+const VERSION: &str = "version";
+
+/// Memory for pages; the journal is written once and read at start.
+const CACHE: usize = 16 << 20;
+/// Audit entries that are kept.
+const AUDITS: u64 = 10_000;
+
+/// The open file, or the one to be opened again after an error.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    path: PathBuf,
+    faults: Faults,
+    database: Option<Database>,
+    /// Number of the next record. After an error a record of this number may or may not be in the file.
+    next: u64,
+    doubtful: bool,
+}
+
+impl Disk {
+    /// Opens the store of a state folder, made if it is new; only its owner may read it.
+    ///
+    /// # Errors
+    /// It can't be used, another daemon uses it, or it is damaged.
+    pub(crate) fn open(folder: &Path, faults: Faults) -> Result<(Self, Loaded), StoreError> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| StoreError::File { path: folder.to_owned(), problem: error.to_string() })?;
+        let path = folder.join(FILE);
+        let database = open(&path, &faults)?;
+        let loaded = load(&path, &database)?;
+        let next = loaded.first + loaded.records.len() as u64;
+        Ok((Self { path, faults, database: Some(database), next, doubtful: false }, loaded))
+    }
+
+    /// What a stopped daemon left.
+    pub(crate) fn read_only(path: &Path) -> Result<Loaded, StoreError> {
+        load(path, &inspect(path)?)
+    }
+
+    pub(crate) fn read_audit(path: &Path) -> Result<Vec<Audit>, StoreError> {
+        let database = inspect(path)?;
+        let read = || -> Result<Vec<Audit>, redb::Error> {
+            let table = database.begin_read()?.open_table(AUDIT)?;
+            let rows = table.iter()?.map(|row| {
+                let row = row?.1;
+                postcard::from_bytes(row.value()).map_err(|error| redb::Error::Corrupted(error.to_string()))
+            });
+            rows.collect()
+        };
+        read().map_err(|error| corrupt(path, "the audit", &error))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes all or nothing, and returns once it is on disk.
+    ///
+    /// # Errors
+    /// Nothing is promised; the same can be tried again, or something else in its place.
+    pub(crate) fn commit(&mut self, write: &Write) -> Result<(), String> {
+        if write.is_empty() {
+            return Ok(());
+        }
+        let result = self.try_commit(write);
+        if result.is_err() {
+            // The library gives a file up after an error: it has to be opened again.
+            self.database = None;
+            self.doubtful = true;
+        }
+        result
+    }
+
+    fn try_commit(&mut self, write: &Write) -> Result<(), String> {
+        if self.database.is_none() {
+            self.database = Some(open(&self.path, &self.faults).map_err(|error| error.to_string())?);
+        }
+        let database = self.database.as_ref().expect("opened above");
+        let first = if self.doubtful { Some(self.next) } else { None };
+        put(database, write, self.next, first).map_err(|error| error.to_string())?;
+        self.next += write.records.len() as u64;
+        self.doubtful = false;
+        Ok(())
+    }
+}
+
+fn open(path: &Path, faults: &Faults) -> Result<Database, StoreError> {
+    let fail = |problem: String| StoreError::File { path: path.to_owned(), problem };
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| fail(error.to_string()))?;
+    let file = FileBackend::new(file).map_err(|error| fail(error.to_string()))?;
+    let backend = Backend { file, faults: faults.clone() };
+    let opened = Database::builder().set_cache_size(CACHE).create_with_backend(backend);
+    opened.map_err(|error| match error {
+        redb::DatabaseError::DatabaseAlreadyOpen => fail("another daemon uses this state folder".into()),
+        redb::DatabaseError::Storage(redb::StorageError::Corrupted(problem)) => {
+            StoreError::Corrupt { path: path.to_owned(), what: "the file".into(), problem }
+        }
+        other => fail(other.to_string()),
+    })
+}
+
+/// For reading only: repairs in memory what a killed daemon left, and changes nothing.
+fn inspect(path: &Path) -> Result<Inspected, StoreError> {
+    let fail = |problem: String| StoreError::File { path: path.to_owned(), problem };
+    let metadata = File::open(path).and_then(|file| file.metadata()).map_err(|error| fail(error.to_string()))?;
+    if metadata.len() == 0 {
+        return Err(fail("it is empty".into()));
+    }
+    match ReadOnlyDatabase::open(path) {
+        Ok(database) => Ok(Inspected::Clean(database)),
+        // A killed daemon's file needs a repair that a read-only database refuses.
+        Err(redb::DatabaseError::RepairAborted) => Ok(Inspected::Repaired(open(path, &Faults::default())?)),
+        Err(redb::DatabaseError::DatabaseAlreadyOpen) => Err(fail("a daemon is using it; stop that first".into())),
+        Err(error) => Err(fail(error.to_string())),
+    }
+}
+
+enum Inspected {
+    Clean(ReadOnlyDatabase),
+    Repaired(Database),
+}
+
+impl ReadableDatabase for Inspected {
+    fn begin_read(&self) -> Result<redb::ReadTransaction, redb::TransactionError> {
+        match self {
+            Self::Clean(database) => database.begin_read(),
+            Self::Repaired(database) => database.begin_read(),
+        }
+    }
+
+    fn cache_stats(&self) -> redb::CacheStats {
+        match self {
+            Self::Clean(database) => database.cache_stats(),
+            Self::Repaired(database) => database.cache_stats(),
+        }
+    }
+}
+
+fn put(database: &Database, write: &Write, mut next: u64, doubtful_from: Option<u64>) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut records = transaction.open_table(RECORDS)?;
+        if let Some(from) = doubtful_from {
+            records.retain_in(from.., |_, _| false)?;
+        }
+        let mut meta = transaction.open_table(META)?;
+        for record in &write.records {
+            records.insert(next, record.as_slice())?;
+            if Record::is_snapshot(record) {
+                let last = meta.get(SNAPSHOT)?.map(|last| last.value());
+                if let Some(last) = last.filter(|last| *last < next) {
+                    meta.insert(PREVIOUS, last)?;
+                    records.retain_in(..last, |_, _| false)?;
+                }
+                meta.insert(SNAPSHOT, next)?;
+            }
+            next += 1;
+        }
+        let mut about = transaction.open_table(ABOUT)?;
+        if let Some(term) = write.term {
+            meta.insert(TERM, term.0)?;
+            about.insert(VERSION, env!("CARGO_PKG_VERSION"))?;
+        }
+        let mut secrets = transaction.open_table(SECRETS)?;
+        for (job, secret) in &write.secrets {
+            match secret {
+                Some(secret) => drop(secrets.insert(job.0, secret.as_str())?),
+                None => drop(secrets.remove(job.0)?),
+            }
+        }
+        let mut ended = transaction.open_table(ENDED)?;
+        for job in &write.ended {
+            ended.insert(job.id().0, job.encode().as_slice())?;
+        }
+        for job in &write.forgotten {
+            ended.remove(job.0)?;
+        }
+        let mut audits = transaction.open_table(AUDIT)?;
+        let end = audits.last()?.map_or(0, |(at, _)| at.value() + 1);
+        for (at, audit) in (end..).zip(&write.audits) {
+            let row = postcard::to_allocvec(audit).expect("an audit entry is plain data");
+            audits.insert(at, row.as_slice())?;
+        }
+        while audits.len()? > AUDITS {
+            audits.pop_first()?;
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+fn load(path: &Path, database: &impl ReadableDatabase) -> Result<Loaded, StoreError> {
+    let transaction = database.begin_read().map_err(|error| corrupt(path, "the file", &error))?;
+    let absent = |error: &redb::TableError| matches!(error, redb::TableError::TableDoesNotExist(_));
+    let mut loaded = Loaded::default();
+    match transaction.open_table(META) {
+        Ok(meta) => {
+            let number = |key| match meta.get(key) {
+                Ok(value) => Ok(value.map(|value| value.value())),
+                Err(error) => Err(corrupt(path, key, &error)),
+            };
+            loaded.term = Term(number(TERM)?.unwrap_or(0));
+            loaded.snapshot = number(SNAPSHOT)?;
+            loaded.previous = number(PREVIOUS)?;
+        }
+        // A new file: nothing was ever written.
+        Err(error) if absent(&error) => return Ok(loaded),
+        Err(error) => return Err(corrupt(path, "the file", &error)),
+    }
+    let about = transaction.open_table(ABOUT).map_err(|error| corrupt(path, VERSION, &error))?;
+    let version = about.get(VERSION).map_err(|error| corrupt(path, VERSION, &error))?;
+    loaded.version = version.map(|version| version.value().to_owned()).unwrap_or_default();
+
+    let records = transaction.open_table(RECORDS).map_err(|error| corrupt(path, "the journal", &error))?;
+    let rows = records.iter().map_err(|error| corrupt(path, "the journal", &error))?;
+    let mut expected = None;
+    for row in rows {
+        let (at, record) = row.map_err(|error| corrupt(path, "the journal", &error))?;
+        let at = at.value();
+        if let Some(expected) = expected.filter(|expected| *expected != at) {
+            let what = format!("journal record {expected}");
+            let problem = format!("it is missing: record {at} follows record {}", expected - 1);
+            return Err(StoreError::Corrupt { path: path.to_owned(), what, problem });
+        }
+        if expected.is_none() {
+            loaded.first = at;
+        }
+        expected = Some(at + 1);
+        loaded.records.push(record.value().to_vec());
+    }
+    let secrets = transaction.open_table(SECRETS).map_err(|error| corrupt(path, "the tokens", &error))?;
+    for row in secrets.iter().map_err(|error| corrupt(path, "the tokens", &error))? {
+        let (job, secret) = row.map_err(|error| corrupt(path, "the tokens", &error))?;
+        loaded.secrets.push((JobId(job.value()), secret.value().to_owned()));
+    }
+    let ended = transaction.open_table(ENDED).map_err(|error| corrupt(path, "ended jobs", &error))?;
+    for row in ended.iter().map_err(|error| corrupt(path, "ended jobs", &error))? {
+        let (job, row) = row.map_err(|error| corrupt(path, "ended jobs", &error))?;
+        match EndedJob::decode(row.value()) {
+            Ok(job) => loaded.ended.push(job),
+            // Only for people to look at: the jobs that matter are in the journal.
+            Err(error) => tracing::warn!(job = job.value(), error, "what was kept of an ended job is unreadable"),
+        }
+    }
+    Ok(loaded)
+}
+
+fn corrupt(path: &Path, what: &str, problem: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Corrupt { path: path.to_owned(), what: what.to_owned(), problem: problem.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use trainmaster_core::{Event, JobSpec, Scheduler, Settings, Time};
+
+    use super::*;
+
+    fn journal() -> Scheduler {
+        let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
+        scheduler.start_journal();
+        scheduler
+    }
+
+    fn submitted(scheduler: &mut Scheduler, name: &str, at: i64) {
+        let spec = Box::new(JobSpec::minimal(name));
+        scheduler.apply(Time(at), Event::JobSubmitted { spec, external: None, token_hash: None }).unwrap();
+    }
+
+    fn records(scheduler: &mut Scheduler) -> Write {
+        Write { records: scheduler.drain_journal(), ..Write::default() }
+    }
+
+    #[test]
+    fn records_before_the_last_but_one_snapshot_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut disk, loaded) = Disk::open(folder.path(), Faults::default()).unwrap();
+        assert!(loaded.records.is_empty());
+        let mut scheduler = journal();
+        for round in 0..4 {
+            submitted(&mut scheduler, &format!("job{round}"), round);
+            assert!(scheduler.snapshot());
+            disk.commit(&records(&mut scheduler)).unwrap();
+        }
+        drop(disk);
+        let (_, loaded) = Disk::open(folder.path(), Faults::default()).unwrap();
+        // Snapshot 0, then an event and a snapshot each round: 6 and 8 are the last two.
+        assert_eq!((loaded.first, loaded.previous, loaded.snapshot), (6, Some(6), Some(8)));
+        assert_eq!(loaded.records.len(), 3);
+        let restored = Scheduler::restore(loaded.records.iter().map(Vec::as_slice)).unwrap();
+        assert_eq!(restored.state().jobs.len(), 4);
+    }
+
+    #[test]
+    fn a_full_disk_loses_nothing_that_was_promised() {
+        let folder = tempfile::tempdir().unwrap();
+        let faults = Faults::default();
+        let (mut disk, _) = Disk::open(folder.path(), faults.clone()).unwrap();
+        let mut scheduler = journal();
+        disk.commit(&records(&mut scheduler)).unwrap();
+        submitted(&mut scheduler, "a", 1);
+        let write = records(&mut scheduler);
+        faults.set_full(true);
+        for _ in 0..3 {
+            let error = disk.commit(&write).unwrap_err();
+            assert!(!error.is_empty());
+        }
+        faults.set_full(false);
+        disk.commit(&write).unwrap();
+        drop(disk);
+        let (_, loaded) = Disk::open(folder.path(), Faults::default()).unwrap();
+        assert_eq!(loaded.records.len(), 2);
+    }
+
+    #[test]
+    fn two_daemons_cannot_share_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_disk, _) = Disk::open(folder.path(), Faults::default()).unwrap();
+        let error = Disk::open(folder.path(), Faults::default()).unwrap_err().to_string();
+        assert!(error.contains("another daemon"), "{error}");
+        let error = super::super::read_journal(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("a daemon is using it"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_store_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(FILE), vec![7; 100_000]).unwrap();
+        let error = Disk::open(folder.path(), Faults::default()).unwrap_err().to_string();
+        assert!(error.contains(FILE), "{error}");
+    }
+}

@@ -1,0 +1,81 @@
+//! A disk that fails when it is told to: for tests of what happens then.
+
+use std::{
+    fmt, io,
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use redb::{BackendError, StorageBackend, backends::FileBackend};
+
+/// A switch between a disk that works and one that is full. Clones are the same switch.
+#[derive(Clone, Debug, Default)]
+pub struct Faults(Arc<AtomicBool>);
+
+impl Faults {
+    /// From now on every write fails as on a full disk, or none does.
+    pub fn set_full(&self, full: bool) {
+        self.0.store(full, Ordering::SeqCst);
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.0.load(Ordering::SeqCst) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+/// The file, unless the switch says otherwise.
+pub(super) struct Backend {
+    pub(super) file: FileBackend,
+    pub(super) faults: Faults,
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.file.fmt(f)
+    }
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.faults.check()?;
+        self.file.set_len(len)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.faults.check()?;
+        self.file.sync_data()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.faults.check()?;
+        self.file.write(offset, data)
+    }
+    fn close(&self) -> io::Result<()> {
+        self.file.close()
+    }
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.file.try_lock_range(start, end)
+    }
+    fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.file.try_lock_shared_range(start, end)
+    }
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.lock_range(start, end)
+    }
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.lock_shared_range(start, end)
+    }
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.unlock_range(start, end)
+    }
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.file.query_lock_range(start, end)
+    }
+}

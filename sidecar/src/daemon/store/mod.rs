@@ -1,0 +1,130 @@
+//! The daemon's memory on disk: the journal of the scheduler, and what doesn't belong in it.
+//!
+//! [`disk`] is the file, [`writer`] the thread that writes to it. One file holds everything, so that what belongs
+//! together is written together: a job's submission and its token, its end and its last status.
+
+pub(crate) mod disk;
+pub(crate) mod faults;
+pub(crate) mod writer;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use trainmaster_core::{JobId, Term};
+
+use super::ended::EndedJob;
+
+/// The file's name in the state folder.
+pub(crate) const FILE: &str = "journal.redb";
+
+/// A store that can't be opened, read or written.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The folder or file can't be used.
+    #[error("{path}: {problem}", path = path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        problem: String,
+    },
+    /// What was read makes no sense.
+    #[error(
+        "{path}: {what} is unreadable: {problem}. Nothing was changed. Restore the file from a backup, or move it away \
+         to begin with an empty one; jobs that run are then unknown", path = path.display()
+    )]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Which part of it.
+        what: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// Who did what, and when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Audit {
+    /// Milliseconds since the Unix epoch.
+    pub at: i64,
+    /// The caller's address, and how it was let in.
+    pub who: String,
+    /// The action and what it was done to.
+    pub what: String,
+}
+
+/// What is written at once, or not at all.
+#[derive(Debug, Default)]
+pub(crate) struct Write {
+    pub(crate) records: Vec<Vec<u8>>,
+    /// Tokens of new jobs; none = forgotten.
+    pub(crate) secrets: Vec<(JobId, Option<String>)>,
+    pub(crate) ended: Vec<Arc<EndedJob>>,
+    pub(crate) forgotten: Vec<JobId>,
+    pub(crate) audits: Vec<Audit>,
+    pub(crate) term: Option<Term>,
+}
+
+impl Write {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+            && self.secrets.is_empty()
+            && self.ended.is_empty()
+            && self.forgotten.is_empty()
+            && self.audits.is_empty()
+            && self.term.is_none()
+    }
+
+    /// Appends what is to be written after this.
+    pub(crate) fn append(&mut self, later: Self) {
+        self.records.extend(later.records);
+        self.secrets.extend(later.secrets);
+        self.ended.extend(later.ended);
+        self.forgotten.extend(later.forgotten);
+        self.audits.extend(later.audits);
+        self.term = later.term.or(self.term);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.records.iter().map(Vec::len).sum()
+    }
+}
+
+/// What a store held when it was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    /// Number of the first record.
+    pub(crate) first: u64,
+    /// From the last-but-one snapshot on.
+    pub(crate) records: Vec<Vec<u8>>,
+    /// Number of the last snapshot, and of the one before it.
+    pub(crate) snapshot: Option<u64>,
+    pub(crate) previous: Option<u64>,
+    pub(crate) secrets: Vec<(JobId, String)>,
+    pub(crate) ended: Vec<EndedJob>,
+    pub(crate) term: Term,
+    /// The program's version that wrote last.
+    pub(crate) version: String,
+}
+
+/// The retained records of a stopped daemon's journal, each with its number, for audit and replay.
+///
+/// # Errors
+/// There is no such file, a daemon is using it, or it is damaged.
+pub fn read_journal(state_dir: &Path) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
+    let loaded = disk::Disk::read_only(&state_dir.join(FILE))?;
+    Ok((loaded.first..).zip(loaded.records).collect())
+}
+
+/// The retained audit entries of a stopped daemon, the oldest first.
+///
+/// # Errors
+/// As [`read_journal`].
+pub fn read_audit(state_dir: &Path) -> Result<Vec<Audit>, StoreError> {
+    disk::Disk::read_audit(&state_dir.join(FILE))
+}

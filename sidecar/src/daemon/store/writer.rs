@@ -1,0 +1,55 @@
+//! The thread that writes: the scheduler's own thread never waits for a disk.
+
+use std::{
+    sync::mpsc,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use super::{Write, disk::Disk};
+
+/// What became of a write.
+pub(crate) struct Written {
+    /// Why nothing was promised, with what was to be written.
+    pub(crate) result: Result<(), (String, Write)>,
+    pub(crate) bytes: usize,
+    pub(crate) took: Duration,
+}
+
+/// The thread's handle; dropping it lets the thread finish and closes the file.
+pub(crate) struct Writer {
+    jobs: Option<mpsc::Sender<Write>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Starts the thread; `done` hears of every write, in order.
+    pub(crate) fn start(mut disk: Disk, done: impl Fn(Written) + Send + 'static) -> std::io::Result<Self> {
+        let (jobs, received) = mpsc::channel::<Write>();
+        let work = move || {
+            for write in received {
+                let (begun, bytes) = (Instant::now(), write.bytes());
+                let result = disk.commit(&write).map_err(|error| (error, write));
+                done(Written { result, bytes, took: begun.elapsed() });
+            }
+        };
+        let thread = thread::Builder::new().name("journal".into()).spawn(work)?;
+        Ok(Self { jobs: Some(jobs), thread: Some(thread) })
+    }
+
+    /// Hands something over to be written.
+    pub(crate) fn write(&self, write: Write) {
+        let jobs = self.jobs.as_ref().expect("only dropping takes it");
+        // The thread ends only once this handle is dropped.
+        jobs.send(write).expect("the journal's thread lives");
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The daemon from outside: every service over its one port, with a scripted manager and scripted training programs.
+
+mod life;
+mod support;
