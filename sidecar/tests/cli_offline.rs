@@ -70,7 +70,7 @@ fn every_command_has_help_that_tells_what_it_does() {
         assert!(help.out.contains("Usage: trainmaster"), "{command}: {}", help.out);
         seen += 1;
     }
-    assert!(seen >= 3, "{}", all.out);
+    assert!(seen >= 16, "{}", all.out);
 }
 
 #[test]
@@ -88,6 +88,7 @@ fn wrong_usage_exits_with_2() {
     ] {
         trainmaster(folder.path(), args).fails(2, &[]);
     }
+    trainmaster(folder.path(), &["--json", "demo"]).fails(2, &["demo --json FILE"]);
 }
 
 #[test]
@@ -108,6 +109,7 @@ fn engines_are_listed_with_their_parameters() {
     let one = trainmaster(folder.path(), &["engines", "optimus"]);
     assert!(one.code == 0 && one.out.contains("interval") && one.out.contains("600s"), "{}", one.out);
     assert_eq!(trainmaster(folder.path(), &["engines", "optimus", "--json"]).json(), engines[0]);
+    assert_eq!(trainmaster(folder.path(), &["--json", "engines", "optimus"]).json(), engines[0]);
     trainmaster(folder.path(), &["engines", "optimum"]).fails(1, &["optimum", "optimus", "fifo"]);
 }
 

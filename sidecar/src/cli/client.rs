@@ -27,7 +27,7 @@ pub(crate) struct ServerArgs {
     /// Address of the daemon
     #[arg(long, global = true, env = "TRAINMASTER_SERVER", value_name = "ADDRESS", default_value = DEFAULT)]
     server: String,
-    /// File with the daemon's token
+    /// File with the daemon's token: `serve` asks for it, the other commands show it
     #[arg(long, global = true, env = "TRAINMASTER_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Certificate authority of an https daemon, in PEM
@@ -50,6 +50,11 @@ impl ServerArgs {
         let host = address.parse::<Uri>().ok().and_then(|uri| uri.host().map(ToOwned::to_owned)).unwrap_or_default();
         let host = host.trim_matches(['[', ']']);
         host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+
+    /// The file that holds the token.
+    pub(crate) fn token_file(&self) -> Option<&PathBuf> {
+        self.token_file.as_ref()
     }
 
     /// The file that holds the certificate authority.

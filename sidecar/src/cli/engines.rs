@@ -20,14 +20,19 @@ pub(crate) struct EnginesArgs {
 pub(crate) fn run(args: &EnginesArgs, output: Output) -> Result<(), Failure> {
     match &args.name {
         None => output.show(&Engines(REGISTRY.iter().map(Engine::of).collect())),
-        Some(name) => match REGISTRY.iter().find(|entry| entry.name == name) {
-            Some(entry) => output.show(&Engine::of(entry)),
-            None => {
-                let known: Vec<_> = REGISTRY.iter().map(|entry| entry.name).collect();
-                Err(Failure::refused(format!("engine {name:?} isn't known; there are {}", known.join(", "))))
-            }
-        },
+        Some(name) => output.show(&Engine::of(entry(name).map_err(Failure::refused)?)),
     }
+}
+
+/// The engine of that name.
+///
+/// # Errors
+/// There is none; says which there are.
+pub(crate) fn entry(name: &str) -> Result<&'static Entry, String> {
+    REGISTRY.iter().find(|entry| entry.name == name).ok_or_else(|| {
+        let known: Vec<_> = REGISTRY.iter().map(|entry| entry.name).collect();
+        format!("engine {name:?} isn't known; there are {}", known.join(", "))
+    })
 }
 
 #[derive(Serialize)]

@@ -29,21 +29,23 @@ pub(crate) async fn run(args: &ExplainArgs, server: &ServerArgs, output: Output)
     output.show(&Explained::from(reply.into_inner()))
 }
 
-/// The daemon's JSON, as it is; and what of it is shown.
+/// The daemon's JSON, as it is, with all lines; and what of it is shown.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Explained {
     whole: Value,
     #[serde(skip)]
-    known: Option<Known>,
-    #[serde(skip)]
-    lines: Vec<String>,
+    lines: Vec<Line>,
 }
 
-#[derive(Deserialize)]
+/// What the daemon says, and whether it is known to keep the job from what it should have.
+struct Line {
+    text: String,
+    blocks: bool,
+}
+
+#[derive(Deserialize, Default)]
 struct Known {
-    job: u64,
-    name: String,
     findings: Vec<Finding>,
 }
 
@@ -56,25 +58,30 @@ struct Finding {
 impl From<ExplainReply> for Explained {
     fn from(reply: ExplainReply) -> Self {
         let mut whole: Value = serde_json::from_str(&reply.json).unwrap_or_default();
-        // Blocking ones first; otherwise in the daemon's order.
         if let Some(findings) = whole.get_mut("findings").and_then(Value::as_array_mut) {
             findings.sort_by_key(|finding| finding["blocks"] != true);
         }
-        Self { known: Known::deserialize(&whole).ok(), whole, lines: reply.lines }
+        // A daemon of another version may tell of something else than findings; the lines say all the same.
+        let known = Known::deserialize(&whole).unwrap_or_default();
+        let blocks = |text: &str| known.findings.iter().any(|finding| finding.blocks && finding.text == text);
+        if !whole.is_object() {
+            whole = serde_json::json!({});
+        }
+        whole["lines"] = reply.lines.as_slice().into();
+        let mut lines: Vec<_> = reply.lines.into_iter().map(|text| Line { blocks: blocks(&text), text }).collect();
+        lines.sort_by_key(|line| !line.blocks);
+        Self { whole, lines }
     }
 }
 
 impl Show for Explained {
     fn text(&self, paper: &Paper) -> String {
-        // A daemon of another version may tell of something else than findings.
-        let Some(known) = &self.known else { return self.lines.join("\n") };
-        let mut text = format!("job {} ({})", known.job, known.name);
-        for finding in &known.findings {
-            let mark = if finding.blocks { paper.word("✗", Mood::Bad) } else { paper.word("·", Mood::Faint) };
-            text += &format!("\n  {mark} {}", finding.text);
-        }
-        let blocking = known.findings.iter().filter(|finding| finding.blocks).count();
-        if blocking == 0 { text + "\nNothing keeps it from what it is planned to have." } else { text }
+        let mark = |line: &Line| match line.blocks {
+            true => paper.word("✗", Mood::Bad),
+            false => paper.word("·", Mood::Faint),
+        };
+        let lines: Vec<_> = self.lines.iter().map(|line| format!("{} {}", mark(line), line.text)).collect();
+        lines.join("\n")
     }
 }
 
@@ -88,13 +95,14 @@ mod tests {
         let json =
             format!("{{\"job\":3,\"name\":\"a\",\"findings\":[{},{}]}}", finding(false, "one"), finding(true, "two"));
         let explained = Explained::from(ExplainReply { lines: vec!["one".into(), "two".into()], json });
-        assert_eq!(explained.text(&Paper::default()), "job 3 (a)\n  ✗ two\n  · one");
-        assert_eq!(serde_json::to_value(&explained).unwrap()["findings"][0]["text"], "two");
+        assert_eq!(explained.text(&Paper::default()), "✗ two\n· one");
+        let json = serde_json::to_value(&explained).unwrap();
+        assert_eq!((&json["findings"][0]["text"], &json["lines"][0]), (&"two".into(), &"one".into()));
     }
 
     #[test]
     fn unknown_json_leaves_the_lines() {
         let explained = Explained::from(ExplainReply { lines: vec!["one".into(), "two".into()], json: String::new() });
-        assert_eq!(explained.text(&Paper::default()), "one\ntwo");
+        assert_eq!(explained.text(&Paper::default()), "· one\n· two");
     }
 }

@@ -19,7 +19,7 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 use self::{
     act::Act,
@@ -27,6 +27,7 @@ use self::{
     failure::Failure,
     output::{Mood, Output, Paper, Show},
 };
+use crate::demo;
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon reached, 4 doctor found problems.";
@@ -42,8 +43,8 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon reached, 4 d
     max_term_width = 100
 )]
 pub struct Cli {
-    /// Print JSON for programs instead of tables for people
-    #[arg(long, global = true)]
+    /// Print JSON for programs instead of tables for people; may also stand after the command
+    #[arg(long)]
     json: bool,
     #[command(flatten)]
     server: client::ServerArgs,
@@ -53,74 +54,84 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Watch nine real training jobs share a virtual cluster, and see how much each engine helps
-    Demo,
     /// Run the daemon until Ctrl-C
-    Serve(serve::ServeArgs),
+    Serve(Answered<serve::ServeArgs>),
+    /// Train nine jobs for real on a virtual cluster, under one engine after the other
+    Demo(demo::Args),
     /// Submit job files
-    Submit(submit::SubmitArgs),
+    Submit(Answered<submit::SubmitArgs>),
     /// End jobs for good
-    Cancel(act::ActArgs),
+    Cancel(Answered<act::ActArgs>),
     /// Hold jobs: they give back what they have after a checkpoint
-    Pause(act::ActArgs),
+    Pause(Answered<act::ActArgs>),
     /// Let held jobs go on
-    Resume(act::ActArgs),
+    Resume(Answered<act::ActArgs>),
     /// List the jobs
-    Jobs(jobs::JobsArgs),
+    Jobs(Answered<jobs::JobsArgs>),
     /// Follow the jobs as they change, until Ctrl-C
-    Watch(watch::WatchArgs),
+    Watch(Answered<watch::WatchArgs>),
     /// Tell why a job has what it has
-    Explain(explain::ExplainArgs),
+    Explain(Answered<explain::ExplainArgs>),
     /// Show what an engine would change now
-    Plan(plan::PlanArgs),
+    Plan(Answered<plan::PlanArgs>),
     /// Show or set who is in charge
-    Mode(mode::ModeArgs),
+    Mode(Answered<mode::ModeArgs>),
     /// Show the daemon's state in a few lines
-    Status,
+    Status(Answered<status::StatusArgs>),
     /// Look for problems: the daemon, this machine, the adapters
-    Doctor(doctor::DoctorArgs),
+    Doctor(Answered<doctor::DoctorArgs>),
     /// List the scheduling engines, or one engine's parameters
-    Engines(engines::EnginesArgs),
+    Engines(Answered<engines::EnginesArgs>),
     /// Fit speeds or losses that were measured
     #[command(subcommand)]
     Fit(fit::FitCommand),
     /// Assign a model's parameter blocks to parameter servers
-    Paa(paa::PaaArgs),
+    Paa(Answered<paa::PaaArgs>),
+}
+
+/// A command that answers in either way. Not an option of the whole program: `demo --json` is a file.
+#[derive(Args, Debug)]
+struct Answered<T: Args> {
+    #[command(flatten)]
+    args: T,
+    /// Print JSON for programs instead of tables for people
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs what the command line asks for; errors go to standard error.
 pub fn run(cli: Cli) -> ExitCode {
-    match dispatch(cli) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !matches!(failure, Failure::Closed) {
-                eprintln!("error: {failure}");
-            }
-            failure.exit_code()
+    dispatch(cli).unwrap_or_else(|failure| {
+        if !matches!(failure, Failure::Closed) {
+            eprintln!("error: {failure}");
         }
-    }
+        failure.exit_code()
+    })
 }
 
-fn dispatch(cli: Cli) -> Result<(), Failure> {
-    let Cli { json, server, command } = cli;
-    let output = Output::new(json);
-    match &command {
-        // `main` has taken it out already, unless flags stand before it.
-        Command::Demo => Err(anyhow::anyhow!("`demo` comes first: trainmaster demo [FLAGS]").into()),
-        Command::Serve(args) => serve::run(args, &server, output),
-        Command::Submit(args) => block_on(submit::run(args, &server, output)),
-        Command::Cancel(args) => block_on(act::run(Act::Cancel, args, &server, output)),
-        Command::Pause(args) => block_on(act::run(Act::Pause, args, &server, output)),
-        Command::Resume(args) => block_on(act::run(Act::Resume, args, &server, output)),
-        Command::Jobs(args) => block_on(jobs::run(args, &server, output)),
-        Command::Watch(args) => block_on(watch::run(args, &server, output)),
-        Command::Explain(args) => block_on(explain::run(args, &server, output)),
-        Command::Plan(args) => block_on(plan::run(args, &server, output)),
-        Command::Mode(args) => block_on(mode::run(args, &server, output)),
-        Command::Status => block_on(status::run(&server, output)),
-        Command::Doctor(args) => block_on(doctor::run(args, &server, output)),
-        Command::Engines(args) => engines::run(args, output),
+fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
+    let Cli { json: early, server, command } = cli;
+    let output = |late: bool| Output::new(early || late);
+    let done = match &command {
+        Command::Serve(Answered { args, json }) => serve::run(args, &server, output(*json)),
+        Command::Demo(_) if early => Err(Failure::Usage("the demo writes JSON to a file: demo --json FILE".into())),
+        Command::Demo(args) => return Ok(demo::run(args.clone())?),
+        Command::Submit(Answered { args, json }) => block_on(submit::run(args, &server, output(*json))),
+        Command::Cancel(Answered { args, json }) => block_on(act::run(Act::Cancel, args, &server, output(*json))),
+        Command::Pause(Answered { args, json }) => block_on(act::run(Act::Pause, args, &server, output(*json))),
+        Command::Resume(Answered { args, json }) => block_on(act::run(Act::Resume, args, &server, output(*json))),
+        Command::Jobs(Answered { args, json }) => block_on(jobs::run(args, &server, output(*json))),
+        Command::Watch(Answered { args, json }) => block_on(watch::run(args, &server, output(*json))),
+        Command::Explain(Answered { args, json }) => block_on(explain::run(args, &server, output(*json))),
+        Command::Plan(Answered { args, json }) => block_on(plan::run(args, &server, output(*json))),
+        Command::Mode(Answered { args, json }) => block_on(mode::run(args, &server, output(*json))),
+        Command::Status(Answered { args: status::StatusArgs {}, json }) => {
+            block_on(status::run(&server, output(*json)))
+        }
+        Command::Doctor(Answered { args, json }) => block_on(doctor::run(args, &server, output(*json))),
+        Command::Engines(Answered { args, json }) => engines::run(args, output(*json)),
         Command::Fit(command) => fit::run(command, output),
-        Command::Paa(args) => paa::run(args, output),
-    }
+        Command::Paa(Answered { args, json }) => paa::run(args, output(*json)),
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

@@ -1,6 +1,9 @@
 //! What commands print: tables for people, JSON for programs.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    env,
+    io::{self, IsTerminal, Write},
+};
 
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
@@ -94,6 +97,11 @@ fn line(text: &str) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
+fn are_colours_welcome() -> bool {
+    let unwanted = env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
+    !unwanted && env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
+}
+
 impl Paper {
     /// Standard output.
     pub(crate) fn stdout() -> Self {
@@ -101,9 +109,16 @@ impl Paper {
             return Self::default();
         }
         let size = console::Term::stdout().size_checked();
-        let plain = |name: &str, value: &str| std::env::var_os(name).is_some_and(|set| set == value);
-        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty()) || plain("TERM", "dumb");
-        Self { width: size.map(|(_, columns)| columns), height: size.map(|(rows, _)| rows), colour: !unwanted }
+        Self {
+            width: size.map(|(_, columns)| columns),
+            height: size.map(|(rows, _)| rows),
+            colour: are_colours_welcome(),
+        }
+    }
+
+    /// Whether standard error takes colours.
+    pub(crate) fn stderr_has_colour() -> bool {
+        io::stderr().is_terminal() && are_colours_welcome()
     }
 
     /// An empty table with these headings, as wide as the paper at most.

@@ -1,5 +1,6 @@
 //! `trainmaster status`: the daemon in a few lines.
 
+use clap::Args;
 use serde::Serialize;
 use trainmaster_core::Span;
 use trainmaster_proto::v1::{StatusReply, StatusRequest};
@@ -9,6 +10,10 @@ use super::{
     client::{Daemon, ServerArgs},
     mode::Mode,
 };
+
+/// The command has no arguments of its own.
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {}
 
 /// Runs the command.
 ///

@@ -1,15 +1,15 @@
 //! What can be seen of this machine.
 
-use std::{path::Path, time::Duration};
+use std::path::{Path, PathBuf};
 
 use rustix::{
     fs::{Access, access, statvfs},
     process::{Resource, getrlimit},
 };
-use trainmaster_adapters::{Launch, Verdict};
+use trainmaster_adapters::{AdapterInfo, Launch, Verdict, all, by_name};
 
 use super::Found;
-use crate::cli::{adapter::AdapterChoice, client::ServerArgs};
+use crate::{cli::client::ServerArgs, daemon::Config};
 
 const MIB: u64 = 1 << 20;
 /// The journal of a busy day, and what is left for no more than a few snapshots.
@@ -18,29 +18,40 @@ const LITTLE_SPACE: u64 = 64 * MIB;
 /// A stream each for a few hundred slots.
 const MANY_FILES: u64 = 1024;
 
-/// The state folder, its disk and the limits.
-pub(super) fn examine(folder: &Path) -> Vec<Found> {
-    vec![state_folder(folder), disk(folder), files()]
-}
-
-/// What the adapters say of themselves.
-pub(super) fn adapters(chosen: &[AdapterChoice], server: &ServerArgs, folder: &Path) -> Vec<Found> {
-    let mut found = Vec::new();
-    for choice in AdapterChoice::or_default(chosen) {
-        let launch = Launch {
-            config: choice.config.clone(),
-            daemon: server.address(),
-            token: server.token().ok().flatten(),
-            ca: server.ca().cloned(),
-            feed: server.address(),
-            state_dir: folder.join(choice.info.name),
-            end_jobs: false,
-            orphan_grace: Duration::ZERO,
-            trainer: None,
-        };
-        found.extend((choice.info.doctor)(&launch).into_iter().map(|check| Found::of(choice.info.name, check)));
+/// The state folder, its disk, the limits, and what the adapters say of themselves.
+pub(super) fn examine(config: &Config, server: &ServerArgs) -> Vec<Found> {
+    let mut found = vec![state_folder(&config.state_dir), disk(&config.state_dir), files()];
+    let default = || all().iter().filter(|info| info.default).map(|info| (info.name.to_owned(), None));
+    let chosen: Vec<_> = match &config.adapters {
+        Some(chosen) => chosen.iter().map(|choice| (choice.name.clone(), choice.config.clone())).collect(),
+        None => default().collect(),
+    };
+    for (name, file) in chosen {
+        match by_name(&name) {
+            Some(info) => found.extend(adapter(info, file, config, server)),
+            None => {
+                let known: Vec<_> = all().iter().map(|info| info.name).collect();
+                let detail = format!("there is no adapter {name:?}; there are {}", known.join(", "));
+                found.push(Found::new("machine", "adapters", Verdict::Bad, detail));
+            }
+        }
     }
     found
+}
+
+fn adapter(info: &AdapterInfo, file: Option<PathBuf>, config: &Config, server: &ServerArgs) -> Vec<Found> {
+    let launch = Launch {
+        config: file,
+        daemon: server.address(),
+        token: config.admin_token.clone(),
+        ca: server.ca().cloned(),
+        feed: config.advertise.clone().unwrap_or_else(|| server.address()),
+        state_dir: config.state_dir.join("adapters").join(info.name),
+        end_jobs: config.end_jobs,
+        orphan_grace: config.orphan_grace,
+        trainer: config.trainer.clone(),
+    };
+    (info.doctor)(&launch).into_iter().map(|check| Found::of(info.name, check)).collect()
 }
 
 /// The folder, or what it would be made in.
@@ -94,7 +105,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let deep = folder.path().join("a/b");
         assert_eq!(nearest(&deep), folder.path());
-        assert!(examine(&deep).iter().all(|found| found.verdict != Verdict::Bad || found.check == "disk space"));
+        assert_eq!(state_folder(&deep).verdict, Verdict::Good);
+        assert!(disk(&deep).detail.contains("free"));
         assert!(!deep.exists());
     }
 

@@ -9,17 +9,24 @@ use clap::Args;
 use serde::Serialize;
 use trainmaster_adapters::{Check, Verdict};
 
-use super::{Failure, Mood, Output, Paper, Show, adapter::AdapterChoice, client::ServerArgs, state_dir};
+use super::{Failure, Mood, Output, Paper, Show, client::ServerArgs};
+use crate::daemon::Flags;
 
-/// The command's arguments.
+/// The command's arguments: what `serve` is told, as far as it matters here.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// The daemon's state folder [default: as for `serve`]
-    #[arg(long, value_name = "DIR")]
+    /// The daemon's configuration file (TOML)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The daemon's state folder
+    #[arg(long, value_name = "FOLDER")]
     state_dir: Option<PathBuf>,
-    /// Look at this adapter, with its configuration; may be repeated [default: as for `serve`]
+    /// Look at this adapter, with its configuration file; may be repeated
     #[arg(long, value_name = "NAME[=FILE]")]
-    adapter: Vec<AdapterChoice>,
+    adapter: Vec<String>,
+    /// The program of jobs without a command
+    #[arg(long, value_name = "FILE")]
+    trainer: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -28,10 +35,19 @@ pub(crate) struct DoctorArgs {
 /// A problem was found, or standard output can't be written.
 pub(crate) async fn run(args: &DoctorArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
     let mut checks = daemon::examine(server).await;
+    // Of a daemon elsewhere only what it says itself can be known.
     if server.is_local() {
-        let folder = state_dir(args.state_dir.clone())?;
-        checks.extend(machine::examine(&folder));
-        checks.extend(machine::adapters(&args.adapter, server, &folder));
+        let flags = Flags {
+            config: args.config.clone(),
+            state_dir: args.state_dir.clone(),
+            adapter: args.adapter.clone(),
+            trainer: args.trainer.clone(),
+            ..Flags::default()
+        };
+        match flags.config() {
+            Ok(config) => checks.extend(machine::examine(&config, server)),
+            Err(error) => checks.push(Found::new("machine", "configuration", Verdict::Bad, error.to_string())),
+        }
     }
     let findings = Findings { checks };
     output.show(&findings)?;

@@ -6,24 +6,24 @@ mod speed;
 
 use clap::Subcommand;
 
-use super::{Failure, Output};
+use super::{Answered, Failure, Output};
 
 /// What can be fitted.
 #[derive(Subcommand, Debug)]
 pub(crate) enum FitCommand {
     /// Training speed by numbers of parameter servers and workers
-    Speed(speed::SpeedArgs),
+    Speed(Answered<speed::SpeedArgs>),
     /// A loss curve, its end and where it converges
-    Loss(loss::LossArgs),
+    Loss(Answered<loss::LossArgs>),
 }
 
 /// Runs the command.
 ///
 /// # Errors
 /// The file can't be read, has a value that isn't allowed, or too few rows.
-pub(crate) fn run(command: &FitCommand, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(command: &FitCommand, output: impl Fn(bool) -> Output) -> Result<(), Failure> {
     match command {
-        FitCommand::Speed(args) => speed::run(args, output),
-        FitCommand::Loss(args) => loss::run(args, output),
+        FitCommand::Speed(Answered { args, json }) => speed::run(args, output(*json)),
+        FitCommand::Loss(Answered { args, json }) => loss::run(args, output(*json)),
     }
 }
