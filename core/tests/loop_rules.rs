@@ -323,7 +323,7 @@ impl Engine for Reversed {
 fn changes_outlive_a_crowded_ticket() {
     // More news than are kept while a ticket is open: repetitions are thinned out, none is taken for delivered.
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"]), server("s1", 8, 16, &["gpu"])]);
-    let mut foreign = |scheduler: &mut Scheduler, server: &str, gpus: i64| {
+    let foreign = |scheduler: &mut Scheduler, server: &str, gpus: i64| {
         let event =
             Event::ForeignUse { server: server.into(), amounts: amounts(&[("gpu", gpus * 1000)]), devices: vec![] };
         scheduler.apply(Time(0), event).unwrap();
