@@ -138,6 +138,11 @@ fn speeds_give_back_the_coefficients_they_were_made_from() {
     assert!(fit["mape_unseen"].as_f64().unwrap() < 0.05, "{fit}");
     assert_eq!(fit, with_file(&text, &sampled).json());
 
+    // The same ratio everywhere is worth a word.
+    let same = "p,w,speed\n1,2,1\n2,4,2\n3,6,2.5\n";
+    let told = with_file(same, &["fit", "speed", "--csv", "data.csv", "--mode", "sync"]);
+    assert!(told.out.contains("w/p is the same") && !told.out.contains("overlap"), "{}", told.out);
+
     // A batch for each row instead of one for all.
     let text = speeds("p,w,batch,speed", |p, w| {
         let batch = if (p + w) % 2.0 == 0.0 { 64.0 } else { 256.0 };
@@ -241,6 +246,7 @@ fn loss_files_that_make_no_sense_are_named() {
         ("step,loss\n-1,2\n", &["line 2", "\"step\""]),
         ("step,loss\n10,2\n5,1\n", &["line 3", "\"step\"", "5", "10"]),
         ("step,loss\n1,2\n1,2\n1,2\n", &["one step"]),
+        ("epoch,loss\n1,0\n2,0\n3,0\n", &["all losses are 0"]),
     ] {
         with_file(text, &["fit", "loss", "--csv", "data.csv"]).fails(1, words);
     }

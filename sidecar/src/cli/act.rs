@@ -60,7 +60,7 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
                 let failure = daemon.failure(&status);
                 let lost = matches!(failure, Failure::Unreachable { .. });
                 if let Some(earlier) = refused.replace(failure) {
-                    eprintln!("error: {earlier}");
+                    eprintln!("error: {}", earlier.line());
                 }
                 if lost {
                     break;

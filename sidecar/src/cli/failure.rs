@@ -44,6 +44,15 @@ impl Failure {
         }
     }
 
+    /// In one line, without the excerpts that readers of TOML draw.
+    pub(crate) fn line(&self) -> String {
+        let text = self.to_string();
+        let is_excerpt =
+            |line: &str| line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').starts_with('|');
+        let parts = text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !is_excerpt(line));
+        parts.collect::<Vec<_>>().join(": ")
+    }
+
     /// What the shell is told.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
@@ -94,6 +103,13 @@ mod tests {
         assert!(shown(Status::unauthenticated("no token")).contains("--token-file"));
         assert!(shown(Status::unimplemented("")).contains("version"));
         assert!(!shown(Status::internal("")).is_empty());
+    }
+
+    #[test]
+    fn errors_take_one_line() {
+        let text = "a.toml: TOML parse error at line 12, column 1\n   |\n12 | gpu = x\n   | ^^^\nno such key";
+        let line = Failure::refused(text).line();
+        assert_eq!(line, "a.toml: TOML parse error at line 12, column 1: no such key");
     }
 
     #[test]

@@ -103,7 +103,7 @@ struct Answered<T: Args> {
 pub fn run(cli: Cli) -> ExitCode {
     dispatch(cli).unwrap_or_else(|failure| {
         if !matches!(failure, Failure::Closed) {
-            eprintln!("error: {failure}");
+            eprintln!("error: {}", failure.line());
         }
         failure.exit_code()
     })

@@ -135,6 +135,8 @@ fn a_mistake_in_one_job_file_submits_none() {
     let both = ["submit", good.to_str().unwrap(), bad.to_str().unwrap()];
     trainmaster(&daemon.address, &both).fails(1, &["bad.toml", "worker.memory", "10GiB"]);
     assert!(trainmaster(&daemon.address, &["jobs"]).works().starts_with("no jobs"));
+    fs::write(&bad, "name = \"bad\"\n\nworkers = {}\n").unwrap();
+    trainmaster(&daemon.address, &both).fails(1, &["bad.toml", "line 3", "workers"]);
     trainmaster(&daemon.address, &["submit", "nowhere.toml"]).fails(1, &["nowhere.toml can't be read"]);
 
     let twice = ["submit", good.to_str().unwrap(), good.to_str().unwrap()];

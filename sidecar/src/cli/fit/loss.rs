@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use clap::Args;
 use serde::Serialize;
 use trainmaster_core::fit::{Convergence, ConvergenceOptions, Family, LossFit, LossHistory};
@@ -122,6 +122,9 @@ fn read(args: &LossArgs) -> anyhow::Result<Curve> {
     if let Some(row) = places.iter().position(|place| *place > 1e15) {
         return Err(columns.wrong(row, 0, "it must be at most 1e15"));
     }
+    if losses.iter().all(|loss| *loss == 0.0) {
+        bail!("{}: all losses are 0; a curve needs one above", columns.file());
+    }
     let (start, length) = match (unit, args.steps_per_epoch) {
         ("epoch", _) => (0.0, 1.0),
         (_, Some(steps)) => (0.0, steps as f64),
@@ -178,6 +181,11 @@ fn rmse(fit: &LossFit, curve: &Curve, fitted: usize) -> f64 {
     (squares.iter().sum::<f64>() / squares.len().max(1) as f64).sqrt()
 }
 
+/// Six places, or powers of ten where they would be too few or the number too long.
+fn short(number: f64) -> String {
+    if number == 0.0 || (1e-4..1e7).contains(&number.abs()) { format!("{number:.6}") } else { format!("{number:.4e}") }
+}
+
 fn name(family: Family) -> &'static str {
     match family {
         Family::Inverse => "inverse",
@@ -221,12 +229,12 @@ impl Show for Report {
     fn text(&self, paper: &Paper) -> String {
         let mut table = paper.table(&["", "VALUE"]);
         for (index, beta) in self.beta.iter().enumerate() {
-            table.add_row([format!("β{index}"), format!("{beta:.6}")]);
+            table.add_row([format!("β{index}"), short(*beta)]);
         }
-        table.add_row(["scale".into(), format!("{:.6}", self.scale)]);
+        table.add_row(["scale".into(), short(self.scale)]);
         table.add_row(["error (RMSE, normalised)".into(), format!("{:.5}", self.rmse)]);
-        table.add_row(["last loss, predicted".into(), format!("{:.6}", self.predicted_final)]);
-        table.add_row(["last loss, measured".into(), format!("{:.6}", self.actual_final)]);
+        table.add_row(["last loss, predicted".into(), short(self.predicted_final)]);
+        table.add_row(["last loss, measured".into(), short(self.actual_final)]);
         let unit = self.unit;
         let end = match (self.met, self.capped) {
             (true, _) => format!("Has converged at {unit} {:.0}.", self.converges_at),

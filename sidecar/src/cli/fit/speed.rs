@@ -105,6 +105,7 @@ pub(crate) fn run(args: &SpeedArgs, output: Output) -> Result<(), Failure> {
         theta: fit.theta[..args.mode.coefficients()].to_vec(),
         cross: fit.cross,
         points_used: fit.samples,
+        one_ratio: args.mode != TrainingMode::AllReduce && has_one_ratio(&chosen),
         mape_all: mean(samples.iter().map(error)).unwrap_or_default(),
         mape_unseen: mean(unseen.iter().copied()),
         unseen: unseen.len(),
@@ -150,6 +151,14 @@ fn draw(rows: usize, count: usize, seed: u64) -> Vec<bool> {
     drawn
 }
 
+/// Whether w/p is the same everywhere, so that terms with it can't be told from constant ones.
+fn has_one_ratio(samples: &[SpeedSample]) -> bool {
+    let products = |a: &SpeedSample, b: &SpeedSample| {
+        (u64::from(a.workers) * u64::from(b.servers), u64::from(b.workers) * u64::from(a.servers))
+    };
+    samples.windows(2).map(|pair| products(&pair[0], &pair[1])).all(|(one, other)| one == other)
+}
+
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
     (count > 0).then(|| sum / f64::from(count))
@@ -167,6 +176,8 @@ struct Report {
     mode: TrainingMode,
     #[serde(skip)]
     unseen: usize,
+    #[serde(skip)]
+    one_ratio: bool,
 }
 
 impl Show for Report {
@@ -183,8 +194,13 @@ impl Show for Report {
         let unseen = self.mape_unseen.map_or_else(String::new, |error| {
             format!("; on the {} rows it hasn't seen it is off by {:.1} %", self.unseen, error * 100.0)
         });
+        let warning = if self.one_ratio {
+            "\nw/p is the same in all of them, so the terms can't be told apart: measure other ratios too."
+        } else {
+            ""
+        };
         format!(
-            "{}\n\n{}{overlap}\nFitted to {} rows. On all rows it is off by {:.1} % on average{unseen}.",
+            "{}\n\n{}{overlap}\nFitted to {} rows. On all rows it is off by {:.1} % on average{unseen}.{warning}",
             paper.finish(&table),
             self.mode.formula(),
             self.points_used,
