@@ -13,7 +13,7 @@ use crate::{
     ids::{JobId, ServerId},
     job::Job,
     resources::Amounts,
-    server::Usage,
+    server::{Usage, devices_match},
     state::{Mandate, State, usage_by_server},
 };
 
@@ -177,21 +177,8 @@ fn check_allocation(state: &State, job: &Job, allocation: &Allocation, gang: Gan
                 return Err(Violation::Server { job: job.id, server: slot.server });
             }
         }
-        let wrong = Violation::Devices { job: job.id, server: slot.server };
-        let expected = if server.devices.is_empty() { None } else { job.demand(slot.role).devices };
-        let Some((kind, milli)) = expected else {
-            if slot.devices.is_empty() {
-                continue;
-            }
-            return Err(wrong);
-        };
-        let total: u32 = slot.devices.iter().map(|share| u32::from(share.milli)).sum();
-        let each = if milli < 1000 { milli } else { 1000 };
-        let suits = |device: u16| {
-            server.devices.get(usize::from(device)).is_some_and(|has| kind == crate::resources::GPU || *has == kind)
-        };
-        if total != milli || slot.devices.iter().any(|share| u32::from(share.milli) != each || !suits(share.device)) {
-            return Err(wrong);
+        if !devices_match(&server.devices, job.demand(slot.role), &slot.devices) {
+            return Err(Violation::Devices { job: job.id, server: slot.server });
         }
     }
     check_shape(state, job, allocation)?;

@@ -185,6 +185,15 @@ pub fn pick_devices(kinds: &[ResourceId], used: &mut SmallVec<[u16; 8]>, demand:
     Some(picked)
 }
 
+/// Whether these devices are what a slot of this demand gets on a server with such devices.
+pub fn devices_match(kinds: &[ResourceId], demand: &Demand, devices: &Devices) -> bool {
+    let Some((wanted, milli)) = demand.devices.filter(|_| !kinds.is_empty()) else { return devices.is_empty() };
+    let each = milli.min(1000);
+    let suits = |device: u16| kinds.get(usize::from(device)).is_some_and(|has| wanted == GPU || *has == wanted);
+    let total: u32 = devices.iter().map(|share| u32::from(share.milli)).sum();
+    total == milli && devices.iter().all(|share| u32::from(share.milli) == each && suits(share.device))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -117,8 +117,11 @@ impl Room {
         Some(devices)
     }
 
-    /// Takes room for one slot with these very devices; false if it has none.
+    /// Takes room for one slot with these very devices; false if it has none, or other devices by now.
     pub fn take_again(&mut self, id: ServerId, demand: &Demand, devices: &Devices) -> bool {
+        if !server::devices_match(&self.kinds[id.index()], demand, devices) {
+            return false;
+        }
         let used = &mut self.devices[id.index()];
         let free = |at: u16, milli: u16| used.get(usize::from(at)).copied().unwrap_or(0).saturating_add(milli) <= 1000;
         if !demand.amounts.fits(&self.free[id.index()]) || !devices.iter().all(|share| free(share.device, share.milli))

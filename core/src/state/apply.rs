@@ -9,11 +9,11 @@ use crate::{
     decision::{Allocation, DeviceShare, Devices, Slot, Verdict},
     event::{Enactment, End, Event, EventError, ObservedSlot},
     fit::{LossHistory, SpeedHistory, SpeedSample},
-    ids::{Incarnation, JobId, Revision, ServerId},
+    ids::{Incarnation, JobId, ResourceId, Revision, ServerId},
     job::{Demand, ExternalId, Fits, Job, JobSpec, Phase, Progress},
     reason::Reason,
     resources::{Amounts, GPU},
-    server::{Server, ServerSpec, Usage},
+    server::{Server, ServerSpec, Usage, devices_match},
     settings::{Mode, Settings},
     time::{Span, Time},
 };
@@ -149,10 +149,11 @@ impl State {
             server.draining = spec.draining;
             server.present = true;
         };
-        if self.server(id).devices == devices {
+        if known.is_none() || self.server(id).devices == devices {
             self.change_server(id, change);
         } else {
             self.with_other_devices(|state| state.change_server(id, change));
+            self.evict_from_exchanged_devices(id);
         }
         Ok(())
     }
@@ -175,6 +176,27 @@ impl State {
         }
         for job in &all {
             self.move_charge(&[], &self.charge(job));
+        }
+    }
+
+    /// Plans that name devices which are others by now are void.
+    fn evict_from_exchanged_devices(&mut self, id: ServerId) {
+        let server = self.server(id).clone();
+        let fits = |job: &Job, slot: &Slot| {
+            slot.server != id || devices_match(&server.devices, job.demand(slot.role), &slot.devices)
+        };
+        let void: Vec<(JobId, ResourceId, i64)> = self
+            .jobs
+            .values()
+            .filter_map(|job| {
+                let slot = job.verdict.allocation()?.slots().iter().find(|slot| !fits(job, slot))?;
+                let (resource, missing) = job.demand(slot.role).devices?;
+                Some((job.id, resource, missing.into()))
+            })
+            .collect();
+        for (job, resource, missing) in void {
+            self.set_verdict(job, Verdict::Wait(Reason::Evicted { server: id, resource, missing }));
+            self.note(Change::Dropped(job));
         }
     }
 
