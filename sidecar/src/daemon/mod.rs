@@ -229,6 +229,8 @@ async fn router(config: &Config, host: &Host, feed: Feed, registry: Registry, me
     let guard = Guard::new(config.admin_token.as_deref(), metrics);
     services
         .into_axum_router()
+        .reset_fallback()
+        .fallback(net::guard::nothing_here)
         .merge(net::http::pages(host.clone(), registry))
         .layer(middleware::from_fn_with_state(guard.clone(), net::guard::authenticate))
         .layer(middleware::from_fn_with_state(guard, net::guard::catch_panics))

@@ -1,4 +1,8 @@
 //! The daemon from outside: every service over its one port, with a scripted manager and scripted training programs.
 
+mod feed;
+mod journal;
 mod life;
+mod manager;
+mod net;
 mod support;

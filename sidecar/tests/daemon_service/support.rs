@@ -313,7 +313,7 @@ fn obey(world: &mut World, plan: v1::Plan) -> Vec<Kind> {
 
 /// The first worker of a job, as far as reports go.
 pub(crate) struct Trainer {
-    feed: FeedClient<Channel>,
+    pub(crate) feed: FeedClient<Channel>,
     pub(crate) job: String,
     pub(crate) token: String,
     pub(crate) incarnation: u32,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use trainmaster_core::{DecisionId, Enactment, End, Event, EventError, Incarnation, JobId, Role, Time};
+use trainmaster_core::{DecisionId, Enactment, End, Event, EventError, Incarnation, JobId, Role, Slot, Time};
 use trainmaster_proto::{Observed, Progress};
 
 use super::{Answers, HostError, Reply, journal::Effect, owner::Owner, publish::Attaching};
@@ -58,6 +58,9 @@ impl Owner {
             self.wants_full.insert(observed.manager.clone());
         }
         for event in observed.events {
+            if self.is_elsewhere(&observed.manager, &event) {
+                continue;
+            }
             let result = match &event {
                 Event::JobEnded { job, end } => self.end_job(at, *job, *end, None),
                 Event::SyncEnd { owns_queue: true, .. } => self.end_sync(at, event),
@@ -79,6 +82,15 @@ impl Owner {
                 }
             }
         }
+    }
+
+    /// Whether a manager says that it has nothing of a job that another manager runs: it moved away from here.
+    fn is_elsewhere(&self, manager: &str, event: &Event) -> bool {
+        let Event::Observed { job, slots, .. } = event else { return false };
+        let state = self.scheduler.state();
+        let seen = state.job(*job).and_then(|job| job.observed.as_ref());
+        let mine = |slot: &Slot| self.homes.get(state.server_name(slot.server)).is_none_or(|home| home == manager);
+        slots.is_empty() && seen.is_some_and(|seen| !seen.slots().iter().any(mine))
     }
 
     fn refused(&self, decision: DecisionId, job: JobId, cause: &str) {

@@ -231,8 +231,10 @@ impl Owner {
     }
 
     /// Answers and publishes what is on disk now, or is known not to be.
-    fn settle(&mut self, effects: Vec<Effect>, outcome: &Outcome) {
+    fn settle(&mut self, mut effects: Vec<Effect>, outcome: &Outcome) {
         self.dirty |= !effects.is_empty();
+        // Whoever gets an answer finds the feed and the managers told already.
+        effects.sort_by_key(|effect| !matches!(effect, Effect::Publish(_) | Effect::Settled(..)));
         for effect in effects {
             match effect {
                 Effect::Reply(reply) => reply(outcome.as_ref().copied().map_err(|error| &**error)),

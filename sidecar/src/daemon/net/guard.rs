@@ -69,6 +69,12 @@ pub(crate) async fn catch_panics(State(guard): State<Guard>, request: Request, n
     }
 }
 
+/// Answers for paths that are not served.
+pub(crate) async fn nothing_here(request: Request) -> Response {
+    let text = format!("{} is not served here", request.uri().path());
+    refuse(&request, Status::unimplemented(text), StatusCode::NOT_FOUND)
+}
+
 fn refuse(request: &Request, status: Status, code: StatusCode) -> Response {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if kind.starts_with("application/grpc") {

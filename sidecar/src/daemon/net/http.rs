@@ -87,6 +87,7 @@ fn job(status: &v1::JobStatus) -> Value {
         "incarnation": status.incarnation,
         "revision": status.revision,
         "speed": status.speed,
+        "predicted_speed": status.predicted_speed,
         "slots": slots,
         "rescales": status.rescales,
         "restart_ms": status.restart_ms,

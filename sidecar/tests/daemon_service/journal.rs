@@ -1,0 +1,215 @@
+//! What survives: restarts, a full disk, damage.
+
+use std::{fs, path::Path, time::Duration};
+
+use tonic::Code;
+use trainmaster::daemon::{Daemon, read_journal};
+use trainmaster_core::Scheduler;
+use trainmaster_proto::v1;
+
+use super::support::{Clients, FakeManager, Trainer, config, servers, spec, until};
+
+/// The digest of a stopped daemon's journal, and how many jobs are active there.
+fn replay(folder: &Path) -> (String, usize) {
+    let records = read_journal(folder).unwrap();
+    let scheduler = Scheduler::restore(records.iter().map(|(_, record)| record.as_slice())).unwrap();
+    let digest = scheduler.digest().iter().map(|byte| format!("{byte:02x}")).collect();
+    (digest, scheduler.state().jobs.len())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
+    let job = clients.submit(&spec("one")).await.unwrap();
+    let over = clients.submit(&spec("over")).await.unwrap();
+    clients.until_job("over", |job| job.state == "running").await;
+    clients.cancel("over").await.unwrap();
+    let plan = manager.until_plan(job.job, |plan| plan.action() == v1::Action::Run).await;
+    let mut trainer = Trainer::new(&clients, &plan);
+    trainer.train(10).await;
+    let fitted = clients.until_job("one", |job| job.predicted_epochs.is_some() && job.state == "running").await;
+    let world = manager.world.clone();
+    daemon.stop().await;
+    let (digest, active) = replay(folder.path());
+    assert_eq!(active, 1);
+
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let status = clients.status().await;
+    assert_eq!(status.digest, digest);
+    let back = clients.job("one").await.unwrap();
+    assert_eq!((back.epoch, back.predicted_epochs, back.loss), (10, fitted.predicted_epochs, fitted.loss));
+    let ended = clients.job("over").await.unwrap();
+    assert_eq!((ended.job, ended.state.as_str()), (over.job, "cancelled"));
+
+    // The manager is told the same again, under a new term, with the same token.
+    world.lock().unwrap().heard.clear();
+    let manager = FakeManager::attach_with(&clients, "fake", servers(1, 4), world).await;
+    let full = manager.until("the full plan", |world| world.heard.first().cloned()).await;
+    assert_eq!((full.full, full.term), (true, 2));
+    assert_eq!((full.jobs[0].name.as_str(), full.jobs[0].token.as_str()), ("one", job.token.as_str()));
+    let mut trainer = Trainer { seq: trainer.seq, step: trainer.step, ..Trainer::new(&clients, &full.jobs[0]) };
+    trainer.train(1).await;
+    assert!(trainer.finish().await.accepted);
+    clients.until_job("one", |job| job.state == "completed").await;
+    // Numbers are never used twice.
+    assert_eq!(clients.submit(&spec("one")).await.unwrap().job, over.job + 1);
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_stops_promises_and_not_the_scheduler() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    // So little that records are replaced by a snapshot.
+    config.waiting_bytes = 2000;
+    let faults = config.faults.clone();
+    let daemon = Daemon::start(config).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
+    let job = clients.submit(&spec("one")).await.unwrap();
+    let plan = manager.until_plan(job.job, |plan| plan.action() == v1::Action::Run).await;
+    let mut trainer = Trainer::new(&clients, &plan);
+    trainer.train(3).await;
+
+    faults.set_full(true);
+    let report = trainer.epoch();
+    let refused = trainer.send(vec![report.clone()]).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().starts_with("journal can't be written: "), "{}", refused.message());
+    assert_eq!(clients.submit(&spec("two")).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(clients.cancel("one").await.unwrap_err().code(), Code::Unavailable);
+    assert!(clients.status().await.journal_error.starts_with("journal can't be written"));
+    assert!(super::net::get(&daemon, "/metrics").await.contains("trainmaster_journal_broken 1"));
+    // Decisions go on: a server goes, and the job is moved.
+    let before = clients.status().await.decision;
+    until("decisions", || async { (clients.status().await.decision > before + 3).then_some(()) }).await;
+    let left = v1::Delta { servers: servers(2, 4), servers_left: vec!["node0".into()], ..v1::Delta::default() };
+    let moved = super::support::observation("fake", v1::observation::Kind::Delta(left));
+    manager.observations.send(moved).await.unwrap();
+    clients.until_job("one", |job| job.state == "running" && job.incarnation > 1).await;
+
+    faults.set_full(false);
+    until("the journal", || async { clients.status().await.journal_error.is_empty().then_some(()) }).await;
+    let two = clients.submit(&spec("two")).await.unwrap();
+    assert!(two.job > job.job);
+    let newest = manager.look(|world| world.plans[&job.job].clone());
+    trainer.follow(&newest);
+    trainer.train(2).await;
+    let (step, epoch) = (trainer.step, clients.job("one").await.unwrap().epoch);
+    daemon.stop().await;
+
+    let daemon = Daemon::start(super::support::config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let back = clients.job("one").await.unwrap();
+    assert_eq!((back.step, back.epoch, back.incarnation), (step, epoch, newest.incarnation));
+    assert!(clients.job("two").await.is_some());
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submission_that_cannot_be_promised_is_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let faults = config.faults.clone();
+    let daemon = Daemon::start(config).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    faults.set_full(true);
+    // The first write to fail is this one's own.
+    assert_eq!(clients.submit(&spec("one")).await.unwrap_err().code(), Code::Unavailable);
+    faults.set_full(false);
+    until("the journal", || async { clients.status().await.journal_error.is_empty().then_some(()) }).await;
+    let again = clients.submit(&spec("one")).await.unwrap();
+    assert_eq!(clients.list().await.jobs.iter().filter(|job| job.state == "cancelled").count(), 1);
+    assert_eq!(again.job, 2);
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_keep_the_journal_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.snapshot_records = 50;
+    config.ended_jobs = 5;
+    let daemon = Daemon::start(config.clone()).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
+    for at in 0..10 {
+        let job = clients.submit(&spec(&format!("job{at}"))).await.unwrap().job;
+        let plan = manager.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
+        let mut trainer = Trainer::new(&clients, &plan);
+        trainer.train(20).await;
+        assert!(trainer.finish().await.accepted);
+    }
+    assert_eq!(clients.list().await.jobs.len(), 5);
+    daemon.stop().await;
+    let records = read_journal(folder.path()).unwrap();
+    assert!(records.len() < 300 && records[0].0 > 0, "{} records from {}", records.len(), records[0].0);
+    replay(folder.path());
+    let daemon = Daemon::start(config).await.unwrap();
+    assert_eq!(Clients::of(&daemon).await.list().await.jobs.len(), 5);
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_settings_hold_from_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    let daemon = Daemon::start(config.clone()).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    clients.submit(&spec("one")).await.unwrap();
+    daemon.stop().await;
+    config.settings.engine = "fifo".into();
+    config.settings.parameters.clear();
+    let daemon = Daemon::start(config).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    assert_eq!((clients.status().await.engine.as_str(), clients.status().await.jobs), ("fifo", 1));
+    let _manager = FakeManager::attach(&clients, "fake", servers(1, 1)).await;
+    clients.until_job("one", |job| job.state == "running").await;
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_cut_off_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    clients.submit(&spec("one")).await.unwrap();
+    daemon.stop().await;
+    let path = folder.path().join("journal.redb");
+    let whole = fs::read(&path).unwrap();
+    let cut = &whole[..whole.len() / 2];
+    fs::write(&path, cut).unwrap();
+    let error = Daemon::start(config(folder.path())).await.unwrap_err().to_string();
+    assert!(error.contains("journal.redb"), "{error}");
+    assert_eq!(fs::read(&path).unwrap().len(), cut.len());
+    fs::write(&path, whole).unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    assert!(Clients::of(&daemon).await.job("one").await.is_some());
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_takes_too_long_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.decision_limit = Duration::ZERO;
+    let daemon = Daemon::start(config).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let _manager = FakeManager::attach(&clients, "fake", servers(1, 1)).await;
+    clients.submit(&spec("one")).await.unwrap();
+    until("late tickets", || async {
+        let metrics = super::net::get(&daemon, "/metrics").await;
+        let late =
+            metrics.lines().find(|line| line.starts_with("trainmaster_tickets_late_total{kind=\"decision\"}"))?;
+        (late.rsplit(' ').next()?.parse::<u32>().ok()? >= 2).then_some(())
+    })
+    .await;
+    // It still serves, and what it wrote replays, whoever won each of these races.
+    assert!(clients.job("one").await.is_some());
+    daemon.stop().await;
+    replay(folder.path());
+}
