@@ -120,6 +120,59 @@ impl Board {
         Ok(self.take(state, job, &counts))
     }
 
+    /// Places a running job that gets another number of workers: what stays is where it was, new workers come first to
+    /// the job's own servers, the one with the fewest of them first, then to the freest others. Takes the room.
+    pub(super) fn resize(
+        &mut self,
+        state: &State,
+        job: &Job,
+        old: &Allocation,
+        workers: u32,
+        budget: &mut Budget,
+    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let mut counts: BTreeMap<ServerId, Shape> = BTreeMap::new();
+        for slot in old.slots() {
+            let count = counts.entry(slot.server).or_default();
+            match slot.role {
+                Role::Worker => count.workers += 1,
+                Role::Server => count.servers += 1,
+            }
+        }
+        // The first worker of a ring keeps the parameters, so it is the last to go.
+        let keeper = old.of(Role::Worker).first().map(|slot| slot.server);
+        for _ in workers..old.shape().workers {
+            let least = |id: &ServerId| u32::from(Some(*id) == keeper);
+            let fullest = counts.iter_mut().filter(|(id, count)| count.workers > least(id));
+            if let Some((_, count)) = fullest.max_by_key(|(id, count)| (count.workers, std::cmp::Reverse(**id))) {
+                count.workers -= 1;
+            }
+        }
+        for _ in old.shape().workers..workers {
+            budget.spend(counts.len() as u64)?;
+            let holds = |id: ServerId, count: Shape| {
+                let need = job.total(count);
+                self.room.accepts(state, id, job) && self.room.holds(id, job, &need, count.workers, count.servers)
+            };
+            let more = |count: &Shape| Shape { workers: count.workers + 1, ..*count };
+            let own = counts.iter().filter(|(id, count)| holds(**id, more(count)));
+            let own = own.min_by_key(|(id, count)| (count.workers, **id)).map(|(id, _)| *id);
+            let freest = || {
+                let mut others = self.free.freest(&self.room, &job.worker.amounts);
+                others.find(|id| !counts.contains_key(id) && holds(*id, Shape { workers: 1, servers: 0 }))
+            };
+            let Some(id) = own.or_else(freest) else { return Ok(None) };
+            counts.entry(id).or_default().workers += 1;
+        }
+        let counts: Vec<Count> = counts.into_iter().map(|(server, shape)| Count { server, shape }).collect();
+        Ok(self.take(state, job, &counts))
+    }
+
+    /// Gives back what was taken for a job in this round.
+    pub(super) fn give_back(&mut self, state: &State, job: &Job, allocation: &Allocation) {
+        self.room.release(job, allocation);
+        self.moved(state, allocation);
+    }
+
     fn take(&mut self, state: &State, job: &Job, counts: &[Count]) -> Option<Arc<Allocation>> {
         let allocation = place::assign(&mut self.room, job, counts, job.verdict.allocation().map(|before| &**before))?;
         for count in counts {

@@ -66,6 +66,11 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[
         meaning: "beyond the paper: keep a running job's shape unless the new one earns its measured restart back",
     },
     ParameterInfo {
+        name: "resize_in_place",
+        default: Value::Flag(false),
+        meaning: "beyond the paper: where only workers change, what runs stays where it is, so nothing restarts",
+    },
+    ParameterInfo {
         name: "shrink_to_fit",
         default: Value::Flag(false),
         meaning: "beyond the paper: a job that fits nowhere keeps its old place, or tries a smaller shape, before it is paused",
@@ -83,6 +88,7 @@ pub struct Optimus {
     sort_by: SortBy,
     joint_steps: bool,
     rescale_cost: bool,
+    resize_in_place: bool,
     shrink_to_fit: bool,
 }
 
@@ -97,6 +103,7 @@ impl Build for Optimus {
             },
             joint_steps: parameters.flag("joint_steps")?,
             rescale_cost: parameters.flag("rescale_cost")?,
+            resize_in_place: parameters.flag("resize_in_place")?,
             shrink_to_fit: parameters.flag("shrink_to_fit")?,
         })
     }
@@ -131,8 +138,10 @@ impl Engine for Optimus {
         budget.spend(candidates.len() as u64)?;
         let mut proposal = Proposal::default();
         self.allocate(state, &mut candidates, &mut ledger, &mut proposal, budget)?;
+        // What those had who are to wait is free for the others.
+        proposal.changes.iter().filter_map(|(id, _)| state.job(*id)).for_each(|job| board.release(state, job));
         if self.rescale_cost {
-            keep_what_restarts_do_not_earn(&mut candidates, &mut ledger);
+            keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state));
         }
         self.place(state, candidates, board, &mut proposal, budget)?;
         Ok(proposal)
@@ -228,6 +237,12 @@ impl<'a> Candidate<'a> {
 }
 
 impl Optimus {
+    /// Whether the manager lets workers come and go without a restart, and the setting uses that.
+    fn in_place(&self, state: &State) -> bool {
+        let rules = &state.settings.shape;
+        self.resize_in_place && rules.grow_in_place && rules.colocate && !rules.equal_per_server
+    }
+
     /// §4.1: hands out units by marginal gain. Jobs that don't even get their smallest shape leave `candidates` with a
     /// reason.
     fn allocate(
@@ -306,6 +321,21 @@ impl Optimus {
         for (_, candidate) in &moving {
             board.release(state, candidate.job);
         }
+        if self.in_place(state) {
+            // Before anyone else can take the room that they already have; those that shrink first.
+            moving.sort_by_key(|(_, candidate)| {
+                candidate.old_shape().is_none_or(|old| old.workers < candidate.shape.workers)
+            });
+            let mut elsewhere = Vec::with_capacity(moving.len());
+            for (demand, candidate) in moving {
+                match self.stay(state, &candidate, board, budget)? {
+                    Some(allocation) => run(proposal, candidate.job, allocation),
+                    None => elsewhere.push((demand, candidate)),
+                }
+            }
+            moving = elsewhere;
+            moving.sort_by(|(mine, a), (theirs, b)| mine.total_cmp(theirs).then(a.job.id.cmp(&b.job.id)));
+        }
         let mut homeless: Vec<(JobId, &Job, Shape)> = Vec::new();
         for (_, candidate) in &moving {
             match self.find_place(state, candidate, board, budget)? {
@@ -319,6 +349,29 @@ impl Optimus {
             wait(proposal, job, reason);
         }
         Ok(())
+    }
+
+    /// A place for a job that runs and keeps its number of parameter servers, with all that runs left where it is.
+    fn stay(
+        &self,
+        state: &State,
+        candidate: &Candidate<'_>,
+        board: &mut Board,
+        budget: &mut Budget,
+    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let job = candidate.job;
+        let Some(old) = job.verdict.allocation() else { return Ok(None) };
+        if old.shape().servers != candidate.shape.servers || job.issued.as_ref() != Some(old) {
+            return Ok(None);
+        }
+        let resized = board.resize(state, job, old, candidate.shape.workers, budget)?;
+        Ok(resized.filter(|resized| {
+            let stays = state.in_place(job, resized);
+            if !stays {
+                board.give_back(state, job, resized);
+            }
+            stays
+        }))
     }
 
     fn find_place(
@@ -356,25 +409,31 @@ impl Optimus {
     }
 }
 
-/// Goes back to a running job's old shape where the new one saves less than a restart costs. In order of arrival.
-fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut Ledger) {
+/// Where a running job's new shape saves less than its restart costs: the new workers with the old parameter servers if
+/// that needs no restart, or the old shape, whichever ends sooner. In order of arrival.
+fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut Ledger, in_place: bool) {
     for candidate in candidates {
         let Some(old) = candidate.old_shape().filter(|old| *old != candidate.shape && candidate.bounds.hold(*old))
         else {
             continue;
         };
-        let saved =
-            candidate.time(old.workers, old.servers) - candidate.time(candidate.shape.workers, candidate.shape.servers);
-        if saved > candidate.job.restart_cost.as_seconds() {
-            continue;
-        }
         let job = candidate.job;
-        ledger.take(job, &job.total(candidate.shape), -1);
-        let total = job.total(old);
-        if ledger.has(job, &total) {
-            candidate.shape = old;
+        let restart = job.restart_cost.as_seconds();
+        let without = |shape: Shape| in_place && shape.servers == old.servers;
+        let end = |shape: Shape| {
+            let cost = if shape == old || without(shape) { 0.0 } else { restart };
+            candidate.time(shape.workers, shape.servers) + cost
+        };
+        let same_servers = Shape { servers: old.servers, ..candidate.shape };
+        let mut best = candidate.shape;
+        ledger.take(job, &job.total(best), -1);
+        for other in [same_servers, old] {
+            if (other == old || without(other)) && end(other) <= end(best) && ledger.has(job, &job.total(other)) {
+                best = other;
+            }
         }
-        ledger.take(job, &job.total(candidate.shape), 1);
+        ledger.take(job, &job.total(best), 1);
+        candidate.set_shape(best);
     }
 }
 

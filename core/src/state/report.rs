@@ -32,7 +32,9 @@ impl State {
             return Err(EventError::Report { job: id, problem });
         }
         let pairs = job.speeds.len();
+        let now = self.now;
         let job = self.job_mut(id).expect("looked up above");
+        let first = job.reported.is_empty();
         job.reported.insert(slot, report.seq);
         let mut dirty = false;
         let progress = &mut job.progress;
@@ -63,7 +65,10 @@ impl State {
         }
         let job = self.job_mut(id).expect("looked up above");
         if let Some(restart) = report.restart {
-            let measured = Span(restart.0.max(0));
+            // What the job lost: from being told to change until it trained again, checkpoint and stop included. A program
+            // that was started again within its incarnation knows only its own part.
+            let gap = if first { now - job.changed } else { Span::ZERO };
+            let measured = Span(restart.0.max(gap.0 - report.duration.0).max(0));
             // The first start costs as much as a restart, without a checkpoint to read: a fair first measurement.
             job.restart_cost =
                 if job.incarnation.0 <= 1 { measured } else { Span(job.restart_cost.0.saturating_add(measured.0) / 2) };
