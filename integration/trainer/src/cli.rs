@@ -10,7 +10,7 @@ use crate::args::{DeviceArgs, JobArgs, ModelArgs, PaceArgs, SlotArgs};
 ///
 /// Without a command it is one process of a job; who starts it sets the TRAINMASTER_… variables.
 #[derive(Parser, Debug)]
-#[command(name = "trainmaster-trainer", version, args_conflicts_with_subcommands = true)]
+#[command(name = "trainmaster-trainer", version, args_conflicts_with_subcommands = true, args_override_self = true)]
 pub struct Cli {
     /// A whole job instead of one process of it.
     #[command(subcommand)]

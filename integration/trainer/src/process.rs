@@ -52,6 +52,8 @@ pub struct Process {
     acknowledged: Option<u32>,
     /// Told to stop (or dropped): leaves by then, whatever the chief says.
     stop_by: Option<Instant>,
+    /// Asked to end by a signal.
+    signalled: bool,
     /// Since when there is no connection to the chief.
     chief_gone: Option<Instant>,
     chief_seen: bool,
@@ -128,6 +130,7 @@ impl Process {
             revision: 0,
             acknowledged: None,
             stop_by: None,
+            signalled: false,
             chief_gone: None,
             chief_seen: false,
             orphaned: false,
@@ -235,10 +238,11 @@ impl Process {
             News::Assigned(assignment) => self.assigned(&assignment),
             News::Terminate => {
                 info!("told to stop by a signal");
-                if self.stop_by.is_some() {
-                    return Ok(Some(LEAVE_QUIETLY)); // asked a second time
+                // A second signal means it; the first often comes with the feed's own word, and the chief still needs us.
+                if std::mem::replace(&mut self.signalled, true) {
+                    return Ok(Some(LEAVE_QUIETLY));
                 }
-                Ok(self.stop(Duration::ZERO, exit::DONE))
+                Ok(self.stop(Duration::ZERO, false))
             }
             News::Orphaned => {
                 warn!("the feed has been away for longer than --orphan-grace-ms allows");
@@ -260,7 +264,7 @@ impl Process {
         let grace = Duration::from_millis(assignment.grace_ms.max(0) as u64);
         if assignment.incarnation != self.slot.incarnation {
             info!(now = assignment.incarnation, ours = self.slot.incarnation, "this incarnation is over");
-            return Ok(self.stop(grace, exit::DONE));
+            return Ok(self.stop(grace, true));
         }
         let places = peers::places(assignment);
         let workers: BTreeSet<u32> = places.keys().filter(|id| id.is_worker()).map(|id| id.index).collect();
@@ -288,7 +292,7 @@ impl Process {
         }
         if assignment.phase() == AssignmentPhase::Stop {
             info!("told to stop");
-            return Ok(self.stop(grace, exit::DONE));
+            return Ok(self.stop(grace, true));
         }
         Ok(self.part.as_ref().and_then(|part| part.chief.as_ref()).and_then(Chief::verdict))
     }
@@ -306,7 +310,7 @@ impl Process {
                 anyhow!("the assignment has no parameter servers; --mode (TRAINMASTER_MODE) sync and async need them")
             })?,
         };
-        let mut node = Node::new(&self.settings, self.me, chief_id, &servers)?;
+        let mut node = Node::new(&self.settings, self.me, chief_id, self.revision, &servers)?;
         let mut chief = None;
         if chief_id == self.me {
             chief = Some(Chief::new(Rc::clone(&self.settings), self.me, &servers, self.begun, last_seq)?);
@@ -319,16 +323,17 @@ impl Process {
         Ok(())
     }
 
-    fn stop(&mut self, grace: Duration, code: u8) -> Option<Verdict> {
+    /// `all`: the whole job is to stop, not just this process.
+    fn stop(&mut self, grace: Duration, all: bool) -> Option<Verdict> {
         match &mut self.part {
             Some(Part { chief: Some(chief), .. }) => {
-                chief.stop(code, grace, &mut self.net, &self.feed);
+                chief.stop(exit::DONE, grace, &mut self.net, &self.feed);
                 chief.verdict()
             }
             Some(Part { chief_id, .. }) => {
                 let limit = if grace.is_zero() { STOP_LIMIT } else { grace };
                 if self.stop_by.replace(Instant::now() + limit).is_none() && self.net.is_up(*chief_id) {
-                    self.net.send(*chief_id, Message::Leaving);
+                    self.net.send(*chief_id, Message::Leaving { all });
                 }
                 None
             }
@@ -344,7 +349,9 @@ impl Process {
         let for_chief = matches!(
             message,
             Message::Ready { .. }
-                | Message::Leaving
+                | Message::Unready
+                | Message::Leaving { .. }
+                | Message::Broken { .. }
                 | Message::Failed { .. }
                 | Message::Collected { .. }
                 | Message::Shard { .. }
@@ -369,7 +376,7 @@ impl Process {
             self.chief_gone = None;
             self.chief_seen = true;
             if self.stop_by.is_some() {
-                self.net.send(peer, Message::Leaving);
+                self.net.send(peer, Message::Leaving { all: false });
             }
         }
         part.node.up(peer, &mut self.net);

@@ -39,10 +39,14 @@ pub(crate) enum Message {
     Hello(Hello),
     /// An emulated transfer of so many bytes starts now; its payload follows when the sender's NIC is through.
     Begin { transfer: u32, bytes: u64 },
-    /// Node to chief: it can (or no longer can) take part in steps.
-    Ready { ready: bool },
-    /// Node to chief: it was told to stop and asks to be let go.
-    Leaving,
+    /// Node to chief: it can take part in steps; it joined the job in this revision.
+    Ready { revision: u32 },
+    /// Node to chief: it no longer can.
+    Unready,
+    /// Node to chief: it was told to stop and asks to be let go; `all`: the whole job was.
+    Leaving { all: bool },
+    /// Node to chief: it lost a peer that this attempt needs.
+    Broken { attempt: u64 },
     /// Node to chief: it can't go on.
     Failed { diverged: bool, reason: String },
     /// Chief to all: train this step with these workers; what was collected for the step before is now final.
@@ -90,8 +94,9 @@ impl Message {
                 out.u32(*transfer);
                 out.u64(*bytes);
             }
-            Self::Ready { ready } => out.push(u8::from(*ready)),
-            Self::Leaving | Self::Pull => {}
+            Self::Ready { revision } => out.u32(*revision),
+            Self::Pull | Self::Unready => {}
+            Self::Leaving { all } => out.push(u8::from(*all)),
             Self::Failed { diverged, reason } => {
                 out.push(u8::from(*diverged));
                 out.u32(reason.len() as u32);
@@ -113,7 +118,7 @@ impl Message {
                 out.f32s(parameters);
                 out.f32s(velocity);
             }
-            Self::Gather { version } => out.u64(*version),
+            Self::Gather { version: number } | Self::Broken { attempt: number } => out.u64(*number),
             Self::Collected { step, attempt, tally, times } => {
                 out.u64(*step);
                 out.u64(*attempt);
@@ -170,8 +175,8 @@ impl Message {
                 Self::Hello(Hello { job, incarnation, id, proof: fields.array()? })
             }
             2 => Self::Begin { transfer: fields.u32()?, bytes: fields.u64()? },
-            3 => Self::Ready { ready: fields.flag()? },
-            4 => Self::Leaving,
+            3 => Self::Ready { revision: fields.u32()? },
+            4 => Self::Leaving { all: fields.flag()? },
             5 => Self::Failed { diverged: fields.flag()?, reason: fields.text()? },
             6 => Self::Step {
                 step: fields.u64()?,
@@ -199,6 +204,8 @@ impl Message {
                 sums: fields.i64s()?,
             },
             16 => Self::Chunk { attempt: fields.u64()?, round: fields.u32()?, sums: fields.i64s()? },
+            17 => Self::Broken { attempt: fields.u64()? },
+            18 => Self::Unready,
             _ => return Err(Malformed),
         };
         fields.end()?;
@@ -210,7 +217,7 @@ impl Message {
             Self::Hello(_) => 1,
             Self::Begin { .. } => 2,
             Self::Ready { .. } => 3,
-            Self::Leaving => 4,
+            Self::Leaving { .. } => 4,
             Self::Failed { .. } => 5,
             Self::Step { .. } => 6,
             Self::Ticket { .. } => 7,
@@ -223,6 +230,8 @@ impl Message {
             Self::Params { .. } => 14,
             Self::Grad { .. } => 15,
             Self::Chunk { .. } => 16,
+            Self::Broken { .. } => 17,
+            Self::Unready => 18,
         }
     }
 }
@@ -248,8 +257,9 @@ mod tests {
         vec![
             Message::Hello(Hello { job: 3, incarnation: 4, id, proof: [9; 32] }),
             Message::Begin { transfer: 8, bytes: 1 << 40 },
-            Message::Ready { ready: true },
-            Message::Leaving,
+            Message::Ready { revision: 5 },
+            Message::Unready,
+            Message::Leaving { all: true },
             Message::Failed { diverged: true, reason: "é".into() },
             Message::Step { step: 1, attempt: 2, revision: 3, workers: vec![0, 5] },
             Message::Ticket { step: 1, attempt: 2 },
@@ -262,6 +272,7 @@ mod tests {
             Message::Params { attempt: 2, values: vec![] },
             Message::Grad { step: 1, attempt: 2, tally, sums: vec![i64::MIN, 1] },
             Message::Chunk { attempt: 2, round: 3, sums: vec![7] },
+            Message::Broken { attempt: 2 },
         ]
     }
 

@@ -74,7 +74,8 @@ pub(crate) struct Chief {
     /// Workers that the scheduler wants in the job, and the revision that says so.
     desired: BTreeSet<u32>,
     revision: u32,
-    ready: BTreeSet<Id>,
+    /// Processes that can take part, and the revisions in which they joined.
+    ready: BTreeMap<Id, u32>,
     loaded: BTreeSet<Id>,
     /// Workers that asked to be let go.
     leaving: BTreeSet<u32>,
@@ -130,7 +131,7 @@ impl Chief {
             layout,
             desired: BTreeSet::new(),
             revision: 0,
-            ready: BTreeSet::new(),
+            ready: BTreeMap::new(),
             loaded: BTreeSet::new(),
             leaving: BTreeSet::new(),
             lost: BTreeMap::new(),
@@ -176,7 +177,7 @@ impl Chief {
     }
 
     pub(crate) fn down(&mut self, peer: Id, net: &mut Net, feed: &Feed) {
-        if self.ready.contains(&peer) && peer.is_worker() && self.desired.contains(&peer.index) {
+        if self.ready.contains_key(&peer) && peer.is_worker() && self.desired.contains(&peer.index) {
             warn!(%peer, "lost");
             self.lost.entry(peer.index).or_insert_with(Instant::now);
         }
@@ -190,19 +191,27 @@ impl Chief {
 
     pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net, feed: &Feed) {
         match message {
-            Message::Ready { ready: true } => {
-                self.ready.insert(from);
+            Message::Ready { revision } => {
+                self.ready.insert(from, revision);
                 if from.is_worker() {
                     self.lost.remove(&from.index);
                 }
                 self.proceed(net, feed);
             }
-            Message::Ready { ready: false } => self.unready(from, net, feed),
-            Message::Leaving if from.is_worker() => {
+            Message::Unready => self.unready(from, net, feed),
+            Message::Leaving { all: false } if from.is_worker() => {
                 self.leaving.insert(from.index);
                 self.proceed(net, feed);
             }
-            Message::Leaving => self.stop(exit::DONE, Duration::ZERO, net, feed),
+            Message::Leaving { .. } => self.stop(exit::DONE, Duration::ZERO, net, feed),
+            Message::Broken { attempt } => {
+                if let Phase::Step(stepping) = &self.phase
+                    && stepping.attempt == attempt
+                {
+                    self.phase = Phase::Idle(Instant::now());
+                    self.proceed(net, feed);
+                }
+            }
             Message::Failed { diverged, reason } => {
                 warn!(%from, reason, "can't go on");
                 self.end(if diverged { exit::DIVERGED } else { exit::ERROR }, net);
@@ -372,7 +381,7 @@ impl Chief {
             Mode::Allreduce => self.desired.contains(&id.index) && !self.leaving.contains(&id.index),
             Mode::Sync | Mode::Async => !id.is_worker(),
         };
-        self.ready.iter().copied().filter(|id| holds(id) && !self.loaded.contains(id)).collect()
+        self.ready.keys().copied().filter(|id| holds(id) && !self.loaded.contains(id)).collect()
     }
 
     /// Workers that can train the next step.
@@ -380,7 +389,7 @@ impl Chief {
         let able = |index: &&u32| {
             let id = Id::worker(**index);
             let holds = self.settings.mode != Mode::Allreduce || self.loaded.contains(&id);
-            self.ready.contains(&id) && holds && !self.leaving.contains(*index)
+            self.ready.contains_key(&id) && holds && !self.leaving.contains(*index)
         };
         self.desired.iter().filter(able).copied().collect()
     }
@@ -393,8 +402,8 @@ impl Chief {
 
     /// Is everyone there, or has the time for that passed?
     fn complete(&self) -> bool {
-        let workers = self.desired.iter().all(|index| self.ready.contains(&Id::worker(*index)));
-        let servers = self.servers.iter().all(|server| self.ready.contains(server));
+        let workers = self.desired.iter().all(|index| self.ready.contains_key(&Id::worker(*index)));
+        let servers = self.servers.iter().all(|server| self.ready.contains_key(server));
         workers && servers || Instant::now() >= self.gather_end()
     }
 
@@ -423,10 +432,12 @@ impl Chief {
 
     /// Lets workers go that aren't wanted any more.
     fn dismiss(&mut self, net: &mut Net) {
-        let known: Vec<Id> = self.ready.iter().copied().filter(|id| id.is_worker() && *id != self.me).collect();
-        for id in known {
+        let known: Vec<(Id, u32)> = self.ready.iter().map(|(id, joined)| (*id, *joined)).collect();
+        for (id, joined) in known {
             let busy = matches!(&self.phase, Phase::Stream(tickets) if tickets.has(id.index));
-            if !busy && (!self.desired.contains(&id.index) || self.leaving.contains(&id.index)) {
+            // Who joined in a revision that hasn't got here yet isn't unwanted.
+            let unwanted = !self.desired.contains(&id.index) && joined <= self.revision;
+            if id.is_worker() && id != self.me && !busy && (unwanted || self.leaving.contains(&id.index)) {
                 info!(worker = id.index, "leaves the job");
                 net.send(id, self.finish(exit::DONE));
                 self.ready.remove(&id);
@@ -529,7 +540,7 @@ impl Chief {
             return;
         }
         self.phase = Phase::Done;
-        let mut all = self.ready.clone();
+        let mut all: BTreeSet<Id> = self.ready.keys().copied().collect();
         all.extend(&self.servers);
         all.extend(self.desired.iter().map(|index| Id::worker(*index)));
         for id in all {

@@ -7,7 +7,7 @@ use crate::{feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
 
 /// A step under way.
 pub(super) struct Stepping {
-    attempt: u64,
+    pub(super) attempt: u64,
     workers: Vec<u32>,
     /// Holders that haven't collected it yet.
     missing: BTreeSet<Id>,
@@ -27,6 +27,8 @@ impl Chief {
     /// Orders the next step, or the same one again after an attempt that failed.
     pub(super) fn step(&mut self, workers: Vec<u32>, net: &mut Net) {
         self.attempt += 1;
+        // A copy of the model that misses a step has to be loaded again.
+        self.loaded.retain(|id| !id.is_worker() || workers.contains(&id.index));
         let trainers = workers.iter().map(|index| Id::worker(*index));
         let missing: BTreeSet<Id> =
             if self.servers.is_empty() { trainers.clone().collect() } else { self.servers.iter().copied().collect() };

@@ -110,6 +110,12 @@ impl Board {
         self.announce(inner);
     }
 
+    /// Where a slot listens, while it watches.
+    #[must_use]
+    pub fn address(&self, id: Id) -> Option<String> {
+        self.inner().addresses.get(&id).map(|(_, address)| address.clone())
+    }
+
     /// All progress reported so far, each once.
     #[must_use]
     pub fn reports(&self) -> Vec<Progress> {

@@ -63,7 +63,10 @@ pub(crate) struct Place {
 struct Peer {
     place: Place,
     wanted: bool,
+    /// The connection there is …
     link: Option<u64>,
+    /// … and the one that the caller knows of, by the events it has got so far.
+    known: Option<u64>,
     waiting: Vec<(Message, u64)>,
     retry: Option<(Instant, Duration)>,
 }
@@ -89,7 +92,7 @@ pub(crate) struct Net {
     waker: Option<UnixStream>,
     links: BTreeMap<u64, Link>,
     peers: BTreeMap<Id, Peer>,
-    ready: VecDeque<Event>,
+    ready: VecDeque<(u64, Event)>,
     nic: Option<Nic>,
     start: Instant,
     serial: u64,
@@ -147,7 +150,7 @@ impl Net {
     }
 
     pub(crate) fn is_up(&self, id: Id) -> bool {
-        id == self.hello.id || self.peers.get(&id).is_some_and(|peer| peer.link.is_some())
+        id == self.hello.id || self.peers.get(&id).is_some_and(|peer| peer.known.is_some())
     }
 
     /// Sends now, or when the peer is connected. A message to oneself arrives too.
@@ -158,14 +161,18 @@ impl Net {
     /// Sends as if the payload had `bytes` bytes, where an interface is emulated and the peer is on another machine.
     pub(crate) fn transfer(&mut self, to: Id, message: Message, bytes: u64) {
         if to == self.hello.id {
-            self.ready.push_back(Event::Message(to, message));
+            self.ready.push_back((0, Event::Message(to, message)));
             return;
         }
         let peer = self.peers.entry(to).or_default();
-        let Some(link) = peer.link else {
+        let Some(link) = peer.known else {
             peer.waiting.push((message, bytes));
             return;
         };
+        // Meant for a process that is gone: one that took its place meanwhile must not get it.
+        if peer.link != Some(link) {
+            return;
+        }
         let remote = peer.place.machine != self.machine;
         match &mut self.nic {
             Some(nic) if bytes > 0 && remote => {
@@ -189,17 +196,34 @@ impl Net {
     pub(crate) fn next(&mut self, due: Option<Instant>) -> io::Result<Event> {
         loop {
             self.run_nic();
-            if let Some(event) = self.ready.pop_front() {
+            if let Some(event) = self.pop() {
                 return Ok(event);
             }
             if due.is_some_and(|due| due <= Instant::now()) {
                 self.wait(Some(Instant::now()))?; // look at the sockets at least once, however busy the timers are
-                return Ok(self.ready.pop_front().unwrap_or(Event::Due));
+                return Ok(self.pop().unwrap_or(Event::Due));
             }
             self.dial();
             let until = [due, self.timer()].into_iter().flatten().min();
             self.wait(until)?;
         }
+    }
+
+    /// Hands an event over: from now on the caller knows of it.
+    fn pop(&mut self) -> Option<Event> {
+        let (key, event) = self.ready.pop_front()?;
+        match event {
+            Event::Up(id) => {
+                let peer = self.peers.entry(id).or_default();
+                peer.known = Some(key);
+                for (message, bytes) in std::mem::take(&mut peer.waiting) {
+                    self.transfer(id, message, bytes);
+                }
+            }
+            Event::Down(id) => self.peers.entry(id).or_default().known = None,
+            _ => {}
+        }
+        Some(event)
     }
 
     /// Keeps sending and reading until everything is sent and, if asked for, all peers have hung up; at most until `until`.
@@ -236,11 +260,11 @@ impl Net {
     }
 
     /// This end's interface is through with a transfer.
-    fn land(nic: &mut Nic, key: (u64, u32), links: &BTreeMap<u64, Link>, ready: &mut VecDeque<Event>) {
+    fn land(nic: &mut Nic, key: (u64, u32), links: &BTreeMap<u64, Link>, ready: &mut VecDeque<(u64, Event)>) {
         match nic.incoming.remove(&key) {
             Some((_, Some(message))) => {
                 if let Some(id) = links.get(&key.0).and_then(Link::peer) {
-                    ready.push_back(Event::Message(id, message));
+                    ready.push_back((key.0, Event::Message(id, message)));
                 }
             }
             Some((_, None)) => {
@@ -300,9 +324,9 @@ impl Net {
         match waker.read(&mut buffer) {
             Ok(0) => {
                 self.waker = None;
-                self.ready.push_back(Event::Abandoned);
+                self.ready.push_back((0, Event::Abandoned));
             }
-            Ok(_) => self.ready.push_back(Event::Woken),
+            Ok(_) => self.ready.push_back((0, Event::Woken)),
             Err(_) => {}
         }
     }
@@ -427,7 +451,7 @@ impl Net {
                     }
                     nic.incoming.remove(&(key, transfer));
                 }
-                self.ready.push_back(Event::Message(id, message));
+                self.ready.push_back((key, Event::Message(id, message)));
             }
         }
     }
@@ -451,10 +475,7 @@ impl Net {
         let peer = self.peers.entry(hello.id).or_default();
         peer.link = Some(key);
         peer.retry = None;
-        self.ready.push_back(Event::Up(hello.id));
-        for (message, bytes) in std::mem::take(&mut peer.waiting) {
-            self.transfer(hello.id, message, bytes);
-        }
+        self.ready.push_back((key, Event::Up(hello.id)));
     }
 
     fn write(&mut self, key: u64, bytes: &[u8]) {
@@ -480,7 +501,7 @@ impl Net {
             && peer.link == Some(key)
         {
             peer.link = None;
-            self.ready.push_back(Event::Down(id));
+            self.ready.push_back((key, Event::Down(id)));
         }
     }
 }

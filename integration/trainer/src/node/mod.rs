@@ -29,15 +29,18 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// `servers`: the job's parameter servers, ascending; empty for all-reduce.
-    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, servers: &[Id]) -> Result<Self> {
+    /// `revision`: the one in which this process joined. `servers`: the job's parameter servers, ascending; empty for
+    /// all-reduce.
+    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, revision: u32, servers: &[Id]) -> Result<Self> {
         if settings.mode == Mode::Allreduce {
-            return Ok(Self::Replica(Box::new(Replica::new(settings, me, chief))));
+            return Ok(Self::Replica(Box::new(Replica::new(settings, me, chief, revision))));
         }
         let layout = Layout::new(&settings.network.blocks(), servers.len())?;
         Ok(match me.role {
-            Role::Server => Self::Server(Box::new(Server::new(settings, me, chief, servers.len()))),
-            Role::Worker => Self::Worker(Box::new(Worker::new(settings, me, chief, servers.to_vec(), layout))),
+            Role::Server => Self::Server(Box::new(Server::new(settings, me, chief, revision, servers.len()))),
+            Role::Worker => {
+                Self::Worker(Box::new(Worker::new(settings, me, chief, revision, servers.to_vec(), layout)))
+            }
         })
     }
 

@@ -37,6 +37,7 @@ enum Phase {
 pub(crate) struct Replica {
     me: Id,
     chief: Id,
+    revision: u32,
     holder: Holder,
     device: Device,
     trainer: Trainer,
@@ -47,10 +48,11 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub(crate) fn new(settings: &Settings, me: Id, chief: Id) -> Self {
+    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, revision: u32) -> Self {
         Self {
             me,
             chief,
+            revision,
             holder: Holder::new(settings.learning_rate, settings.momentum),
             device: settings.device.clone(),
             trainer: Trainer::new(settings),
@@ -62,19 +64,15 @@ impl Replica {
 
     pub(crate) fn up(&mut self, peer: Id, net: &mut Net) {
         if peer == self.chief {
-            net.send(self.chief, Message::Ready { ready: true });
+            net.send(self.chief, Message::Ready { revision: self.revision });
         }
     }
 
     /// A neighbour's connection broke: what was on its way is lost, so the attempt is void.
     pub(crate) fn down(&mut self, peer: Id, net: &mut Net) {
-        let Some(ring) = &self.ring else { return };
-        let (before, after) = ring.neighbours();
-        let rounds = ring.workers.len() > 1 && !matches!(ring.phase, Phase::Updating(_));
-        if rounds && peer != self.chief && [before, after].contains(&peer) && net.is_up(self.chief) {
-            self.ring = None;
-            net.send(self.chief, Message::Ready { ready: false });
-            net.send(self.chief, Message::Ready { ready: true });
+        let neighbour = |ring: &mut Ring| ring.workers.len() > 1 && <[Id; 2]>::from(ring.neighbours()).contains(&peer);
+        if let Some(ring) = self.ring.take_if(neighbour) {
+            net.send(self.chief, Message::Broken { attempt: ring.attempt });
         }
     }
 

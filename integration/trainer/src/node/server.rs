@@ -32,6 +32,7 @@ struct Queued {
 pub(crate) struct Server {
     me: Id,
     chief: Id,
+    revision: u32,
     mode: Mode,
     holder: Holder,
     loaded: bool,
@@ -46,10 +47,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, servers: usize) -> Self {
+    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, revision: u32, servers: usize) -> Self {
         Self {
             me,
             chief,
+            revision,
             mode: settings.mode,
             holder: Holder::new(settings.learning_rate, settings.momentum),
             loaded: false,
@@ -64,7 +66,7 @@ impl Server {
 
     pub(crate) fn up(&mut self, peer: Id, net: &mut Net) {
         if peer == self.chief {
-            net.send(self.chief, Message::Ready { ready: true });
+            net.send(self.chief, Message::Ready { revision: self.revision });
         }
     }
 

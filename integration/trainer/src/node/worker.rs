@@ -28,6 +28,7 @@ struct Computed {
 pub(crate) struct Worker {
     me: Id,
     chief: Id,
+    revision: u32,
     mode: Mode,
     servers: Vec<Id>,
     layout: Layout,
@@ -42,10 +43,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, servers: Vec<Id>, layout: Layout) -> Self {
+    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, revision: u32, servers: Vec<Id>, layout: Layout) -> Self {
         Self {
             me,
             chief,
+            revision,
             mode: settings.mode,
             servers,
             layout,
@@ -70,7 +72,8 @@ impl Worker {
         self.computed = None;
         self.parts.clear();
         if net.is_up(self.chief) {
-            net.send(self.chief, Message::Ready { ready });
+            let message = if ready { Message::Ready { revision: self.revision } } else { Message::Unready };
+            net.send(self.chief, message);
         }
         if ready && self.mode == Mode::Async {
             self.servers.iter().for_each(|server| net.send(*server, Message::Pull));
