@@ -10,7 +10,7 @@ use common::{
     scenario::{Scenario, scenario},
 };
 use proptest::test_runner::{TestCaseError, TestRunner};
-use trainmaster_core::engines::REGISTRY;
+use trainmaster_core::{Event, JobSpec, Scheduler, ServerSpec, Time, engines::REGISTRY};
 
 /// Random histories for each engine.
 fn every_engine(cases: u32, shape_rules: bool, check: impl Fn(&Scenario)) {
@@ -64,4 +64,63 @@ fn a_journal_gives_everything_back_from_wherever_it_starts() {
         let restored = play(scenario, Options { restore: true, ..Options::default() });
         assert_eq!(trace.digest, restored.digest, "a restart from the journal changed what came after");
     });
+}
+
+/// The same servers and jobs, told in another order: ids are given out first, by empty servers and held jobs.
+#[test]
+fn the_order_of_the_list_does_not_matter() {
+    use proptest::{collection::vec, prelude::*, sample::Index};
+    for entry in REGISTRY {
+        let instance = (
+            common::scenario::settings(entry, false),
+            common::scenario::servers(),
+            vec(common::scenario::job(), 1..8),
+            vec(any::<Index>(), 14),
+        );
+        let mut runner = TestRunner::new(config(60));
+        let result = runner.run(&instance, |(settings, servers, jobs, order)| {
+            let decide = |servers: &[ServerSpec], jobs: &[JobSpec], order: &[Index]| {
+                let mut scheduler = Scheduler::new(settings.clone()).expect("settings are allowed");
+                let mut apply = |event| drop(scheduler.apply(Time(0), event));
+                for server in servers {
+                    // As it will be, but taking nothing yet.
+                    apply(Event::ServerSet {
+                        manager: "m0".into(),
+                        server: ServerSpec { draining: true, ..server.clone() },
+                    });
+                }
+                let mut names = Vec::new();
+                for (at, job) in jobs.iter().enumerate() {
+                    names.push(format!("j{at}"));
+                    let spec = Box::new(JobSpec { name: format!("j{at}"), ..job.clone() });
+                    apply(Event::JobSubmitted { spec, external: None, token_hash: None });
+                }
+                let shuffled = |count: usize| {
+                    let mut left: Vec<usize> = (0..count).collect();
+                    let mut list = Vec::new();
+                    for index in order.iter().take(count) {
+                        list.push(left.remove(index.index(left.len())));
+                    }
+                    list.extend(left);
+                    list
+                };
+                let ids: Vec<_> =
+                    names.iter().filter_map(|name| scheduler.state().find_job(name)).map(|job| job.id).collect();
+                let mut apply = |event| drop(scheduler.apply(Time(0), event));
+                for held in [true, false] {
+                    for at in shuffled(ids.len()) {
+                        apply(Event::JobHeld { job: ids[at], held });
+                    }
+                }
+                for at in shuffled(servers.len()) {
+                    apply(Event::ServerSet { manager: "m0".into(), server: servers[at].clone() });
+                }
+                scheduler.decide(Time(0))
+            };
+            let expected = decide(&servers, &jobs, &[]);
+            prop_assert_eq!(decide(&servers, &jobs, &order), expected);
+            Ok(())
+        });
+        result.unwrap_or_else(|error| panic!("{}: {error}", entry.name));
+    }
 }

@@ -21,7 +21,8 @@ fn place(scheduler: &Scheduler, job: &Job, shape: Shape) -> Option<Vec<Count>> {
     let state = scheduler.state();
     let room = Room::of(state);
     let index = FreeIndex::build(state, &room, SortBy::Share);
-    match spread(state, &room, &index, job, shape, &mut Budget::UNLIMITED).expect("no bound") {
+    let mut budget = Budget::UNLIMITED;
+    match spread(state, &room, &index, job, shape, &mut budget).expect("no bound") {
         Placement::Found(counts) => Some(counts),
         Placement::NoRoom | Placement::NowhereBoth => None,
     }

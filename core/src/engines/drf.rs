@@ -85,6 +85,7 @@ impl Engine for Drf {
                 shares[at as usize].1 = next;
                 heap.push(Reverse((job.total(next).dominant_share(&state.usable).to_bits(), at)));
             } else if shape.is_empty() {
+                board.release(state, job);
                 wait(&mut proposal, job, ledger.reason(state, job, &extra));
             }
         }

@@ -1,8 +1,8 @@
 //! First in, first out: every job gets what it requested, in order, and keeps it to the end.
 //!
 //! What most clusters do, and the baseline of every paper here (Optimus §2.3, OASiS §V). By priority, then arrival.
-//! The first job that doesn't fit holds up those behind it, so that big jobs don't starve; `backfill` lets smaller ones
-//! pass. Slots go one by one to the freest server. Choose it as a fallback, or to compare with.
+//! The first job that doesn't fit holds up those behind it, so that big jobs don't starve, unless it is its tenant or
+//! queue that is at a limit; `backfill` lets smaller ones pass. Slots go one by one to the freest server. Choose it as a fallback, or to compare with.
 //!
 //! Cost: O(J log J) for J waiting jobs, plus O(√S) a slot that is placed.
 
@@ -18,7 +18,7 @@ use super::{
 use crate::{
     decision::{Proposal, Verdict},
     place::SortBy,
-    reason::Reason,
+    reason::{Reason, Scope},
     settings::SettingsError,
     state::{Change, Mandate, State},
 };
@@ -74,8 +74,10 @@ impl Engine for Fifo {
         waiting.sort_by_key(|job| (std::cmp::Reverse(job.spec.priority), job.arrival, job.id));
         let mut largest = Largest::default();
         let mut ahead = None;
-        for (position, job) in (1..).zip(waiting) {
+        let mut position = 0;
+        for job in waiting {
             if let Some(first) = ahead.filter(|_| !self.backfill) {
+                position += 1;
                 wait(&mut proposal, job, Reason::Behind { job: first, position });
                 continue;
             }
@@ -91,8 +93,13 @@ impl Engine for Fifo {
             } else {
                 ledger.reason(state, job, &total)
             };
+            // Its tenant's or queue's limit is nobody else's concern.
+            let limited = matches!(&reason, Reason::Exhausted { scope: Scope::Tenant(_) | Scope::Queue(_), .. });
             wait(&mut proposal, job, reason);
-            ahead = Some(job.id);
+            if !limited {
+                position += 1;
+                ahead = Some(job.id);
+            }
         }
         Ok(proposal)
     }

@@ -85,6 +85,7 @@ impl Engine for Tetris {
                 ledger.take(job, &total, 1);
                 shapes.push((job, least));
             } else {
+                board.release(state, job);
                 wait(&mut proposal, job, ledger.reason(state, job, &total));
             }
         }

@@ -67,7 +67,9 @@ impl State {
                         break;
                     };
                     let scope = if of_tenants { Scope::Tenant(name) } else { Scope::Queue(name) };
-                    let needed = self.jobs[&id].total(self.jobs[&id].spec.bounds().least())[resource];
+                    // What it had, and what the others leave.
+                    let needed = self.jobs[&id].total(self.jobs[&id].shape())[resource];
+                    let left = left + needed;
                     self.cut(id, before, Reason::Exhausted { scope, resource, needed, left, limit });
                     cut.push(id);
                 }

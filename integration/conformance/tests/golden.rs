@@ -1,0 +1,73 @@
+//! Every scenario with each of its engines, against its golden decisions.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use trainmaster_conformance::{Scenario, play};
+use trainmaster_core::engines::REGISTRY;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn files(name: &str) -> BTreeMap<String, PathBuf> {
+    let paths = fs::read_dir(folder(name)).expect(name).map(|entry| entry.expect(name).path());
+    paths.map(|path| (path.file_name().expect("a file").to_string_lossy().into_owned(), path)).collect()
+}
+
+/// (golden file's name, scenario, engine) of all there are.
+fn all() -> Vec<(String, Scenario, String)> {
+    let mut all = Vec::new();
+    for (name, path) in files("scenarios") {
+        let text = fs::read_to_string(&path).expect("readable");
+        let scenario = Scenario::from_toml(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let engines = match &scenario.engines[..] {
+            [] => REGISTRY.iter().map(|entry| entry.name.to_owned()).collect(),
+            named => named.to_vec(),
+        };
+        let stem = name.strip_suffix(".toml").unwrap_or_else(|| panic!("{name} is not a .toml file"));
+        all.extend(engines.into_iter().map(|engine| (format!("{stem}.{engine}.txt"), scenario.clone(), engine)));
+    }
+    all
+}
+
+#[test]
+fn decisions_are_the_golden_ones() {
+    let bless = std::env::var_os("BLESS").is_some_and(|value| value == "1");
+    assert!(!(bless && std::env::var_os("CI").is_some()), "golden files are not written in CI");
+    let mut wrong = Vec::new();
+    for (name, scenario, engine) in all() {
+        let transcript = play(&scenario, &engine).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let path = folder("golden").join(&name);
+        if bless {
+            fs::write(&path, transcript.text()).expect("writable");
+            continue;
+        }
+        let golden = fs::read_to_string(&path).unwrap_or_default();
+        if golden != transcript.text() {
+            let (line, (was, is)) = golden
+                .lines()
+                .chain(std::iter::repeat("(nothing)"))
+                .zip(transcript.text().lines().chain(["(nothing)"]))
+                .enumerate()
+                .find(|(_, (was, is))| was != is)
+                .expect("they differ");
+            wrong.push(format!("{name}, line {}:\n  golden {was}\n  now    {is}", line + 1));
+        }
+    }
+    assert!(wrong.is_empty(), "{}\nBLESS=1 writes them anew", wrong.join("\n"));
+}
+
+#[test]
+fn every_engine_has_a_scenario_and_every_golden_file_too() {
+    let all = all();
+    for entry in REGISTRY {
+        assert!(all.iter().any(|(_, _, engine)| engine == entry.name), "{} has no scenario", entry.name);
+    }
+    let expected: BTreeSet<_> = all.into_iter().map(|(name, ..)| name).collect();
+    let found: BTreeSet<_> = files("golden").into_keys().collect();
+    assert_eq!(expected, found, "expected and found golden files");
+}
