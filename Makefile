@@ -19,4 +19,5 @@ bench: ## a round of optimus at 400, 4,000 and 40,000 jobs beside a plain algori
 	cargo bench --locked -p trainmaster-core --bench round
 
 fits: ## docs/fits.md anew, from ../shared/data and a measured grid
-	scripts/fits
+	cargo build --release --locked -p trainmaster -p trainmaster-trainer
+	cargo run --release --locked -q -p trainmaster --example fits > docs/fits.md
