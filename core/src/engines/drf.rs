@@ -68,7 +68,8 @@ impl Engine for Drf {
             match state.mandate(job) {
                 Mandate::Free => shares.push((job, Shape::default())),
                 Mandate::Pinned(kept) => ledger.take(job, &job.total(kept.shape()), 1),
-                Mandate::Closed => {}
+                // Nobody's to change, but what it has counts.
+                Mandate::Closed => ledger.take(job, &job.total(job.shape()), 1),
             }
         }
         // Smallest dominant share first; a job has at least what it needs to run at all, or nothing.

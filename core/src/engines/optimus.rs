@@ -132,7 +132,8 @@ impl Engine for Optimus {
             match state.mandate(job) {
                 Mandate::Free => candidates.push(Candidate::new(self, state, job)),
                 Mandate::Pinned(kept) => ledger.take(job, &job.total(kept.shape()), 1),
-                Mandate::Closed => {}
+                // Nobody's to change, but what it has counts.
+                Mandate::Closed => ledger.take(job, &job.total(job.shape()), 1),
             }
         }
         budget.spend(candidates.len() as u64)?;

@@ -73,7 +73,8 @@ impl Engine for Tetris {
             match state.mandate(job) {
                 Mandate::Free => order.push((remaining_work(state, job), job)),
                 Mandate::Pinned(kept) => ledger.take(job, &job.total(kept.shape()), 1),
-                Mandate::Closed => {}
+                // Nobody's to change, but what it has counts.
+                Mandate::Closed => ledger.take(job, &job.total(job.shape()), 1),
             }
         }
         order.sort_by(|(mine, a), (theirs, b)| mine.total_cmp(theirs).then(a.id.cmp(&b.id)));

@@ -30,7 +30,8 @@ impl Scheduler {
 impl State {
     fn issue(&mut self) {
         // What one gives up may be what another waits for, so until nothing moves: a job moves twice at most.
-        while self.mode == Mode::Active && !self.unissued.is_empty() {
+        // Inside a resync nobody knows yet what is free.
+        while self.mode == Mode::Active && !self.unissued.is_empty() && !self.is_syncing() {
             let candidates = std::mem::take(&mut self.unissued);
             self.issue_all(candidates);
         }

@@ -153,7 +153,8 @@ impl State {
                 Some(observed) if job.spec.bounds().hold(observed.shape()) => Verdict::Run(observed.clone()),
                 _ => Verdict::Wait(Reason::NotConsidered),
             };
-            if !job.held && !job.verdict.same_kind(&observed) {
+            let theirs = !job.held && !matches!(job.verdict, Verdict::Stop(_));
+            if theirs && !job.verdict.same_kind(&observed) {
                 self.unsettled
                     .extend(observed.allocation().iter().flat_map(|seen| seen.slots()).map(|slot| slot.server));
                 self.limits_changed = true;

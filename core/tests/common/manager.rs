@@ -176,9 +176,13 @@ impl Manager {
         self.outbox.clear();
         let gone: Vec<JobId> =
             self.told.keys().copied().enumerate().filter(|(at, _)| forgotten(*at)).map(|(_, job)| job).collect();
-        for job in gone {
-            self.told.remove(&job);
-            self.actual.remove(&job);
-        }
+        gone.into_iter().for_each(|job| self.drop_job(job));
+    }
+
+    /// A job is over for good.
+    pub fn drop_job(&mut self, job: JobId) {
+        self.told.remove(&job);
+        self.actual.remove(&job);
+        self.outbox.remove(&job);
     }
 }

@@ -98,8 +98,11 @@ pub fn play(scenario: &Scenario, options: Options) -> Trace {
 impl Player<'_> {
     fn apply(&mut self, event: Event) {
         self.pinned = None;
-        if let Err(EventError::Time { .. }) = self.scheduler.apply(Time(self.now), event) {
-            panic!("time went back");
+        match self.scheduler.apply(Time(self.now), event) {
+            Err(EventError::Time { .. }) => panic!("time went back"),
+            // What the core doesn't know is nobody's: a manager ends it.
+            Err(EventError::UnknownJob(job)) => self.manager.drop_job(job),
+            _ => {}
         }
     }
 
