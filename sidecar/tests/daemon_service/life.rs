@@ -1,9 +1,11 @@
 //! Jobs from submission to end.
 
+use std::time::Duration;
+
 use trainmaster::daemon::{Daemon, read_audit};
 use trainmaster_proto::v1::{self, SchedulingMode};
 
-use super::support::{Clients, FakeManager, Trainer, config, servers, spec};
+use super::support::{Clients, FakeManager, Trainer, config, servers, spec, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_planned_runs_is_rescaled_and_ends() {
@@ -63,6 +65,36 @@ async fn a_job_is_planned_runs_is_rescaled_and_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn decisions_go_on_however_fast_reports_come_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.fits_every = Duration::ZERO;
+    config.fits_wait = Duration::from_secs(3600);
+    config.feed.reports_per_second = 1_000_000;
+    let daemon = Daemon::start(config).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let manager = FakeManager::attach(&clients, "fake", servers(6, 4)).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for at in 0..24 {
+        let mut spec = spec(&format!("job{at}"));
+        spec.worker.max = 1;
+        let job = clients.submit(&spec).await.unwrap().job;
+        let plan = manager.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
+        let mut trainer = Trainer::new(&clients, &plan);
+        tasks.spawn(async move {
+            loop {
+                let progress = trainer.epoch();
+                let _ = trainer.send(vec![progress]).await;
+            }
+        });
+    }
+    let before = clients.status().await.decision;
+    until("decisions", || async { (clients.status().await.decision > before + 5).then_some(()) }).await;
+    tasks.shutdown().await;
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_held_job_gives_back_what_it_has_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
@@ -102,8 +134,7 @@ async fn modes_hand_jobs_back_and_take_them_over_again() {
     // In shadow mode it is decided, and nobody is told.
     assert_eq!(clients.mode(SchedulingMode::Shadow).await, SchedulingMode::Paused);
     let decision = clients.status().await.decision;
-    super::support::until("decisions", || async { (clients.status().await.decision > decision + 2).then_some(()) })
-        .await;
+    until("decisions", || async { (clients.status().await.decision > decision + 2).then_some(()) }).await;
     assert_eq!(manager.look(|world| world.plans[&waiting].action()), v1::Action::Release);
 
     assert_eq!(clients.mode(SchedulingMode::Active).await, SchedulingMode::Shadow);

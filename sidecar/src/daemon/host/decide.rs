@@ -46,6 +46,8 @@ pub(super) struct Deciding {
     /// There may be something that no fit knows.
     pub(super) news: bool,
     next_fits: Instant,
+    /// Since when a decision is due and waits for fits.
+    due_since: Option<Instant>,
 }
 
 impl Deciding {
@@ -58,6 +60,7 @@ impl Deciding {
             failures: 0,
             news: true,
             next_fits: Instant::now(),
+            due_since: None,
         }
     }
 
@@ -82,9 +85,14 @@ impl Owner {
             return;
         }
         let due = self.deciding.may_begin(instant) && self.scheduler.due().is_some_and(|at| at <= now);
-        self.begin_fits(now, instant, due);
-        let waits = self.deciding.fits.as_ref().is_some_and(|fits| instant < fits.begun + self.options.fits_wait);
-        if due && !waits {
+        self.deciding.due_since = due.then(|| self.deciding.due_since.unwrap_or(instant));
+        self.begin_fits(now, instant);
+        let ready = self.deciding.due_since.is_some_and(|since| {
+            // However fast reports come in: one round of fits, and not longer than this.
+            self.deciding.fits.is_none() || instant >= since + self.options.fits_wait
+        });
+        if ready {
+            self.deciding.due_since = None;
             let ticket = self.scheduler.prepare(now);
             let limit = instant + self.options.decision_limit;
             self.deciding.engine = Some(Open { id: ticket.id(), begun: instant, limit });
@@ -109,9 +117,13 @@ impl Owner {
         }
     }
 
-    fn begin_fits(&mut self, now: Time, instant: Instant, due: bool) {
+    fn begin_fits(&mut self, now: Time, instant: Instant) {
         let deciding = &mut self.deciding;
-        let wanted = deciding.news && deciding.fits.is_none() && (due || instant >= deciding.next_fits);
+        let time = match deciding.due_since {
+            Some(since) => since == instant,
+            None => instant >= deciding.next_fits,
+        };
+        let wanted = deciding.news && deciding.fits.is_none() && time;
         if !wanted || deciding.strays >= STRAYS {
             return;
         }
@@ -220,7 +232,8 @@ impl Owner {
         let due = self.scheduler.due().filter(|_| deciding.engine.is_none() && deciding.strays < STRAYS).map(|at| {
             let wait = u64::try_from(at.0.saturating_sub(now.0)).unwrap_or(0);
             let at = instant.checked_add(Duration::from_millis(wait)).unwrap_or(instant + LONGEST_WAIT);
-            let fits = deciding.fits.as_ref().map(|fits| fits.begun + self.options.fits_wait);
+            let since = deciding.due_since.unwrap_or(instant);
+            let fits = deciding.fits.as_ref().map(|_| since + self.options.fits_wait);
             [deciding.not_before, fits].into_iter().flatten().fold(at, Instant::max)
         });
         // While a snapshot is due, only what is open can bring it nearer.

@@ -8,6 +8,9 @@ use trainmaster_proto::{Observed, Progress};
 use super::{Answers, HostError, Reply, journal::Effect, owner::Owner, publish::Attaching};
 use crate::daemon::session::Outbox;
 
+/// Characters that are kept of what a manager says about a job.
+const LONGEST_MESSAGE: usize = 2000;
+
 impl Owner {
     /// A manager opened a stream: it ends the one it had.
     pub(super) fn attach(&mut self, at: Time, stream: u64, outbox: Outbox, observed: Observed) {
@@ -51,7 +54,7 @@ impl Owner {
     fn take_observed(&mut self, at: Time, observed: Observed) {
         for (job, message) in &observed.messages {
             if self.scheduler.state().job(*job).is_some() {
-                self.messages.insert(*job, message.clone());
+                self.messages.insert(*job, message.chars().take(LONGEST_MESSAGE).collect());
             }
         }
         if observed.is_snapshot {

@@ -126,9 +126,17 @@ impl Journal {
         self.under_way.is_none() && (self.broken.is_some() || (self.gathering.is_empty() && self.effects.is_empty()))
     }
 
-    /// When a failed write is to be tried again.
+    /// When a failed write is to be tried again. Past that, what waits for a snapshot waits for open tickets.
     pub(super) fn retry_at(&self) -> Option<Instant> {
-        self.broken.as_ref().filter(|broken| !broken.trying).map(|broken| broken.retry_at)
+        let waits = |broken: &&Broken| !broken.trying && (!broken.overflow || broken.retry_at > Instant::now());
+        self.broken.as_ref().filter(waits).map(|broken| broken.retry_at)
+    }
+
+    /// The last chance of what waits.
+    pub(super) fn retry_now(&mut self) {
+        if let Some(broken) = &mut self.broken {
+            broken.retry_at = Instant::now();
+        }
     }
 
     /// Hands over what gathered, if it is time; returns what can be said at once because nothing can be promised.

@@ -183,6 +183,9 @@ impl Owner {
             session.outbox.close(tonic::Status::unavailable(super::STOPPING));
         }
         self.feed.close();
+        if let Some(error) = self.journal.error() {
+            tracing::error!(%error, "what happened since the disk failed is lost; nothing of it was acknowledged");
+        }
         let done = self.stopping_now.take();
         // Closes the file before anybody is told that it is closed.
         drop(self);
@@ -280,6 +283,11 @@ impl Owner {
     fn begin_stop(&mut self, done: Option<oneshot::Sender<()>>) {
         self.give_up_tickets();
         self.scheduler.snapshot();
+        self.journal.add(self.scheduler.drain_journal());
+        self.journal.retry_now();
+        if let Some((effects, outcome)) = self.journal.step() {
+            self.settle(effects, &outcome);
+        }
         self.stopping_now = Some(done.unwrap_or_else(|| oneshot::channel().0));
     }
 }

@@ -110,3 +110,65 @@ fn explain(path: &Path, loaded: &Loaded, records: &[Numbered<'_>], error: &Journ
 fn corrupt(path: &Path, what: String, problem: String) -> ServeError {
     ServeError::Store(StoreError::Corrupt { path: path.to_owned(), what, problem })
 }
+
+#[cfg(test)]
+mod tests {
+    use trainmaster_core::{JobSpec, Time};
+
+    use super::*;
+
+    /// A snapshot, a job, a snapshot, a job.
+    fn loaded() -> Loaded {
+        let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
+        scheduler.start_journal();
+        for (at, name) in ["a", "b"].into_iter().enumerate() {
+            let spec = Box::new(JobSpec::minimal(name));
+            let event = Event::JobSubmitted { spec, external: None, token_hash: None };
+            scheduler.apply(Time(at as i64), event).unwrap();
+            if at == 0 {
+                assert!(scheduler.snapshot());
+            }
+        }
+        let records = scheduler.drain_journal();
+        Loaded { first: 7, records, previous: Some(7), snapshot: Some(9), version: "0.0.9".into(), ..Loaded::default() }
+    }
+
+    fn restored(loaded: &Loaded) -> Result<usize, String> {
+        let path = Path::new("journal.redb");
+        restore(path, loaded).map(|scheduler| scheduler.state().jobs.len()).map_err(|error| error.to_string())
+    }
+
+    fn damage(loaded: &mut Loaded, at: usize) {
+        let record = &mut loaded.records[at];
+        let middle = record.len() / 2;
+        record[middle] ^= 1;
+    }
+
+    #[test]
+    fn a_damaged_last_snapshot_is_made_up_for() {
+        let mut loaded = loaded();
+        assert_eq!(restored(&loaded), Ok(2));
+        damage(&mut loaded, 2);
+        assert_eq!(restored(&loaded), Ok(2));
+        loaded.previous = None;
+        let error = restored(&loaded).unwrap_err();
+        assert!(error.starts_with("journal.redb: journal record 9 is unreadable: its checksum is wrong."), "{error}");
+    }
+
+    #[test]
+    fn a_damaged_event_is_named_and_nothing_is_dropped() {
+        let mut loaded = loaded();
+        damage(&mut loaded, 3);
+        let error = restored(&loaded).unwrap_err();
+        assert!(error.contains("journal record 10 is unreadable") && error.contains("from a backup"), "{error}");
+        loaded.records[3].truncate(5);
+        assert!(restored(&loaded).unwrap_err().contains("record 10 is unreadable: it is shorter"));
+    }
+
+    #[test]
+    fn a_journal_without_its_snapshot_is_refused() {
+        let mut loaded = loaded();
+        loaded.snapshot = None;
+        assert!(restored(&loaded).unwrap_err().contains("no snapshot to start from"));
+    }
+}

@@ -18,12 +18,12 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-use super::NetMetrics;
+use super::{NetMetrics, patient::Patient};
 use crate::daemon::services::Peer;
 
 /// A TLS handshake may take so long.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The head of a request in HTTP/1 may take so long; also between requests of one connection.
+/// The greeting of a connection, and the head of a request in HTTP/1, may take so long; also between requests.
 const HEAD: Duration = Duration::from_secs(30);
 /// Whoever says nothing for so long is asked whether it is there, and has as long to answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
@@ -145,7 +145,7 @@ impl Connection {
             request.extensions_mut().insert(peer);
             router.clone().oneshot(request)
         });
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = builder.serve_connection(TokioIo::new(Patient::new(stream, HEAD)), service).into_owned();
         self.watcher.watch(connection).await
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod guard;
 pub(crate) mod http;
 pub(crate) mod listen;
 mod metrics;
+mod patient;
 mod tls;
 
 pub(crate) use self::{metrics::NetMetrics, tls::acceptor};

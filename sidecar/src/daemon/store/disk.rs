@@ -351,6 +351,25 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_record_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut disk, _) = Disk::open(folder.path(), Faults::default()).unwrap();
+        let mut scheduler = journal();
+        for (at, name) in ["a", "b", "c"].into_iter().enumerate() {
+            submitted(&mut scheduler, name, at as i64);
+        }
+        disk.commit(&records(&mut scheduler)).unwrap();
+        drop(disk);
+        let database = Database::open(folder.path().join(FILE)).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(RECORDS).unwrap().remove(2).unwrap();
+        transaction.commit().unwrap();
+        drop(database);
+        let error = Disk::open(folder.path(), Faults::default()).unwrap_err().to_string();
+        assert!(error.contains("journal record 2 is unreadable: it is missing: record 3 follows record 1"), "{error}");
+    }
+
+    #[test]
     fn two_daemons_cannot_share_a_folder() {
         let folder = tempfile::tempdir().unwrap();
         let (_disk, _) = Disk::open(folder.path(), Faults::default()).unwrap();
