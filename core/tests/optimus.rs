@@ -9,8 +9,8 @@ use common::{
 };
 use proptest::{collection::vec, prelude::*, sample::select, test_runner::TestRunner};
 use trainmaster_core::{
-    End, Event, Incarnation, Job, JobId, JobSpec, Report, Role, Scheduler, ServerId, ServerSpec, Settings, Shape, Span,
-    State, Time, TrainingMode, Verdict,
+    End, Event, Incarnation, Job, JobId, JobSpec, Phase, Report, Role, Scheduler, ServerId, ServerSpec, Settings,
+    Shape, Span, State, Time, TrainingMode, Verdict,
     fit::speed::{SpeedCurve, SpeedModel},
     job::ProfiledSpeed,
     reason::ReasonKind,
@@ -191,6 +191,32 @@ fn rescale_cost_keeps_what_a_restart_does_not_earn() {
         scheduler.apply(Time(1), Event::JobEnded { job: ends, end: End::Completed }).unwrap();
         scheduler.decide(Time(2));
         assert_eq!(shape(&scheduler, stays), wp(expected, 0), "rescale_cost = {on}, {restart_cost} s");
+    }
+}
+
+#[test]
+fn resize_in_place_leaves_what_runs_where_it_is() {
+    // Three small jobs fill the freer server and half of the other; the fourth gets what is left there. Once they are
+    // gone, both of its workers and its parameter server fit on the freer server, at the price of a restart; in place the
+    // second worker comes to where the first is.
+    for (on, incarnation, home) in [(false, 2, ServerId(1)), (true, 1, ServerId(0))] {
+        let settings = plain_with("optimus", &[("resize_in_place", Parameter::Flag(on))]);
+        let servers = [server("s0", 4, 8, &["gpu"; 2]), server("s1", 16, 8, &["gpu"; 2])];
+        let mut scheduler = cluster(settings, &servers);
+        let small = ["a", "b", "c"].map(|name| submit(&mut scheduler, 0, with_servers(name, wp(1, 1))));
+        let id = submit(&mut scheduler, 0, with_servers("grows", wp(2, 1)));
+        scheduler.decide(Time(0));
+        assert_eq!(shape(&scheduler, id), wp(1, 1));
+        for job in small {
+            scheduler.apply(Time(1), Event::JobEnded { job, end: End::Completed }).unwrap();
+            let gone = Event::Observed { job, incarnation: Incarnation(1), slots: Vec::new(), phase: Phase::Stopped };
+            scheduler.apply(Time(1), gone).unwrap();
+        }
+        scheduler.decide(Time(2));
+        let job = scheduler.state().job(id).unwrap();
+        let issued = job.issued.as_ref().unwrap();
+        assert_eq!((issued.shape(), job.incarnation), (wp(2, 1), Incarnation(incarnation)), "resize_in_place = {on}");
+        assert!(issued.slots().iter().all(|slot| slot.server == home), "resize_in_place = {on}");
     }
 }
 
