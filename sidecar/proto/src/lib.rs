@@ -24,7 +24,7 @@ pub use self::{
 };
 
 /// Package `trainmaster.v1`: messages, clients and servers.
-#[allow(missing_docs, clippy::all)] // generated; the documentation is in the .proto files
+#[allow(missing_docs, clippy::all, rustdoc::all)] // generated; the documentation is in the .proto files
 pub mod v1 {
     tonic::include_proto!("trainmaster.v1");
 }
