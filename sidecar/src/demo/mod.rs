@@ -41,6 +41,9 @@ pub struct Args {
     /// No emulated devices: larger models, as fast as this machine computes.
     #[arg(long)]
     pub real: bool,
+    /// So many times the work in each job: what happens when the cluster is full.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub work: u32,
     /// Write the whole record here.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -110,6 +113,7 @@ async fn demo(args: &Args) -> Result<ExitCode> {
                 engine,
                 seed,
                 real: args.real,
+                work: args.work,
                 profiles: &profiles,
                 trainer: &trainer,
                 state_dir: scratch.path().join(format!("{engine}-{seed}")),

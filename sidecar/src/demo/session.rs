@@ -33,6 +33,7 @@ pub(super) struct Plan<'a> {
     pub(super) engine: &'a str,
     pub(super) seed: u64,
     pub(super) real: bool,
+    pub(super) work: u32,
     pub(super) profiles: &'a [Profile],
     pub(super) trainer: &'a Path,
     pub(super) state_dir: PathBuf,
@@ -90,7 +91,7 @@ async fn drive(plan: &Plan<'_>, address: String) -> Result<Run> {
 async fn submit(client: &mut JobsClient<Channel>, plan: &Plan<'_>, at: usize) -> Result<()> {
     let job = JOBS[at];
     // Jobs of one run train on different data; the same job of another engine trains on the same.
-    let file = job.file(plan.seed * 100 + at as u64, plan.real, &plan.profiles[at]);
+    let file = job.file(plan.seed * 100 + at as u64, plan.real, plan.work, &plan.profiles[at]);
     let spec = JobSpec::from_toml(&file).with_context(|| format!("the job file of {}", job.name))?;
     let request = SubmitRequest { job: Some(job_from_spec(&spec)) };
     client.submit(request).await.with_context(|| format!("{} was refused", job.name))?;

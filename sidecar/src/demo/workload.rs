@@ -121,15 +121,15 @@ impl DemoJob {
         flags
     }
 
-    /// The batch and the examples of an epoch.
-    fn sizes(&self, real: bool) -> (u32, u32) {
+    /// The batch and the examples of an epoch, which has `work` times ten steps.
+    fn sizes(&self, real: bool, work: u32) -> (u32, u32) {
         let batch = if real { self.batch * 4 } else { self.batch };
-        (batch, batch * 10)
+        (batch, batch * 10 * work)
     }
 
     /// The job file, with what was measured beforehand.
-    pub(super) fn file(&self, seed: u64, real: bool, profile: &[(u32, u32, f64)]) -> String {
-        let (batch, examples) = self.sizes(real);
+    pub(super) fn file(&self, seed: u64, real: bool, work: u32, profile: &[(u32, u32, f64)]) -> String {
+        let (batch, examples) = self.sizes(real, work);
         let command = format!("trainmaster-trainer {}", self.flags(seed, real).join(" "));
         let Self { name, mode, delta, requested, most, model_mib, .. } = self;
         let mut file = format!(
@@ -153,7 +153,7 @@ impl DemoJob {
 
     /// Arguments of `trainmaster-trainer profile` that measure this job.
     pub(super) fn profile_args(&self, seed: u64, real: bool) -> Vec<String> {
-        let (batch, examples) = self.sizes(real);
+        let (batch, examples) = self.sizes(real, 1);
         let pairs = if self.is_ring() { PROFILED_RING } else { PROFILED };
         let pairs: Vec<String> = pairs.iter().map(|(p, w)| format!("{p}:{w}")).collect();
         let mut args = vec![
@@ -210,7 +210,7 @@ mod tests {
     fn every_job_and_every_setting_is_valid() {
         for job in JOBS {
             for real in [false, true] {
-                let spec = JobSpec::from_toml(&job.file(1, real, &[(u32::from(!job.is_ring()), 1, 2.0)])).unwrap();
+                let spec = JobSpec::from_toml(&job.file(1, real, 1, &[(u32::from(!job.is_ring()), 1, 2.0)])).unwrap();
                 assert_eq!(spec.name, job.name);
             }
         }
