@@ -18,7 +18,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use clap::{Args as ClapArgs, Parser};
+use clap::Args as ClapArgs;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::{
@@ -56,27 +56,6 @@ pub struct Args {
     /// Give a run up after so many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub limit: u64,
-}
-
-#[derive(Parser, Debug)]
-#[command(name = "trainmaster demo", bin_name = "trainmaster demo", max_term_width = 100)]
-/// Nine real training jobs share a virtual cluster, under one engine after the other.
-///
-/// Gradients are really computed and exchanged; unless --real is given, each step is then stretched to the time of an
-/// emulated device.
-struct Cli {
-    #[command(flatten)]
-    args: Args,
-}
-
-/// Runs `trainmaster demo` with the rest of this program's arguments.
-#[must_use]
-pub fn main() -> ExitCode {
-    let Cli { args } = Cli::parse_from(std::env::args_os().skip(1));
-    run(args).unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
-        ExitCode::from(1)
-    })
 }
 
 /// Runs the demonstration.
