@@ -8,6 +8,18 @@ use std::ops::Range;
 use crate::fixed::MAX_MICRO_SHARDS;
 
 /// How epochs are cut into steps and steps into micro-shards.
+///
+/// # Examples
+///
+/// ```
+/// use trainmaster_trainer::batch::Batches;
+///
+/// let batches = Batches { examples: 1000, batch: 300, seed: 1 };
+/// assert_eq!(batches.steps_per_epoch(), 4);
+/// assert_eq!((batches.length(0), batches.length(3)), (300, 100));
+/// // Three workers share the step's 150 micro-shards of 2 examples each.
+/// assert_eq!(batches.share(0, 2, 3), 100..150);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batches {
     /// Examples in an epoch.

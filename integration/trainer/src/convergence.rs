@@ -22,6 +22,16 @@ pub enum Done {
 
 impl Convergence {
     /// Looks at the mean losses of all epochs so far.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use trainmaster_trainer::convergence::{Convergence, Done};
+    ///
+    /// let rule = Convergence { delta: 0.01, patience: 2, max_epochs: 50 };
+    /// assert_eq!(rule.check(&[2.0, 1.2, 1.195]), None);
+    /// assert_eq!(rule.check(&[2.0, 1.2, 1.195, 1.19]), Some(Done::Converged));
+    /// ```
     #[must_use]
     pub fn check(&self, losses: &[f64]) -> Option<Done> {
         let patience = self.patience as usize;

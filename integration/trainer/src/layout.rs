@@ -3,6 +3,21 @@
 use trainmaster_core::paa::{self, PaaError};
 
 /// Where every parameter lives, for one number of parameter servers.
+///
+/// # Examples
+///
+/// ```
+/// use trainmaster_trainer::layout::Layout;
+///
+/// let layout = Layout::new(&[6, 2], 2)?; // the large block is cut
+/// let model = [0, 1, 2, 3, 4, 5, 6, 7];
+/// let parts = [layout.take(0, &model), layout.take(1, &model)];
+/// assert_eq!(parts.each_ref().map(Vec::len), [4, 4]);
+/// let mut again = [9; 8];
+/// assert!(layout.put(0, &parts[0], &mut again) && layout.put(1, &parts[1], &mut again));
+/// assert_eq!(again, model);
+/// # Ok::<(), trainmaster_core::paa::PaaError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Per server: its pieces as (first parameter, length), ascending.

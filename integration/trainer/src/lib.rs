@@ -6,7 +6,7 @@
 //!
 //! How the parts fit together:
 //!
-//! - [`process`] is one process of a job: an event loop over [`net`](crate) (peers), `feed` (scheduler) and timers.
+//! - [`process`] is one process of a job: an event loop over `net` (peers), `feed` (scheduler) and timers.
 //! - `node` is what a process does in its role; `chief` is what one of them does for all.
 //! - `batch`, `data`, `model`, `fixed`, `holder` are the training itself.
 //! - `device` and the network layer emulate accelerators and network interfaces where asked for.

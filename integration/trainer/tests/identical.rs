@@ -122,3 +122,20 @@ fn a_killed_worker_costs_nothing_but_time() {
         stop_and_compare(&mut job);
     }
 }
+
+#[test]
+fn a_chief_started_again_takes_the_job_up_from_its_checkpoint() {
+    for (servers, mode) in [(2, "--mode=sync"), (0, "--mode=allreduce")] {
+        let mut job = Job::start(2, servers, &flags(&[&[mode, "--checkpoint-epochs=1"], SLOW].concat()));
+        job.wait_step(12);
+        let chief = job.chief();
+        job.kill(chief);
+        let before = job.board.reports().len();
+        job.spawn(chief);
+        job.wait("reports of the new chief", |board| board.reports().len() > before + 10);
+        stop_and_compare(&mut job);
+        let reports = job.board.reports();
+        assert!(reports.windows(2).all(|pair| pair[0].seq < pair[1].seq), "numbers go on where they were");
+        assert!(reports[before].restart_ms.is_some());
+    }
+}

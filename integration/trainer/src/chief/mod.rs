@@ -4,12 +4,12 @@
 //! Everything that changes the job happens in [`Chief::boundary`], between two steps, when nothing is under way.
 
 mod ledger;
+mod state;
 mod steps;
 mod tickets;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -23,18 +23,12 @@ use crate::{
     wire::Message,
 };
 use ledger::Ledger;
+use state::State;
 use steps::Stepping;
 use tickets::Tickets;
 
 /// How a job that was told to stop may still finish the step under way.
 const FINISH_STEP: Duration = Duration::from_secs(5);
-
-/// The whole job's parameters and optimiser state.
-struct State {
-    version: u64,
-    parameters: Vec<f32>,
-    velocity: Vec<f32>,
-}
 
 enum Phase {
     /// Nothing to do until somebody comes, or leaves.
@@ -417,19 +411,6 @@ impl Chief {
         (self.settings.pace.replace * 5).max(self.ledger.longest * 50)
     }
 
-    fn load(&mut self, joining: &[Id], net: &mut Net) {
-        let Some(state) = &self.state else { return };
-        for id in joining {
-            let part = |whole: &[f32]| match (&self.layout, self.servers.iter().position(|server| server == id)) {
-                (Some(layout), Some(position)) => layout.take(position, whole),
-                _ => whole.to_vec(),
-            };
-            let (parameters, velocity) = (part(&state.parameters), part(&state.velocity));
-            net.send(*id, Message::Load { version: state.version, parameters, velocity });
-            self.loaded.insert(*id);
-        }
-    }
-
     /// Lets workers go that aren't wanted any more.
     fn dismiss(&mut self, net: &mut Net) {
         let known: Vec<(Id, u32)> = self.ready.iter().map(|(id, joined)| (*id, *joined)).collect();
@@ -444,89 +425,6 @@ impl Chief {
                 self.loaded.remove(&id);
             }
         }
-    }
-
-    fn gather(&mut self, net: &mut Net) {
-        self.phase = Phase::Gather { since: Instant::now(), parts: BTreeMap::new() };
-        let version = self.ledger.step;
-        for id in self.sources() {
-            net.send(id, Message::Gather { version });
-        }
-    }
-
-    /// Those that together have the whole state.
-    fn sources(&self) -> Vec<Id> {
-        if self.servers.is_empty() { vec![self.me] } else { self.servers.clone() }
-    }
-
-    fn gathered(&mut self, net: &mut Net, feed: &Feed) {
-        let sources = self.sources();
-        let Phase::Gather { parts, .. } = &self.phase else { return };
-        if !sources.iter().all(|id| parts.contains_key(id)) {
-            return;
-        }
-        let size = self.settings.network.parameters();
-        let (mut parameters, mut velocity) = (vec![0.0; size], vec![0.0; size]);
-        let whole = sources.iter().enumerate().all(|(position, id)| {
-            let (values, momentum) = &parts[id];
-            match &self.layout {
-                Some(layout) => {
-                    layout.put(position, values, &mut parameters) && layout.put(position, momentum, &mut velocity)
-                }
-                None if values.len() == size && momentum.len() == size => {
-                    parameters.copy_from_slice(values);
-                    velocity.copy_from_slice(momentum);
-                    true
-                }
-                None => false,
-            }
-        });
-        if !whole {
-            warn!("the parts of the state don't fit together");
-            return self.end(exit::ERROR, net);
-        }
-        self.state = Some(State { version: self.ledger.step, parameters, velocity });
-        self.phase = Phase::Idle(Instant::now());
-        self.ledger.disturbed();
-        self.boundary(net, feed);
-    }
-
-    fn checkpoint_due(&self) -> bool {
-        let pace = &self.settings.pace;
-        let epochs = self.ledger.epochs() - self.checkpoint_epoch;
-        self.settings.checkpoint_dir.is_some()
-            && self.checkpoint_step != Some(self.ledger.step)
-            && (self.stepped && self.checkpoint_at.elapsed() >= pace.checkpoint
-                || pace.checkpoint_epochs.is_some_and(|every| epochs >= every))
-    }
-
-    /// Writes a checkpoint of the state at hand, unless it is saved already; false if that failed.
-    fn save(&mut self) -> bool {
-        let (Some(folder), Some(state)) = (self.settings.checkpoint_dir.clone(), &self.state) else { return true };
-        if self.checkpoint_step == Some(state.version) {
-            return true;
-        }
-        let start = Instant::now();
-        let written = self.write(&folder, state);
-        self.checkpoint_at = Instant::now();
-        self.checkpoint_epoch = self.ledger.epochs();
-        if written {
-            self.checkpoint_ms = start.elapsed().as_secs_f32() * 1e3;
-            self.checkpoint_step = Some(self.ledger.step);
-        }
-        written
-    }
-
-    fn write(&self, folder: &Path, state: &State) -> bool {
-        let checkpoint = Checkpoint {
-            fingerprint: self.settings.fingerprint(),
-            step: state.version,
-            losses: self.ledger.losses.clone(),
-            epoch: self.ledger.epoch,
-            parameters: state.parameters.clone(),
-            velocity: state.velocity.clone(),
-        };
-        checkpoint.write(folder).inspect_err(|error| warn!(%error, "no checkpoint written")).is_ok()
     }
 
     fn finish(&self, code: u8) -> Message {

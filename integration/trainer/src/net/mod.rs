@@ -9,6 +9,7 @@
 //! contention counts, and a transfer that nobody disturbs takes bytes / rate once, not twice.
 
 mod link;
+mod nic;
 mod share;
 
 use std::{
@@ -27,7 +28,7 @@ use crate::{
     wire::{HELLO_LIMIT, Hello, Message},
 };
 use link::{Link, State};
-use share::Share;
+use nic::{Landed, Nic};
 
 const GREETING: Duration = Duration::from_secs(10);
 const STRANGERS: usize = 64;
@@ -71,20 +72,6 @@ struct Peer {
     retry: Option<(Instant, Duration)>,
 }
 
-struct Outgoing {
-    link: u64,
-    frame: Vec<u8>,
-}
-
-/// Emulated network interface.
-struct Nic {
-    egress: Share<Outgoing>,
-    ingress: Share<(u64, u32)>,
-    /// Transfers coming in: is this end through? And the payload, once it is there.
-    incoming: BTreeMap<(u64, u32), (bool, Option<Message>)>,
-    serial: u32,
-}
-
 pub(crate) struct Net {
     hello: Hello,
     machine: String,
@@ -111,12 +98,6 @@ impl Net {
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         waker.set_nonblocking(true)?;
-        let nic = nic_mbit.map(|rate| Nic {
-            egress: Share::new(rate),
-            ingress: Share::new(rate),
-            incoming: BTreeMap::new(),
-            serial: 0,
-        });
         Ok(Self {
             hello,
             machine: String::new(),
@@ -125,7 +106,7 @@ impl Net {
             links: BTreeMap::new(),
             peers: BTreeMap::new(),
             ready: VecDeque::new(),
-            nic,
+            nic: nic_mbit.map(Nic::new),
             start: Instant::now(),
             serial: 0,
             frame_limit,
@@ -176,13 +157,9 @@ impl Net {
         let remote = peer.place.machine != self.machine;
         match &mut self.nic {
             Some(nic) if bytes > 0 && remote => {
-                nic.serial = nic.serial.wrapping_add(1).max(1);
-                let transfer = nic.serial;
-                let outgoing = Outgoing { link, frame: message.encode(transfer) };
-                let now = self.start.elapsed().as_nanos() as u64;
-                let ended = nic.egress.start(now, bytes, outgoing);
+                let (transfer, sent) = nic.send(self.start.elapsed().as_nanos() as u64, link, bytes, &message);
                 self.write(link, &Message::Begin { transfer, bytes }.encode(0));
-                ended.into_iter().for_each(|outgoing| self.write(outgoing.link, &outgoing.frame));
+                sent.into_iter().for_each(|(link, frame)| self.write(link, &frame));
             }
             _ => self.write(link, &message.encode(0)),
         }
@@ -240,8 +217,7 @@ impl Net {
 
     /// When something has to be done here without anybody calling.
     fn timer(&self) -> Option<Instant> {
-        let nic = self.nic.as_ref().and_then(|nic| [nic.egress.due(), nic.ingress.due()].into_iter().flatten().min());
-        let nic = nic.map(|ns| self.start + Duration::from_nanos(ns));
+        let nic = self.nic.as_ref().and_then(Nic::due).map(|ns| self.start + Duration::from_nanos(ns));
         let links = self.links.values().filter_map(Link::deadline).min();
         let dialling = |id: &Id| self.links.values().any(|link| link.dialled == Some(*id));
         let lonely = self.peers.iter().filter(|(id, peer)| peer.wanted && peer.link.is_none() && !dialling(id));
@@ -252,25 +228,16 @@ impl Net {
     fn run_nic(&mut self) {
         let now = self.start.elapsed().as_nanos() as u64;
         let Some(nic) = &mut self.nic else { return };
-        let sent = nic.egress.advance(now);
-        for key in nic.ingress.advance(now) {
-            Self::land(nic, key, &self.links, &mut self.ready);
-        }
-        sent.into_iter().for_each(|outgoing| self.write(outgoing.link, &outgoing.frame));
+        let (sent, landed) = nic.advance(now);
+        sent.into_iter().for_each(|(link, frame)| self.write(link, &frame));
+        self.hand_over(landed);
     }
 
-    /// This end's interface is through with a transfer.
-    fn land(nic: &mut Nic, key: (u64, u32), links: &BTreeMap<u64, Link>, ready: &mut VecDeque<(u64, Event)>) {
-        match nic.incoming.remove(&key) {
-            Some((_, Some(message))) => {
-                if let Some(id) = links.get(&key.0).and_then(Link::peer) {
-                    ready.push_back((key.0, Event::Message(id, message)));
-                }
+    fn hand_over(&mut self, landed: Vec<Landed>) {
+        for (key, message) in landed {
+            if let Some(id) = self.links.get(&key).and_then(Link::peer) {
+                self.ready.push_back((key, Event::Message(id, message)));
             }
-            Some((_, None)) => {
-                nic.incoming.insert(key, (true, None));
-            }
-            None => {}
         }
     }
 
@@ -435,23 +402,16 @@ impl Net {
             (Some(_), Message::Begin { transfer, bytes }) => {
                 let now = self.start.elapsed().as_nanos() as u64;
                 if let Some(nic) = &mut self.nic {
-                    nic.incoming.insert((key, transfer), (false, None));
-                    for key in nic.ingress.start(now, bytes, (key, transfer)) {
-                        Self::land(nic, key, &self.links, &mut self.ready);
-                    }
+                    let landed = nic.begin(now, key, transfer, bytes);
+                    self.hand_over(landed);
                 }
             }
             (Some(id), message) => {
-                if let Some(nic) = &mut self.nic
-                    && let Some((through, payload)) = nic.incoming.get_mut(&(key, transfer))
-                {
-                    if !*through {
-                        *payload = Some(message);
-                        return;
-                    }
-                    nic.incoming.remove(&(key, transfer));
-                }
-                self.ready.push_back((key, Event::Message(id, message)));
+                let message = match &mut self.nic {
+                    Some(nic) => nic.arrive(key, transfer, message),
+                    None => Some(message),
+                };
+                self.ready.extend(message.map(|message| (key, Event::Message(id, message))));
             }
         }
     }
@@ -488,9 +448,7 @@ impl Net {
     fn close(&mut self, key: u64, why: &str) {
         let Some(link) = self.links.remove(&key) else { return };
         if let Some(nic) = &mut self.nic {
-            nic.egress.retain(|outgoing| outgoing.link != key);
-            nic.ingress.retain(|(link, _)| *link != key);
-            nic.incoming.retain(|(link, _), _| *link != key);
+            nic.forget(key);
         }
         let Some(id) = link.peer() else {
             debug!(why, dialled = ?link.dialled, "connection dropped before its greeting");
