@@ -11,8 +11,8 @@ use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 use imbl::Vector;
 
 use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board,
-    ledger::Ledger, optimus::wait, rounds,
+    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board, ledger::Ledger,
+    optimus::wait, rounds,
 };
 use crate::{
     decision::{Proposal, Shape},
@@ -26,11 +26,7 @@ use crate::{
 pub(super) const NAME: &str = "drf";
 pub(super) const SUMMARY: &str = "equal dominant shares, work-conserving, one parameter server per worker";
 pub(super) const PAPER: &str = "Ghodsi et al., DRF, NSDI'11; baseline of Optimus";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[ParameterInfo {
-    name: "interval",
-    default: Value::Text("600s"),
-    meaning: "time between rounds; the same as Optimus's where both are compared",
-}];
+pub(super) const PARAMETERS: &[ParameterInfo] = rounds::INTERVAL;
 
 /// The engine. See the [module](self).
 #[derive(Clone, Debug)]

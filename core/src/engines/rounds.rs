@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Budget, EngineError,
+    Budget, DefaultValue as Value, EngineError, ParameterInfo,
     board::{Board, Largest},
     optimus::{run, wait},
 };
@@ -14,6 +14,13 @@ use crate::{
     reason::Reason,
     state::State,
 };
+
+/// The one parameter of engines that decide at intervals and have nothing else to set.
+pub(super) const INTERVAL: &[ParameterInfo] = &[ParameterInfo {
+    name: "interval",
+    default: Value::Text("600s"),
+    meaning: "time between rounds; the same as Optimus's where both are compared",
+}];
 
 /// One more worker, and a parameter server with it where the job has any: the 1:1 ratio of Optimus's baselines (§6.1).
 /// `None` at the job's bounds.

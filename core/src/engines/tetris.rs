@@ -16,8 +16,8 @@ use std::sync::Arc;
 use imbl::Vector;
 
 use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board,
-    ledger::Ledger, optimus::wait, rounds,
+    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board, ledger::Ledger,
+    optimus::wait, rounds,
 };
 use crate::{
     decision::{Proposal, Shape},
@@ -31,11 +31,7 @@ use crate::{
 pub(super) const NAME: &str = "tetris";
 pub(super) const SUMMARY: &str = "short and small jobs first, packed on the fullest servers";
 pub(super) const PAPER: &str = "Grandl et al., Tetris, SIGCOMM'14; baseline of Optimus";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[ParameterInfo {
-    name: "interval",
-    default: Value::Text("600s"),
-    meaning: "time between rounds; the same as Optimus's where both are compared",
-}];
+pub(super) const PARAMETERS: &[ParameterInfo] = rounds::INTERVAL;
 
 /// The engine. See the [module](self).
 #[derive(Clone, Debug)]

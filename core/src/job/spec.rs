@@ -1,0 +1,387 @@
+//! What a job's owner asks for, and what of it can be checked without a cluster.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::{JobFileError, file};
+use crate::{decision::Shape, time::Span};
+
+/// How a job may be resized while it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resize {
+    /// Workers and parameter servers.
+    #[default]
+    Any,
+    /// Workers only; parameter servers stay at what was requested.
+    Workers,
+    /// Never: it runs as requested or not at all.
+    Fixed,
+}
+
+/// How gradients meet parameters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TrainingMode {
+    /// Parameter servers wait for every worker in each step.
+    #[default]
+    Sync,
+    /// Parameter servers update with each worker's gradients as they come.
+    Async,
+    /// No parameter servers: workers form a ring.
+    AllReduce,
+}
+
+/// When a job has converged: [`patience`](Self::patience) epochs in a row lower the loss by less than `delta` times
+/// the first loss (Optimus §2.1), or `max_epochs` are done.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Convergence {
+    /// A fraction of the first loss.
+    pub delta: f64,
+    /// Epochs in a row.
+    pub patience: u32,
+    /// The end in any case.
+    pub max_epochs: u32,
+}
+
+impl Default for Convergence {
+    fn default() -> Self {
+        Self { delta: 0.01, patience: 3, max_epochs: 200 }
+    }
+}
+
+/// What one worker or one parameter server needs, and how many there may be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoleSpec {
+    /// By resource name, in sub-units.
+    pub demand: BTreeMap<String, i64>,
+    /// The fewest that the job runs with.
+    pub min: u32,
+    /// The most it can use.
+    pub max: u32,
+    /// What it gets from an engine that doesn't choose.
+    pub requested: u32,
+    /// The program to start; empty where the manager knows it.
+    pub command: String,
+}
+
+/// What an early completion is worth (OASiS §3).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Utility {
+    /// The curve.
+    pub kind: UtilityKind,
+    /// Worth when done at once.
+    pub value: f64,
+    /// How sharply it falls around the target.
+    pub decay: f64,
+    /// When half of it is gone.
+    pub target: Span,
+}
+
+/// The family of a [`Utility`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)] // the curves' usual names
+pub enum UtilityKind {
+    Sigmoid,
+    Constant,
+    Linear,
+    Step,
+}
+
+/// Training data, for engines that schedule chunks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dataset {
+    /// Data chunks (D_j).
+    pub chunks: u32,
+    /// Mini-batches in a chunk (Mb_j).
+    pub batches_per_chunk: u32,
+    /// Times each chunk is trained (E_j).
+    pub epochs: u32,
+    /// Where a chunk is uploaded from.
+    pub upload: String,
+}
+
+/// A speed measured before the job was submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProfiledSpeed {
+    /// p.
+    pub servers: u32,
+    /// w.
+    pub workers: u32,
+    /// Steps per second.
+    pub speed: f64,
+}
+
+/// A job as its owner describes it, validated.
+///
+/// The same fields travel in the TOML job file ([`JobSpec::from_toml`]), `job.proto` and the C struct.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// Unique among active jobs.
+    pub name: String,
+    /// Jobs of one model share what was learnt about its speed.
+    pub model: String,
+    /// Who pays.
+    pub tenant: String,
+    /// Which queue it waits in.
+    pub queue: String,
+    /// Higher goes first where an engine looks at it.
+    pub priority: i32,
+    /// What may change while it runs.
+    pub resize: Resize,
+    /// Synchronous, asynchronous or all-reduce.
+    pub mode: TrainingMode,
+    /// Examples a step trains: of the whole job (sync, all-reduce) or of one worker (async).
+    pub batch: u64,
+    /// Examples in an epoch; 0 where only the program knows.
+    pub examples: u64,
+    /// When it is done.
+    pub convergence: Convergence,
+    /// Its workers.
+    pub worker: RoleSpec,
+    /// Its parameter servers; none for all-reduce.
+    pub server: Option<RoleSpec>,
+    /// MiB of parameters; 0 where unknown.
+    pub model_size: i64,
+    /// Worth of an early end (OASiS).
+    pub utility: Option<Utility>,
+    /// Time after arrival by which it should be done (MLFS).
+    pub deadline: Option<Span>,
+    /// Accuracy that suffices (MLFS).
+    pub accuracy: Option<f64>,
+    /// From 1 (can wait) to 10 (MLFS).
+    pub urgency: Option<u32>,
+    /// Chunks (OASiS, edge).
+    pub dataset: Option<Dataset>,
+    /// Labels that a server must carry.
+    pub labels: BTreeMap<String, String>,
+    /// It is stopped after running so long.
+    pub time_limit: Option<Span>,
+    /// What a restart costs, as first guess.
+    pub restart_cost: Option<Span>,
+    /// Speeds measured beforehand.
+    pub profile: Vec<ProfiledSpeed>,
+}
+
+/// A job description that can't be accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{key}: {problem}")]
+pub struct JobSpecError {
+    /// The key, as in the job file.
+    pub key: String,
+    /// The value and what is allowed.
+    pub problem: String,
+}
+
+impl JobSpec {
+    /// The smallest valid job: one worker of one GPU, all defaults. A start for builders and tests.
+    pub fn minimal(name: &str) -> Self {
+        let role = |demand: &[(&str, i64)], max| RoleSpec {
+            demand: demand.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+            min: 1,
+            max,
+            requested: 1,
+            command: String::new(),
+        };
+        Self {
+            name: name.into(),
+            model: name.into(),
+            tenant: "default".into(),
+            queue: "default".into(),
+            priority: 0,
+            resize: Resize::Any,
+            mode: TrainingMode::Sync,
+            batch: 256,
+            examples: 0,
+            convergence: Convergence::default(),
+            worker: role(&[("gpu", 1000), ("cpu", 1000)], 16),
+            server: Some(role(&[("cpu", 1000)], 16)),
+            model_size: 0,
+            utility: None,
+            deadline: None,
+            accuracy: None,
+            urgency: None,
+            dataset: None,
+            labels: BTreeMap::new(),
+            time_limit: None,
+            restart_cost: None,
+            profile: Vec::new(),
+        }
+    }
+
+    /// Reads a TOML job file.
+    ///
+    /// # Errors
+    /// Names the key (and line, for syntax), the value and what is allowed.
+    ///
+    /// ```
+    /// use trainmaster_core::JobSpec;
+    /// let spec = JobSpec::from_toml(r#"
+    ///     name = "resnet50"
+    ///     worker = { gpu = 1, cpu = 4, memory = "10GiB", max = 16, requested = 4 }
+    ///     server = { cpu = 4, memory = "10GiB", max = 16 }
+    /// "#).unwrap();
+    /// assert_eq!(spec.worker.demand["memory"], 10 * 1024);
+    /// let error = JobSpec::from_toml("name = \"a\"\nworker = { gpus = 1 }").unwrap_err();
+    /// assert!(error.to_string().contains("worker.gpus"));
+    /// ```
+    pub fn from_toml(text: &str) -> Result<Self, JobFileError> {
+        file::parse(text)
+    }
+
+    /// Checks everything that can be checked without a cluster.
+    ///
+    /// # Errors
+    /// The first key that is wrong, its value and what is allowed.
+    pub fn validate(&self) -> Result<(), JobSpecError> {
+        let fail = |key: &str, problem: String| Err(JobSpecError { key: key.into(), problem });
+        for (key, name) in
+            [("name", &self.name), ("model", &self.model), ("tenant", &self.tenant), ("queue", &self.queue)]
+        {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            if name.is_empty() || name.len() > 128 || name.starts_with('.') || !name.chars().all(allowed) {
+                return fail(
+                    key,
+                    format!("{name:?} must be 1 to 128 letters, digits, '.', '_' or '-', not starting with '.'"),
+                );
+            }
+        }
+        if self.batch == 0 {
+            return fail("batch", "0 must be at least 1".into());
+        }
+        let Convergence { delta, patience, max_epochs } = self.convergence;
+        if !(0.0..1.0).contains(&delta) {
+            return fail("convergence.delta", format!("{delta} must be from 0 up to 1, a fraction of the first loss"));
+        }
+        if patience == 0 || max_epochs == 0 {
+            let key = if patience == 0 { "convergence.patience" } else { "convergence.max_epochs" };
+            return fail(key, "0 must be at least 1".into());
+        }
+        match (self.mode, &self.server) {
+            (TrainingMode::AllReduce, Some(_)) => {
+                return fail(
+                    "server",
+                    "an allreduce job has no parameter servers; leave it out or change the mode".into(),
+                );
+            }
+            (TrainingMode::Sync | TrainingMode::Async, None) => {
+                return fail(
+                    "server",
+                    "is missing: a sync or async job needs parameter servers (mode = \"allreduce\" needs none)".into(),
+                );
+            }
+            _ => {}
+        }
+        for (key, role) in [("worker", Some(&self.worker)), ("server", self.server.as_ref())] {
+            let Some(role) = role else { continue };
+            role.validate(key)?;
+        }
+        if self.accuracy.is_some_and(|accuracy| !(0.0..=1.0).contains(&accuracy)) {
+            return fail("accuracy", "must be from 0 to 1".into());
+        }
+        for (at, sample) in self.profile.iter().enumerate() {
+            let no_servers = self.server.is_none();
+            if sample.workers == 0 || (sample.servers == 0) != no_servers || !(sample.speed > 0.0 && sample.speed < 1e9)
+            {
+                return fail(
+                    &format!("profile[{at}]"),
+                    format!(
+                        "p = {}, w = {}, speed = {} must have w ≥ 1, {} and a speed above 0",
+                        sample.servers,
+                        sample.workers,
+                        sample.speed,
+                        if no_servers { "p = 0" } else { "p ≥ 1" }
+                    ),
+                );
+            }
+        }
+        if let Some(utility) = &self.utility
+            && !(utility.value.is_finite() && utility.value >= 0.0 && utility.decay.is_finite() && utility.decay >= 0.0)
+        {
+            return fail("utility", "value and decay must be finite and at least 0".into());
+        }
+        Ok(())
+    }
+
+    /// The counts an engine may give: what the job allows and its `resize` rule.
+    pub fn bounds(&self) -> Bounds {
+        let counts =
+            |role: &RoleSpec, fixed: bool| if fixed { (role.requested, role.requested) } else { (role.min, role.max) };
+        let workers = counts(&self.worker, self.resize == Resize::Fixed);
+        let servers = self.server.as_ref().map_or((0, 0), |role| counts(role, self.resize != Resize::Any));
+        Bounds { workers, servers }
+    }
+
+    /// The shape the owner asked for.
+    pub fn requested(&self) -> Shape {
+        Shape { workers: self.worker.requested, servers: self.server.as_ref().map_or(0, |role| role.requested) }
+    }
+}
+
+impl RoleSpec {
+    fn validate(&self, key: &str) -> Result<(), JobSpecError> {
+        let fail = |field: &str, problem: String| Err(JobSpecError { key: format!("{key}.{field}"), problem });
+        for (name, &value) in &self.demand {
+            if !(0..=1_000_000_000_000).contains(&value) {
+                return fail(name, format!("{value} must be from 0 to 10^12 sub-units"));
+            }
+            let of_devices = name == "gpu" || name.starts_with("gpu:");
+            if of_devices && value > 1000 && value % 1000 != 0 {
+                return fail(
+                    name,
+                    format!("{} must be a whole number or a fraction of one device", value as f64 / 1000.0),
+                );
+            }
+        }
+        let kinds: Vec<_> = self.demand.iter().filter(|(name, value)| name.starts_with("gpu") && **value > 0).collect();
+        if kinds.len() > 1 {
+            return fail("gpu", format!("name one kind of GPU, not both {:?} and {:?}", kinds[0].0, kinds[1].0));
+        }
+        if self.demand.values().all(|value| *value == 0) {
+            return fail("cpu", "a demand of nothing can't be scheduled; give at least one resource".into());
+        }
+        if self.min == 0 || self.min > self.max || self.max > 10_000 {
+            return fail("max", format!("min = {}, max = {} must be 1 ≤ min ≤ max ≤ 10000", self.min, self.max));
+        }
+        if !(self.min..=self.max).contains(&self.requested) {
+            return fail(
+                "requested",
+                format!("{} must be from min = {} to max = {}", self.requested, self.min, self.max),
+            );
+        }
+        if self.command.len() > 4096 {
+            return fail("command", format!("{} characters must be at most 4096", self.command.len()));
+        }
+        Ok(())
+    }
+}
+
+/// Inclusive ranges of what a job may be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// From, to.
+    pub workers: (u32, u32),
+    /// From, to; (0, 0) for all-reduce.
+    pub servers: (u32, u32),
+}
+
+impl Bounds {
+    /// Whether a shape is allowed.
+    pub fn hold(&self, shape: Shape) -> bool {
+        (self.workers.0..=self.workers.1).contains(&shape.workers)
+            && (self.servers.0..=self.servers.1).contains(&shape.servers)
+    }
+
+    /// The smallest allowed shape.
+    pub fn least(&self) -> Shape {
+        Shape { workers: self.workers.0, servers: self.servers.0 }
+    }
+
+    /// The largest allowed shape.
+    pub fn most(&self) -> Shape {
+        Shape { workers: self.workers.1, servers: self.servers.1 }
+    }
+}
