@@ -28,21 +28,21 @@ fn every_engine(cases: u32, shape_rules: bool, check: impl Fn(&Scenario)) {
 
 #[test]
 fn the_rules_hold_whatever_happens() {
-    every_engine(400, false, |scenario| {
+    every_engine(2500, false, |scenario| {
         play(scenario, Options::default());
     });
 }
 
 #[test]
 fn the_rules_hold_under_what_managers_can_carry_out() {
-    every_engine(150, true, |scenario| {
+    every_engine(1000, true, |scenario| {
         play(scenario, Options::default());
     });
 }
 
 #[test]
 fn same_events_same_bytes_with_or_without_the_index() {
-    every_engine(80, false, |scenario| {
+    every_engine(300, false, |scenario| {
         let first = play(scenario, Options::default());
         let again = play(scenario, Options::default());
         assert_eq!(first.decisions, again.decisions);
@@ -58,7 +58,7 @@ fn same_events_same_bytes_with_or_without_the_index() {
 
 #[test]
 fn a_journal_gives_everything_back_from_wherever_it_starts() {
-    every_engine(60, false, |scenario| {
+    every_engine(150, false, |scenario| {
         let trace = play(scenario, Options { journal: true, ..Options::default() });
         check_journal(&trace);
         let restored = play(scenario, Options { restore: true, ..Options::default() });

@@ -524,3 +524,60 @@ fn a_late_word_about_a_closed_ticket_does_not_move_time() {
     scheduler.abandon(Time(500), ticket, Why::Late);
     assert_eq!(scheduler.state().now, Time(2));
 }
+
+#[test]
+fn news_equal_to_the_last_delivered_is_news() {
+    let mut scheduler = cluster(plain("fifo"), &[server("s1", 8, 16, &["gpu"]), server("s0", 16, 16, &["gpu"])]);
+    // The freer server's arrival is the last thing the open ticket knows; then other work takes its GPU.
+    let outcome = scheduler.prepare(Time(0)).run(Budget::UNLIMITED);
+    let foreign = Event::ForeignUse { server: "s0".into(), amounts: amounts(&[("gpu", 1000)]), devices: Vec::new() };
+    scheduler.apply(Time(1), foreign).unwrap();
+    scheduler.commit(Time(2), outcome).unwrap();
+    let id = submit(&mut scheduler, 3, ring("a", (1, 1, 1)));
+    let decision = scheduler.decide(Time(3));
+    assert_eq!(decision.source, Source::Engine, "{:?}", scheduler.last_error());
+    let job = scheduler.state().job(id).unwrap();
+    assert_eq!(job.verdict.allocation().unwrap().slots()[0].server, ServerId(0));
+}
+
+#[test]
+fn a_plan_on_exchanged_devices_is_void() {
+    let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu:a100", "gpu"])]);
+    let spec = |name: &str, kind: &str| trainmaster_core::JobSpec {
+        worker: common::build::role(&[(kind, 1000)], 1, 1, 1),
+        ..ring(name, (1, 1, 1))
+    };
+    let typed = submit(&mut scheduler, 0, spec("typed", "gpu:a100"));
+    let any = submit(&mut scheduler, 0, spec("any", "gpu"));
+    scheduler.decide(Time(0));
+    set(&mut scheduler, 1, server("s0", 8, 16, &["gpu:v100", "gpu"]));
+    assert_eq!(kind(&scheduler, typed), Some(ReasonKind::Evicted));
+    assert_eq!(kind(&scheduler, any), None, "any GPU will do");
+    let decision = scheduler.decide(Time(2));
+    assert_eq!(decision.source, Source::Engine, "{:?}", scheduler.last_error());
+    assert_eq!((shape(&scheduler, typed), shape(&scheduler, any)), (wp(0, 0), wp(1, 0)));
+}
+
+#[test]
+fn what_is_seen_in_shadow_mode_is_planned_only_within_limits() {
+    let mut settings = plain("fifo");
+    settings.tenants.insert("default".into(), amounts(&[("gpu", 1000)]));
+    let mut scheduler = cluster(settings, &[server("s0", 8, 16, &["gpu", "gpu"])]);
+    scheduler.apply(Time(0), Event::ModeSet(Mode::Shadow)).unwrap();
+    let id = submit(&mut scheduler, 0, ring("a", (2, 2, 2)));
+    scheduler.decide(Time(0));
+    // The manager, on its own, gave it both GPUs.
+    let slot = |index: u32| ObservedSlot {
+        role: Role::Worker,
+        index,
+        server: "s0".into(),
+        devices: vec![DeviceShare { device: index as u16, milli: 1000 }],
+    };
+    let slots = vec![slot(0), slot(1)];
+    let event = Event::Observed { job: id, incarnation: Default::default(), slots, phase: Phase::Running };
+    scheduler.apply(Time(1), event).unwrap();
+    let decision = scheduler.decide(Time(2));
+    assert_eq!(decision.source, Source::Engine, "{:?}", scheduler.last_error());
+    assert_eq!(shape(&scheduler, id), wp(0, 0));
+    scheduler.state().audit().unwrap();
+}
