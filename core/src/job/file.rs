@@ -279,6 +279,7 @@ mod tests {
             (with("worker = { gpu = 1 }\nprofile = [{ p = 1, w = 1, speed = 1.0 }]"), "profile[0]"),
             ("name = \"../x\"\nworker = { cpu = 1 }\nserver = { cpu = 1 }".into(), "name"),
             ("name = \"x\"\nworker = { cpu = 1 }".into(), "server"),
+            ("name = \"17\"\nworker = { cpu = 1 }\nserver = { cpu = 1 }".into(), "number"),
         ] {
             let message = parse(&text).unwrap_err().to_string();
             assert!(message.contains(expected), "{text}\n{message}");

@@ -249,6 +249,9 @@ impl JobSpec {
                 );
             }
         }
+        if self.name.bytes().all(|byte| byte.is_ascii_digit()) {
+            return fail("name", format!("{:?} reads as a job's number; put a letter into it", self.name));
+        }
         if self.batch == 0 {
             return fail("batch", "0 must be at least 1".into());
         }

@@ -1,6 +1,6 @@
 //! The command `trainmaster-trainer`.
 
-use std::{process::ExitCode, time::Instant};
+use std::{io::IsTerminal, process::ExitCode, time::Instant};
 
 use anyhow::Result;
 use clap::Parser;
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let begun = Instant::now();
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt().with_ansi(std::io::stderr().is_terminal()).with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     let result = match &cli.command {
         Some(command) => whole_job(command).map_err(|error| (error, exit::ERROR)),
         None => match one_process(cli, begun) {
