@@ -9,7 +9,6 @@ use crate::{
     reason::{Reason, Scope},
     resources::Amounts,
     state::{Change, State},
-    time::Time,
 };
 
 impl State {
@@ -162,12 +161,5 @@ impl State {
             }
         }
         self.revised.clear();
-    }
-
-    /// The next moment at which stability lets go of a job, for hosts that wait for it.
-    pub fn next_unpinned(&self) -> Option<Time> {
-        let rules = &self.settings.stability;
-        let pinned = self.jobs.values().filter(|job| rules.enabled && job.verdict.allocation().is_some());
-        pinned.map(|job| job.changed + rules.min_run).filter(|at| *at > self.now).min()
     }
 }

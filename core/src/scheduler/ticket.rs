@@ -121,7 +121,9 @@ impl FitTicket {
 
     /// Fits; about a millisecond a job. Any thread. A fit that fails leaves that job without one.
     pub fn run(self) -> FitOutcome {
-        let fits = self.jobs.iter().map(|(job, model)| (job.id, fit(job, model.as_deref()))).collect();
+        let safe =
+            |job: &Job, model: Option<&Model>| catch_unwind(AssertUnwindSafe(|| fit(job, model))).unwrap_or_default();
+        let fits = self.jobs.iter().map(|(job, model)| (job.id, safe(job, model.as_deref()))).collect();
         FitOutcome { ticket: self.id, fits }
     }
 }

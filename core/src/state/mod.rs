@@ -15,15 +15,15 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::charge::usage_by_server;
 use crate::{
-    decision::{Allocation, Shape, Verdict},
+    decision::{Allocation, Verdict},
     fit::SpeedHistory,
     ids::{DecisionId, JobId, ManagerId, QueueId, ResourceId, ServerId, TenantId, Term},
-    job::{Job, Phase},
+    job::Job,
     reason::{Reason, Scope},
     resources::{Amounts, ResourceTypes},
     server::Server,
     settings::{Mode, Settings},
-    time::{Span, Time},
+    time::Time,
 };
 
 /// Something an engine may want to know about, since it last ran.
@@ -273,7 +273,7 @@ impl State {
             && job.remaining_time(job.shape()).is_some_and(|left| left.as_seconds() < cost)
     }
 
-    /// When a pinned or closed job may become free by itself, at the earliest.
+    /// When a refusal's wait or a time limit ends, at the earliest.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         self.timers.get_min().map(|(at, _)| *at)
     }
@@ -428,11 +428,5 @@ impl State {
         }
         self.tenants[job.tenant.0 as usize].planned += &total;
         self.queues[job.queue.0 as usize].planned += &total;
-    }
-
-    /// Shape the manager last saw running, and how long that has been so.
-    pub fn running_shape(&self, job: &Job) -> Option<(Shape, Span)> {
-        let observed = job.observed.as_ref().filter(|_| job.phase == Phase::Running)?;
-        Some((observed.shape(), self.now - job.changed))
     }
 }

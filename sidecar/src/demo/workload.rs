@@ -193,7 +193,7 @@ pub(super) fn settings(engine: &str) -> String {
         "optimus-paper" | "drf" | "tetris" => format!("interval = \"{INTERVAL}\""),
         _ => String::new(),
     };
-    let engine = engine.strip_suffix("-paper").unwrap_or(engine);
+    let engine = if engine == "optimus-paper" { "optimus" } else { engine };
     // The defaults (5 minutes, 4 an hour), 200 times faster.
     format!(
         "engine = \"{engine}\"\n[parameters]\n{parameters}\n[stability]\nmin_run = \"1.5s\"\nrescales_per_hour = 800\n"
