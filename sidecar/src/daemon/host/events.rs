@@ -27,14 +27,14 @@ impl Owner {
             !same
         });
         tracing::info!(manager, "attached");
+        self.streams.insert(manager.clone(), stream);
         self.attaching.push(Attaching { manager, stream, outbox });
         self.take_observed(at, observed);
     }
 
     pub(super) fn observe(&mut self, at: Time, stream: u64, observed: Observed) {
         let manager = observed.manager.as_str();
-        let open = self.sessions.get(manager).is_some_and(|session| session.stream == stream)
-            || self.attaching.iter().any(|waiting| waiting.stream == stream);
+        let open = self.streams.get(manager) == Some(&stream);
         // A stream that was replaced may still have had something to say; the newer one's snapshot said it all.
         if open {
             self.take_observed(at, observed);
@@ -43,6 +43,9 @@ impl Owner {
 
     pub(super) fn detach(&mut self, manager: &str, stream: u64) {
         self.attaching.retain(|waiting| waiting.stream != stream);
+        if self.streams.get(manager) == Some(&stream) {
+            self.streams.remove(manager);
+        }
         if self.sessions.get(manager).is_some_and(|session| session.stream == stream) {
             tracing::info!(manager, "detached");
             self.sessions.remove(manager);

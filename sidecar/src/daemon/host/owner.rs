@@ -91,6 +91,8 @@ pub(super) struct Owner {
     /// Which manager reports a server.
     pub(super) homes: HashMap<String, String>,
     pub(super) sessions: BTreeMap<String, Session>,
+    /// The open stream of each manager, from the moment it attaches.
+    pub(super) streams: BTreeMap<String, u64>,
     pub(super) attaching: Vec<Attaching>,
     /// Managers that sent a snapshot and wait for the full plan.
     pub(super) wants_full: BTreeSet<String>,
@@ -132,6 +134,7 @@ pub(crate) fn start(
         messages: HashMap::new(),
         homes: HashMap::new(),
         sessions: BTreeMap::new(),
+            streams: BTreeMap::new(),
         attaching: Vec::new(),
         wants_full: BTreeSet::new(),
         over: Vec::new(),

@@ -127,6 +127,11 @@ impl Owner {
             }
         }
         for Attaching { manager, stream, outbox } in attached {
+            // While its attachment was being written it may have gone, or been replaced.
+            if self.streams.get(&manager) != Some(&stream) {
+                outbox.close(tonic::Status::aborted("this stream is no longer the manager's"));
+                continue;
+            }
             self.sessions.insert(manager, Session { stream, outbox, told: BTreeSet::new() });
         }
         for manager in full {
