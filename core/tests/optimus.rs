@@ -235,6 +235,67 @@ fn shrink_to_fit_runs_what_would_be_paused() {
     }
 }
 
+/// Workers of each job after a decision, made when the scheduler wants it.
+fn decide_when_due(scheduler: &mut Scheduler, at: i64, ids: &[JobId]) -> Vec<u32> {
+    assert_eq!(scheduler.due(), Some(Time(at)));
+    scheduler.decide(Time(at));
+    ids.iter().map(|id| scheduler.state().job(*id).map_or(0, |job| job.shape().workers)).collect()
+}
+
+const MINUTE: i64 = 60_000;
+
+#[test]
+fn between_rounds_those_that_wait_start_and_nothing_else_changes() {
+    let on = [("between_rounds", Parameter::Flag(true))];
+    let mut scheduler = cluster(plain_with("optimus", &on), &[gpus(4)]);
+    let mut ids = vec![submit(&mut scheduler, 0, scaling_ring("first", 1.0, (1, 3, 1)))];
+    assert_eq!(decide_when_due(&mut scheduler, 0, &ids), [3]);
+    assert_eq!(scheduler.due(), Some(Time(10 * MINUTE)));
+
+    ids.push(submit(&mut scheduler, MINUTE, scaling_ring("second", 9.0, (1, 4, 1))));
+    assert_eq!(decide_when_due(&mut scheduler, MINUTE, &ids), [3, 1], "it starts with what is left");
+    ids.push(submit(&mut scheduler, 2 * MINUTE, scaling_ring("third", 1.0, (2, 2, 2))));
+    assert_eq!(decide_when_due(&mut scheduler, 2 * MINUTE, &ids), [3, 1, 0], "nobody makes room for it");
+    assert_eq!(scheduler.due(), Some(Time(10 * MINUTE)), "rounds keep their own time");
+
+    // Holding the first frees its room at once; the second stays as it is.
+    scheduler.apply(Time(3 * MINUTE), Event::JobHeld { job: ids[0], held: true }).unwrap();
+    assert_eq!(decide_when_due(&mut scheduler, 3 * MINUTE, &ids), [0, 1, 2]);
+    scheduler.apply(Time(4 * MINUTE), Event::JobHeld { job: ids[0], held: false }).unwrap();
+    assert_eq!(decide_when_due(&mut scheduler, 4 * MINUTE, &ids), [1, 1, 2], "resumed: one is left");
+    scheduler.apply(Time(5 * MINUTE), Event::JobEnded { job: ids[2], end: End::Completed }).unwrap();
+    assert_eq!(decide_when_due(&mut scheduler, 5 * MINUTE, &ids), [1, 1, 0], "nobody waits");
+    assert_eq!(decide_when_due(&mut scheduler, 10 * MINUTE, &ids), [1, 3, 0], "the round hands out the rest");
+    assert_eq!(scheduler.due(), Some(Time(20 * MINUTE)));
+}
+
+#[test]
+fn without_between_rounds_jobs_wait_for_the_round() {
+    let mut scheduler = cluster(plain("optimus"), &[gpus(4)]);
+    let mut ids = vec![submit(&mut scheduler, 0, scaling_ring("first", 1.0, (1, 3, 1)))];
+    assert_eq!(decide_when_due(&mut scheduler, 0, &ids), [3]);
+    ids.push(submit(&mut scheduler, MINUTE, scaling_ring("second", 9.0, (1, 4, 1))));
+    assert_eq!(decide_when_due(&mut scheduler, 10 * MINUTE, &ids), [1, 3]);
+}
+
+#[test]
+fn a_restart_between_rounds_keeps_their_time() {
+    let on = [("between_rounds", Parameter::Flag(true))];
+    let mut scheduler = cluster(plain_with("optimus", &on), &[gpus(4)]);
+    scheduler.start_journal();
+    submit(&mut scheduler, 0, scaling_ring("first", 1.0, (1, 2, 1)));
+    scheduler.decide(Time(0));
+    submit(&mut scheduler, MINUTE, scaling_ring("second", 1.0, (1, 1, 1)));
+    scheduler.decide(Time(MINUTE));
+    assert!(scheduler.snapshot());
+    let records = scheduler.drain_journal();
+    let mut restored = Scheduler::restore(records.iter().map(Vec::as_slice)).expect("its own journal");
+    let mut ids: Vec<JobId> = restored.state().jobs.keys().copied().collect();
+    ids.push(submit(&mut restored, 2 * MINUTE, scaling_ring("third", 9.0, (1, 4, 1))));
+    assert_eq!(decide_when_due(&mut restored, 2 * MINUTE, &ids), [2, 1, 1]);
+    assert_eq!(decide_when_due(&mut restored, 10 * MINUTE, &ids), [1, 1, 2]);
+}
+
 #[test]
 fn sort_by_says_which_server_is_the_freest() {
     // Of 24 CPUs and 5 GPUs in all: 16/24 + 1/5 of the first, 8/24 + 4/5 of the second.

@@ -39,7 +39,7 @@ pub struct Triggers {
     pub interval: Option<Span>,
     /// When a job arrives, or a held one goes on.
     pub arrival: bool,
-    /// When a job ends or a server comes.
+    /// When a job ends or is held, or a server comes.
     pub departure: bool,
 }
 

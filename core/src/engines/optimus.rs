@@ -13,11 +13,13 @@
 //!
 //! Choose it where jobs converge and report loss and speed: it needs those predictions. Cost, for J jobs that get T
 //! units in all on S servers: O(T log J) for the allocation and O(T + J·k² + T·√S) for the placement, k being the
-//! servers of one job; nothing costs J × S.
+//! servers of one job; nothing costs J × S. A decision between rounds (`between_rounds`) looks at each job once, to sum up
+//! what runs, and costs the above for those that wait.
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
 use imbl::Vector;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
@@ -35,7 +37,7 @@ use crate::{
     scheduler::speed_model,
     settings::SettingsError,
     state::{Change, Mandate, State},
-    time::Span,
+    time::{Span, Time},
 };
 
 pub(super) const NAME: &str = "optimus";
@@ -75,6 +77,11 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[
         default: Value::Flag(false),
         meaning: "beyond the paper: a job that fits nowhere keeps its old place, or tries a smaller shape, before it is paused",
     },
+    ParameterInfo {
+        name: "between_rounds",
+        default: Value::Flag(false),
+        meaning: "beyond the paper: jobs that wait start as soon as there is room; what runs stays as it is until the round",
+    },
 ];
 
 /// Fewer epochs with a loss than this make a job young.
@@ -90,6 +97,14 @@ pub struct Optimus {
     rescale_cost: bool,
     resize_in_place: bool,
     shrink_to_fit: bool,
+    between_rounds: bool,
+}
+
+/// What the engine remembers.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Memo {
+    /// When it last decided about all jobs; not kept where it always does.
+    last_round: Option<Time>,
 }
 
 impl Build for Optimus {
@@ -105,35 +120,40 @@ impl Build for Optimus {
             rescale_cost: parameters.flag("rescale_cost")?,
             resize_in_place: parameters.flag("resize_in_place")?,
             shrink_to_fit: parameters.flag("shrink_to_fit")?,
+            between_rounds: parameters.flag("between_rounds")?,
         })
     }
 }
 
 impl Engine for Optimus {
-    type Memo = ();
+    type Memo = Memo;
+    const MEMO_VERSION: u32 = 2;
     type Index = Board;
 
     fn triggers(&self) -> Triggers {
-        Triggers { interval: Some(self.interval), arrival: false, departure: false }
+        Triggers { interval: Some(self.interval), arrival: self.between_rounds, departure: self.between_rounds }
     }
 
     fn decide(
         &self,
         state: &State,
         changes: &Vector<Change>,
-        _: &mut (),
+        memo: &mut Memo,
         board: &mut Board,
         budget: &mut Budget,
     ) -> Result<Proposal, EngineError> {
         board.sync(state, changes, self.sort_by);
+        let round_before = memo.last_round.filter(|last| self.between_rounds && state.now < *last + self.interval);
+        let is_round = round_before.is_none();
         let mut ledger = Ledger::of(state);
-        let mut candidates = Vec::with_capacity(state.jobs.len());
+        let mut candidates = Vec::with_capacity(if is_round { state.jobs.len() } else { 0 });
         for job in state.jobs.values() {
-            match state.mandate(job) {
-                Mandate::Free => candidates.push(Candidate::new(self, state, job)),
-                Mandate::Pinned(kept) => ledger.take(job, &job.total(kept.shape()), 1),
-                // Nobody's to change, but what it has counts.
-                Mandate::Closed => ledger.take(job, &job.total(job.shape()), 1),
+            let waits = job.verdict.allocation().is_none();
+            if (is_round || waits) && state.mandate(job) == Mandate::Free {
+                candidates.push(Candidate::new(self, state, job));
+            } else if !waits {
+                // Not to be changed now, but what it has counts.
+                ledger.take(job, &job.total(job.shape()), 1);
             }
         }
         budget.spend(candidates.len() as u64)?;
@@ -145,6 +165,11 @@ impl Engine for Optimus {
             keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state));
         }
         self.place(state, candidates, board, &mut proposal, budget)?;
+        if self.between_rounds {
+            // The interval counts from the last decision of any kind; rounds keep their own time.
+            let last = *memo.last_round.insert(round_before.unwrap_or(state.now));
+            proposal.wake_at = Some(last + self.interval);
+        }
         Ok(proposal)
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     ids::{DecisionId, Incarnation, JobId, Revision, TicketId},
     job::Job,
     journal::{self, JournalError, Record, Saved},
+    reason::Reason,
     settings::{Mode, Settings, SettingsError},
     state::{Change, Mandate, State},
     time::Time,
@@ -285,12 +286,12 @@ impl Scheduler {
                 Change::Dropped(_) | Change::Settings => true,
                 Change::Ended(_) => triggers.departure,
                 Change::Server(id) => triggers.departure && state.server(*id).present && state.unsettled.contains(id),
-                Change::Job(id) => {
-                    triggers.arrival
-                        && state
-                            .job(*id)
-                            .is_some_and(|job| job.verdict == Verdict::Wait(crate::reason::Reason::NotConsidered))
-                }
+                Change::Job(id) => match state.job(*id).map(|job| &job.verdict) {
+                    Some(Verdict::Wait(Reason::NotConsidered)) => triggers.arrival,
+                    // What it had is free.
+                    Some(Verdict::Wait(Reason::Held)) => triggers.departure,
+                    _ => false,
+                },
             });
         if at_once {
             return Some(state.now);
