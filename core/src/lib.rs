@@ -26,6 +26,7 @@ pub mod resources;
 pub mod scheduler;
 pub mod server;
 pub mod settings;
+pub mod sim;
 pub mod state;
 pub mod time;
 

@@ -16,7 +16,12 @@ fn main() -> ExitCode {
     let begun = Instant::now();
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_ansi(std::io::stderr().is_terminal()).with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
     let result = match &cli.command {
         Some(command) => whole_job(command).map_err(|error| (error, exit::ERROR)),
         None => match one_process(cli, begun) {

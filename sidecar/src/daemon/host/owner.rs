@@ -134,7 +134,7 @@ pub(crate) fn start(
         messages: HashMap::new(),
         homes: HashMap::new(),
         sessions: BTreeMap::new(),
-            streams: BTreeMap::new(),
+        streams: BTreeMap::new(),
         attaching: Vec::new(),
         wants_full: BTreeSet::new(),
         over: Vec::new(),

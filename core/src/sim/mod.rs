@@ -1,0 +1,19 @@
+//! A virtual cluster around the same [`Scheduler`](crate::Scheduler): what would an engine have done with these jobs?
+//!
+//! Nothing of the scheduler is done a second time here. The simulator plays the parts around it: owners who submit
+//! [`workload`]s, a manager who starts and stops what is issued, training programs that report. What is [`true`](truth)
+//! of a job, its speed where it is placed and when it converges, engines learn through those events alone; profiling,
+//! restarts, checkpoints and late enactment cost the time they cost.
+//!
+//! Time is virtual and randomness comes by name from a seed ([`Lots`]), so that a run is the same on any machine and two
+//! engines meet the same luck.
+
+mod lots;
+pub mod truth;
+pub mod workload;
+
+pub use self::{
+    lots::Lots,
+    truth::{Curve, Goal, Loss, Speed, StepTime, Stragglers, Truth},
+    workload::{Outage, Profiling, Request, SimJob, Workload, WorkloadError},
+};

@@ -1,0 +1,400 @@
+//! What is true of a simulated job and what no engine sees: how fast it trains where it is, when it is done, what
+//! interrupting it costs. Engines learn of it only through the reports that a training program sends.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::Lots;
+use crate::{
+    decision::{Allocation, Role, Shape},
+    ids::ServerId,
+    job::{JobSpec, TrainingMode},
+    place::transfer_time,
+    time::Span,
+};
+
+/// Everything that is true of one job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Truth {
+    /// How fast it trains.
+    pub speed: Speed,
+    /// When it is done.
+    pub goal: Goal,
+    /// Relative deviation of the time that an epoch takes.
+    pub speed_noise: f64,
+    /// From being given its slots to the first step: starting the program and reading the checkpoint.
+    pub start: Span,
+    /// From being told to stop to having let go of its slots: writing the checkpoint.
+    pub checkpoint: Span,
+    /// Workers that slow down for a while.
+    pub stragglers: Option<Stragglers>,
+    /// Accuracy of the trained model; it is reached as the loss reaches its end. None: no accuracy is reported.
+    pub accuracy: Option<f64>,
+}
+
+/// Steps per second of a job with these slots on these servers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Speed {
+    /// Workers exchange gradients in every step.
+    Steps(StepTime),
+    /// Workers take mini-batches one by one and hold nobody up; a step is one mini-batch (OASiS, A_online).
+    MiniBatches {
+        /// Seconds of one mini-batch on one worker, gradients sent and parameters fetched.
+        seconds: f64,
+        /// Workers that one parameter server's bandwidth serves (B/b); more share it. Infinite: no limit.
+        per_server: f64,
+    },
+}
+
+/// The duration of a step, in seconds (Optimus, Eq. 2 and 4), its network terms by the real placement:
+///
+/// `per_example · m + per_step + network · (exchange · w/p + shard / p + ring · (w − 1)/w) + per_worker · w +
+/// per_server · p`
+///
+/// where m = batch/w (sync, all-reduce) or the batch (async), and `network` is 1 where no two members share a server,
+/// `local` where all do, and in between goes with the transfer time of the placement
+/// ([`transfer_time`]) over that of a placement with every member alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepTime {
+    /// Forward pass over one example.
+    pub per_example: f64,
+    /// What every step costs anyway: backward pass, kernel launches.
+    pub per_step: f64,
+    /// Gradients and parameters of all workers through one of p parameter servers.
+    pub exchange: f64,
+    /// The part of that which doesn't grow with the workers: handling 1/p of the parameters.
+    pub shard: f64,
+    /// All-reduce of all gradients.
+    pub ring: f64,
+    /// Overhead of one more worker.
+    pub per_worker: f64,
+    /// Overhead of one more parameter server.
+    pub per_server: f64,
+    /// Time of an exchange inside one server over that between two servers, from 0 to 1.
+    pub local: f64,
+}
+
+impl StepTime {
+    /// All zero: a start for the terms that matter.
+    pub const ZERO: Self = Self {
+        per_example: 0.0,
+        per_step: 0.0,
+        exchange: 0.0,
+        shard: 0.0,
+        ring: 0.0,
+        per_worker: 0.0,
+        per_server: 0.0,
+        local: 1.0,
+    };
+
+    /// One worker's computing in a step.
+    fn compute(&self, spec: &JobSpec, workers: f64) -> f64 {
+        let examples = spec.batch as f64;
+        let own = if spec.mode == TrainingMode::Async { examples } else { examples / workers };
+        self.per_example * own + self.per_step
+    }
+
+    fn rest(&self, shape: Shape, network: f64) -> f64 {
+        let (w, p) = (f64::from(shape.workers), f64::from(shape.servers));
+        let transfer =
+            if shape.servers > 0 { self.exchange * w / p + self.shard / p } else { self.ring * (w - 1.0) / w.max(1.0) };
+        network * transfer + self.per_worker * w + self.per_server * p
+    }
+
+    /// Steps per second; `slow` are the factors by which single workers' computing is slowed.
+    fn speed(&self, spec: &JobSpec, shape: Shape, network: f64, slow: &[f64]) -> f64 {
+        let w = f64::from(shape.workers);
+        let (compute, rest) = (self.compute(spec, w), self.rest(shape, network));
+        if spec.mode == TrainingMode::Async {
+            let of_slow: f64 = slow.iter().map(|factor| 1.0 / (compute * factor + rest)).sum();
+            return (w - slow.len() as f64).max(0.0) / (compute + rest) + of_slow;
+        }
+        let slowest = slow.iter().copied().fold(1.0, f64::max);
+        1.0 / (compute * slowest + rest)
+    }
+}
+
+/// How far apart a placement is: 0 where everyone shares one server, 1 where everyone is alone (more where it is worse
+/// than that: all parameter servers on one server, all workers elsewhere).
+fn apart(allocation: &Allocation) -> f64 {
+    let shape = allocation.shape();
+    let (w, p) = (f64::from(shape.workers), f64::from(shape.servers));
+    if shape.servers > 0 {
+        // Per unit of gradients and bandwidth; alone, the busiest is a parameter server with all workers or a worker with all
+        // parameter servers.
+        return transfer_time(allocation, 1.0, 1.0, 1.0) / f64::max(w / p, 1.0);
+    }
+    let on: BTreeMap<ServerId, ()> = allocation.slots().iter().map(|slot| (slot.server, ())).collect();
+    f64::from(u8::from(on.len() > 1))
+}
+
+impl Speed {
+    /// Steps per second with these slots where they are. `slow` are (worker, factor by which its computing is slowed).
+    /// Zero for a shape that can't train.
+    pub fn of(&self, spec: &JobSpec, allocation: &Allocation, slow: &[(u32, f64)]) -> f64 {
+        let busy = |slot: &&crate::decision::Slot| allocation.work().is_empty() || allocation.is_busy(slot);
+        let mut shape = allocation.shape();
+        if !allocation.work().is_empty() {
+            shape.workers = allocation.of(Role::Worker).iter().filter(busy).count() as u32;
+        }
+        let needs_servers = spec.mode != TrainingMode::AllReduce;
+        if shape.workers == 0 || (needs_servers && shape.servers == 0) {
+            return 0.0;
+        }
+        let slow: Vec<f64> = slow
+            .iter()
+            .filter(|(worker, _)| allocation.of(Role::Worker).iter().any(|slot| slot.index == *worker && busy(&slot)))
+            .map(|(_, factor)| *factor)
+            .collect();
+        match self {
+            Self::Steps(time) => {
+                let network = time.local + (1.0 - time.local) * apart(allocation);
+                time.speed(spec, shape, network, &slow)
+            }
+            Self::MiniBatches { .. } => {
+                let lost: f64 = slow.iter().map(|factor| 1.0 - 1.0 / factor).sum();
+                let full = self.alone(spec, shape);
+                full * (1.0 - lost / f64::from(shape.workers))
+            }
+        }
+    }
+
+    /// The same with every member on a server of its own: what profiling before the job measures.
+    pub fn alone(&self, spec: &JobSpec, shape: Shape) -> f64 {
+        match self {
+            Self::Steps(time) => time.speed(spec, shape, 1.0, &[]),
+            Self::MiniBatches { seconds, per_server } => {
+                let w = f64::from(shape.workers);
+                let served = if spec.server.is_some() { f64::from(shape.servers) * per_server } else { w };
+                w.min(served) / seconds
+            }
+        }
+    }
+
+    /// Megabits that a step sends between servers, for a model of `size` MiB: gradients out and parameters back.
+    pub fn traffic(&self, size: i64, allocation: &Allocation) -> f64 {
+        let shape = allocation.shape();
+        let (w, p) = (f64::from(shape.workers), f64::from(shape.servers));
+        let megabits = size as f64 * 8.388_608;
+        let mut on: BTreeMap<ServerId, (f64, f64)> = BTreeMap::new();
+        for slot in allocation.slots() {
+            let here = on.entry(slot.server).or_default();
+            match slot.role {
+                Role::Worker => here.0 += 1.0,
+                Role::Server => here.1 += 1.0,
+            }
+        }
+        if shape.servers == 0 {
+            // A ring sends 2·(w − 1)/w of everything over every link that leaves a server.
+            return if on.len() > 1 { 2.0 * megabits * (w - 1.0) / w * on.len() as f64 } else { 0.0 };
+        }
+        let crossing: f64 = on.values().map(|(workers, servers)| workers * (p - servers)).sum();
+        2.0 * megabits / p * crossing
+    }
+}
+
+/// When a job is done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Goal {
+    /// When its loss meets its convergence rule, as the training program sees it epoch by epoch.
+    Converges(Loss),
+    /// After so many epochs; the loss, if there is one, is only reported.
+    Epochs(u32, Option<Loss>),
+}
+
+/// Training losses, epoch by epoch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loss {
+    /// Without noise.
+    pub curve: Curve,
+    /// Relative deviation of the first epoch's mean loss; it shrinks with the root of the epoch, as measured curves do.
+    pub noise: f64,
+}
+
+/// Mean loss after k epochs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Curve {
+    /// 1/(β0·k + β1) + β2 (Optimus, Eq. 1).
+    Inverse([f64; 3]),
+    /// Of each epoch, from the first; the last one goes on.
+    Measured(Arc<[f64]>),
+}
+
+impl Curve {
+    /// After epoch `k`, from 1.
+    pub fn at(&self, k: u32) -> f64 {
+        match self {
+            Self::Inverse([b0, b1, b2]) => 1.0 / (b0 * f64::from(k) + b1) + b2,
+            Self::Measured(losses) => {
+                let at = (k.max(1) as usize - 1).min(losses.len().saturating_sub(1));
+                losses.get(at).copied().unwrap_or(0.0)
+            }
+        }
+    }
+}
+
+impl Loss {
+    /// What the training program sees after epoch `k`, from 1. `lots` are the job's.
+    pub fn seen(&self, k: u32, lots: Lots) -> f64 {
+        let deviation = self.noise / f64::from(k.max(1)).sqrt();
+        self.curve.at(k) * (1.0 + deviation * lots.of(u64::from(k)).normal(0)).max(0.0)
+    }
+}
+
+impl Goal {
+    /// The epoch after which the job is done: of `patience` epochs in a row each lowers the loss by less than
+    /// δ times the first (Optimus, §2.1), or the last that is allowed.
+    pub fn epochs(&self, spec: &JobSpec, lots: Lots) -> u32 {
+        let loss = match self {
+            Self::Epochs(epochs, _) => return (*epochs).max(1),
+            Self::Converges(loss) => loss,
+        };
+        let rule = &spec.convergence;
+        let first = loss.seen(1, lots);
+        let (mut before, mut flat) = (first, 0);
+        for k in 2..=rule.max_epochs {
+            let now = loss.seen(k, lots);
+            flat = if before - now < rule.delta * first { flat + 1 } else { 0 };
+            if flat >= rule.patience {
+                return k;
+            }
+            before = now;
+        }
+        rule.max_epochs.max(1)
+    }
+
+    /// What is reported, if anything.
+    pub fn loss(&self) -> Option<&Loss> {
+        match self {
+            Self::Converges(loss) => Some(loss),
+            Self::Epochs(_, loss) => loss.as_ref(),
+        }
+    }
+}
+
+/// Workers that slow down for a while, independently of each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stragglers {
+    /// How often a worker does so, per hour of training.
+    pub per_hour: f64,
+    /// By which factor its computing takes longer.
+    pub slowdown: f64,
+    /// For how long, unless it is replaced.
+    pub length: Span,
+}
+
+impl Truth {
+    /// Steps of an epoch: of the dataset's chunks, else of the examples.
+    pub fn steps_per_epoch(spec: &JobSpec) -> u64 {
+        match &spec.dataset {
+            Some(data) => u64::from(data.chunks.max(1)) * u64::from(data.batches_per_chunk.max(1)),
+            None => spec.examples.div_ceil(spec.batch).max(1),
+        }
+    }
+
+    /// Accuracy after epoch `k` of `epochs`: it rises as the loss falls.
+    pub fn accuracy_at(&self, k: u32, epochs: u32) -> Option<f64> {
+        let best = self.accuracy?;
+        let share = match self.goal.loss().map(|loss| &loss.curve) {
+            Some(curve) => {
+                let (first, last) = (curve.at(0), curve.at(epochs));
+                if first > last { (first - curve.at(k)) / (first - last) } else { 1.0 }
+            }
+            None => f64::from(k) / f64::from(epochs.max(1)),
+        };
+        Some(best * share.clamp(0.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::{Devices, Slot};
+
+    fn placed(counts: &[(u32, u32)]) -> Allocation {
+        let mut slots: Vec<Slot> = Vec::new();
+        for (server, &(workers, servers)) in counts.iter().enumerate() {
+            for (role, count) in [(Role::Worker, workers), (Role::Server, servers)] {
+                let taken = slots.iter().filter(|slot| slot.role == role).count() as u32;
+                let server = ServerId(server as u32);
+                slots.extend((taken..taken + count).map(|index| Slot { role, index, server, devices: Devices::new() }));
+            }
+        }
+        Allocation::new(slots)
+    }
+
+    fn time() -> StepTime {
+        StepTime { per_example: 0.01, per_step: 0.1, exchange: 0.5, local: 0.2, ..StepTime::ZERO }
+    }
+
+    fn spec() -> JobSpec {
+        JobSpec { batch: 100, examples: 1000, ..JobSpec::minimal("job") }
+    }
+
+    #[test]
+    fn a_step_takes_what_its_terms_add_up_to() {
+        let speed = Speed::Steps(time());
+        // 100 examples on 2 workers: 0.5 s, 0.1 s, and 2 workers through 1 server: 1 s.
+        let alone = speed.alone(&spec(), Shape { workers: 2, servers: 1 });
+        assert!((1.0 / alone - 1.6).abs() < 1e-12);
+        assert_eq!(speed.of(&spec(), &placed(&[(1, 0), (1, 0), (0, 1)]), &[]), alone);
+        // All on one server, the exchange takes a fifth.
+        assert!((1.0 / speed.of(&spec(), &placed(&[(2, 1)]), &[]) - 0.8).abs() < 1e-12);
+    }
+
+    #[test]
+    fn nearer_is_faster() {
+        let speed = Speed::Steps(time());
+        let of = |counts: &[(u32, u32)]| speed.of(&spec(), &placed(counts), &[]);
+        assert!(of(&[(2, 2), (2, 2)]) > of(&[(4, 0), (0, 4)]));
+        assert!(of(&[(4, 4)]) > of(&[(2, 2), (2, 2)]));
+    }
+
+    #[test]
+    fn a_straggler_holds_up_everyone_when_in_step_and_only_itself_when_not() {
+        let speed = Speed::Steps(time());
+        let placed = placed(&[(4, 4)]);
+        let sync = spec();
+        let fast = speed.of(&sync, &placed, &[]);
+        let slow = speed.of(&sync, &placed, &[(2, 3.0)]);
+        // Computing takes 0.35 s of the step; three times as long adds 0.7.
+        assert!((1.0 / slow - 1.0 / fast - 0.7).abs() < 1e-12);
+        let asynchronous = JobSpec { mode: TrainingMode::Async, ..sync };
+        let (fast, slow) = (speed.of(&asynchronous, &placed, &[]), speed.of(&asynchronous, &placed, &[(2, 1e12)]));
+        assert!((slow / fast - 0.75).abs() < 1e-9);
+        // One who isn't there holds nobody up.
+        assert_eq!(speed.of(&asynchronous, &placed, &[(9, 1e12)]), fast);
+    }
+
+    #[test]
+    fn mini_batches_go_with_the_workers_up_to_the_servers_bandwidth() {
+        let speed = Speed::MiniBatches { seconds: 2.0, per_server: 4.0 };
+        let of = |workers, servers| speed.alone(&spec(), Shape { workers, servers });
+        assert_eq!([of(1, 1), of(4, 1), of(8, 1), of(8, 2)], [0.5, 2.0, 2.0, 4.0]);
+        assert_eq!(speed.of(&spec(), &placed(&[(4, 1)]), &[(0, 2.0)]), 1.75);
+    }
+
+    #[test]
+    fn traffic_is_what_crosses_between_servers() {
+        let speed = Speed::Steps(time());
+        let megabits = 10.0 * 8.388_608;
+        assert_eq!(speed.traffic(10, &placed(&[(3, 2)])), 0.0);
+        // Each of 2 workers reaches half of the parameters on the other server, there and back.
+        assert!((speed.traffic(10, &placed(&[(1, 1), (1, 1)])) - 2.0 * megabits).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_job_ends_where_its_rule_is_met() {
+        let mut spec = spec();
+        spec.convergence = crate::job::Convergence { delta: 0.01, patience: 3, max_epochs: 200 };
+        let curve = Curve::Inverse([0.2, 1.0, 0.1]);
+        let smooth = Goal::Converges(Loss { curve: curve.clone(), noise: 0.0 });
+        let epochs = smooth.epochs(&spec, Lots::new(1));
+        let falls = |k: u32| curve.at(k - 1) - curve.at(k) >= 0.01 * curve.at(1);
+        assert!((epochs - 2..=epochs).all(|k| !falls(k)) && falls(epochs - 3), "{epochs}");
+        let noisy = Goal::Converges(Loss { curve, noise: 0.02 });
+        assert_eq!(noisy.epochs(&spec, Lots::new(5)), noisy.epochs(&spec, Lots::new(5)));
+        spec.convergence.max_epochs = 4;
+        assert_eq!(smooth.epochs(&spec, Lots::new(1)), 4);
+        assert_eq!(Goal::Epochs(7, None).epochs(&spec, Lots::new(1)), 7);
+    }
+}

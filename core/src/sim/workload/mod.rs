@@ -1,0 +1,165 @@
+//! Workloads: a cluster, the jobs that arrive, and what goes wrong. Each generator is a file and a line in
+//! [`WORKLOADS`].
+
+mod optimus;
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use super::{Lots, Truth};
+use crate::{
+    job::JobSpec,
+    server::ServerSpec,
+    settings::Parameter,
+    time::{Span, Time},
+};
+
+/// Everything that a simulation plays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Workload {
+    /// The cluster.
+    pub servers: Vec<ServerSpec>,
+    /// By arrival.
+    pub jobs: Vec<SimJob>,
+    /// Servers that fail, and come back.
+    pub outages: Vec<Outage>,
+    /// From a decision to the manager's acting on it.
+    pub enact_delay: Span,
+    /// Reports are at least so far apart; besides, there is at most one an epoch.
+    pub report_every: Span,
+    /// Stop here even if jobs are left. None: when nothing can happen any more.
+    pub end: Option<Time>,
+    /// Engine parameters that belong to the experiment (its interval, its slots): set for every engine that has a
+    /// parameter of that name, before what the user sets.
+    pub parameters: BTreeMap<String, Parameter>,
+}
+
+/// A job that arrives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SimJob {
+    /// When its owner submits it.
+    pub arrival: Time,
+    /// What the owner asks for; the name must be unique in the workload.
+    pub spec: JobSpec,
+    /// Measured before it is handed to the scheduler, where `spec` has no profile.
+    pub profiling: Option<Profiling>,
+    /// What no engine sees.
+    pub truth: Truth,
+}
+
+/// Short runs of a job at a few shapes before it joins the cluster's queue. They take time, which counts as the job's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profiling {
+    /// (p, w) to measure.
+    pub pairs: Vec<(u32, u32)>,
+    /// Time that one run takes.
+    pub each: Span,
+    /// Relative deviation of what is measured.
+    pub noise: f64,
+}
+
+/// A server that is away for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// Its place in [`Workload::servers`].
+    pub server: usize,
+    /// When it fails, with all that runs there.
+    pub at: Time,
+    /// When it is back; none: never.
+    pub back: Option<Time>,
+}
+
+/// What a generator is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Draws arrivals, jobs and all that is random in them.
+    pub seed: u64,
+    /// Instead of the generator's own number of jobs.
+    pub jobs: Option<u32>,
+    /// Instead of the generator's own number of servers.
+    pub servers: Option<u32>,
+}
+
+/// A request that a generator can't meet.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{key}: {problem}")]
+pub struct WorkloadError {
+    /// What of the request.
+    pub key: &'static str,
+    /// The value and what is allowed.
+    pub problem: String,
+}
+
+/// A line of [`WORKLOADS`].
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub summary: &'static str,
+    /// Where its numbers come from.
+    pub source: &'static str,
+    build: fn(&Request) -> Result<Workload, WorkloadError>,
+}
+
+impl Entry {
+    /// The workload of a seed, with its jobs in the order of their arrival.
+    ///
+    /// # Errors
+    /// The request is out of range.
+    pub fn build(&self, request: &Request) -> Result<Workload, WorkloadError> {
+        for (key, asked, most) in [("jobs", request.jobs, 1_000_000), ("servers", request.servers, 100_000)] {
+            if let Some(asked) = asked.filter(|asked| *asked == 0 || *asked > most) {
+                return Err(WorkloadError { key, problem: format!("{asked} must be from 1 to {most}") });
+            }
+        }
+        let mut workload = (self.build)(request)?;
+        workload.jobs.sort_by_key(|job| job.arrival);
+        Ok(workload)
+    }
+}
+
+/// All workloads that the core can make by itself.
+pub const WORKLOADS: &[Entry] = &[optimus::UNIFORM, optimus::POISSON, optimus::BURSTY];
+
+/// The workload of a name.
+///
+/// # Errors
+/// There is none; the error lists those there are.
+pub fn find(name: &str) -> Result<&'static Entry, WorkloadError> {
+    WORKLOADS.iter().find(|entry| entry.name == name).ok_or_else(|| {
+        let known: Vec<_> = WORKLOADS.iter().map(|entry| entry.name).collect();
+        WorkloadError {
+            key: "workload",
+            problem: format!("{name:?} is not a workload; there are {}", known.join(", ")),
+        }
+    })
+}
+
+impl SimJob {
+    /// The spec as it is submitted: with the profile, if one is measured. `lots` are the job's.
+    pub fn submitted(&self, lots: Lots) -> JobSpec {
+        let mut spec = self.spec.clone();
+        if let Some(profiling) = self.profiling.as_ref().filter(|_| spec.profile.is_empty()) {
+            let measure = |(at, &(servers, workers)): (usize, &(u32, u32))| {
+                let shape = crate::decision::Shape { workers, servers };
+                let speed = self.truth.speed.alone(&self.spec, shape);
+                let error = 1.0 + profiling.noise * lots.normal(at as u64);
+                crate::job::ProfiledSpeed { servers, workers, speed: speed * error.max(0.1) }
+            };
+            spec.profile = profiling.pairs.iter().enumerate().map(measure).filter(|pair| pair.speed > 0.0).collect();
+        }
+        spec
+    }
+
+    /// When it is submitted.
+    pub fn submission(&self) -> Time {
+        match &self.profiling {
+            Some(profiling) if self.spec.profile.is_empty() => {
+                self.arrival + Span(profiling.each.0.saturating_mul(profiling.pairs.len() as i64))
+            }
+            _ => self.arrival,
+        }
+    }
+}
