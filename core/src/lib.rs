@@ -7,6 +7,7 @@
 //!
 //! * [`scheduler`]: the loop, [`state`]: what is known, [`engines`]: who decides, [`guard`]: who checks that.
 //! * [`fit`]: what is learnt about running jobs; [`place`]: where things go; [`paa`]: which parameter server gets what.
+//! * [`solver`]: mixed-integer programs, for the engines that solve one.
 //! * [`journal`]: recovery, audit and replay; [`explain`]: why a job has what it has.
 
 pub mod amount;
@@ -27,6 +28,7 @@ pub mod scheduler;
 pub mod server;
 pub mod settings;
 pub mod sim;
+pub mod solver;
 pub mod state;
 pub mod time;
 

@@ -6,7 +6,7 @@
 //!
 //! Cost: O(T log J) for T units handed out to J jobs, plus O(√S) a slot that is placed.
 
-use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
+use std::sync::Arc;
 
 use imbl::Vector;
 
@@ -68,24 +68,10 @@ impl Engine for Drf {
                 Mandate::Closed => ledger.take(job, &job.total(job.shape()), 1),
             }
         }
-        // Smallest dominant share first; a job has at least what it needs to run at all, or nothing.
-        let mut heap: BinaryHeap<Reverse<(u64, u32)>> = (0..shares.len() as u32).map(|at| Reverse((0, at))).collect();
-        while let Some(Reverse((_, at))) = heap.pop() {
-            budget.spend(1)?;
-            let (job, shape) = shares[at as usize];
-            let next = if shape.is_empty() { Some(job.spec.bounds().least()) } else { rounds::one_more(job, shape) };
-            let Some(next) = next else { continue };
-            let extra =
-                job.total(Shape { workers: next.workers - shape.workers, servers: next.servers - shape.servers });
-            if ledger.has(job, &extra) {
-                ledger.take(job, &extra, 1);
-                shares[at as usize].1 = next;
-                heap.push(Reverse((job.total(next).dominant_share(&state.usable).to_bits(), at)));
-            } else if shape.is_empty() {
-                board.release(state, job);
-                wait(&mut proposal, job, ledger.reason(state, job, &extra));
-            }
-        }
+        rounds::fair_shapes(state, &mut shares, &mut ledger, budget, |job, reason| {
+            board.release(state, job);
+            wait(&mut proposal, job, reason);
+        })?;
         shares.retain(|(_, shape)| !shape.is_empty());
         rounds::place_shapes(state, shares, board, &mut proposal, budget, rounds::freest(state))?;
         Ok(proposal)

@@ -3,14 +3,32 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    ids::ResourceId,
+    ids::{QueueId, ResourceId, TenantId},
     job::Job,
     reason::{Reason, Scope},
     resources::Amounts,
     state::{Account, State},
 };
 
+/// Whose limit it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Tenant(TenantId),
+    Queue(QueueId),
+}
+
+impl Owner {
+    /// Whether a job counts against it.
+    pub(super) fn owns(self, job: &Job) -> bool {
+        match self {
+            Self::Tenant(id) => job.tenant == id,
+            Self::Queue(id) => job.queue == id,
+        }
+    }
+}
+
 /// What is left to hand out.
+#[derive(Clone)]
 pub(super) struct Ledger {
     cluster: Amounts,
     tenants: Vec<BTreeMap<ResourceId, i64>>,
@@ -46,6 +64,16 @@ impl Ledger {
                 *left -= times * amounts[*resource];
             }
         }
+    }
+
+    /// What is left within limits, account by account.
+    pub(super) fn limits(&self) -> impl Iterator<Item = (Owner, ResourceId, i64)> + '_ {
+        let owner = |of: fn(u32) -> Owner| move |(at, left): (usize, _)| (of(at as u32), left);
+        let tenants = self.tenants.iter().enumerate().map(owner(|at| Owner::Tenant(TenantId(at))));
+        let queues = self.queues.iter().enumerate().map(owner(|at| Owner::Queue(QueueId(at))));
+        tenants.chain(queues).flat_map(|(owner, left): (Owner, &BTreeMap<_, _>)| {
+            left.iter().map(move |(resource, left)| (owner, *resource, *left))
+        })
     }
 
     fn limit_reason(&self, job: &Job, amounts: &Amounts) -> Option<(bool, ResourceId)> {

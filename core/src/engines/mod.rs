@@ -1,6 +1,7 @@
 //! The engines and their registry: a line per engine; C ABI, gRPC, CLI and simulator find them by name.
 
 pub mod board;
+mod dorm;
 mod drf;
 mod fifo;
 mod ledger;
@@ -15,7 +16,7 @@ use imbl::Vector;
 use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
-pub use self::{drf::Drf, fifo::Fifo, optimus::Optimus, random::Random, tetris::Tetris};
+pub use self::{dorm::Dorm, drf::Drf, fifo::Fifo, optimus::Optimus, random::Random, tetris::Tetris};
 use crate::{
     decision::Proposal,
     settings::{Parameter, SettingsError},
@@ -29,6 +30,7 @@ pub const REGISTRY: &[Entry] = &[
     Entry::of::<Fifo>(fifo::NAME, fifo::SUMMARY, fifo::PAPER, fifo::PARAMETERS),
     Entry::of::<Drf>(drf::NAME, drf::SUMMARY, drf::PAPER, drf::PARAMETERS),
     Entry::of::<Tetris>(tetris::NAME, tetris::SUMMARY, tetris::PAPER, tetris::PARAMETERS),
+    Entry::of::<Dorm>(dorm::NAME, dorm::SUMMARY, dorm::PAPER, dorm::PARAMETERS),
     Entry::of::<Random>(random::NAME, random::SUMMARY, random::PAPER, random::PARAMETERS),
 ];
 
@@ -89,6 +91,11 @@ impl Budget {
             }
             None => Err(EngineError::Exhausted { given: self.given }),
         }
+    }
+
+    /// Steps left.
+    pub fn left(&self) -> u64 {
+        self.left
     }
 
     /// Steps taken so far.

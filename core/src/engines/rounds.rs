@@ -1,10 +1,11 @@
 //! What the simple engines share: a shape for each job in some order, and slots placed one by one.
 
-use std::sync::Arc;
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
 use super::{
     Budget, DefaultValue as Value, EngineError, ParameterInfo,
     board::{Board, Largest},
+    ledger::Ledger,
     optimus::{run, wait},
 };
 use crate::{
@@ -28,6 +29,35 @@ pub(super) fn one_more(job: &Job, shape: Shape) -> Option<Shape> {
     let most = job.spec.bounds().most();
     let more = Shape { workers: (shape.workers + 1).min(most.workers), servers: (shape.servers + 1).min(most.servers) };
     (more.workers > shape.workers).then_some(more)
+}
+
+/// Max-min fairness in dominant shares: whoever has the smallest gets its smallest shape, then worker after worker with
+/// its parameter server, for as long as the ledger has room. Ties go to the earlier in `shares`. A job that doesn't even
+/// get its smallest shape keeps an empty one, and `refused` hears why.
+pub(super) fn fair_shapes(
+    state: &State,
+    shares: &mut [(&Arc<Job>, Shape)],
+    ledger: &mut Ledger,
+    budget: &mut Budget,
+    mut refused: impl FnMut(&Job, Reason),
+) -> Result<(), EngineError> {
+    // Bits of floats from 0 up order as the floats do.
+    let mut heap: BinaryHeap<Reverse<(u64, u32)>> = (0..shares.len() as u32).map(|at| Reverse((0, at))).collect();
+    while let Some(Reverse((_, at))) = heap.pop() {
+        budget.spend(1)?;
+        let (job, shape) = shares[at as usize];
+        let next = if shape.is_empty() { Some(job.spec.bounds().least()) } else { one_more(job, shape) };
+        let Some(next) = next else { continue };
+        let extra = job.total(Shape { workers: next.workers - shape.workers, servers: next.servers - shape.servers });
+        if ledger.has(job, &extra) {
+            ledger.take(job, &extra, 1);
+            shares[at as usize].1 = next;
+            heap.push(Reverse((job.total(next).dominant_share(&state.usable).to_bits(), at)));
+        } else if shape.is_empty() {
+            refused(job, ledger.reason(state, job, &extra));
+        }
+    }
+    Ok(())
 }
 
 /// The freest server that holds one more of a role: spreads load.

@@ -63,6 +63,12 @@ impl Room {
         &self.free[id.index()]
     }
 
+    /// Thousandths taken of each device of a server; shorter where nothing is.
+    #[inline]
+    pub fn devices(&self, id: ServerId) -> &[u16] {
+        &self.devices[id.index()]
+    }
+
     /// How many servers there are, gone ones included.
     pub fn len(&self) -> usize {
         self.free.len()

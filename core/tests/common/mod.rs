@@ -23,3 +23,8 @@ pub fn config(cases: u32) -> Config {
         ..Config::default()
     }
 }
+
+/// Whether an engine is to be tested: all of them, or the one that `TRAINMASTER_ENGINE` names.
+pub fn chosen(engine: &str) -> bool {
+    std::env::var("TRAINMASTER_ENGINE").map_or(true, |name| name == engine)
+}

@@ -194,8 +194,12 @@ pub fn settings(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value
         .filter(|parameter| matches!(parameter.default, DefaultValue::Flag(_)))
         .map(|parameter| parameter.name)
         .collect();
-    let flags = vec(any::<bool>(), flags.len()).prop_map(move |on| {
-        flags.iter().zip(on).map(|(name, on)| ((*name).to_owned(), Parameter::Flag(on))).collect::<BTreeMap<_, _>>()
+    // The rules hold however short the search for an optimum is.
+    let nodes = entry.parameters.iter().find(|parameter| parameter.name == "nodes").map(|parameter| parameter.name);
+    let flags = (vec(any::<bool>(), flags.len()), 0..4_u8).prop_map(move |(on, few)| {
+        let flags = flags.iter().zip(on).map(|(name, on)| ((*name).to_owned(), Parameter::Flag(on)));
+        let nodes = nodes.map(|name| (name.to_owned(), Parameter::Number(few.into())));
+        flags.chain(nodes).collect::<BTreeMap<_, _>>()
     });
     let rules = if shape_rules { (any::<bool>(), any::<bool>()).boxed() } else { Just((false, true)).boxed() };
     (stability, flags, limit("q1"), limit("t1"), any::<bool>(), 1..4_u32, rules).prop_map(
