@@ -48,7 +48,7 @@ pub enum Violation {
         /// Which.
         job: JobId,
     },
-    /// A server that isn't there, is draining, or lacks the job's labels.
+    /// A server that isn't there, is draining, doesn't host the role, or lacks the job's labels.
     #[error("{job} got a slot on {server}, which takes none of it")]
     Server {
         /// Which.
@@ -170,8 +170,8 @@ fn check_allocation(state: &State, job: &Job, allocation: &Allocation, gang: Gan
     for slot in slots {
         let server =
             state.servers.get(slot.server.index()).ok_or(Violation::Server { job: job.id, server: slot.server })?;
-        if !server.accepts(&job.spec.labels) {
-            // A draining server keeps what it has.
+        if !server.accepts(&job.spec.labels) || !server.hosts.takes(slot.role) {
+            // A server keeps what it has while it drains, or hosts other roles from now on.
             let stays = server.present && kept.is_some_and(|kept| kept.slots().contains(slot));
             if !stays {
                 return Err(Violation::Server { job: job.id, server: slot.server });

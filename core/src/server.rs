@@ -6,11 +6,52 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::{
-    decision::{DeviceShare, Devices},
+    decision::{DeviceShare, Devices, Role, Shape},
     ids::{ManagerId, ResourceId, ServerId},
     job::Demand,
     resources::{Amounts, GPU},
 };
+
+/// Which roles a server takes: OASiS keeps workers and parameter servers on servers of their own (§III-A).
+///
+/// A server's label `hosts` says it (`workers`, `servers` or `both`, as without the label); every engine keeps to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Hosts {
+    /// Any.
+    #[default]
+    Both,
+    /// Workers only.
+    Workers,
+    /// Parameter servers only.
+    Servers,
+}
+
+impl Hosts {
+    /// Whether it takes this role.
+    #[inline]
+    pub fn takes(self, role: Role) -> bool {
+        match self {
+            Self::Both => true,
+            Self::Workers => role == Role::Worker,
+            Self::Servers => role == Role::Server,
+        }
+    }
+
+    /// Whether it takes all roles of a shape.
+    #[inline]
+    pub fn take(self, shape: Shape) -> bool {
+        (shape.workers == 0 || self.takes(Role::Worker)) && (shape.servers == 0 || self.takes(Role::Server))
+    }
+
+    pub(crate) fn of(labels: &BTreeMap<String, String>) -> Result<Self, String> {
+        match labels.get("hosts").map(String::as_str) {
+            None | Some("both") => Ok(Self::Both),
+            Some("workers") => Ok(Self::Workers),
+            Some("servers") => Ok(Self::Servers),
+            Some(other) => Err(format!("label hosts = {other:?} must be \"workers\", \"servers\" or \"both\"")),
+        }
+    }
+}
 
 /// A server as its manager describes it. Capacities by resource name, in sub-units.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +63,7 @@ pub struct ServerSpec {
     /// `"gpu"` or `"gpu:<type>"`, each a whole device. Empty where the manager picks devices itself; `gpu` is then
     /// part of `capacity`.
     pub devices: Vec<String>,
-    /// For placement constraints.
+    /// For placement constraints; `hosts` says which roles it takes ([`Hosts`]).
     pub labels: BTreeMap<String, String>,
     /// Takes nothing new.
     pub draining: bool,
@@ -94,6 +135,8 @@ pub struct Server {
     pub devices: Arc<[ResourceId]>,
     /// For placement constraints.
     pub labels: Arc<BTreeMap<String, String>>,
+    /// The roles it takes.
+    pub hosts: Hosts,
     /// Takes nothing new.
     pub draining: bool,
     /// False once it left; its number stays.

@@ -81,6 +81,21 @@ impl Default for ShapeRules {
     }
 }
 
+/// The most that an owner's word counts for, so that nobody gets ahead by asking louder.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Caps {
+    /// Of what a job is worth, at any time ([`Utility`](crate::job::Utility)).
+    pub utility: f64,
+    /// Of its urgency.
+    pub urgency: u32,
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        Self { utility: f64::MAX, urgency: 10 }
+    }
+}
+
 /// Everything that is configured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
@@ -96,6 +111,8 @@ pub struct Settings {
     pub stability: Stability,
     /// What the manager can carry out.
     pub shape: ShapeRules,
+    /// What owners may claim.
+    pub caps: Caps,
     /// Most that a queue may be given, by queue, resource name.
     pub queues: BTreeMap<String, BTreeMap<String, i64>>,
     /// Most that a tenant may be given.
@@ -117,6 +134,7 @@ impl Default for Settings {
             fallback_after: 3,
             stability: Stability::default(),
             shape: ShapeRules::default(),
+            caps: Caps::default(),
             queues: BTreeMap::new(),
             tenants: BTreeMap::new(),
             refusal_backoff: Span::seconds(5),
@@ -155,6 +173,8 @@ struct File {
     #[serde(default)]
     shape: ShapeFile,
     #[serde(default)]
+    caps: CapsFile,
+    #[serde(default)]
     queues: BTreeMap<String, Table>,
     #[serde(default)]
     tenants: BTreeMap<String, Table>,
@@ -184,6 +204,13 @@ struct ShapeFile {
     equal_per_server: Option<bool>,
     colocate: Option<bool>,
     grow_in_place: Option<bool>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct CapsFile {
+    utility: Option<f64>,
+    urgency: Option<u32>,
 }
 
 impl Settings {
@@ -250,6 +277,13 @@ impl Settings {
             })
             .collect::<Result<_, _>>()?;
         let shape = defaults.shape;
+        let caps = Caps {
+            utility: file.caps.utility.unwrap_or(defaults.caps.utility),
+            urgency: file.caps.urgency.unwrap_or(defaults.caps.urgency),
+        };
+        if !(caps.utility >= 0.0) {
+            return Err(SettingsError::new("caps.utility", format!("{} must be 0 or more", caps.utility)));
+        }
         Ok(Self {
             engine: file.engine.unwrap_or(defaults.engine),
             parameters,
@@ -261,6 +295,7 @@ impl Settings {
                 colocate: file.shape.colocate.unwrap_or(shape.colocate),
                 grow_in_place: file.shape.grow_in_place.unwrap_or(shape.grow_in_place),
             },
+            caps,
             queues: limits("queues", file.queues)?,
             tenants: limits("tenants", file.tenants)?,
             refusal_backoff: span("refusal_backoff", file.refusal_backoff, defaults.refusal_backoff)?,
@@ -316,6 +351,7 @@ mod tests {
             ("[queues.batch]\nmemory = 4", "queues.batch.memory"),
             ("refusal_backoff = \"x\"", "refusal_backoff"),
             ("[parameters]\na = []", "parameters.a"),
+            ("[caps]\nutility = -1", "caps.utility"),
         ] {
             assert!(Settings::from_toml(text).unwrap_err().to_string().contains(expected), "{text}");
         }

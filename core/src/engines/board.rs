@@ -200,12 +200,12 @@ impl Board {
 
 /// The most that is free of each resource on one server, found once a round.
 #[derive(Default)]
-pub(super) struct Largest(BTreeMap<ResourceId, (i64, Option<ServerId>)>);
+pub(super) struct Largest(BTreeMap<(Role, ResourceId), (i64, Option<ServerId>)>);
 
 impl Largest {
-    fn of(&mut self, state: &State, room: &Room, resource: ResourceId) -> (i64, Option<ServerId>) {
-        *self.0.entry(resource).or_insert_with(|| {
-            let servers = state.present_servers().filter(|server| !server.draining);
+    fn of(&mut self, state: &State, room: &Room, role: Role, resource: ResourceId) -> (i64, Option<ServerId>) {
+        *self.0.entry((role, resource)).or_insert_with(|| {
+            let servers = state.present_servers().filter(|server| !server.draining && server.hosts.takes(role));
             let best = servers.map(|server| (room.free(server.id)[resource], std::cmp::Reverse(server.id))).max();
             best.map_or((0, None), |(free, id)| (free, Some(id.0)))
         })
@@ -216,7 +216,7 @@ impl Largest {
         let mut worst: Option<(f64, Reason)> = None;
         for role in [Role::Worker, Role::Server].into_iter().filter(|role| shape.count(*role) > 0) {
             for (resource, needed) in job.demand(role).amounts.iter().filter(|(_, needed)| *needed > 0) {
-                let (largest, server) = self.of(state, room, resource);
+                let (largest, server) = self.of(state, room, role, resource);
                 let shortage = needed as f64 / (largest.max(0) as f64 + 0.5);
                 if worst.as_ref().is_none_or(|(most, _)| shortage > *most) {
                     worst = Some((shortage, Reason::NoRoom { shape, role, resource, needed, largest, server }));

@@ -75,6 +75,8 @@ struct UtilityFile {
     #[serde(default)]
     decay: f64,
     target: Option<String>,
+    #[serde(default)]
+    points: Vec<(String, f64)>,
 }
 
 #[derive(Deserialize)]
@@ -83,6 +85,7 @@ struct DatasetFile {
     chunks: u32,
     batches_per_chunk: u32,
     epochs: u32,
+    batch_time: Option<String>,
     #[serde(default)]
     upload: String,
 }
@@ -115,6 +118,11 @@ pub(super) fn parse(text: &str) -> Result<JobSpec, JobFileError> {
             value: utility.value,
             decay: utility.decay,
             target: span("utility.target", utility.target.as_ref())?.unwrap_or_default(),
+            points: utility
+                .points
+                .iter()
+                .map(|(from, worth)| Ok((span("utility.points", Some(from))?.unwrap_or_default(), *worth)))
+                .collect::<Result<_, JobSpecError>>()?,
         }),
     };
     let model_size =
@@ -141,12 +149,16 @@ pub(super) fn parse(text: &str) -> Result<JobSpec, JobFileError> {
         deadline: span("deadline", file.deadline.as_ref())?,
         accuracy: file.accuracy,
         urgency: file.urgency,
-        dataset: file.dataset.map(|data| Dataset {
-            chunks: data.chunks,
-            batches_per_chunk: data.batches_per_chunk,
-            epochs: data.epochs,
-            upload: data.upload,
-        }),
+        dataset: match file.dataset {
+            None => None,
+            Some(data) => Some(Dataset {
+                chunks: data.chunks,
+                batches_per_chunk: data.batches_per_chunk,
+                epochs: data.epochs,
+                batch_time: span("dataset.batch_time", data.batch_time.as_ref())?,
+                upload: data.upload,
+            }),
+        },
         labels: file.constraints.labels,
         time_limit: span("time_limit", file.time_limit.as_ref())?,
         restart_cost: span("restart_cost", file.restart_cost.as_ref())?,
@@ -242,7 +254,7 @@ mod tests {
         deadline = "12h"
         accuracy = 0.92
         urgency = 3
-        dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, upload = "cloud" }
+        dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "cloud" }
         constraints = { labels = { zone = "a" } }
         time_limit = "2d"
         restart_cost = "20s"
@@ -259,6 +271,11 @@ mod tests {
         assert_eq!(spec.deadline, Some(Span::seconds(12 * 3600)));
         assert_eq!(spec.labels["zone"], "a");
         assert_eq!(spec.profile.len(), 1);
+        assert_eq!(spec.dataset.unwrap().batch_time, Some(Span(250)));
+        let table = "name = \"a\"\nmode = \"allreduce\"\nworker = { cpu = 1 }\n\
+                     utility = { kind = \"table\", value = 50, points = [[\"6h\", 20], [\"12h\", 0.5]] }";
+        let utility = parse(table).unwrap().utility.unwrap();
+        assert_eq!(utility.points, [(Span::seconds(6 * 3600), 20.0), (Span::seconds(12 * 3600), 0.5)]);
     }
 
     #[test]
@@ -277,6 +294,12 @@ mod tests {
             (with("worker = { gpu = 1, \"gpu:a100\" = 1 }"), "one kind"),
             (with("worker = { gpu = 1 }\nconvergence = { delta = 2.0 }"), "convergence.delta"),
             (with("worker = { gpu = 1 }\nprofile = [{ p = 1, w = 1, speed = 1.0 }]"), "profile[0]"),
+            (with("worker = { gpu = 1 }\nutility = { kind = \"table\", value = 1 }"), "utility.points"),
+            (with("worker = { gpu = 1 }\nutility = { kind = \"step\", value = -1 }"), "utility.value"),
+            (
+                with("worker = { gpu = 1 }\ndataset = { chunks = 0, batches_per_chunk = 1, epochs = 1 }"),
+                "dataset.chunks",
+            ),
             ("name = \"../x\"\nworker = { cpu = 1 }\nserver = { cpu = 1 }".into(), "name"),
             ("name = \"x\"\nworker = { cpu = 1 }".into(), "server"),
             ("name = \"17\"\nworker = { cpu = 1 }\nserver = { cpu = 1 }".into(), "number"),

@@ -2,6 +2,8 @@
 
 mod file;
 mod spec;
+mod training;
+mod utility;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,10 +11,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     file::JobFileError,
-    spec::{
-        Bounds, Convergence, Dataset, JobSpec, JobSpecError, ProfiledSpeed, Resize, RoleSpec, TrainingMode, Utility,
-        UtilityKind,
-    },
+    spec::{Bounds, Convergence, Dataset, JobSpec, JobSpecError, ProfiledSpeed, Resize, RoleSpec, TrainingMode},
+    training::{Slots, Training, TrainingError},
+    utility::{Utility, UtilityKind},
 };
 use crate::{
     decision::{Allocation, Role, Shape, Verdict},

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{JobFileError, file};
+use super::{JobFileError, Utility, file};
 use crate::{decision::Shape, time::Span};
 
 /// How a job may be resized while it runs.
@@ -67,30 +67,6 @@ pub struct RoleSpec {
     pub command: String,
 }
 
-/// What an early completion is worth (OASiS §3).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Utility {
-    /// The curve.
-    pub kind: UtilityKind,
-    /// Worth when done at once.
-    pub value: f64,
-    /// How sharply it falls around the target.
-    pub decay: f64,
-    /// When half of it is gone.
-    pub target: Span,
-}
-
-/// The family of a [`Utility`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs)] // the curves' usual names
-pub enum UtilityKind {
-    Sigmoid,
-    Constant,
-    Linear,
-    Step,
-}
-
 /// Training data, for engines that schedule chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dataset {
@@ -100,6 +76,9 @@ pub struct Dataset {
     pub batches_per_chunk: u32,
     /// Times each chunk is trained (E_j).
     pub epochs: u32,
+    /// Time of one mini-batch on one worker, without its communication (τ); where it isn't given, engines take it from
+    /// the fitted speed of a single worker.
+    pub batch_time: Option<Span>,
     /// Where a chunk is uploaded from.
     pub upload: String,
 }
@@ -301,10 +280,20 @@ impl JobSpec {
                 );
             }
         }
-        if let Some(utility) = &self.utility
-            && !(utility.value.is_finite() && utility.value >= 0.0 && utility.decay.is_finite() && utility.decay >= 0.0)
-        {
-            return fail("utility", "value and decay must be finite and at least 0".into());
+        if let Some(Err((key, problem))) = self.utility.as_ref().map(Utility::check) {
+            return fail(key, problem);
+        }
+        if let Some(data) = &self.dataset {
+            for (field, count) in
+                [("chunks", data.chunks), ("batches_per_chunk", data.batches_per_chunk), ("epochs", data.epochs)]
+            {
+                if count == 0 {
+                    return fail(&format!("dataset.{field}"), "0 must be at least 1".into());
+                }
+            }
+            if data.batch_time.is_some_and(|time| time <= Span::ZERO) {
+                return fail("dataset.batch_time", "must be above 0, such as \"250ms\"".into());
+            }
         }
         Ok(())
     }
@@ -363,7 +352,7 @@ impl RoleSpec {
 }
 
 /// Inclusive ranges of what a job may be given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bounds {
     /// From, to.
     pub workers: (u32, u32),

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::{
-    decision::{Allocation, Devices},
+    decision::{Allocation, Devices, Shape},
     ids::{ResourceId, ServerId},
     job::{Demand, Job},
     resources::{Amounts, GPU},
-    server,
+    server::{self, Hosts},
     state::State,
 };
 
@@ -21,6 +21,7 @@ pub struct Room {
     kinds: Vec<Arc<[ResourceId]>>,
     /// Present and not draining.
     open: Vec<bool>,
+    hosts: Vec<Hosts>,
 }
 
 impl Room {
@@ -50,11 +51,13 @@ impl Room {
             self.devices.resize_with(id.index() + 1, SmallVec::new);
             self.kinds.resize_with(id.index() + 1, || Arc::new([]));
             self.open.resize(id.index() + 1, false);
+            self.hosts.resize(id.index() + 1, Hosts::default());
         }
         self.free[id.index()] = free;
         self.devices[id.index()] = devices;
         self.kinds[id.index()] = server.devices.clone();
         self.open[id.index()] = server.present && !server.draining;
+        self.hosts[id.index()] = server.hosts;
     }
 
     /// What is free on a server.
@@ -85,10 +88,13 @@ impl Room {
         self.open[id.index()] && (job.spec.labels.is_empty() || state.server(id).matches(&job.spec.labels))
     }
 
-    /// Whether `workers` and `servers` of a job fit on a server, devices one by one included.
+    /// Whether a server takes `workers` and `servers` of a job: both roles are hosted there, and fit, devices one by one
+    /// included.
     #[inline]
     pub fn holds(&self, id: ServerId, job: &Job, need: &Amounts, workers: u32, servers: u32) -> bool {
-        need.fits(self.free(id)) && self.devices_hold(id, job, workers, servers)
+        need.fits(self.free(id))
+            && self.hosts[id.index()].take(Shape { workers, servers })
+            && self.devices_hold(id, job, workers, servers)
     }
 
     fn devices_hold(&self, id: ServerId, job: &Job, workers: u32, servers: u32) -> bool {

@@ -13,7 +13,7 @@ use crate::{
     job::{Demand, ExternalId, Fits, Job, JobSpec, Phase, Progress},
     reason::Reason,
     resources::{Amounts, GPU},
-    server::{Server, ServerSpec, Usage, devices_match},
+    server::{Hosts, Server, ServerSpec, Usage, devices_match},
     settings::{Mode, Settings},
     time::{Span, Time},
 };
@@ -109,6 +109,10 @@ impl State {
         if spec.devices.len() > usize::from(u16::MAX) {
             return fail(format!("{} devices must be at most 65535", spec.devices.len()));
         }
+        let hosts = match Hosts::of(&spec.labels) {
+            Ok(hosts) => hosts,
+            Err(problem) => return fail(problem),
+        };
         let manager = self.manager(manager);
         let resources = Arc::make_mut(&mut self.resources);
         let mut capacity = resources.demand(&spec.capacity);
@@ -129,6 +133,7 @@ impl State {
                 capacity: Amounts::default(),
                 devices: Arc::new([]),
                 labels: Arc::default(),
+                hosts: Hosts::default(),
                 draining: false,
                 present: false,
                 foreign: Usage::default(),
@@ -146,6 +151,7 @@ impl State {
             server.capacity = capacity;
             server.devices = devices.clone();
             server.labels = Arc::new(spec.labels.clone());
+            server.hosts = hosts;
             server.draining = spec.draining;
             server.present = true;
         };

@@ -18,7 +18,7 @@ use crate::{
     decision::{Allocation, Verdict},
     fit::SpeedHistory,
     ids::{DecisionId, JobId, ManagerId, QueueId, ResourceId, ServerId, TenantId, Term},
-    job::Job,
+    job::{Job, Utility},
     reason::{Reason, Scope},
     resources::{Amounts, ResourceTypes},
     server::Server,
@@ -317,7 +317,8 @@ impl State {
         [Role::Worker, Role::Server].into_iter().filter(|role| least.count(*role) > 0).find_map(|role| {
             let demand = &job.demand(role).amounts;
             let mut best: Option<(ResourceId, i64, ServerId)> = None;
-            for server in self.present_servers().filter(|server| server.matches(&job.spec.labels)) {
+            let takes = |server: &Server| server.matches(&job.spec.labels) && server.hosts.takes(role);
+            for server in self.present_servers().filter(|server| takes(server)) {
                 let resource = demand.first_excess(&server.capacity)?;
                 let has = server.capacity[resource];
                 if best.is_none_or(|(_, most, _)| has > most) {
@@ -330,6 +331,16 @@ impl State {
             };
             Some(Reason::NeverFits { role, resource, needed: demand[resource], largest, server })
         })
+    }
+
+    /// What a job is worth by the time of its end, within the site's cap; `None` where its owner doesn't say.
+    pub fn utility(&self, job: &Job) -> Option<Utility> {
+        job.spec.utility.as_ref().map(|utility| utility.capped(self.settings.caps.utility))
+    }
+
+    /// A job's urgency within the site's cap; `None` where its owner doesn't say.
+    pub fn urgency(&self, job: &Job) -> Option<u32> {
+        job.spec.urgency.map(|urgency| urgency.min(self.settings.caps.urgency))
     }
 
     /// The tenant of a name, made if it is new.

@@ -94,6 +94,7 @@ pub fn committed(state: &State, decision: &Decision) {
         assert!(!job.held, "{} is held and runs", job.id);
         for slot in allocation.slots() {
             assert!(state.server(slot.server).present, "{} is planned on a lost server", job.id);
+            assert!(state.server(slot.server).hosts.takes(slot.role), "{}: {slot:?} isn't hosted there", job.id);
             let (amounts, devices) = planned.entry(slot.server).or_default();
             *amounts += &job.demand(slot.role).amounts;
             for share in &slot.devices {

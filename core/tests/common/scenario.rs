@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use proptest::{collection::vec, prelude::*, sample::select};
+use proptest::{collection::vec, option, prelude::*, sample::select};
 use trainmaster_core::{
     End, JobSpec, Mode, Report, ServerSpec, Settings, Span, TrainingMode,
     engines::{DefaultValue, Entry},
-    job::{ProfiledSpeed, Resize, RoleSpec},
+    job::{Dataset, ProfiledSpeed, Resize, RoleSpec, Utility, UtilityKind},
     settings::{Parameter, ShapeRules, Stability},
 };
 
@@ -98,18 +98,20 @@ pub fn server(at: usize) -> impl Strategy<Value = ServerSpec> {
         1 => (1_i64..=4).prop_map(|gpus| (Vec::new(), gpus)),
         4 => vec(select(vec!["gpu", "gpu:a100", "gpu:v100"]), 1..=4).prop_map(|kinds| (kinds, 0)),
     ];
-    (devices, 2_i64..=16, 4_i64..=64, 0..4_usize, prop::bool::weighted(0.1)).prop_map(
-        move |((kinds, gpus), cpus, gib, zone, draining)| {
+    let hosts = select(vec![None, None, None, Some("workers"), Some("servers")]);
+    (devices, 2_i64..=16, 4_i64..=64, 0..4_usize, hosts, prop::bool::weighted(0.1)).prop_map(
+        move |((kinds, gpus), cpus, gib, zone, hosts, draining)| {
             let mut capacity = amounts(&[("cpu", cpus * 1000), ("memory", gib * 1024), ("bandwidth", 10_000)]);
             if gpus > 0 {
                 capacity.insert("gpu".into(), gpus * 1000);
             }
-            let labels = ["a", "b"].get(zone).map(|zone| ("zone".to_owned(), (*zone).to_owned()));
+            let zone = ["a", "b"].get(zone).map(|zone| ("zone".to_owned(), (*zone).to_owned()));
+            let hosts = hosts.map(|hosts| ("hosts".to_owned(), hosts.to_owned()));
             ServerSpec {
                 name: format!("s{at}"),
                 capacity,
                 devices: kinds.into_iter().map(str::to_owned).collect(),
-                labels: labels.into_iter().collect(),
+                labels: zone.into_iter().chain(hosts).collect(),
                 draining,
             }
         },
@@ -136,9 +138,21 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
         select(vec![None, Some(20_000)]),
         any::<bool>(),
     );
+    let worth = (
+        option::of(select(vec![
+            UtilityKind::Sigmoid,
+            UtilityKind::Sigmoid,
+            UtilityKind::Constant,
+            UtilityKind::Linear,
+            UtilityKind::Step,
+        ])),
+        (0.0..=100.0_f64, 0.0..=6.0_f64, 0..=86_400_i64),
+        (1..=6_u32, 1..=30_u32, 1..=6_u32, option::weighted(0.8, 1..=40_i64)),
+    );
     // Now and then something that no server holds.
     let impossible = prop::bool::weighted(0.03);
-    (counts(), counts(), worker, who, how, impossible).prop_map(|(w, p, worker, who, how, impossible)| {
+    (counts(), counts(), worker, who, how, impossible, worth).prop_map(|(w, p, worker, who, how, impossible, worth)| {
+        let (kind_of_utility, (value, decay, target), (chunks, batches_per_chunk, epochs, batch_time)) = worth;
         let ((gpu, milli), kind, cpu, gib) = worker;
         let gpu = if gpu == "gpu" { format!("gpu{kind}") } else { gpu.to_owned() };
         let mut demand = amounts(&[("cpu", cpu), ("memory", if impossible { 1 << 30 } else { gib * 1024 })]);
@@ -163,6 +177,19 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
             worker,
             server: ps.then(|| role(&[("cpu", cpu), ("memory", 1024)], pmin, pmax, preq)),
             labels: zone.map(|zone| ("zone".to_owned(), zone.to_owned())).into_iter().collect(),
+            utility: kind_of_utility.map(|kind| Utility {
+                value,
+                decay,
+                target: Span::seconds(target),
+                ..Utility::new(kind)
+            }),
+            dataset: Some(Dataset {
+                chunks,
+                batches_per_chunk,
+                epochs,
+                batch_time: batch_time.map(Span::seconds),
+                ..Dataset::default()
+            }),
             time_limit: limit.map(Span),
             restart_cost: restart.map(Span),
             profile: profile

@@ -35,7 +35,7 @@ pub fn spec_from_job(job: v1::Job) -> Result<JobSpec, ConvertError> {
         deadline: span("deadline", job.deadline_ms)?,
         accuracy: job.accuracy,
         urgency: job.urgency,
-        dataset: job.dataset.map(dataset),
+        dataset: job.dataset.map(dataset).transpose()?,
         labels: job.labels.into_iter().collect(),
         time_limit: span("time_limit", job.time_limit_ms)?,
         restart_cost: span("restart_cost", job.restart_cost_ms)?,
@@ -89,6 +89,7 @@ pub fn job_from_spec(spec: &JobSpec) -> v1::Job {
             batches_per_chunk: data.batches_per_chunk,
             epochs: data.epochs,
             upload: data.upload.clone(),
+            batch_time_ms: data.batch_time.map(|span| span.0),
         }),
         labels: spec.labels.clone().into_iter().collect(),
         time_limit_ms: spec.time_limit.map(|span| span.0),
@@ -159,13 +160,18 @@ fn utility(utility: v1::Utility) -> Result<Utility, ConvertError> {
         Ok(v1::UtilityKind::Constant) => UtilityKind::Constant,
         Ok(v1::UtilityKind::Linear) => UtilityKind::Linear,
         Ok(v1::UtilityKind::Step) => UtilityKind::Step,
+        Ok(v1::UtilityKind::Table) => UtilityKind::Table,
         Err(_) => {
-            let allowed = "0 (sigmoid), 1 (constant), 2 (linear) or 3 (step)";
+            let allowed = "0 (sigmoid), 1 (constant), 2 (linear), 3 (step) or 4 (table)";
             return Err(ConvertError::unknown("utility.kind", utility.kind, allowed));
         }
     };
     let target = span("utility.target", Some(utility.target_ms))?.unwrap_or_default();
-    Ok(Utility { kind, value: utility.value, decay: utility.decay, target })
+    let point = |point: &v1::UtilityPoint| {
+        Ok((span("utility.points", Some(point.elapsed_ms))?.unwrap_or_default(), point.worth))
+    };
+    let points = utility.points.iter().map(point).collect::<Result<_, ConvertError>>()?;
+    Ok(Utility { kind, value: utility.value, decay: utility.decay, target, points })
 }
 
 fn utility_to_wire(utility: &Utility) -> v1::Utility {
@@ -174,12 +180,26 @@ fn utility_to_wire(utility: &Utility) -> v1::Utility {
         UtilityKind::Constant => v1::UtilityKind::Constant,
         UtilityKind::Linear => v1::UtilityKind::Linear,
         UtilityKind::Step => v1::UtilityKind::Step,
+        UtilityKind::Table => v1::UtilityKind::Table,
     };
-    v1::Utility { kind: kind.into(), value: utility.value, decay: utility.decay, target_ms: utility.target.0 }
+    let point = |(from, worth): &(Span, f64)| v1::UtilityPoint { elapsed_ms: from.0, worth: *worth };
+    v1::Utility {
+        kind: kind.into(),
+        value: utility.value,
+        decay: utility.decay,
+        target_ms: utility.target.0,
+        points: utility.points.iter().map(point).collect(),
+    }
 }
 
-fn dataset(data: v1::Dataset) -> Dataset {
-    Dataset { chunks: data.chunks, batches_per_chunk: data.batches_per_chunk, epochs: data.epochs, upload: data.upload }
+fn dataset(data: v1::Dataset) -> Result<Dataset, ConvertError> {
+    Ok(Dataset {
+        chunks: data.chunks,
+        batches_per_chunk: data.batches_per_chunk,
+        epochs: data.epochs,
+        batch_time: span("dataset.batch_time", data.batch_time_ms)?,
+        upload: data.upload,
+    })
 }
 
 fn span(field: &str, ms: Option<i64>) -> Result<Option<Span>, ConvertError> {
@@ -210,7 +230,7 @@ mod tests {
         deadline = "12h"
         accuracy = 0.92
         urgency = 3
-        dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, upload = "cloud" }
+        dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "cloud" }
         constraints = { labels = { zone = "a" } }
         time_limit = "2d"
         restart_cost = "20s"
@@ -220,6 +240,10 @@ mod tests {
     #[test]
     fn every_key_of_the_job_file_survives_the_wire() {
         let spec = JobSpec::from_toml(WHOLE).unwrap();
+        assert_eq!(spec_from_job(job_from_spec(&spec)).unwrap(), spec);
+        let points = vec![(Span(1000), 4.5), (Span(2000), 0.0)];
+        let table = Utility { value: 5.0, points, ..Utility::new(UtilityKind::Table) };
+        let spec = JobSpec { utility: Some(table), ..spec };
         assert_eq!(spec_from_job(job_from_spec(&spec)).unwrap(), spec);
     }
 

@@ -1,0 +1,320 @@
+//! A job's training in time slots: the work model of OASiS (§III), for every engine and metric that counts in slots.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::{Bounds, Job, JobSpec, Progress};
+use crate::{
+    decision::Shape,
+    time::{Span, Time},
+};
+
+/// Bits of a MiB sent and received again.
+const TWO_WAY_BITS: u128 = 2 * 8 * (1 << 20);
+
+/// What a job has to train, and how fast workers do it: E epochs over N data chunks, each of which keeps one worker busy
+/// for M·(τ + 2e/b), M mini-batches of time τ and gradients of e bytes over b bandwidth. The time of a chunk is an exact
+/// fraction: ⌈d·m⌉ workers finish d chunks in a slot, and a rounded m would make that one too many.
+///
+/// Work of asynchronous training adds up over workers, whatever their number in each slot; for the other modes it is an
+/// approximation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Training {
+    /// E.
+    pub epochs: u32,
+    /// N; no more workers than that at once (constraint 3).
+    pub chunks: u32,
+    /// Worker-milliseconds of one chunk, as a fraction in lowest terms.
+    chunk: (u128, u128),
+    /// The job's own, with at most N workers.
+    bounds: Bounds,
+    /// b and B in Mbit/s; b = 0 where none is reserved.
+    bandwidth: (i64, i64),
+}
+
+/// A job that can't be counted in slots.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TrainingError {
+    /// E, N or M is unknown.
+    #[error("dataset: is missing; give its chunks, batches_per_chunk and epochs")]
+    NoDataset,
+    /// τ is unknown.
+    #[error("dataset.batch_time: is missing, and no speed was measured or profiled yet that would tell it")]
+    NoBatchTime,
+    /// Workers would need more bandwidth than as many parameter servers have (constraints 6 and 7).
+    #[error("worker.bandwidth: {worker} Mbit must be at most the {server} Mbit of a parameter server")]
+    Bandwidth {
+        /// b.
+        worker: i64,
+        /// B.
+        server: i64,
+    },
+    /// No number of workers within its bounds has a number of parameter servers within them.
+    #[error("server.max: no allowed number of workers (up to {workers}) goes with {least} to {most} parameter servers")]
+    NoShape {
+        /// The most workers.
+        workers: u32,
+        /// The fewest parameter servers.
+        least: u32,
+        /// The most.
+        most: u32,
+    },
+    /// m > N: not even all its workers finish one chunk in a slot.
+    #[error("dataset.batches_per_chunk: a chunk takes {needed} workers in a slot of {slot}; it may have {most}")]
+    ChunkTooLong {
+        /// ⌈m⌉.
+        needed: u128,
+        /// The slot.
+        slot: Span,
+        /// The most workers at once.
+        most: u32,
+    },
+    /// Numbers beyond any cluster.
+    #[error("dataset: its chunks, batches and times are too large to be counted")]
+    TooLarge,
+}
+
+impl Training {
+    /// Of an active job: τ as its owner gives it, else from the fitted speed of one worker.
+    ///
+    /// # Errors
+    /// What keeps it from being counted in slots.
+    pub fn of(job: &Job) -> Result<Self, TrainingError> {
+        let servers = job.spec.bounds().servers.1.min(1);
+        Self::new(&job.spec, job.fits.speed.as_ref().map(|fit| fit.speed(servers, 1)))
+    }
+
+    /// Of a job's description. `speed` is what one worker does, in mini-batches a second with their communication; it
+    /// counts where the description has no `batch_time`.
+    ///
+    /// # Errors
+    /// What keeps it from being counted in slots.
+    pub fn new(spec: &JobSpec, speed: Option<f64>) -> Result<Self, TrainingError> {
+        let data = spec.dataset.as_ref().ok_or(TrainingError::NoDataset)?;
+        let bandwidth = |table: &super::RoleSpec| table.demand.get("bandwidth").copied().unwrap_or(0);
+        let (worker, server) = (bandwidth(&spec.worker), spec.server.as_ref().map(bandwidth));
+        if let Some(server) = server.filter(|server| worker > *server) {
+            return Err(TrainingError::Bandwidth { worker, server });
+        }
+        let batches = u128::from(data.batches_per_chunk);
+        let (batch, parts) = match (data.batch_time, speed) {
+            (Some(time), _) if worker > 0 => {
+                let (compute, sent) = (1000 * worker as u128 * time.0 as u128, spec.model_size.max(0) as u128);
+                (compute.checked_add(TWO_WAY_BITS * sent), 1000 * worker as u128)
+            }
+            (Some(time), _) => (Some(time.0 as u128), 1),
+            (None, Some(speed)) if speed > 0.0 => (Some(libm::round((1e6 / speed).clamp(1.0, 1e15)) as u128), 1000),
+            (None, _) => return Err(TrainingError::NoBatchTime),
+        };
+        let chunk = batch.and_then(|batch| batches.checked_mul(batch)).ok_or(TrainingError::TooLarge)?;
+        let divisor = gcd(chunk, parts).max(1);
+        let chunk = (chunk / divisor, parts / divisor);
+        let bounds = spec.bounds();
+        let most = bounds.workers.1.min(data.chunks);
+        let training = Self {
+            epochs: data.epochs,
+            chunks: data.chunks,
+            chunk,
+            bounds: Bounds { workers: (bounds.workers.0, most), ..bounds },
+            bandwidth: if server.is_some() { (worker, server.unwrap_or(0)) } else { (0, 0) },
+        };
+        if u128::from(training.work()).checked_mul(chunk.0).is_none() {
+            return Err(TrainingError::TooLarge);
+        }
+        if !training.shapes().any(|_| true) {
+            let (least, most) = training.bounds.servers;
+            return Err(TrainingError::NoShape { workers: training.bounds.workers.1, least, most });
+        }
+        Ok(training)
+    }
+
+    /// D = E·N: chunks to train in all, each as often as there are epochs.
+    pub fn work(&self) -> u64 {
+        u64::from(self.epochs) * u64::from(self.chunks)
+    }
+
+    /// ⌈d·m⌉: workers that finish d chunks within a slot of this length; also worker-slots, over many slots.
+    pub fn workers_for(&self, chunks: u64, slot: Span) -> u64 {
+        let time = u128::from(chunks) * self.chunk.0;
+        u64::try_from(time.div_ceil(self.chunk.1 * slot.0.max(1) as u128)).unwrap_or(u64::MAX)
+    }
+
+    /// ⌊y/m⌋: chunks that y workers finish within a slot of this length.
+    pub fn chunks_of(&self, workers: u64, slot: Span) -> u64 {
+        let time = u128::from(workers) * self.chunk.1 * slot.0.max(0) as u128;
+        u64::try_from(time / self.chunk.0.max(1)).unwrap_or(u64::MAX)
+    }
+
+    /// ⌈E·m⌉: the slots of the shortest run, with N workers throughout.
+    pub fn shortest(&self, slot: Span) -> u64 {
+        self.workers_for(self.epochs.into(), slot)
+    }
+
+    /// m, for people.
+    pub fn slots_per_chunk(&self, slot: Span) -> f64 {
+        self.chunk.0 as f64 / (self.chunk.1 as f64 * slot.0.max(1) as f64)
+    }
+
+    /// The shape with so many workers: with the fewest parameter servers that have their bandwidth (constraint 6) and no
+    /// more of them than workers (7); `None` outside the job's bounds.
+    pub fn shape(&self, workers: u32) -> Option<Shape> {
+        let ((fewest, most), (least, limit)) = (self.bounds.workers, self.bounds.servers);
+        let (worker, server) = self.bandwidth;
+        let needed = if worker > 0 { (u64::from(workers) * worker as u64).div_ceil(server as u64) } else { 0 };
+        let servers = u32::try_from(needed).ok()?.max(least);
+        let allowed = (fewest..=most).contains(&workers) && servers <= limit && servers <= workers;
+        allowed.then_some(Shape { workers, servers })
+    }
+
+    /// Every shape it may have, by number of workers.
+    pub fn shapes(&self) -> impl Iterator<Item = Shape> + '_ {
+        let (fewest, most) = self.bounds.workers;
+        (fewest..=most).filter_map(|workers| self.shape(workers))
+    }
+
+    /// Refuses m > N: a chunk that no slot of this length can hold.
+    ///
+    /// # Errors
+    /// It can't.
+    pub fn check(&self, slot: Span) -> Result<(), TrainingError> {
+        let most = self.shapes().map(|shape| shape.workers).max().unwrap_or(0);
+        let needed = self.workers_for(1, slot);
+        if needed > most.into() {
+            return Err(TrainingError::ChunkTooLong { needed: needed.into(), slot, most });
+        }
+        Ok(())
+    }
+
+    /// Chunks trained so far, from a job's reports.
+    pub fn done(&self, progress: &Progress) -> u64 {
+        let (chunks, epochs) = (u128::from(self.chunks), u128::from(progress.epoch));
+        let whole = chunks * epochs;
+        let part = match u128::from(progress.steps_per_epoch) {
+            0 => 0,
+            steps => (chunks * u128::from(progress.step).saturating_sub(epochs * steps) / steps).min(chunks),
+        };
+        u64::try_from(whole + part).unwrap_or(u64::MAX).min(self.work())
+    }
+}
+
+/// Slots of one length, counted from the origin of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slots {
+    /// The length of one.
+    pub length: Span,
+}
+
+impl Slots {
+    /// The slot a moment is in.
+    pub fn of(self, at: Time) -> i64 {
+        at.0.div_euclid(self.length.0)
+    }
+
+    /// When a slot begins.
+    pub fn start(self, slot: i64) -> Time {
+        Time(slot.saturating_mul(self.length.0))
+    }
+
+    /// What is left of the slot a moment is in: all of it at its beginning.
+    pub fn left(self, at: Time) -> Span {
+        Span(self.length.0 - at.0.rem_euclid(self.length.0))
+    }
+}
+
+fn gcd(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Dataset;
+
+    const HOUR: Span = Span::seconds(3600);
+
+    fn spec(chunks: u32, batches: u32, epochs: u32, batch_time: Span) -> JobSpec {
+        let mut spec = JobSpec::minimal("a");
+        spec.worker.max = 100;
+        spec.worker.demand.insert("bandwidth".into(), 1000);
+        let server = spec.server.as_mut().unwrap();
+        server.max = 100;
+        server.demand.insert("bandwidth".into(), 4000);
+        spec.dataset = Some(Dataset {
+            chunks,
+            batches_per_chunk: batches,
+            epochs,
+            batch_time: Some(batch_time),
+            ..Dataset::default()
+        });
+        spec
+    }
+
+    #[test]
+    fn workers_and_chunks_are_exact() {
+        // 30 batches of 40 s each: a third of an hour. Three chunks an hour, not two and a rounding.
+        let training = Training::new(&spec(10, 30, 7, Span::seconds(40)), None).unwrap();
+        assert_eq!(training.work(), 70);
+        assert_eq!([1, 3, 4, 6, 70].map(|chunks| training.workers_for(chunks, HOUR)), [1, 1, 2, 2, 24]);
+        assert_eq!([1, 2, 10].map(|workers| training.chunks_of(workers, HOUR)), [3, 6, 30]);
+        assert_eq!(training.shortest(HOUR), 3);
+        for chunks in 1..100 {
+            let workers = training.workers_for(chunks, HOUR);
+            assert!(training.chunks_of(workers, HOUR) >= chunks && training.chunks_of(workers - 1, HOUR) < chunks);
+        }
+    }
+
+    #[test]
+    fn gradients_take_their_time_over_the_workers_bandwidth() {
+        // 125 MB there and back over 1 Gbit/s: 2 s a batch, beside 1 s of computing. 1000 · 3 s in an hour.
+        let mut spec = spec(10, 1, 1, Span::seconds(1));
+        spec.model_size = 119;
+        let training = Training::new(&spec, None).unwrap();
+        let expected = (1.0 + 2.0 * 119.0 * 1_048_576.0 * 8.0 / 1e9) / 3600.0;
+        assert!((training.slots_per_chunk(HOUR) - expected).abs() < 1e-12);
+        // Without a batch time the speed says it, communication and all.
+        spec.dataset.as_mut().unwrap().batch_time = None;
+        assert_eq!(Training::new(&spec, None), Err(TrainingError::NoBatchTime));
+        let fitted = Training::new(&spec, Some(0.5)).unwrap();
+        assert!((fitted.slots_per_chunk(HOUR) - 2.0 / 3600.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn shapes_keep_constraints_3_6_and_7() {
+        let training = Training::new(&spec(10, 30, 7, Span::seconds(40)), None).unwrap();
+        let shapes: Vec<_> = training.shapes().map(|shape| (shape.workers, shape.servers)).collect();
+        let expected: Vec<_> = (1..=10).map(|workers: u32| (workers, workers.div_ceil(4))).collect();
+        assert_eq!(shapes, expected);
+        let mut narrow = spec(10, 30, 7, Span::seconds(40));
+        narrow.worker.demand.insert("bandwidth".into(), 4001);
+        assert_eq!(Training::new(&narrow, None), Err(TrainingError::Bandwidth { worker: 4001, server: 4000 }));
+        let mut fixed = spec(10, 30, 7, Span::seconds(40));
+        fixed.worker.min = 9;
+        fixed.server.as_mut().unwrap().max = 2;
+        let problem = Training::new(&fixed, None).unwrap_err().to_string();
+        assert!(problem.contains("up to 10"), "{problem}");
+    }
+
+    #[test]
+    fn a_chunk_must_fit_a_slot() {
+        let training = Training::new(&spec(5, 451, 1, Span::seconds(40)), None).unwrap();
+        let problem = training.check(HOUR).unwrap_err().to_string();
+        assert!(problem.contains("takes 6 workers") && problem.contains("may have 5"), "{problem}");
+        assert!(training.check(Span::seconds(7200)).is_ok());
+    }
+
+    #[test]
+    fn reports_tell_the_chunks_that_are_done() {
+        let training = Training::new(&spec(10, 30, 7, Span::seconds(40)), None).unwrap();
+        let at = |epoch, step| training.done(&Progress { epoch, step, steps_per_epoch: 20, ..Progress::default() });
+        assert_eq!([at(0, 0), at(0, 5), at(2, 50), at(2, 90), at(9, 0)], [0, 2, 25, 30, 70]);
+    }
+
+    #[test]
+    fn absurd_numbers_are_refused_and_not_wrapped() {
+        let mut spec = spec(u32::MAX, u32::MAX, u32::MAX, Span(1_000_000_000_000_000));
+        spec.worker.demand.insert("bandwidth".into(), 999_999_999_999);
+        spec.server.as_mut().unwrap().demand.insert("bandwidth".into(), 1_000_000_000_000);
+        spec.model_size = i64::MAX;
+        assert_eq!(Training::new(&spec, None), Err(TrainingError::TooLarge));
+    }
+}
