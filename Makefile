@@ -1,6 +1,6 @@
 # What people and CI run; both the same way.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench fits
+.PHONY: help demo test check bench fits experiments
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -21,3 +21,10 @@ bench: ## a round of optimus at 400, 4,000 and 40,000 jobs beside a plain algori
 fits: ## docs/fits.md anew, from ../shared/data and a measured grid
 	cargo build --release --locked -p trainmaster -p trainmaster-trainer
 	cargo run --release --locked -q -p trainmaster --example fits > docs/fits.md
+
+experiments: ## the papers' experiments on virtual clusters, each with a page of plots in target/experiments
+	cargo build --release --locked -p trainmaster
+	for workload in optimus optimus-poisson optimus-bursty; do \
+		target/release/trainmaster simulate --workload $$workload --engines optimus,drf,tetris --seeds 20 \
+			--report target/experiments/$$workload || exit 1; \
+	done

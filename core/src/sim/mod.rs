@@ -8,12 +8,20 @@
 //! Time is virtual and randomness comes by name from a seed ([`Lots`]), so that a run is the same on any machine and two
 //! engines meet the same luck.
 
+mod errors;
 mod lots;
+mod meter;
+mod play;
+mod program;
+mod queue;
 pub mod truth;
 pub mod workload;
 
 pub use self::{
+    errors::Errors,
     lots::Lots,
+    meter::{Fate, JobReport, Place, Report, Trace},
+    play::{Host, Options, SimError, play},
     truth::{Curve, Goal, Loss, Speed, StepTime, Stragglers, Truth},
     workload::{Outage, Profiling, Request, SimJob, Workload, WorkloadError},
 };

@@ -13,6 +13,7 @@ mod output;
 mod paa;
 mod plan;
 mod serve;
+mod simulate;
 mod status;
 mod submit;
 mod watch;
@@ -87,6 +88,8 @@ enum Command {
     Fit(fit::FitCommand),
     /// Assign a model's parameter blocks to parameter servers
     Paa(Answered<paa::PaaArgs>),
+    /// Play a workload on a virtual cluster under several engines
+    Simulate(Answered<simulate::SimulateArgs>),
 }
 
 /// A command that answers in either way. Not an option of the whole program: `demo --json` is a file.
@@ -132,6 +135,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Engines(Answered { args, json }) => engines::run(args, output(*json)),
         Command::Fit(command) => fit::run(command, output),
         Command::Paa(Answered { args, json }) => paa::run(args, output(*json)),
+        Command::Simulate(Answered { args, json }) => simulate::run(args, output(*json)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -1,0 +1,462 @@
+//! What is measured while a workload is played, and what it comes to.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{Workload, program::Program, program::Stage};
+use crate::{
+    decision::Role,
+    event::End,
+    ids::ServerId,
+    resources::{Amounts, CPU, GPU, MEMORY},
+    time::{Span, Time},
+};
+
+/// How a job fared. Times in seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobReport {
+    /// Its name.
+    pub name: String,
+    /// When it was submitted by its owner, since the workload's origin.
+    pub arrival_s: f64,
+    /// From arrival to its end; none if it has none.
+    pub jct_s: Option<f64>,
+    /// How it ended: `completed`, `stopped` (by the scheduler), `refused` (it could never fit), `rejected` (not admitted),
+    /// `unfinished`.
+    pub fate: Fate,
+    /// Why it didn't end.
+    pub reason: Option<String>,
+    /// Time since arrival with no slot.
+    pub waited_s: f64,
+    /// Time with slots that didn't train: starts and checkpoints.
+    pub overhead_s: f64,
+    /// Times it started after the first.
+    pub restarts: u32,
+    /// Changes of shape of the running job, restarts or not.
+    pub rescales: u32,
+    /// Times it had to stop and wait.
+    pub preemptions: u32,
+    /// Times a server failed under it.
+    pub crashes: u32,
+    /// What its end was worth.
+    pub utility: f64,
+    /// At the end, or where it was left.
+    pub accuracy: Option<f64>,
+    /// By its deadline.
+    pub accuracy_at_deadline: Option<f64>,
+    /// It ended in time; none without a deadline.
+    pub deadline_met: Option<bool>,
+    /// Gigabytes sent between servers.
+    pub traffic_gb: f64,
+}
+
+/// What became of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)] // see JobReport::fate
+pub enum Fate {
+    Completed,
+    Stopped,
+    Refused,
+    Rejected,
+    Unfinished,
+}
+
+/// What one run came to. Times in seconds; means are over jobs that ended.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Every job, in the workload's order.
+    pub jobs: Vec<JobReport>,
+    /// Mean of end − arrival.
+    pub average_jct_s: f64,
+    /// Half of the jobs took at most so long.
+    pub median_jct_s: f64,
+    /// 99 in 100 did.
+    pub p99_jct_s: f64,
+    /// From the first arrival to the last end.
+    pub makespan_s: f64,
+    /// Sum of what the jobs' ends were worth.
+    pub utility: f64,
+    /// Jobs that were neither refused nor rejected.
+    pub admitted: u32,
+    /// Jobs that were not admitted.
+    pub rejected: u32,
+    /// Jobs that could never fit.
+    pub refused: u32,
+    /// Jobs that were left.
+    pub unfinished: u32,
+    /// Share of the jobs with a deadline that met it.
+    pub deadline_ratio: Option<f64>,
+    /// Share of the jobs with a required accuracy that had it by their deadline.
+    pub accuracy_ratio: Option<f64>,
+    /// Mean accuracy at the deadline.
+    pub accuracy_at_deadline: Option<f64>,
+    /// Mean time without a slot.
+    pub waiting_s: f64,
+    /// Sum of restarts.
+    pub restarts: u32,
+    /// Sum of changes of shape of running jobs.
+    pub rescales: u32,
+    /// Sum of stops into waiting.
+    pub preemptions: u32,
+    /// Mean share of a job's time that starts and checkpoints took.
+    pub overhead_share: f64,
+    /// Sum of gigabytes sent between servers.
+    pub traffic_gb: f64,
+    /// Mean share of the GPUs (of the cores, where there are none) that was taken while there were jobs.
+    pub utilisation: f64,
+    /// The same of the cores.
+    pub cpu_utilisation: f64,
+    /// Decisions made.
+    pub decisions: u32,
+    /// Decisions that failed; the last plan stood.
+    pub failed: u32,
+    /// The last failure.
+    pub failure: Option<String>,
+    /// Times that more existed on a server than it holds: never, or the scheduler is wrong.
+    pub overfull: u32,
+    /// Over all decisions and ends: equal for equal runs.
+    pub digest: String,
+    /// For plots.
+    #[serde(skip)]
+    pub trace: Option<Trace>,
+}
+
+/// What plots need.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trace {
+    /// (seconds, share of the GPUs, of the cores, jobs with slots, jobs without).
+    pub load: Vec<(f64, f64, f64, u32, u32)>,
+    /// Who ran where.
+    pub places: Vec<Place>,
+}
+
+/// Some of a job's slots on one server for a while.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// The job's place in the workload.
+    pub job: usize,
+    /// The server's place in the workload.
+    pub server: usize,
+    /// Seconds.
+    pub from: f64,
+    /// Seconds.
+    pub to: f64,
+    /// Workers there.
+    pub workers: u32,
+    /// Parameter servers there.
+    pub servers: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Record {
+    submitted: bool,
+    fate: Option<Fate>,
+    end: Option<Time>,
+    reason: Option<String>,
+    /// Counted until then.
+    counted: Time,
+    has_slots: bool,
+    trains: bool,
+    waited: Span,
+    held: Span,
+    trained: Span,
+    /// Megabits sent, and per second now.
+    traffic: (f64, f64),
+    starts: u32,
+    rescales: u32,
+    preemptions: u32,
+    crashes: u32,
+    accuracy: Option<f64>,
+    at_deadline: Option<f64>,
+    since: Time,
+}
+
+impl Record {
+    fn count(&mut self, now: Time) {
+        let span = now - self.counted;
+        let add = |sum: &mut Span| sum.0 += span.0;
+        add(if self.has_slots { &mut self.held } else { &mut self.waited });
+        if self.trains {
+            add(&mut self.trained);
+        }
+        self.traffic.0 += self.traffic.1 * span.as_seconds();
+        self.counted = now;
+    }
+}
+
+pub(super) struct Meter<'a> {
+    workload: &'a Workload,
+    records: Vec<Record>,
+    over: usize,
+    active: u32,
+    running: u32,
+    used: Amounts,
+    /// Unit-seconds taken and there were, of GPUs, cores and memory, while there were jobs.
+    taken: [f64; 3],
+    there: [f64; 3],
+    decisions: u32,
+    failed: u32,
+    failure: Option<String>,
+    overfull: u32,
+    trace: Option<Trace>,
+}
+
+const KINDS: [crate::ids::ResourceId; 3] = [GPU, CPU, MEMORY];
+
+impl<'a> Meter<'a> {
+    pub(super) fn new(workload: &'a Workload, trace: bool) -> Self {
+        let record = |job: &super::SimJob| Record { counted: job.arrival, ..Record::default() };
+        Self {
+            workload,
+            records: workload.jobs.iter().map(record).collect(),
+            over: 0,
+            active: 0,
+            running: 0,
+            used: Amounts::default(),
+            taken: [0.0; 3],
+            there: [0.0; 3],
+            decisions: 0,
+            failed: 0,
+            failure: None,
+            overfull: 0,
+            trace: trace.then(Trace::default),
+        }
+    }
+
+    /// Time passes.
+    pub(super) fn pass(&mut self, from: Time, to: Time, capacity: &Amounts) {
+        let seconds = (to - from).as_seconds();
+        if seconds <= 0.0 || self.active == 0 {
+            return;
+        }
+        for (at, kind) in KINDS.into_iter().enumerate() {
+            self.taken[at] += self.used[kind] as f64 * seconds;
+            self.there[at] += capacity[kind] as f64 * seconds;
+        }
+        if let Some(trace) = &mut self.trace {
+            let share = |kind| if capacity[kind] > 0 { self.used[kind] as f64 / capacity[kind] as f64 } else { 0.0 };
+            let waiting = self.active - self.running;
+            trace.load.push((from.0 as f64 / 1000.0, share(GPU), share(CPU), self.running, waiting));
+        }
+    }
+
+    /// Jobs that are over, however.
+    pub(super) fn over(&self) -> usize {
+        self.over
+    }
+
+    pub(super) fn submitted(&mut self, number: usize) {
+        self.records[number].submitted = true;
+        self.active += 1;
+    }
+
+    pub(super) fn refused(&mut self, number: usize, reason: String) {
+        let record = &mut self.records[number];
+        (record.fate, record.reason) = (Some(Fate::Refused), Some(reason));
+        self.over += 1;
+    }
+
+    pub(super) fn started(&mut self, number: usize, now: Time) {
+        let record = &mut self.records[number];
+        record.count(now);
+        record.starts += 1;
+    }
+
+    pub(super) fn preempted(&mut self, number: usize) {
+        self.records[number].preemptions += 1;
+    }
+
+    pub(super) fn crashed(&mut self, number: usize) {
+        self.records[number].crashes += 1;
+    }
+
+    /// What a job does may have changed.
+    pub(super) fn trains(&mut self, program: &Program<'_>, now: Time) {
+        let job = &self.workload.jobs[program.number];
+        let record = &mut self.records[program.number];
+        record.count(now);
+        record.trains = program.stage == Stage::Training;
+        record.traffic.1 = program.traffic();
+        record.accuracy = program.accuracy();
+        if job.spec.deadline.is_none_or(|deadline| now <= job.arrival + deadline) {
+            record.at_deadline = record.accuracy;
+        }
+    }
+
+    pub(super) fn shaped(&mut self, program: &Program<'_>, now: Time) {
+        let record = &mut self.records[program.number];
+        record.count(now);
+        record.has_slots = true;
+        self.running += 1;
+        record.since = now;
+    }
+
+    pub(super) fn unshaped(&mut self, program: &Program<'_>, now: Time) {
+        let record = &mut self.records[program.number];
+        record.count(now);
+        (record.has_slots, record.trains, record.traffic.1) = (false, false, 0.0);
+        self.running -= 1;
+        let since = record.since;
+        let (Some(trace), Some(slots)) = (&mut self.trace, &program.slots) else { return };
+        let mut there: BTreeMap<ServerId, (u32, u32)> = BTreeMap::new();
+        for slot in slots.slots() {
+            let counts = there.entry(slot.server).or_default();
+            match slot.role {
+                Role::Worker => counts.0 += 1,
+                Role::Server => counts.1 += 1,
+            }
+        }
+        let seconds = |at: Time| at.0 as f64 / 1000.0;
+        trace.places.extend(there.into_iter().map(|(server, (workers, servers))| Place {
+            job: program.number,
+            server: server.index(),
+            from: seconds(since),
+            to: seconds(now),
+            workers,
+            servers,
+        }));
+    }
+
+    pub(super) fn takes(&mut self, amounts: &Amounts, times: i64) {
+        self.used.add_times(amounts, times);
+    }
+
+    pub(super) fn overfull(&mut self, over: bool) {
+        self.overfull += u32::from(over);
+    }
+
+    pub(super) fn ended(&mut self, program: &Program<'_>, now: Time, end: End, rescales: u32) {
+        self.trains(program, now);
+        let record = &mut self.records[program.number];
+        record.fate = Some(if end == End::Completed { Fate::Completed } else { Fate::Stopped });
+        record.end = Some(now);
+        record.rescales = rescales;
+        self.over += 1;
+        self.active -= 1;
+    }
+
+    pub(super) fn decided(&mut self, failed: Option<String>) {
+        self.decisions += 1;
+        if let Some(failure) = failed {
+            self.failed += 1;
+            self.failure = Some(failure);
+        }
+    }
+
+    /// Jobs that are left at the end: (job, whether it was rejected, why it waits).
+    pub(super) fn left(&mut self, left: Vec<(usize, bool, Option<String>)>) {
+        for (number, rejected, reason) in left {
+            let record = &mut self.records[number];
+            record.fate = Some(if rejected { Fate::Rejected } else { Fate::Unfinished });
+            record.reason = Some(reason.unwrap_or_else(|| "it still ran".into()));
+        }
+        for record in self.records.iter_mut().filter(|record| record.fate.is_none()) {
+            record.fate = Some(Fate::Unfinished);
+            record.reason = Some("it had not come to the scheduler yet".into());
+        }
+    }
+
+    pub(super) fn report(mut self, now: Time, decisions: [u8; 32]) -> Report {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&decisions);
+        for record in &mut self.records {
+            if record.end.is_none() && record.submitted {
+                record.count(now.max(record.counted));
+            }
+            hasher.update(&record.end.map_or(-1, |end| end.0).to_le_bytes());
+            hasher.update(&record.trained.0.to_le_bytes());
+        }
+        let digest = hasher.finalize().to_hex().to_string();
+        let jobs: Vec<JobReport> =
+            self.workload.jobs.iter().zip(&self.records).map(|(job, record)| of_job(job, record)).collect();
+        let mut jcts: Vec<f64> = jobs.iter().filter_map(|job| job.jct_s).collect();
+        jcts.sort_by(f64::total_cmp);
+        let first = self.workload.jobs.iter().map(|job| job.arrival).min().unwrap_or_default();
+        let last = self.records.iter().filter_map(|record| record.end).max().unwrap_or(first);
+        let count = |fate| jobs.iter().filter(|job| job.fate == fate).count() as u32;
+        let (refused, rejected) = (count(Fate::Refused), count(Fate::Rejected));
+        let share = |at: usize| if self.there[at] > 0.0 { self.taken[at] / self.there[at] } else { 0.0 };
+        let required = self.workload.jobs.iter().zip(&jobs).filter_map(|(job, report)| {
+            let required = job.spec.accuracy?;
+            Some(f64::from(u8::from(report.accuracy_at_deadline.is_some_and(|accuracy| accuracy >= required))))
+        });
+        Report {
+            average_jct_s: mean(jcts.iter().copied()).unwrap_or(0.0),
+            median_jct_s: quantile(&jcts, 0.5),
+            p99_jct_s: quantile(&jcts, 0.99),
+            makespan_s: (last - first).as_seconds(),
+            utility: jobs.iter().map(|job| job.utility).sum(),
+            admitted: jobs.len() as u32 - refused - rejected,
+            rejected,
+            refused,
+            unfinished: count(Fate::Unfinished),
+            deadline_ratio: mean(jobs.iter().filter_map(|job| Some(f64::from(u8::from(job.deadline_met?))))),
+            accuracy_ratio: mean(required),
+            accuracy_at_deadline: mean(jobs.iter().filter_map(|job| job.accuracy_at_deadline)),
+            waiting_s: mean(jobs.iter().filter(|job| job.jct_s.is_some()).map(|job| job.waited_s)).unwrap_or(0.0),
+            restarts: jobs.iter().map(|job| job.restarts).sum(),
+            rescales: jobs.iter().map(|job| job.rescales).sum(),
+            preemptions: jobs.iter().map(|job| job.preemptions).sum(),
+            overhead_share: mean(jobs.iter().filter_map(|job| Some(job.overhead_s / job.jct_s?.max(1e-3))))
+                .unwrap_or(0.0),
+            traffic_gb: jobs.iter().map(|job| job.traffic_gb).sum(),
+            utilisation: if self.there[0] > 0.0 { share(0) } else { share(1) },
+            cpu_utilisation: share(1),
+            decisions: self.decisions,
+            failed: self.failed,
+            failure: self.failure,
+            overfull: self.overfull,
+            digest,
+            trace: self.trace,
+            jobs,
+        }
+    }
+}
+
+fn of_job(job: &super::SimJob, record: &Record) -> JobReport {
+    let jct = record.end.map(|end| end - job.arrival);
+    let deadline = job.spec.deadline;
+    JobReport {
+        name: job.spec.name.clone(),
+        arrival_s: job.arrival.0 as f64 / 1000.0,
+        jct_s: jct.map(Span::as_seconds),
+        fate: record.fate.unwrap_or(Fate::Unfinished),
+        reason: record.reason.clone(),
+        waited_s: record.waited.as_seconds(),
+        overhead_s: (record.held.0 - record.trained.0).max(0) as f64 / 1000.0,
+        restarts: record.starts.saturating_sub(1),
+        rescales: record.rescales,
+        preemptions: record.preemptions,
+        crashes: record.crashes,
+        utility: jct.and_then(|jct| Some(job.spec.utility.as_ref()?.at(jct))).unwrap_or(0.0),
+        accuracy: record.accuracy,
+        accuracy_at_deadline: record.at_deadline,
+        deadline_met: deadline.map(|deadline| jct.is_some_and(|jct| jct <= deadline)),
+        traffic_gb: record.traffic.0 / 8000.0,
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
+}
+
+/// The smallest value that this share of all reach at most.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let rank = (share * sorted.len() as f64).ceil().max(1.0) as usize;
+    sorted.get(rank - 1).or(sorted.last()).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_occur() {
+        let values: Vec<f64> = (1..=200).map(f64::from).collect();
+        assert_eq!([quantile(&values, 0.5), quantile(&values, 0.99), quantile(&values, 1.0)], [100.0, 198.0, 200.0]);
+        assert_eq!((quantile(&[], 0.5), quantile(&[7.0], 0.99)), (0.0, 7.0));
+    }
+}

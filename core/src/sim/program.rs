@@ -1,0 +1,337 @@
+//! A job's training program: it trains at its true speed, keeps checkpoints and reports.
+
+use std::sync::Arc;
+
+use super::{Lots, Truth, workload::SimJob};
+use crate::{
+    decision::{Allocation, Role, Shape},
+    event::{Event, Report},
+    ids::Incarnation,
+    job::{Job, JobSpec},
+    scheduler::Issue,
+    time::{Span, Time},
+};
+
+/// What a program does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It has no slots.
+    Absent,
+    /// Its slots exist and start; it trains from then.
+    Starting(Time),
+    /// Its workers train; some of its slots may still be starting.
+    Training,
+    /// It writes its checkpoint, until then.
+    Stopping(Time),
+}
+
+/// A checkpoint's step is taken as exact within this.
+const NEAR: f64 = 1e-6;
+/// A job's random numbers, by what they are for; the losses have the job's own.
+const PACE: u64 = 1 << 32;
+const SLOW: u64 = 2 << 32;
+const GAPS: u64 = 3 << 32;
+
+pub(super) struct Program<'a> {
+    /// Its place in the workload.
+    pub(super) number: usize,
+    /// As the scheduler took it: its id, its demands.
+    pub(super) job: Arc<Job>,
+    /// Of everything that is random in it.
+    pub(super) lots: Lots,
+    truth: &'a Truth,
+    pub(super) stage: Stage,
+    /// The slots that exist.
+    pub(super) slots: Option<Arc<Allocation>>,
+    /// Those of them that train.
+    training: Option<Arc<Allocation>>,
+    /// When the others have started and join.
+    joining: Option<Time>,
+    pub(super) incarnation: Incarnation,
+    /// What it was told while it couldn't do it.
+    pub(super) wanted: Option<Issue>,
+    /// Counts its plans: what was planned before is void.
+    pub(super) plan: u64,
+    /// Epochs until it is done, and steps of each.
+    pub(super) epochs: u32,
+    per_epoch: f64,
+    /// Steps done, and until when that is counted.
+    done: f64,
+    counted: Time,
+    /// Steps per second.
+    rate: f64,
+    /// Where the present plan ends, if it is a report.
+    target: Option<f64>,
+    /// Steps and time of the last report, or of the last change of shape.
+    steady: (f64, Time),
+    reported: Time,
+    sequence: u64,
+    /// What the start took, until it is reported.
+    restart: Option<Span>,
+}
+
+/// What a program has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Came {
+    /// Its checkpoint is written.
+    Saved,
+    /// Its slots have started: it trains.
+    Started,
+    /// New workers have joined.
+    Joined,
+    /// So many epochs are through: a report.
+    Reported,
+    /// It is done, after its last report.
+    Done,
+    /// Nothing but the speed changes.
+    Changed,
+}
+
+impl<'a> Program<'a> {
+    pub(super) fn new(number: usize, job: Arc<Job>, sim: &'a SimJob, lots: Lots) -> Self {
+        Self {
+            number,
+            epochs: sim.truth.goal.epochs(&sim.spec, lots),
+            per_epoch: Truth::steps_per_epoch(&sim.spec) as f64,
+            truth: &sim.truth,
+            job,
+            lots,
+            stage: Stage::Absent,
+            slots: None,
+            training: None,
+            joining: None,
+            incarnation: Incarnation(0),
+            wanted: None,
+            plan: 0,
+            done: 0.0,
+            counted: Time(0),
+            rate: 0.0,
+            target: None,
+            steady: (0.0, Time(0)),
+            reported: Time(i64::MIN),
+            sequence: 0,
+            restart: None,
+        }
+    }
+
+    fn spec(&self) -> &JobSpec {
+        &self.job.spec
+    }
+
+    fn goal(&self) -> f64 {
+        self.per_epoch * f64::from(self.epochs)
+    }
+
+    /// Whole epochs done.
+    pub(super) fn epoch(&self) -> u32 {
+        (self.done / self.per_epoch + NEAR) as u32
+    }
+
+    /// Share of the way to its end.
+    pub(super) fn progress(&self) -> f64 {
+        (self.done / self.goal()).min(1.0)
+    }
+
+    /// Its accuracy so far, if it has one.
+    pub(super) fn accuracy(&self) -> Option<f64> {
+        self.truth.accuracy_at(self.epoch(), self.epochs)
+    }
+
+    /// Steps per second at (p, w) with every member on a server of its own.
+    pub(super) fn true_speed(&self, servers: u32, workers: u32) -> f64 {
+        self.truth.speed.alone(self.spec(), Shape { workers, servers })
+    }
+
+    /// Megabits sent between servers per second.
+    pub(super) fn traffic(&self) -> f64 {
+        match &self.training {
+            Some(training) if self.stage == Stage::Training => {
+                self.rate * self.truth.speed.traffic(self.spec().model_size, training)
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// Starts anew with these slots.
+    pub(super) fn start(&mut self, now: Time, issue: &Issue, slots: Arc<Allocation>) {
+        self.incarnation = issue.incarnation;
+        self.slots = Some(slots);
+        self.stage = Stage::Starting(now + self.truth.start);
+    }
+
+    /// Workers come or go; those that come take a start's time to join, nobody waits for them.
+    pub(super) fn resize(&mut self, now: Time, slots: Arc<Allocation>) {
+        self.count(now);
+        if self.stage == Stage::Training {
+            let before = self.training.take().expect("it trains");
+            let staying = before.common(&slots);
+            let comes = staying.slots().len() < slots.slots().len();
+            self.training =
+                Some(if comes { Arc::new(staying.with_work(slots.work().to_vec())) } else { slots.clone() });
+            self.joining = comes.then(|| now + self.truth.start);
+            self.steady = (self.done, now);
+        }
+        self.slots = Some(slots);
+    }
+
+    /// Begins its checkpoint; true if there is none to write and its slots are free at once.
+    pub(super) fn stop(&mut self, now: Time) -> bool {
+        self.count(now);
+        match self.stage {
+            Stage::Training => {
+                self.stage = Stage::Stopping(now + self.truth.checkpoint);
+                false
+            }
+            Stage::Stopping(_) => false,
+            Stage::Absent | Stage::Starting(_) => true,
+        }
+    }
+
+    /// It has no slots any more.
+    pub(super) fn leave(&mut self) {
+        (self.stage, self.slots, self.training, self.joining) = (Stage::Absent, None, None, None);
+        self.plan += 1;
+    }
+
+    /// Its slots are lost, and all it did since the last epoch's end.
+    pub(super) fn crash(&mut self, now: Time) {
+        self.count(now);
+        if self.stage == Stage::Training {
+            self.done = f64::from(self.epoch()) * self.per_epoch;
+        }
+        self.leave();
+    }
+
+    /// Counts the steps since it was last looked at.
+    fn count(&mut self, now: Time) {
+        if self.stage == Stage::Training {
+            let steps = self.rate * (now - self.counted).as_seconds();
+            let most = self.target.unwrap_or_else(|| self.goal());
+            self.done = (self.done + steps).min(most);
+        }
+        self.counted = now;
+    }
+
+    /// The next moment when something happens to it by itself. A report is due at the end of an epoch, `apart` after the
+    /// last one.
+    pub(super) fn plan(&mut self, now: Time, apart: Span) -> Option<Time> {
+        self.count(now);
+        self.plan += 1;
+        self.target = None;
+        match self.stage {
+            Stage::Absent => return None,
+            Stage::Starting(at) | Stage::Stopping(at) => return Some(at),
+            Stage::Training => {}
+        }
+        let training = self.training.as_ref().expect("it trains");
+        let pace = 1.0 + self.truth.speed_noise * self.lots.of(PACE).normal(self.epoch().into());
+        let slow = self.slow(now);
+        self.rate = self.truth.speed.of(self.spec(), training, &slow) * pace.max(0.1);
+        // Stragglers come and go at the ends of their windows.
+        let window = self.truth.stragglers.map(|straggling| {
+            let length = straggling.length.0.max(1);
+            Time((now.0.div_euclid(length) + 1) * length)
+        });
+        let changes = [window, self.joining].into_iter().flatten().min();
+        if self.rate <= 0.0 {
+            return self.joining;
+        }
+        let wait = (self.reported.max(Time(0)) + apart - now).as_seconds().max(0.0);
+        let earliest = (self.done + self.rate * wait) / self.per_epoch;
+        let epoch = f64::from(self.epoch() + 1).max((earliest - NEAR).ceil());
+        let target = (epoch * self.per_epoch).min(self.goal());
+        let at = now + Span(((target - self.done) / self.rate * 1000.0).ceil().max(1.0) as i64);
+        match changes.filter(|change| *change < at) {
+            Some(change) => Some(change),
+            None => {
+                self.target = Some(target);
+                Some(at)
+            }
+        }
+    }
+
+    /// The moment that [`plan`](Self::plan) named has come.
+    pub(super) fn come(&mut self, now: Time) -> Came {
+        match self.stage {
+            Stage::Stopping(_) => return Came::Saved,
+            Stage::Starting(_) => {
+                self.stage = Stage::Training;
+                self.training = self.slots.clone();
+                self.restart = Some(self.truth.start);
+                self.counted = now;
+                self.steady = (self.done, now);
+                return Came::Started;
+            }
+            Stage::Absent | Stage::Training => {}
+        }
+        if let Some(target) = self.target.take() {
+            self.done = target;
+            self.counted = now;
+            return if self.done >= self.goal() - NEAR { Came::Done } else { Came::Reported };
+        }
+        self.count(now);
+        if self.joining.is_some_and(|at| at <= now) {
+            self.joining = None;
+            self.training = self.slots.clone();
+            self.steady = (self.done, now);
+            return Came::Joined;
+        }
+        Came::Changed
+    }
+
+    /// Whether all its slots run.
+    pub(super) fn is_complete(&self) -> bool {
+        self.stage == Stage::Training && self.joining.is_none()
+    }
+
+    /// The report that it sends now, as its chief.
+    pub(super) fn report(&mut self, now: Time) -> Event {
+        let epoch = self.epoch();
+        let training = self.training.as_ref().expect("only who trains reports");
+        let shape = training.shape();
+        let (steps, since) = self.steady;
+        self.sequence += 1;
+        let report = Report {
+            seq: self.sequence,
+            step: libm::round(self.done) as u64,
+            epoch,
+            steps_per_epoch: self.per_epoch as u64,
+            loss: self.truth.goal.loss().filter(|_| epoch > 0).map(|loss| loss.seen(epoch, self.lots)),
+            accuracy: self.accuracy(),
+            steps: libm::round(self.done - steps) as u32,
+            duration: now - since,
+            workers: shape.workers,
+            servers: shape.servers,
+            slot_times: self.slot_times(now),
+            restart: self.restart.take(),
+        };
+        self.steady = (self.done, now);
+        self.reported = now;
+        Event::Reported { job: self.job.id, incarnation: self.incarnation, slot: (Role::Worker, 0), report }
+    }
+
+    /// The gaps between each worker's gradients, in milliseconds, where someone may look for stragglers.
+    fn slot_times(&self, now: Time) -> Vec<(u32, f64)> {
+        let Some(training) = self.training.as_ref().filter(|_| self.truth.stragglers.is_some()) else {
+            return Vec::new();
+        };
+        let step = 1000.0 / self.truth.speed.of(self.spec(), training, &[]).max(1e-9);
+        let slow = self.slow(now);
+        let gap = |worker: u32| {
+            let factor = slow.iter().find(|(slow, _)| *slow == worker).map_or(1.0, |(_, factor)| *factor);
+            step * factor * (1.0 + 0.03 * self.lots.of(GAPS).of(self.sequence).normal(worker.into()))
+        };
+        training.of(Role::Worker).iter().map(|slot| (slot.index, gap(slot.index).max(0.0))).collect()
+    }
+
+    /// Workers that are slow now, each with the factor. A worker that is replaced draws anew.
+    fn slow(&self, now: Time) -> Vec<(u32, f64)> {
+        let (Some(straggling), Some(training)) = (self.truth.stragglers, &self.training) else { return Vec::new() };
+        let length = straggling.length.0.max(1);
+        let chance = straggling.per_hour * length as f64 / 3_600_000.0;
+        let lots = self.lots.of(SLOW).of(self.incarnation.0.into()).of(now.0.div_euclid(length) as u64);
+        let is_slow = |index: &u32| lots.unit((*index).into()) < chance;
+        let workers = training.of(Role::Worker).iter().map(|slot| slot.index).filter(is_slow);
+        workers.map(|index| (index, straggling.slowdown)).collect()
+    }
+}

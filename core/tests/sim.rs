@@ -1,0 +1,201 @@
+//! The simulator as a whole: every engine, conservation, determinism, failures, and what engines may not see.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // one test reads the engines' sources
+
+mod common;
+
+use proptest::prelude::*;
+use trainmaster_core::{
+    Settings, Span, Time, TrainingMode,
+    engines::REGISTRY,
+    settings::Stability,
+    sim::{
+        Errors, Fate, Options, Outage, Report, Request, SimJob, Speed, Stragglers, Workload, play, workload::WORKLOADS,
+    },
+};
+
+fn options(engine: &str, seed: u64) -> Options {
+    let stability = Stability { enabled: false, ..Stability::default() };
+    Options {
+        settings: Settings { engine: engine.into(), seed, stability, ..Settings::default() },
+        seed,
+        ..Options::default()
+    }
+}
+
+fn workload(name: &str, seed: u64, jobs: u32) -> Workload {
+    let entry = WORKLOADS.iter().find(|entry| entry.name == name).unwrap();
+    entry.build(&Request { seed, jobs: Some(jobs), servers: None }).unwrap()
+}
+
+fn run(engine: &str, workload: &Workload, seed: u64) -> Report {
+    play(workload, &options(engine, seed), &mut ()).unwrap()
+}
+
+/// Every job has ended or has a reason, times add up, and no server ever held more than it has.
+fn check(engine: &str, workload: &Workload, report: &Report) {
+    assert_eq!(report.jobs.len(), workload.jobs.len(), "{engine}");
+    assert_eq!(report.overfull, 0, "{engine}: more ran on a server than it holds");
+    for job in &report.jobs {
+        match job.fate {
+            Fate::Completed | Fate::Stopped => {
+                let jct = job.jct_s.unwrap();
+                assert!(jct > 0.0 && job.waited_s >= 0.0, "{engine}: {job:?}");
+                assert!(job.waited_s + job.overhead_s <= jct + 0.001, "{engine}: {job:?}");
+            }
+            Fate::Refused | Fate::Rejected | Fate::Unfinished => {
+                assert!(job.reason.is_some() && job.jct_s.is_none(), "{engine}: {job:?}");
+            }
+        }
+    }
+    assert!(report.utilisation <= 1.0 + 1e-9 && report.cpu_utilisation <= 1.0 + 1e-9);
+}
+
+#[test]
+fn every_engine_plays_every_workload() {
+    for entry in WORKLOADS {
+        let workload = entry.build(&Request { seed: 3, jobs: Some(12), servers: None }).unwrap();
+        for engine in REGISTRY {
+            let report = run(engine.name, &workload, 3);
+            check(engine.name, &workload, &report);
+            assert_eq!(report.failed, 0, "{} on {}: {:?}", engine.name, entry.name, report.failure);
+            assert_eq!(report, run(engine.name, &workload, 3), "{} on {}: not the same twice", engine.name, entry.name);
+        }
+    }
+}
+
+#[test]
+fn a_job_alone_takes_what_its_truth_says() {
+    // Fixed at one worker and one parameter server on one server each: its time is start + steps / speed.
+    let mut workload = workload("optimus", 1, 1);
+    let job = &mut workload.jobs[0];
+    job.spec.mode = TrainingMode::Sync;
+    job.spec.worker.max = 1;
+    job.spec.worker.requested = 1;
+    let server = job.spec.server.as_mut().unwrap();
+    (server.max, server.requested) = (1, 1);
+    job.truth.speed_noise = 0.0;
+    job.profiling = None;
+    let steps = f64::from(job.truth.goal.epochs(&job.spec, trainmaster_core::sim::Lots::new(1).of(0)))
+        * job.spec.examples.div_ceil(job.spec.batch) as f64;
+    let report = run("fifo", &workload, 1);
+    let jct = report.jobs[0].jct_s.unwrap();
+    let Speed::Steps(mut time) = workload.jobs[0].truth.speed.clone() else { panic!("a step time") };
+    let speed =
+        |time| Speed::Steps(time).alone(&workload.jobs[0].spec, trainmaster_core::Shape { workers: 1, servers: 1 });
+    let slowest = steps / speed(time);
+    time.exchange *= time.local;
+    time.shard *= time.local;
+    let fastest = steps / speed(time);
+    // 1 s until the manager acts, 25 s to start; apart or together, as the engine placed it.
+    assert!((fastest + 26.0 - 0.5..slowest + 26.0 + 0.5).contains(&jct), "{jct} is not in {fastest}..{slowest} + 26");
+    assert_eq!((report.restarts, report.preemptions, report.rescales), (0, 0, 0));
+}
+
+#[test]
+fn failures_stragglers_and_errors_cost_time() {
+    let calm = workload("optimus", 2, 9);
+    let base = run("drf", &calm, 2);
+    let mut failing = calm.clone();
+    failing.outages = (0..6)
+        .map(|number| Outage {
+            server: 2 * number as usize + 1,
+            at: Time(3_000_000 + number * 1_500_000),
+            back: Some(Time(4_000_000 + number * 1_500_000)),
+        })
+        .collect();
+    let failed = run("drf", &failing, 2);
+    check("drf", &failing, &failed);
+    assert!(failed.jobs.iter().map(|job| job.crashes).sum::<u32>() > 0, "nobody was hit");
+    assert!(failed.jobs.iter().all(|job| job.fate == Fate::Completed));
+    let mut straggling = calm.clone();
+    for job in &mut straggling.jobs {
+        job.truth.stragglers = Some(Stragglers { per_hour: 2.0, slowdown: 5.0, length: Span::seconds(600) });
+    }
+    let slow = run("drf", &straggling, 2);
+    check("drf", &straggling, &slow);
+    assert!(slow.average_jct_s > base.average_jct_s, "{} against {}", slow.average_jct_s, base.average_jct_s);
+    let exact = Options { errors: Some(Errors::default()), ..options("optimus", 2) };
+    let wrong = Options { errors: Some(Errors { convergence: 0.5, speed: 0.5 }), ..exact.clone() };
+    let (exact, wrong) = (play(&calm, &exact, &mut ()).unwrap(), play(&calm, &wrong, &mut ()).unwrap());
+    check("optimus", &calm, &exact);
+    assert_ne!(exact.digest, wrong.digest);
+}
+
+#[test]
+fn a_server_that_never_returns_leaves_jobs_with_a_reason() {
+    let mut workload = workload("optimus", 5, 3);
+    // Only CPUs are left: jobs with GPU workers can't go on.
+    workload.outages = (0..6).map(|number| Outage { server: 2 * number + 1, at: Time(1), back: None }).collect();
+    let report = run("optimus", &workload, 5);
+    check("optimus", &workload, &report);
+    let gpu = |job: &&SimJob| job.spec.worker.demand.contains_key("gpu");
+    let stuck = report.jobs.iter().filter(|job| job.jct_s.is_none()).count();
+    assert_eq!(stuck, workload.jobs.iter().filter(gpu).count());
+}
+
+#[test]
+fn a_run_ends_when_its_workload_says() {
+    let mut workload = workload("optimus", 1, 9);
+    workload.end = Some(Time(3_600_000));
+    let report = run("drf", &workload, 1);
+    check("drf", &workload, &report);
+    assert!(report.unfinished > 0 && report.makespan_s <= 3600.0);
+}
+
+#[test]
+fn no_engine_knows_the_simulator() {
+    let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/engines")];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            files += 1;
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(!text.contains("sim::"), "{} names the simulator", path.display());
+        }
+    }
+    assert!(files > 5);
+}
+
+/// Jobs, their arrivals and shapes, late enactment and failures at random.
+fn scenarios() -> impl Strategy<Value = (Workload, u64, &'static str)> {
+    let outage = (0..13_usize, 0..12_000_i64, proptest::option::of(1..5000_i64));
+    let engine = proptest::sample::select(REGISTRY.iter().map(|entry| entry.name).collect::<Vec<_>>());
+    let delays = (0..120_i64, 0..120_i64, 0..200_i64);
+    (0..1000_u64, 1..14_u32, proptest::collection::vec(outage, 0..4), delays, any::<bool>(), engine).prop_map(
+        |(seed, jobs, outages, (enact, checkpoint, start), straggling, engine)| {
+            let mut workload = workload("optimus-bursty", seed, jobs);
+            workload.enact_delay = Span::seconds(enact);
+            for job in &mut workload.jobs {
+                job.truth.checkpoint = Span::seconds(checkpoint);
+                job.truth.start = Span::seconds(start);
+                let slow = Stragglers { per_hour: 1.0, slowdown: 3.0, length: Span::seconds(300) };
+                job.truth.stragglers = straggling.then_some(slow);
+            }
+            workload.outages = outages
+                .into_iter()
+                .map(|(server, at, away)| {
+                    let at = Time(at * 1000);
+                    Outage { server, at, back: away.map(|away| at + Span::seconds(away)) }
+                })
+                .collect();
+            (workload, seed, engine)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(common::config(24))]
+
+    #[test]
+    fn every_job_ends_or_has_a_reason((workload, seed, engine) in scenarios()) {
+        let report = run(engine, &workload, seed);
+        check(engine, &workload, &report);
+        prop_assert_eq!(&report.digest, &run(engine, &workload, seed).digest);
+    }
+}

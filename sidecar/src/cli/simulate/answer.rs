@@ -1,0 +1,309 @@
+//! What the simulations came to, as a table and as JSON.
+
+use serde::{Serialize, Serializer};
+use trainmaster_core::sim::{Report, workload::WORKLOADS};
+
+use super::runs::Run;
+use crate::cli::{Paper, Show};
+
+/// A table of names that keeps its order.
+pub(super) struct Named<T>(pub(super) Vec<(String, T)>);
+
+impl<T: Serialize> Serialize for Named<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// Everything: means over seeds, ratios paired by seed.
+#[derive(Serialize)]
+pub(super) struct Answer {
+    pub(super) workload: String,
+    pub(super) seeds: usize,
+    pub(super) engines: Named<Means>,
+    pub(super) ratios: Named<Ratios>,
+}
+
+/// One engine, mean over seeds; what may be missing is the mean of the seeds that have it.
+#[derive(Serialize)]
+pub(super) struct Means {
+    pub(super) average_jct_s: f64,
+    pub(super) median_jct_s: f64,
+    pub(super) p99_jct_s: f64,
+    pub(super) makespan_s: f64,
+    pub(super) utility: f64,
+    pub(super) admitted: f64,
+    pub(super) rejected: f64,
+    pub(super) refused: f64,
+    pub(super) unfinished: f64,
+    pub(super) rescales: f64,
+    pub(super) restarts: f64,
+    pub(super) preemptions: f64,
+    pub(super) utilisation: f64,
+    pub(super) cpu_utilisation: f64,
+    pub(super) waiting_s: f64,
+    pub(super) overhead_share: f64,
+    pub(super) traffic_gb: f64,
+    pub(super) deadline_ratio: Option<f64>,
+    pub(super) accuracy_ratio: Option<f64>,
+    pub(super) accuracy_at_deadline: Option<f64>,
+    pub(super) decisions: f64,
+    pub(super) failed_decisions: f64,
+    pub(super) failure: Option<String>,
+    pub(super) decision_ms: Option<Milliseconds>,
+    /// Half the width of the 95 % interval of the mean over seeds.
+    pub(super) intervals: Intervals,
+    /// Over every seed's decisions and ends: equal for equal runs.
+    pub(super) digest: String,
+}
+
+/// Half-widths of 95 % intervals; none for one seed.
+#[derive(Serialize)]
+pub(super) struct Intervals {
+    pub(super) average_jct_s: Option<f64>,
+    pub(super) makespan_s: Option<f64>,
+    pub(super) utility: Option<f64>,
+}
+
+/// How long decisions took, over all seeds.
+#[derive(Serialize)]
+pub(super) struct Milliseconds {
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+    pub(super) max: f64,
+}
+
+/// One engine's measure over the first engine's with the same seed, mean over seeds; none where the first's is zero.
+#[derive(Serialize)]
+pub(super) struct Ratios {
+    pub(super) average_jct: Option<f64>,
+    pub(super) makespan: Option<f64>,
+    pub(super) utility: Option<f64>,
+    pub(super) intervals: RatioIntervals,
+}
+
+/// Half-widths of 95 % intervals.
+#[derive(Serialize)]
+pub(super) struct RatioIntervals {
+    pub(super) average_jct: Option<f64>,
+    pub(super) makespan: Option<f64>,
+    pub(super) utility: Option<f64>,
+}
+
+impl Answer {
+    pub(super) fn new(workload: &str, engines: &[String], runs: &[Vec<Run>], timing: bool) -> Self {
+        let means = engines.iter().zip(runs).map(|(name, runs)| (name.clone(), Means::of(runs, timing)));
+        let first = &runs[0];
+        let others = engines.iter().zip(runs).skip(1);
+        let ratios = others.map(|(name, runs)| (format!("{name} vs {}", engines[0]), Ratios::of(runs, first)));
+        Self {
+            workload: workload.into(),
+            seeds: first.len(),
+            engines: Named(means.collect()),
+            ratios: Named(ratios.collect()),
+        }
+    }
+}
+
+impl Means {
+    fn of(runs: &[Run], timing: bool) -> Self {
+        let all = |measure: fn(&Report) -> f64| mean(runs.iter().map(|run| measure(&run.report))).unwrap_or(0.0);
+        let some = |measure: fn(&Report) -> Option<f64>| mean(runs.iter().filter_map(|run| measure(&run.report)));
+        let width = |measure: fn(&Report) -> f64| interval(runs.iter().map(|run| measure(&run.report)).collect());
+        let mut times: Vec<f64> = runs.iter().flat_map(|run| run.decisions.iter().copied()).collect();
+        times.sort_by(f64::total_cmp);
+        let mut digest = blake3::Hasher::new();
+        runs.iter().for_each(|run| {
+            digest.update(run.report.digest.as_bytes());
+        });
+        Self {
+            average_jct_s: all(|report| report.average_jct_s),
+            median_jct_s: all(|report| report.median_jct_s),
+            p99_jct_s: all(|report| report.p99_jct_s),
+            makespan_s: all(|report| report.makespan_s),
+            utility: all(|report| report.utility),
+            admitted: all(|report| report.admitted.into()),
+            rejected: all(|report| report.rejected.into()),
+            refused: all(|report| report.refused.into()),
+            unfinished: all(|report| report.unfinished.into()),
+            rescales: all(|report| report.rescales.into()),
+            restarts: all(|report| report.restarts.into()),
+            preemptions: all(|report| report.preemptions.into()),
+            utilisation: all(|report| report.utilisation),
+            cpu_utilisation: all(|report| report.cpu_utilisation),
+            waiting_s: all(|report| report.waiting_s),
+            overhead_share: all(|report| report.overhead_share),
+            traffic_gb: all(|report| report.traffic_gb),
+            deadline_ratio: some(|report| report.deadline_ratio),
+            accuracy_ratio: some(|report| report.accuracy_ratio),
+            accuracy_at_deadline: some(|report| report.accuracy_at_deadline),
+            decisions: all(|report| report.decisions.into()),
+            failed_decisions: all(|report| report.failed.into()),
+            failure: runs.iter().find_map(|run| run.report.failure.clone()),
+            decision_ms: timing.then(|| Milliseconds {
+                p50: quantile(&times, 0.5),
+                p99: quantile(&times, 0.99),
+                max: times.last().copied().unwrap_or(0.0),
+            }),
+            intervals: Intervals {
+                average_jct_s: width(|report| report.average_jct_s),
+                makespan_s: width(|report| report.makespan_s),
+                utility: width(|report| report.utility),
+            },
+            digest: digest.finalize().to_hex().to_string(),
+        }
+    }
+}
+
+impl Ratios {
+    fn of(runs: &[Run], first: &[Run]) -> Self {
+        let ratios = |measure: fn(&Report) -> f64| -> Vec<f64> {
+            let pairs = runs.iter().zip(first).map(|(mine, theirs)| (measure(&mine.report), measure(&theirs.report)));
+            pairs.filter(|(_, theirs)| *theirs != 0.0).map(|(mine, theirs)| mine / theirs).collect()
+        };
+        let (jct, makespan) = (ratios(|report| report.average_jct_s), ratios(|report| report.makespan_s));
+        let utility = ratios(|report| report.utility);
+        Self {
+            average_jct: mean(jct.iter().copied()),
+            makespan: mean(makespan.iter().copied()),
+            utility: mean(utility.iter().copied()),
+            intervals: RatioIntervals {
+                average_jct: interval(jct),
+                makespan: interval(makespan),
+                utility: interval(utility),
+            },
+        }
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
+}
+
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let rank = (share * sorted.len() as f64).ceil().max(1.0) as usize;
+    sorted.get(rank - 1).or(sorted.last()).copied().unwrap_or(0.0)
+}
+
+/// Two-sided 95 % points of Student's distribution for 1 to 30 degrees of freedom, from tables.
+const STUDENT: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+/// Half the width of the 95 % interval of a mean; none for fewer than two values.
+fn interval(values: Vec<f64>) -> Option<f64> {
+    let count = values.len();
+    let middle = mean(values.iter().copied()).filter(|_| count > 1)?;
+    let variance = values.iter().map(|value| (value - middle) * (value - middle)).sum::<f64>() / (count - 1) as f64;
+    // Beyond the table, the next terms of the expansion around the normal distribution's 1.960.
+    let t = STUDENT.get(count - 2).copied().unwrap_or(1.96 + 2.4 / (count - 1) as f64);
+    Some(t * (variance / count as f64).sqrt())
+}
+
+/// A mean and its interval.
+pub(super) fn with(value: f64, half: Option<f64>, digits: usize) -> String {
+    half.map_or_else(|| format!("{value:.digits$}"), |half| format!("{value:.digits$} ± {half:.digits$}"))
+}
+
+impl Show for Answer {
+    fn text(&self, paper: &Paper) -> String {
+        let mut table = paper.table(&[
+            "ENGINE",
+            "AVERAGE JCT",
+            "MEDIAN",
+            "P99",
+            "MAKESPAN",
+            "UTILISATION",
+            "RESCALES",
+            "OVERHEAD",
+            "LEFT",
+            "DECISION",
+        ]);
+        for (name, means) in &self.engines.0 {
+            let left = means.unfinished + means.rejected + means.refused;
+            table.add_row([
+                name.clone(),
+                with(means.average_jct_s, means.intervals.average_jct_s, 0) + " s",
+                format!("{:.0} s", means.median_jct_s),
+                format!("{:.0} s", means.p99_jct_s),
+                with(means.makespan_s, means.intervals.makespan_s, 0) + " s",
+                format!("{:.0} %", means.utilisation * 100.0),
+                format!("{:.1}", means.rescales),
+                format!("{:.1} %", means.overhead_share * 100.0),
+                format!("{left:.1}"),
+                means.decision_ms.as_ref().map_or_else(|| "-".into(), |time| format!("{:.2} ms", time.p99)),
+            ]);
+        }
+        let mut text = paper.finish(&table);
+        if !self.ratios.0.is_empty() {
+            let mut table = paper.table(&["PAIRED BY SEED", "AVERAGE JCT", "MAKESPAN", "UTILITY"]);
+            for (name, ratios) in &self.ratios.0 {
+                let times =
+                    |ratio: Option<f64>, half| ratio.map_or_else(|| "-".into(), |ratio| with(ratio, half, 2) + " ×");
+                table.add_row([
+                    name.clone(),
+                    times(ratios.average_jct, ratios.intervals.average_jct),
+                    times(ratios.makespan, ratios.intervals.makespan),
+                    times(ratios.utility, ratios.intervals.utility),
+                ]);
+            }
+            text = format!("{text}\n\n{}", paper.finish(&table));
+        }
+        let failed = self.engines.0.iter().find_map(|(name, means)| Some((name, means.failure.as_ref()?)));
+        if let Some((name, failure)) = failed {
+            text = format!("{text}\n\n{name} failed in some decisions, and the last plan stood: {failure}");
+        }
+        let seeds = self.seeds;
+        format!(
+            "{text}\n\nMeans over {seeds} seed{} with 95 % intervals. LEFT: jobs refused, rejected or unfinished. DECISION: 99 in 100 took at most this.",
+            if seeds == 1 { "" } else { "s" }
+        )
+    }
+}
+
+/// The list of workloads.
+pub(super) struct Workloads;
+
+impl Serialize for Workloads {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Row {
+            name: &'static str,
+            summary: &'static str,
+            source: &'static str,
+        }
+        serializer.collect_seq(WORKLOADS.iter().map(|entry| Row {
+            name: entry.name,
+            summary: entry.summary,
+            source: entry.source,
+        }))
+    }
+}
+
+impl Show for Workloads {
+    fn text(&self, paper: &Paper) -> String {
+        let mut table = paper.table(&["WORKLOAD", "WHAT", "SOURCE"]);
+        for entry in WORKLOADS {
+            table.add_row([entry.name, entry.summary, entry.source]);
+        }
+        paper.finish(&table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_students() {
+        // Three values of deviation 1 around 2: 4.303/√3.
+        assert!((interval(vec![1.0, 2.0, 3.0]).unwrap() - 4.303 / 3.0_f64.sqrt()).abs() < 1e-9);
+        assert_eq!(interval(vec![5.0]), None);
+        // 2.009 for 50 degrees of freedom.
+        let many: Vec<f64> = (0..51).map(f64::from).collect();
+        let deviation = (many.iter().map(|value| (value - 25.0) * (value - 25.0)).sum::<f64>() / 50.0).sqrt();
+        assert!((interval(many).unwrap() / (2.009 * deviation / 51.0_f64.sqrt()) - 1.0).abs() < 1e-3);
+    }
+}

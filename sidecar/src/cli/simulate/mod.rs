@@ -1,0 +1,203 @@
+//! `trainmaster simulate`: what would engines have done with these jobs?
+
+mod answer;
+mod page;
+mod runs;
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use clap::Args;
+use trainmaster_core::{
+    Settings, engines,
+    settings::{Parameter, Stability},
+    sim::{Errors, Options, Request, Workload, workload},
+};
+
+use self::{answer::Answer, runs::Plan};
+use super::{Failure, Output};
+
+/// The command's arguments.
+#[derive(Args, Debug)]
+pub(crate) struct SimulateArgs {
+    /// What to play: a cluster, jobs and their arrivals; --workload list shows them
+    #[arg(long, value_name = "NAME")]
+    workload: String,
+    /// Engines to compare, the first of them being what the others are compared with
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = ["optimus".to_owned(), "drf".into(), "tetris".into()])]
+    engines: Vec<String>,
+    /// How many times to play it, each time with other arrivals, losses and luck; all engines meet the same
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    first_seed: u64,
+    /// Set an engine's parameter; may be repeated
+    #[arg(long, value_name = "ENGINE.PARAMETER=VALUE")]
+    set: Vec<String>,
+    /// Jobs, instead of the workload's own number
+    #[arg(long, value_name = "N")]
+    jobs: Option<u32>,
+    /// Servers, instead of the workload's own number
+    #[arg(long, value_name = "N")]
+    servers: Option<u32>,
+    /// Give engines predictions with these relative errors instead of fitted ones, shrinking with progress
+    #[arg(long, value_name = "conv=E,speed=E")]
+    errors: Option<String>,
+    /// Keep the product's stability rules on; papers are reproduced without
+    #[arg(long)]
+    stability: bool,
+    /// Threads to play on; all processors unless set
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Leave out how long decisions took, so that equal runs print the same bytes
+    #[arg(long)]
+    no_timing: bool,
+    /// Write a page with plots of the first seed into this directory
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The arguments name no workload, engine or parameter, or are out of range; a simulation can't go on; the page can't be
+/// written.
+pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
+    if args.workload == "list" {
+        return output.show(&answer::Workloads);
+    }
+    let entry = workload::find(&args.workload).map_err(usage)?;
+    let errors = args.errors.as_deref().map(read_errors).transpose()?;
+    let sets = args.set.iter().map(|text| read_set(text, &args.engines)).collect::<Result<Vec<_>, _>>()?;
+    let request = |seed| Request { seed, jobs: args.jobs, servers: args.servers };
+    let seeds: Vec<u64> = (0..args.seeds).map(|number| args.first_seed.wrapping_add(number)).collect();
+    // Once here, so that a request that is out of range is refused before anything runs.
+    let first = entry.build(&request(seeds[0])).map_err(usage)?;
+    let settings = args
+        .engines
+        .iter()
+        .map(|engine| settings(engine, &first, &sets, args.stability))
+        .collect::<Result<Vec<_>, _>>()?;
+    let plan = Plan {
+        build: &|seed| entry.build(&request(seed)),
+        jobs: first.jobs.len(),
+        options: &|engine, seed, trace| Options {
+            settings: Settings { seed, ..settings[engine].clone() },
+            seed,
+            errors,
+            trace,
+        },
+        seeds: &seeds,
+        engines: &args.engines,
+        trace: args.report.is_some(),
+        threads: args.threads,
+    };
+    let runs = plan.play()?;
+    let answer = Answer::new(entry.name, &args.engines, &runs, !args.no_timing);
+    if let Some(directory) = &args.report {
+        page::write(directory, entry, &first, &answer, &runs)?;
+    }
+    output.show(&answer)
+}
+
+fn usage(error: impl std::fmt::Display) -> Failure {
+    Failure::Usage(error.to_string())
+}
+
+/// An engine's settings: the experiment's parameters, then the user's.
+fn settings(
+    engine: &str,
+    workload: &Workload,
+    sets: &[(String, String, Parameter)],
+    stability: bool,
+) -> Result<Settings, Failure> {
+    let entry = engines::find(engine).map_err(usage)?;
+    let known = |name: &str| entry.parameters.iter().any(|parameter| parameter.name == name);
+    let mut parameters: BTreeMap<String, Parameter> =
+        workload.parameters.iter().filter(|(name, _)| known(name)).map(|(n, v)| (n.clone(), v.clone())).collect();
+    let mine = sets.iter().filter(|(of, _, _)| of == engine);
+    parameters.extend(mine.map(|(_, name, value)| (name.clone(), value.clone())));
+    let settings = Settings {
+        engine: engine.into(),
+        parameters,
+        stability: Stability { enabled: stability, ..Stability::default() },
+        ..Settings::default()
+    };
+    entry.build(&settings.parameters).map_err(usage)?;
+    Ok(settings)
+}
+
+/// `engine.parameter=value`.
+fn read_set(text: &str, engines: &[String]) -> Result<(String, String, Parameter), Failure> {
+    let parts = text.split_once('=').and_then(|(path, value)| {
+        let (engine, parameter) = path.split_once('.')?;
+        Some((engine.trim(), parameter.trim(), value.trim()))
+    });
+    let Some((engine, parameter, value)) = parts else {
+        return Err(Failure::Usage(format!(
+            "--set {text:?} must be ENGINE.PARAMETER=VALUE, such as optimus.interval=300s"
+        )));
+    };
+    if !engines.iter().any(|named| named == engine) {
+        let named = engines.join(", ");
+        return Err(Failure::Usage(format!("--set {text:?}: {engine:?} is none of the engines compared: {named}")));
+    }
+    let value = match value {
+        "true" => Parameter::Flag(true),
+        "false" => Parameter::Flag(false),
+        _ => value.parse().map_or_else(|_| Parameter::Text(value.into()), Parameter::Number),
+    };
+    Ok((engine.into(), parameter.into(), value))
+}
+
+/// `conv=0.2,speed=0.1`; what isn't named has no error.
+fn read_errors(text: &str) -> Result<Errors, Failure> {
+    let mut errors = Errors::default();
+    for part in text.split(',') {
+        let wrong = || {
+            Failure::Usage(format!(
+                "--errors {part:?} must be conv=E or speed=E with E from 0 to 0.9, such as conv=0.2"
+            ))
+        };
+        let (name, value) = part.split_once('=').ok_or_else(wrong)?;
+        let value = value.trim().parse().ok().filter(|value| (0.0..=0.9).contains(value)).ok_or_else(wrong)?;
+        match name.trim() {
+            "conv" | "convergence" => errors.convergence = value,
+            "speed" => errors.speed = value,
+            _ => return Err(wrong()),
+        }
+    }
+    Ok(errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_read() {
+        let engines = ["optimus".to_owned()];
+        let (_, name, value) = read_set("optimus.young_job_factor=0.95", &engines).unwrap();
+        assert_eq!((name.as_str(), value), ("young_job_factor", Parameter::Number(0.95)));
+        assert_eq!(read_set("optimus.joint_steps=true", &engines).unwrap().2, Parameter::Flag(true));
+        assert_eq!(read_set("optimus.interval=300s", &engines).unwrap().2, Parameter::Text("300s".into()));
+        assert_eq!(read_errors("conv=0.2,speed=0.1").unwrap(), Errors { convergence: 0.2, speed: 0.1 });
+        assert_eq!(read_errors("speed=0.1").unwrap(), Errors { convergence: 0.0, speed: 0.1 });
+    }
+
+    #[test]
+    fn mistakes_name_what_is_allowed() {
+        let engines = ["drf".to_owned()];
+        for (error, expected) in [
+            (read_set("interval=3s", &engines).unwrap_err(), "ENGINE.PARAMETER"),
+            (read_set("optimus.interval=3s", &engines).unwrap_err(), "drf"),
+            (read_errors("conv=2").unwrap_err(), "0.9"),
+            (read_errors("loss=0.1").unwrap_err(), "speed"),
+        ] {
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+        let workload = Workload::default();
+        let sets = [("drf".to_owned(), "nonsense".to_owned(), Parameter::Flag(true))];
+        assert!(settings("drf", &workload, &sets, false).unwrap_err().to_string().contains("nonsense"));
+    }
+}
