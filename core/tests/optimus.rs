@@ -9,8 +9,8 @@ use common::{
 };
 use proptest::{collection::vec, prelude::*, sample::select, test_runner::TestRunner};
 use trainmaster_core::{
-    End, Event, Incarnation, Job, JobId, JobSpec, Phase, Report, Role, Scheduler, ServerId, ServerSpec, Settings,
-    Shape, Span, State, Time, TrainingMode, Verdict,
+    End, Event, Incarnation, Job, JobId, JobSpec, Phase, Reason, Report, Role, Scheduler, ServerId, ServerSpec,
+    Settings, Shape, Span, State, Time, TrainingMode, Verdict,
     fit::speed::{SpeedCurve, SpeedModel},
     job::ProfiledSpeed,
     reason::ReasonKind,
@@ -294,6 +294,31 @@ fn a_restart_between_rounds_keeps_their_time() {
     ids.push(submit(&mut restored, 2 * MINUTE, scaling_ring("third", 9.0, (1, 4, 1))));
     assert_eq!(decide_when_due(&mut restored, 2 * MINUTE, &ids), [2, 1, 1]);
     assert_eq!(decide_when_due(&mut restored, 10 * MINUTE, &ids), [1, 1, 2]);
+}
+
+#[test]
+fn the_largest_server_in_a_reason_is_one_that_the_job_may_use() {
+    // The roomiest server is in another zone, and the roomiest of its own is draining.
+    let zone = |name: &str| [("zone".to_owned(), name.to_owned())].into();
+    let labelled = |at: &str, of: &str, gpus, draining| ServerSpec {
+        labels: zone(of),
+        draining,
+        ..server(at, 16, 64, &vec!["gpu"; gpus])
+    };
+    let servers = [labelled("s0", "b", 8, false), labelled("s1", "a", 2, false), labelled("s2", "a", 6, true)];
+    for engine in ["optimus", "fifo", "drf", "tetris", "random"] {
+        let mut scheduler = cluster(plain(engine), &servers);
+        let spec = JobSpec { worker: role(&[("gpu", 4000)], 1, 1, 1), labels: zone("a"), ..ring("a", (1, 1, 1)) };
+        let id = submit(&mut scheduler, 0, spec);
+        scheduler.decide(Time(0));
+        let state = scheduler.state();
+        let reason = state.job(id).unwrap().verdict.reason().expect("it waits");
+        assert!(
+            matches!(reason, Reason::NoRoom { largest: 2000, server: Some(ServerId(1)), .. }),
+            "{engine}: {}",
+            reason.describe(state)
+        );
+    }
 }
 
 #[test]

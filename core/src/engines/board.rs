@@ -1,6 +1,6 @@
 //! The servers as engines see them while they place: room and order, kept from round to round.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use imbl::Vector;
 
@@ -143,7 +143,7 @@ impl Board {
         for _ in workers..old.shape().workers {
             let least = |id: &ServerId| u32::from(Some(*id) == keeper);
             let fullest = counts.iter_mut().filter(|(id, count)| count.workers > least(id));
-            if let Some((_, count)) = fullest.max_by_key(|(id, count)| (count.workers, std::cmp::Reverse(**id))) {
+            if let Some((_, count)) = fullest.max_by_key(|(id, count)| (count.workers, Reverse(**id))) {
                 count.workers -= 1;
             }
         }
@@ -198,25 +198,34 @@ impl Board {
     }
 }
 
-/// The most that is free of each resource on one server, found once a round.
+/// The most that is free of each resource on one server that a job may use, found once a round for each role and set of labels.
+/// O(servers) each.
 #[derive(Default)]
-pub(super) struct Largest(BTreeMap<(Role, ResourceId), (i64, Option<ServerId>)>);
+pub(super) struct Largest<'a>(BTreeMap<(&'a BTreeMap<String, String>, Role, ResourceId), (i64, Option<ServerId>)>);
 
-impl Largest {
-    fn of(&mut self, state: &State, room: &Room, role: Role, resource: ResourceId) -> (i64, Option<ServerId>) {
-        *self.0.entry((role, resource)).or_insert_with(|| {
-            let servers = state.present_servers().filter(|server| !server.draining && server.hosts.takes(role));
-            let best = servers.map(|server| (room.free(server.id)[resource], std::cmp::Reverse(server.id))).max();
+impl<'a> Largest<'a> {
+    fn of(
+        &mut self,
+        state: &State,
+        room: &Room,
+        job: &'a Job,
+        role: Role,
+        resource: ResourceId,
+    ) -> (i64, Option<ServerId>) {
+        *self.0.entry((&job.spec.labels, role, resource)).or_insert_with(|| {
+            let takes = |id: &ServerId| room.accepts(state, *id, job) && state.server(*id).hosts.takes(role);
+            let servers = (0..room.len() as u32).map(ServerId).filter(takes);
+            let best = servers.map(|id| (room.free(id)[resource], Reverse(id))).max();
             best.map_or((0, None), |(free, id)| (free, Some(id.0)))
         })
     }
 
     /// Why a shape has no room, by the resource of one slot that is shortest on any server.
-    pub(super) fn reason(&mut self, state: &State, room: &Room, job: &Job, shape: Shape) -> Reason {
+    pub(super) fn reason(&mut self, state: &State, room: &Room, job: &'a Job, shape: Shape) -> Reason {
         let mut worst: Option<(f64, Reason)> = None;
         for role in [Role::Worker, Role::Server].into_iter().filter(|role| shape.count(*role) > 0) {
             for (resource, needed) in job.demand(role).amounts.iter().filter(|(_, needed)| *needed > 0) {
-                let (largest, server) = self.of(state, room, role, resource);
+                let (largest, server) = self.of(state, room, job, role, resource);
                 let shortage = needed as f64 / (largest.max(0) as f64 + 0.5);
                 if worst.as_ref().is_none_or(|(most, _)| shortage > *most) {
                     worst = Some((shortage, Reason::NoRoom { shape, role, resource, needed, largest, server }));

@@ -4,7 +4,7 @@
 //! §6.1): every interval, workers and parameter servers 1:1, work-conserving, and slots spread over the freest servers,
 //! as Kubernetes does. Ties go to the earlier job. Choose it where equal shares matter more than time.
 //!
-//! Cost: O(T log J) for T units handed out to J jobs, plus O(√S) a slot that is placed.
+//! Cost: O(T log J) for T units handed out to J jobs, plus O(log S) a slot that is placed.
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! The first job that doesn't fit holds up those behind it, so that big jobs don't starve, unless it is its tenant or
 //! queue that is at a limit; `backfill` lets smaller ones pass. Slots go one by one to the freest server. Choose it as a fallback, or to compare with.
 //!
-//! Cost: O(J log J) for J waiting jobs, plus O(√S) a slot that is placed.
+//! Cost: O(J log J) for J waiting jobs, plus O(log S) a slot that is placed.
 
 use imbl::Vector;
 

@@ -9,7 +9,7 @@
 //! same order, further pairs for as long as they are predicted to shorten it; slots go to the fullest server that holds
 //! them (best fit), which leaves the largest pieces whole. Choose it where many small jobs should pass quickly.
 //!
-//! Cost: O(T + J log J) for T units and J jobs, plus O(√S) a slot that is placed.
+//! Cost: O(T + J log J) for T units and J jobs, plus O(log S) a slot that is placed.
 
 use std::sync::Arc;
 

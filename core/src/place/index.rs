@@ -1,5 +1,9 @@
 //! Servers in the order of their free room, kept while that changes.
 
+use std::{cmp::Reverse, iter, mem};
+
+use smallvec::SmallVec;
+
 use crate::{
     ids::{ResourceId, ServerId},
     place::Room,
@@ -19,26 +23,48 @@ pub enum SortBy {
 /// So many entries a block holds before it is split: a block's entries are scanned and moved in a few cache lines.
 const BLOCK: usize = 128;
 
+/// So many blocks are skipped at once where none of them holds enough.
+const GROUP: usize = 32;
+
 /// The key of a server that isn't there.
 const GONE: u64 = u64::MAX;
 
+/// (key, server): ascending order is the freest first.
+type Entry = (u64, u32);
+
 #[derive(Clone, Debug, Default)]
 struct Block {
-    /// (key, server), ascending: the freest first.
-    entries: Vec<(u64, u32)>,
+    entries: Vec<Entry>,
     /// Component-wise at least the free room of every entry: what exceeds it fits none of them.
     most: Amounts,
 }
 
-/// Servers ordered by free room, freest first, ties by id; in blocks that know their component-wise largest room, so
-/// that servers which can't hold something are skipped by the block.
+/// The servers that have something left of the same resource types, in blocks.
+#[derive(Clone, Debug, Default)]
+struct Shelf {
+    types: u64,
+    blocks: Vec<Block>,
+    /// For each block, no less than its last entry and less than the next block's first.
+    bounds: Vec<Entry>,
+    /// Component-wise at least the `most` of so many blocks each.
+    groups: Vec<Amounts>,
+}
+
+/// Servers ordered by free room, freest first, ties by id.
 ///
-/// Building is O(S log S), a change O(√S) with a tiny constant (a search over blocks and a move within one), a walk
-/// O(blocks + servers looked at).
+/// Those that have something left of the same resource types are kept together, since who needs a GPU needn't look at
+/// servers without one; within that, blocks and groups of blocks know their component-wise largest room, so that those
+/// that can't hold something are skipped. Building is O(S log S), a change O(log S) and a move within a block, a walk
+/// O(groups + blocks and servers looked at).
+///
+/// Its worst case is O(S): where every group has some server with enough of each resource, but none has enough of all.
+/// What the order doesn't know (labels, draining, fragments of devices) is for the caller to check, at O(1) for each
+/// server that the walk gives.
 #[derive(Clone, Debug, Default)]
 pub struct FreeIndex {
-    blocks: Vec<Block>,
-    keys: Vec<u64>,
+    shelves: Vec<Shelf>,
+    /// Key and types of each server, by id.
+    places: Vec<(u64, u64)>,
     weights: Vec<f64>,
     /// The totals that the weights are made of: the index is built anew when they change.
     total: Amounts,
@@ -61,27 +87,30 @@ impl FreeIndex {
             }
         };
         let mut index = Self {
-            blocks: Vec::new(),
-            keys: vec![GONE; room.len()],
+            shelves: Vec::new(),
+            places: vec![(GONE, 0); room.len()],
             weights,
             total: state.capacity.clone(),
             sort_by: Some(sort_by),
         };
-        let mut entries: Vec<(u64, u32)> = state
-            .servers
-            .iter()
-            .filter(|server| server.present)
-            .map(|server| (index.key(room.free(server.id)), server.id.0))
+        let mut sorted: Vec<(u64, Vec<Entry>)> = Vec::new();
+        for server in state.servers.iter().filter(|server| server.present) {
+            let free = room.free(server.id);
+            let (key, types) = (index.key(free), types_of(free));
+            index.places[server.id.index()] = (key, types);
+            let at = sorted.iter().position(|(of, _)| *of == types).unwrap_or_else(|| {
+                sorted.push((types, Vec::new()));
+                sorted.len() - 1
+            });
+            sorted[at].1.push((key, server.id.0));
+        }
+        index.shelves = sorted
+            .into_iter()
+            .map(|(types, mut entries)| {
+                entries.sort_unstable();
+                Shelf::of(types, &entries, room)
+            })
             .collect();
-        entries.sort_unstable();
-        for &(key, server) in &entries {
-            index.keys[server as usize] = key;
-        }
-        for chunk in entries.chunks(BLOCK) {
-            let mut block = Block { entries: chunk.to_vec(), most: Amounts::default() };
-            block.remember_most(room);
-            index.blocks.push(block);
-        }
         index
     }
 
@@ -99,85 +128,168 @@ impl FreeIndex {
 
     /// Moves a server to where its room in `room` belongs; one that is gone is dropped.
     pub fn update(&mut self, room: &Room, id: ServerId, present: bool) {
-        if self.keys.len() <= id.index() {
-            self.keys.resize(id.index() + 1, GONE);
+        if self.places.len() <= id.index() {
+            self.places.resize(id.index() + 1, (GONE, 0));
         }
-        let old = self.keys[id.index()];
-        let key = if present { self.key(room.free(id)) } else { GONE };
-        if old == key {
+        let free = room.free(id);
+        let old = self.places[id.index()];
+        let new = if present { (self.key(free), types_of(free)) } else { (GONE, 0) };
+        if old == new {
             if present {
-                // Same score, perhaps another mix: the block's maxima must still cover it.
-                let at = self.block_of((key, id.0));
-                self.blocks[at].most.max_with(room.free(id));
+                // Same score, perhaps another mix: the maxima must still cover it.
+                self.shelf(new.1).cover((new.0, id.0), free);
             }
             return;
         }
-        self.keys[id.index()] = key;
-        if old != GONE {
-            self.remove((old, id.0), room);
+        self.places[id.index()] = new;
+        if old.0 != GONE {
+            self.shelf(old.1).remove((old.0, id.0), room);
         }
-        if key != GONE {
-            self.insert((key, id.0), room);
-        }
-    }
-
-    fn block_of(&self, entry: (u64, u32)) -> usize {
-        self.blocks
-            .partition_point(|block| block.entries.last().is_some_and(|last| *last < entry))
-            .min(self.blocks.len().saturating_sub(1))
-    }
-
-    fn remove(&mut self, entry: (u64, u32), room: &Room) {
-        let at = self.block_of(entry);
-        let block = &mut self.blocks[at];
-        if let Ok(position) = block.entries.binary_search(&entry) {
-            block.entries.remove(position);
-        }
-        if block.entries.is_empty() {
-            self.blocks.remove(at);
-        } else if block.entries.len().is_multiple_of(16) {
-            // The maxima may only be too large; now and then they are taken anew.
-            block.remember_most(room);
+        if new.0 != GONE {
+            self.shelf(new.1).insert((new.0, id.0), room);
         }
     }
 
-    fn insert(&mut self, entry: (u64, u32), room: &Room) {
-        if self.blocks.is_empty() {
-            self.blocks.push(Block::default());
-        }
-        let at = self.block_of(entry);
-        let block = &mut self.blocks[at];
-        let position = block.entries.partition_point(|other| *other < entry);
-        block.entries.insert(position, entry);
-        block.most.max_with(room.free(ServerId(entry.1)));
-        if block.entries.len() > 2 * BLOCK {
-            let mut upper = Block { entries: block.entries.split_off(BLOCK), most: Amounts::default() };
-            block.remember_most(room);
-            upper.remember_most(room);
-            self.blocks.insert(at + 1, upper);
-        }
+    fn shelf(&mut self, types: u64) -> &mut Shelf {
+        let at = self.shelves.iter().position(|shelf| shelf.types == types).unwrap_or_else(|| {
+            self.shelves.push(Shelf { types, ..Shelf::default() });
+            self.shelves.len() - 1
+        });
+        &mut self.shelves[at]
     }
 
     /// Servers whose free room covers `need`, freest first. Draining and labels are the caller's to check.
     pub fn freest<'a>(&'a self, room: &'a Room, need: &'a Amounts) -> impl Iterator<Item = ServerId> + 'a {
-        self.blocks
-            .iter()
-            .filter(|block| need.fits(&block.most))
-            .flat_map(|block| block.entries.iter())
-            .map(|(_, server)| ServerId(*server))
+        merged(self.having(need).map(|shelf| shelf.walk(need).copied()))
+            .map(|(_, server)| ServerId(server))
             .filter(|server| need.fits(room.free(*server)))
     }
 
     /// The same, fullest first.
     pub fn fullest<'a>(&'a self, room: &'a Room, need: &'a Amounts) -> impl Iterator<Item = ServerId> + 'a {
-        self.blocks
-            .iter()
-            .rev()
-            .filter(|block| need.fits(&block.most))
-            .flat_map(|block| block.entries.iter().rev())
-            .map(|(_, server)| ServerId(*server))
+        merged(self.having(need).map(|shelf| shelf.walk(need).rev().copied().map(Reverse)))
+            .map(|Reverse((_, server))| ServerId(server))
             .filter(|server| need.fits(room.free(*server)))
     }
+
+    /// The shelves of servers that have something of every type that is needed.
+    fn having(&self, need: &Amounts) -> impl Iterator<Item = &Shelf> {
+        let needed = types_of(need);
+        self.shelves.iter().filter(move |shelf| needed & !shelf.types == 0)
+    }
+}
+
+/// A bit for each type of which there is something; types past the 64th are not told apart.
+fn types_of(amounts: &Amounts) -> u64 {
+    amounts.iter().take(64).fold(0, |types, (id, amount)| types | u64::from(amount > 0) << id.index())
+}
+
+/// Several ascending walks as one.
+fn merged<T: Ord, I: Iterator<Item = T>>(walks: impl Iterator<Item = I>) -> impl Iterator<Item = T> {
+    let mut heads: SmallVec<[(T, I); 4]> = walks.filter_map(|mut walk| Some((walk.next()?, walk))).collect();
+    iter::from_fn(move || {
+        let at = (0..heads.len()).min_by(|a, b| heads[*a].0.cmp(&heads[*b].0))?;
+        let (head, walk) = &mut heads[at];
+        match walk.next() {
+            Some(next) => Some(mem::replace(head, next)),
+            None => Some(heads.swap_remove(at).0),
+        }
+    })
+}
+
+impl Shelf {
+    fn of(types: u64, entries: &[Entry], room: &Room) -> Self {
+        let mut shelf = Self { types, ..Self::default() };
+        for chunk in entries.chunks(BLOCK) {
+            let mut block = Block { entries: chunk.to_vec(), most: Amounts::default() };
+            block.remember_most(room);
+            shelf.bounds.extend(chunk.last());
+            shelf.blocks.push(block);
+        }
+        shelf.regroup();
+        shelf
+    }
+
+    /// Entries of blocks in which one might hold `need`.
+    fn walk<'a>(&'a self, need: &'a Amounts) -> impl DoubleEndedIterator<Item = &'a Entry> {
+        self.blocks
+            .chunks(GROUP)
+            .zip(&self.groups)
+            .filter(|(_, most)| need.fits(most))
+            .flat_map(|(blocks, _)| blocks)
+            .filter(|block| need.fits(&block.most))
+            .flat_map(|block| &block.entries)
+    }
+
+    fn block_of(&self, entry: Entry) -> usize {
+        self.bounds.partition_point(|bound| *bound < entry).min(self.blocks.len().saturating_sub(1))
+    }
+
+    /// The maxima of an entry's block cover this room as well.
+    fn cover(&mut self, entry: Entry, free: &Amounts) {
+        let at = self.block_of(entry);
+        self.blocks[at].most.max_with(free);
+        self.groups[at / GROUP].max_with(free);
+    }
+
+    fn remove(&mut self, entry: Entry, room: &Room) {
+        let at = self.block_of(entry);
+        let entries = &mut self.blocks[at].entries;
+        if let Ok(position) = entries.binary_search(&entry) {
+            entries.remove(position);
+        }
+        // The maxima may only be too large; now and then they are taken anew.
+        if entries.len().is_multiple_of(16) {
+            self.blocks[at].remember_most(room);
+            let group = at / GROUP;
+            let blocks = &self.blocks[group * GROUP..];
+            self.groups[group] = most_of(&blocks[..blocks.len().min(GROUP)]);
+        }
+    }
+
+    fn insert(&mut self, entry: Entry, room: &Room) {
+        if self.blocks.is_empty() {
+            self.blocks.push(Block::default());
+            self.bounds.push(entry);
+            self.groups.push(Amounts::default());
+        }
+        let at = self.block_of(entry);
+        let entries = &mut self.blocks[at].entries;
+        let position = entries.partition_point(|other| *other < entry);
+        entries.insert(position, entry);
+        let full = entries.len() > 2 * BLOCK;
+        self.bounds[at] = self.bounds[at].max(entry);
+        self.cover(entry, room.free(ServerId(entry.1)));
+        if full {
+            self.split(at, room);
+        }
+    }
+
+    /// O(blocks), since their groups change, but only once in many changes of entries.
+    fn split(&mut self, at: usize, room: &Room) {
+        let lower = &mut self.blocks[at];
+        let mut upper = Block { entries: lower.entries.split_off(BLOCK), most: Amounts::default() };
+        lower.remember_most(room);
+        upper.remember_most(room);
+        self.bounds.insert(at, lower.entries[BLOCK - 1]);
+        self.blocks.insert(at + 1, upper);
+        let mut bounds = mem::take(&mut self.bounds).into_iter();
+        for block in &self.blocks {
+            self.bounds.extend(bounds.next().filter(|_| !block.entries.is_empty()));
+        }
+        self.blocks.retain(|block| !block.entries.is_empty());
+        self.regroup();
+    }
+
+    fn regroup(&mut self) {
+        self.groups = self.blocks.chunks(GROUP).map(most_of).collect();
+    }
+}
+
+fn most_of(blocks: &[Block]) -> Amounts {
+    let mut most = Amounts::default();
+    blocks.iter().for_each(|block| most.max_with(&block.most));
+    most
 }
 
 impl Block {
