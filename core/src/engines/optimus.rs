@@ -12,11 +12,16 @@
 //! is off by default.
 //!
 //! Choose it where jobs converge and report loss and speed: it needs those predictions. Cost, for J jobs that get T
-//! units in all on S servers: O(T log J) for the allocation and O(T + J·k² + T·√S) for the placement, k being the
-//! servers of one job; nothing costs J × S. A decision between rounds (`between_rounds`) looks at each job once, to sum up
+//! units in all on S servers: O(T log J) at most for the allocation (most units are handed out without the heap) and
+//! O(T + J·k² + T·log S) for the placement, k being the servers of one job; nothing costs J × S while there is room, see
+//! [`FreeIndex`](crate::place::FreeIndex) for when it is scarce. A decision between rounds (`between_rounds`) looks at each job once, to sum up
 //! what runs, and costs the above for those that wait.
 
-use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, binary_heap::PeekMut},
+    sync::Arc,
+};
 
 use imbl::Vector;
 use serde::{Deserialize, Serialize};
@@ -83,6 +88,9 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[
         meaning: "beyond the paper: jobs that wait start as soon as there is room; what runs stays as it is until the round",
     },
 ];
+
+/// The heap hands out units whose gains are within this factor of the first that doesn't fit.
+const FLOOD_PRECISION: f64 = 1.02;
 
 /// Fewer epochs with a loss than this make a job young.
 const YOUNG_EPOCHS: u64 = 5;
@@ -164,7 +172,7 @@ impl Engine for Optimus {
         if self.rescale_cost {
             keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state));
         }
-        self.place(state, candidates, board, &mut proposal, budget)?;
+        self.place(state, &candidates, board, &mut proposal, budget)?;
         if self.between_rounds {
             // The interval counts from the last decision of any kind; rounds keep their own time.
             let last = *memo.last_round.insert(round_before.unwrap_or(state.now));
@@ -177,6 +185,9 @@ impl Engine for Optimus {
 /// A job while units are handed out.
 struct Candidate<'a> {
     job: &'a Arc<Job>,
+    /// What one worker and one parameter server take: here, since the job lies elsewhere in memory.
+    worker: Amounts,
+    server: Amounts,
     bounds: Bounds,
     curve: SpeedCurve,
     /// Q, steps left.
@@ -193,6 +204,8 @@ struct Candidate<'a> {
     now: f64,
     /// What the next unit is, and the time left with it.
     next: (Unit, f64),
+    /// What that gains; negative if nothing does.
+    gain: f64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -217,12 +230,15 @@ impl<'a> Candidate<'a> {
             steps: job.remaining_steps().0,
             factor: if young { engine.young_job_factor } else { 1.0 },
             shape: Shape::default(),
+            worker: job.worker.amounts.clone(),
+            server: job.server.amounts.clone(),
             per_worker: share(&job.worker.amounts),
             per_server: share(&job.server.amounts),
             worker_fits: true,
             server_fits: true,
             now: f64::INFINITY,
             next: (Unit::Worker, f64::INFINITY),
+            gain: -1.0,
         }
     }
 
@@ -231,9 +247,9 @@ impl<'a> Candidate<'a> {
         self.steps * self.curve.step_time(servers, workers)
     }
 
-    /// The larger of both gains (Eq. 9), if one is positive; remembers which unit brings it.
+    /// Finds the larger of both gains (Eq. 9), and which unit brings it.
     #[inline]
-    fn gain(&mut self, joint_steps: bool) -> Option<f64> {
+    fn look_ahead(&mut self, joint_steps: bool) {
         let Shape { workers: w, servers: p } = self.shape;
         let now = self.now;
         let worker_allowed = self.worker_fits && w < self.bounds.workers.1;
@@ -249,12 +265,30 @@ impl<'a> Candidate<'a> {
             gain = (now - with_both) / share;
             self.next = (Unit::Both, with_both);
         }
-        (gain > 0.0).then_some(gain * self.factor)
+        self.gain = if gain > 0.0 { gain * self.factor } else { -1.0 };
+    }
+
+    /// Takes the next unit.
+    #[inline]
+    fn step(&mut self, joint_steps: bool) {
+        let (unit, time) = self.next;
+        self.shape.workers += u32::from(unit != Unit::Server);
+        self.shape.servers += u32::from(unit != Unit::Worker);
+        self.now = time;
+        self.look_ahead(joint_steps);
     }
 
     fn set_shape(&mut self, shape: Shape) {
         self.shape = shape;
         self.now = self.time(shape.workers, shape.servers);
+    }
+
+    /// What its shape takes beyond a smaller one.
+    fn above(&self, before: Shape) -> Amounts {
+        let Shape { workers, servers } = self.shape;
+        let mut more = self.worker.times(i64::from(workers - before.workers));
+        more.add_times(&self.server, i64::from(servers - before.servers));
+        more
     }
 
     fn old_shape(&self) -> Option<Shape> {
@@ -290,22 +324,24 @@ impl Optimus {
             }
             fits
         });
+        candidates.iter_mut().for_each(|candidate| candidate.look_ahead(self.joint_steps));
+        let mut steps = self.flood(candidates, ledger);
         // Largest gain first; among equals the earlier job. Bits of positive floats order as the floats do.
         let mut heap: BinaryHeap<(u64, Reverse<u32>)> = candidates
-            .iter_mut()
+            .iter()
             .enumerate()
-            .filter_map(|(at, candidate)| Some((candidate.gain(self.joint_steps)?.to_bits(), Reverse(at as u32))))
+            .filter(|(_, candidate)| candidate.gain >= 0.0)
+            .map(|(at, candidate)| (candidate.gain.to_bits(), Reverse(at as u32)))
             .collect();
-        let mut steps = 0;
         while let Some(mut top) = heap.peek_mut() {
             steps += 1;
             let candidate = &mut candidates[top.1.0 as usize];
             let job = candidate.job;
             let both;
-            let (unit, time) = candidate.next;
+            let unit = candidate.next.0;
             let amounts = match unit {
-                Unit::Worker => &job.worker.amounts,
-                Unit::Server => &job.server.amounts,
+                Unit::Worker => &candidate.worker,
+                Unit::Server => &candidate.server,
                 Unit::Both => {
                     both = job.total(Shape { workers: 1, servers: 1 });
                     &both
@@ -313,33 +349,93 @@ impl Optimus {
             };
             if ledger.has(job, amounts) {
                 ledger.take(job, amounts, 1);
-                candidate.shape.workers += u32::from(unit != Unit::Server);
-                candidate.shape.servers += u32::from(unit != Unit::Worker);
-                candidate.now = time;
+                candidate.step(self.joint_steps);
             } else {
                 // What is left only shrinks: this unit is out for the round.
                 candidate.worker_fits &= unit == Unit::Server;
                 candidate.server_fits &= unit == Unit::Worker;
+                candidate.look_ahead(self.joint_steps);
             }
-            match candidate.gain(self.joint_steps) {
-                Some(gain) => top.0 = gain.to_bits(),
-                None => drop(std::collections::binary_heap::PeekMut::pop(top)),
+            if candidate.gain >= 0.0 {
+                top.0 = candidate.gain.to_bits();
+            } else {
+                PeekMut::pop(top);
             }
         }
         budget.spend(steps)
+    }
+
+    /// Hands out, job by job, what the heap would before the first unit that doesn't fit: until then every unit of more than
+    /// some gain, in whatever order. That gain is halved until not all of them fit, and then approached from above; the
+    /// rest is for the heap. Returns how many units there were.
+    fn flood(&self, candidates: &mut [Candidate<'_>], ledger: &mut Ledger) -> u64 {
+        let mut steps = 0;
+        let mut too_low = 0.0;
+        let mut raised = Vec::with_capacity(candidates.len());
+        loop {
+            let highest = candidates.iter().map(|candidate| candidate.gain).fold(0.0, f64::max);
+            let level = if too_low > 0.0 { (highest * too_low).sqrt() } else { highest / 2.0 };
+            if highest <= too_low * FLOOD_PRECISION || level <= too_low || level >= highest {
+                return steps;
+            }
+            match self.flood_to(level, candidates, ledger, &mut raised) {
+                Some(taken) => steps += taken,
+                None => too_low = level,
+            }
+        }
+    }
+
+    /// Hands out every unit of more than `level`, or none if they don't all fit. `raised` is only lent.
+    fn flood_to(
+        &self,
+        level: f64,
+        candidates: &mut [Candidate<'_>],
+        ledger: &mut Ledger,
+        raised: &mut Vec<(usize, Shape)>,
+    ) -> Option<u64> {
+        raised.clear();
+        let mut steps = 0;
+        let high = candidates.iter_mut().enumerate().filter(|(_, candidate)| candidate.gain > level);
+        let mut each_fits = high.map(|(at, candidate)| {
+            let before = candidate.shape;
+            while candidate.gain > level {
+                candidate.step(self.joint_steps);
+                steps += 1;
+            }
+            let more = candidate.above(before);
+            let fits = ledger.has(candidate.job, &more);
+            if fits {
+                ledger.take(candidate.job, &more, 1);
+                raised.push((at, before));
+            } else {
+                candidate.set_shape(before);
+                candidate.look_ahead(self.joint_steps);
+            }
+            fits
+        });
+        if each_fits.all(|fits| fits) {
+            return Some(steps);
+        }
+        for &(at, before) in &*raised {
+            let candidate = &mut candidates[at];
+            ledger.take(candidate.job, &candidate.above(before), -1);
+            candidate.set_shape(before);
+            candidate.look_ahead(self.joint_steps);
+        }
+        None
     }
 
     /// §4.2: smaller jobs first, each evenly on the fewest servers. Jobs whose shape stays the same stay.
     fn place(
         &self,
         state: &State,
-        candidates: Vec<Candidate<'_>>,
+        candidates: &[Candidate<'_>],
         board: &mut Board,
         proposal: &mut Proposal,
         budget: &mut Budget,
     ) -> Result<(), EngineError> {
-        let mut moving: Vec<(f64, Candidate<'_>)> = candidates
-            .into_iter()
+        let mut moving: Vec<(f64, &Candidate<'_>)> = candidates
+            .iter()
             .filter(|candidate| candidate.old_shape() != Some(candidate.shape))
             .map(|candidate| (candidate.job.total(candidate.shape).dominant_share(&state.usable), candidate))
             .collect();
@@ -354,7 +450,7 @@ impl Optimus {
             });
             let mut elsewhere = Vec::with_capacity(moving.len());
             for (demand, candidate) in moving {
-                match self.stay(state, &candidate, board, budget)? {
+                match self.stay(state, candidate, board, budget)? {
                     Some(allocation) => run(proposal, candidate.job, allocation),
                     None => elsewhere.push((demand, candidate)),
                 }
