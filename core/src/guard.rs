@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::{
     decision::{Allocation, Proposal, Role, Shape, Verdict},
     engines::Gang,
-    ids::{JobId, ServerId},
+    ids::{JobId, QueueId, ServerId, TenantId},
     job::Job,
     resources::Amounts,
     server::{Usage, devices_match},
@@ -92,19 +92,32 @@ pub enum Violation {
 
 const UNTOUCHED: u32 = u32::MAX;
 
-/// Checks a proposal against the state it was made from. O(slots that change · log servers of the job).
-pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang) -> Result<(), Violation> {
+/// What a proposal makes of the plan's sums, found on the way: the commit need not add them up again.
+#[derive(Debug, Default)]
+pub(crate) struct Sums {
+    /// All that is planned, on each server that the proposal touches.
+    pub(crate) servers: Vec<(ServerId, Usage)>,
+    /// What is added to each tenant that it touches.
+    pub(crate) tenants: BTreeMap<TenantId, Amounts>,
+    /// What is added to each queue that it touches.
+    pub(crate) queues: BTreeMap<QueueId, Amounts>,
+}
+
+/// Checks a proposal against the state it was made from.
+///
+/// O(all servers), to find a server's sum at once, + for each job that changes its slots and, for each server of it, the
+/// log of how many it has.
+pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang) -> Result<Sums, Violation> {
+    let mut named: Vec<JobId> = proposal.changes.iter().map(|(id, _)| *id).collect();
+    named.sort_unstable();
+    if let Some(pair) = named.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(Violation::Repeated(pair[0]));
+    }
     // Where each server's sum is, in a dense table: a plan of a whole cluster touches most of them.
-    let mut slots = vec![UNTOUCHED; state.servers.len()];
-    let mut sums: Vec<(ServerId, Usage)> = Vec::new();
-    let mut tenants = BTreeMap::new();
-    let mut queues = BTreeMap::new();
-    let mut named = std::collections::BTreeSet::new();
+    let mut places = vec![UNTOUCHED; state.servers.len()];
+    let mut sums = Sums::default();
     for (id, verdict) in &proposal.changes {
         let job = state.job(*id).ok_or(Violation::UnknownJob(*id))?;
-        if !named.insert(*id) {
-            return Err(Violation::Repeated(*id));
-        }
         match state.mandate(job) {
             Mandate::Free => {}
             Mandate::Pinned(_) => return Err(Violation::NotFree { job: *id, what: "pinned" }),
@@ -117,19 +130,19 @@ pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang) -> Result<()
         for (allocation, times) in [(job.verdict.allocation(), -1), (verdict.allocation(), 1)] {
             let Some(allocation) = allocation else { continue };
             for (server, usage) in usage_by_server(state, job, allocation) {
-                let at = &mut slots[server.index()];
+                let at = &mut places[server.index()];
                 if *at == UNTOUCHED {
-                    *at = sums.len() as u32;
-                    sums.push((server, state.server(server).planned.clone()));
+                    *at = sums.servers.len() as u32;
+                    sums.servers.push((server, state.server(server).planned.clone()));
                 }
-                sums[*at as usize].1.add_usage(&usage, times);
+                sums.servers[*at as usize].1.add_usage(&usage, times);
                 extra.add_times(&usage.amounts, times);
             }
         }
-        *tenants.entry(job.tenant).or_insert_with(Amounts::default) += &extra;
-        *queues.entry(job.queue).or_insert_with(Amounts::default) += &extra;
+        *sums.tenants.entry(job.tenant).or_default() += &extra;
+        *sums.queues.entry(job.queue).or_default() += &extra;
     }
-    for (id, planned) in &sums {
+    for (id, planned) in &sums.servers {
         let server = state.server(*id);
         if let Some((resource, missing)) = server.excess(planned) {
             return Err(Violation::Over {
@@ -142,19 +155,19 @@ pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang) -> Result<()
     let over = |owner: String, (resource, left, _): (crate::ids::ResourceId, i64, i64), extra: &Amounts| {
         Violation::Over { owner, resource: state.resources.name(resource).into(), missing: extra[resource] - left }
     };
-    for (id, extra) in &tenants {
+    for (id, extra) in &sums.tenants {
         let tenant = &state.tenants[id.0 as usize];
         if let Some(excess) = tenant.excess(extra) {
             return Err(over(format!("tenant {}", tenant.name), excess, extra));
         }
     }
-    for (id, extra) in &queues {
+    for (id, extra) in &sums.queues {
         let queue = &state.queues[id.0 as usize];
         if let Some(excess) = queue.excess(extra) {
             return Err(over(format!("queue {}", queue.name), excess, extra));
         }
     }
-    Ok(())
+    Ok(sums)
 }
 
 fn check_allocation(state: &State, job: &Job, allocation: &Allocation, gang: Gang) -> Result<(), Violation> {
@@ -167,18 +180,17 @@ fn check_allocation(state: &State, job: &Job, allocation: &Allocation, gang: Gan
         return Err(Violation::SlotIndex { job: job.id });
     }
     let kept = job.verdict.allocation();
-    for slot in slots {
-        let server =
-            state.servers.get(slot.server.index()).ok_or(Violation::Server { job: job.id, server: slot.server })?;
-        if !server.accepts(&job.spec.labels) || !server.hosts.takes(slot.role) {
-            // A server keeps what it has while it drains, or hosts other roles from now on.
-            let stays = server.present && kept.is_some_and(|kept| kept.slots().contains(slot));
-            if !stays {
-                return Err(Violation::Server { job: job.id, server: slot.server });
-            }
+    for run in slots.chunk_by(|a, b| (a.role, a.server) == (b.role, b.server)) {
+        let (id, demand) = (run[0].server, job.demand(run[0].role));
+        let server = state.servers.get(id.index()).ok_or(Violation::Server { job: job.id, server: id })?;
+        // A server keeps what it has while it drains, or hosts other roles from now on.
+        let stays = |slot| server.present && kept.is_some_and(|kept| kept.slots().contains(slot));
+        let takes = server.accepts(&job.spec.labels) && server.hosts.takes(run[0].role);
+        if !takes && !run.iter().all(stays) {
+            return Err(Violation::Server { job: job.id, server: id });
         }
-        if !devices_match(&server.devices, job.demand(slot.role), &slot.devices) {
-            return Err(Violation::Devices { job: job.id, server: slot.server });
+        if !run.iter().all(|slot| devices_match(&server.devices, demand, &slot.devices)) {
+            return Err(Violation::Devices { job: job.id, server: id });
         }
     }
     check_shape(state, job, allocation)?;

@@ -79,20 +79,18 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds one slot on a server with these kinds of devices; `times` = −1 takes it away.
-    pub fn add(&mut self, kinds: &[ResourceId], demand: &Demand, amounts: &Amounts, devices: &Devices, times: i64) {
-        self.amounts.add_times(amounts, times);
+    /// Adds the devices of one slot, on a server with these kinds.
+    pub fn add_devices(&mut self, kinds: &[ResourceId], demand: &Demand, devices: &Devices) {
         for share in devices {
             let at = usize::from(share.device);
             if self.devices.len() <= at {
                 self.devices.resize(at + 1, 0);
             }
-            let milli = i64::from(self.devices[at]) + times * i64::from(share.milli);
-            self.devices[at] = milli.clamp(0, i64::from(u16::MAX)) as u16;
+            self.devices[at] = self.devices[at].saturating_add(share.milli);
             // A demand for any GPU is also charged to the kind it got.
             let kind = kinds.get(at).copied().unwrap_or(GPU);
             if demand.devices.is_some_and(|(wanted, _)| wanted != kind) {
-                self.amounts.add(kind, times * i64::from(share.milli));
+                self.amounts.add(kind, i64::from(share.milli));
             }
         }
     }

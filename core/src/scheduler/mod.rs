@@ -17,6 +17,7 @@ use crate::{
     decision::{Decision, Source, Verdict},
     engines::{self, AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
     event::{Event, EventError},
+    guard::Sums,
     ids::{DecisionId, Incarnation, JobId, Revision, TicketId},
     job::Job,
     journal::{self, JournalError, Record, Saved},
@@ -250,7 +251,7 @@ impl Scheduler {
     /// # Errors
     /// The first rule that it breaks.
     pub fn check(&self, proposal: &crate::decision::Proposal) -> Result<(), crate::guard::Violation> {
-        crate::guard::check(&self.state, proposal, self.engine.gang())
+        crate::guard::check(&self.state, proposal, self.engine.gang()).map(drop)
     }
 
     /// Drops what the engine derived from the state; it is built anew when next needed.
@@ -350,7 +351,7 @@ impl Scheduler {
         let fallback = self.is_fallback();
         let mut dropped = Vec::new();
         let source = match outcome.result {
-            Ok((proposal, memo)) => {
+            Ok((proposal, sums, memo)) => {
                 self.memo = memo;
                 if !fallback {
                     self.failures = 0;
@@ -359,7 +360,7 @@ impl Scheduler {
                 self.wake_at = proposal.wake_at;
                 // Delivered; what was noted since waits for the next ticket.
                 self.state.changes = self.state.changes.skip(outcome.seen);
-                dropped = self.lay(proposal.changes, outcome.moved);
+                dropped = self.lay(proposal.changes, sums, outcome.moved);
                 match (fallback, dropped.is_empty()) {
                     (true, _) => Source::Fallback,
                     (false, true) => Source::Engine,
@@ -390,9 +391,15 @@ impl Scheduler {
 
     /// Lays a proposal over the plan. Jobs that ended, or that are no longer the engine's, are left as they are.
     ///
-    /// O(slots of the jobs that change); where nothing moved since the guard checked it, that is all.
-    fn lay(&mut self, changes: Vec<(JobId, Verdict)>, checked_at: u64) -> Vec<JobId> {
+    /// O(slots of the jobs that change); where nothing moved since the guard checked it, O(jobs that change + servers that
+    /// they touch).
+    fn lay(&mut self, changes: Vec<(JobId, Verdict)>, sums: Sums, checked_at: u64) -> Vec<JobId> {
         let still = self.state.moved == checked_at;
+        let is_free = |id| self.state.job(id).is_some_and(|job| self.state.mandate(job) == Mandate::Free);
+        if still && changes.iter().all(|(id, _)| is_free(*id)) {
+            self.state.set_checked(changes, sums);
+            return Vec::new();
+        }
         let mut dropped = Vec::new();
         let mut before = Vec::new();
         for (id, verdict) in changes {
@@ -412,9 +419,6 @@ impl Scheduler {
             before.push((id, job.verdict.clone()));
             drop(job);
             self.state.set_verdict(id, verdict);
-        }
-        if still && dropped.is_empty() {
-            return dropped;
         }
         before.sort_unstable_by_key(|(id, _)| *id);
         dropped.extend(self.state.settle(&before));

@@ -14,7 +14,7 @@ impl Scheduler {
     /// # Errors
     /// There is no such engine, or it fails.
     pub fn dry_run(&self, engine: Option<&str>) -> Result<crate::decision::Proposal, EngineError> {
-        self.dry_ticket(engine)?.run(Budget::UNLIMITED).result.map(|(proposal, _)| proposal)
+        self.dry_ticket(engine)?.run(Budget::UNLIMITED).result.map(|(proposal, ..)| proposal)
     }
 
     /// The same as a ticket, for hosts that run engines elsewhere: its outcome can't be committed.

@@ -11,7 +11,7 @@ use crate::{
     decision::Proposal,
     engines::{AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
     fit::{Convergence, ConvergenceOptions, SpeedModel, SpeedOptions},
-    guard,
+    guard::{self, Sums},
     ids::{JobId, TicketId},
     job::{Fits, Job, TrainingMode},
     state::{Change, Model, State},
@@ -30,7 +30,7 @@ pub struct Ticket {
 /// What became of a [`Ticket`].
 pub struct Outcome {
     pub(super) ticket: TicketId,
-    pub(super) result: Result<(Proposal, Box<dyn AnyMemo>), EngineError>,
+    pub(super) result: Result<(Proposal, Sums, Box<dyn AnyMemo>), EngineError>,
     pub(super) index: AnyIndex,
     pub(super) budget: Budget,
     pub(super) seen: usize,
@@ -51,8 +51,8 @@ impl Ticket {
         let result = catch_unwind(AssertUnwindSafe(|| {
             let proposal =
                 self.engine.decide(&self.state, &self.changes, &mut *self.memo, &mut self.index, &mut budget)?;
-            guard::check(&self.state, &proposal, self.engine.gang())?;
-            Ok(proposal)
+            let sums = guard::check(&self.state, &proposal, self.engine.gang())?;
+            Ok((proposal, sums))
         }));
         let result = result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -65,7 +65,7 @@ impl Ticket {
         let memo = self.memo;
         Outcome {
             ticket: self.id,
-            result: result.map(|proposal| (proposal, memo)),
+            result: result.map(|(proposal, sums)| (proposal, sums, memo)),
             index: self.index,
             budget: given,
             seen,
@@ -87,7 +87,7 @@ impl Outcome {
 
     /// What the engine proposes, as it stood when the ticket was made.
     pub fn proposal(&self) -> Option<&Proposal> {
-        self.result.as_ref().ok().map(|(proposal, _)| proposal)
+        self.result.as_ref().ok().map(|(proposal, ..)| proposal)
     }
 }
 

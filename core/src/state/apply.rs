@@ -48,7 +48,7 @@ impl State {
                 let mut foreign = Usage { amounts: demand, ..Usage::default() };
                 check_shares(server, devices)?;
                 let shares: Devices = devices.iter().copied().collect();
-                foreign.add(&self.server(id).devices, &Demand::default(), &Amounts::default(), &shares, 1);
+                foreign.add_devices(&self.server(id).devices, &Demand::default(), &shares);
                 self.change_server(id, |server| server.foreign = foreign);
             }
             Event::JobSubmitted { spec, external, token_hash } => self.submit(spec, external.clone(), *token_hash)?,

@@ -11,28 +11,32 @@ use crate::{
     state::State,
 };
 
-/// What an allocation takes of each server, by server. O(slots · log servers touched).
+/// What an allocation takes of each server, by server. O(slots + servers touched · their log).
 pub(crate) fn usage_by_server(state: &State, job: &Job, allocation: &Allocation) -> Vec<(ServerId, Usage)> {
-    let mut by_server: Vec<(ServerId, Usage)> = Vec::new();
-    // Looked up once a server, not once a slot: a plan of a whole cluster has six times as many.
-    let mut kinds: Vec<&[ResourceId]> = Vec::new();
+    let mut by_server: Vec<(ServerId, Usage)> = Vec::with_capacity(8);
     let idle = |demand: &Demand| Amounts::of(&[(MEMORY, demand.amounts[MEMORY]), (DISK, demand.amounts[DISK])]);
-    for slot in allocation.slots() {
-        let found = match by_server.last() {
-            Some((last, _)) if *last == slot.server => Ok(by_server.len() - 1),
-            _ => by_server.binary_search_by_key(&slot.server, |(server, _)| *server),
-        };
-        let at = found.unwrap_or_else(|at| {
-            by_server.insert(at, (slot.server, Usage::default()));
-            kinds.insert(at, &state.server(slot.server).devices);
+    let all_busy = allocation.work().is_empty();
+    // Slots of one role on one server mostly follow each other.
+    for run in allocation.slots().chunk_by(|a, b| (a.role, a.server) == (b.role, b.server)) {
+        let (server, demand) = (run[0].server, job.demand(run[0].role));
+        let at = by_server.binary_search_by_key(&server, |(server, _)| *server).unwrap_or_else(|at| {
+            by_server.insert(at, (server, Usage::default()));
             at
         });
-        let demand = job.demand(slot.role);
         let usage = &mut by_server[at].1;
-        if allocation.work().is_empty() || allocation.is_busy(slot) {
-            usage.add(kinds[at], demand, &demand.amounts, &slot.devices, 1);
-        } else {
-            usage.add(kinds[at], demand, &idle(demand), &Default::default(), 1);
+        let kinds: &[ResourceId] = if demand.devices.is_some() { &state.server(server).devices } else { &[] };
+        if all_busy {
+            usage.amounts.add_times(&demand.amounts, run.len() as i64);
+        }
+        for slot in run {
+            if all_busy {
+                usage.add_devices(kinds, demand, &slot.devices);
+            } else if allocation.is_busy(slot) {
+                usage.amounts += &demand.amounts;
+                usage.add_devices(kinds, demand, &slot.devices);
+            } else {
+                usage.amounts += &idle(demand);
+            }
         }
     }
     by_server

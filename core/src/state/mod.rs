@@ -17,6 +17,7 @@ pub(crate) use self::charge::usage_by_server;
 use crate::{
     decision::{Allocation, Verdict},
     fit::SpeedHistory,
+    guard::Sums,
     ids::{DecisionId, JobId, ManagerId, QueueId, ResourceId, ServerId, TenantId, Term},
     job::{Job, Utility},
     reason::{Reason, Scope},
@@ -428,6 +429,29 @@ impl State {
         job.verdict = verdict;
         self.revised.insert(id);
         self.unissued.insert(id);
+    }
+
+    /// Sets verdicts whose sums the guard has found, on this very state. O(jobs + servers that they touch).
+    pub(crate) fn set_checked(&mut self, changes: Vec<(JobId, Verdict)>, sums: Sums) {
+        self.moved += 1;
+        for (server, planned) in sums.servers {
+            self.server_mut(server).planned = planned;
+            self.note(Change::Server(server));
+        }
+        for (tenant, extra) in &sums.tenants {
+            self.tenants[tenant.0 as usize].planned += extra;
+        }
+        for (queue, extra) in &sums.queues {
+            self.queues[queue.0 as usize].planned += extra;
+        }
+        for (id, verdict) in changes {
+            let job = self.job_mut(id).expect("checked");
+            if !job.verdict.same_kind(&verdict) {
+                job.verdict = verdict;
+                self.revised.insert(id);
+                self.unissued.insert(id);
+            }
+        }
     }
 
     fn add_planned(&mut self, job: &Job, allocation: &Allocation, times: i64) {
