@@ -94,7 +94,10 @@ fn verdict(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     match state.mode {
         Mode::Active => {}
         Mode::Shadow => add(Topic::Mode, true, "shadow mode: what is planned is only reported".into()),
-        Mode::Paused => add(Topic::Mode, true, "scheduling is paused: the manager runs it on its own".into()),
+        Mode::Paused if job.observed.is_some() => {
+            add(Topic::Mode, true, "scheduling is paused: its manager runs it on as it is".into());
+        }
+        Mode::Paused => add(Topic::Mode, true, "scheduling is paused: whether it starts is up to its manager".into()),
     }
     if let Some(reason) = job.verdict.reason() {
         let text = match state.never_fits(job) {

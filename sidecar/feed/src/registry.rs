@@ -166,7 +166,8 @@ impl Feed {
         if self.tables().closed {
             return Status::unavailable("the feed is stopping; come back later");
         }
-        Status::not_found(format!("there is no job {job:?}, or it ended long ago"))
+        let name: String = job.chars().take(128).collect();
+        Status::not_found(format!("there is no job {name:?}, or it ended long ago"))
     }
 
     /// Notes what was accepted, for those who watch later.

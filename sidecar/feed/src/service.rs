@@ -17,6 +17,8 @@ use crate::{
     watch::{Assignments, stream},
 };
 
+/// So many times of slots count as a report of their own against a job's rate.
+const SLOT_TIMES: usize = 200;
 /// Longest address that a slot may give.
 const LONGEST_ADDRESS: usize = 256;
 
@@ -88,7 +90,9 @@ impl<H: FeedHost> Service for FeedService<H> {
             let problem = format!("progress: {count} reports must be at most {most} in one request");
             return Err(Status::invalid_argument(problem));
         }
-        if !self.feed.admit(job, count) {
+        // Times of slots are what can make a report long.
+        let cost = request.progress.iter().map(|progress| 1 + progress.slot_times.len() / SLOT_TIMES).sum();
+        if !self.feed.admit(job, cost) {
             metrics.shed.with_label_values(&["flood"]).inc_by(count as u64);
             let second = self.feed.limits().reports_per_second;
             let reason = format!("too many reports: a job may send {second} in a second; send these again later");

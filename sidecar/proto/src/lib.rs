@@ -20,7 +20,7 @@ pub use self::{
     report::{Progress, progress, progress_to_wire},
     server::{Foreign, server_from_wire, server_to_wire},
     slot::{observed_slot, observed_slot_to_wire, role_from_wire, role_to_wire, slot_to_wire, slots_to_wire},
-    status::{end_name, job_status, mode_from_wire, mode_name, mode_to_wire, verdict_text},
+    status::{JOB_STATES, end_name, job_state, job_status, mode_from_wire, mode_name, mode_to_wire, verdict_text},
 };
 
 /// Package `trainmaster.v1`: messages, clients and servers.

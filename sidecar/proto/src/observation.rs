@@ -6,6 +6,9 @@ use trainmaster_core::{DecisionId, Enactment, End, Event, Incarnation, JobId, Ph
 
 use crate::{ConvertError, server, slot::observed_slot, v1};
 
+/// Bytes of a manager's name.
+const LONGEST_NAME: usize = 128;
+
 /// An observation, ready to be applied in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
@@ -25,8 +28,10 @@ pub struct Observed {
 /// The first field that is wrong; then nothing of the observation should be applied.
 pub fn observed(observation: v1::Observation) -> Result<Observed, ConvertError> {
     let manager = observation.manager;
-    if manager.is_empty() {
-        return Err(ConvertError::new("manager", "\"\" must be the manager's name"));
+    if manager.is_empty() || manager.len() > LONGEST_NAME || manager.chars().any(char::is_control) {
+        let start: String = manager.chars().take(LONGEST_NAME).collect();
+        let problem = format!("{start:?} must be the manager's name, of 1 to {LONGEST_NAME} visible characters");
+        return Err(ConvertError::new("manager", problem));
     }
     let mut read = Observed { manager: manager.clone(), is_snapshot: false, events: Vec::new(), messages: Vec::new() };
     use v1::observation::Kind;

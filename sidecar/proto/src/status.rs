@@ -14,14 +14,14 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
         _ => None,
     };
     let shape = given.map_or(Shape::default(), |allocation| allocation.shape());
-    let (name, reason) = state_of(state, job, &verdict);
+    let reason = words_for(state, job, &verdict);
     let prediction = job.fits.convergence.as_ref();
     v1::JobStatus {
         job: job.id.0,
         name: job.spec.name.clone(),
         tenant: job.spec.tenant.clone(),
         queue: job.spec.queue.clone(),
-        state: name.to_owned(),
+        state: name_of(&verdict, job).to_owned(),
         reason,
         workers: shape.workers,
         servers: shape.servers,
@@ -52,25 +52,46 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
     }
 }
 
-fn state_of(state: &State, job: &Job, verdict: &Verdict) -> (&'static str, String) {
+/// The states that an active job can be in, as [`job_state`] and [`job_status`] name them.
+pub const JOB_STATES: [&str; 5] = ["running", "waiting", "rejected", "stopped", "released"];
+
+/// An active job's state in a word, without the rest of its status. O(1).
+pub fn job_state(state: &State, job: &Job) -> &'static str {
+    name_of(&state.effective(job), job)
+}
+
+fn name_of(verdict: &Verdict, job: &Job) -> &'static str {
+    match verdict {
+        Verdict::Run(_) if job.observed.is_some() => "running",
+        Verdict::Run(_) | Verdict::Wait(_) => "waiting",
+        Verdict::Reject(_) => "rejected",
+        Verdict::Stop(_) => "stopped",
+        Verdict::Release(_) => "released",
+    }
+}
+
+/// Why it is so, if there is anything to say.
+fn words_for(state: &State, job: &Job, verdict: &Verdict) -> String {
     let words = || verdict.reason().map(|reason| reason.describe(state)).unwrap_or_default();
     let busy = job.observed.is_some() && matches!(job.phase, Phase::Running | Phase::Starting | Phase::Stopping);
     match verdict {
         Verdict::Run(allocation) if job.observed.is_none() => {
-            ("waiting", format!("given {}; its manager is starting it", allocation.shape()))
+            format!("given {}; its manager is starting it", allocation.shape())
         }
         Verdict::Run(allocation) => {
             // Planned otherwise, but the room for it is not free yet.
             let missing = job.issue_reason.as_ref().map(|reason| reason.describe(state));
             let restarting = busy && job.observed_incarnation != job.incarnation;
             let restart = || restarting.then(|| format!("restarting as {}", allocation.shape()));
-            ("running", missing.or_else(restart).unwrap_or_default())
+            missing.or_else(restart).unwrap_or_default()
         }
-        Verdict::Wait(_) if busy => ("waiting", format!("stopping: {}", words())),
-        Verdict::Wait(_) => ("waiting", words()),
-        Verdict::Reject(_) => ("rejected", words()),
-        Verdict::Stop(_) => ("stopped", words()),
-        Verdict::Release(shape) => ("released", format!("handed back to its manager as {shape}")),
+        Verdict::Wait(_) if busy => format!("stopping: {}", words()),
+        Verdict::Wait(_) | Verdict::Reject(_) | Verdict::Stop(_) => words(),
+        // Whether a manager starts what waits by itself is the manager's affair.
+        Verdict::Release(shape) if job.observed.is_none() => {
+            format!("handed back to its manager as {shape}; nothing of it runs there")
+        }
+        Verdict::Release(shape) => format!("handed back to its manager as {shape}"),
     }
 }
 
@@ -176,7 +197,14 @@ mod tests {
         assert_eq!(running.slots[0].server, "node1");
         assert_eq!(Role::Worker, crate::role_from_wire(running.slots[0].role).unwrap());
         scheduler.apply(Time(4), Event::ModeSet(Mode::Paused)).unwrap();
-        assert_eq!(status(&scheduler).state, "released");
-        assert_eq!(status(&scheduler).workers, 1);
+        let released = status(&scheduler);
+        assert_eq!((released.state.as_str(), released.workers), ("released", 1));
+        assert_eq!(released.reason, "handed back to its manager as 1w+1p");
+        let spec = Box::new(JobSpec::minimal("later"));
+        scheduler.apply(Time(5), Event::JobSubmitted { spec, external: None, token_hash: None }).unwrap();
+        let later = scheduler.state().find_job("later").unwrap();
+        let later = job_status(scheduler.state(), later);
+        assert_eq!((later.state.as_str(), later.workers), ("released", 0));
+        assert_eq!(later.reason, "handed back to its manager as 1w+1p; nothing of it runs there");
     }
 }

@@ -4,13 +4,13 @@ use std::{io, process, str::FromStr};
 
 use anyhow::{Error, anyhow};
 use clap::Args;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
-use trainmaster_core::settings::Parameter;
+use trainmaster_core::{Settings, settings::Parameter};
 
 use super::{Failure, Output, Paper, Show, client::ServerArgs, engines::entry};
-use crate::daemon::{Config, Daemon, Flags};
+use crate::daemon::{Config, Daemon, Flags, ServeError, settings_table, settings_text};
 
 /// The command's arguments.
 #[derive(Args, Debug)]
@@ -20,6 +20,9 @@ pub(crate) struct ServeArgs {
     /// A parameter of the engine (`trainmaster engines NAME` lists them); may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<Assignment>,
+    /// Print the scheduler's settings that would be in force, as a settings file, and end
+    #[arg(long)]
+    print_settings: bool,
 }
 
 /// `KEY=VALUE`.
@@ -61,6 +64,9 @@ impl ServeArgs {
 /// The configuration makes no sense, or the daemon can't start.
 pub(crate) fn run(args: &ServeArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
     let config = args.config(server)?;
+    if args.print_settings {
+        return output.show(&Printed(config.settings));
+    }
     let filter = EnvFilter::try_from_env("TRAINMASTER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -76,7 +82,13 @@ pub(crate) fn run(args: &ServeArgs, server: &ServerArgs, output: Output) -> Resu
         };
         let daemon = Daemon::start(config.clone()).await.map_err(Error::from)?;
         output.stream(&serving(&daemon))?;
-        signals.next().await;
+        tokio::select! {
+            () = signals.next() => {}
+            () = daemon.failed() => {
+                daemon.stop().await;
+                return Err(Error::from(ServeError::Failed).into());
+            }
+        }
         tracing::info!("stopping; a second signal ends it at once");
         tokio::spawn(async move {
             signals.next().await;
@@ -119,6 +131,21 @@ impl Show for Serving {
     }
 }
 
+/// Settings, as the file that would give them.
+struct Printed(Settings);
+
+impl Serialize for Printed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        settings_table(&self.0).serialize(serializer)
+    }
+}
+
+impl Show for Printed {
+    fn text(&self, _: &Paper) -> String {
+        settings_text(&self.0).trim_end().to_owned()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -151,6 +178,20 @@ mod tests {
         assert_eq!(parameters["interval"], Parameter::Text("5s".into()));
         assert_eq!(parameters["young_job_factor"], Parameter::Number(0.95));
         assert_eq!(parameters["joint_steps"], Parameter::Flag(true));
+    }
+
+    #[test]
+    fn an_engine_doesnt_get_the_parameters_of_another() {
+        let default = config(&[]).unwrap().settings;
+        assert_eq!(default.engine, "optimus");
+        assert!(!default.parameters.is_empty());
+        assert_eq!(config(&["--engine", "optimus"]).unwrap().settings, default);
+        assert_eq!(config(&["--engine", "drf"]).unwrap().settings.parameters, [].into());
+        let set = config(&["--set", "shrink_to_fit=false"]).unwrap().settings;
+        assert_eq!(set.parameters["shrink_to_fit"], Parameter::Flag(false));
+        assert_eq!(set.parameters.len(), default.parameters.len());
+        let other = config(&["--engine", "drf", "--set", "interval=5s"]).unwrap().settings;
+        assert_eq!(other.parameters, [("interval".to_owned(), Parameter::Text("5s".into()))].into());
     }
 
     #[test]

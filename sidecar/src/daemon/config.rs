@@ -15,6 +15,8 @@ use trainmaster_feed::Limits;
 use super::{
     ServeError,
     host::{HostOptions, JournalLimits},
+    net::load::LoadLimits,
+    settings,
     store::faults::Faults,
 };
 
@@ -43,7 +45,7 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Journal, tokens and adapters' folders.
     pub state_dir: PathBuf,
-    /// The scheduler's own settings.
+    /// The scheduler's own settings; [`DEFAULT_SETTINGS`](super::DEFAULT_SETTINGS) where none are given.
     pub settings: Settings,
     /// Managers to run inside the daemon; `None`: those that are there by default.
     pub adapters: Option<Vec<AdapterChoice>>,
@@ -71,10 +73,16 @@ pub struct Config {
     pub snapshot_bytes: usize,
     /// Bytes of records kept in memory while the disk can't be written.
     pub waiting_bytes: usize,
+    /// A write of the journal that takes longer counts as failed until it is done.
+    pub write_limit: Duration,
     /// Jobs that ended which are kept for people to look at.
     pub ended_jobs: usize,
     /// Connections at a time; more wait to be accepted.
     pub connections: usize,
+    /// Lists of jobs that are read or watched at a time.
+    pub lists: usize,
+    /// Bytes of requests that may wait for their answers.
+    pub request_bytes: usize,
     /// What training programs may ask for.
     pub feed: Limits,
     /// Whether the jobs' processes end with the daemon, where an adapter runs them.
@@ -158,6 +166,7 @@ struct JournalFile {
     snapshot_records: Option<usize>,
     snapshot_bytes: Option<usize>,
     waiting_bytes: Option<usize>,
+    write_limit: Option<String>,
     ended_jobs: Option<usize>,
 }
 
@@ -165,6 +174,8 @@ struct JournalFile {
 #[serde(deny_unknown_fields)]
 struct LimitsFile {
     connections: Option<usize>,
+    lists: Option<usize>,
+    request_bytes: Option<usize>,
     reports_per_second: Option<u32>,
     watchers_per_job: Option<usize>,
 }
@@ -175,7 +186,7 @@ impl Config {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             state_dir: state_dir.into(),
-            settings: Settings::default(),
+            settings: settings::defaults(),
             adapters: Some(Vec::new()),
             advertise: None,
             tls: None,
@@ -189,8 +200,11 @@ impl Config {
             snapshot_records: 10_000,
             snapshot_bytes: 16 << 20,
             waiting_bytes: 64 << 20,
+            write_limit: Duration::from_secs(30),
             ended_jobs: 1000,
             connections: 10_000,
+            lists: LoadLimits::default().lists,
+            request_bytes: LoadLimits::default().request_bytes,
             feed: Limits::default(),
             end_jobs: false,
             orphan_grace: Duration::from_secs(300),
@@ -230,10 +244,10 @@ impl Config {
         let here = |path: PathBuf| folder.join(path);
         let settings = match (file.scheduler, file.scheduler_file) {
             (Some(_), Some(_)) => return Err(wrong("scheduler_file", "give it or [scheduler], not both")),
-            (Some(table), None) => settings(&table.to_string())?,
+            (Some(table), None) => read_settings(&table.to_string())?,
             (None, Some(path)) => {
                 let path = here(path);
-                settings(&read_text("scheduler_file", &path)?)?
+                read_settings(&read_text("scheduler_file", &path)?)?
             }
             (None, None) => defaults.settings,
         };
@@ -264,8 +278,11 @@ impl Config {
             snapshot_records: journal.snapshot_records.unwrap_or(defaults.snapshot_records).max(1),
             snapshot_bytes: journal.snapshot_bytes.unwrap_or(defaults.snapshot_bytes).max(1),
             waiting_bytes: journal.waiting_bytes.unwrap_or(defaults.waiting_bytes),
+            write_limit: duration("journal.write_limit", journal.write_limit, defaults.write_limit)?,
             ended_jobs: journal.ended_jobs.unwrap_or(defaults.ended_jobs),
             connections: limits.connections.unwrap_or(defaults.connections).max(1),
+            lists: limits.lists.unwrap_or(defaults.lists).max(1),
+            request_bytes: limits.request_bytes.unwrap_or(defaults.request_bytes),
             feed: Limits {
                 reports_per_second: limits.reports_per_second.unwrap_or(defaults.feed.reports_per_second),
                 watchers_per_job: limits.watchers_per_job.unwrap_or(defaults.feed.watchers_per_job),
@@ -299,6 +316,10 @@ impl Config {
         Ok(())
     }
 
+    pub(super) fn load_limits(&self) -> LoadLimits {
+        LoadLimits { lists: self.lists, request_bytes: self.request_bytes, ..LoadLimits::default() }
+    }
+
     pub(super) fn host_options(&self) -> HostOptions {
         HostOptions {
             decision_limit: self.decision_limit,
@@ -309,6 +330,7 @@ impl Config {
                 snapshot_records: self.snapshot_records,
                 snapshot_bytes: self.snapshot_bytes,
                 waiting_bytes: self.waiting_bytes,
+                write_limit: self.write_limit,
             },
             grace: Span(i64::try_from(self.grace.as_millis()).unwrap_or(i64::MAX)),
         }
@@ -342,7 +364,7 @@ fn read_text(key: &str, path: &Path) -> Result<String, ServeError> {
     fs::read_to_string(path).map_err(|error| wrong(key, &format!("{}: {error}", path.display())))
 }
 
-fn settings(text: &str) -> Result<Settings, ServeError> {
+fn read_settings(text: &str) -> Result<Settings, ServeError> {
     Settings::from_toml(text).map_err(|error| wrong(&format!("scheduler.{}", error.key), &error.problem))
 }
 
@@ -385,9 +407,12 @@ mod tests {
             snapshot_records = 10
             snapshot_bytes = 20
             waiting_bytes = 30
+            write_limit = "4s"
             ended_jobs = 40
             [limits]
             connections = 1
+            lists = 5
+            request_bytes = 6
             reports_per_second = 2
             watchers_per_job = 3
             "#,
@@ -400,7 +425,19 @@ mod tests {
         assert_eq!(adapters[1].config, None);
         assert_eq!((config.decision_limit, config.grace), (Duration::from_millis(500), Duration::from_secs(5)));
         assert_eq!((config.feed.watchers_per_job, config.feed.ended_jobs, config.connections), (3, 40, 1));
+        assert_eq!((config.waiting_bytes, config.write_limit), (30, Duration::from_secs(4)));
+        assert_eq!((config.lists, config.request_bytes), (5, 6));
         config.check().unwrap();
+    }
+
+    #[test]
+    fn settings_that_are_given_replace_the_defaults_wholly() {
+        let settings = |text: &str| Config::from_toml(text).unwrap().settings;
+        assert_eq!(settings("listen = \":1\""), super::settings::defaults());
+        assert_eq!(settings("[scheduler]"), Settings::default());
+        assert_eq!(settings("[scheduler]\nengine = \"optimus\""), Settings::default());
+        let paper = settings("[scheduler.parameters]\nshrink_to_fit = true");
+        assert_eq!(paper.parameters.len(), 1);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub struct Flags {
     /// Folder for the journal; by default ~/.local/state/trainmaster
     #[arg(long, value_name = "FOLDER")]
     pub state_dir: Option<PathBuf>,
-    /// Scheduling engine, with its default parameters
+    /// Scheduling engine; another than the settings' comes with its own default parameters
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
     /// Manager to run inside the daemon, with its configuration file; "none" for none

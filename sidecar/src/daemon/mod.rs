@@ -25,6 +25,7 @@ mod host;
 mod net;
 mod services;
 mod session;
+mod settings;
 mod store;
 
 use std::{future::Future, net::SocketAddr, thread};
@@ -39,16 +40,17 @@ use trainmaster_feed::{Feed, FeedMetrics, FeedService};
 use self::{
     adapters::Adapters,
     host::{Host, HostMetrics, Opened},
-    net::{NetMetrics, guard::Guard, listen::Port},
+    net::{NetMetrics, guard::Guard, listen::Port, load::Load},
     services::{admin::AdminService, jobs::JobsService, manager::ManagerService},
 };
 pub use self::{
     config::{AdapterChoice, Config, Tls},
     flags::Flags,
+    settings::{DEFAULT_SETTINGS, settings_table, settings_text},
     store::{Audit, StoreError, faults::Faults, read_audit, read_journal},
 };
 
-/// Why the daemon can't start. What goes wrong later is logged, counted and survived.
+/// Why the daemon can't start, or go on. Whatever else goes wrong later is logged, counted and survived.
 #[derive(Debug, Error)]
 pub enum ServeError {
     /// A key of the configuration has a value that isn't allowed.
@@ -79,6 +81,9 @@ pub enum ServeError {
         /// Why not.
         problem: String,
     },
+    /// The scheduler's thread ended by itself.
+    #[error("the scheduler failed, and its log says why; what was acknowledged is in the journal")]
+    Failed,
     /// The system has no threads, or the first write failed.
     #[error("can't start: {0}")]
     Start(#[from] std::io::Error),
@@ -154,6 +159,12 @@ impl Daemon {
         &self.url
     }
 
+    /// Waits until the scheduler's thread has ended by itself, which only a mistake in the program can bring about: the
+    /// log says more. Nothing is served any more, and what was acknowledged is in the journal.
+    pub async fn failed(&self) {
+        self.host.closed().await;
+    }
+
     /// Ends it in good order: adapters first, then calls under way, then the journal, with a snapshot as its last
     /// record.
     pub async fn stop(mut self) {
@@ -181,12 +192,15 @@ impl Drop for Daemon {
 /// Runs the daemon until `shutdown` resolves.
 ///
 /// # Errors
-/// It can't start; see [`ServeError`].
+/// It can't start, or failed; see [`ServeError`].
 pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
     let daemon = Daemon::start(config).await?;
-    shutdown.await;
+    let failed = tokio::select! {
+        () = shutdown => false,
+        () = daemon.failed() => true,
+    };
     daemon.stop().await;
-    Ok(())
+    if failed { Err(ServeError::Failed) } else { Ok(()) }
 }
 
 struct Metrics {
@@ -207,7 +221,7 @@ impl Metrics {
 
 /// Everything on the one port.
 async fn router(config: &Config, host: &Host, feed: Feed, registry: Registry, metrics: NetMetrics) -> Router {
-    let jobs = JobsService(host.clone()).into_server();
+    let jobs = JobsService::new(host.clone()).into_server();
     let manager = ManagerService::new(host.clone(), config.plan_ttl).into_server();
     let admin = AdminService::new(host.clone(), config.host_options().budget).into_server();
     let feed = FeedService::new(feed, std::sync::Arc::new(host.clone())).into_server();
@@ -232,6 +246,24 @@ async fn router(config: &Config, host: &Host, feed: Feed, registry: Registry, me
         .reset_fallback()
         .fallback(net::guard::nothing_here)
         .merge(net::http::pages(host.clone(), registry))
+        .layer(middleware::from_fn_with_state(Load::new(config.load_limits()), net::load::bound))
         .layer(middleware::from_fn_with_state(guard.clone(), net::guard::authenticate))
         .layer(middleware::from_fn_with_state(guard, net::guard::catch_panics))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_scheduler_that_fails_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let daemon = Daemon::start(Config::new(folder.path())).await.unwrap();
+        let answer = daemon.host.read(|_| panic!("on purpose")).await;
+        assert!(answer.is_err());
+        daemon.failed().await;
+        daemon.stop().await;
+        // Nothing holds the file any more.
+        Daemon::start(Config::new(folder.path())).await.unwrap().stop().await;
+    }
 }

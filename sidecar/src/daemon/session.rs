@@ -9,6 +9,9 @@ use tokio::sync::Notify;
 use tonic::Status;
 use trainmaster_proto::v1;
 
+/// Changed jobs that may wait; who lets more wait doesn't read, and learns everything when it comes back.
+const MOST_CHANGES: usize = 100_000;
+
 #[derive(Debug, Default)]
 struct Pending {
     full: bool,
@@ -37,6 +40,11 @@ impl Outbox {
         pending.stamp = (term, decision);
         pending.jobs.extend(jobs.into_iter().map(|job| (job.job, job)));
         pending.fresh |= full || !pending.jobs.is_empty();
+        if !pending.full && pending.jobs.len() > MOST_CHANGES {
+            let problem = format!("{} changes wait to be read; come back for all of them", pending.jobs.len());
+            pending.jobs.clear();
+            pending.closed.get_or_insert(Status::resource_exhausted(problem));
+        }
         drop(pending);
         self.0.1.notify_one();
     }
@@ -76,6 +84,16 @@ mod tests {
 
     fn job(job: u64, revision: u32) -> v1::JobPlan {
         v1::JobPlan { job, revision, ..v1::JobPlan::default() }
+    }
+
+    #[tokio::test]
+    async fn a_manager_that_never_reads_is_left() {
+        let outbox = Outbox::default();
+        outbox.put(true, 1, 1, (0..MOST_CHANGES as u64 + 5).map(|at| job(at, 0)));
+        assert!(outbox.next().await.is_ok(), "a whole plan may be of any length");
+        outbox.put(false, 1, 2, (0..MOST_CHANGES as u64).map(|at| job(at, 0)));
+        outbox.put(false, 1, 3, [job(u64::MAX, 0)]);
+        assert_eq!(outbox.next().await.unwrap_err().code(), tonic::Code::ResourceExhausted);
     }
 
     #[tokio::test]

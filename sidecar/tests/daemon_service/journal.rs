@@ -111,6 +111,47 @@ async fn a_full_disk_stops_promises_and_not_the_scheduler() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_does_not_answer_is_a_full_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.write_limit = Duration::from_millis(200);
+    // So little that records are replaced by a snapshot.
+    config.waiting_bytes = 2000;
+    let faults = config.faults.clone();
+    let daemon = Daemon::start(config).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
+    let job = clients.submit(&spec("one")).await.unwrap().job;
+    manager.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
+
+    faults.set_stuck(true);
+    let refused = clients.submit(&spec("two")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("has not answered for 200ms"), "{}", refused.message());
+    // From now on it is said at once, and scheduling goes on without the disk.
+    assert_eq!(clients.submit(&spec("three")).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(clients.cancel("one").await.unwrap_err().code(), Code::Unavailable);
+    let before = clients.status().await.decision;
+    until("decisions", || async { (clients.status().await.decision > before + 30).then_some(()) }).await;
+    let left = v1::Delta { servers: servers(2, 4), servers_left: vec!["node0".into()], ..v1::Delta::default() };
+    let moved = super::support::observation("fake", v1::observation::Kind::Delta(left));
+    manager.observations.send(moved).await.unwrap();
+    clients.until_job("one", |job| job.state == "running" && job.incarnation > 1).await;
+
+    faults.set_stuck(false);
+    until("the journal", || async { clients.status().await.journal_error.is_empty().then_some(()) }).await;
+    assert!(super::net::get(&daemon, "/metrics").await.contains("trainmaster_journal_broken 0"));
+    clients.submit(&spec("two")).await.unwrap();
+    let incarnation = clients.job("one").await.unwrap().incarnation;
+    daemon.stop().await;
+    assert_eq!(replay(folder.path()).1, 2);
+    let daemon = Daemon::start(super::support::config(folder.path())).await.unwrap();
+    let back = Clients::of(&daemon).await.job("one").await.unwrap();
+    assert!(back.incarnation >= incarnation);
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_submission_that_cannot_be_promised_is_taken_back() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
@@ -190,6 +231,39 @@ async fn a_file_that_is_cut_off_is_refused_and_left_alone() {
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     assert!(Clients::of(&daemon).await.job("one").await.is_some());
     daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_is_dropped_ends_and_leaves_its_journal_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let faults = config.faults.clone();
+    let daemon = Daemon::start(config.clone()).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
+    clients.submit(&spec("one")).await.unwrap();
+    clients.until_job("one", |job| job.state == "running").await;
+    faults.set_stuck(true);
+    let slow = tokio::spawn({
+        let clients = clients.clone();
+        async move { clients.submit(&spec("two")).await }
+    });
+    until("the submission to be taken", || async { clients.job("two").await.map(drop) }).await;
+    drop(daemon);
+    assert!(slow.await.unwrap().is_err(), "it was never answered");
+    // Time in which an end that is begun again and again would fill the journal with snapshots.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    faults.set_stuck(false);
+    drop(manager);
+
+    // Its threads end, and only they hold the file.
+    let daemon = until("the file to be free", || async { Daemon::start(config.clone()).await.ok() }).await;
+    let clients = Clients::of(&daemon).await;
+    assert!(clients.job("one").await.is_some() && clients.job("two").await.is_some());
+    daemon.stop().await;
+    let records = read_journal(folder.path()).unwrap();
+    assert!(records[0].0 < 200, "the journal began to grow at its end: it is at record {}", records[0].0);
+    replay(folder.path());
 }
 
 #[tokio::test(flavor = "multi_thread")]

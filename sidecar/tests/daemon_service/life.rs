@@ -65,6 +65,26 @@ async fn a_job_is_planned_runs_is_rescaled_and_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn without_settings_a_job_that_arrives_or_is_resumed_does_not_wait_for_the_round() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(trainmaster::daemon::Config::new(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let _manager = FakeManager::attach(&clients, "fake", servers(2, 4)).await;
+    let mut spec = spec("first");
+    (spec.worker.max, spec.server.as_mut().unwrap().max) = (2, 2);
+    for name in ["first", "second"] {
+        name.clone_into(&mut spec.name);
+        clients.submit(&spec).await.unwrap();
+        clients.until_job(name, |job| job.state == "running").await;
+    }
+    clients.pause("first", false).await.unwrap();
+    clients.until_job("first", |job| job.state == "waiting" && job.slots.is_empty()).await;
+    clients.pause("first", true).await.unwrap();
+    clients.until_job("first", |job| job.state == "running").await;
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn decisions_go_on_however_fast_reports_come_in() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
@@ -129,6 +149,16 @@ async fn modes_hand_jobs_back_and_take_them_over_again() {
     assert_eq!((released.workers, released.incarnation), (running.workers, running.incarnation));
     let waiting = clients.submit(&spec("later")).await.unwrap().job;
     manager.until_plan(waiting, |plan| plan.action() == v1::Action::Release).await;
+    // Nobody claims that it runs.
+    let later = clients.job("later").await.unwrap();
+    assert_eq!((later.state.as_str(), later.workers), ("released", 0));
+    assert!(later.reason.ends_with("as 1w+1p; nothing of it runs there"), "{}", later.reason);
+    let lines = clients.explain("later").await;
+    assert!(lines.iter().any(|line| line.contains("whether it starts is up to its manager")), "{lines:?}");
+    let metrics = super::net::get(&daemon, "/metrics").await;
+    for line in ["trainmaster_jobs{state=\"released\"} 2", "trainmaster_jobs{state=\"running\"} 0"] {
+        assert!(metrics.contains(line), "{line} is missing in {metrics}");
+    }
     assert_eq!(clients.status().await.mode(), SchedulingMode::Paused);
 
     // In shadow mode it is decided, and nobody is told.

@@ -1,5 +1,6 @@
 //! The daemon from outside: every service over its one port, with a scripted manager and scripted training programs.
 
+mod abuse;
 mod feed;
 mod journal;
 mod life;

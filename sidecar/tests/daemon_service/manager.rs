@@ -1,12 +1,14 @@
 //! The manager's stream: what it must say, what it is told, what it may refuse.
 
+use std::sync::{Arc, Mutex};
+
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use trainmaster::daemon::Daemon;
 use trainmaster_proto::v1::{self, ObservedPhase, observation::Kind};
 
-use super::support::{Clients, FakeManager, config, observation, servers, spec};
+use super::support::{Clients, FakeManager, World, config, observation, servers, spec, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_begins_with_a_snapshot_that_makes_sense() {
@@ -61,6 +63,95 @@ async fn a_newer_stream_ends_the_older_and_learns_everything() {
     let empty = FakeManager::attach(&clients, "fake", servers(1, 2)).await;
     empty.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
     clients.until_job("one", |job| job.state == "running" && job.incarnation > incarnation).await;
+    daemon.stop().await;
+}
+
+/// Sends a snapshot and, in the same breath, that more servers came.
+async fn attach_in_a_hurry(clients: &Clients, world: &Arc<Mutex<World>>, more: u32) -> FakeManager {
+    let manager = FakeManager::attach_with(clients, "fake", servers(1, 2), world.clone()).await;
+    let delta = v1::Delta { servers: servers(more, 2), ..v1::Delta::default() };
+    manager.observations.send(observation("fake", Kind::Delta(delta))).await.unwrap();
+    manager
+}
+
+async fn until_servers(clients: &Clients, count: u32) {
+    let seen = || async { (clients.status().await.servers == count).then_some(()) };
+    until(&format!("{count} servers"), seen).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manager_is_heard_before_its_attachment_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let faults = config.faults.clone();
+    let daemon = Daemon::start(config).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let mut both = spec("both");
+    (both.worker.min, both.worker.requested) = (4, 4);
+    let job = clients.submit(&both).await.unwrap().job;
+
+    faults.set_stuck(true);
+    let manager = attach_in_a_hurry(&clients, &Arc::default(), 2).await;
+    until_servers(&clients, 2).await;
+    assert!(manager.look(|world| world.heard.is_empty()), "nothing is told before it is written");
+    faults.set_stuck(false);
+    // It needs the servers of the snapshot and those of the delta.
+    manager.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
+    clients.until_job("both", |job| job.state == "running").await;
+    assert!(manager.look(|world| world.heard[0].full));
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_come_and_go_while_the_disk_is_slow_leave_the_last_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let faults = config.faults.clone();
+    let daemon = Daemon::start(config).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let ended = |manager: &FakeManager| manager.look(|world| world.ended.as_ref().map(tonic::Status::code));
+
+    faults.set_stuck(true);
+    // Replaced while it was being written, before it was written, and gone by itself.
+    let first = attach_in_a_hurry(&clients, &Arc::default(), 2).await;
+    until_servers(&clients, 2).await;
+    let second = attach_in_a_hurry(&clients, &Arc::default(), 3).await;
+    until_servers(&clients, 3).await;
+    let third = attach_in_a_hurry(&clients, &Arc::default(), 4).await;
+    until_servers(&clients, 4).await;
+    drop(third);
+    let last = attach_in_a_hurry(&clients, &Arc::default(), 5).await;
+    until_servers(&clients, 5).await;
+    faults.set_stuck(false);
+
+    last.until("its plan", |world| world.heard.first().cloned()).await;
+    for replaced in [&first, &second] {
+        replaced.until("its end", |world| world.ended.clone()).await;
+        assert_eq!(ended(replaced), Some(Code::Aborted));
+        assert!(replaced.look(|world| world.heard.is_empty()), "it was replaced before it could be told anything");
+    }
+    assert_eq!(clients.status().await.managers, ["fake"]);
+    // The last one is still heard, and told.
+    let delta = v1::Delta { servers: servers(6, 2), ..v1::Delta::default() };
+    last.observations.send(observation("fake", Kind::Delta(delta))).await.unwrap();
+    until_servers(&clients, 6).await;
+    let job = clients.submit(&spec("one")).await.unwrap().job;
+    last.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
+
+    // One that went before it was written leaves nobody behind.
+    faults.set_stuck(true);
+    let gone = attach_in_a_hurry(&clients, &Arc::default(), 7).await;
+    until_servers(&clients, 7).await;
+    drop(gone);
+    let detached = || async {
+        // The scheduler has heard of its end: what the next one says comes after it.
+        let metrics = super::net::get(&daemon, "/metrics").await;
+        metrics.contains("trainmaster_managers_connected 0").then_some(())
+    };
+    until("the end of its stream", detached).await;
+    faults.set_stuck(false);
+    clients.submit(&spec("two")).await.unwrap();
+    assert_eq!(clients.status().await.managers, Vec::<String>::new());
     daemon.stop().await;
 }
 

@@ -8,6 +8,8 @@ use trainmaster_proto::{Observed, Progress};
 use super::{Answers, HostError, Reply, journal::Effect, owner::Owner, publish::Attaching};
 use crate::daemon::session::Outbox;
 
+/// Managers at a time: each waits with the whole plan in memory until it has read it.
+const MOST_MANAGERS: usize = 64;
 /// Characters that are kept of what a manager says about a job.
 const LONGEST_MESSAGE: usize = 2000;
 
@@ -15,6 +17,10 @@ impl Owner {
     /// A manager opened a stream: it ends the one it had.
     pub(super) fn attach(&mut self, at: Time, stream: u64, outbox: Outbox, observed: Observed) {
         let manager = observed.manager.clone();
+        if self.streams.len() >= MOST_MANAGERS && !self.streams.contains_key(&manager) {
+            let problem = format!("{MOST_MANAGERS} managers are attached, and that is the most");
+            return outbox.close(tonic::Status::resource_exhausted(problem));
+        }
         let replaced = tonic::Status::aborted("another stream of this manager was opened");
         if let Some(old) = self.sessions.remove(&manager) {
             old.outbox.close(replaced.clone());

@@ -97,6 +97,8 @@ impl Owner {
     pub(super) fn missing(&self, job: &str) -> String {
         match self.ended.find(job) {
             Some(ended) => format!("{} ({}) has ended: {}", ended.id(), ended.status.name, ended.status.state),
+            // Whatever was sent as a name is not sent back whole.
+            None if job.len() > 128 => format!("there is no job whose name has {} bytes", job.len()),
             None => format!("there is no job {job:?}"),
         }
     }

@@ -26,6 +26,8 @@ pub(crate) struct JournalLimits {
     pub(crate) snapshot_bytes: usize,
     /// Bytes of records kept in memory while the disk can't be written; beyond these a snapshot replaces them.
     pub(crate) waiting_bytes: usize,
+    /// A write that takes longer counts as failed until it is done.
+    pub(crate) write_limit: Duration,
 }
 
 /// Answers once it is known whether what was done is on disk, else with why not.
@@ -56,13 +58,18 @@ struct Broken {
     trying: bool,
 }
 
+struct UnderWay {
+    effects: Vec<Effect>,
+    begun: Instant,
+}
+
 pub(super) struct Journal {
     writer: Writer,
     limits: JournalLimits,
     metrics: HostMetrics,
     gathering: Write,
     effects: Vec<Effect>,
-    under_way: Option<Vec<Effect>>,
+    under_way: Option<UnderWay>,
     broken: Option<Broken>,
     /// Since the last snapshot.
     records: usize,
@@ -126,8 +133,14 @@ impl Journal {
         self.under_way.is_none() && (self.broken.is_some() || (self.gathering.is_empty() && self.effects.is_empty()))
     }
 
+    /// When the journal has to be looked at again by itself.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        let stalls = self.under_way.as_ref().filter(|_| self.broken.is_none());
+        self.retry_at().or(stalls.map(|write| write.begun + self.limits.write_limit))
+    }
+
     /// When a failed write is to be tried again. Past that, what waits for a snapshot waits for open tickets.
-    pub(super) fn retry_at(&self) -> Option<Instant> {
+    fn retry_at(&self) -> Option<Instant> {
         let waits = |broken: &&Broken| !broken.trying && (!broken.overflow || broken.retry_at > Instant::now());
         self.broken.as_ref().filter(waits).map(|broken| broken.retry_at)
     }
@@ -141,9 +154,10 @@ impl Journal {
 
     /// Hands over what gathered, if it is time; returns what can be said at once because nothing can be promised.
     pub(super) fn step(&mut self) -> Option<(Vec<Effect>, Outcome)> {
+        let given_up = self.give_up_slow();
         let Some(broken) = &mut self.broken else {
             if self.under_way.is_none() && !(self.gathering.is_empty() && self.effects.is_empty()) {
-                self.under_way = Some(std::mem::take(&mut self.effects));
+                self.under_way = Some(UnderWay { effects: std::mem::take(&mut self.effects), begun: Instant::now() });
                 self.writer.write(std::mem::take(&mut self.gathering));
             }
             return None;
@@ -159,23 +173,48 @@ impl Journal {
             more.records.clear();
         }
         broken.waiting.append(more);
-        if broken.waiting.bytes() > self.limits.waiting_bytes && !broken.overflow && !broken.trying {
+        if broken.waiting.bytes() > self.limits.waiting_bytes && !broken.overflow {
             tracing::warn!("records wait for the disk beyond their bound; a snapshot will replace them");
             broken.waiting.records = Vec::new();
             broken.overflow = true;
         }
         if !broken.trying && !broken.overflow && broken.retry_at <= Instant::now() {
             broken.trying = true;
-            self.under_way = Some(Vec::new());
+            self.under_way = Some(UnderWay { effects: Vec::new(), begun: Instant::now() });
             self.writer.write(std::mem::take(&mut broken.waiting));
         }
-        let effects = std::mem::take(&mut self.effects);
+        let mut effects = given_up;
+        effects.append(&mut self.effects);
         (!effects.is_empty()).then(|| (effects, Err(broken.error.clone())))
+    }
+
+    /// A disk that doesn't answer is one that can't be written, as far as anybody who waits is concerned. What waited for
+    /// the write is returned: should it be done one day after all, nobody relied on it.
+    fn give_up_slow(&mut self) -> Vec<Effect> {
+        let limit = self.limits.write_limit;
+        let late = |write: &&mut UnderWay| write.begun.elapsed() >= limit;
+        let Some(write) = self.under_way.as_mut().filter(|_| self.broken.is_none()).filter(late) else {
+            return Vec::new();
+        };
+        self.metrics.commit_errors.inc();
+        self.metrics.broken.set(1);
+        let error: Arc<str> = format!("journal can't be written: the disk has not answered for {limit:?}").into();
+        tracing::error!(%error, "nothing is acknowledged until the disk can be written again");
+        let retry_at = Instant::now();
+        self.broken = Some(Broken {
+            error,
+            waiting: Write::default(),
+            overflow: false,
+            retry_at,
+            pause: FIRST_RETRY,
+            trying: true,
+        });
+        std::mem::take(&mut write.effects)
     }
 
     /// A write is done; returns what waited for it.
     pub(super) fn written(&mut self, written: Written) -> (Vec<Effect>, Outcome) {
-        let effects = self.under_way.take().unwrap_or_default();
+        let effects = self.under_way.take().map(|write| write.effects).unwrap_or_default();
         match written.result {
             Ok(()) => {
                 if self.broken.is_none() || written.bytes > 0 {
@@ -183,7 +222,10 @@ impl Journal {
                     self.metrics.commit_bytes.inc_by(written.bytes as u64);
                     self.metrics.commit_records.inc();
                 }
-                if let Some(broken) = self.broken.take() {
+                if let Some(broken) = self.broken.as_mut().filter(|broken| broken.overflow) {
+                    // Records were dropped meanwhile: only a snapshot can follow.
+                    (broken.trying, broken.retry_at) = (false, Instant::now());
+                } else if let Some(broken) = self.broken.take() {
                     tracing::warn!("the journal can be written again");
                     self.metrics.broken.set(0);
                     // What gathered during the attempt goes first into the next one.

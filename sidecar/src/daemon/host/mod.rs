@@ -133,6 +133,11 @@ impl Host {
         self.changed.clone()
     }
 
+    /// Resolves once the owner is gone.
+    pub(crate) async fn closed(&self) {
+        self.commands.closed().await;
+    }
+
     /// Writes what is left and ends the host.
     pub(crate) async fn stop(&self) {
         let (done, stopped) = oneshot::channel();

@@ -103,7 +103,14 @@ pub(super) struct Owner {
     /// Something happened that people may want to see.
     pub(super) dirty: bool,
     changed: watch::Sender<u64>,
-    stopping_now: Option<oneshot::Sender<()>>,
+    course: Course,
+}
+
+/// Whether it goes on.
+enum Course {
+    Serving,
+    /// The last records are being written; then these are told.
+    Ending(Vec<oneshot::Sender<()>>),
 }
 
 /// Writes what recovery made and starts the owner; what engines and fits need runs on the current runtime.
@@ -139,7 +146,7 @@ pub(crate) fn start(
         wants_full: BTreeSet::new(),
         over: Vec::new(),
         dirty: false,
-        stopping_now: None,
+        course: Course::Serving,
         scheduler,
         options,
         metrics,
@@ -159,16 +166,18 @@ pub(crate) fn start(
 
 impl Owner {
     async fn run(mut self, mut commands: mpsc::Receiver<Command>, mut returned: mpsc::UnboundedReceiver<Internal>) {
+        // Every handle is gone: nobody can ask for anything any more, an orderly end included.
+        let mut orphaned = false;
         loop {
             self.advance();
-            if self.stopping_now.is_some() && self.journal.is_idle() {
+            if self.is_ending() && self.journal.is_idle() {
                 break;
             }
             let wake = self.wake();
             tokio::select! {
                 biased;
                 Some(internal) = returned.recv() => self.take_back(internal),
-                command = commands.recv() => match command {
+                command = commands.recv(), if !orphaned => match command {
                     Some(command) => {
                         self.command(command);
                         for _ in 1..BATCH {
@@ -176,8 +185,10 @@ impl Owner {
                             self.command(command);
                         }
                     }
-                    // Every handle is gone: nobody can ask for an orderly end any more.
-                    None => self.begin_stop(None),
+                    None => {
+                        orphaned = true;
+                        self.begin_stop(None);
+                    }
                 },
                 () = sleep_until(wake.into()) => {}
             }
@@ -189,12 +200,18 @@ impl Owner {
         if let Some(error) = self.journal.error() {
             tracing::error!(%error, "what happened since the disk failed is lost; nothing of it was acknowledged");
         }
-        let done = self.stopping_now.take();
+        let course = std::mem::replace(&mut self.course, Course::Serving);
         // Closes the file before anybody is told that it is closed.
         drop(self);
-        if let Some(done) = done {
-            let _ = done.send(());
+        if let Course::Ending(waiting) = course {
+            for done in waiting {
+                let _ = done.send(());
+            }
         }
+    }
+
+    fn is_ending(&self) -> bool {
+        matches!(self.course, Course::Ending(_))
     }
 
     /// Everything that follows from what happened: ends, decisions, plans, records.
@@ -204,7 +221,7 @@ impl Owner {
         if self.journal.wants_snapshot() && self.scheduler.snapshot() {
             tracing::debug!("took a snapshot");
         }
-        if self.stopping_now.is_none() {
+        if !self.is_ending() {
             self.decide(now);
         }
         self.publish();
@@ -221,8 +238,8 @@ impl Owner {
 
     fn wake(&mut self) -> Instant {
         let now = Instant::now();
-        let due = self.next_decision(now);
-        let wake = due.into_iter().chain(self.journal.retry_at()).min();
+        let due = if self.is_ending() { None } else { self.next_decision(now) };
+        let wake = due.into_iter().chain(self.journal.wake_at()).min();
         wake.unwrap_or(now + LONGEST_SLEEP).min(now + LONGEST_SLEEP)
     }
 
@@ -284,6 +301,10 @@ impl Owner {
 
     /// Leaves a journal that the next start replays without running an engine: also after an upgrade.
     fn begin_stop(&mut self, done: Option<oneshot::Sender<()>>) {
+        if let Course::Ending(waiting) = &mut self.course {
+            return waiting.extend(done);
+        }
+        self.course = Course::Ending(done.into_iter().collect());
         self.give_up_tickets();
         self.scheduler.snapshot();
         self.journal.add(self.scheduler.drain_journal());
@@ -291,6 +312,5 @@ impl Owner {
         if let Some((effects, outcome)) = self.journal.step() {
             self.settle(effects, &outcome);
         }
-        self.stopping_now = Some(done.unwrap_or_else(|| oneshot::channel().0));
     }
 }

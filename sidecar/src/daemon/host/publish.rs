@@ -154,6 +154,9 @@ impl Session {
         plan: &v1::JobPlan,
     ) -> Option<v1::JobPlan> {
         if plan.action() != v1::Action::Run {
+            if plan.action() == v1::Action::Stop {
+                self.told.remove(&plan.job);
+            }
             return Some(plan.clone());
         }
         let here = |slot: &v1::Slot| homes.get(&slot.server).is_some_and(|home| home == manager);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use trainmaster_core::{Scheduler, State};
-use trainmaster_proto::{job_status, mode_name, v1};
+use trainmaster_proto::{JOB_STATES, job_state, job_status, mode_name, v1};
 
-use super::owner::Owner;
+use super::{Host, HostError, owner::Owner};
 use crate::daemon::ended::{EndedJob, EndedJobs};
 
 /// The scheduler and what is kept beside it, as they are now.
@@ -68,23 +68,32 @@ impl View<'_> {
     pub(crate) fn missing(&self, job: &str) -> String {
         self.owner.missing(job)
     }
+}
 
-    /// Brings the gauges up to date that are only looked at.
-    pub(crate) fn measure(&self) {
-        let metrics = &self.owner.metrics;
-        metrics.age.set(self.decision_age().unwrap_or(0) as f64 / 1000.0);
-        metrics.jobs.reset();
-        let state = self.scheduler.state();
-        for name in ["running", "waiting", "rejected", "released", "stopped"] {
-            metrics.jobs.with_label_values(&[name]).set(0);
+impl Host {
+    /// Brings the gauges up to date that are only looked at. The scheduler's thread only hands out a copy.
+    pub(crate) async fn measure(&self) -> Result<(), HostError> {
+        let (overview, age) = self.read(|view| (view.overview(false), view.decision_age())).await?;
+        self.metrics.age.set(age.unwrap_or(0) as f64 / 1000.0);
+        for (name, count) in overview.count() {
+            self.metrics.jobs.with_label_values(&[name]).set(count);
         }
-        for job in state.jobs.values() {
-            metrics.jobs.with_label_values(&[&job_status(state, job).state]).inc();
-        }
+        Ok(())
     }
 }
 
 impl Overview {
+    /// How many active jobs are in each state.
+    fn count(&self) -> [(&'static str, i64); JOB_STATES.len()] {
+        let mut counts = JOB_STATES.map(|name| (name, 0));
+        for job in self.state.jobs.values() {
+            let name = job_state(&self.state, job);
+            let (_, count) = counts.iter_mut().find(|(known, _)| *known == name).expect("all states are in the table");
+            *count += 1;
+        }
+        counts
+    }
+
     /// The list, in the order of submission; those that ended come first.
     pub(crate) fn list(&self) -> v1::ListReply {
         let ended = self.ended.iter().map(|job| job.status.clone());

@@ -75,7 +75,7 @@ pub(crate) async fn nothing_here(request: Request) -> Response {
     refuse(&request, Status::unimplemented(text), StatusCode::NOT_FOUND)
 }
 
-fn refuse(request: &Request, status: Status, code: StatusCode) -> Response {
+pub(super) fn refuse(request: &Request, status: Status, code: StatusCode) -> Response {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if kind.starts_with("application/grpc") {
         return status.into_http::<Body>();

@@ -27,7 +27,7 @@ pub(crate) fn pages(host: Host, registry: Registry) -> Router {
 
 async fn metrics(State(pages): State<Pages>) -> Response {
     // Numbers that are only looked at are brought up to date; without the scheduler the others still tell something.
-    let _ = pages.host.read(|view| view.measure()).await;
+    let _ = pages.host.measure().await;
     match TextEncoder::new().encode_to_string(&pages.registry.gather()) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

@@ -8,6 +8,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
+use rustix::process::{Resource, getrlimit};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -48,7 +49,7 @@ impl Port {
     /// Serves until `shutdown` resolves, then lets calls under way finish.
     pub(crate) async fn serve(self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = std::pin::pin!(shutdown);
-        let slots = Arc::new(Semaphore::new(self.connections));
+        let slots = Arc::new(Semaphore::new(affordable(self.connections)));
         let graceful = GracefulShutdown::new();
         // Whoever drops this future drops the connections too.
         let mut open = JoinSet::new();
@@ -87,6 +88,16 @@ impl Port {
         drop(self.listener);
         let _ = timeout(FAREWELL, graceful.shutdown()).await;
     }
+}
+
+/// As many connections as wanted, as far as they leave file descriptors for everything else.
+fn affordable(wanted: usize) -> usize {
+    let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
+    let most = limit.map_or(wanted, |limit| (limit / 4 * 3).max(1));
+    if most < wanted {
+        tracing::warn!(wanted, most, "fewer connections than configured: the limit on open files is low");
+    }
+    wanted.min(most)
 }
 
 struct Connection {

@@ -3,6 +3,7 @@
 pub(crate) mod guard;
 pub(crate) mod http;
 pub(crate) mod listen;
+pub(crate) mod load;
 mod metrics;
 mod patient;
 mod tls;

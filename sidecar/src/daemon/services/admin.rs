@@ -1,7 +1,8 @@
 //! What the site's administrators do.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use trainmaster_core::{Budget, State, scheduler::Outcome};
 use trainmaster_proto::{
@@ -18,16 +19,19 @@ use crate::daemon::host::Host;
 
 /// How long a dry run may take: nobody waits for it but the caller.
 const DRY_RUN: Duration = Duration::from_secs(30);
+/// Dry runs at a time, given-up ones included: decisions need threads too.
+const DRY_RUNS: usize = 2;
 
 /// Serves `trainmaster.v1.Admin`.
 pub(crate) struct AdminService {
     host: Host,
     budget: Budget,
+    dry_runs: Arc<Semaphore>,
 }
 
 impl AdminService {
     pub(crate) fn new(host: Host, budget: Budget) -> Self {
-        Self { host, budget }
+        Self { host, budget, dry_runs: Arc::new(Semaphore::new(DRY_RUNS)) }
     }
 
     pub(crate) fn into_server(self) -> AdminServer<Self> {
@@ -45,6 +49,9 @@ impl Admin for AdminService {
     }
 
     async fn dry_run(&self, request: Request<v1::DryRunRequest>) -> Result<Response<v1::DryRunReply>, Status> {
+        let turn = self.dry_runs.clone().try_acquire_owned();
+        let busy = |_| Status::resource_exhausted(format!("{DRY_RUNS} dry runs are under way; try again later"));
+        let turn = turn.map_err(busy)?;
         let engine = request.into_inner().engine;
         let named = (!engine.is_empty()).then_some(engine);
         let opened = self.host.read(move |view| {
@@ -57,6 +64,7 @@ impl Admin for AdminService {
         let budget = self.budget;
         let run = tokio::task::spawn_blocking(move || {
             let outcome = ticket.run(budget);
+            drop(turn);
             match outcome.error() {
                 Some(error) => Err(Status::failed_precondition(format!("engine {engine}: {error}"))),
                 None => Ok(v1::DryRunReply { changes: changes(&state, &outcome), engine }),

@@ -1,9 +1,13 @@
 //! What a person or a program asks about jobs.
 
-use std::time::Duration;
+use std::{pin::Pin, sync::Arc, time::Duration};
 
-use tokio::{sync::mpsc, time::sleep};
-use tokio_stream::wrappers::ReceiverStream;
+use futures_util::{Stream, stream};
+use prost::Message;
+use tokio::{
+    sync::{Mutex, watch},
+    time::sleep,
+};
 use tonic::{Request, Response, Status};
 use trainmaster_feed::Token;
 use trainmaster_proto::{
@@ -21,9 +25,36 @@ use crate::daemon::{ended::EndedJob, host::Host};
 const PACE: Duration = Duration::from_millis(100);
 
 /// Serves `trainmaster.v1.Jobs`.
-pub(crate) struct JobsService(pub(crate) Host);
+#[derive(Clone)]
+pub(crate) struct JobsService {
+    host: Host,
+    /// The newest list for watchers: of active jobs, and of all.
+    lists: Arc<[Mutex<Option<Arc<Listed>>>; 2]>,
+}
+
+/// A list that watchers share.
+struct Listed {
+    version: u64,
+    hash: blake3::Hash,
+    reply: v1::ListReply,
+}
 
 impl JobsService {
+    pub(crate) fn new(host: Host) -> Self {
+        Self { host, lists: Arc::default() }
+    }
+
+    /// A list that is at least as new as a version, made once for all who watch.
+    async fn shared(&self, all: bool, version: u64) -> Result<Arc<Listed>, Status> {
+        let mut newest = self.lists[usize::from(all)].lock().await;
+        if let Some(listed) = newest.as_ref().filter(|listed| listed.version >= version) {
+            return Ok(listed.clone());
+        }
+        let reply = list(&self.host, all).await?;
+        let listed = Listed { version, hash: blake3::hash(&reply.encode_to_vec()), reply };
+        Ok(newest.insert(Arc::new(listed)).clone())
+    }
+
     pub(crate) fn into_server(self) -> JobsServer<Self> {
         JobsServer::new(self).max_decoding_message_size(SMALL)
     }
@@ -36,7 +67,7 @@ async fn list(host: &Host, all: bool) -> Result<v1::ListReply, Status> {
 
 #[tonic::async_trait]
 impl Jobs for JobsService {
-    type WatchStream = ReceiverStream<Result<v1::ListReply, Status>>;
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::ListReply, Status>> + Send>>;
 
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitReply>, Status> {
         let who = who(&request);
@@ -47,30 +78,30 @@ impl Jobs for JobsService {
             .map_err(|error| Status::internal(format!("no random bits for a token: {error}")))?;
         let token = Token::new(random);
         let text = token.reveal().to_owned();
-        let job = self.0.submit(spec, token, who).await?;
+        let job = self.host.submit(spec, token, who).await?;
         Ok(Response::new(v1::SubmitReply { job: job.0, token: text }))
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelReply>, Status> {
         let who = who(&request);
-        self.0.cancel(request.into_inner().job, who).await?;
+        self.host.cancel(request.into_inner().job, who).await?;
         Ok(Response::new(v1::CancelReply {}))
     }
 
     async fn pause(&self, request: Request<v1::PauseRequest>) -> Result<Response<v1::PauseReply>, Status> {
         let who = who(&request);
         let v1::PauseRequest { job, resume } = request.into_inner();
-        self.0.hold(job, !resume, who).await?;
+        self.host.hold(job, !resume, who).await?;
         Ok(Response::new(v1::PauseReply {}))
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListReply>, Status> {
-        Ok(Response::new(list(&self.0, request.into_inner().all).await?))
+        Ok(Response::new(list(&self.host, request.into_inner().all).await?))
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainReply>, Status> {
         let job = request.into_inner().job;
-        let explained = self.0.read(move |view| {
+        let explained = self.host.read(move |view| {
             let Some(found) = view.scheduler.state().find_job(&job) else {
                 let ended = view.ended.find(&job).map(|ended| explain_ended(ended));
                 return ended.ok_or_else(|| view.missing(&job));
@@ -85,35 +116,41 @@ impl Jobs for JobsService {
     }
 
     async fn watch(&self, request: Request<v1::ListRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let all = request.into_inner().all;
-        let (sender, receiver) = mpsc::channel(1);
-        let (host, mut changes) = (self.0.clone(), self.0.changes());
-        tokio::spawn(async move {
-            let mut last = None;
-            loop {
-                changes.mark_unchanged();
-                match list(&host, all).await {
-                    Ok(list) if last.as_ref() == Some(&list) => {}
-                    Ok(list) => {
-                        if sender.send(Ok(list.clone())).await.is_err() {
-                            return;
-                        }
-                        last = Some(list);
-                    }
-                    Err(error) => {
-                        let _ = sender.send(Err(error)).await;
-                        return;
-                    }
-                }
-                tokio::select! {
-                    changed = changes.changed() => if changed.is_err() { return },
-                    () = sender.closed() => return,
-                }
+        let changes = self.host.changes();
+        let watch = Watching { jobs: self.clone(), all: request.into_inner().all, changes, last: None };
+        // A list is made only once the watcher has room for it.
+        Ok(Response::new(Box::pin(stream::unfold(Some(watch), Watching::next))))
+    }
+}
+
+/// Somebody who follows the list.
+struct Watching {
+    jobs: JobsService,
+    all: bool,
+    changes: watch::Receiver<u64>,
+    /// What the last list looked like.
+    last: Option<blake3::Hash>,
+}
+
+impl Watching {
+    async fn next(watch: Option<Self>) -> Option<(Result<v1::ListReply, Status>, Option<Self>)> {
+        let mut watch = watch?;
+        loop {
+            if watch.last.is_some() {
                 // What comes in meanwhile is told at once.
                 sleep(PACE).await;
+                watch.changes.changed().await.ok()?;
             }
-        });
-        Ok(Response::new(ReceiverStream::new(receiver)))
+            let version = *watch.changes.borrow_and_update();
+            match watch.jobs.shared(watch.all, version).await {
+                Err(error) => return Some((Err(error), None)),
+                Ok(list) if watch.last == Some(list.hash) => {}
+                Ok(list) => {
+                    watch.last = Some(list.hash);
+                    return Some((Ok(list.reply.clone()), Some(watch)));
+                }
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
 };
 
@@ -58,15 +59,20 @@ impl Disk {
             .create(folder)
             .map_err(|error| StoreError::File { path: folder.to_owned(), problem: error.to_string() })?;
         let path = folder.join(FILE);
-        let database = open(&path, &faults)?;
-        let loaded = load(&path, &database)?;
+        let (database, loaded) = unpanicked(|| {
+            let database = open(&path, &faults)?;
+            let loaded = load(&path, &database)?;
+            Ok((database, loaded))
+        })
+        .unwrap_or_else(|problem| Err(corrupt(&path, "the file", &problem)))?;
         let next = loaded.first + loaded.records.len() as u64;
         Ok((Self { path, faults, database: Some(database), next, doubtful: false }, loaded))
     }
 
     /// What a stopped daemon left.
     pub(crate) fn read_only(path: &Path) -> Result<Loaded, StoreError> {
-        load(path, &inspect(path)?)
+        let read = unpanicked(|| load(path, &inspect(path)?));
+        read.unwrap_or_else(|problem| Err(corrupt(path, "the file", &problem)))
     }
 
     pub(crate) fn read_audit(path: &Path) -> Result<Vec<Audit>, StoreError> {
@@ -94,7 +100,7 @@ impl Disk {
         if write.is_empty() {
             return Ok(());
         }
-        let result = self.try_commit(write);
+        let result = unpanicked(|| self.try_commit(write)).flatten();
         if result.is_err() {
             // The library gives a file up after an error: it has to be opened again.
             self.database = None;
@@ -114,6 +120,14 @@ impl Disk {
         self.doubtful = false;
         Ok(())
     }
+}
+
+/// The library checks pages as it reads them, but a damaged file can still make it panic.
+fn unpanicked<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    panic::catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref().cloned());
+        text.unwrap_or_else(|| "it makes no sense".into())
+    })
 }
 
 fn open(path: &Path, faults: &Faults) -> Result<Database, StoreError> {

@@ -1,28 +1,42 @@
-//! A disk that fails when it is told to: for tests of what happens then.
+//! A disk that fails or hangs when it is told to: for tests of what happens then.
 
 use std::{
     fmt, io,
     ops::Bound,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
 use redb::{BackendError, StorageBackend, backends::FileBackend};
 
-/// A switch between a disk that works and one that is full. Clones are the same switch.
+#[derive(Debug, Default)]
+struct Switches {
+    full: bool,
+    stuck: bool,
+}
+
+/// Switches between a disk that works, one that is full and one that doesn't answer. Clones are the same switches.
 #[derive(Clone, Debug, Default)]
-pub struct Faults(Arc<AtomicBool>);
+pub struct Faults(Arc<(Mutex<Switches>, Condvar)>);
 
 impl Faults {
+    fn switches(&self) -> MutexGuard<'_, Switches> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// From now on every write fails as on a full disk, or none does.
     pub fn set_full(&self, full: bool) {
-        self.0.store(full, Ordering::SeqCst);
+        self.switches().full = full;
+    }
+
+    /// From now on every write waits, until it may go on.
+    pub fn set_stuck(&self, stuck: bool) {
+        self.switches().stuck = stuck;
+        self.0.1.notify_all();
     }
 
     fn check(&self) -> io::Result<()> {
-        if self.0.load(Ordering::SeqCst) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        let free = self.0.1.wait_while(self.switches(), |switches| switches.stuck);
+        if free.unwrap_or_else(PoisonError::into_inner).full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 }
 
