@@ -167,16 +167,15 @@ impl Allocation {
         mine.peek().is_none() || mine.any(|work| work.state == WorkState::Running)
     }
 
+    /// Whether it has this very slot. O(log slots).
+    pub fn has(&self, slot: &Slot) -> bool {
+        let mine = self.of(slot.role);
+        mine.binary_search_by_key(&slot.index, |slot| slot.index).is_ok_and(|at| mine[at] == *slot)
+    }
+
     /// The slots that are in both, unchanged.
     pub fn common(&self, other: &Self) -> Self {
-        let slots = self.slots.iter().filter(|slot| {
-            let key = (slot.role, slot.index);
-            other
-                .slots
-                .binary_search_by_key(&key, |slot| (slot.role, slot.index))
-                .is_ok_and(|at| other.slots[at] == **slot)
-        });
-        Self::new(slots.cloned().collect())
+        Self::new(self.slots.iter().filter(|slot| other.has(slot)).cloned().collect())
     }
 }
 

@@ -201,9 +201,18 @@ pub enum EventError {
         /// Who has it.
         job: JobId,
     },
-    /// No server could ever hold it.
+    /// Not even its smallest shape could ever run, were it alone.
     #[error("{0}")]
     NeverFits(String),
+    /// A type of resource beside as many others as there may be.
+    #[error(
+        "resource {name:?}: there may be {most} types of resources, and as many are in use",
+        most = crate::resources::ResourceTypes::MOST
+    )]
+    ResourceTypes {
+        /// Its name.
+        name: String,
+    },
     /// No such active job.
     #[error("there is no active {0}")]
     UnknownJob(JobId),
@@ -233,6 +242,16 @@ pub enum EventError {
         job: JobId,
         /// What is wrong.
         problem: &'static str,
+    },
+    /// A manager refused what is no longer issued. It is counted on the job.
+    #[error("the refusal of what {decision} gave {job} comes late: it has something else since {issued_in}")]
+    LateRefusal {
+        /// The job.
+        job: JobId,
+        /// What was refused.
+        decision: DecisionId,
+        /// Since when something else is issued.
+        issued_in: DecisionId,
     },
     /// Time went back.
     #[error("time {given} ms is before {now} ms, and time never goes back")]

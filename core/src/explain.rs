@@ -10,7 +10,7 @@ use crate::{
     scheduler::Scheduler,
     settings::Mode,
     state::{Mandate, State},
-    time::Span,
+    time::{Span, Time},
 };
 
 /// Everything about one job, as of now.
@@ -51,6 +51,8 @@ pub enum Topic {
     Issue,
     /// Who is in charge.
     Mode,
+    /// When it is decided about next.
+    Decision,
     /// What its owner or the site allows.
     Bounds,
     /// Why its shape is kept.
@@ -68,14 +70,22 @@ pub enum Topic {
 }
 
 impl Scheduler {
-    /// Explains one active job; `None` if there is no such job. O(the job's slots).
-    pub fn explain(&self, id: JobId) -> Option<Explanation> {
-        let state = self.state();
+    /// Explains one active job, as of a moment that is not before the last event; `None` if there is no such job.
+    /// O(servers + the job's slots).
+    pub fn explain(&self, at: Time, id: JobId) -> Option<Explanation> {
+        let mut state = self.state().clone();
+        state.now = state.now.max(at);
+        let state = &state;
         let job = state.job(id)?;
         let shape =
             |allocation: Option<&crate::decision::Allocation>| allocation.map(|a| a.shape()).unwrap_or_default();
         let mut findings = Vec::new();
-        verdict(state, job, &mut findings);
+        mode(state, job, &mut findings);
+        reason(state, job, &mut findings);
+        if matches!(state.mandate(job), Mandate::Free) && job.verdict.allocation().is_none() {
+            findings.extend(self.next_decision(state.now));
+        }
+        plan(state, job, &mut findings);
         predictions(job, &mut findings);
         history(job, &mut findings);
         Some(Explanation {
@@ -89,23 +99,51 @@ impl Scheduler {
     }
 }
 
-fn verdict(state: &State, job: &Job, findings: &mut Vec<Finding>) {
-    let mut add = |topic, blocks, text: String| findings.push(Finding { topic, blocks, text });
-    match state.mode {
-        Mode::Active => {}
-        Mode::Shadow => add(Topic::Mode, true, "shadow mode: what is planned is only reported".into()),
-        Mode::Paused if job.observed.is_some() => {
-            add(Topic::Mode, true, "scheduling is paused: its manager runs it on as it is".into());
+impl Scheduler {
+    /// Who decides next, and when.
+    fn next_decision(&self, at: Time) -> Option<Finding> {
+        let (state, engine) = (self.state(), self.engine_name());
+        if state.mode == Mode::Paused {
+            return None;
         }
-        Mode::Paused => add(Topic::Mode, true, "scheduling is paused: whether it starts is up to its manager".into()),
-    }
-    if let Some(reason) = job.verdict.reason() {
-        let text = match state.never_fits(job) {
-            Some(never) => never.describe(state),
-            None => reason.describe(state),
+        let text = if self.is_deciding() {
+            format!("{engine} is deciding now")
+        } else if state.is_syncing() {
+            "nothing is decided until a manager has told all that it has".into()
+        } else {
+            match self.due() {
+                Some(due) if due <= at => format!("the next decision, by {engine}, is due now"),
+                Some(due) => format!("the next decision, by {engine}, is due in {}", due - at),
+                None => format!("{engine} decides next when something changes"),
+            }
         };
-        add(Topic::Reason(reason.kind()), true, text);
+        Some(Finding { topic: Topic::Decision, blocks: false, text })
     }
+}
+
+fn mode(state: &State, job: &Job, findings: &mut Vec<Finding>) {
+    let what = match state.mode {
+        Mode::Active => return,
+        Mode::Shadow => "shadow mode: what is planned is only reported",
+        Mode::Paused => "scheduling is paused",
+    };
+    // Nothing of it runs: many a manager starts nothing by itself.
+    let whose = match job.observed {
+        Some(_) => "its manager runs it on as it is",
+        None => "whether it starts is up to its manager",
+    };
+    findings.push(Finding { topic: Topic::Mode, blocks: true, text: format!("{what}; {whose}") });
+}
+
+fn reason(state: &State, job: &Job, findings: &mut Vec<Finding>) {
+    if let Some(reason) = job.verdict.reason() {
+        let now = state.never_fits(job).unwrap_or_else(|| reason.refreshed(state, job));
+        findings.push(Finding { topic: Topic::Reason(reason.kind()), blocks: true, text: now.describe(state) });
+    }
+}
+
+fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
+    let mut add = |topic, blocks, text: String| findings.push(Finding { topic, blocks, text });
     if let (Verdict::Run(planned), Some(reason)) = (&job.verdict, &job.issue_reason) {
         let text = format!("planned {}: {}", planned.shape(), reason.describe(state));
         add(Topic::Issue, true, text);
@@ -200,6 +238,10 @@ fn history(job: &Job, findings: &mut Vec<Finding>) {
                 Span(job.restart_cost.0)
             ),
         );
+    }
+    if job.late_refusals > 0 {
+        let text = format!("{} refusals came when something else had been issued, and were ignored", job.late_refusals);
+        add(Topic::History, text);
     }
     if job.progress.ignored > 0 {
         add(Topic::Reports, format!("{} reports were ignored as nonsense, repeated or late", job.progress.ignored));

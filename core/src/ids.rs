@@ -28,11 +28,11 @@ id!(
     ServerId(u32), "server "
 );
 id!(
-    /// A tenant: a dense index in the order tenants were first named.
+    /// A tenant: a dense index, kept while the tenant has active jobs.
     TenantId(u32), "tenant "
 );
 id!(
-    /// A queue: a dense index in the order queues were first named.
+    /// A queue: a dense index, kept while the queue has active jobs.
     QueueId(u32), "queue "
 );
 id!(

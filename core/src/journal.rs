@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Grows when a record's layout changes.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// One record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -195,7 +195,7 @@ pub(crate) fn replay<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> Result<
             }
             Record::Committed { at: time, ticket, budget, digest, .. } => {
                 let diverged = JournalError::Diverged { at, ticket };
-                // A ticket that was open when the snapshot was taken is gone; so is whoever waited for it.
+                // No snapshot is taken while a ticket is open, so its record is missing, or it was superseded.
                 let Some(open) = tickets.remove(&ticket) else { return Err(diverged) };
                 let outcome = open.run(budget);
                 if scheduler.commit(time, outcome).is_err() || scheduler.digest() != digest {

@@ -1,13 +1,16 @@
 //! Why a job doesn't run, or has less than planned: typed, with the numbers a person can act on.
 
-use std::sync::Arc;
+use std::{cmp::Reverse, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     decision::{Role, Shape},
     ids::{JobId, ResourceId, ServerId},
-    state::State,
+    job::Job,
+    server::Server,
+    settings::Mode,
+    state::{Account, State},
     time::{Span, Time},
 };
 
@@ -25,7 +28,7 @@ pub enum Scope {
 /// Why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
-    /// No decision has been made since it arrived.
+    /// No decision has been made about it since it arrived, was resumed, or its wait was over.
     NotConsidered,
     /// No server could hold even one of this role, empty.
     NeverFits {
@@ -165,6 +168,39 @@ impl Reason {
         }
     }
 
+    /// The same with the numbers of the moment, as far as the plan tells them; a verdict keeps those of the decision
+    /// that gave it. O(servers).
+    pub fn refreshed(&self, state: &State, job: &Job) -> Self {
+        match self {
+            Self::NoRoom { shape, role, resource, needed, .. } => {
+                let free = |server: &Arc<Server>| server.usable()[*resource] - server.planned.amounts[*resource];
+                let servers = state
+                    .present_servers()
+                    .filter(|server| server.accepts(&job.spec.labels) && server.hosts.takes(*role));
+                let best = servers.map(|server| (free(server), Reverse(server.id))).max();
+                let (largest, server) = best.map_or((0, None), |(free, id)| (free, Some(id.0)));
+                Self::NoRoom { shape: *shape, role: *role, resource: *resource, needed: *needed, largest, server }
+            }
+            Self::Exhausted { scope, resource, needed, limit, .. } => {
+                let of = |account: &Account| {
+                    let limit = account.limits.get(resource).copied().unwrap_or(*limit);
+                    (limit, account.planned[*resource])
+                };
+                let (limit, planned) = match scope {
+                    Scope::Cluster => {
+                        let planned = state.present_servers().map(|server| server.planned.amounts[*resource]).sum();
+                        (state.usable[*resource], planned)
+                    }
+                    Scope::Queue(_) => of(&state.queues[job.queue.0 as usize]),
+                    Scope::Tenant(_) => of(&state.tenants[job.tenant.0 as usize]),
+                };
+                let left = limit - planned;
+                Self::Exhausted { scope: scope.clone(), resource: *resource, needed: *needed, left, limit }
+            }
+            other => other.clone(),
+        }
+    }
+
     /// In words, with names instead of numbers.
     pub fn describe(&self, state: &State) -> String {
         let types = &state.resources;
@@ -174,7 +210,12 @@ impl Reason {
             server.map_or_else(|| "no server matches its labels".into(), |server| state.server_name(server).to_owned())
         };
         match self {
-            Self::NotConsidered => "has not been considered yet; the next decision will".into(),
+            Self::NotConsidered => match state.mode {
+                Mode::Active => "waits for the next decision",
+                Mode::Shadow => "waits for the next decision, which is only reported",
+                Mode::Paused => "waits until scheduling goes on",
+            }
+            .into(),
             Self::NeverFits { role, resource, needed, largest, server: Some(server) } => format!(
                 "a {role} needs {} on one server; the largest has {} ({})",
                 amount(*resource, *needed),
@@ -200,12 +241,18 @@ impl Reason {
                     Scope::Queue(name) => format!("queue {name}"),
                     Scope::Tenant(name) => format!("tenant {name}"),
                 };
-                format!(
-                    "needs {}; {whose} has {} left of {}",
-                    amount(*resource, *needed),
-                    types.format(*resource, *left),
-                    types.format(*resource, *limit)
-                )
+                let (needs, limit_text) = (amount(*resource, *needed), types.format(*resource, *limit));
+                match scope {
+                    Scope::Cluster if needed > limit => {
+                        format!(
+                            "needs {needs}; the servers it may use have {limit_text} in all: as the cluster is now it can't run"
+                        )
+                    }
+                    _ if needed > limit => {
+                        format!("needs {needs}; {whose} may have {limit_text} in all: as limits are now it can't run")
+                    }
+                    _ => format!("needs {needs}; {whose} has {} left of {limit_text}", types.format(*resource, *left)),
+                }
             }
             Self::Behind { job, position } => {
                 format!("number {position} in line, behind {}", state.job_name(*job))

@@ -38,6 +38,9 @@ impl Default for ResourceTypes {
 }
 
 impl ResourceTypes {
+    /// So many types there may be: every [`Amounts`] is as long as the last type it names.
+    pub const MOST: usize = 256;
+
     /// The id of a name, made if it is new.
     pub fn intern(&mut self, name: &str) -> ResourceId {
         if let Some(id) = self.id(name) {
@@ -70,10 +73,10 @@ impl ResourceTypes {
         Unit::of(self.name(id)).format(value)
     }
 
-    /// A named table as a vector. A demand for `gpu:<type>` also counts as that many `gpu`.
+    /// A named table as a vector. A demand for `gpu:<type>` also counts as that many `gpu`, one for nothing not at all.
     pub fn demand(&mut self, table: &BTreeMap<String, i64>) -> Amounts {
         let mut amounts = Amounts::default();
-        for (name, &value) in table {
+        for (name, &value) in table.iter().filter(|(_, value)| **value != 0) {
             amounts.add(self.intern(name), value);
             if name.starts_with("gpu:") {
                 amounts.add(GPU, value);

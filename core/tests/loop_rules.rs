@@ -10,7 +10,6 @@ use trainmaster_core::{
     Allocation, Budget, DeviceShare, Enactment, End, Event, JobId, Mode, ObservedSlot, Proposal, Reason, Role,
     Scheduler, ServerId, Settings, Slot, Source, Span, State, Time, Verdict,
     engines::{Engine, EngineError, Triggers},
-    ids::DecisionId,
     job::Phase,
     reason::ReasonKind,
     scheduler::Why,
@@ -140,7 +139,8 @@ fn gone(scheduler: &mut Scheduler, at: i64, id: JobId) {
 
 fn refused(scheduler: &mut Scheduler, at: i64, job: JobId, retry_after: Option<Span>) {
     let result = Enactment::Refused { cause: "quota".into(), retry_after };
-    scheduler.apply(Time(at), Event::Enacted { decision: DecisionId(0), job, result }).unwrap();
+    let decision = scheduler.state().decision;
+    scheduler.apply(Time(at), Event::Enacted { decision, job, result }).unwrap();
 }
 
 fn kind(scheduler: &Scheduler, id: JobId) -> Option<ReasonKind> {
@@ -560,11 +560,12 @@ fn a_plan_on_exchanged_devices_is_void() {
 
 #[test]
 fn what_is_seen_in_shadow_mode_is_planned_only_within_limits() {
-    let mut settings = plain("fifo");
-    settings.tenants.insert("default".into(), amounts(&[("gpu", 1000)]));
-    let mut scheduler = cluster(settings, &[server("s0", 8, 16, &["gpu", "gpu"])]);
+    let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu", "gpu"])]);
     scheduler.apply(Time(0), Event::ModeSet(Mode::Shadow)).unwrap();
     let id = submit(&mut scheduler, 0, ring("a", (2, 2, 2)));
+    let mut settings = plain("fifo");
+    settings.tenants.insert("default".into(), amounts(&[("gpu", 1000)]));
+    scheduler.apply(Time(0), Event::Configured(Box::new(settings))).unwrap();
     scheduler.decide(Time(0));
     // The manager, on its own, gave it both GPUs.
     let slot = |index: u32| ObservedSlot {

@@ -113,6 +113,9 @@ pub enum EngineError {
         /// What it was given.
         given: u64,
     },
+    /// Its host gave it up.
+    #[error("the engine took longer than its host allows")]
+    Late,
     /// It panicked.
     #[error("the engine panicked: {0}")]
     Panicked(String),

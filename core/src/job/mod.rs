@@ -18,7 +18,7 @@ pub use self::{
 use crate::{
     decision::{Allocation, Role, Shape, Verdict},
     fit::{LossFit, LossHistory, Prediction, SpeedFit, SpeedHistory, Straggler, StragglerWatch},
-    ids::{Incarnation, JobId, QueueId, ResourceId, Revision, TenantId},
+    ids::{DecisionId, Incarnation, JobId, QueueId, ResourceId, Revision, TenantId},
     reason::Reason,
     resources::{Amounts, GPU, ResourceTypes},
     time::{Span, Time},
@@ -142,10 +142,16 @@ pub struct Job {
     pub issued: Option<Arc<Allocation>>,
     /// Why less than the plan is issued.
     pub issue_reason: Option<Reason>,
-    /// Restarts so far.
+    /// The decision since which that stands: a refusal of an older one is of something else.
+    pub issued_in: DecisionId,
+    /// The incarnation that is to run: one more with each restart.
     pub incarnation: Incarnation,
     /// Changes in place of this incarnation.
     pub revision: Revision,
+    /// The incarnation that still runs while its successor is asked for.
+    pub(crate) outgoing: Option<Outgoing>,
+    /// The highest incarnation so far: each number is used once.
+    pub(crate) last_incarnation: Incarnation,
     /// The slots that the manager last saw, of whatever incarnation.
     pub observed: Option<Arc<Allocation>>,
     /// What they were doing.
@@ -168,6 +174,10 @@ pub struct Job {
     pub refusals: u32,
     /// Not to be issued before this, and the manager's reason.
     pub blocked: Option<(Time, Arc<str>)>,
+    /// Something was issued since the manager last refused.
+    pub(crate) retried: bool,
+    /// Refusals of what was no longer issued.
+    pub late_refusals: u32,
     /// From reports.
     pub progress: Progress,
     /// Mean losses over epochs.
@@ -184,16 +194,67 @@ pub struct Job {
     pub revoked: bool,
 }
 
+/// An incarnation that runs on if its successor is refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Outgoing {
+    pub(crate) incarnation: Incarnation,
+    revision: Revision,
+    reported: BTreeMap<(Role, u32), u64>,
+}
+
 impl Job {
     /// What it is issued has changed: in place, or as a new incarnation.
     pub(crate) fn renumber(&mut self, in_place: bool) {
         if in_place {
             self.revision.0 += 1;
-        } else {
-            self.incarnation.0 += 1;
-            self.revision = Revision(0);
-            self.reported.clear();
+            return;
         }
+        let reported = std::mem::take(&mut self.reported);
+        if self.revoked {
+            // It was told to stop.
+            self.outgoing = None;
+        } else if self.observed.is_some() && self.observed_incarnation == self.incarnation {
+            self.outgoing = Some(Outgoing { incarnation: self.incarnation, revision: self.revision, reported });
+        }
+        self.last_incarnation.0 += 1;
+        self.incarnation = self.last_incarnation;
+        self.revision = Revision(0);
+    }
+
+    /// Whether what is seen is the incarnation that the present one was to replace.
+    pub(crate) fn can_go_back(&self) -> bool {
+        let seen = self.observed_incarnation;
+        !self.revoked
+            && self.phase != Phase::Stopping
+            && self.outgoing.as_ref().is_some_and(|outgoing| outgoing.incarnation == seen)
+    }
+
+    /// The incarnation before the present one goes on, in a revision of its own.
+    pub(crate) fn go_back(&mut self) {
+        let Some(outgoing) = self.outgoing.take() else { return };
+        self.incarnation = outgoing.incarnation;
+        self.revision = Revision(outgoing.revision.0 + 1);
+        self.reported = outgoing.reported;
+    }
+
+    /// What its manager made of it while it was the manager's own is what it is issued now, where that can be said
+    /// without a restart.
+    pub(crate) fn adopt(&mut self, seen: Arc<Allocation>, decision: DecisionId) {
+        if self.can_go_back() {
+            self.go_back();
+        } else if self.observed_incarnation != self.incarnation || self.revoked || self.phase == Phase::Stopping {
+            return;
+        } else if self.issued.as_ref() != Some(&seen) {
+            self.renumber(true);
+        }
+        self.issued = Some(seen);
+        self.issued_in = decision;
+        self.issue_reason = None;
+    }
+
+    /// When its time limit is over, once it has started.
+    pub(crate) fn limit_at(&self) -> Option<Time> {
+        Some(self.started? + self.spec.time_limit?)
     }
 
     /// Workers and servers the plan gives.

@@ -116,7 +116,7 @@ impl State {
         own: &[(ServerId, Usage)],
         needed: &[(ServerId, Usage)],
     ) {
-        let (id, now) = (job.id, self.now);
+        let (id, now, decision) = (job.id, self.now, self.decision);
         let stays = !job.revoked && self.in_place(&job, &allocation);
         let was_running = job.started.is_some();
         let shape_changed = job.issued.as_ref().is_none_or(|issued| issued.shape() != allocation.shape());
@@ -124,10 +124,12 @@ impl State {
         self.move_charge(own, needed);
         let job = self.job_mut(id).expect("active");
         job.issued = Some(allocation);
+        job.issued_in = decision;
         job.issue_reason = None;
-        job.revoked = false;
-        job.changed = now;
         job.renumber(stays);
+        job.revoked = false;
+        job.retried = true;
+        job.changed = now;
         if was_running && shape_changed {
             job.rescales += 1;
             job.rescaled_at.retain(|at| *at > Time(now.0 - 3_600_000));

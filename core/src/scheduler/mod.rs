@@ -21,7 +21,6 @@ use crate::{
     ids::{DecisionId, Incarnation, JobId, Revision, TicketId},
     job::Job,
     journal::{self, JournalError, Record, Saved},
-    reason::Reason,
     settings::{Mode, Settings, SettingsError},
     state::{Change, Mandate, State},
     time::Time,
@@ -42,7 +41,7 @@ pub enum Why {
 pub struct Superseded(pub TicketId);
 
 /// What a manager is to be told about one job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Issue {
     /// Which.
     pub job: JobId,
@@ -52,6 +51,12 @@ pub struct Issue {
     pub incarnation: Incarnation,
     /// Changes in place of this incarnation.
     pub revision: Revision,
+}
+
+impl Issue {
+    pub(crate) fn of(job: &Job, verdict: Verdict) -> Self {
+        Self { job: job.id, verdict, incarnation: job.incarnation, revision: job.revision }
+    }
 }
 
 /// The policy core.
@@ -77,7 +82,7 @@ pub struct Scheduler {
     engine: Arc<dyn AnyEngine>,
     memo: Box<dyn AnyMemo>,
     index: AnyIndex,
-    /// Engine failures in a row; the fallback decides once there are too many.
+    /// Engine failures in a row, late tickets included; the fallback decides once there are too many.
     failures: u32,
     next_ticket: u64,
     open: Option<TicketId>,
@@ -95,13 +100,13 @@ impl Scheduler {
     /// An empty cluster under these settings.
     ///
     /// # Errors
-    /// There is no such engine, or a parameter isn't allowed.
+    /// There is no such engine, a parameter isn't allowed, or limits name too many types of resources.
     pub fn new(settings: Settings) -> Result<Self, SettingsError> {
         let engine = build(&settings)?;
         let mut state = State::default();
         let event = Event::Configured(Box::new(settings));
         // The first event is the settings, so that the journal alone tells everything.
-        state.apply(Time(i64::MIN), &event).expect("settings are always accepted");
+        state.apply(Time(i64::MIN), &event).map_err(|error| SettingsError::new("queues", error))?;
         let memo = engine.new_memo();
         Ok(Self {
             state,
@@ -135,8 +140,13 @@ impl Scheduler {
     }
 
     /// From now on keeps a record of everything, to be taken with [`drain_journal`](Self::drain_journal); the first one
-    /// is a snapshot.
+    /// is a snapshot. A ticket that is open is superseded, since replay could not finish it.
     pub fn start_journal(&mut self) {
+        self.records = None;
+        let now = self.state.now;
+        for ticket in [self.open, self.open_fit].into_iter().flatten() {
+            self.abandon(now, ticket, Why::Lost);
+        }
         self.records = Some(Vec::new());
         self.snapshot();
     }
@@ -219,6 +229,17 @@ impl Scheduler {
         self.failures >= self.state.settings.fallback_after
     }
 
+    /// The name of the engine in charge.
+    pub fn engine_name(&self) -> &str {
+        let settings = &self.state.settings;
+        if self.is_fallback() { &settings.fallback } else { &settings.engine }
+    }
+
+    /// Whether a ticket is open.
+    pub fn is_deciding(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// Takes an event. O(what it changes); nothing is decided.
     ///
     /// # Errors
@@ -235,10 +256,13 @@ impl Scheduler {
         }
         result?;
         if let Some(engine) = engine {
+            // What the engine before it still works on is of no use any more.
+            self.supersede();
             self.memo = engine.new_memo();
             self.engine = engine;
             self.index = None;
             self.failures = 0;
+            self.last_error = None;
             self.wake_at = None;
             self.decided_at = None;
         }
@@ -259,7 +283,7 @@ impl Scheduler {
         self.index = None;
     }
 
-    /// When the next [`prepare`](Self::prepare) is wanted; `None` while nothing happens, or a resync is open.
+    /// When the next [`prepare`](Self::prepare) is wanted; `None` while nothing happens, or a resync is open. O(1).
     pub fn due(&self) -> Option<Time> {
         let state = &self.state;
         if state.is_syncing() || state.mode == Mode::Paused {
@@ -281,19 +305,12 @@ impl Scheduler {
         }
         let Some(last) = self.decided_at else { return Some(state.now) };
         let triggers = self.engine.triggers();
+        let urgency = state.changes.urgency();
         let at_once = !state.unsettled.is_empty()
             || state.limits_changed
-            || state.changes.iter().any(|change| match change {
-                Change::Dropped(_) | Change::Settings => true,
-                Change::Ended(_) => triggers.departure,
-                Change::Server(id) => triggers.departure && state.server(*id).present && state.unsettled.contains(id),
-                Change::Job(id) => match state.job(*id).map(|job| &job.verdict) {
-                    Some(Verdict::Wait(Reason::NotConsidered)) => triggers.arrival,
-                    // What it had is free.
-                    Some(Verdict::Wait(Reason::Held)) => triggers.departure,
-                    _ => false,
-                },
-            });
+            || urgency.at_once
+            || (urgency.arrival && triggers.arrival)
+            || (urgency.departure && triggers.departure);
         if at_once {
             return Some(state.now);
         }
@@ -312,7 +329,7 @@ impl Scheduler {
         Ticket {
             id,
             state: self.state.clone(),
-            changes: self.state.changes.clone(),
+            changes: self.state.changes.list().clone(),
             engine: self.engine.clone(),
             memo: self.memo.boxed(),
             index: self.index.take(),
@@ -330,7 +347,7 @@ impl Scheduler {
         let id = TicketId(self.next_ticket);
         self.next_ticket += 1;
         self.open = Some(id);
-        self.state.delivering = self.state.changes.len();
+        self.state.changes.deliver(JobId(self.state.next_job));
         id
     }
 
@@ -345,7 +362,6 @@ impl Scheduler {
             return Err(Superseded(outcome.ticket));
         }
         self.open = None;
-        self.state.delivering = 0;
         self.state.now = self.state.now.max(at);
         self.index = outcome.index;
         let fallback = self.is_fallback();
@@ -358,8 +374,8 @@ impl Scheduler {
                 }
                 self.last_error = None;
                 self.wake_at = proposal.wake_at;
-                // Delivered; what was noted since waits for the next ticket.
-                self.state.changes = self.state.changes.skip(outcome.seen);
+                // What was noted since waits for the next ticket.
+                self.state.changes.delivered();
                 dropped = self.lay(proposal.changes, sums, outcome.moved);
                 match (fallback, dropped.is_empty()) {
                     (true, _) => Source::Fallback,
@@ -368,15 +384,10 @@ impl Scheduler {
                 }
             }
             Err(error) => {
-                self.last_error = Some(error);
-                self.failures += 1;
+                self.state.changes.returned();
                 self.wake_at = None;
                 self.state.settle(&[]);
-                if self.is_fallback() && !fallback {
-                    let settings = self.state.settings.clone();
-                    // The registry knew both names when the settings were applied.
-                    let _ = self.choose_engine(&settings);
-                }
+                self.fail(error);
                 Source::Kept
             }
         };
@@ -389,10 +400,29 @@ impl Scheduler {
         Ok(decision)
     }
 
-    /// Lays a proposal over the plan. Jobs that ended, or that are no longer the engine's, are left as they are.
+    /// Counts a failure of the engine in charge; after a few in a row the fallback takes over.
+    fn fail(&mut self, error: EngineError) {
+        let was_fallback = self.is_fallback();
+        self.last_error = Some(error);
+        self.failures = self.failures.saturating_add(1);
+        if self.is_fallback() && !was_fallback {
+            let settings = self.state.settings.clone();
+            // The registry knew both names when the settings were applied.
+            let _ = self.choose_engine(&settings);
+        }
+    }
+
+    /// What the open ticket comes to will not be committed.
+    fn supersede(&mut self) {
+        self.open = None;
+        self.state.changes.returned();
+    }
+
+    /// Lays a proposal over the plan. Jobs that ended, that are no longer the engine's, or whose new slots are where
+    /// none may come any more, are left as they are.
     ///
-    /// O(slots of the jobs that change); where nothing moved since the guard checked it, O(jobs that change + servers that
-    /// they touch).
+    /// Where nothing moved since the guard checked it, O(jobs that change + servers that they touch); else O(slots of
+    /// the jobs that change · log of a job's slots), and see [`State::settle`].
     fn lay(&mut self, changes: Vec<(JobId, Verdict)>, sums: Sums, checked_at: u64) -> Vec<JobId> {
         let still = self.state.moved == checked_at;
         let is_free = |id| self.state.job(id).is_some_and(|job| self.state.mandate(job) == Mandate::Free);
@@ -404,7 +434,10 @@ impl Scheduler {
         let mut before = Vec::new();
         for (id, verdict) in changes {
             let job = self.state.job(id).cloned();
-            let Some(job) = job.filter(|job| self.state.mandate(job) == Mandate::Free) else {
+            let stands = |job: &Arc<Job>| {
+                self.state.mandate(job) == Mandate::Free && (still || self.state.takes_new_slots(job, &verdict))
+            };
+            let Some(job) = job.filter(stands) else {
                 // In the engine's index it is where it doesn't go.
                 let old = self.state.job(id).and_then(|job| job.verdict.allocation()).cloned();
                 for slot in old.iter().chain(verdict.allocation()).flat_map(|allocation| allocation.slots()) {
@@ -456,12 +489,14 @@ impl Scheduler {
         self.record(|| Record::Committed { at, ticket, budget, delta, digest });
     }
 
-    /// Gives a ticket up. Its engine's changes will be delivered again.
+    /// Gives a ticket up. Its engine's changes will be delivered again; being late counts as a failure of the engine.
     pub fn abandon(&mut self, at: Time, ticket: TicketId, why: Why) {
         if self.open == Some(ticket) {
-            self.open = None;
-            self.state.delivering = 0;
+            self.supersede();
             self.state.now = self.state.now.max(at);
+            if why == Why::Late {
+                self.fail(EngineError::Late);
+            }
             self.record(|| Record::Abandoned { at, ticket, why });
         }
         if self.open_fit == Some(ticket) {
@@ -526,25 +561,28 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What managers are to be told since the last call, by job.
+    /// What managers are to be told since the last call, by job; also that a job is gone which they were told of before.
     pub fn take_issues(&mut self) -> Vec<Issue> {
         let unsent = std::mem::take(&mut self.state.unsent);
-        unsent.iter().filter_map(|id| self.issue_of(*id)).collect()
+        let issues: Vec<Issue> = unsent.iter().filter_map(|id| self.issue_of(*id)).collect();
+        for issue in &issues {
+            if self.state.farewells.remove(&issue.job).is_none() {
+                self.state.told.insert(issue.job);
+            }
+        }
+        issues
     }
 
-    /// What managers are to be told about every job, for a full plan.
+    /// What managers are to be told about every job, for a full plan: what isn't in it is gone.
     pub fn all_issues(&self) -> Vec<Issue> {
         self.state.jobs.keys().chain(self.state.leaving.keys()).filter_map(|id| self.issue_of(*id)).collect()
     }
 
     fn issue_of(&self, id: JobId) -> Option<Issue> {
-        let of =
-            |job: &Arc<Job>, verdict| Issue { job: id, verdict, incarnation: job.incarnation, revision: job.revision };
-        match (self.state.job(id), self.state.leaving.get(&id)) {
-            (Some(job), _) => Some(of(job, self.state.effective(job))),
-            (None, Some(job)) => Some(of(job, job.verdict.clone())),
-            (None, None) => None,
-        }
+        let state = &self.state;
+        let active = || state.job(id).map(|job| Issue::of(job, state.effective(job)));
+        let leaving = || state.leaving.get(&id).map(|job| Issue::of(job, job.verdict.clone()));
+        active().or_else(leaving).or_else(|| state.farewells.get(&id).cloned())
     }
 
     fn choose_engine(&mut self, settings: &Settings) -> Result<(), SettingsError> {

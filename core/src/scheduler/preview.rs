@@ -33,7 +33,7 @@ impl Scheduler {
         state.settle(&[]);
         Ok(Ticket {
             id: TicketId(0),
-            changes: state.changes.clone(),
+            changes: state.changes.list().clone(),
             state,
             memo: if same { self.memo.boxed() } else { engine.new_memo() },
             engine,

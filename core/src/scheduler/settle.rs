@@ -1,39 +1,40 @@
 //! Keeping the plan within what there is: what no longer fits goes back to what it had, or waits.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::{
-    decision::Verdict,
-    ids::{JobId, ServerId},
-    job::Phase,
+    decision::{Allocation, Verdict},
+    ids::{JobId, ResourceId, ServerId},
+    job::{Job, Phase},
     reason::{Reason, Scope},
     resources::Amounts,
-    state::{Change, State},
+    server::devices_match,
+    state::{Account, Change, State, usage_by_server},
+    time::Time,
 };
+
+/// Who goes first is the largest: planned but not seen to run so yet, then the youngest.
+type Turn = (bool, Time, JobId);
 
 impl State {
     /// Cuts the plan to what fits on servers that lost room and on those that `before` (jobs and the verdicts they had
     /// until now) touches, and within limits. Goes first: what is planned but not seen yet; then the youngest. Each is
     /// put back to what it had, else it waits. Returns the jobs that were cut.
     ///
-    /// O(jobs) where something is over, else O(servers touched).
+    /// O(servers touched + accounts); where something is over, O(slots planned) once, and O(log jobs) a cut beside what
+    /// the cut changes.
     pub(crate) fn settle(&mut self, before: &[(JobId, Verdict)]) -> Vec<JobId> {
         let mut servers: BTreeSet<ServerId> = std::mem::take(&mut self.unsettled).into_iter().collect();
         for (id, _) in before {
             let slots = self.job(*id).and_then(|job| job.verdict.allocation()).map(|allocation| allocation.slots());
             servers.extend(slots.unwrap_or_default().iter().map(|slot| slot.server));
         }
+        servers.retain(|id| self.lacks(*id).is_some());
         let mut cut = Vec::new();
-        for server in servers {
-            while let Some((resource, missing)) = self.server(server).excess(&self.server(server).planned) {
-                let Some(id) = self.first_to_go(|state, id| {
-                    state.jobs[&id]
-                        .verdict
-                        .allocation()
-                        .is_some_and(|allocation| allocation.slots().iter().any(|slot| slot.server == server))
-                }) else {
-                    break;
-                };
+        for (server, mut turns) in self.turns_by_server(&servers) {
+            let on = |job: &Job| planned_on(job).any(|id| id == server);
+            while let Some((resource, missing)) = self.lacks(server) {
+                let Some(id) = self.next_to_go(&mut turns, on) else { break };
                 self.cut(id, before, Reason::Evicted { server, resource, missing });
                 cut.push(id);
             }
@@ -44,25 +45,32 @@ impl State {
         cut
     }
 
+    /// What the plan takes of a server beyond what it has.
+    fn lacks(&self, id: ServerId) -> Option<(ResourceId, i64)> {
+        let server = self.server(id);
+        server.excess(&server.planned)
+    }
+
     fn settle_accounts(&mut self, before: &[(JobId, Verdict)], cut: &mut Vec<JobId>) {
-        let over = |account: &crate::state::Account| {
-            account.limits.iter().find_map(|(&resource, &limit)| {
-                let planned = account.planned[resource];
-                (planned > limit).then(|| (resource, limit - planned, limit))
-            })
-        };
         for of_tenants in [true, false] {
-            let count = if of_tenants { self.tenants.len() } else { self.queues.len() };
-            for at in 0..count {
+            let accounts = if of_tenants { &self.tenants } else { &self.queues };
+            let account_of = |job: &Job| (if of_tenants { job.tenant.0 } else { job.queue.0 }) as usize;
+            let over = accounts.iter().enumerate().filter(|(_, account)| exceeded(account).is_some());
+            let mut over: BTreeMap<usize, BinaryHeap<Turn>> = over.map(|(at, _)| (at, BinaryHeap::new())).collect();
+            if over.is_empty() {
+                continue;
+            }
+            for job in self.jobs.values().filter(|job| job.verdict.allocation().is_some()) {
+                if let Some(turns) = over.get_mut(&account_of(job)) {
+                    turns.push(turn(job));
+                }
+            }
+            for (at, mut turns) in over {
                 loop {
                     let account = if of_tenants { &self.tenants[at] } else { &self.queues[at] };
-                    let Some((resource, left, limit)) = over(account) else { break };
+                    let Some((resource, left, limit)) = exceeded(account) else { break };
                     let name = account.name.clone();
-                    let Some(id) = self.first_to_go(|state, id| {
-                        let job = &state.jobs[&id];
-                        let account = if of_tenants { job.tenant.0 } else { job.queue.0 };
-                        account as usize == at && job.total(job.shape())[resource] > 0
-                    }) else {
+                    let Some(id) = self.next_to_go(&mut turns, |job| job.total(job.shape())[resource] > 0) else {
                         break;
                     };
                     let scope = if of_tenants { Scope::Tenant(name) } else { Scope::Queue(name) };
@@ -76,16 +84,38 @@ impl State {
         }
     }
 
-    /// Among planned jobs that qualify: one that isn't seen running as planned, the youngest; else the youngest.
-    fn first_to_go(&self, qualifies: impl Fn(&Self, JobId) -> bool) -> Option<JobId> {
-        self.jobs
-            .values()
-            .filter(|job| job.verdict.allocation().is_some() && qualifies(self, job.id))
-            .max_by_key(|job| {
-                let seen = job.observed.as_ref() == job.verdict.allocation() && job.phase == Phase::Running;
-                (!seen, job.arrival, job.id)
-            })
-            .map(|job| job.id)
+    /// The turns of the jobs planned on each of these servers.
+    fn turns_by_server(&self, servers: &BTreeSet<ServerId>) -> BTreeMap<ServerId, BinaryHeap<Turn>> {
+        let mut turns: BTreeMap<ServerId, BinaryHeap<Turn>> =
+            servers.iter().map(|id| (*id, BinaryHeap::new())).collect();
+        if turns.is_empty() {
+            return turns;
+        }
+        for job in self.jobs.values() {
+            // Twice where it has more slots there: its second turn finds it gone.
+            for id in planned_on(job) {
+                if let Some(turns) = turns.get_mut(&id) {
+                    turns.push(turn(job));
+                }
+            }
+        }
+        turns
+    }
+
+    /// Whose turn it is among planned jobs that (still) qualify. Those that don't are out.
+    fn next_to_go(&self, turns: &mut BinaryHeap<Turn>, qualifies: impl Fn(&Job) -> bool) -> Option<JobId> {
+        loop {
+            let was = turns.pop()?;
+            let job = self.jobs.get(&was.2).filter(|job| job.verdict.allocation().is_some() && qualifies(job));
+            let Some(now) = job.map(|job| turn(job)) else { continue };
+            if now == was {
+                // Put back to less, it may have to go altogether.
+                turns.push(now);
+                return Some(now.2);
+            }
+            // It was put back to what is seen of it, which goes later.
+            turns.push(now);
+        }
     }
 
     /// Puts a job back to what it had before the proposal if that frees something, else lets it wait.
@@ -99,13 +129,12 @@ impl State {
         self.note(Change::Dropped(id));
     }
 
-    /// Whether a job's old allocation fits in place of its planned one.
-    fn fits_instead(&self, id: JobId, old: &crate::decision::Allocation) -> bool {
+    /// Whether another allocation of a job fits in place of its planned one.
+    pub(crate) fn fits_instead(&self, id: JobId, other: &Allocation) -> bool {
         let job = &self.jobs[&id];
-        let planned =
-            job.verdict.allocation().map(|now| crate::state::usage_by_server(self, job, now)).unwrap_or_default();
+        let planned = job.verdict.allocation().map(|now| usage_by_server(self, job, now)).unwrap_or_default();
         let mut extra = Amounts::default();
-        let fits = crate::state::usage_by_server(self, job, old).into_iter().all(|(server, usage)| {
+        let fits = usage_by_server(self, job, other).into_iter().all(|(server, usage)| {
             let server = self.server(server);
             let mut total = server.planned.clone();
             if let Ok(at) = planned.binary_search_by_key(&server.id, |(id, _)| *id) {
@@ -121,6 +150,21 @@ impl State {
         fits && self.account_excess(job, &extra).is_none()
     }
 
+    /// Whether the slots that a verdict adds to a job's plan may still come where they are: the server is there, doesn't
+    /// drain, hosts the role, carries the job's labels and has such devices. What the plan has already stays. O(slots · log slots).
+    pub(crate) fn takes_new_slots(&self, job: &Job, verdict: &Verdict) -> bool {
+        let planned = job.verdict.allocation();
+        verdict.allocation().is_none_or(|next| {
+            next.slots().iter().all(|slot| {
+                let server = self.server(slot.server);
+                planned.is_some_and(|planned| planned.has(slot))
+                    || (server.accepts(&job.spec.labels)
+                        && server.hosts.takes(slot.role)
+                        && devices_match(&server.devices, job.demand(slot.role), &slot.devices))
+            })
+        })
+    }
+
     /// Ends waits that are over, and stops jobs that are past their time limit.
     pub(crate) fn expire_timers(&mut self) {
         while let Some((at, id)) = self.timers.get_min().copied().filter(|(at, _)| *at <= self.now) {
@@ -134,11 +178,11 @@ impl State {
             } else if job.blocked.as_ref().is_some_and(|(until, _)| *until <= self.now) {
                 self.job_mut(id).expect("looked up").blocked = None;
                 self.unissued.insert(id);
-                self.note(Change::Job(id));
                 if matches!(job.verdict, Verdict::Wait(Reason::Refused { .. })) {
                     // Engines that look at new jobs only look at it again.
                     self.set_verdict(id, Verdict::Wait(Reason::NotConsidered));
                 }
+                self.note(Change::Job(id));
             }
         }
     }
@@ -148,18 +192,59 @@ impl State {
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
             let job = &self.jobs[&id];
-            let observed = match &job.observed {
-                Some(observed) if job.spec.bounds().hold(observed.shape()) => Verdict::Run(observed.clone()),
-                _ => Verdict::Wait(Reason::NotConsidered),
-            };
-            let theirs = !job.held && !matches!(job.verdict, Verdict::Stop(_));
-            if theirs && !job.verdict.same_kind(&observed) {
-                self.unsettled
-                    .extend(observed.allocation().iter().flat_map(|seen| seen.slots()).map(|slot| slot.server));
-                self.limits_changed = true;
-                self.set_verdict(id, observed);
-            }
+            let runs = job.observed.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
+            self.plan_as_it_is(id, runs.map_or(Verdict::Wait(Reason::NotConsidered), Verdict::Run));
         }
         self.revised.clear();
     }
+
+    /// Who takes over starts from what really runs, whatever was planned meanwhile, and waits for the next decision.
+    /// What was being started when it was handed back still is.
+    pub(crate) fn take_over(&mut self) {
+        let all: Vec<JobId> = self.jobs.keys().copied().collect();
+        for id in all {
+            let job = &self.jobs[&id];
+            if job.held || matches!(job.verdict, Verdict::Stop(_)) {
+                continue;
+            }
+            let starting = !job.revoked && job.issued.is_some() && job.issued.as_ref() == job.verdict.allocation();
+            let runs = job.observed.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
+            match runs {
+                Some(seen) => {
+                    let now = self.decision;
+                    self.recharge(id, |job| job.adopt(seen.clone(), now));
+                    self.plan_as_it_is(id, Verdict::Run(seen));
+                }
+                None if starting => {}
+                None => self.plan_as_it_is(id, Verdict::Wait(Reason::NotConsidered)),
+            }
+        }
+    }
+
+    fn plan_as_it_is(&mut self, id: JobId, verdict: Verdict) {
+        let job = &self.jobs[&id];
+        let theirs = !job.held && !matches!(job.verdict, Verdict::Stop(_));
+        if theirs && !job.verdict.same_kind(&verdict) {
+            self.unsettled.extend(verdict.allocation().iter().flat_map(|seen| seen.slots()).map(|slot| slot.server));
+            self.limits_changed = true;
+            self.set_verdict(id, verdict);
+        }
+    }
+}
+
+fn planned_on(job: &Job) -> impl Iterator<Item = ServerId> {
+    job.verdict.allocation().into_iter().flat_map(|planned| planned.slots()).map(|slot| slot.server)
+}
+
+fn turn(job: &Job) -> Turn {
+    let seen = job.observed.as_ref() == job.verdict.allocation() && job.phase == Phase::Running;
+    (!seen, job.arrival, job.id)
+}
+
+/// The first limit that an account is over: (type, left, limit).
+fn exceeded(account: &Account) -> Option<(ResourceId, i64, i64)> {
+    account.limits.iter().find_map(|(&resource, &limit)| {
+        let left = limit - account.planned[resource];
+        (left < 0).then_some((resource, left, limit))
+    })
 }

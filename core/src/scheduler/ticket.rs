@@ -33,7 +33,6 @@ pub struct Outcome {
     pub(super) result: Result<(Proposal, Sums, Box<dyn AnyMemo>), EngineError>,
     pub(super) index: AnyIndex,
     pub(super) budget: Budget,
-    pub(super) seen: usize,
     /// [`State::moved`] of the state that the guard checked it against.
     pub(super) moved: u64,
 }
@@ -46,7 +45,7 @@ impl Ticket {
 
     /// Lets the engine decide and the guard check. Any thread; a panic ends up in the outcome.
     pub fn run(mut self, mut budget: Budget) -> Outcome {
-        let (seen, moved) = (self.changes.len(), self.state.moved);
+        let moved = self.state.moved;
         let given = budget;
         let result = catch_unwind(AssertUnwindSafe(|| {
             let proposal =
@@ -68,7 +67,6 @@ impl Ticket {
             result: result.map(|(proposal, sums)| (proposal, sums, memo)),
             index: self.index,
             budget: given,
-            seen,
             moved,
         }
     }

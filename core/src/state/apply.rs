@@ -1,6 +1,9 @@
 //! Each event's effect. Nothing is decided here: sums are kept, and what an engine may want to know is noted.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use imbl::OrdSet;
 
@@ -9,10 +12,11 @@ use crate::{
     decision::{Allocation, DeviceShare, Devices, Slot, Verdict},
     event::{Enactment, End, Event, EventError, ObservedSlot},
     fit::{LossHistory, SpeedHistory, SpeedSample},
-    ids::{Incarnation, JobId, ResourceId, Revision, ServerId},
+    ids::{DecisionId, Incarnation, JobId, ManagerId, ResourceId, Revision, ServerId},
     job::{Demand, ExternalId, Fits, Job, JobSpec, Phase, Progress},
     reason::Reason,
     resources::{Amounts, GPU},
+    scheduler::Issue,
     server::{Hosts, Server, ServerSpec, Usage, devices_match},
     settings::{Mode, Settings},
     time::{Span, Time},
@@ -32,21 +36,24 @@ impl State {
         }
         self.now = at;
         match event {
-            Event::Configured(settings) => self.configure(settings),
+            Event::Configured(settings) => self.configure(settings)?,
             Event::ModeSet(mode) => self.set_mode(*mode),
             Event::TermBegan(term) => self.term = self.term.max(*term),
             Event::ServerSet { manager, server } => self.set_server(manager, server)?,
             Event::ServerLeft { name } => {
                 let id = *self.server_ids.get(name.as_str()).ok_or_else(|| EventError::UnknownServer(name.clone()))?;
-                self.server_left(id);
+                if self.server(id).present {
+                    self.servers_left(&BTreeSet::from([id]));
+                }
             }
             Event::ForeignUse { server, amounts, devices } => {
                 check_amounts(server, amounts)?;
+                check_shares(server, devices)?;
                 let id =
                     *self.server_ids.get(server.as_str()).ok_or_else(|| EventError::UnknownServer(server.clone()))?;
+                self.check_types(used(amounts))?;
                 let demand = Arc::make_mut(&mut self.resources).demand(amounts);
                 let mut foreign = Usage { amounts: demand, ..Usage::default() };
-                check_shares(server, devices)?;
                 let shares: Devices = devices.iter().copied().collect();
                 foreign.add_devices(&self.server(id).devices, &Demand::default(), &shares);
                 self.change_server(id, |server| server.foreign = foreign);
@@ -56,7 +63,7 @@ impl State {
             Event::JobHeld { job, held } => self.hold(*job, *held)?,
             Event::Reported { job, incarnation, slot, report } => self.report(*job, *incarnation, *slot, report)?,
             Event::Observed { job, incarnation, slots, phase } => self.observe(*job, *incarnation, slots, *phase)?,
-            Event::Enacted { job, result, .. } => self.enacted(*job, result)?,
+            Event::Enacted { decision, job, result } => self.enacted(*decision, *job, result)?,
             Event::SyncBegin { manager } => {
                 let id = self.manager(manager);
                 self.managers[id.0 as usize].sync = Some((OrdSet::new(), OrdSet::new()));
@@ -66,19 +73,13 @@ impl State {
         Ok(())
     }
 
-    fn configure(&mut self, settings: &Settings) {
+    fn configure(&mut self, settings: &Settings) -> Result<(), EventError> {
+        self.configure_limits(settings)?;
         self.settings = Arc::new(settings.clone());
-        for at in 0..self.tenants.len() {
-            let named = settings.tenants.get(&*self.tenants[at].name).cloned().unwrap_or_default();
-            self.tenants[at].limits = self.limits(named);
-        }
-        for at in 0..self.queues.len() {
-            let named = settings.queues.get(&*self.queues[at].name).cloned().unwrap_or_default();
-            self.queues[at].limits = self.limits(named);
-        }
         self.limits_changed = true;
         self.moved += 1;
         self.note(Change::Settings);
+        Ok(())
     }
 
     fn set_mode(&mut self, mode: Mode) {
@@ -86,6 +87,9 @@ impl State {
             return;
         }
         self.mode = mode;
+        if mode == Mode::Active {
+            self.take_over();
+        }
         // What managers are told changes for every job at once.
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
@@ -113,6 +117,7 @@ impl State {
             Ok(hosts) => hosts,
             Err(problem) => return fail(problem),
         };
+        self.check_types(used(&spec.capacity).chain(spec.devices.iter().map(String::as_str)))?;
         let manager = self.manager(manager);
         let resources = Arc::make_mut(&mut self.resources);
         let mut capacity = resources.demand(&spec.capacity);
@@ -224,44 +229,50 @@ impl State {
         self.note(Change::Server(id));
     }
 
-    fn server_left(&mut self, id: ServerId) {
-        if !self.server(id).present {
-            return;
+    /// Servers are gone. O(slots of all jobs) however many they are: slots on a lost server are gone without anyone
+    /// saying so.
+    fn servers_left(&mut self, lost: &BTreeSet<ServerId>) {
+        for id in lost {
+            self.change_server(*id, |server| {
+                server.present = false;
+                server.foreign = Usage::default();
+            });
         }
-        self.change_server(id, |server| {
-            server.present = false;
-            server.foreign = Usage::default();
-        });
-        // Slots on a lost server are gone without anyone saying so. O(slots of all jobs): losing a server is rare.
-        let there = |allocation: &Option<Arc<Allocation>>| {
-            allocation.as_ref().is_some_and(|allocation| allocation.slots().iter().any(|slot| slot.server == id))
+        let first_lost = |allocation: Option<&Arc<Allocation>>| {
+            let slots = allocation.into_iter().flat_map(|allocation| allocation.slots());
+            slots.map(|slot| slot.server).filter(|server| lost.contains(server)).min()
         };
-        let without = |allocation: &Option<Arc<Allocation>>| {
-            let kept =
-                allocation.as_ref()?.slots().iter().filter(|slot| slot.server != id).cloned().collect::<Vec<_>>();
+        let without = |allocation: &Arc<Allocation>| {
+            let kept: Vec<Slot> =
+                allocation.slots().iter().filter(|slot| !lost.contains(&slot.server)).cloned().collect();
             (!kept.is_empty()).then(|| Arc::new(Allocation::new(kept)))
         };
         let hit: Vec<JobId> = self
             .jobs
             .values()
             .chain(self.leaving.values())
-            .filter(|job| there(&job.issued) || there(&job.observed) || there(&job.verdict.allocation().cloned()))
+            .filter(|job| {
+                [job.issued.as_ref(), job.observed.as_ref(), job.verdict.allocation()]
+                    .into_iter()
+                    .any(|allocation| first_lost(allocation).is_some())
+            })
             .map(|job| job.id)
             .collect();
         for job in hit {
             self.recharge(job, |job| {
                 // What is left of it can't run alone.
-                job.revoked |= there(&job.issued);
-                job.issued = without(&job.issued);
-                job.observed = without(&job.observed);
+                job.revoked |= first_lost(job.issued.as_ref()).is_some();
+                job.issued = job.issued.as_ref().and_then(without);
+                job.observed = job.observed.as_ref().and_then(without);
             });
-            if self.jobs.contains_key(&job) {
-                self.unissued.insert(job);
-                self.unsent.insert(job);
-            }
-            if self.jobs.get(&job).is_some_and(|job| there(&job.verdict.allocation().cloned())) {
-                self.set_verdict(job, Verdict::Wait(Reason::ServerLost { server: id }));
-                self.note(Change::Dropped(job));
+            if let Some(job) = self.jobs.get(&job) {
+                let (id, planned_on) = (job.id, first_lost(job.verdict.allocation()));
+                self.unissued.insert(id);
+                self.unsent.insert(id);
+                if let Some(server) = planned_on {
+                    self.set_verdict(id, Verdict::Wait(Reason::ServerLost { server }));
+                    self.note(Change::Dropped(id));
+                }
             }
             self.forget_if_gone(job);
         }
@@ -277,19 +288,29 @@ impl State {
         if let Some(&job) = self.job_names.get(spec.name.as_str()) {
             return Err(EventError::DuplicateName { name: spec.name.clone(), job });
         }
+        let demands = || [Some(&spec.worker), spec.server.as_ref()].into_iter().flatten().map(|role| &role.demand);
+        self.check_types(demands().flat_map(used))?;
+        let known = self.resources.clone();
         let resources = Arc::make_mut(&mut self.resources);
         let worker = Demand::new(&spec.worker.demand, resources);
         let server = spec.server.as_ref().map(|role| Demand::new(&role.demand, resources)).unwrap_or_default();
+        if let Some(reason) = self.hopeless(spec, &worker, &server) {
+            let text = reason.describe(self);
+            // A job that is refused leaves no names behind.
+            self.resources = known;
+            return Err(EventError::NeverFits(text));
+        }
         let id = JobId(self.next_job);
+        let (tenant, queue) = self.count_in(spec);
         let mut speeds = SpeedHistory::default();
         for sample in &spec.profile {
             speeds.profile(&SpeedSample::new(sample.servers, sample.workers, sample.speed));
         }
         let profiled = !speeds.is_empty();
-        let mut job = Job {
+        let job = Job {
             id,
-            tenant: self.tenant(&spec.tenant),
-            queue: self.queue(&spec.queue),
+            tenant,
+            queue,
             worker,
             server,
             arrival: self.now,
@@ -299,8 +320,11 @@ impl State {
             verdict: Verdict::Wait(Reason::NotConsidered),
             issued: None,
             issue_reason: None,
+            issued_in: DecisionId(0),
             incarnation: Incarnation(0),
             revision: Revision(0),
+            outgoing: None,
+            last_incarnation: Incarnation(0),
             observed: None,
             phase: Phase::Stopped,
             observed_incarnation: Incarnation(0),
@@ -312,6 +336,8 @@ impl State {
             restart_total: Span::ZERO,
             refusals: 0,
             blocked: None,
+            retried: true,
+            late_refusals: 0,
             progress: Progress::default(),
             losses: Arc::new(LossHistory::default()),
             speeds: Arc::new(speeds),
@@ -321,14 +347,10 @@ impl State {
             revoked: false,
             spec: Arc::new(spec.clone()),
         };
-        if let Some(reason) = self.never_fits(&job) {
-            return Err(EventError::NeverFits(reason.describe(self)));
-        }
         // A second job of a model starts from what the first taught.
-        if profiled || self.models.contains_key(spec.model.as_str()) {
+        if profiled || self.models.get(spec.model.as_str()).is_some_and(|model| !model.speeds.is_empty()) {
             self.unfitted.insert(id);
         }
-        job.arrival = self.now;
         self.next_job += 1;
         self.job_names.insert(spec.name.as_str().into(), id);
         self.jobs.insert(id, Arc::new(job));
@@ -346,14 +368,17 @@ impl State {
         self.revised.remove(&id);
         self.unissued.remove(&id);
         self.unfitted.remove(&id);
-        // Its room is free once the manager says that its slots are gone. What was issued may still be starting.
-        let charge_kept = job.observed.is_some() || job.issued.is_some();
-        if charge_kept {
-            let mut leaving = Arc::unwrap_or_clone(job);
-            leaving.verdict = Verdict::Stop(if end == End::Cancelled { Reason::Cancelled } else { Reason::Finished });
-            self.leaving.insert(id, Arc::new(leaving));
+        self.count_out(&job);
+        let waited = job.blocked.as_ref().map(|(until, _)| *until);
+        for at in waited.into_iter().chain(job.limit_at()) {
+            self.timers.remove(&(at, id));
         }
+        // Its room is free once the manager says that its slots are gone. What was issued may still be starting.
+        let mut leaving = Arc::unwrap_or_clone(job);
+        leaving.verdict = Verdict::Stop(if end == End::Cancelled { Reason::Cancelled } else { Reason::Finished });
+        self.leaving.insert(id, Arc::new(leaving));
         self.unsent.insert(id);
+        self.forget_if_gone(id);
         self.note(Change::Ended(id));
         Ok(())
     }
@@ -404,6 +429,7 @@ impl State {
             job.observed = observed;
             job.observed_incarnation = incarnation;
             job.phase = if released { Phase::Stopped } else { phase };
+            job.outgoing.take_if(|outgoing| released || outgoing.incarnation != incarnation);
             // A job that is over, or is to start anew elsewhere, claims no more than what is still seen of it.
             if job.verdict.allocation().is_none() || job.revoked {
                 job.issued = None;
@@ -411,15 +437,21 @@ impl State {
         });
         if let Some(job) = self.job_mut(id).filter(|job| job.phase == Phase::Running && incarnation == job.incarnation)
         {
-            // While something smaller runs, what was refused still is.
             let as_planned = job.observed.as_ref() == job.verdict.allocation();
-            if as_planned {
+            // While it only runs on as before, what was refused still is.
+            let is_news = job.retried || job.observed != job.issued;
+            let mut waited = None;
+            if as_planned && is_news {
                 job.refusals = 0;
-                job.blocked = None;
+                waited = job.blocked.take();
             }
-            let limit = job.spec.time_limit.filter(|_| job.started.is_none());
+            let first = job.started.is_none();
             job.started.get_or_insert(now);
-            self.timers.extend(limit.map(|limit| (now + limit, id)));
+            let limit_at = job.limit_at().filter(|_| first);
+            self.timers.extend(limit_at.map(|at| (at, id)));
+            if let Some((until, _)) = waited {
+                self.timers.remove(&(until, id));
+            }
             if as_planned {
                 self.unissued.insert(id);
             }
@@ -428,25 +460,40 @@ impl State {
         Ok(())
     }
 
-    /// A job that is over is forgotten once nothing of it is left.
+    /// A job that is over is forgotten once nothing of it is left, and whoever was told of it knows.
     fn forget_if_gone(&mut self, id: JobId) {
-        if self.leaving.get(&id).is_some_and(|job| job.observed.is_none() && job.issued.is_none()) {
-            self.leaving.remove(&id);
+        let Some(job) = self.leaving.get(&id).filter(|job| job.observed.is_none() && job.issued.is_none()) else {
+            return;
+        };
+        let farewell = Issue::of(job, job.verdict.clone());
+        self.leaving.remove(&id);
+        let knows = self.told.remove(&id).is_some();
+        if knows && self.unsent.contains(&id) {
+            self.farewells.insert(id, farewell);
+        } else {
+            self.unsent.remove(&id);
         }
     }
 
-    fn enacted(&mut self, id: JobId, result: &Enactment) -> Result<(), EventError> {
+    fn enacted(&mut self, decision: DecisionId, id: JobId, result: &Enactment) -> Result<(), EventError> {
         let Some(job) = self.jobs.get(&id) else {
             return if self.leaving.contains_key(&id) { Ok(()) } else { Err(EventError::UnknownJob(id)) };
         };
         let Enactment::Refused { cause, retry_after } = result else { return Ok(()) };
+        if decision < job.issued_in {
+            let issued_in = job.issued_in;
+            let job = self.job_mut(id).expect("looked up above");
+            job.late_refusals = job.late_refusals.saturating_add(1);
+            return Err(EventError::LateRefusal { job: id, decision, issued_in });
+        }
         if job.verdict.allocation().is_none() {
             return Ok(());
         }
-        let (now, refusals) = (self.now, job.refusals + 1);
+        let (now, refusals, issued_in) = (self.now, job.refusals.saturating_add(1), self.decision);
         let doubled = Span(self.settings.refusal_backoff.0.saturating_mul(1 << (refusals - 1).min(20)));
         let wait = retry_after.unwrap_or(doubled).clamp(Span(1), LONGEST_WAIT);
         let until = now + wait;
+        let waited = job.blocked.as_ref().map(|(until, _)| *until);
         let given_up = refusals >= self.settings.refusals;
         // What was refused isn't there; what is seen of the job still is, and runs on if it can alone.
         let seen = job.observed.clone();
@@ -455,38 +502,48 @@ impl State {
         let stays =
             job.observed_incarnation == job.incarnation && seen.as_ref().is_some_and(|seen| self.in_place(job, seen));
         self.recharge(id, |job| {
-            job.revoked = seen.is_some() && !runs_on;
-            job.issued = seen;
-            if runs_on && !same {
+            if runs_on && job.can_go_back() {
+                // A restart that was refused stops nobody.
+                job.go_back();
+            } else if runs_on && !same {
                 job.renumber(stays);
             }
+            job.revoked = seen.is_some() && !runs_on;
+            job.issued.clone_from(&seen);
+            job.issued_in = issued_in;
             job.refusals = refusals;
+            job.retried = false;
             job.blocked = Some((until, cause.clone()));
             job.issue_reason = Some(Reason::Refused { cause: cause.clone(), retry_at: until });
         });
+        if let Some(waited) = waited {
+            self.timers.remove(&(waited, id));
+        }
         self.timers.insert((until, id));
         self.unissued.insert(id);
         self.unsent.insert(id);
         if given_up {
-            self.set_verdict(id, Verdict::Wait(Reason::Refused { cause: cause.clone(), retry_at: until }));
+            let runs_on = seen.filter(|seen| runs_on && self.fits_instead(id, seen)).map(Verdict::Run);
+            let waits = || Verdict::Wait(Reason::Refused { cause: cause.clone(), retry_at: until });
+            self.set_verdict(id, runs_on.unwrap_or_else(waits));
             self.note(Change::Dropped(id));
         }
         Ok(())
     }
 
     fn sync_end(&mut self, name: &str, owns_queue: bool) -> Result<(), EventError> {
-        let id = self.manager(name);
-        let Some((servers, jobs)) = self.managers[id.0 as usize].sync.take() else {
+        let known = self.managers.iter().position(|manager| &*manager.name == name);
+        let open = known.and_then(|at| Some((at, self.managers[at].sync.take()?)));
+        let Some((at, (servers, jobs))) = open else {
             return Err(EventError::Sync { manager: name.into(), problem: "SyncEnd without SyncBegin" });
         };
-        let gone: Vec<ServerId> = self
+        let id = ManagerId(at as u32);
+        let gone: BTreeSet<ServerId> = self
             .present_servers()
             .filter(|server| server.manager == id && !servers.contains(&server.id))
             .map(|server| server.id)
             .collect();
-        for server in gone {
-            self.server_left(server);
-        }
+        self.servers_left(&gone);
         // Slots that a full resync doesn't mention are gone, those on other managers' servers aside.
         let mine = |state: &Self, job: &Job| {
             let of = |allocation: &Option<Arc<Allocation>>| {
@@ -524,6 +581,11 @@ impl State {
         }
         Ok(())
     }
+}
+
+/// The names in a table of amounts that are there.
+fn used(amounts: &BTreeMap<String, i64>) -> impl Iterator<Item = &str> {
+    amounts.iter().filter(|(_, amount)| **amount != 0).map(|(name, _)| name.as_str())
 }
 
 fn check_amounts(server: &str, amounts: &BTreeMap<String, i64>) -> Result<(), EventError> {

@@ -5,23 +5,28 @@
 
 mod apply;
 mod audit;
+mod changes;
 mod charge;
+mod names;
+mod never_fits;
 mod report;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet, Vector};
 use serde::{Deserialize, Serialize};
 
+use self::changes::Changes;
 pub(crate) use self::charge::usage_by_server;
+pub use self::names::{Account, Model};
 use crate::{
     decision::{Allocation, Verdict},
-    fit::SpeedHistory,
     guard::Sums,
     ids::{DecisionId, JobId, ManagerId, QueueId, ResourceId, ServerId, TenantId, Term},
     job::{Job, Utility},
     reason::{Reason, Scope},
     resources::{Amounts, ResourceTypes},
+    scheduler::Issue,
     server::Server,
     settings::{Mode, Settings},
     time::Time,
@@ -42,27 +47,6 @@ pub enum Change {
     Settings,
 }
 
-/// A queue or a tenant.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Account {
-    /// Its name.
-    pub name: Arc<str>,
-    /// The most it may be given; types that aren't in it are unlimited.
-    pub limits: BTreeMap<ResourceId, i64>,
-    /// What the plan gives it.
-    pub planned: Amounts,
-}
-
-impl Account {
-    /// The first type of which `planned + extra` is beyond the limit: (type, left, limit).
-    pub fn excess(&self, extra: &Amounts) -> Option<(ResourceId, i64, i64)> {
-        self.limits.iter().find_map(|(&resource, &limit)| {
-            let left = limit - self.planned[resource];
-            (extra[resource] > 0 && extra[resource] > left).then_some((resource, left, limit))
-        })
-    }
-}
-
 /// A cluster manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manager {
@@ -70,13 +54,6 @@ pub struct Manager {
     pub name: Arc<str>,
     /// While a resync is open: servers and jobs it has mentioned.
     pub(crate) sync: Option<(OrdSet<ServerId>, OrdSet<JobId>)>,
-}
-
-/// What jobs of one model have taught.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Model {
-    /// Speeds of all its jobs.
-    pub speeds: Arc<SpeedHistory>,
 }
 
 /// The mandate of a job: what an engine may do with it now.
@@ -109,12 +86,14 @@ pub struct State {
     pub servers: Vector<Arc<Server>>,
     /// Active jobs, in the order of their submission.
     pub jobs: OrdMap<JobId, Arc<Job>>,
-    /// Tenants by id.
+    /// Tenants of active jobs, by id.
     pub tenants: Vector<Account>,
-    /// Queues by id.
+    /// Queues of active jobs, by id.
     pub queues: Vector<Account>,
-    /// Models by name.
+    /// Models by name: those of active jobs, and some that were used last.
     pub models: OrdMap<Arc<str>, Arc<Model>>,
+    /// Models without an active job, in the order in which they lost their last.
+    pub(crate) idle_models: OrdMap<u64, Arc<str>>,
     /// What all present servers have, less foreign use.
     pub usable: Amounts,
     /// What all present servers have.
@@ -139,14 +118,15 @@ pub struct State {
     pub(crate) parked: OrdSet<(ServerId, JobId)>,
     /// Jobs whose issued part changed since the host last asked.
     pub(crate) unsent: OrdSet<JobId>,
+    /// Jobs that the host asked about at least once, and that aren't forgotten yet.
+    pub(crate) told: OrdSet<JobId>,
+    /// The last word on jobs of which nothing is left, until the host asks.
+    pub(crate) farewells: OrdMap<JobId, Issue>,
     /// Jobs with reports that their fits don't know.
     pub(crate) unfitted: OrdSet<JobId>,
     /// When something about a job ends by itself: a time limit, a refusal's wait.
     pub(crate) timers: OrdSet<(Time, JobId)>,
-    pub(crate) changes: Vector<Change>,
-    /// So many of them, from the first, are in the open ticket: they stay as they are until it is back.
-    #[serde(skip)]
-    pub(crate) delivering: usize,
+    pub(crate) changes: Changes,
     /// Counts changes of room, of limits and of the plan: where it stands still, what fitted still fits.
     #[serde(skip)]
     pub(crate) moved: u64,
@@ -154,7 +134,7 @@ pub struct State {
 
 impl Default for State {
     fn default() -> Self {
-        let mut state = Self {
+        Self {
             now: Time(i64::MIN),
             term: Term(0),
             decision: DecisionId(0),
@@ -166,6 +146,7 @@ impl Default for State {
             tenants: Vector::new(),
             queues: Vector::new(),
             models: OrdMap::new(),
+            idle_models: OrdMap::new(),
             usable: Amounts::default(),
             capacity: Amounts::default(),
             managers: Vector::new(),
@@ -181,15 +162,13 @@ impl Default for State {
             unissued: OrdSet::new(),
             parked: OrdSet::new(),
             unsent: OrdSet::new(),
+            told: OrdSet::new(),
+            farewells: OrdMap::new(),
             unfitted: OrdSet::new(),
             timers: OrdSet::new(),
-            changes: Vector::new(),
-            delivering: 0,
+            changes: Changes::default(),
             moved: 0,
-        };
-        state.tenant("default");
-        state.queue("default");
-        state
+        }
     }
 }
 
@@ -250,7 +229,7 @@ impl State {
     }
 
     pub(crate) fn is_over_time(&self, job: &Job) -> bool {
-        matches!((job.spec.time_limit, job.started), (Some(limit), Some(started)) if started + limit <= self.now)
+        job.limit_at().is_some_and(|at| at <= self.now)
     }
 
     /// Whether stability keeps it as it is: inside its minimum run time, over its rescale budget, or so near its end
@@ -309,31 +288,6 @@ impl State {
         }
     }
 
-    /// Why no server could hold one of this job's workers or parameter servers even if it were empty; `None` if one
-    /// could, or if there are no servers yet. O(servers).
-    pub fn never_fits(&self, job: &Job) -> Option<Reason> {
-        use crate::decision::Role;
-        self.present_servers().next()?;
-        let least = job.spec.bounds().least();
-        [Role::Worker, Role::Server].into_iter().filter(|role| least.count(*role) > 0).find_map(|role| {
-            let demand = &job.demand(role).amounts;
-            let mut best: Option<(ResourceId, i64, ServerId)> = None;
-            let takes = |server: &Server| server.matches(&job.spec.labels) && server.hosts.takes(role);
-            for server in self.present_servers().filter(|server| takes(server)) {
-                let resource = demand.first_excess(&server.capacity)?;
-                let has = server.capacity[resource];
-                if best.is_none_or(|(_, most, _)| has > most) {
-                    best = Some((resource, has, server.id));
-                }
-            }
-            let (resource, largest, server) = match best {
-                Some((resource, largest, server)) => (resource, largest, Some(server)),
-                None => (crate::resources::CPU, 0, None),
-            };
-            Some(Reason::NeverFits { role, resource, needed: demand[resource], largest, server })
-        })
-    }
-
     /// What a job is worth by the time of its end, within the site's cap; `None` where its owner doesn't say.
     pub fn utility(&self, job: &Job) -> Option<Utility> {
         job.spec.utility.as_ref().map(|utility| utility.capped(self.settings.caps.utility))
@@ -342,40 +296,6 @@ impl State {
     /// A job's urgency within the site's cap; `None` where its owner doesn't say.
     pub fn urgency(&self, job: &Job) -> Option<u32> {
         job.spec.urgency.map(|urgency| urgency.min(self.settings.caps.urgency))
-    }
-
-    /// The tenant of a name, made if it is new.
-    pub(crate) fn tenant(&mut self, name: &str) -> TenantId {
-        if let Some(id) = self.tenant_ids.get(name) {
-            return *id;
-        }
-        let id = TenantId(self.tenants.len() as u32);
-        let account = self.account(name, self.settings.tenants.get(name).cloned());
-        self.tenants.push_back(account);
-        self.tenant_ids.insert(name.into(), id);
-        id
-    }
-
-    /// The queue of a name, made if it is new.
-    pub(crate) fn queue(&mut self, name: &str) -> QueueId {
-        if let Some(id) = self.queue_ids.get(name) {
-            return *id;
-        }
-        let id = QueueId(self.queues.len() as u32);
-        let account = self.account(name, self.settings.queues.get(name).cloned());
-        self.queues.push_back(account);
-        self.queue_ids.insert(name.into(), id);
-        id
-    }
-
-    fn account(&mut self, name: &str, limits: Option<BTreeMap<String, i64>>) -> Account {
-        let limits = self.limits(limits.unwrap_or_default());
-        Account { name: name.into(), limits, planned: Amounts::default() }
-    }
-
-    fn limits(&mut self, named: BTreeMap<String, i64>) -> BTreeMap<ResourceId, i64> {
-        let resources = Arc::make_mut(&mut self.resources);
-        named.into_iter().map(|(name, limit)| (resources.intern(&name), limit)).collect()
     }
 
     pub(crate) fn job_mut(&mut self, id: JobId) -> Option<&mut Job> {
@@ -398,20 +318,6 @@ impl State {
     /// Whether a manager's resync is open: nothing is prepared meanwhile.
     pub fn is_syncing(&self) -> bool {
         self.managers.iter().any(|manager| manager.sync.is_some())
-    }
-
-    pub(crate) fn note(&mut self, change: Change) {
-        if self.changes.len() == self.delivering || self.changes.back() != Some(&change) {
-            self.changes.push_back(change);
-        }
-        // While nobody decides, repetitions are all that can pile up.
-        if self.changes.len() > 4096 + 4 * (self.servers.len() + self.jobs.len()) {
-            let mut seen = std::collections::BTreeSet::new();
-            let delivering = self.delivering;
-            let kept = self.changes.iter().copied().enumerate();
-            let kept = kept.filter(|(at, change)| *at < delivering || seen.insert(*change));
-            self.changes = kept.map(|(_, change)| change).collect();
-        }
     }
 
     /// Sets a job's verdict and keeps all sums. O(slots of the old and new allocation).

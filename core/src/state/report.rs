@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Change, Model, State};
+use super::{Change, State};
 use crate::{
-    decision::Role,
+    decision::{Allocation, Role},
     event::{EventError, Report},
     fit::{SpeedSample, StragglerOptions, StragglerSignal, StragglerWatch},
     ids::{Incarnation, JobId},
@@ -89,10 +89,7 @@ impl State {
     }
 
     fn learn(&mut self, model: &str, sample: SpeedSample) {
-        if !self.models.contains_key(model) {
-            self.models.insert(model.into(), Arc::new(Model::default()));
-        }
-        let model = Arc::make_mut(self.models.get_mut(model).expect("inserted above"));
+        let model = Arc::make_mut(self.models.get_mut(model).expect("it has an active job"));
         Arc::make_mut(&mut model.speeds).report(&sample);
     }
 }
@@ -106,6 +103,12 @@ fn speed(report: &Report) -> Option<f64> {
 fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report) -> Result<(), &'static str> {
     if incarnation != job.incarnation {
         return Err("it is of another incarnation");
+    }
+    let has = |allocation: &Option<Arc<Allocation>>| {
+        allocation.as_ref().is_some_and(|has| has.of(slot.0).binary_search_by_key(&slot.1, |slot| slot.index).is_ok())
+    };
+    if !has(&job.issued) && !has(&job.observed) {
+        return Err("the job has no such slot");
     }
     if job.reported.get(&slot).is_some_and(|last| report.seq <= *last) {
         return Err("its sequence number was seen before");

@@ -4,14 +4,18 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use trainmaster_core::{
     Allocation, Decision, Issue, Job, JobId, Mode, Role, Scheduler, Slot, State, TrainingMode, Verdict, job::Resize,
-    reason::ReasonKind, resources::Amounts,
+    reason::ReasonKind, resources::Amounts, server::devices_match,
 };
 
 /// What was issued and seen before a step.
-pub type Before = BTreeMap<JobId, Arc<Job>>;
+pub struct Before {
+    jobs: BTreeMap<JobId, Arc<Job>>,
+    mode: Mode,
+}
 
 pub fn before(scheduler: &Scheduler) -> Before {
-    scheduler.state().jobs.iter().map(|(id, job)| (*id, job.clone())).collect()
+    let state = scheduler.state();
+    Before { jobs: state.jobs.iter().map(|(id, job)| (*id, job.clone())).collect(), mode: state.mode }
 }
 
 /// After any step.
@@ -21,7 +25,7 @@ pub fn always(scheduler: &Scheduler, before: &Before) {
         panic!("{problem}");
     }
     for job in state.jobs.values() {
-        let explanation = scheduler.explain(job.id).expect("active");
+        let explanation = scheduler.explain(state.now, job.id).expect("active");
         assert!(!explanation.findings.is_empty());
         for reason in job.verdict.reason().into_iter().chain(&job.issue_reason) {
             let text = reason.describe(state);
@@ -39,9 +43,13 @@ pub fn always(scheduler: &Scheduler, before: &Before) {
             let nowhere = text.contains("no server matches");
             assert!(!numbers || nowhere || text.chars().any(|c| c.is_ascii_digit()), "{text:?} names no number");
         }
-        if let Some(old) = before.get(&job.id) {
+        if let Some(old) = before.jobs.get(&job.id) {
             let count = |job: &Job| (job.incarnation, job.revision);
-            assert!(count(job) >= count(old), "{} went back from {:?} to {:?}", job.id, count(old), count(job));
+            // Only to what still runs: a restart was refused, or never came to be while the manager was on its own.
+            let refused = job.refusals > old.refusals || state.mode != before.mode;
+            let goes_back = refused && job.incarnation == job.observed_incarnation && job.issued == job.observed;
+            let (was, is) = (count(old), count(job));
+            assert!(is >= was || goes_back, "{} went back from {was:?} to {is:?}", job.id);
             // A refusal from before gives back what ran before it, under a number of its own.
             if state.mode != Mode::Active && job.refusals == old.refusals {
                 assert!(count(job) == count(old), "{} got something in {:?} mode", job.id, state.mode);
@@ -66,7 +74,7 @@ fn nothing_issued_onto_full_servers(state: &State, before: &Before) {
         let Some((resource, missing)) = server.excess(&server.charged) else { continue };
         for job in state.jobs.values() {
             let known = |slot: &&Slot| {
-                let had = before.get(&job.id);
+                let had = before.jobs.get(&job.id);
                 let of = |allocation: &Option<Arc<Allocation>>| {
                     allocation.as_ref().is_some_and(|allocation| allocation.slots().contains(slot))
                 };
@@ -137,6 +145,16 @@ pub fn committed(state: &State, decision: &Decision) {
     }
 }
 
+/// What a commit adds to a plan is where it may come as things are now.
+pub fn new_slots_are_accepted(state: &State, job: &Job, old: Option<&Arc<Allocation>>, new: &Allocation) {
+    for slot in new.slots().iter().filter(|slot| old.is_none_or(|old| !old.slots().contains(slot))) {
+        let server = state.server(slot.server);
+        assert!(server.accepts(&job.spec.labels), "{} got {slot:?}, where {server:?} takes none of it", job.id);
+        let devices_match = devices_match(&server.devices, job.demand(slot.role), &slot.devices);
+        assert!(devices_match, "{} got {slot:?}, other devices than it asks for", job.id);
+    }
+}
+
 /// Slots that can stay keep their index, where devices don't get in the way.
 pub fn unchanged_slots_keep_their_index(job: &Job, old: &Allocation, new: &Allocation) {
     for role in [Role::Worker, Role::Server].into_iter().filter(|role| job.demand(*role).devices.is_none()) {
@@ -162,6 +180,12 @@ pub fn told(state: &State, last: Option<&Issue>, issue: &Issue) {
     assert!(job.spec.bounds().hold(now.shape()), "{} is told to run {}, outside its bounds", job.id, now.shape());
     let Some(last) = last else { return };
     let count = |issue: &Issue| (issue.incarnation, issue.revision);
+    if issue.incarnation < last.incarnation {
+        let runs = job.observed_incarnation == issue.incarnation;
+        let back = job.blocked.is_some() || matches!(last.verdict, Verdict::Release(_));
+        assert!(runs && back, "an incarnation that is over is told again: {last:?} then {issue:?}");
+        return;
+    }
     assert!(count(issue) >= count(last), "{last:?} then {issue:?}");
     let Verdict::Run(was) = &last.verdict else {
         let stopped = matches!(last.verdict, Verdict::Wait(_) | Verdict::Stop(_) | Verdict::Reject(_));

@@ -1,13 +1,13 @@
 //! A manager that is late, refuses, does half, and observes in its own time.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
 use trainmaster_core::{
-    Enactment, Event, Incarnation, Issue, Job, JobId, ObservedSlot, Slot, Span, State, Verdict, ids::DecisionId,
-    job::Phase,
+    Enactment, Event, Incarnation, Issue, Job, JobId, ObservedSlot, Revision, Slot, Span, State, Verdict,
+    ids::DecisionId, job::Phase,
 };
 
 /// What really runs of one job.
@@ -24,6 +24,10 @@ pub struct Manager {
     pub told: BTreeMap<JobId, Issue>,
     pub actual: BTreeMap<JobId, Actual>,
     jobs: BTreeMap<JobId, Arc<Job>>,
+    /// The decision that it heard of a job with.
+    decisions: BTreeMap<JobId, DecisionId>,
+    /// The slots that each number of a job stood for.
+    numbers: BTreeMap<(JobId, Incarnation, Revision), Vec<Slot>>,
     outbox: BTreeMap<JobId, VecDeque<Event>>,
 }
 
@@ -33,8 +37,22 @@ impl Manager {
             if let Some(job) = state.job(issue.job) {
                 self.jobs.insert(issue.job, job.clone());
             }
+            if let Verdict::Run(slots) = &issue.verdict {
+                let number = (issue.job, issue.incarnation, issue.revision);
+                let meant = self.numbers.entry(number).or_insert_with(|| slots.slots().to_vec());
+                assert_eq!(meant, slots.slots(), "{number:?} stands for two allocations");
+            }
+            self.decisions.insert(issue.job, state.decision);
             self.told.insert(issue.job, issue);
         }
+    }
+
+    /// A full plan: what isn't in it is gone.
+    pub fn receive_all(&mut self, state: &State, issues: Vec<Issue>) {
+        let named: BTreeSet<JobId> = issues.iter().map(|issue| issue.job).collect();
+        let unnamed: Vec<JobId> = self.told.keys().copied().filter(|job| !named.contains(job)).collect();
+        unnamed.into_iter().for_each(|job| self.drop_job(job));
+        self.receive(state, issues);
     }
 
     /// Something about one of its jobs.
@@ -64,7 +82,7 @@ impl Manager {
     }
 
     fn say_enacted(&mut self, job: JobId, result: Enactment) {
-        let event = Event::Enacted { decision: DecisionId(0), job, result };
+        let event = Event::Enacted { decision: self.decisions[&job], job, result };
         self.outbox.entry(job).or_default().push_back(event);
     }
 

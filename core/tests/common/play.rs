@@ -135,6 +135,10 @@ impl Player<'_> {
             invariants::told(self.scheduler.state(), self.manager.told.get(&issue.job), issue);
         }
         self.manager.receive(self.scheduler.state(), issues);
+        let is_over = |id: &JobId| self.scheduler.state().job(*id).is_none();
+        for (id, issue) in self.manager.told.iter().filter(|(id, _)| is_over(id)) {
+            assert!(matches!(issue.verdict, Verdict::Stop(_)), "nobody told its manager that {id} is over: {issue:?}");
+        }
     }
 
     fn take(&mut self, step: &Step) {
@@ -184,6 +188,9 @@ impl Player<'_> {
                 server.capacity.values_mut().for_each(|value| *value = *value * eighths / 8);
                 server.devices.truncate(server.devices.len().saturating_sub(*fewer));
                 server.draining = *draining;
+                if *eighths == 2 {
+                    server.labels.clear();
+                }
                 if *fewer == 1 {
                     // Or other devices in the same place.
                     server.devices.iter_mut().for_each(|kind| *kind = "gpu:v100".into());
@@ -199,7 +206,11 @@ impl Player<'_> {
                 let gpu = if *share > 0 { i64::from(*share) } else { *gpu };
                 self.apply(Event::ForeignUse { server, amounts: amounts(&[("gpu", gpu), ("cpu", *cpu)]), devices });
             }
-            Step::Configure(settings) => self.apply(Event::Configured(settings.clone())),
+            Step::Configure(settings) => {
+                self.apply(Event::Configured(settings.clone()));
+                // What was prepared under other settings is superseded.
+                self.stale = self.ticket.take().or(self.stale.take());
+            }
             Step::Mode(mode) => self.set_mode(*mode),
             Step::Resync(servers, jobs, owns_queue) => self.resync(*servers, *jobs, *owns_queue),
             Step::Manage(lot) => self.manager.act(self.scheduler.state(), *lot),
@@ -227,13 +238,13 @@ impl Player<'_> {
                     assert_eq!(digest, self.scheduler.digest());
                 }
             }
-            Step::Abandon => self.abandon(),
+            Step::Abandon => self.abandon(Why::Late),
             Step::Decide => self.decide(),
             Step::Snapshot => {
                 self.scheduler.snapshot();
             }
             Step::Restart => {
-                self.abandon();
+                self.abandon(Why::Lost);
                 self.stale = None;
                 if self.options.restore {
                     self.trace.records.extend(self.scheduler.drain_journal());
@@ -282,7 +293,7 @@ impl Player<'_> {
     /// After a snapshot, or a restart, the host sends the whole plan.
     fn tell_all(&mut self) {
         self.tell();
-        self.manager.receive(self.scheduler.state(), self.scheduler.all_issues());
+        self.manager.receive_all(self.scheduler.state(), self.scheduler.all_issues());
     }
 
     fn prepare(&mut self) -> Ticket {
@@ -313,6 +324,9 @@ impl Player<'_> {
             let old = before.get(&job.id).and_then(Verdict::allocation);
             if let (Some(old), Some(new)) = (old, job.verdict.allocation()) {
                 invariants::unchanged_slots_keep_their_index(job, old, new);
+            }
+            if let Some(new) = job.verdict.allocation() {
+                invariants::new_slots_are_accepted(state, job, old, new);
             }
         }
         if let Some(pinned) = self.pinned.take() {
@@ -346,9 +360,9 @@ impl Player<'_> {
         }
     }
 
-    fn abandon(&mut self) {
+    fn abandon(&mut self, why: Why) {
         if let Some(ticket) = self.ticket.take() {
-            self.scheduler.abandon(Time(self.now), ticket.id(), Why::Late);
+            self.scheduler.abandon(Time(self.now), ticket.id(), why);
             self.stale = Some(ticket);
         }
     }

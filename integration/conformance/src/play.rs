@@ -6,7 +6,7 @@ use thiserror::Error;
 use toml::Table;
 use trainmaster_core::{
     Enactment, Event, EventError, Issue, JobFileError, JobId, JobSpec, ObservedSlot, Report, Role, Scheduler,
-    ServerSpec, Settings, SettingsError, Time, Verdict, amount, ids::DecisionId, job::Phase,
+    ServerSpec, Settings, SettingsError, Time, Verdict, amount, job::Phase,
 };
 
 use crate::{
@@ -158,7 +158,7 @@ impl Player {
             Action::Gone(job) => self.observed(self.job(job)?, false),
             Action::Refused { job, cause } => {
                 let result = Enactment::Refused { cause: cause.as_str().into(), retry_after: None };
-                Event::Enacted { decision: DecisionId(0), job: self.job(job)?, result }
+                Event::Enacted { decision: self.scheduler.state().decision, job: self.job(job)?, result }
             }
             Action::Mode(mode) => Event::ModeSet(*mode),
             Action::Configure(table) => Event::Configured(Box::new(settings(table, &self.engine)?)),

@@ -177,7 +177,7 @@ mod tests {
             job_status(scheduler.state(), job)
         };
         assert_eq!(status(&scheduler).state, "waiting");
-        assert!(status(&scheduler).reason.contains("not been considered"));
+        assert!(status(&scheduler).reason.contains("next decision"));
         scheduler.decide(Time(2));
         let given = status(&scheduler);
         assert_eq!((given.state.as_str(), given.workers, given.servers), ("waiting", 1, 1));

@@ -147,7 +147,7 @@ impl Owner {
         }
         status.ended_ms = Some(at.0);
         status.remaining_ms = None;
-        let explanation = self.scheduler.explain(job)?;
+        let explanation = self.scheduler.explain(at, job)?;
         let lines = explanation.findings.iter().map(|finding| finding.text.clone()).collect();
         let json = serde_json::to_string(&explanation).expect("an explanation is plain data");
         Some(EndedJob { status, lines, json, token_hash: found.token_hash })

@@ -59,6 +59,11 @@ impl View<'_> {
         self.owner.sessions.keys().cloned().collect()
     }
 
+    /// The time of this look.
+    pub(crate) fn now(&self) -> trainmaster_core::Time {
+        trainmaster_core::Time(self.now)
+    }
+
     /// Milliseconds since the last decision.
     pub(crate) fn decision_age(&self) -> Option<i64> {
         self.scheduler.decided_at().map(|at| self.now - at.0)

@@ -106,7 +106,7 @@ impl Jobs for JobsService {
                 let ended = view.ended.find(&job).map(|ended| explain_ended(ended));
                 return ended.ok_or_else(|| view.missing(&job));
             };
-            let explanation = view.scheduler.explain(found.id).expect("it is active");
+            let explanation = view.scheduler.explain(view.now(), found.id).expect("it is active");
             let mut lines: Vec<String> = explanation.findings.iter().map(|finding| finding.text.clone()).collect();
             lines.extend(view.message(found.id).map(|message| format!("its manager says: {message}")));
             let json = serde_json::to_string(&explanation).expect("an explanation is plain data");

@@ -1,0 +1,188 @@
+//! Names that jobs bring along: tenants, queues, models. Each is kept while a job has it, and models a while longer.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use imbl::{OrdMap, Vector};
+use serde::{Deserialize, Serialize};
+
+use super::State;
+use crate::{
+    event::EventError,
+    fit::SpeedHistory,
+    ids::{QueueId, ResourceId, TenantId},
+    job::{Job, JobSpec},
+    reason::{Reason, Scope},
+    resources::{Amounts, ResourceTypes},
+    settings::Settings,
+};
+
+/// Models without a job that are remembered: what runs again tomorrow starts from what was learnt today. A site trains
+/// tens to hundreds of models; a history is some kilobytes.
+const IDLE_MODELS: usize = 256;
+
+/// A queue or a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// Its name; empty while no active job has it: the next new name takes its number.
+    pub name: Arc<str>,
+    /// The most it may be given; types that aren't in it are unlimited.
+    pub limits: BTreeMap<ResourceId, i64>,
+    /// What the plan gives it.
+    pub planned: Amounts,
+    /// Its active jobs.
+    pub(crate) jobs: u32,
+}
+
+impl Account {
+    /// The first type of which `planned + extra` is beyond the limit: (type, left, limit).
+    pub fn excess(&self, extra: &Amounts) -> Option<(ResourceId, i64, i64)> {
+        self.limits.iter().find_map(|(&resource, &limit)| {
+            let left = limit - self.planned[resource];
+            (extra[resource] > 0 && extra[resource] > left).then_some((resource, left, limit))
+        })
+    }
+}
+
+/// What jobs of one model have taught.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// Speeds of all its jobs.
+    pub speeds: Arc<SpeedHistory>,
+    /// Its active jobs.
+    pub(crate) jobs: u32,
+    /// Its turn to be forgotten, while it has none.
+    idle: Option<u64>,
+}
+
+/// The names that settings set limits under, and the limits.
+pub(crate) type NamedLimits = BTreeMap<String, BTreeMap<String, i64>>;
+
+impl State {
+    /// Counts a job in under its tenant's, its queue's and its model's name, each made if it is new.
+    ///
+    /// O(names in use) for a new tenant or queue.
+    pub(super) fn count_in(&mut self, spec: &JobSpec) -> (TenantId, QueueId) {
+        let (settings, types) = (self.settings.clone(), &self.resources);
+        let tenant = enter(&mut self.tenants, &mut self.tenant_ids, &spec.tenant, &settings.tenants, types, TenantId);
+        let queue = enter(&mut self.queues, &mut self.queue_ids, &spec.queue, &settings.queues, types, QueueId);
+        self.tenants[tenant.0 as usize].jobs += 1;
+        self.queues[queue.0 as usize].jobs += 1;
+        let model = Arc::make_mut(self.models.entry(spec.model.as_str().into()).or_default());
+        model.jobs += 1;
+        if let Some(turn) = model.idle.take() {
+            self.idle_models.remove(&turn);
+        }
+        (tenant, queue)
+    }
+
+    /// Counts it out again: names that no active job has are forgotten, models with something learnt once
+    /// [enough others](IDLE_MODELS) have been idle for less long.
+    pub(super) fn count_out(&mut self, job: &Job) {
+        leave(&mut self.tenants, &mut self.tenant_ids, job.tenant.0 as usize);
+        leave(&mut self.queues, &mut self.queue_ids, job.queue.0 as usize);
+        let name: Arc<str> = job.spec.model.as_str().into();
+        let model = Arc::make_mut(self.models.get_mut(&name).expect("its job was counted in"));
+        model.jobs -= 1;
+        if model.jobs > 0 {
+            return;
+        }
+        if model.speeds.is_empty() {
+            self.models.remove(&name);
+            return;
+        }
+        let turn = self.idle_models.get_max().map_or(0, |(last, _)| last + 1);
+        model.idle = Some(turn);
+        self.idle_models.insert(turn, name);
+        if self.idle_models.len() > IDLE_MODELS
+            && let Some((first, name)) = self.idle_models.get_min().cloned()
+        {
+            self.idle_models.remove(&first);
+            self.models.remove(&name);
+        }
+    }
+
+    /// Takes the limits of new settings over.
+    ///
+    /// # Errors
+    /// They name too many types of resources.
+    pub(super) fn configure_limits(&mut self, settings: &Settings) -> Result<(), EventError> {
+        let limits = || settings.queues.values().chain(settings.tenants.values());
+        self.check_types(limits().flat_map(BTreeMap::keys).map(String::as_str))?;
+        let types = Arc::make_mut(&mut self.resources);
+        for name in limits().flat_map(BTreeMap::keys) {
+            types.intern(name);
+        }
+        for (accounts, named) in [(&mut self.tenants, &settings.tenants), (&mut self.queues, &settings.queues)] {
+            for account in accounts.iter_mut() {
+                account.limits = limits_of(&account.name, named, &self.resources);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether types of these names can be kept beside those that are known.
+    ///
+    /// # Errors
+    /// They would be more than [`ResourceTypes::MOST`].
+    pub(super) fn check_types<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<(), EventError> {
+        let new: BTreeSet<&str> = names.into_iter().filter(|name| self.resources.id(name).is_none()).collect();
+        match new.first() {
+            Some(name) if self.resources.count() + new.len() > ResourceTypes::MOST => {
+                Err(EventError::ResourceTypes { name: (*name).to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What of a job's smallest shape is more than its queue or tenant may ever be given.
+    pub(super) fn beyond_limits(&self, spec: &JobSpec, least: &Amounts) -> Option<Reason> {
+        let beyond = |scope: fn(Arc<str>) -> Scope, name: &str, named: &NamedLimits| {
+            let limits = limits_of(name, named, &self.resources);
+            let (resource, limit) = limits.into_iter().find(|(resource, limit)| least[*resource] > *limit)?;
+            let scope = scope(name.into());
+            Some(Reason::Exhausted { scope, resource, needed: least[resource], left: limit, limit })
+        };
+        beyond(Scope::Queue, &spec.queue, &self.settings.queues)
+            .or_else(|| beyond(Scope::Tenant, &spec.tenant, &self.settings.tenants))
+    }
+}
+
+fn limits_of(name: &str, named: &NamedLimits, types: &ResourceTypes) -> BTreeMap<ResourceId, i64> {
+    let limits = named.get(name).into_iter().flatten();
+    limits.filter_map(|(name, limit)| Some((types.id(name)?, *limit))).collect()
+}
+
+fn enter<Id: Copy>(
+    accounts: &mut Vector<Account>,
+    ids: &mut OrdMap<Arc<str>, Id>,
+    name: &str,
+    named: &NamedLimits,
+    types: &ResourceTypes,
+    id: fn(u32) -> Id,
+) -> Id {
+    if let Some(id) = ids.get(name) {
+        return *id;
+    }
+    let free = accounts.iter().position(|account| account.jobs == 0);
+    let at = free.unwrap_or_else(|| {
+        accounts.push_back(Account::default());
+        accounts.len() - 1
+    });
+    let name: Arc<str> = name.into();
+    let limits = limits_of(&name, named, types);
+    accounts[at] = Account { name: name.clone(), limits, ..Account::default() };
+    ids.insert(name, id(at as u32));
+    id(at as u32)
+}
+
+fn leave<Id: Copy>(accounts: &mut Vector<Account>, ids: &mut OrdMap<Arc<str>, Id>, at: usize) {
+    let account = &mut accounts[at];
+    account.jobs -= 1;
+    if account.jobs == 0 {
+        ids.remove(&account.name);
+        *account = Account::default();
+    }
+}
