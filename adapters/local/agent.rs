@@ -234,8 +234,10 @@ impl Agent {
                 self.running.insert(id, Running { handle, record });
             }
             Err(error) => {
-                tracing::warn!(slot = %id, %error, "can't start");
-                self.fleet.not_started(self.now(), id, error.to_string());
+                let (now, name) = (self.now(), name.to_owned());
+                if let Some(note) = self.fleet.not_started(now, id, error.to_string()) {
+                    tracing::warn!(job = id.job, name, incarnation = id.incarnation, "{note}");
+                }
             }
         }
     }
@@ -246,7 +248,9 @@ impl Agent {
         tracing::debug!(slot = %id, ?exit, "ended");
         let detail = detail(&record.log, record.log_start);
         let now = self.now();
-        self.fleet.exited(now, id, Failure { exit, detail });
+        if let Some(note) = self.fleet.exited(now, id, Failure { exit, detail }) {
+            tracing::warn!(job = id.job, name = record.name, incarnation = id.incarnation, "{note}");
+        }
         self.outbox.touch(now);
     }
 

@@ -1,6 +1,9 @@
 //! One job: what is wanted of it, the processes it has, and what to do about the difference.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     super::{
@@ -33,6 +36,8 @@ pub(crate) enum Exit {
     Signal(i32),
     /// It was started by an earlier run of the adapter, so nobody here can wait for it.
     Unknown,
+    /// There never was a process.
+    NotStarted,
 }
 
 #[derive(Clone, Debug)]
@@ -44,6 +49,14 @@ pub(super) struct Process {
     holds: Option<String>,
     /// Adopted, and of another job that had the same number: in the way of the planned one.
     stranger: bool,
+}
+
+/// A slot that ended with code 0.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    /// Of the plan it ended under.
+    revision: u32,
+    at: Duration,
 }
 
 /// Failures of a slot since it last ran for a while.
@@ -93,8 +106,9 @@ pub(crate) struct Job {
     /// Of the last `Run`.
     incarnation: Option<u32>,
     pub(super) processes: BTreeMap<(u32, SlotId), Process>,
-    /// Slots that ended with code 0, and under which revision.
-    done: BTreeMap<SlotId, u32>,
+    /// Slots that this incarnation started or adopted.
+    began: BTreeSet<SlotId>,
+    done: BTreeMap<SlotId, Done>,
     last_exit: Duration,
     strikes: BTreeMap<SlotId, Strikes>,
     /// All roles are stopped and started again, not before this.
@@ -115,6 +129,7 @@ impl Job {
     pub(super) fn adopt(&mut self, incarnation: u32, slot: SlotId, placement: Placement, token: String, now: Duration) {
         let process = Process { placement, started: now, leave: None, holds: Some(token), stranger: false };
         self.processes.insert((incarnation, slot), process);
+        self.began.insert(slot);
         self.seen = true;
     }
 
@@ -123,10 +138,11 @@ impl Job {
         if let Goal::Run(run) = &wanted.goal {
             self.let_down = false;
             if self.incarnation == Some(run.incarnation) {
-                // A slot that left for a revision this adapter never saw is wanted again by a newer one.
-                self.done.retain(|slot, revision| *revision >= run.revision && run.slots.contains_key(slot));
+                self.done.retain(|slot, _| run.slots.contains_key(slot));
             } else {
                 self.incarnation = Some(run.incarnation);
+                let present = self.processes.keys().filter(|(incarnation, _)| *incarnation == run.incarnation);
+                self.began = present.map(|(_, slot)| *slot).collect();
                 self.done.clear();
                 self.restart = None;
                 self.outcome = None;
@@ -193,44 +209,64 @@ impl Job {
         self.unclaimed
     }
 
-    /// Every slot ended with success, so far as the job had any.
+    /// Every slot that was there ended with success. One that a newer revision adds never got to start: the program as
+    /// a whole had ended before.
     pub(super) fn has_left(&self) -> bool {
-        let wanted = self.run().is_none_or(|run| run.slots.keys().all(|slot| self.done.contains_key(slot)));
-        wanted && self.processes.is_empty() && !self.done.is_empty()
+        let wanted = |slot: &SlotId| self.run().is_none_or(|run| run.slots.contains_key(slot));
+        let ended = self.began.iter().filter(|slot| wanted(slot)).all(|slot| self.done.contains_key(slot));
+        ended && self.processes.is_empty() && !self.done.is_empty()
     }
 
-    /// A process is gone.
-    pub(super) fn exited(&mut self, incarnation: u32, slot: SlotId, failure: Failure, now: Now, policy: &Policy) {
-        let Some(process) = self.processes.remove(&(incarnation, slot)) else { return };
+    /// A process is gone. If nobody had asked it to and it didn't say that it was done, returns what people should know.
+    pub(super) fn exited(
+        &mut self,
+        incarnation: u32,
+        slot: SlotId,
+        failure: Failure,
+        now: Now,
+        policy: &Policy,
+    ) -> Option<&str> {
+        let process = self.processes.remove(&(incarnation, slot))?;
         self.last_exit = now.at;
         if process.leave.is_some() || self.outcome.is_some() {
-            return; // it was told to
+            return None; // it was told to
         }
         let revision = match self.wanted.as_ref().map(|wanted| &wanted.goal) {
             Some(Goal::Run(run)) if now.standing && run.incarnation == incarnation => Some(run.revision),
             Some(Goal::Run(_) | Goal::Release) => None,
-            _ => return,
+            _ => return None,
         };
         if failure.exit == Exit::Code(0) {
-            self.done.insert(slot, revision.unwrap_or(u32::MAX));
-        } else if revision.is_none() {
+            self.done.insert(slot, Done { revision: revision.unwrap_or(u32::MAX), at: now.at });
+            return None;
+        }
+        if revision.is_none() {
             self.let_down = true;
-            self.note = format!("{slot} {}", failure.describe());
+            self.note = format!("{slot} {}; nobody manages it now, so it stays away", failure.describe());
         } else {
             let asks = matches!(failure.exit, Exit::Code(code) if RESTART_ALL_EXITS.contains(&code));
             let everyone = slot.role == Role::Server || asks;
             self.strike(slot, &failure, now.at.saturating_sub(process.started), now.at, policy);
             if everyone && self.outcome.is_none() {
                 self.restart = self.strikes.get(&slot).map(|strikes| strikes.not_before);
+                self.note += ", with all of the job";
             }
         }
+        Some(&self.note)
     }
 
-    /// A process could not be started.
-    pub(super) fn not_started(&mut self, incarnation: u32, slot: SlotId, failure: &Failure, now: Now, policy: &Policy) {
-        if self.processes.remove(&(incarnation, slot)).is_some() {
-            self.strike(slot, failure, Duration::ZERO, now.at, policy);
-        }
+    /// A process could not be started; returns what people should know.
+    pub(super) fn not_started(
+        &mut self,
+        incarnation: u32,
+        slot: SlotId,
+        failure: &Failure,
+        now: Now,
+        policy: &Policy,
+    ) -> Option<&str> {
+        self.processes.remove(&(incarnation, slot))?;
+        self.strike(slot, failure, Duration::ZERO, now.at, policy);
+        Some(&self.note)
     }
 
     fn strike(&mut self, slot: SlotId, failure: &Failure, ran: Duration, now: Duration, policy: &Policy) {
@@ -257,7 +293,7 @@ impl Job {
     pub(super) fn reconcile(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Step) {
         self.conclude(now, policy, step);
         self.dismiss(id, now, policy, step);
-        self.start(id, now, step);
+        self.start(id, now, policy, step);
     }
 
     /// All slots ended with success: the job is complete, unless a plan on its way explains it otherwise.
@@ -329,7 +365,7 @@ impl Job {
         }
     }
 
-    fn start(&mut self, id: u64, now: Now, step: &mut Step) {
+    fn start(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Step) {
         let Some(Goal::Run(run)) = self.wanted.as_ref().map(|wanted| &wanted.goal) else { return };
         // The old shape is gone before the new one starts.
         let in_the_way = |(key, process): (&(u32, SlotId), &Process)| key.0 != run.incarnation || process.stranger;
@@ -344,14 +380,25 @@ impl Job {
                 return step.wake_at(not_before);
             }
             self.restart = None;
+            self.began.clear();
             self.done.clear();
+        }
+        if self.has_left() {
+            return;
         }
         for (slot, placement) in &run.slots {
             let key = (run.incarnation, *slot);
-            if self.processes.contains_key(&key) || self.done.contains_key(slot) {
+            if self.processes.contains_key(&key) {
                 continue;
             }
-            let not_before = self.strikes.get(slot).map_or(Duration::ZERO, |strikes| strikes.not_before);
+            let struck = self.strikes.get(slot).map_or(Duration::ZERO, |strikes| strikes.not_before);
+            let not_before = match self.done.get(slot) {
+                Some(done) if done.revision >= run.revision => continue,
+                // It left for a revision this adapter never saw, and a newer one wants it again; or the whole program is
+                // ending, which shows soon.
+                Some(done) => struck.max(done.at.saturating_add(policy.settle)),
+                None => struck,
+            };
             if now.at < not_before {
                 step.wake_at(not_before);
                 continue;
@@ -359,6 +406,8 @@ impl Job {
             let process =
                 Process { placement: placement.clone(), started: now.at, leave: None, holds: None, stranger: false };
             self.processes.insert(key, process);
+            self.began.insert(*slot);
+            self.done.remove(slot);
             self.seen = true;
             step.actions.push(Action::Start { job: id, incarnation: run.incarnation, slot: *slot });
         }

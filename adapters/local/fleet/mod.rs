@@ -65,6 +65,7 @@ impl Failure {
             Exit::Code(code) => format!("ended with exit code {code}"),
             Exit::Signal(signal) => format!("was ended by signal {signal}"),
             Exit::Unknown => "ended".to_owned(),
+            Exit::NotStarted => "could not be started".to_owned(),
         };
         format!("{how} ({})", self.detail)
     }
@@ -223,21 +224,17 @@ impl Fleet {
         answers
     }
 
-    /// A process is gone.
-    pub(crate) fn exited(&mut self, now: Duration, id: ProcessId, failure: Failure) {
+    /// A process is gone. If it failed, returns what people should know: how, how often by now, and what follows.
+    pub(crate) fn exited(&mut self, now: Duration, id: ProcessId, failure: Failure) -> Option<&str> {
         let now = self.now(now);
-        if let Some(job) = self.jobs.get_mut(&id.job) {
-            job.exited(id.incarnation, id.slot, failure, now, &self.policy);
-        }
+        self.jobs.get_mut(&id.job)?.exited(id.incarnation, id.slot, failure, now, &self.policy)
     }
 
-    /// A process could not be started.
-    pub(crate) fn not_started(&mut self, now: Duration, id: ProcessId, cause: String) {
+    /// A process could not be started; returns what people should know.
+    pub(crate) fn not_started(&mut self, now: Duration, id: ProcessId, cause: String) -> Option<&str> {
         let now = self.now(now);
-        if let Some(job) = self.jobs.get_mut(&id.job) {
-            let failure = Failure { exit: Exit::Unknown, detail: cause };
-            job.not_started(id.incarnation, id.slot, &failure, now, &self.policy);
-        }
+        let failure = Failure { exit: Exit::NotStarted, detail: cause };
+        self.jobs.get_mut(&id.job)?.not_started(id.incarnation, id.slot, &failure, now, &self.policy)
     }
 
     /// What to do now, and when to ask again.

@@ -141,5 +141,56 @@ fn a_worker_that_left_for_a_revision_this_side_never_saw_comes_back() {
     world.plan(vec![run(1, 1, 1, 2, 0)]);
     world.exit(worker(1, 1, 1), Exit::Code(0)); // dropped by revision 2
     world.plan(vec![run(1, 1, 3, 2, 0)]);
-    assert!(world.lives(worker(1, 1, 1)));
+    assert_eq!(wait_for(&mut world, worker(1, 1, 1)), 500, "the others may be about to leave too");
+    world.exit(worker(1, 1, 1), Exit::Code(0));
+    world.exit(worker(1, 1, 0), Exit::Code(0));
+    world.pass(500);
+    assert_eq!(world.phase(1), Some(ObservedPhase::Completed));
+}
+
+#[test]
+fn a_plan_that_comes_after_the_end_starts_nothing() {
+    for (workers, servers) in [(2, 1), (3, 2)] {
+        let mut world = World::new();
+        world.plan(vec![run(1, 1, 1, 2, 1)]);
+        world.exit(worker(1, 1, 0), Exit::Code(0));
+        world.exit(worker(1, 1, 1), Exit::Code(0));
+        world.change(vec![run(1, 1, 2, 2, 1)]);
+        world.pass(100);
+        assert_eq!(world.living, BTreeSet::from([server(1, 1, 0)]));
+        world.exit(server(1, 1, 0), Exit::Code(0));
+        // Decided before the end was known.
+        world.change(vec![run(1, 1, 3, workers, servers)]);
+        assert!(world.living.is_empty(), "{workers} {servers}");
+        world.fleet.detached();
+        world.pass(10_000);
+        assert!(world.living.is_empty(), "the daemon is away, but what has ended has ended");
+        world.fleet.attached(world.now);
+        world.pass(500);
+        assert_eq!((world.phase(1), world.living.len()), (Some(ObservedPhase::Completed), 0));
+    }
+}
+
+#[test]
+fn people_hear_of_every_failure_and_of_nothing_else() {
+    let mut world = World::new();
+    world.fleet.policy.failures = 3;
+    world.plan(vec![run(1, 1, 1, 3, 1)]);
+    let mut ends = |id, exit| {
+        let failure = Failure { exit, detail: "log /l: \"boom\"".into() };
+        world.living.remove(&id);
+        let note = world.fleet.exited(world.now, id, failure).map(ToOwned::to_owned);
+        world.pass(600);
+        note
+    };
+    assert_eq!(ends(worker(1, 1, 0), Exit::Code(0)), None);
+    assert_eq!(
+        ends(worker(1, 1, 1), Exit::Code(3)).unwrap(),
+        "worker 1 ended with exit code 3 (log /l: \"boom\"); failure 1 of 3, again after 500ms"
+    );
+    assert_eq!(
+        ends(server(1, 1, 0), Exit::Signal(9)).unwrap(),
+        "server 0 was ended by signal 9 (log /l: \"boom\"); failure 1 of 3, again after 500ms, with all of the job"
+    );
+    assert_eq!(ends(worker(1, 1, 2), Exit::Signal(15)), None, "it was told to");
 }
