@@ -1,7 +1,5 @@
 //! Whether this machine can do what the cluster file promises.
 
-use std::{fs, path::Path};
-
 use rustix::process::{Pid, PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
 
 use super::{
@@ -16,11 +14,11 @@ const SPARE_FILES: u64 = 128;
 /// Threads count as processes, and a training program has several.
 const THREADS_PER_SLOT: u64 = 16;
 
-/// Looks at the state folder, the trainer, the limits of this process and the capacity promised. Starts nothing; makes
-/// the state folder if it isn't there.
+/// Looks at the state folder, the trainer, the limits of this process and the capacity promised. Starts and makes
+/// nothing.
 pub fn doctor(cluster: &Cluster, options: &Options) -> Vec<Check> {
     vec![
-        state_folder(&options.state_dir),
+        Check::folder("state folder", &options.state_dir),
         trainer(options),
         descriptors(getpid()),
         limit("open files", Resource::Nofile, SPARE_FILES + slots(cluster)),
@@ -33,15 +31,6 @@ pub fn doctor(cluster: &Cluster, options: &Options) -> Vec<Check> {
 fn slots(cluster: &Cluster) -> u64 {
     let cpus = cluster.servers().iter().filter_map(|server| server.capacity().get("cpu")).map(|milli| milli / 1000);
     cpus.sum::<i64>().unsigned_abs().max(1)
-}
-
-fn state_folder(path: &Path) -> Check {
-    let probe = path.join(".doctor");
-    let written = fs::create_dir_all(path).and_then(|()| fs::write(&probe, b"")).and_then(|()| fs::remove_file(&probe));
-    match written {
-        Ok(()) => Check::new("state folder", Verdict::Good, format!("{} can be written", path.display())),
-        Err(error) => Check::new("state folder", Verdict::Bad, format!("{}: {error}", path.display())),
-    }
 }
 
 fn trainer(options: &Options) -> Check {

@@ -22,7 +22,14 @@ fn start(launch: Launch, shutdown: Shutdown) -> anyhow::Result<Running> {
 fn examine(launch: &Launch) -> Vec<Check> {
     match cluster(launch) {
         Ok(cluster) => {
-            let found = format!("{} servers", cluster.servers().len());
+            let servers = match cluster.servers().len() {
+                1 => "1 server".to_owned(),
+                count => format!("{count} servers"),
+            };
+            let found = match &launch.config {
+                Some(file) => format!("{}: {servers}", file.display()),
+                None => format!("none given: {servers}, this machine"),
+            };
             let mut checks = vec![Check::new("cluster file", Verdict::Good, found)];
             checks.extend(doctor(&cluster, &options(launch.clone())));
             checks
@@ -82,6 +89,7 @@ mod tests {
         let checks = (info.doctor)(&launch(None, folder.path()));
         let bad: Vec<_> = checks.iter().filter(|check| check.verdict == Verdict::Bad).collect();
         assert_eq!(bad, Vec::<&Check>::new());
+        assert!(!folder.path().join("state").exists(), "it only looks");
         assert!(checks.iter().any(|check| check.name == "trainer" && check.detail == "/bin/sh"));
         let checks = (info.doctor)(&launch(Some("oops"), folder.path()));
         assert_eq!(checks[0].verdict, Verdict::Bad);

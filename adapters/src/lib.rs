@@ -9,4 +9,4 @@ mod registry;
 #[path = "../local/mod.rs"]
 pub mod local;
 
-pub use registry::{AdapterInfo, Check, Launch, Running, Shutdown, Verdict, all, by_name};
+pub use registry::{AdapterInfo, Check, Launch, Running, Shutdown, Verdict, all, by_name, nearest_folder};

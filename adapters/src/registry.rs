@@ -1,6 +1,13 @@
 //! The adapters there are, and what a host needs to know to run one.
 
-use std::{future::Future, path::PathBuf, pin::Pin, time::Duration};
+use std::{
+    future::Future,
+    path::{Path, PathBuf},
+    pin::Pin,
+    time::Duration,
+};
+
+use rustix::fs::{Access, access};
 
 /// An adapter at work; ends when it was told to, or with the error that stopped it.
 pub type Running = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
@@ -64,6 +71,22 @@ impl Check {
     pub fn new(name: &'static str, verdict: Verdict, detail: String) -> Self {
         Self { name, verdict, detail }
     }
+
+    /// Whether a folder can be written, or made if it isn't there. Makes nothing.
+    pub fn folder(name: &'static str, folder: &Path) -> Self {
+        let (there, shown) = (nearest_folder(folder), folder.display());
+        match access(there, Access::WRITE_OK | Access::EXEC_OK) {
+            Ok(()) if !there.is_dir() => Self::new(name, Verdict::Bad, format!("{} is no folder", there.display())),
+            Ok(()) if there == folder => Self::new(name, Verdict::Good, format!("{shown} can be written")),
+            Ok(()) => Self::new(name, Verdict::Good, format!("{shown} isn't there yet; it can be made")),
+            Err(error) => Self::new(name, Verdict::Bad, format!("{} can't be written: {error}", there.display())),
+        }
+    }
+}
+
+/// The folder, or what is there of it to make it in.
+pub fn nearest_folder(folder: &Path) -> &Path {
+    folder.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."))
 }
 
 /// Whether what was looked at will do.

@@ -74,6 +74,21 @@ fn every_command_has_help_that_tells_what_it_does() {
 }
 
 #[test]
+fn commands_without_a_daemon_show_no_address_and_mind_none() {
+    let folder = TempDir::new().unwrap();
+    for args in [&["engines"][..], &["paa"], &["demo"], &["fit"], &["fit", "speed"], &["fit", "loss"]] {
+        let help = trainmaster(folder.path(), &[args, &["--help"]].concat());
+        assert!(help.code == 0 && !help.out.contains("--server ") && !help.out.contains("--ca"), "{}", help.out);
+    }
+    let serve = trainmaster(folder.path(), &["serve", "--help"]).out;
+    assert!(serve.contains("--token-file") && !serve.contains("--server "), "{serve}");
+    assert!(trainmaster(folder.path(), &["jobs", "--help"]).out.contains("--server "));
+    let daemon = ["--server", "http://a:1", "--token-file", "/t", "--ca", "/c"];
+    assert_eq!(trainmaster(folder.path(), &[&daemon[..], &["engines"]].concat()).code, 0);
+    assert_eq!(trainmaster(folder.path(), &[&["engines"], &daemon[..]].concat()).code, 0);
+}
+
+#[test]
 fn wrong_usage_exits_with_2() {
     let folder = TempDir::new().unwrap();
     for args in [
@@ -87,6 +102,20 @@ fn wrong_usage_exits_with_2() {
         &["fit", "loss", "--csv", "x", "--until", "nan"],
     ] {
         trainmaster(folder.path(), args).fails(2, &[]);
+    }
+    // A negative number is a value, not an option.
+    for (args, allowed) in [
+        (&["fit", "loss", "--csv", "x", "--delta", "-1"][..], "above 0, at most 1"),
+        (&["fit", "loss", "--csv", "x", "--max-epochs", "-1"], "-1 is not in 1.."),
+        (&["fit", "speed", "--csv", "x", "--mode", "sync", "--batch", "-1"], "-1 is not in 1.."),
+        (&["paa", "--blocks", "x", "--servers", "-1"], "-1 is not in 1..=1000000"),
+        (&["fit", "speed", "--csv", "x", "--mode", "sync", "--sample", "3", "--seed", "-1"], "from 0 to"),
+        (&["demo", "--seeds", "-1"], "-1 is not in 1..=100"),
+        (&["demo", "--seeds", "101"], "101 is not in 1..=100"),
+        (&["demo", "--seed", "1000000001"], "is not in 0..=1000000000"),
+        (&["demo", "--limit", "0"], "0 is not in 1..=86400"),
+    ] {
+        trainmaster(folder.path(), args).fails(2, &[allowed]);
     }
     trainmaster(folder.path(), &["--json", "demo"]).fails(2, &["demo --json FILE"]);
 }
@@ -142,6 +171,11 @@ fn speeds_give_back_the_coefficients_they_were_made_from() {
     let same = "p,w,speed\n1,2,1\n2,4,2\n3,6,2.5\n";
     let told = with_file(same, &["fit", "speed", "--csv", "data.csv", "--mode", "sync"]);
     assert!(told.out.contains("w/p is the same") && !told.out.contains("overlap"), "{}", told.out);
+    assert!(told.out.contains("3 rows that differ can't determine 5 terms"), "{}", told.out);
+    let again =
+        with_file(&format!("{same}1,2,1.01\n"), &["fit", "speed", "--csv", "data.csv", "--mode", "async", "--json"]);
+    let warnings = again.json()["warnings"].as_array().unwrap().len();
+    assert_eq!(warnings, 2, "a row measured twice says no more about the terms: {}", again.out);
 
     // A batch for each row instead of one for all.
     let text = speeds("p,w,batch,speed", |p, w| {
@@ -169,6 +203,7 @@ fn every_training_mode_has_its_own_form() {
     let args = ["fit", "speed", "--csv", "data.csv", "--mode", "allreduce", "--batch", "64", "--json"];
     let fit = with_file(&text, &args).json();
     assert!(fit["mape_all"].as_f64().unwrap() < 0.01, "{fit}");
+    assert_eq!(fit["warnings"], Value::Array(Vec::new()));
     assert_eq!(fit["theta"].as_array().unwrap().len(), 4);
 }
 
@@ -231,6 +266,34 @@ fn a_curve_that_has_converged_says_when() {
     // 0.2/((0.2(k−1)+1)(0.2k+1)) < 0.011 from k = 17 on.
     assert_eq!(fit["converges_at"], 19.0);
     assert_eq!(numbers(&fit["interval"]), [19.0, 19.0]);
+}
+
+#[test]
+fn a_loss_that_rises_has_not_converged() {
+    let rows = (0..30).map(|k| format!("{k},{}\n", 1.0 + 0.05 * f64::from(k)));
+    let rising = format!("epoch,loss\n{}", rows.collect::<String>());
+    let told = with_file(&rising, &["fit", "loss", "--csv", "data.csv"]);
+    assert!(told.out.contains("because it rises") && !told.out.contains("Has converged"), "{}", told.out);
+    assert_eq!(with_file(&rising, &["fit", "loss", "--csv", "data.csv", "--json"]).json()["rises"], true);
+    // One that stays, with a little noise, has.
+    let rows = (0..30).map(|k| format!("{k},{}\n", if k % 2 == 0 { 1.0 } else { 1.004 }));
+    let flat = format!("epoch,loss\n{}", rows.collect::<String>());
+    let told = with_file(&flat, &["fit", "loss", "--csv", "data.csv"]);
+    assert!(told.out.contains("Has converged at epoch 3."), "{}", told.out);
+    assert_eq!(with_file(&flat, &["fit", "loss", "--csv", "data.csv", "--json"]).json()["rises"], false);
+}
+
+#[test]
+fn options_that_contradict_the_file_are_refused() {
+    let loss = |head, steps, more: &[&str]| {
+        with_file(&losses(head, steps), &[&["fit", "loss", "--csv", "data.csv", "--delta", "0.002"], more].concat())
+    };
+    loss("epoch,loss", 1, &["--steps-per-epoch", "10"]).fails(1, &["--steps-per-epoch 10", "data.csv", "epoch"]);
+    loss("epoch,loss", 1, &["--max-epochs", "58"]).fails(1, &["--max-epochs 58", "epoch 59", "59 or more"]);
+    loss("step,loss", 250, &["--max-epochs", "10"]).fails(1, &["--max-epochs 10", "epoch 59 (step 14750)"]);
+    assert_eq!(loss("epoch,loss", 1, &["--max-epochs", "59"]).code, 0);
+    let capped = loss("epoch,loss", 1, &["--until", "0.3", "--max-epochs", "30"]);
+    assert!(capped.out.contains("Doesn't converge before epoch 30, the last allowed."), "{}", capped.out);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, anyhow};
-use clap::Args;
+use clap::{Arg, Args, value_parser};
 use tonic::{
     Request, Status,
     metadata::{Ascii, MetadataValue},
@@ -33,6 +33,22 @@ pub(crate) struct ServerArgs {
     /// Certificate authority of an https daemon, in PEM
     #[arg(long, global = true, env = "TRAINMASTER_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
+}
+
+/// The options of [`ServerArgs`] for a command that has no use for them: taken, so that an alias with them serves every
+/// command, but not shown.
+pub(crate) fn without_daemon() -> [Arg; 3] {
+    let [server, ca] = without_address();
+    [server, ca, unused("token_file", "token-file").value_parser(value_parser!(PathBuf))]
+}
+
+/// The same for a command that has a use for the token alone.
+pub(crate) fn without_address() -> [Arg; 2] {
+    [unused("server", "server"), unused("ca", "ca").value_parser(value_parser!(PathBuf))]
+}
+
+fn unused(id: &'static str, long: &'static str) -> Arg {
+    Arg::new(id).long(long).hide(true)
 }
 
 const DEFAULT: &str = "http://127.0.0.1:7070";

@@ -4,7 +4,10 @@ use clap::Args;
 use serde::{Serialize, Serializer};
 use trainmaster_core::engines::{DefaultValue, Entry, REGISTRY};
 
-use super::{Failure, Output, Paper, Show};
+use super::{
+    Failure, Output, Paper, Show,
+    sheet::{Column, Sheet},
+};
 
 /// The command's arguments.
 #[derive(Args, Debug)]
@@ -76,13 +79,14 @@ impl Engine {
 
 impl Show for Engines {
     fn text(&self, paper: &Paper) -> String {
-        let mut table = paper.table(&["ENGINE", "DECIDES", "PARAMETERS"]);
+        let mut sheet =
+            Sheet::new([Column::key("ENGINE"), Column::prose("DECIDES"), Column::spare("PARAMETERS", 1).right()]);
         for engine in &self.0 {
-            table.add_row([engine.name, engine.summary, &engine.parameters.len().to_string()]);
+            sheet.row([engine.name.into(), engine.summary.into(), engine.parameters.len().into()]);
         }
         format!(
             "{}\n\nParameters: `trainmaster engines NAME`. Choose one: `trainmaster serve --engine NAME --set key=value`.",
-            paper.finish(&table)
+            sheet.on(paper)
         )
     }
 }
@@ -93,15 +97,15 @@ impl Show for Engine {
         if self.parameters.is_empty() {
             return format!("{head}\n\nNothing can be set.");
         }
-        let mut table = paper.table(&["PARAMETER", "DEFAULT", "MEANING"]);
+        let mut sheet = Sheet::new([Column::key("PARAMETER"), Column::key("DEFAULT"), Column::prose("MEANING")]);
         for parameter in &self.parameters {
             let default = match parameter.default {
                 DefaultValue::Number(number) => number.to_string(),
                 DefaultValue::Flag(flag) => flag.to_string(),
                 DefaultValue::Text(text) => text.to_owned(),
             };
-            table.add_row([parameter.name, &default, parameter.meaning]);
+            sheet.row([parameter.name.into(), default.into(), parameter.meaning.into()]);
         }
-        format!("{head}\n\n{}", paper.finish(&table))
+        format!("{head}\n\n{}", sheet.on(paper))
     }
 }

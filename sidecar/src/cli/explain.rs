@@ -8,6 +8,7 @@ use trainmaster_proto::v1::{ExplainReply, ExplainRequest};
 use super::{
     Failure, Mood, Output, Paper, Show,
     client::{Daemon, ServerArgs},
+    sheet::{Column, Entry, Sheet},
 };
 
 /// The command's arguments.
@@ -76,12 +77,12 @@ impl From<ExplainReply> for Explained {
 
 impl Show for Explained {
     fn text(&self, paper: &Paper) -> String {
-        let mark = |line: &Line| match line.blocks {
-            true => paper.word("✗", Mood::Bad),
-            false => paper.word("·", Mood::Faint),
-        };
-        let lines: Vec<_> = self.lines.iter().map(|line| format!("{} {}", mark(line), line.text)).collect();
-        lines.join("\n")
+        let mut sheet = Sheet::new([Column::key(""), Column::prose("")]);
+        for line in &self.lines {
+            let mark = if line.blocks { ("✗", Mood::Bad) } else { ("·", Mood::Faint) };
+            sheet.row([Entry::new(mark.0, Some(mark.1)), Entry::from(&line.text)]);
+        }
+        sheet.on(paper)
     }
 }
 
@@ -95,7 +96,7 @@ mod tests {
         let json =
             format!("{{\"job\":3,\"name\":\"a\",\"findings\":[{},{}]}}", finding(false, "one"), finding(true, "two"));
         let explained = Explained::from(ExplainReply { lines: vec!["one".into(), "two".into()], json });
-        assert_eq!(explained.text(&Paper::default()), "✗ two\n· one");
+        assert_eq!(explained.text(&Paper::default()), "✗  two\n·  one");
         let json = serde_json::to_value(&explained).unwrap();
         assert_eq!((&json["findings"][0]["text"], &json["lines"][0]), (&"two".into(), &"one".into()));
     }
@@ -103,6 +104,6 @@ mod tests {
     #[test]
     fn unknown_json_leaves_the_lines() {
         let explained = Explained::from(ExplainReply { lines: vec!["one".into(), "two".into()], json: String::new() });
-        assert_eq!(explained.text(&Paper::default()), "· one\n· two");
+        assert_eq!(explained.text(&Paper::default()), "·  one\n·  two");
     }
 }

@@ -1,7 +1,6 @@
 //! `trainmaster jobs`: the jobs there are, as a table or as JSON.
 
 use clap::Args;
-use comfy_table::Cell;
 use serde::Serialize;
 use trainmaster_core::{Shape, Span};
 use trainmaster_proto::v1::{JobStatus, ListReply, ListRequest, SlotRole};
@@ -9,6 +8,8 @@ use trainmaster_proto::v1::{JobStatus, ListReply, ListRequest, SlotRole};
 use super::{
     Failure, Mood, Output, Paper, Show,
     client::{Daemon, ServerArgs},
+    output::away,
+    sheet::{Column, Entry, Sheet},
 };
 
 /// The command's arguments.
@@ -35,6 +36,8 @@ pub(crate) struct JobList {
     decision: u64,
     engine: String,
     mode: String,
+    /// As a Unix time.
+    pub(crate) next_decision_ms: Option<i64>,
     pub(crate) jobs: Vec<JobRow>,
 }
 
@@ -46,7 +49,7 @@ pub(crate) struct JobRow {
     tenant: String,
     queue: String,
     state: String,
-    reason: String,
+    reason: Option<String>,
     workers: u32,
     servers: u32,
     step: u64,
@@ -85,7 +88,13 @@ struct DeviceRow {
 impl From<ListReply> for JobList {
     fn from(reply: ListReply) -> Self {
         let jobs = reply.jobs.into_iter().map(JobRow::from).collect();
-        Self { decision: reply.decision, engine: reply.engine, mode: reply.mode, jobs }
+        Self {
+            decision: reply.decision,
+            engine: reply.engine,
+            mode: reply.mode,
+            next_decision_ms: reply.next_decision_ms,
+            jobs,
+        }
     }
 }
 
@@ -104,7 +113,7 @@ impl From<JobStatus> for JobRow {
             tenant: job.tenant,
             queue: job.queue,
             state: job.state,
-            reason: job.reason,
+            reason: Some(job.reason).filter(|reason| !reason.is_empty()),
             workers: job.workers,
             servers: job.servers,
             step: job.step,
@@ -163,8 +172,8 @@ impl JobRow {
         }
     }
 
-    /// In one line, for logs.
-    pub(crate) fn line(&self) -> String {
+    /// In one line, for logs; what waits for a decision is told when that is.
+    pub(crate) fn line(&self, next_decision_ms: Option<i64>) -> String {
         let mut line = format!("job {} ({}): {} {}", self.job, self.name, self.state, self.shape());
         line += &format!(", epoch {}, step {}", self.progress(), self.step);
         if let Some(loss) = self.loss {
@@ -176,8 +185,11 @@ impl JobRow {
         if let Some(left) = self.remaining_ms.filter(|_| !self.has_ended()) {
             line += &format!(", ends in {}", Span(left));
         }
-        if !self.reason.is_empty() {
-            line += &format!("; {}", self.reason);
+        if let Some(reason) = &self.reason {
+            line += &format!("; {reason}");
+        }
+        if let Some(at) = next_decision_ms.filter(|_| self.state == "waiting") {
+            line += &format!("; next decision {}", away(at));
         }
         line
     }
@@ -194,7 +206,8 @@ impl JobList {
             1 => "1 job".into(),
             count => format!("{count} jobs"),
         };
-        format!("{jobs}; engine {}, {}, decision {}", self.engine, self.mode, self.decision)
+        let next = self.next_decision_ms.map_or_else(String::new, |at| format!(", the next {}", away(at)));
+        format!("{jobs}; engine {}, {}, decision {}{next}", self.engine, self.mode, self.decision)
     }
 }
 
@@ -203,29 +216,32 @@ impl Show for JobList {
         if self.jobs.is_empty() {
             return self.head();
         }
-        // What a narrow terminal can do without goes first.
-        let (wide, middle) = (paper.is_at_least(120), paper.is_at_least(90));
-        let mut headings = vec!["JOB", "NAME", "STATE", "SHAPE", "EPOCH"];
-        headings.extend(wide.then_some("STEP"));
-        headings.extend(middle.then_some("LOSS"));
-        headings.push("ENDS");
-        headings.extend(middle.then_some("STEPS/S"));
-        headings.push("REASON");
-        let mut table = paper.table(&headings);
+        let mut sheet = Sheet::new([
+            Column::key("JOB"),
+            Column::key("NAME"),
+            Column::key("STATE"),
+            Column::key("SHAPE"),
+            Column::spare("EPOCH", 2),
+            Column::spare("STEP", 5),
+            Column::spare("LOSS", 3),
+            Column::spare("ENDS", 1),
+            Column::spare("STEPS/S", 4),
+            Column::prose("REASON"),
+        ]);
         for job in &self.jobs {
-            let state = match job.mood() {
-                Some(mood) => paper.cell(&job.state, mood),
-                None => Cell::new(&job.state),
-            };
-            let mut row = vec![Cell::new(job.job), Cell::new(&job.name), state];
-            row.extend([Cell::new(job.shape()), Cell::new(job.progress())]);
-            row.extend(wide.then(|| Cell::new(job.step)));
-            row.extend(middle.then(|| Cell::new(number(job.loss, 4))));
-            row.push(Cell::new(job.end()));
-            row.extend(middle.then(|| Cell::new(number(job.speed, 2))));
-            row.push(Cell::new(&job.reason));
-            table.add_row(row);
+            sheet.row([
+                job.job.into(),
+                Entry::from(&job.name),
+                Entry::new(&job.state, job.mood()),
+                job.shape().into(),
+                job.progress().into(),
+                job.step.into(),
+                number(job.loss, 4).into(),
+                job.end().into(),
+                number(job.speed, 2).into(),
+                job.reason.as_deref().unwrap_or_default().into(),
+            ]);
         }
-        format!("{}\n\n{}", paper.finish(&table), self.head())
+        format!("{}\n\n{}", sheet.on(paper), self.head())
     }
 }

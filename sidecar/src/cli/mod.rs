@@ -9,10 +9,11 @@ mod failure;
 mod fit;
 mod jobs;
 mod mode;
-mod output;
+pub(crate) mod output;
 mod paa;
 mod plan;
 mod serve;
+pub(crate) mod sheet;
 mod simulate;
 mod status;
 mod submit;
@@ -24,7 +25,7 @@ use clap::{Args, Parser, Subcommand};
 
 use self::{
     act::Act,
-    client::block_on,
+    client::{block_on, without_address, without_daemon},
     failure::Failure,
     output::{Mood, Output, Paper, Show},
 };
@@ -56,8 +57,10 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Run the daemon until Ctrl-C
+    #[command(args(without_address()))]
     Serve(Answered<serve::ServeArgs>),
     /// Train nine jobs for real on a virtual cluster, under one engine after the other
+    #[command(args(without_daemon()))]
     Demo(demo::Args),
     /// Submit job files
     Submit(Answered<submit::SubmitArgs>),
@@ -82,13 +85,16 @@ enum Command {
     /// Look for problems: the daemon, this machine, the adapters
     Doctor(Answered<doctor::DoctorArgs>),
     /// List the scheduling engines, or one engine's parameters
+    #[command(args(without_daemon()))]
     Engines(Answered<engines::EnginesArgs>),
     /// Fit speeds or losses that were measured
-    #[command(subcommand)]
+    #[command(subcommand, args(without_daemon()))]
     Fit(fit::FitCommand),
     /// Assign a model's parameter blocks to parameter servers
+    #[command(args(without_daemon()))]
     Paa(Answered<paa::PaaArgs>),
     /// Play a workload on a virtual cluster under several engines
+    #[command(args(without_daemon()))]
     Simulate(Answered<simulate::SimulateArgs>),
 }
 

@@ -3,10 +3,11 @@
 use std::{
     env,
     io::{self, IsTerminal, Write},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
-use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
+use trainmaster_core::Span;
 
 use super::Failure;
 
@@ -34,6 +35,15 @@ pub(crate) struct Paper {
     pub(crate) height: Option<u16>,
     /// Whether colours are wanted.
     pub(crate) colour: bool,
+}
+
+/// How far away a Unix time in milliseconds is, by this machine's clock: `in 9m 30s`, `now`.
+pub(crate) fn away(at_ms: i64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    match at_ms.saturating_sub(i64::try_from(now.as_millis()).unwrap_or(i64::MAX)) {
+        ..=0 => "now".into(),
+        left => format!("in {}", Span(left)),
+    }
 }
 
 /// How well something is, as a colour.
@@ -121,42 +131,6 @@ impl Paper {
         io::stderr().is_terminal() && are_colours_welcome()
     }
 
-    /// An empty table with these headings, as wide as the paper at most.
-    pub(crate) fn table(&self, headings: &[&str]) -> Table {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        match self.width {
-            Some(width) => table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic),
-            None => table.set_content_arrangement(ContentArrangement::Disabled),
-        };
-        if self.colour {
-            table.enforce_styling();
-        } else {
-            table.force_no_tty();
-        }
-        table.set_header(headings.iter().map(|heading| Cell::new(heading).add_attribute(Attribute::Bold)));
-        table.column_iter_mut().for_each(|column| {
-            column.set_padding((0, 2));
-        });
-        table
-    }
-
-    /// A table's text, without the spaces at its lines' ends.
-    pub(crate) fn finish(&self, table: &Table) -> String {
-        let lines: Vec<_> = table.lines().map(|line| line.trim_end().to_owned()).collect();
-        lines.join("\n")
-    }
-
-    /// A cell in a mood.
-    pub(crate) fn cell(&self, text: impl ToString, mood: Mood) -> Cell {
-        Cell::new(text.to_string()).fg(match mood {
-            Mood::Good => Color::Green,
-            Mood::Doubtful => Color::Yellow,
-            Mood::Bad => Color::Red,
-            Mood::Faint => Color::DarkGrey,
-        })
-    }
-
     /// A word in a mood.
     pub(crate) fn word(&self, text: &str, mood: Mood) -> String {
         use owo_colors::OwoColorize;
@@ -167,10 +141,5 @@ impl Paper {
             (true, Mood::Bad) => text.red().to_string(),
             (true, Mood::Faint) => text.bright_black().to_string(),
         }
-    }
-
-    /// Whether the paper has room for so many columns.
-    pub(crate) fn is_at_least(&self, columns: u16) -> bool {
-        self.width.is_none_or(|width| width >= columns)
     }
 }

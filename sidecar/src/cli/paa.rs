@@ -7,7 +7,10 @@ use clap::Args;
 use serde::Serialize;
 use trainmaster_core::paa::{Assignment, assign};
 
-use super::{Failure, Output, Paper, Show};
+use super::{
+    Failure, Output, Paper, Show,
+    sheet::{Column, Sheet},
+};
 
 /// The command's arguments.
 #[derive(Args, Debug)]
@@ -16,7 +19,7 @@ pub(crate) struct PaaArgs {
     #[arg(long, value_name = "FILE")]
     blocks: PathBuf,
     /// Parameter servers to spread them over
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     servers: u32,
 }
 
@@ -112,14 +115,14 @@ impl Spread {
 
 impl Show for Spread {
     fn text(&self, paper: &Paper) -> String {
-        let mut table = paper.table(&["SERVER", "SIZE", "REQUESTS"]);
+        let mut sheet = Sheet::new(["SERVER", "SIZE", "REQUESTS"].map(|heading| Column::key(heading).right()));
         for (index, server) in self.servers.iter().enumerate() {
-            table.add_row([index.to_string(), server.size.to_string(), server.requests.to_string()]);
+            sheet.row([index.into(), server.size.into(), server.requests.into()]);
         }
         format!(
             "{}\n\n{} blocks, {} of them cut, make {} requests a worker and step; servers differ by {} in size and by {} \
              in requests.",
-            paper.finish(&table),
+            sheet.on(paper),
             self.blocks,
             self.cut,
             self.requests,

@@ -7,13 +7,14 @@ use trainmaster_proto::v1::{DryRunReply, DryRunRequest};
 use super::{
     Failure, Output, Paper, Show,
     client::{Daemon, ServerArgs},
+    sheet::{Column, Entry, Sheet},
 };
 
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
-    /// Only look: plans are carried out by the daemon, never from here
-    #[arg(long, required = true)]
+    /// Only look, as without it: plans are carried out by the daemon, never from here
+    #[arg(long)]
     dry_run: bool,
     /// Ask this engine instead of the one in charge
     #[arg(long, value_name = "NAME")]
@@ -43,7 +44,7 @@ struct Change {
     name: String,
     before: String,
     after: String,
-    reason: String,
+    reason: Option<String>,
 }
 
 impl From<DryRunReply> for Plan {
@@ -53,7 +54,7 @@ impl From<DryRunReply> for Plan {
             name: change.name,
             before: change.before,
             after: change.after,
-            reason: change.reason,
+            reason: Some(change.reason).filter(|reason| !reason.is_empty()),
         });
         Self { changes: changes.collect(), engine: reply.engine }
     }
@@ -64,10 +65,23 @@ impl Show for Plan {
         if self.changes.is_empty() {
             return format!("{} would change nothing now.", self.engine);
         }
-        let mut table = paper.table(&["JOB", "NAME", "NOW", "WOULD BE", "REASON"]);
+        let mut sheet = Sheet::new([
+            Column::spare("JOB", 1),
+            Column::key("NAME"),
+            Column::prose("NOW"),
+            Column::prose("WOULD BE"),
+            Column::prose("REASON"),
+        ]);
         for change in &self.changes {
-            table.add_row([&change.job.to_string(), &change.name, &change.before, &change.after, &change.reason]);
+            let reason = change.reason.as_deref().unwrap_or_default();
+            sheet.row([
+                change.job.into(),
+                Entry::from(&change.name),
+                Entry::from(&change.before),
+                Entry::from(&change.after),
+                reason.into(),
+            ]);
         }
-        format!("{}\n\n{} would change so much now; nothing was changed.", paper.finish(&table), self.engine)
+        format!("{}\n\n{} would change so much now; nothing was changed.", sheet.on(paper), self.engine)
     }
 }

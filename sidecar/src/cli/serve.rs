@@ -5,12 +5,14 @@ use std::{io, process, str::FromStr};
 use anyhow::{Error, anyhow};
 use clap::Args;
 use serde::{Serialize, Serializer};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use trainmaster_core::{Settings, settings::Parameter};
 
 use super::{Failure, Output, Paper, Show, client::ServerArgs, engines::entry};
-use crate::daemon::{Config, Daemon, Flags, ServeError, settings_table, settings_text};
+use crate::{
+    daemon::{Config, Daemon, Flags, ServeError, settings_table, settings_text},
+    stop::StopSignals,
+};
 
 /// The command's arguments.
 #[derive(Args, Debug)]
@@ -97,25 +99,6 @@ pub(crate) fn run(args: &ServeArgs, server: &ServerArgs, output: Output) -> Resu
         daemon.stop().await;
         Ok(())
     })
-}
-
-/// The signals that end a daemon.
-struct StopSignals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl StopSignals {
-    fn new() -> io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
 }
 
 #[derive(Serialize)]

@@ -9,6 +9,7 @@ use super::{
     Failure, Mood, Output, Paper, Show,
     client::{Daemon, ServerArgs},
     mode::Mode,
+    output::away,
 };
 
 /// The command has no arguments of its own.
@@ -36,6 +37,8 @@ struct Status {
     managers: Vec<String>,
     servers: u32,
     jobs: u32,
+    state_dir: String,
+    next_decision_ms: Option<i64>,
     journal_error: Option<String>,
 }
 
@@ -51,6 +54,8 @@ impl From<StatusReply> for Status {
             managers: reply.managers,
             servers: reply.servers,
             jobs: reply.jobs,
+            state_dir: reply.state_dir,
+            next_decision_ms: reply.next_decision_ms,
             journal_error: Some(reply.journal_error).filter(|error| !error.is_empty()),
         }
     }
@@ -59,6 +64,7 @@ impl From<StatusReply> for Status {
 impl Show for Status {
     fn text(&self, paper: &Paper) -> String {
         let age = self.decision_age_ms.map_or_else(|| "none yet".into(), |age| format!("{} ago", Span(age)));
+        let next = self.next_decision_ms.map_or_else(|| "when something calls for one".into(), away);
         let managers =
             if self.managers.is_empty() { paper.word("none attached", Mood::Bad) } else { self.managers.join(", ") };
         let journal = match &self.journal_error {
@@ -66,15 +72,16 @@ impl Show for Status {
             Some(error) => paper.word(&format!("can't be written: {error}"), Mood::Bad),
         };
         format!(
-            "version   {}\nengine    {}\nmode      {}\ndecision  {}, {age}\ndigest    {}\nmanagers  {managers}\n\
-             servers   {}\njobs      {}\njournal   {journal}",
+            "version   {}\nengine    {}\nmode      {}\ndecision  {}, {age}\nnext      {next}\ndigest    {}\n\
+             managers  {managers}\nservers   {}\njobs      {}\njournal   {journal}, in {}",
             self.version,
             self.engine,
             self.mode.name(),
             self.decision,
             self.digest,
             self.servers,
-            self.jobs
+            self.jobs,
+            self.state_dir
         )
     }
 }

@@ -10,11 +10,15 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use trainmaster_core::JobSpec;
-use trainmaster_proto::{job_from_spec, v1::SubmitRequest};
+use trainmaster_proto::{
+    job_from_spec,
+    v1::{SchedulingMode, StatusReply, StatusRequest, SubmitRequest},
+};
 
 use super::{
     Failure, Output, Paper, Show,
     client::{Daemon, ServerArgs},
+    output::away,
 };
 
 /// As many files pass before a bar is worth its line.
@@ -52,11 +56,30 @@ pub(crate) async fn run(args: &SubmitArgs, server: &ServerArgs, output: Output) 
             }
         };
         bar.inc(1);
-        let submitted = Submitted { job: reply.job, name: spec.name.clone(), token: reply.token };
+        let submitted = Submitted {
+            job: reply.job,
+            name: spec.name.clone(),
+            token: reply.token,
+            next_decision_ms: reply.next_decision_ms,
+        };
         bar.suspend(|| output.stream(&submitted))?;
     }
     bar.finish_and_clear();
+    if let Ok(status) = daemon.admin().status(StatusRequest {}).await
+        && let Some(note) = idle(status.get_ref())
+    {
+        eprintln!("note: {note}");
+    }
     Ok(())
+}
+
+/// Why nothing that waits is started, whatever an engine decides.
+fn idle(status: &StatusReply) -> Option<&'static str> {
+    match status.mode() {
+        SchedulingMode::Paused => Some("scheduling is paused, so nothing starts it; `trainmaster mode active` goes on"),
+        SchedulingMode::Shadow => Some("in shadow mode nothing is started; `trainmaster mode active` does"),
+        SchedulingMode::Active => status.managers.is_empty().then_some("no manager is attached, so nothing starts it"),
+    }
 }
 
 fn read(file: &str) -> anyhow::Result<JobSpec> {
@@ -75,12 +98,15 @@ struct Submitted {
     job: u64,
     name: String,
     token: String,
+    /// As a Unix time; null if it has been decided on already.
+    next_decision_ms: Option<i64>,
 }
 
 impl Show for Submitted {
     fn text(&self, _: &Paper) -> String {
+        let next = self.next_decision_ms.map_or_else(String::new, |at| format!("; next decision {}", away(at)));
         let token =
             if self.token.is_empty() { String::new() } else { format!("; its token, shown this once: {}", self.token) };
-        format!("job {} ({}) submitted{token}", self.job, self.name)
+        format!("job {} ({}) submitted{next}{token}", self.job, self.name)
     }
 }

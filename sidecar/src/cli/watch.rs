@@ -91,7 +91,7 @@ impl View {
             }
             Self::Lines { seen } => {
                 for job in list.jobs.iter().filter(|job| seen.get(&job.job) != Some(job)) {
-                    output.line(&job.line())?;
+                    output.line(&job.line(list.next_decision_ms))?;
                 }
                 let gone: Vec<_> = seen.keys().filter(|id| !list.jobs.iter().any(|job| job.job == **id)).collect();
                 for id in gone {

@@ -1,14 +1,14 @@
 //! Managers that run inside the daemon, over the same protocol as those outside.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use tokio::{sync::watch, task::JoinSet};
-use trainmaster_adapters::{Launch, Running, Shutdown};
+use trainmaster_adapters::{AdapterInfo, Launch, Running, Shutdown};
 
 use super::{
     ServeError,
     config::{AdapterChoice, Config},
-    flags::{adapter_folder, url},
+    flags::url,
 };
 
 /// The adapters at work.
@@ -47,11 +47,38 @@ impl Adapters {
     }
 }
 
-fn chosen(config: &Config) -> Vec<AdapterChoice> {
+/// The adapters that a daemon with this configuration runs.
+pub(crate) fn chosen(config: &Config) -> Vec<AdapterChoice> {
     config.adapters.clone().unwrap_or_else(|| {
         let defaults = trainmaster_adapters::all().iter().filter(|adapter| adapter.default);
         defaults.map(|adapter| AdapterChoice { name: adapter.name.into(), config: None }).collect()
     })
+}
+
+/// The adapter of that name.
+///
+/// # Errors
+/// There is none; says which there are.
+pub(crate) fn known(name: &str) -> Result<&'static AdapterInfo, String> {
+    trainmaster_adapters::by_name(name).ok_or_else(|| {
+        let known: Vec<_> = trainmaster_adapters::all().iter().map(|adapter| adapter.name).collect();
+        format!("there is no such adapter in this build; there are {}", known.join(", "))
+    })
+}
+
+/// What an adapter is told by a daemon with this configuration, at `daemon` with certificates by `ca`.
+pub(crate) fn launch(config: &Config, choice: &AdapterChoice, daemon: String, ca: Option<PathBuf>) -> Launch {
+    Launch {
+        config: choice.config.clone(),
+        feed: config.advertise.clone().unwrap_or_else(|| daemon.clone()),
+        daemon,
+        token: config.admin_token.clone(),
+        ca,
+        state_dir: config.state_dir.join("adapters").join(&choice.name),
+        end_jobs: config.end_jobs,
+        orphan_grace: config.orphan_grace,
+        trainer: config.trainer.clone(),
+    }
 }
 
 fn prepare(
@@ -61,22 +88,9 @@ fn prepare(
     mut told: watch::Receiver<bool>,
 ) -> Result<Running, ServeError> {
     let fail = |problem: String| ServeError::Adapter { name: choice.name.clone(), problem };
-    let adapter = trainmaster_adapters::by_name(&choice.name).ok_or_else(|| {
-        let known: Vec<_> = trainmaster_adapters::all().iter().map(|adapter| adapter.name).collect();
-        fail(format!("there is no such adapter in this build; there are {}", known.join(", ")))
-    })?;
-    let daemon = url(config.tls.is_some(), address);
-    let launch = Launch {
-        config: choice.config.clone(),
-        feed: config.advertise.clone().unwrap_or_else(|| daemon.clone()),
-        daemon,
-        token: config.admin_token.clone(),
-        ca: config.tls.as_ref().map(|tls| tls.ca.clone().unwrap_or_else(|| tls.cert.clone())),
-        state_dir: adapter_folder(&config.state_dir, &choice.name),
-        end_jobs: config.end_jobs,
-        orphan_grace: config.orphan_grace,
-        trainer: config.trainer.clone(),
-    };
+    let adapter = known(&choice.name).map_err(fail)?;
+    let ca = config.tls.as_ref().map(|tls| tls.ca.clone().unwrap_or_else(|| tls.cert.clone()));
+    let launch = launch(config, choice, url(config.tls.is_some(), address), ca);
     let shutdown: Shutdown = Box::pin(async move {
         let _ = told.wait_for(|told| *told).await;
     });

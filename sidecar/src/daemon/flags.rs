@@ -1,9 +1,6 @@
 //! What can be said about the daemon on the command line: each flag overrides the configuration file.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
@@ -99,11 +96,6 @@ pub(super) fn url(tls: bool, address: SocketAddr) -> String {
         });
     }
     format!("{scheme}://{reached}")
-}
-
-/// A folder of an adapter's own inside the state folder.
-pub(super) fn adapter_folder(state_dir: &Path, name: &str) -> PathBuf {
-    state_dir.join("adapters").join(name)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ mod workload;
 
 use std::{
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{self, ExitCode},
     time::Duration,
 };
 
@@ -25,67 +25,78 @@ use self::{
     record::Run,
     workload::{JOBS, settings},
 };
+use crate::stop::{Stop, StopSignals};
 
 /// Flags of `trainmaster demo`.
 #[derive(ClapArgs, Clone, Debug)]
 pub struct Args {
-    /// Run this many workloads that differ in arrivals and data.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
-    pub seeds: u64,
-    /// The first of them.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Engines, in the order of their runs: names of `trainmaster engines`, or optimus-paper (without what goes beyond it).
-    #[arg(long, value_delimiter = ',', default_value = "optimus,drf,fifo")]
+    /// Run this many workloads that differ in arrivals and data
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub seeds: u32,
+    /// The first of them
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_SEED)))]
+    pub seed: u32,
+    /// Engines, each once, in the order of their runs: names of `trainmaster engines`, or optimus-paper (without what
+    /// goes beyond it)
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "optimus,drf,fifo")]
     pub engines: Vec<String>,
-    /// No emulated devices: larger models, as fast as this machine computes.
+    /// No emulated devices: larger models, as fast as this machine computes
     #[arg(long)]
     pub real: bool,
-    /// So many times the work in each job: what happens when the cluster is full.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    /// So many times the work in each job: what happens when the cluster is full
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub work: u32,
-    /// Write the whole record here.
+    /// Write the whole record here
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write the timelines and the fitted curves here, as SVG.
+    /// Write the timelines and the fitted curves here, as SVG
     #[arg(long, value_name = "FOLDER", default_value = "demo")]
     pub out: PathBuf,
-    /// The training program; default: trainmaster-trainer beside this program, else in PATH.
+    /// The training program [default: trainmaster-trainer beside this program, else in PATH]
     #[arg(long, value_name = "FILE")]
     pub trainer: Option<PathBuf>,
-    /// Give a run up after so many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    pub limit: u64,
+    /// Give a run up after so many seconds
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub limit: u32,
 }
 
-/// Runs the demonstration.
+/// Seeds of a workload's jobs are a hundred times its own, and more.
+const MOST_SEED: u32 = 1_000_000_000;
+
+const INTERRUPTED: &str = "interrupted; all of the demo's processes have ended";
+
+/// Runs the demonstration. After Ctrl-C or SIGTERM it ends its processes and then itself.
 ///
 /// # Errors
-/// The training program is missing, an engine is unknown, a daemon doesn't start, or nothing can be written.
+/// The training program is missing, an engine is unknown or named twice, a daemon doesn't start, nothing can be written,
+/// or it was interrupted.
 pub fn run(args: Args) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        tokio::select! {
-            result = demo(&args) => result,
-            _ = tokio::signal::ctrl_c() => bail!("interrupted; all of its processes are ended with it"),
-        }
+        let mut signals = StopSignals::new()?;
+        let (ask, stop) = Stop::new();
+        tokio::spawn(async move {
+            signals.next().await;
+            eprintln!("stopping: its training programs end first; a second signal ends it at once");
+            ask();
+            signals.next().await;
+            eprintln!("ended at once; its training programs end by themselves within {:?}", session::ORPHAN_GRACE);
+            process::exit(1);
+        });
+        demo(&args, &stop).await
     })
 }
 
-async fn demo(args: &Args) -> Result<ExitCode> {
+async fn demo(args: &Args, stop: &Stop) -> Result<ExitCode> {
+    check(&args.engines)?;
     let trainer = find_trainer(args.trainer.as_deref())?;
-    for engine in &args.engines {
-        trainmaster_core::Settings::from_toml(&settings(engine))
-            .and_then(trainmaster_core::Scheduler::new)
-            .with_context(|| format!("--engines {engine}"))?;
-    }
     std::fs::create_dir_all(&args.out).with_context(|| format!("can't make {}", args.out.display()))?;
     let scratch =
         tempfile::Builder::new().prefix("trainmaster-demo-").tempdir().context("can't make a scratch folder")?;
     let mut runs: Vec<Run> = Vec::new();
-    for seed in args.seed..args.seed + args.seeds {
+    for seed in u64::from(args.seed)..u64::from(args.seed) + u64::from(args.seeds) {
         let bar = progress(JOBS.len() as u64, &format!("seed {seed}: profiling 5 shapes of each job"));
-        let profiles = profile::profile(&trainer, &JOBS, seed, args.real, &bar).await?;
+        let profiles = profile::profile(&trainer, &JOBS, seed, args.real, &bar, stop).await?;
         bar.finish_and_clear();
         for engine in &args.engines {
             let plan = session::Plan {
@@ -96,7 +107,8 @@ async fn demo(args: &Args) -> Result<ExitCode> {
                 profiles: &profiles,
                 trainer: &trainer,
                 state_dir: scratch.path().join(format!("{engine}-{seed}")),
-                limit: Duration::from_secs(args.limit),
+                limit: Duration::from_secs(args.limit.into()),
+                stop,
             };
             let run = session::run(&plan).await.with_context(|| format!("engine {engine}, seed {seed}"))?;
             report::print_run(&run);
@@ -110,12 +122,23 @@ async fn demo(args: &Args) -> Result<ExitCode> {
     }
     report::print_summary(&runs, !args.real);
     println!("Timelines and fitted curves: {}", args.out.display());
-    let unfinished = runs.iter().flat_map(|run| &run.jobs).filter(|job| job.state != "completed").count();
-    if unfinished > 0 {
-        println!("{unfinished} jobs did not complete");
-        return Ok(ExitCode::from(1));
+    match runs.iter().filter(|run| !run.complete).count() {
+        0 => Ok(ExitCode::SUCCESS),
+        count => bail!("{count} of {} runs had jobs that did not complete", runs.len()),
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+/// Every engine has a setting, and a state folder of its own.
+fn check(engines: &[String]) -> Result<()> {
+    for (at, engine) in engines.iter().enumerate() {
+        if engines[..at].contains(engine) {
+            bail!("--engines {}: {engine} is named twice; each engine runs once a seed", engines.join(","));
+        }
+        trainmaster_core::Settings::from_toml(&settings(engine))
+            .and_then(trainmaster_core::Scheduler::new)
+            .with_context(|| format!("--engines {engine}"))?;
+    }
+    Ok(())
 }
 
 fn find_trainer(given: Option<&Path>) -> Result<PathBuf> {

@@ -60,6 +60,8 @@ pub(super) struct JobRecord {
 pub(super) struct Run {
     pub(super) engine: String,
     pub(super) seed: u64,
+    /// All jobs of the workload completed. A run in which one failed, or had no time to end, measures nothing.
+    pub(super) complete: bool,
     pub(super) average_jct_s: f64,
     pub(super) makespan_s: f64,
     pub(super) rescales: u32,
@@ -119,8 +121,8 @@ impl Watch {
         self.latest().filter(|job| job.ended_ms.is_some()).count()
     }
 
-    /// What the run showed. Jobs that never ended count until `now_ms`.
-    pub(super) fn finish(self, engine: &str, seed: u64, now_ms: i64) -> Run {
+    /// What the run of a workload of so many jobs showed. Jobs that never ended count until `now_ms`.
+    pub(super) fn finish(self, engine: &str, seed: u64, expected: usize, now_ms: i64) -> Run {
         let began_ms = self.began_ms;
         let seconds = |ms: i64| (ms - began_ms) as f64 / 1000.0;
         let jobs: Vec<JobRecord> = self
@@ -151,6 +153,7 @@ impl Watch {
         Run {
             engine: engine.into(),
             seed,
+            complete: jobs.len() == expected && jobs.iter().all(|job| job.state == "completed"),
             average_jct_s: jobs.iter().map(|job| job.jct_s).sum::<f64>() / count,
             makespan_s: last - first,
             rescales: jobs.iter().map(|job| job.rescales.len() as u32).sum(),
@@ -232,15 +235,37 @@ mod tests {
                 (2, Some(3.0), Some(3.6), 6, Some(9.0))
         });
         watch.look(4000, vec![grown.clone()]);
-        let ended = seen(&grown, |job| (job.workers, job.epoch, job.ended_ms) = (0, 10, Some(6000)));
+        let ended = seen(&grown, |job| {
+            (job.workers, job.epoch, job.ended_ms, job.state) = (0, 10, Some(6000), "completed".into());
+        });
         watch.look(6000, vec![ended]);
         assert_eq!(watch.ended(), 1);
-        let run = watch.finish("optimus", 1, 6000);
+        let run = watch.finish("optimus", 1, 1, 6000);
+        assert!(run.complete);
         assert_eq!((run.average_jct_s, run.makespan_s, run.rescales), (5.0, 5.0, 1));
         let job = &run.jobs[0];
         assert_eq!((job.waited_s, job.predicted_halfway), (1.0, Some(9.0)));
         let change = &job.rescales[0];
         assert_eq!((change.from.as_str(), change.to.as_str(), change.restarted), ("1w+1p", "2w+1p", false));
         assert_eq!((change.predicted_gain, change.measured_gain), (Some(1.8), Some(1.5)));
+    }
+
+    #[test]
+    fn a_run_is_complete_when_every_job_of_the_workload_is() {
+        let run = |states: &[&str], expected| {
+            let mut watch = Watch::new(0);
+            let jobs = states.iter().zip(1..).map(|(state, job)| JobStatus {
+                job,
+                state: (*state).into(),
+                ended_ms: Some(1000),
+                ..Default::default()
+            });
+            watch.look(1000, jobs.collect());
+            watch.finish("fifo", 1, expected, 1000)
+        };
+        assert!(run(&["completed", "completed"], 2).complete);
+        assert!(!run(&["completed", "failed"], 2).complete);
+        assert!(!run(&["completed", "running"], 2).complete);
+        assert!(!run(&["completed"], 2).complete, "the other had not arrived yet");
     }
 }

@@ -3,18 +3,21 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context, Result};
-use comfy_table::{CellAlignment, Table, presets::UTF8_BORDERS_ONLY};
 use serde::Serialize;
 
 use super::record::{JobRecord, Run};
+use crate::cli::{
+    output::Paper,
+    sheet::{Column, Entry, Sheet},
+};
 
-/// Means over seeds.
+/// Means over the seeds whose jobs all completed; null without one.
 #[derive(Serialize)]
 struct Summary {
-    average_jct_s: f64,
-    makespan_s: f64,
-    rescales: f64,
-    restart_s: f64,
+    average_jct_s: Option<f64>,
+    makespan_s: Option<f64>,
+    rescales: Option<f64>,
+    restart_s: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -22,7 +25,8 @@ struct Record<'a> {
     emulated: bool,
     seeds: Vec<u64>,
     engines: BTreeMap<&'a str, Summary>,
-    /// Average JCT of each other engine over that of `optimus`, mean over seeds: above 1, `optimus` wins.
+    /// Average JCT of each other engine over that of `optimus`, mean over the seeds in which all jobs of both completed:
+    /// above 1, `optimus` wins.
     ratios: BTreeMap<&'a str, f64>,
     makespan_ratios: BTreeMap<&'a str, f64>,
     runs: &'a [Run],
@@ -32,9 +36,18 @@ struct Record<'a> {
 /// The engine that others are compared with.
 const BASE: &str = "optimus";
 
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let values: Vec<f64> = values.collect();
-    values.iter().sum::<f64>() / values.len().max(1) as f64
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// The runs of an engine in which every job completed: only they measure what the engine does.
+fn complete<'a>(runs: &'a [Run], engine: &str) -> impl Iterator<Item = &'a Run> {
+    runs.iter().filter(move |run| run.engine == engine && run.complete)
+}
+
+fn average(runs: &[Run], engine: &str, measure: fn(&Run) -> f64) -> Option<f64> {
+    mean(complete(runs, engine).map(measure))
 }
 
 fn engines(runs: &[Run]) -> Vec<&str> {
@@ -49,18 +62,13 @@ fn engines(runs: &[Run]) -> Vec<&str> {
 
 /// Ratio of one measure to `optimus`'s with the same seed, mean over seeds.
 fn ratio(runs: &[Run], engine: &str, measure: fn(&Run) -> f64) -> Option<f64> {
-    let of = |name: &str, seed: u64| runs.iter().find(|run| run.engine == name && run.seed == seed).map(measure);
-    let pairs: Vec<f64> = runs
-        .iter()
-        .filter(|run| run.engine == engine)
-        .filter_map(|run| Some(measure(run) / of(BASE, run.seed)?))
-        .collect();
-    (!pairs.is_empty()).then(|| mean(pairs.into_iter()))
+    let base = |seed| complete(runs, BASE).find(|run| run.seed == seed).map(measure);
+    mean(complete(runs, engine).filter_map(|run| Some(measure(run) / base(run.seed)?)))
 }
 
 /// Writes the whole record as JSON.
 pub(super) fn write_json(runs: &[Run], emulated: bool, file: &Path) -> Result<()> {
-    let of = |engine: &str, measure: fn(&Run) -> f64| mean(runs.iter().filter(|run| run.engine == engine).map(measure));
+    let of = |engine: &str, measure| average(runs, engine, measure);
     let names = engines(runs);
     let others = |measure: fn(&Run) -> f64| {
         let others = names.iter().filter(|name| **name != BASE);
@@ -93,98 +101,156 @@ pub(super) fn write_json(runs: &[Run], emulated: bool, file: &Path) -> Result<()
     fs::write(file, text).with_context(|| format!("can't write {}", file.display()))
 }
 
-fn table<const N: usize>(header: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_BORDERS_ONLY).set_header(header);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+/// A table of values with a name in front.
+fn sheet(name: &'static str, values: impl IntoIterator<Item = Column>) -> Sheet {
+    Sheet::new([Column::key(name)].into_iter().chain(values.into_iter().map(Column::right)))
+}
+
+fn or_dash(value: Option<f64>, show: impl FnOnce(f64) -> String) -> String {
+    value.map_or_else(|| "–".into(), show)
 }
 
 /// Per job: epochs predicted halfway and actual, changes of shape and their gains, restarts, time to completion.
 pub(super) fn print_run(run: &Run) {
-    let mut jobs = table([
-        "job",
-        "arrived s",
-        "JCT s",
-        "waited s",
-        "epochs",
-        "predicted halfway",
-        "error",
-        "rescales",
-        "restart s",
-        "state",
-    ]);
+    let paper = Paper::stdout();
+    let mut jobs = sheet(
+        "JOB",
+        [
+            Column::spare("ARRIVED S", 3),
+            Column::key("JCT S"),
+            Column::spare("WAITED S", 4),
+            Column::key("EPOCHS"),
+            Column::spare("PREDICTED HALFWAY", 5),
+            Column::key("ERROR"),
+            Column::spare("RESCALES", 2),
+            Column::spare("RESTART S", 1),
+            Column::key("STATE"),
+        ],
+    );
     for job in &run.jobs {
         let error = job.predicted_halfway.map(|epochs| epochs / f64::from(job.epochs.max(1)) - 1.0);
-        jobs.add_row([
-            job.name.clone(),
-            format!("{:.1}", job.arrival_s),
-            format!("{:.1}", job.jct_s),
-            format!("{:.1}", job.waited_s),
-            job.epochs.to_string(),
-            job.predicted_halfway.map_or_else(|| "-".into(), |epochs| format!("{epochs:.0}")),
-            error.map_or_else(|| "-".into(), |error| format!("{:+.0} %", error * 100.0)),
-            job.rescales.len().to_string(),
-            format!("{:.1}", job.restart_s),
-            job.state.clone(),
+        jobs.row([
+            Entry::from(&job.name),
+            format!("{:.1}", job.arrival_s).into(),
+            format!("{:.1}", job.jct_s).into(),
+            format!("{:.1}", job.waited_s).into(),
+            job.epochs.into(),
+            or_dash(job.predicted_halfway, |epochs| format!("{epochs:.0}")).into(),
+            or_dash(error, |error| format!("{:+.0} %", error * 100.0)).into(),
+            job.rescales.len().into(),
+            format!("{:.1}", job.restart_s).into(),
+            Entry::from(&job.state),
         ]);
     }
     println!(
-        "\n{} (seed {}): average JCT {:.1} s, makespan {:.1} s",
-        run.engine, run.seed, run.average_jct_s, run.makespan_s
+        "\n{} (seed {}): average JCT {:.1} s, makespan {:.1} s\n{}",
+        run.engine,
+        run.seed,
+        run.average_jct_s,
+        run.makespan_s,
+        jobs.on(&paper)
     );
-    println!("{jobs}");
+    if !run.complete {
+        println!("Not all jobs completed: this run counts in no mean and no ratio.");
+    }
     let changes: Vec<_> =
         run.jobs.iter().flat_map(|job| job.rescales.iter().map(move |change| (job, change))).collect();
     if changes.is_empty() {
         return;
     }
-    let mut gains = table(["change of", "at s", "from", "to", "how", "predicted speed ×", "measured speed ×"]);
+    let mut gains = sheet(
+        "CHANGE OF",
+        [
+            Column::spare("AT S", 2),
+            Column::key("FROM"),
+            Column::key("TO"),
+            Column::spare("HOW", 1),
+            Column::key("PREDICTED SPEED ×"),
+            Column::key("MEASURED SPEED ×"),
+        ],
+    );
     for (job, change) in changes {
-        let times = |gain: Option<f64>| gain.map_or_else(|| "-".into(), |gain| format!("{gain:.2}"));
-        gains.add_row([
-            job.name.clone(),
-            format!("{:.1}", change.at_s),
-            change.from.clone(),
-            change.to.clone(),
-            if change.restarted { "restart" } else { "in place" }.to_owned(),
+        let times = |gain| Entry::from(or_dash(gain, |gain| format!("{gain:.2}")));
+        gains.row([
+            Entry::from(&job.name),
+            format!("{:.1}", change.at_s).into(),
+            Entry::from(&change.from),
+            Entry::from(&change.to),
+            if change.restarted { "restart" } else { "in place" }.into(),
             times(change.predicted_gain),
             times(change.measured_gain),
         ]);
     }
-    println!("{gains}");
+    println!("\n{}", gains.on(&paper));
 }
 
 /// All engines beside each other, and the ratios to `optimus`.
 pub(super) fn print_summary(runs: &[Run], emulated: bool) {
-    let mut summary = table([
-        "engine",
-        "seeds",
-        "average JCT s",
-        "makespan s",
-        "rescales",
-        "restart s",
-        "JCT ÷ optimus",
-        "makespan ÷ optimus",
-    ]);
+    let mut summary = sheet(
+        "ENGINE",
+        [
+            Column::spare("SEEDS", 3),
+            Column::key("AVERAGE JCT S"),
+            Column::key("MAKESPAN S"),
+            Column::spare("RESCALES", 2),
+            Column::spare("RESTART S", 1),
+            Column::key("JCT ÷ OPTIMUS"),
+            Column::key("MAKESPAN ÷ OPTIMUS"),
+        ],
+    );
     for name in engines(runs) {
-        let mine: Vec<&Run> = runs.iter().filter(|run| run.engine == name).collect();
-        let of = |measure: fn(&Run) -> f64| mean(mine.iter().map(|run| measure(run)));
-        let times = |measure| ratio(runs, name, measure).map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
-        summary.add_row([
-            name.to_owned(),
-            mine.len().to_string(),
-            format!("{:.1}", of(|run| run.average_jct_s)),
-            format!("{:.1}", of(|run| run.makespan_s)),
-            format!("{:.1}", of(|run| run.rescales.into())),
-            format!("{:.1}", of(|run| run.restart_s)),
+        let all = runs.iter().filter(|run| run.engine == name).count();
+        let counted = complete(runs, name).count();
+        let seconds = |measure| Entry::from(or_dash(average(runs, name, measure), |value| format!("{value:.1}")));
+        let times = |measure| Entry::from(or_dash(ratio(runs, name, measure), |ratio| format!("{ratio:.2}")));
+        summary.row([
+            name.into(),
+            if counted == all { all.to_string() } else { format!("{counted} of {all}") }.into(),
+            seconds(|run| run.average_jct_s),
+            seconds(|run| run.makespan_s),
+            seconds(|run| run.rescales.into()),
+            seconds(|run| run.restart_s),
             times(|run| run.average_jct_s),
             times(|run| run.makespan_s),
         ]);
     }
     let kind = if emulated { "real gradients, step times of an emulated device" } else { "no emulation" };
-    println!("\nAll runs ({kind}):\n{summary}");
+    println!("\nAll runs ({kind}):\n{}", summary.on(&Paper::stdout()));
     println!("Ratios are means over seeds; above 1, optimus was faster.");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(engine: &str, seed: u64, average_jct_s: f64, complete: bool) -> Run {
+        Run {
+            engine: engine.into(),
+            seed,
+            complete,
+            average_jct_s,
+            makespan_s: 10.0,
+            rescales: 0,
+            restart_s: 0.0,
+            jobs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_run_in_which_a_job_failed_wins_nothing() {
+        let jct = |runs: &[Run], engine| ratio(runs, engine, |run| run.average_jct_s);
+        let mut runs = vec![
+            run("optimus", 1, 10.0, true),
+            run("fifo", 1, 12.0, true),
+            run("optimus", 2, 10.0, true),
+            // Short, because a job failed.
+            run("fifo", 2, 1.0, false),
+        ];
+        assert_eq!(jct(&runs, "fifo"), Some(1.2));
+        assert_eq!(average(&runs, "fifo", |run| run.average_jct_s), Some(12.0));
+        runs[0].complete = false;
+        assert_eq!(jct(&runs, "fifo"), None, "each seed lacks one of the two");
+        runs[1].complete = false;
+        assert_eq!(average(&runs, "fifo", |run| run.average_jct_s), None);
+    }
 }

@@ -12,10 +12,14 @@ use tokio_stream::{Stream, StreamExt, wrappers::TcpListenerStream, wrappers::Wat
 use tonic::{Request, Response, Status, transport::Server};
 use trainmaster_proto::v1::{self, admin_server, jobs_server};
 
+/// A decision that is overdue: shown as the same whenever it is looked at.
+const LONG_AGO: i64 = 1;
+
 /// What it knows; the sender tells watchers of every change.
 pub(crate) struct Script {
     jobs: watch::Sender<Vec<v1::JobStatus>>,
     mode: Mutex<v1::SchedulingMode>,
+    pub(crate) state_dir: Mutex<String>,
     token: Option<&'static str>,
 }
 
@@ -28,7 +32,12 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start(token: Option<&'static str>) -> Self {
-        let script = Arc::new(Script { jobs: watch::Sender::default(), mode: Mutex::default(), token });
+        let script = Arc::new(Script {
+            jobs: watch::Sender::default(),
+            mode: Mutex::default(),
+            state_dir: Mutex::default(),
+            token,
+        });
         let (sender, receiver) = std::sync::mpsc::channel();
         let shared = script.clone();
         thread::spawn(move || {
@@ -68,7 +77,8 @@ impl Part {
 
     fn list(jobs: &[v1::JobStatus], all: bool) -> v1::ListReply {
         let jobs = jobs.iter().filter(|job| all || job.ended_ms.is_none()).cloned().collect();
-        v1::ListReply { jobs, decision: 7, engine: "optimus".into(), mode: "active".into() }
+        let (engine, mode) = ("optimus".into(), "active".into());
+        v1::ListReply { jobs, decision: 7, engine, mode, next_decision_ms: Some(LONG_AGO) }
     }
 
     fn change(&self, name: &str, change: impl FnOnce(&mut v1::JobStatus)) -> Result<(), Status> {
@@ -104,7 +114,8 @@ impl jobs_server::Jobs for Part {
             ..v1::JobStatus::default()
         };
         self.0.jobs.send_modify(|jobs| jobs.push(status));
-        Ok(Response::new(v1::SubmitReply { job: number, token: format!("secret-{number}") }))
+        let token = format!("secret-{number}");
+        Ok(Response::new(v1::SubmitReply { job: number, token, next_decision_ms: Some(LONG_AGO) }))
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Answer<v1::CancelReply> {
@@ -183,6 +194,8 @@ impl admin_server::Admin for Part {
             decision_age_ms: Some(1500),
             managers: vec!["local".into()],
             journal_error: String::new(),
+            state_dir: self.0.state_dir.lock().unwrap().clone(),
+            next_decision_ms: None,
         }))
     }
 }

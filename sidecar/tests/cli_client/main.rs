@@ -78,7 +78,7 @@ fn submit(daemon: &Daemon, name: &str) -> Value {
 fn a_job_is_submitted_listed_explained_and_cancelled() {
     let daemon = Daemon::start(None);
     let at = |args: &[&str]| trainmaster(&daemon.address, args);
-    assert!(at(&["jobs"]).works().contains("no jobs; engine optimus, active, decision 7"));
+    assert!(at(&["jobs"]).works().contains("no jobs; engine optimus, active, decision 7, the next now"));
 
     let submitted = submit(&daemon, "first");
     assert_eq!((&submitted["job"], &submitted["token"]), (&1.into(), &"secret-1".into()));
@@ -97,6 +97,7 @@ fn a_job_is_submitted_listed_explained_and_cancelled() {
     assert!(!table.contains('\u{1b}'), "colours in a pipe: {table:?}");
     let list = at(&["jobs", "--json"]).json();
     assert_eq!((&list["decision"], &list["jobs"][0]["speed"]), (&7.into(), &4.5.into()));
+    assert!(list["jobs"][0]["reason"].is_null() && list["next_decision_ms"] == 1, "{list}");
 
     let explained = at(&["explain", "first"]).works();
     assert!(explained.find("paused") < explained.find("may have"), "{explained}");
@@ -141,7 +142,8 @@ fn a_mistake_in_one_job_file_submits_none() {
 
     let twice = ["submit", good.to_str().unwrap(), good.to_str().unwrap()];
     let ran = trainmaster(&daemon.address, &twice);
-    assert!(ran.out.contains("job 1 (good) submitted; its token, shown this once: secret-1"), "{}", ran.out);
+    let told = "job 1 (good) submitted; next decision now; its token, shown this once: secret-1";
+    assert!(ran.out.contains(told), "{}", ran.out);
     ran.fails(1, &["good: a job of this name is active"]);
 }
 
@@ -194,9 +196,10 @@ fn the_mode_is_shown_and_set() {
 #[test]
 fn a_dry_run_is_asked_for_by_name() {
     let daemon = Daemon::start(None);
-    assert_eq!(trainmaster(&daemon.address, &["plan"]).code, 2);
+    assert!(trainmaster(&daemon.address, &["plan"]).works().contains("nothing was changed"));
     let plan = trainmaster(&daemon.address, &["plan", "--dry-run", "--engine", "fifo", "--json"]).json();
     assert_eq!((&plan["engine"], &plan["changes"][0]["after"]), (&"fifo".into(), &"2w+1p on node1".into()));
+    assert!(plan["changes"][0]["reason"].is_null(), "{plan}");
     assert!(trainmaster(&daemon.address, &["plan", "--dry-run"]).works().contains("nothing was changed"));
 }
 
@@ -219,6 +222,8 @@ fn watching_ends_when_no_job_is_left() {
 
     let lines = lines.join().unwrap().works();
     assert!(lines.starts_with("job 1 (first): waiting"), "{lines}");
+    assert!(lines.lines().next().unwrap().ends_with("; next decision now"), "{lines}");
+    assert!(!lines.lines().any(|line| line.contains("running") && line.contains("next decision")), "{lines}");
     assert!(lines.contains("running") && lines.ends_with("job 1 has left the list\n"), "{lines}");
     let objects = objects.join().unwrap().works();
     let last: Value = serde_json::from_str(objects.lines().last().unwrap()).unwrap();
@@ -246,4 +251,41 @@ fn the_doctor_exits_with_4_where_something_is_wrong() {
     // Of a daemon elsewhere only what it says itself can be known.
     let elsewhere = trainmaster("http://203.0.113.1.invalid:1", &["doctor", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&elsewhere.out).unwrap()["checks"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn the_doctor_looks_at_the_daemons_folder_and_makes_none() {
+    let daemon = Daemon::start(None);
+    let home = TempDir::new().unwrap();
+    let state = home.path().join("state").display().to_string();
+    let doctor = |server: &str, more: &[&str]| {
+        let mut command = command(server, &[&["doctor", "--json"], more].concat());
+        let ran = finish(command.env("HOME", home.path()).env_remove("XDG_STATE_HOME").output().unwrap());
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "it only looks");
+        let found: Value = serde_json::from_str(&ran.out).unwrap();
+        let checks = found["checks"].as_array().unwrap().clone();
+        let folder = checks.into_iter().find(|found| found["part"] == "machine" && found["check"] == "state folder");
+        let folder = folder.unwrap();
+        (folder["verdict"].as_str().unwrap().to_owned(), folder["detail"].as_str().unwrap().to_owned())
+    };
+    let (verdict, detail) = doctor("http://127.0.0.1:1", &[]);
+    assert!(verdict == "good" && detail.contains("/.local/state/trainmaster isn't there yet"), "{detail}");
+
+    daemon.script.state_dir.lock().unwrap().clone_from(&state);
+    let (verdict, detail) = doctor(&daemon.address, &[]);
+    assert!(verdict == "good" && detail.starts_with(&state) && detail.ends_with("the daemon's"), "{detail}");
+    let other = home.path().join("other").display().to_string();
+    let (verdict, detail) = doctor(&daemon.address, &["--state-dir", &other]);
+    assert!(verdict == "doubtful" && detail.starts_with(&other) && detail.contains(&state), "{detail}");
+}
+
+#[test]
+fn a_job_that_nobody_will_start_is_worth_a_note() {
+    let daemon = Daemon::start(None);
+    trainmaster(&daemon.address, &["mode", "paused"]).works();
+    let folder = TempDir::new().unwrap();
+    let file = job_file(folder.path(), "first");
+    let ran = trainmaster(&daemon.address, &["submit", file.to_str().unwrap()]);
+    assert!(ran.code == 0 && ran.out.contains("submitted"), "{}", ran.out);
+    assert!(ran.err.starts_with("note: scheduling is paused") && ran.err.lines().count() == 1, "{}", ran.err);
 }

@@ -48,6 +48,8 @@ pub struct Ended {
     pub reports: Vec<Progress>,
     /// Its worst exit code; 1 for a signal.
     pub code: u8,
+    /// It was interrupted (Ctrl-C).
+    pub interrupted: bool,
 }
 
 impl LocalJob {
@@ -95,7 +97,7 @@ impl LocalJob {
             let id = *id;
             processes.spawn(async move { (id, child.wait().await) });
         }
-        let (mut code, mut seen) = (exit::DONE, 0);
+        let (mut code, mut seen, mut interrupted) = (exit::DONE, 0, false);
         let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
         loop {
             tokio::select! {
@@ -115,13 +117,16 @@ impl LocalJob {
                     reports[seen..].iter().for_each(&mut progress);
                     seen = reports.len();
                 }
-                _ = interrupt.recv() => board.stop(STOP_GRACE_MS),
+                _ = interrupt.recv() => {
+                    interrupted = true;
+                    board.stop(STOP_GRACE_MS);
+                }
             }
         }
         serving.abort();
         let reports = board.reports();
         reports[seen..].iter().for_each(progress);
-        Ok(Ended { reports, code })
+        Ok(Ended { reports, code, interrupted })
     }
 
     fn command(&self, id: Id, machine: &str, feed: SocketAddr) -> Result<Command> {

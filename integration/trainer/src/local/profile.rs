@@ -35,6 +35,7 @@ pub async fn run(args: &ProfileArgs) -> Result<u8> {
         runs.spawn(async move {
             let _turn = turns.acquire().await?;
             let ended = job.run(|_| {}).await?;
+            ensure!(!ended.interrupted, "interrupted");
             ensure!(ended.code == exit::DONE, "the run with {servers} servers and {workers} workers failed");
             let speed = speed(&ended.reports).context("nothing was measured")?;
             anyhow::Ok((number, speed))

@@ -1,5 +1,7 @@
 //! What can be asked of the daemon.
 
+use std::path::PathBuf;
+
 use trainmaster_adapters::Verdict;
 use trainmaster_core::Span;
 use trainmaster_proto::v1::{SchedulingMode, StatusReply, StatusRequest};
@@ -10,16 +12,19 @@ use crate::cli::client::{Daemon, ServerArgs};
 /// A decision older than this, while there are jobs, is longer ago than engines let pass by default.
 const OLD: Span = Span::seconds(20 * 60);
 
-/// Everything about the daemon; only that it isn't there where it isn't.
-pub(super) async fn examine(server: &ServerArgs) -> Vec<Found> {
+/// Everything about the daemon, and its state folder; only that it isn't there where it isn't.
+pub(super) async fn examine(server: &ServerArgs) -> (Vec<Found>, Option<PathBuf>) {
     let status = async {
         let daemon = Daemon::connect(server).await?;
         let reply = daemon.admin().status(StatusRequest {}).await;
         reply.map(tonic::Response::into_inner).map_err(|status| daemon.failure(&status))
     };
     match status.await {
-        Ok(status) => judge(&server.address(), &status),
-        Err(failure) => vec![Found::new("daemon", "answers", Verdict::Bad, failure.to_string())],
+        Ok(status) => {
+            let folder = Some(&status.state_dir).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+            (judge(&server.address(), &status), folder)
+        }
+        Err(failure) => (vec![Found::new("daemon", "answers", Verdict::Bad, failure.to_string())], None),
     }
 }
 

@@ -1,15 +1,21 @@
 //! What can be seen of this machine.
 
-use std::path::{Path, PathBuf};
+use std::path::{Path, absolute};
 
 use rustix::{
-    fs::{Access, access, statvfs},
+    fs::statvfs,
     process::{Resource, getrlimit},
 };
-use trainmaster_adapters::{AdapterInfo, Launch, Verdict, all, by_name};
+use trainmaster_adapters::{Check, Verdict, nearest_folder};
 
 use super::Found;
-use crate::{cli::client::ServerArgs, daemon::Config};
+use crate::{
+    cli::client::ServerArgs,
+    daemon::{
+        Config,
+        adapters::{chosen, known, launch},
+    },
+};
 
 const MIB: u64 = 1 << 20;
 /// The journal of a busy day, and what is left for no more than a few snapshots.
@@ -18,60 +24,44 @@ const LITTLE_SPACE: u64 = 64 * MIB;
 /// A stream each for a few hundred slots.
 const MANY_FILES: u64 = 1024;
 
-/// The state folder, its disk, the limits, and what the adapters say of themselves.
-pub(super) fn examine(config: &Config, server: &ServerArgs) -> Vec<Found> {
-    let mut found = vec![state_folder(&config.state_dir), disk(&config.state_dir), files()];
-    let default = || all().iter().filter(|info| info.default).map(|info| (info.name.to_owned(), None));
-    let chosen: Vec<_> = match &config.adapters {
-        Some(chosen) => chosen.iter().map(|choice| (choice.name.clone(), choice.config.clone())).collect(),
-        None => default().collect(),
-    };
-    for (name, file) in chosen {
-        match by_name(&name) {
-            Some(info) => found.extend(adapter(info, file, config, server)),
-            None => {
-                let known: Vec<_> = all().iter().map(|info| info.name).collect();
-                let detail = format!("there is no adapter {name:?}; there are {}", known.join(", "));
-                found.push(Found::new("machine", "adapters", Verdict::Bad, detail));
+/// The state folder, its disk, the limits, and what the adapters say of themselves. `theirs`: the folder of the daemon
+/// that answered.
+pub(super) fn examine(config: &Config, theirs: Option<&Path>, server: &ServerArgs) -> Vec<Found> {
+    let mut found = vec![state_folder(&config.state_dir, theirs), disk(&config.state_dir), files()];
+    for choice in chosen(config) {
+        match known(&choice.name) {
+            Ok(info) => {
+                let launch = launch(config, &choice, server.address(), server.ca().cloned());
+                found.extend((info.doctor)(&launch).into_iter().map(|check| Found::of(info.name, check)));
+            }
+            Err(problem) => {
+                found.push(Found::new("machine", "adapters", Verdict::Bad, format!("{:?}: {problem}", choice.name)));
             }
         }
     }
     found
 }
 
-fn adapter(info: &AdapterInfo, file: Option<PathBuf>, config: &Config, server: &ServerArgs) -> Vec<Found> {
-    let launch = Launch {
-        config: file,
-        daemon: server.address(),
-        token: config.admin_token.clone(),
-        ca: server.ca().cloned(),
-        feed: config.advertise.clone().unwrap_or_else(|| server.address()),
-        state_dir: config.state_dir.join("adapters").join(info.name),
-        end_jobs: config.end_jobs,
-        orphan_grace: config.orphan_grace,
-        trainer: config.trainer.clone(),
-    };
-    (info.doctor)(&launch).into_iter().map(|check| Found::of(info.name, check)).collect()
-}
-
-/// The folder, or what it would be made in.
-fn nearest(folder: &Path) -> &Path {
-    folder.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."))
-}
-
-fn state_folder(folder: &Path) -> Found {
-    let there = nearest(folder);
-    let found = |verdict, detail| Found::new("machine", "state folder", verdict, detail);
-    match access(there, Access::WRITE_OK | Access::EXEC_OK) {
-        Ok(()) if there == folder => found(Verdict::Good, format!("{} can be written", folder.display())),
-        Ok(()) => found(Verdict::Good, format!("{} can be made", folder.display())),
-        Err(error) => found(Verdict::Bad, format!("{} can't be written: {error}; choose --state-dir", there.display())),
+fn state_folder(folder: &Path, theirs: Option<&Path>) -> Found {
+    let shown = folder.display();
+    if theirs == Some(&*absolute(folder).unwrap_or_else(|_| folder.to_owned())) {
+        // Whether it can be written the daemon has said itself; it may be another user.
+        return Found::new("machine", "state folder", Verdict::Good, format!("{shown}, the daemon's"));
     }
+    let mut check = Check::folder("state folder", folder);
+    if check.verdict == Verdict::Bad {
+        check.detail += "; choose --state-dir";
+    }
+    if let Some(theirs) = theirs {
+        check.verdict = check.verdict.max(Verdict::Doubtful);
+        check.detail += &format!("; the daemon that answers has another, {}", theirs.display());
+    }
+    Found::of("machine", check)
 }
 
 fn disk(folder: &Path) -> Found {
     let found = |verdict, detail| Found::new("machine", "disk space", verdict, detail);
-    match statvfs(nearest(folder)) {
+    match statvfs(nearest_folder(folder)) {
         Ok(disk) => {
             let free = disk.f_bavail.saturating_mul(disk.f_frsize);
             let detail = format!("{} MiB free for {}", free / MIB, folder.display());
@@ -101,18 +91,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_isnt_there_is_judged_by_its_parent() {
+    fn a_folder_that_isnt_there_is_judged_and_not_made() {
         let folder = tempfile::tempdir().unwrap();
         let deep = folder.path().join("a/b");
-        assert_eq!(nearest(&deep), folder.path());
-        assert_eq!(state_folder(&deep).verdict, Verdict::Good);
+        assert_eq!(state_folder(&deep, None).verdict, Verdict::Good);
         assert!(disk(&deep).detail.contains("free"));
-        assert!(!deep.exists());
+        assert!(!folder.path().join("a").exists());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(state_folder(&file.path().join("a"), None).verdict, Verdict::Bad);
     }
 
     #[test]
-    fn a_folder_in_a_file_is_bad() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(state_folder(&file.path().join("a")).verdict, Verdict::Bad);
+    fn another_folder_than_the_daemons_is_doubtful() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = state_folder(folder.path(), Some(folder.path()));
+        assert!(found.verdict == Verdict::Good && found.detail.ends_with("the daemon's"), "{}", found.detail);
+        let found = state_folder(folder.path(), Some(Path::new("/elsewhere")));
+        assert!(found.verdict == Verdict::Doubtful && found.detail.contains("/elsewhere"), "{}", found.detail);
     }
 }

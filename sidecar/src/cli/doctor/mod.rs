@@ -9,7 +9,11 @@ use clap::Args;
 use serde::Serialize;
 use trainmaster_adapters::{Check, Verdict};
 
-use super::{Failure, Mood, Output, Paper, Show, client::ServerArgs};
+use super::{
+    Failure, Mood, Output, Paper, Show,
+    client::ServerArgs,
+    sheet::{Column, Entry, Sheet},
+};
 use crate::daemon::Flags;
 
 /// The command's arguments: what `serve` is told, as far as it matters here.
@@ -18,7 +22,7 @@ pub(crate) struct DoctorArgs {
     /// The daemon's configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The daemon's state folder
+    /// The daemon's state folder [default: that of the daemon that answers, else ~/.local/state/trainmaster]
     #[arg(long, value_name = "FOLDER")]
     state_dir: Option<PathBuf>,
     /// Look at this adapter, with its configuration file; may be repeated
@@ -34,7 +38,7 @@ pub(crate) struct DoctorArgs {
 /// # Errors
 /// A problem was found, or standard output can't be written.
 pub(crate) async fn run(args: &DoctorArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
-    let mut checks = daemon::examine(server).await;
+    let (mut checks, theirs) = daemon::examine(server).await;
     // Of a daemon elsewhere only what it says itself can be known.
     if server.is_local() {
         let flags = Flags {
@@ -45,7 +49,12 @@ pub(crate) async fn run(args: &DoctorArgs, server: &ServerArgs, output: Output) 
             ..Flags::default()
         };
         match flags.config() {
-            Ok(config) => checks.extend(machine::examine(&config, server)),
+            Ok(mut config) => {
+                if let (Some(theirs), None, None) = (&theirs, &args.state_dir, &args.config) {
+                    config.state_dir.clone_from(theirs);
+                }
+                checks.extend(machine::examine(&config, theirs.as_deref(), server));
+            }
             Err(error) => checks.push(Found::new("machine", "configuration", Verdict::Bad, error.to_string())),
         }
     }
@@ -98,20 +107,21 @@ fn verdict<S: serde::Serializer>(verdict: &Verdict, serializer: S) -> Result<S::
 
 impl Show for Findings {
     fn text(&self, paper: &Paper) -> String {
-        let mut table = paper.table(&["PART", "CHECK", "", "FOUND"]);
+        let mut sheet =
+            Sheet::new([Column::spare("PART", 1), Column::key("CHECK"), Column::key(""), Column::prose("FOUND")]);
         for found in &self.checks {
             let mood = match found.verdict {
                 Verdict::Good => Mood::Good,
                 Verdict::Doubtful => Mood::Doubtful,
                 Verdict::Bad => Mood::Bad,
             };
-            table.add_row([
+            sheet.row([
                 found.part.into(),
                 found.check.into(),
-                paper.cell(word(found.verdict), mood),
-                found.detail.as_str().into(),
+                Entry::new(word(found.verdict), Some(mood)),
+                Entry::from(&found.detail),
             ]);
         }
-        paper.finish(&table)
+        sheet.on(paper)
     }
 }

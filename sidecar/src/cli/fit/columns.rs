@@ -19,9 +19,9 @@ struct Row {
     values: Vec<Option<f64>>,
 }
 
-/// What a column holds.
+/// A column to read.
 #[derive(Clone, Copy)]
-pub(crate) struct Column<'a> {
+pub(crate) struct Wanted<'a> {
     /// Its heading.
     pub(crate) name: &'a str,
     /// Whether there is no doing without it.
@@ -78,7 +78,7 @@ impl Columns {
     ///
     /// # Errors
     /// Names the file and, where they matter, line, column, value and what is allowed.
-    pub(crate) fn read(path: &Path, wanted: &[Column<'_>]) -> anyhow::Result<Self> {
+    pub(crate) fn read(path: &Path, wanted: &[Wanted<'_>]) -> anyhow::Result<Self> {
         let file = path.display().to_string();
         let mut reader =
             ReaderBuilder::new().trim(Trim::All).from_path(path).map_err(|error| unreadable(&file, &error))?;
@@ -141,7 +141,7 @@ impl Columns {
     }
 }
 
-fn value(text: &str, column: Column<'_>) -> anyhow::Result<f64> {
+fn value(text: &str, column: Wanted<'_>) -> anyhow::Result<f64> {
     let number = text.parse().ok().filter(|number| column.allowed.holds(*number));
     number.ok_or_else(|| anyhow!("{text:?} isn't allowed; it must be {}", column.allowed.words()))
 }
@@ -150,7 +150,7 @@ fn quoted(headings: &csv::StringRecord) -> String {
     headings.iter().map(|heading| format!("{heading:?}")).collect::<Vec<_>>().join(", ")
 }
 
-fn needed(wanted: &[Column<'_>]) -> String {
+fn needed(wanted: &[Wanted<'_>]) -> String {
     wanted.iter().filter(|column| column.required).map(|column| column.name).collect::<Vec<_>>().join(", ")
 }
 

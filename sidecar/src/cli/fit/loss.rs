@@ -7,8 +7,11 @@ use clap::Args;
 use serde::Serialize;
 use trainmaster_core::fit::{Convergence, ConvergenceOptions, Family, LossFit, LossHistory};
 
-use super::columns::{Allowed, Column, Columns};
-use crate::cli::{Failure, Output, Paper, Show};
+use super::columns::{Allowed, Columns, Wanted};
+use crate::cli::{
+    Failure, Output, Paper, Show,
+    sheet::{Column, Sheet},
+};
 
 /// The command's arguments.
 #[derive(Args, Debug)]
@@ -17,20 +20,20 @@ pub(crate) struct LossArgs {
     #[arg(long, value_name = "FILE")]
     csv: PathBuf,
     /// Fit to this part of the rows, from the first; the rest shows how good the prediction is
-    #[arg(long, value_name = "FRACTION", default_value_t = 1.0, value_parser = fraction)]
+    #[arg(long, value_name = "FRACTION", allow_negative_numbers = true, default_value_t = 1.0, value_parser = fraction)]
     until: f64,
     /// Converged when an epoch lowers the loss by less than this fraction of the first loss …
-    #[arg(long, value_name = "D", default_value_t = 0.01, value_parser = fraction)]
+    #[arg(long, value_name = "D", allow_negative_numbers = true, default_value_t = 0.01, value_parser = fraction)]
     delta: f64,
     /// … for so many epochs in a row
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     patience: u32,
     /// The last epoch training may reach [default: ten times the file's epochs, at least 1000]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    max_epochs: Option<u64>,
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    max_epochs: Option<u32>,
     /// Steps in an epoch, for files with steps [default: the usual distance between two rows, so that a row is an epoch]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    steps_per_epoch: Option<u64>,
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    steps_per_epoch: Option<u32>,
     /// The published method alone: one curve for all rows, without what was added to it
     #[arg(long)]
     paper: bool,
@@ -77,10 +80,17 @@ pub(crate) fn run(args: &LossArgs, output: Output) -> Result<(), Failure> {
         Failure::refused(format!("{file}: {fitted} of {rows} rows give {error} (counted by column {unit:?})"))
     })?;
     let done = curve.epochs[fitted - 1];
-    let limit = args.max_epochs.unwrap_or_else(|| (10 * curve.epochs[rows - 1]).max(1000));
+    let limit = args.max_epochs.map_or_else(|| (10 * curve.epochs[rows - 1]).max(1000), u64::from);
+    if done > limit {
+        let (file, unit, place) = (args.csv.display(), curve.unit, curve.place(done));
+        return Err(Failure::refused(format!(
+            "--max-epochs {limit}: the rows to fit of {file} already reach epoch {done} ({unit} {place}); allowed is {done} \
+             or more"
+        )));
+    }
     let met = met(&curve.epochs[..fitted], &curve.losses[..fitted], args.delta * fit.first_loss, args.patience);
     let (at, low, high, capped) = match met {
-        Some(epoch) => (epoch, epoch, epoch, false),
+        Some(Met { epoch, .. }) => (epoch, epoch, epoch, false),
         None => {
             let end = fit.converges(args.delta, args.patience, limit, done);
             (end.epochs, end.low, end.high, end.capped)
@@ -100,6 +110,7 @@ pub(crate) fn run(args: &LossArgs, output: Output) -> Result<(), Failure> {
         epoch_length: curve.length,
         scale: fit.scale,
         rows_fitted: fitted,
+        rises: met.is_some_and(|met| met.rises),
         met: met.is_some(),
         rows,
     })
@@ -113,7 +124,13 @@ fn read(args: &LossArgs) -> anyhow::Result<Curve> {
     } else {
         "epoch"
     };
-    let column = |name| Column { name, required: true, allowed: Allowed::NotNegative };
+    if let (Some(steps), "epoch") = (args.steps_per_epoch, unit) {
+        bail!(
+            "--steps-per-epoch {steps}: {} counts in epochs already (column \"epoch\"); it is for files that count in steps",
+            args.csv.display()
+        );
+    }
+    let column = |name| Wanted { name, required: true, allowed: Allowed::NotNegative };
     let columns = Columns::read(&args.csv, &[column(unit), column("loss")])?;
     let (places, losses) = (columns.column(0), columns.column(1));
     if let Some(row) = (1..places.len()).find(|&row| places[row] < places[row - 1]) {
@@ -127,7 +144,7 @@ fn read(args: &LossArgs) -> anyhow::Result<Curve> {
     }
     let (start, length) = match (unit, args.steps_per_epoch) {
         ("epoch", _) => (0.0, 1.0),
-        (_, Some(steps)) => (0.0, steps as f64),
+        (_, Some(steps)) => (0.0, f64::from(steps)),
         _ => {
             let length = usual_gap(&places)
                 .ok_or_else(|| anyhow!("{}: all rows are of one step; a curve needs 3", columns.file()))?;
@@ -151,8 +168,15 @@ fn usual_gap(places: &[f64]) -> Option<f64> {
     gaps.get(gaps.len() / 2).copied()
 }
 
-/// The epoch by which the rows themselves meet the rule.
-fn met(epochs: &[u64], losses: &[f64], threshold: f64, patience: u32) -> Option<u64> {
+/// Where the rows themselves meet the rule.
+#[derive(Clone, Copy)]
+struct Met {
+    epoch: u64,
+    /// Not because the loss stays, but because it rises by more than what counts as a gain.
+    rises: bool,
+}
+
+fn met(epochs: &[u64], losses: &[f64], threshold: f64, patience: u32) -> Option<Met> {
     // (epoch, sum of its losses, rows)
     let mut means: Vec<(u64, f64, f64)> = Vec::new();
     for (&epoch, &loss) in epochs.iter().zip(losses) {
@@ -161,13 +185,14 @@ fn met(epochs: &[u64], losses: &[f64], threshold: f64, patience: u32) -> Option<
             _ => means.push((epoch, loss, 1.0)),
         }
     }
-    let mut run = 0;
+    let (mut run, mut risen) = (0, 0.0);
     for pair in means.windows(2) {
         let [(from, before), (to, after)] = [pair[0], pair[1]].map(|(epoch, sum, rows)| (epoch, sum / rows));
         let gap = to - from;
-        run = if before - after < threshold * gap as f64 { run + gap } else { 0 };
+        let flat = before - after < threshold * gap as f64;
+        (run, risen) = if flat { (run + gap, risen + after - before) } else { (0, 0.0) };
         if run >= u64::from(patience) {
-            return Some(to);
+            return Some(Met { epoch: to, rises: risen > threshold });
         }
     }
     None
@@ -219,6 +244,8 @@ struct Report {
     epoch_length: f64,
     scale: f64,
     rows_fitted: usize,
+    /// The rule is met by losses that rise.
+    rises: bool,
     #[serde(skip)]
     met: bool,
     #[serde(skip)]
@@ -227,16 +254,21 @@ struct Report {
 
 impl Show for Report {
     fn text(&self, paper: &Paper) -> String {
-        let mut table = paper.table(&["", "VALUE"]);
+        let mut sheet = Sheet::new([Column::key(""), Column::key("VALUE").right()]);
         for (index, beta) in self.beta.iter().enumerate() {
-            table.add_row([format!("β{index}"), short(*beta)]);
+            sheet.row([format!("β{index}").into(), short(*beta).into()]);
         }
-        table.add_row(["scale".into(), short(self.scale)]);
-        table.add_row(["error (RMSE, normalised)".into(), format!("{:.5}", self.rmse)]);
-        table.add_row(["last loss, predicted".into(), short(self.predicted_final)]);
-        table.add_row(["last loss, measured".into(), short(self.actual_final)]);
+        sheet.row(["scale".into(), short(self.scale).into()]);
+        sheet.row(["error (RMSE, normalised)".into(), format!("{:.5}", self.rmse).into()]);
+        sheet.row(["last loss, predicted".into(), short(self.predicted_final).into()]);
+        sheet.row(["last loss, measured".into(), short(self.actual_final).into()]);
         let unit = self.unit;
         let end = match (self.met, self.capped) {
+            (true, _) if self.rises => format!(
+                "At {unit} {:.0} no epoch lowers the loss any more, because it rises: training would end there, but hasn't \
+                 converged.",
+                self.converges_at
+            ),
             (true, _) => format!("Has converged at {unit} {:.0}.", self.converges_at),
             (_, true) => format!("Doesn't converge before {unit} {:.0}, the last allowed.", self.converges_at),
             _ if self.interval[0] == self.interval[1] => format!("Converges at {unit} {:.0}.", self.converges_at),
@@ -247,7 +279,7 @@ impl Show for Report {
         };
         format!(
             "{}\n\n{}, k = ({unit} − {})/{}\nFitted to the first {} of {} rows. {end}",
-            paper.finish(&table),
+            sheet.on(paper),
             formula(self.family),
             self.origin,
             self.epoch_length,

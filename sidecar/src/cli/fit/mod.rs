@@ -6,14 +6,16 @@ mod speed;
 
 use clap::Subcommand;
 
-use super::{Answered, Failure, Output};
+use super::{Answered, Failure, Output, client::without_daemon};
 
 /// What can be fitted.
 #[derive(Subcommand, Debug)]
 pub(crate) enum FitCommand {
     /// Training speed by numbers of parameter servers and workers
+    #[command(args(without_daemon()))]
     Speed(Answered<speed::SpeedArgs>),
     /// A loss curve, its end and where it converges
+    #[command(args(without_daemon()))]
     Loss(Answered<loss::LossArgs>),
 }
 

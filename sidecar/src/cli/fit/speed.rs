@@ -1,6 +1,6 @@
 //! `trainmaster fit speed`: the speed function of a model from measured speeds.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use rand_chacha::{
@@ -10,8 +10,11 @@ use rand_chacha::{
 use serde::Serialize;
 use trainmaster_core::fit::{SpeedFit, SpeedModel, SpeedOptions, SpeedSample};
 
-use super::columns::{Allowed, Column, Columns};
-use crate::cli::{Failure, Output, Paper, Show};
+use super::columns::{Allowed, Columns, Wanted};
+use crate::cli::{
+    Failure, Output, Paper, Show,
+    sheet::{Column, Sheet},
+};
 
 /// The command's arguments.
 #[derive(Args, Debug)]
@@ -24,17 +27,21 @@ pub(crate) struct SpeedArgs {
     #[arg(long, value_enum)]
     mode: TrainingMode,
     /// Global batch where the file has none: then θ0 is seconds an example; without it, seconds a batch
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
     /// Fit to so many rows drawn at random, and see how well the others are predicted
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
     /// Which rows are drawn: the same seed draws the same
-    #[arg(long, value_name = "S", default_value_t = 0, requires = "sample")]
+    #[arg(long, value_name = "S", default_value_t = 0, requires = "sample", allow_negative_numbers = true, value_parser = seed)]
     seed: u64,
     /// Plain non-negative least squares as published, without what was added to it
     #[arg(long)]
     paper: bool,
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
 }
 
 /// How the workers keep in step.
@@ -105,7 +112,7 @@ pub(crate) fn run(args: &SpeedArgs, output: Output) -> Result<(), Failure> {
         theta: fit.theta[..args.mode.coefficients()].to_vec(),
         cross: fit.cross,
         points_used: fit.samples,
-        one_ratio: args.mode != TrainingMode::AllReduce && has_one_ratio(&chosen),
+        warnings: warnings(args.mode, &chosen),
         mape_all: mean(samples.iter().map(error)).unwrap_or_default(),
         mape_unseen: mean(unseen.iter().copied()),
         unseen: unseen.len(),
@@ -114,7 +121,7 @@ pub(crate) fn run(args: &SpeedArgs, output: Output) -> Result<(), Failure> {
 
 fn read(args: &SpeedArgs) -> anyhow::Result<Vec<SpeedSample>> {
     let servers = args.mode != TrainingMode::AllReduce;
-    let column = |name, required, allowed| Column { name, required, allowed };
+    let column = |name, required, allowed| Wanted { name, required, allowed };
     let columns = Columns::read(
         &args.csv,
         &[
@@ -151,6 +158,24 @@ fn draw(rows: usize, count: usize, seed: u64) -> Vec<bool> {
     drawn
 }
 
+/// Why rows say less than their fit seems to.
+fn warnings(mode: TrainingMode, rows: &[SpeedSample]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let shapes: BTreeSet<_> = rows.iter().map(|row| (row.servers, row.workers, row.batch.map(f64::to_bits))).collect();
+    let (few, terms) = (shapes.len(), mode.coefficients());
+    if few < terms {
+        let differ = if few == 1 { "1 row that differs".into() } else { format!("{few} rows that differ") };
+        warnings.push(format!(
+            "{differ} can't determine {terms} terms: the fit goes through them and may be far off elsewhere."
+        ));
+    }
+    if mode != TrainingMode::AllReduce && has_one_ratio(rows) {
+        warnings
+            .push("w/p is the same in all of them, so the terms can't be told apart: measure other ratios too.".into());
+    }
+    warnings
+}
+
 /// Whether w/p is the same everywhere, so that terms with it can't be told from constant ones.
 fn has_one_ratio(samples: &[SpeedSample]) -> bool {
     let products = |a: &SpeedSample, b: &SpeedSample| {
@@ -176,15 +201,15 @@ struct Report {
     mode: TrainingMode,
     #[serde(skip)]
     unseen: usize,
-    #[serde(skip)]
-    one_ratio: bool,
+    /// Why the coefficients may not mean much.
+    warnings: Vec<String>,
 }
 
 impl Show for Report {
     fn text(&self, paper: &Paper) -> String {
-        let mut table = paper.table(&["COEFFICIENT", "SECONDS"]);
+        let mut sheet = Sheet::new([Column::key("COEFFICIENT"), Column::key("SECONDS").right()]);
         for (index, theta) in self.theta.iter().enumerate() {
-            table.add_row([format!("θ{index}"), format!("{theta:.6}")]);
+            sheet.row([format!("θ{index}").into(), format!("{theta:.6}").into()]);
         }
         let overlap = if self.cross < 2.0 {
             "\nComputing and communicating overlap: where the formula adds them, the time is less."
@@ -194,14 +219,11 @@ impl Show for Report {
         let unseen = self.mape_unseen.map_or_else(String::new, |error| {
             format!("; on the {} rows it hasn't seen it is off by {:.1} %", self.unseen, error * 100.0)
         });
-        let warning = if self.one_ratio {
-            "\nw/p is the same in all of them, so the terms can't be told apart: measure other ratios too."
-        } else {
-            ""
-        };
+        let warnings: String = self.warnings.iter().map(|warning| format!("\n{warning}")).collect();
+        let rows = if self.points_used == 1 { "row" } else { "rows" };
         format!(
-            "{}\n\n{}{overlap}\nFitted to {} rows. On all rows it is off by {:.1} % on average{unseen}.{warning}",
-            paper.finish(&table),
+            "{}\n\n{}{overlap}\nFitted to {} {rows}. On all rows it is off by {:.1} % on average{unseen}.{warnings}",
+            sheet.on(paper),
             self.mode.formula(),
             self.points_used,
             self.mape_all * 100.0

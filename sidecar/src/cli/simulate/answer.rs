@@ -4,7 +4,10 @@ use serde::{Serialize, Serializer};
 use trainmaster_core::sim::{Report, workload::WORKLOADS};
 
 use super::runs::Run;
-use crate::cli::{Paper, Show};
+use crate::cli::{
+    Paper, Show,
+    sheet::{Column, Sheet},
+};
 
 /// A table of names that keeps its order.
 pub(super) struct Named<T>(pub(super) Vec<(String, T)>);
@@ -209,21 +212,22 @@ pub(super) fn with(value: f64, half: Option<f64>, digits: usize) -> String {
 
 impl Show for Answer {
     fn text(&self, paper: &Paper) -> String {
-        let mut table = paper.table(&[
-            "ENGINE",
-            "AVERAGE JCT",
-            "MEDIAN",
-            "P99",
-            "MAKESPAN",
-            "UTILISATION",
-            "RESCALES",
-            "OVERHEAD",
-            "LEFT",
-            "DECISION",
+        let number = |heading, rank| Column::spare(heading, rank).right();
+        let mut sheet = Sheet::new([
+            Column::key("ENGINE"),
+            Column::key("AVERAGE JCT").right(),
+            number("MEDIAN", 6),
+            number("P99", 5),
+            number("MAKESPAN", 1),
+            number("UTILISATION", 3),
+            number("RESCALES", 4),
+            number("OVERHEAD", 7),
+            number("LEFT", 2),
+            number("DECISION", 8),
         ]);
         for (name, means) in &self.engines.0 {
             let left = means.unfinished + means.rejected + means.refused;
-            table.add_row([
+            let row = [
                 name.clone(),
                 with(means.average_jct_s, means.intervals.average_jct_s, 0) + " s",
                 format!("{:.0} s", means.median_jct_s),
@@ -234,22 +238,29 @@ impl Show for Answer {
                 format!("{:.1} %", means.overhead_share * 100.0),
                 format!("{left:.1}"),
                 means.decision_ms.as_ref().map_or_else(|| "-".into(), |time| format!("{:.2} ms", time.p99)),
-            ]);
+            ];
+            sheet.row(row.map(Into::into));
         }
-        let mut text = paper.finish(&table);
+        let mut text = sheet.on(paper);
         if !self.ratios.0.is_empty() {
-            let mut table = paper.table(&["PAIRED BY SEED", "AVERAGE JCT", "MAKESPAN", "UTILITY"]);
+            let mut sheet = Sheet::new([
+                Column::key("PAIRED BY SEED"),
+                Column::key("AVERAGE JCT").right(),
+                number("MAKESPAN", 1),
+                number("UTILITY", 2),
+            ]);
             for (name, ratios) in &self.ratios.0 {
                 let times =
                     |ratio: Option<f64>, half| ratio.map_or_else(|| "-".into(), |ratio| with(ratio, half, 2) + " ×");
-                table.add_row([
+                let row = [
                     name.clone(),
                     times(ratios.average_jct, ratios.intervals.average_jct),
                     times(ratios.makespan, ratios.intervals.makespan),
                     times(ratios.utility, ratios.intervals.utility),
-                ]);
+                ];
+                sheet.row(row.map(Into::into));
             }
-            text = format!("{text}\n\n{}", paper.finish(&table));
+            text = format!("{text}\n\n{}", sheet.on(paper));
         }
         let failed = self.engines.0.iter().find_map(|(name, means)| Some((name, means.failure.as_ref()?)));
         if let Some((name, failure)) = failed {
@@ -284,11 +295,11 @@ impl Serialize for Workloads {
 
 impl Show for Workloads {
     fn text(&self, paper: &Paper) -> String {
-        let mut table = paper.table(&["WORKLOAD", "WHAT", "SOURCE"]);
+        let mut sheet = Sheet::new([Column::key("WORKLOAD"), Column::prose("WHAT"), Column::spare("SOURCE", 1)]);
         for entry in WORKLOADS {
-            table.add_row([entry.name, entry.summary, entry.source]);
+            sheet.row([entry.name, entry.summary, entry.source].map(Into::into));
         }
-        paper.finish(&table)
+        sheet.on(paper)
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) struct Overview {
     state: State,
     ended: Vec<Arc<EndedJob>>,
     decision: u64,
+    next_decision: Option<i64>,
 }
 
 impl Owner {
@@ -46,6 +47,7 @@ impl View<'_> {
             state: self.scheduler.state().clone(),
             ended: if with_ended { self.ended.iter().cloned().collect() } else { Vec::new() },
             decision: self.settled.0,
+            next_decision: self.next_decision(),
         }
     }
 
@@ -67,6 +69,11 @@ impl View<'_> {
     /// Milliseconds since the last decision.
     pub(crate) fn decision_age(&self) -> Option<i64> {
         self.scheduler.decided_at().map(|at| self.now - at.0)
+    }
+
+    /// When the next decision is due, if anything calls for one.
+    pub(crate) fn next_decision(&self) -> Option<i64> {
+        self.scheduler.due().map(|at| at.0)
     }
 
     /// What to say about a job that is not active.
@@ -108,6 +115,7 @@ impl Overview {
             decision: self.decision,
             engine: self.state.settings.engine.clone(),
             mode: mode_name(self.state.mode).to_owned(),
+            next_decision_ms: self.next_decision,
         }
     }
 }

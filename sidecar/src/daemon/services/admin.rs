@@ -1,6 +1,6 @@
 //! What the site's administrators do.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
@@ -27,11 +27,15 @@ pub(crate) struct AdminService {
     host: Host,
     budget: Budget,
     dry_runs: Arc<Semaphore>,
+    state_dir: String,
 }
 
 impl AdminService {
-    pub(crate) fn new(host: Host, budget: Budget) -> Self {
-        Self { host, budget, dry_runs: Arc::new(Semaphore::new(DRY_RUNS)) }
+    /// `state_dir`: what to tell people who ask for it.
+    pub(crate) fn new(host: Host, budget: Budget, state_dir: &Path) -> Self {
+        let state_dir = std::path::absolute(state_dir).unwrap_or_else(|_| state_dir.to_owned());
+        let dry_runs = Arc::new(Semaphore::new(DRY_RUNS));
+        Self { host, budget, dry_runs, state_dir: state_dir.display().to_string() }
     }
 
     pub(crate) fn into_server(self) -> AdminServer<Self> {
@@ -76,7 +80,8 @@ impl Admin for AdminService {
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
-        let reply = self.host.read(|view| {
+        let state_dir = self.state_dir.clone();
+        let reply = self.host.read(move |view| {
             let state = view.scheduler.state();
             let (decision, digest) = view.settled;
             v1::StatusReply {
@@ -90,6 +95,8 @@ impl Admin for AdminService {
                 decision_age_ms: view.decision_age(),
                 managers: view.managers(),
                 journal_error: view.journal_error.clone().unwrap_or_default(),
+                state_dir,
+                next_decision_ms: view.next_decision(),
             }
         });
         Ok(Response::new(reply.await?))

@@ -9,6 +9,7 @@ use tokio::{
     time::sleep,
 };
 use tonic::{Request, Response, Status};
+use trainmaster_core::{Verdict, reason::Reason};
 use trainmaster_feed::Token;
 use trainmaster_proto::{
     spec_from_job,
@@ -79,7 +80,12 @@ impl Jobs for JobsService {
         let token = Token::new(random);
         let text = token.reveal().to_owned();
         let job = self.host.submit(spec, token, who).await?;
-        Ok(Response::new(v1::SubmitReply { job: job.0, token: text }))
+        let next_decision_ms = self.host.read(move |view| {
+            let submitted = view.scheduler.state().job(job)?;
+            view.next_decision().filter(|_| submitted.verdict == Verdict::Wait(Reason::NotConsidered))
+        });
+        let next_decision_ms = next_decision_ms.await?;
+        Ok(Response::new(v1::SubmitReply { job: job.0, token: text, next_decision_ms }))
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelReply>, Status> {

@@ -1,0 +1,125 @@
+//! `trainmaster demo` with a training program that only pretends, run as a user runs it.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Profiles are made up; a job's process does what the test says.
+fn trainer(folder: &Path, does: &str) -> PathBuf {
+    let path = folder.join("trainer");
+    let script = format!(
+        "#!/bin/sh\nif [ \"$1\" = profile ]; then\ncase \"$*\" in\n\
+         *allreduce*) printf 'p,w,speed\\n0,1,2\\n0,2,3\\n' ;;\n*) printf 'p,w,speed\\n1,1,2\\n1,2,3\\n' ;;\nesac\nexit\nfi\n{does}\n"
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn demo(folder: &Path, trainer: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trainmaster"));
+    command.args(["demo", "--out", "pictures", "--json", "record.json", "--trainer"]).arg(trainer).args(args);
+    command.current_dir(folder).env("FOLDER", folder).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[track_caller]
+fn fails(output: &Output, words: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word:?} isn't in: {text}");
+    }
+}
+
+#[test]
+fn engines_that_cannot_run_are_refused_before_anything_is_done() {
+    let folder = TempDir::new().unwrap();
+    let trainer = trainer(folder.path(), "exit 1");
+    for (engines, words) in [
+        ("fifo,drf,fifo", &["--engines fifo,drf,fifo", "fifo is named twice"][..]),
+        ("optimum", &["--engines optimum", "optimus"]),
+        ("fifo,", &["--engines"]),
+    ] {
+        fails(&demo(folder.path(), &trainer, &["--engines", engines]).output().unwrap(), words);
+    }
+    assert!(!folder.path().join("pictures").exists());
+    fails(&demo(folder.path(), Path::new("nowhere"), &[]).output().unwrap(), &["trainmaster-trainer was not found"]);
+}
+
+#[test]
+fn what_did_not_complete_is_no_win() {
+    let folder = TempDir::new().unwrap();
+    // 44: starting again won't help.
+    let trainer = trainer(folder.path(), "exit 44");
+    let output = demo(folder.path(), &trainer, &["--engines", "optimus,fifo", "--limit", "2"]).output().unwrap();
+    fails(&output, &["error: 2 of 2 runs had jobs that did not complete"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("failed") && text.contains("counts in no mean and no ratio"), "{text}");
+    assert!(text.contains("0 of 1"), "{text}");
+    let record: Value = serde_json::from_slice(&fs::read(folder.path().join("record.json")).unwrap()).unwrap();
+    assert_eq!(record["ratios"], Value::Object(serde_json::Map::new()));
+    assert!(record["engines"]["fifo"]["average_jct_s"].is_null(), "{record}");
+    assert_eq!(record["runs"][0]["complete"], false);
+}
+
+/// Waits for a file's first line.
+fn first_line(child: &mut Child, path: &Path) -> String {
+    loop {
+        match fs::read_to_string(path) {
+            Ok(text) if text.ends_with('\n') => return text.lines().next().unwrap().to_owned(),
+            _ => assert!(child.try_wait().unwrap().is_none(), "the demo has ended"),
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn lives(pid: &str) -> bool {
+    test_kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap()).is_ok()
+}
+
+#[test]
+fn an_interrupt_ends_the_jobs_first() {
+    let folder = TempDir::new().unwrap();
+    let trainer = trainer(folder.path(), "echo $$ >> \"$FOLDER/pids\"; exec sleep 600");
+    let mut child = demo(folder.path(), &trainer, &["--engines", "fifo"]).spawn().unwrap();
+    first_line(&mut child, &folder.path().join("pids"));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    fails(
+        &child.wait_with_output().unwrap(),
+        &["stopping", "error: ", "interrupted; all of the demo's processes have ended"],
+    );
+    let pids = fs::read_to_string(folder.path().join("pids")).unwrap();
+    assert!(pids.lines().all(|pid| !lives(pid)), "{pids}");
+}
+
+#[test]
+fn an_interrupt_ends_what_is_being_profiled() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("profiler");
+    // Takes a moment to end in order, as the trainer does.
+    let script = "#!/bin/sh\ntrap 'sleep 0.3; echo $$ >> \"$FOLDER/ended\"; exit 0' INT\necho $$ >> \"$FOLDER/pids\"\n\
+                  while :; do sleep 0.05; done\n";
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut child = demo(folder.path(), &path, &[]).spawn().unwrap();
+    first_line(&mut child, &folder.path().join("pids"));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    fails(&child.wait_with_output().unwrap(), &["interrupted"]);
+    let lines = |name: &str| {
+        let text = fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+        let mut lines: Vec<_> = text.lines().map(ToOwned::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(lines("pids"), lines("ended"));
+}
