@@ -46,19 +46,19 @@ pub struct ModelArgs {
     /// What the examples look like.
     #[arg(long, default_value = "blobs", help_heading = "Model and data")]
     pub data: DataKind,
-    /// Number of classes.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=10_000), help_heading = "Model and data")]
-    pub classes: u32,
-    /// Numbers per example.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Model and data")]
-    pub features: u32,
+    /// Number of classes [default: 10; iris has 3].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=10_000), help_heading = "Model and data")]
+    pub classes: Option<u32>,
+    /// Numbers per example [default: 16; iris has 4].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Model and data")]
+    pub features: Option<u32>,
     /// Sizes of the hidden layers (at most 2), as in 64,32; none is softmax regression.
     #[arg(long, value_delimiter = ',', num_args = 1..=2, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Model and data")]
     pub hidden: Vec<u32>,
-    /// Spread of the blobs, or disturbance of the teacher's scores.
+    /// Spread of the blobs, or disturbance of the teacher's scores; nothing to iris.
     #[arg(long, default_value_t = 1.5, value_parser = not_negative, help_heading = "Model and data")]
     pub noise: f64,
-    /// Share of examples with a random label, 0 to 1.
+    /// Share of generated examples with a random label, 0 to 1.
     #[arg(long, default_value_t = 0.05, value_parser = share, help_heading = "Model and data")]
     pub label_noise: f64,
     /// Step size of gradient descent.
@@ -236,17 +236,18 @@ impl ModelArgs {
         let data = match self.data {
             DataKind::Blobs => "blobs",
             DataKind::Teacher => "teacher",
+            DataKind::Iris => "iris",
         };
         let mut flags = vec![
             format!("--data={data}"),
-            format!("--classes={}", self.classes),
-            format!("--features={}", self.features),
             format!("--noise={}", self.noise),
             format!("--label-noise={}", self.label_noise),
             format!("--learning-rate={}", self.learning_rate),
             format!("--momentum={}", self.momentum),
             format!("--seed={}", self.seed),
         ];
+        flags.extend(self.classes.map(|classes| format!("--classes={classes}")));
+        flags.extend(self.features.map(|features| format!("--features={features}")));
         if !self.hidden.is_empty() {
             flags.push(format!("--hidden={}", join(&self.hidden)));
         }

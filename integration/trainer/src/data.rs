@@ -1,11 +1,15 @@
-//! Training data generated from a seed, example by example: nothing is stored and every process sees the same set.
+//! Training data: generated from a seed, example by example, or a small real set that is compiled in. Nothing is read
+//! from anywhere and every process sees the same set.
 
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{RngCore, SeedableRng},
 };
 
-use crate::model::Network;
+use crate::{
+    iris::{self, IRIS},
+    model::Network,
+};
 
 /// What the examples look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -14,6 +18,20 @@ pub enum DataKind {
     Blobs,
     /// Standard normal features, labelled by a random network with one hidden layer; `noise` perturbs its scores.
     Teacher,
+    /// Fisher's irises, real and shipped with the program: 150 flowers, 4 measures, 3 species. Nothing is drawn.
+    Iris,
+}
+
+impl DataKind {
+    /// Classes and features, where there is nothing to choose.
+    pub(crate) fn shape(self) -> Option<(u32, u32)> {
+        (self == Self::Iris).then_some((iris::CLASSES, iris::FEATURES))
+    }
+
+    /// Examples of an epoch for those who don't say.
+    pub(crate) fn examples(self) -> Option<u64> {
+        (self == Self::Iris).then_some(iris::FLOWERS)
+    }
 }
 
 /// Shape and difficulty of a data set.
@@ -27,13 +45,13 @@ pub struct DataSettings {
     pub features: usize,
     /// See [`DataKind`].
     pub noise: f64,
-    /// Share of examples whose label is drawn at random; keeps the loss from falling to zero.
+    /// Share of generated examples whose label is drawn at random; keeps the loss from falling to zero.
     pub label_noise: f64,
     /// Another seed is another task.
     pub seed: u64,
 }
 
-/// Generates examples.
+/// Gives examples by number.
 pub struct Data {
     settings: DataSettings,
     centres: Vec<f32>,
@@ -61,6 +79,7 @@ impl Data {
                 data.teacher_parameters = teacher.initial(settings.seed ^ TEACHER);
                 data.teacher = Some(teacher);
             }
+            DataKind::Iris => {}
         }
         data
     }
@@ -73,6 +92,11 @@ impl Data {
     pub fn example(&self, number: u64, features: &mut [f32]) -> usize {
         let DataSettings { classes, noise, label_noise, .. } = self.settings;
         assert_eq!(features.len(), self.settings.features);
+        if self.settings.kind == DataKind::Iris {
+            let (measures, species) = &IRIS[(number % iris::FLOWERS) as usize];
+            features.copy_from_slice(measures);
+            return *species;
+        }
         let mut normal = Normal::new(self.settings.seed, number);
         let class = normal.below(classes);
         let drawn_at_random = normal.uniform() < label_noise;

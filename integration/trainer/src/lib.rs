@@ -25,6 +25,7 @@ mod feed;
 pub mod fixed;
 mod holder;
 pub mod id;
+mod iris;
 pub mod layout;
 pub mod local;
 pub mod model;

@@ -15,6 +15,8 @@ use crate::{
 
 const DEFAULT_EXAMPLES: u64 = 2000;
 const DEFAULT_EPOCHS: u32 = 100;
+const DEFAULT_CLASSES: u32 = 10;
+const DEFAULT_FEATURES: u32 = 16;
 /// Frames carry whole parameter vectors; beyond this they would no longer fit a length field with room to spare.
 const MOST_PARAMETERS: u64 = 100_000_000;
 
@@ -71,18 +73,22 @@ impl Settings {
         pace: &PaceArgs,
         checkpoint_dir: Option<PathBuf>,
     ) -> Result<Self> {
-        let examples = if job.examples == 0 { DEFAULT_EXAMPLES } else { job.examples };
+        let examples = match job.examples {
+            0 => model.data.examples().unwrap_or(DEFAULT_EXAMPLES),
+            given => given,
+        };
+        let (classes, features) = shape(model)?;
         let hidden: Vec<usize> = model.hidden.iter().map(|&size| size as usize).collect();
         ensure!(hidden.len() <= 2, "--hidden names {} layers; at most 2 are allowed", hidden.len());
-        let mut sizes: Vec<u64> = vec![model.features.into()];
+        let mut sizes: Vec<u64> = vec![features.into()];
         sizes.extend(model.hidden.iter().map(|&size| u64::from(size)));
-        sizes.push(model.classes.into());
+        sizes.push(classes.into());
         let parameters: u64 = sizes.windows(2).map(|pair| (pair[0] + 1) * pair[1]).sum();
         ensure!(
             parameters <= MOST_PARAMETERS,
             "--features, --hidden and --classes make {parameters} parameters; at most {MOST_PARAMETERS} are allowed"
         );
-        let network = Network::new(model.features as usize, &hidden, model.classes as usize);
+        let network = Network::new(features as usize, &hidden, classes as usize);
         let ms = Duration::from_millis;
         Ok(Self {
             mode: job.mode,
@@ -95,8 +101,8 @@ impl Settings {
             network,
             data: DataSettings {
                 kind: model.data,
-                classes: model.classes as usize,
-                features: model.features as usize,
+                classes: classes as usize,
+                features: features as usize,
                 noise: model.noise,
                 label_noise: model.label_noise,
                 seed: model.seed,
@@ -138,6 +144,19 @@ impl Settings {
     }
 }
 
+/// Classes and features: what is asked for, which real data may contradict.
+fn shape(model: &ModelArgs) -> Result<(u32, u32)> {
+    let Some((classes, features)) = model.data.shape() else {
+        return Ok((model.classes.unwrap_or(DEFAULT_CLASSES), model.features.unwrap_or(DEFAULT_FEATURES)));
+    };
+    for (flag, given, has) in [("--classes", model.classes, classes), ("--features", model.features, features)] {
+        if let Some(given) = given {
+            ensure!(given == has, "{flag} {given}: this data set has {has}; leave it out");
+        }
+    }
+    Ok((classes, features))
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use clap::Parser;
@@ -174,6 +193,8 @@ pub(crate) mod tests {
             (&["--mode=ring"], &["--mode", "'ring'", "sync, async, allreduce"]),
             (&["--device-straggler=3"], &["--device-straggler", "'3'", "3:2.5"]),
             (&["--hidden=4,4,4"], &["--hidden", "3", "at most 2"]),
+            (&["--data=iris", "--classes=10"], &["--classes 10", "has 3"]),
+            (&["--data=iris", "--features=5"], &["--features 5", "has 4"]),
             (&["--features=100000", "--hidden=100000"], &["--features", "parameters", "at most"]),
         ] {
             let message = parse(flags).unwrap_err().to_string();
@@ -189,6 +210,9 @@ pub(crate) mod tests {
         assert_eq!(settings.batches.examples, DEFAULT_EXAMPLES);
         assert_eq!(settings.convergence.max_epochs, DEFAULT_EPOCHS);
         assert_eq!(settings.pace.max_steps, None);
+        let iris = self::settings(&["--data=iris", "--batch=200"]);
+        assert_eq!((iris.batches.examples, iris.batches.batch), (150, 150));
+        assert_eq!((iris.data.classes, iris.data.features), (3, 4));
     }
 
     #[test]

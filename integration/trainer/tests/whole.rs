@@ -43,6 +43,24 @@ fn a_finished_job_that_is_started_again_is_finished_at_once() {
 }
 
 #[test]
+fn real_flowers_are_told_apart() {
+    for (workers, servers, mode) in [(3, 2, "--mode=sync"), (2, 0, "--mode=allreduce")] {
+        let flags = ["--data=iris", "--batch=30", "--learning-rate=0.1", "--delta=0.001", mode];
+        let mut job = Job::start(workers, servers, &flags);
+        job.all_end_well();
+        let reports = job.board.reports();
+        let last = reports.last().unwrap();
+        assert!(last.finished && last.converged && last.steps_per_epoch == 5, "{last:?}");
+        // A linear model tells 97 of 100 apart; a guess, 33.
+        let step = last.step - 5;
+        let late: Vec<_> = reports.iter().filter(|report| report.examples > 0 && report.step > step).collect();
+        let examples: u64 = late.iter().map(|report| report.examples).sum();
+        let right: f64 = late.iter().map(|report| report.accuracy.unwrap() * report.examples as f64).sum();
+        assert!(examples >= 150 && right / examples as f64 > 0.93, "{mode}: {right} of {examples}");
+    }
+}
+
+#[test]
 fn every_epoch_without_convergence_is_trained() {
     let mut job = Job::start(2, 1, &[EASY, &["--delta=0", "--max-epochs=9", "--data=teacher"]].concat());
     job.all_end_well();
