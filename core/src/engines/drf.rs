@@ -11,15 +11,14 @@ use std::sync::Arc;
 use imbl::Vector;
 
 use super::{
-    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board, ledger::Ledger,
-    optimus::wait, rounds,
+    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board, optimus::wait, rounds,
 };
 use crate::{
     decision::{Proposal, Shape},
     job::Job,
     place::SortBy,
     settings::SettingsError,
-    state::{Change, Mandate, State},
+    state::{Change, State},
     time::Span,
 };
 
@@ -58,16 +57,8 @@ impl Engine for Drf {
     ) -> Result<Proposal, EngineError> {
         board.sync(state, changes, SortBy::Share);
         let mut proposal = Proposal::default();
-        let mut ledger = Ledger::of(state);
-        let mut shares: Vec<(&Arc<Job>, Shape)> = Vec::new();
-        for job in state.jobs.values() {
-            match state.mandate(job) {
-                Mandate::Free => shares.push((job, Shape::default())),
-                Mandate::Pinned(kept) => ledger.take(job, &job.total(kept.shape()), 1),
-                // Nobody's to change, but what it has counts.
-                Mandate::Closed => ledger.take(job, &job.total(job.shape()), 1),
-            }
-        }
+        let (jobs, mut ledger) = rounds::free_jobs(state);
+        let mut shares: Vec<(&Arc<Job>, Shape)> = jobs.map(|job| (job, Shape::default())).collect();
         rounds::fair_shapes(state, &mut shares, &mut ledger, budget, |job, reason| {
             board.release(state, job);
             wait(&mut proposal, job, reason);

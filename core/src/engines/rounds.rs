@@ -13,7 +13,7 @@ use crate::{
     ids::ServerId,
     job::Job,
     reason::Reason,
-    state::State,
+    state::{Mandate, State},
 };
 
 /// The one parameter of engines that decide at intervals and have nothing else to set.
@@ -22,6 +22,16 @@ pub(super) const INTERVAL: &[ParameterInfo] = &[ParameterInfo {
     default: Value::Text("600s"),
     meaning: "time between rounds; the same as Optimus's where both are compared",
 }];
+
+/// The jobs that are the engine's to plan, in the order of arrival, and what all others leave. O(jobs).
+pub(super) fn free_jobs(state: &State) -> (impl Iterator<Item = &Arc<Job>>, Ledger) {
+    let (free, others): (Vec<_>, Vec<_>) = state.jobs.values().partition(|job| state.mandate(job) == Mandate::Free);
+    let mut ledger = Ledger::of(state);
+    for job in others {
+        ledger.take(job, &job.total(job.shape()), 1);
+    }
+    (free.into_iter(), ledger)
+}
 
 /// One more worker, and a parameter server with it where the job has any: the 1:1 ratio of Optimus's baselines (§6.1).
 /// `None` at the job's bounds.

@@ -16,15 +16,14 @@ use std::sync::Arc;
 use imbl::Vector;
 
 use super::{
-    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board, ledger::Ledger,
-    optimus::wait, rounds,
+    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board, optimus::wait, rounds,
 };
 use crate::{
     decision::{Proposal, Shape},
     job::Job,
     place::SortBy,
     settings::SettingsError,
-    state::{Change, Mandate, State},
+    state::{Change, State},
     time::Span,
 };
 
@@ -63,16 +62,8 @@ impl Engine for Tetris {
     ) -> Result<Proposal, EngineError> {
         board.sync(state, changes, SortBy::Share);
         let mut proposal = Proposal::default();
-        let mut ledger = Ledger::of(state);
-        let mut order: Vec<(f64, &Arc<Job>)> = Vec::new();
-        for job in state.jobs.values() {
-            match state.mandate(job) {
-                Mandate::Free => order.push((remaining_work(state, job), job)),
-                Mandate::Pinned(kept) => ledger.take(job, &job.total(kept.shape()), 1),
-                // Nobody's to change, but what it has counts.
-                Mandate::Closed => ledger.take(job, &job.total(job.shape()), 1),
-            }
-        }
+        let (jobs, mut ledger) = rounds::free_jobs(state);
+        let mut order: Vec<(f64, &Arc<Job>)> = jobs.map(|job| (remaining_work(state, job), job)).collect();
         order.sort_by(|(mine, a), (theirs, b)| mine.total_cmp(theirs).then(a.id.cmp(&b.id)));
         let mut shapes: Vec<(&Arc<Job>, Shape)> = Vec::new();
         for (_, job) in order {
