@@ -281,7 +281,7 @@ impl Settings {
             utility: file.caps.utility.unwrap_or(defaults.caps.utility),
             urgency: file.caps.urgency.unwrap_or(defaults.caps.urgency),
         };
-        if !(caps.utility >= 0.0) {
+        if caps.utility.is_nan() || caps.utility < 0.0 {
             return Err(SettingsError::new("caps.utility", format!("{} must be 0 or more", caps.utility)));
         }
         Ok(Self {
