@@ -27,7 +27,7 @@ pub(super) const SUMMARY: &str = "equal dominant shares, work-conserving, one pa
 pub(super) const PAPER: &str = "Ghodsi et al., DRF, NSDI'11; baseline of Optimus";
 pub(super) const PARAMETERS: &[ParameterInfo] = rounds::INTERVAL;
 
-/// The engine. See the [module](self).
+/// The engine, as its module describes it.
 #[derive(Clone, Debug)]
 pub struct Drf {
     interval: Span,

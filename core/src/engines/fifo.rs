@@ -32,7 +32,7 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[ParameterInfo {
     meaning: "jobs that fit may pass one that doesn't",
 }];
 
-/// The engine. See the [module](self).
+/// The engine, as its module describes it.
 #[derive(Clone, Debug)]
 pub struct Fifo {
     backfill: bool,

@@ -95,7 +95,7 @@ const FLOOD_PRECISION: f64 = 1.02;
 /// Fewer epochs with a loss than this make a job young.
 const YOUNG_EPOCHS: u64 = 5;
 
-/// The engine. See the [module](self).
+/// The engine, as its module describes it.
 #[derive(Clone, Debug)]
 pub struct Optimus {
     interval: Span,

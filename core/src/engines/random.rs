@@ -36,7 +36,7 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[];
 /// Servers tried at random before the freest is taken.
 const TRIES: usize = 8;
 
-/// The engine. See the [module](self).
+/// The engine, as its module describes it.
 #[derive(Clone, Debug)]
 pub struct Random;
 

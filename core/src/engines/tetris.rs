@@ -32,7 +32,7 @@ pub(super) const SUMMARY: &str = "short and small jobs first, packed on the full
 pub(super) const PAPER: &str = "Grandl et al., Tetris, SIGCOMM'14; baseline of Optimus";
 pub(super) const PARAMETERS: &[ParameterInfo] = rounds::INTERVAL;
 
-/// The engine. See the [module](self).
+/// The engine, as its module describes it.
 #[derive(Clone, Debug)]
 pub struct Tetris {
     interval: Span,

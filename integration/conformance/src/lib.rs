@@ -1,6 +1,6 @@
 //! One scenario, every path, equal decisions.
 //!
-//! A scenario is a TOML file in `scenarios/`: servers, and steps at their times (see [`Scenario`]). [`play`] takes it
+//! A scenario is a TOML file in `scenarios/`: servers, and steps at their times (see [`Scenario`]). [`play()`] takes it
 //! through the Rust core with one engine and writes down every decision and everything a manager is told; `golden/` has
 //! what that must be, a text file per scenario and engine that a person can review. Other paths to the same core (C,
 //! gRPC, adapters) read the same scenarios and are held against the same files.

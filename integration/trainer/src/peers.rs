@@ -25,7 +25,7 @@ pub(crate) fn places(assignment: &Assignment) -> BTreeMap<Id, Place> {
 ///
 /// # Errors
 ///
-/// If an entry isn't server<index>=<address> or worker<index>=<address>.
+/// If an entry isn't `server<index>=<address>` or `worker<index>=<address>`.
 pub(crate) fn assignment(slot: &SlotArgs) -> Result<Assignment> {
     let peers = slot.peers.iter().map(|entry| {
         let parsed = entry.split_once('=').and_then(|(name, address)| Some((slot_id(name)?, address)));

@@ -6,7 +6,7 @@
 //! places of workers and parameter servers come from a mixed-integer program. With xⱼ what job j gets, Cᵣ the cluster's
 //! capacity, sⱼ its dominant share and ŝⱼ the one that max-min fairness ([`drf`](super::Drf)) would give it:
 //!
-//! maximise Σᵣ Σⱼ xⱼ[r] / Cᵣ, subject to capacities, limits and the jobs' bounds, Σⱼ |sⱼ − ŝⱼ| ≤ `fairness` · 2R, and
+//! maximise Σᵣ Σⱼ `xⱼ[r]` / Cᵣ, subject to capacities, limits and the jobs' bounds, Σⱼ |sⱼ − ŝⱼ| ≤ `fairness` · 2R, and
 //! at most ⌈`adjustment` · running jobs⌉ running jobs changed.
 //!
 //! OASiS gives neither bound's value; 0.1 for both. What else is left open, and what is chosen:
@@ -88,7 +88,7 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[
     },
 ];
 
-/// The engine. See the [module](self).
+/// The engine, as its module describes it.
 #[derive(Clone)]
 pub struct Dorm {
     fairness: f64,

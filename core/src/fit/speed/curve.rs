@@ -21,9 +21,9 @@ use super::SpeedModel;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedCurve {
-    /// C = compute[0]/w + compute[1].
+    /// `C = compute[0]/w + compute[1]`.
     compute: [f64; 2],
-    /// S = rest[0]/w + rest[1] + rest[2]·w/p + rest[3]·w + rest[4]·p + rest[5]/p + rest[6]·p/w.
+    /// `S = rest[0]/w + rest[1] + rest[2]·w/p + rest[3]·w + rest[4]·p + rest[5]/p + rest[6]·p/w`.
     rest: [f64; 7],
     /// T² = C² + cross·C·S + S².
     cross: f64,
