@@ -203,7 +203,7 @@ fn names_go_with_their_last_job_and_models_a_while_later() {
 }
 
 #[test]
-fn only_slots_that_a_job_has_report_for_it() {
+fn no_more_slots_report_for_a_job_than_it_can_have() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2])]);
     let id = submit(&mut scheduler, 0, ring("a", (2, 2, 2)));
     scheduler.decide(Time(0));
@@ -212,12 +212,15 @@ fn only_slots_that_a_job_has_report_for_it() {
         let event = Event::Reported { job: id, incarnation: Incarnation(1), slot: (role, index), report };
         scheduler.apply(Time(1), event)
     };
+    // One that the plan no longer knows, and then those that it does.
+    report(Role::Worker, 7).unwrap();
     report(Role::Worker, 1).unwrap();
+    report(Role::Worker, 0).unwrap();
     for (role, index) in [(Role::Worker, 2), (Role::Server, 0), (Role::Server, 1), (Role::Worker, u32::MAX)] {
         assert!(report(role, index).unwrap_err().to_string().contains("no such slot"));
     }
     let job = scheduler.state().job(id).unwrap();
-    assert_eq!((job.reported.len(), job.progress.ignored), (1, 4));
+    assert_eq!((job.reported.len(), job.progress.ignored), (3, 4));
 }
 
 #[test]

@@ -107,7 +107,11 @@ fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report
     let has = |allocation: &Option<Arc<Allocation>>| {
         allocation.as_ref().is_some_and(|has| has.of(slot.0).binary_search_by_key(&slot.1, |slot| slot.index).is_ok())
     };
-    if !has(&job.issued) && !has(&job.observed) {
+    // A slot may still report when it is gone from the plan, or before its manager has shown it: not more of them than
+    // the job can have, so that what is kept of each stays bounded.
+    let others = || job.reported.keys().filter(|(role, _)| *role == slot.0).count();
+    let known = job.reported.contains_key(&slot) || has(&job.issued) || has(&job.observed);
+    if !known && others() >= job.spec.bounds().most().count(slot.0) as usize {
         return Err("the job has no such slot");
     }
     if job.reported.get(&slot).is_some_and(|last| report.seq <= *last) {

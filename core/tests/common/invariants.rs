@@ -102,7 +102,6 @@ pub fn committed(state: &State, decision: &Decision) {
         assert!(!job.held, "{} is held and runs", job.id);
         for slot in allocation.slots() {
             assert!(state.server(slot.server).present, "{} is planned on a lost server", job.id);
-            assert!(state.server(slot.server).hosts.takes(slot.role), "{}: {slot:?} isn't hosted there", job.id);
             let (amounts, devices) = planned.entry(slot.server).or_default();
             *amounts += &job.demand(slot.role).amounts;
             for share in &slot.devices {
@@ -150,6 +149,7 @@ pub fn new_slots_are_accepted(state: &State, job: &Job, old: Option<&Arc<Allocat
     for slot in new.slots().iter().filter(|slot| old.is_none_or(|old| !old.slots().contains(slot))) {
         let server = state.server(slot.server);
         assert!(server.accepts(&job.spec.labels), "{} got {slot:?}, where {server:?} takes none of it", job.id);
+        assert!(server.hosts.takes(slot.role), "{}: {slot:?} isn't hosted there", job.id);
         let devices_match = devices_match(&server.devices, job.demand(slot.role), &slot.devices);
         assert!(devices_match, "{} got {slot:?}, other devices than it asks for", job.id);
     }
