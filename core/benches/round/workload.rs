@@ -112,6 +112,10 @@ impl Workload {
         // Releases first make room for what waits for it.
         for _ in 0..3 {
             for issue in scheduler.take_issues() {
+                if scheduler.state().job(issue.job).is_none() {
+                    // Told of its end, which has been seen already.
+                    continue;
+                }
                 let slots = match &issue.verdict {
                     trainmaster_core::Verdict::Run(allocation) => allocation.slots(),
                     _ => &[],

@@ -13,7 +13,8 @@ use crate::{
 impl State {
     /// Why this job can't run on the cluster as it is, not even alone in its smallest shape: no server could hold one of
     /// its workers or parameter servers, or they are more in all than the servers that would take them have, or than
-    /// its queue or tenant may be given. `None` if it could, or if there are no servers yet. O(servers).
+    /// its queue or tenant may be given. `None` if it could, or if there are no servers yet. O(servers) for a job that
+    /// can't; for others as many servers as its smallest shape needs.
     pub fn never_fits(&self, job: &Job) -> Option<Reason> {
         self.hopeless(&job.spec, &job.worker, &job.server)
     }
@@ -71,6 +72,8 @@ impl State {
         let mut all = Amounts::default();
         for server in self.matching(spec, takes) {
             all += &server.capacity;
+            // The first few have enough for nearly every job.
+            needed.first_excess(&all)?;
         }
         let resource = needed.first_excess(&all)?;
         let (needed, limit) = (needed[resource], all[resource]);
