@@ -235,6 +235,21 @@ fn shrink_to_fit_runs_what_would_be_paused() {
     }
 }
 
+#[test]
+fn spare_gpus_keeps_cores_for_gpus_that_are_free() {
+    for (on, expected) in [(false, wp(0, 0)), (true, wp(3, 0))] {
+        let mut servers = vec![server("cpu", 16, 64, &[])];
+        servers.extend(["gpu0", "gpu1"].map(|name| server(name, 4, 16, &["gpu"; 2])));
+        let mut scheduler = cluster(plain_with("optimus", &[("spare_gpus", Parameter::Flag(on))]), &servers);
+        // On one server its parameter servers would take the cores that the second GPU needs.
+        let small = submit(&mut scheduler, 0, job("small", (1, 1, 1), (3, 3, 3)));
+        let ring = submit(&mut scheduler, 0, ring("ring", (3, 3, 3)));
+        scheduler.decide(Time(0));
+        assert_eq!(shape(&scheduler, small), wp(1, 3), "spare_gpus = {on}");
+        assert_eq!(shape(&scheduler, ring), expected, "spare_gpus = {on}");
+    }
+}
+
 /// Workers of each job after a decision, made when the scheduler wants it.
 fn decide_when_due(scheduler: &mut Scheduler, at: i64, ids: &[JobId]) -> Vec<u32> {
     assert_eq!(scheduler.due(), Some(Time(at)));

@@ -12,7 +12,7 @@ use common::{
 use proptest::{collection::vec, prelude::*, sample::select, test_runner::TestRunner};
 use trainmaster_core::{
     Allocation, Budget, Devices, Event, Job, JobSpec, Role, Scheduler, ServerId, ServerSpec, Shape, Slot, State, Time,
-    place::{Count, FreeIndex, Placement, Room, SortBy, assign, spread, transfer_time},
+    place::{Count, FreeIndex, Room, SortBy, assign, spread, transfer_time},
     resources::{Amounts, CPU, GPU},
 };
 
@@ -22,10 +22,7 @@ fn place(scheduler: &Scheduler, job: &Job, shape: Shape) -> Option<Vec<Count>> {
     let room = Room::of(state);
     let index = FreeIndex::build(state, &room, SortBy::Share);
     let mut budget = Budget::UNLIMITED;
-    match spread(state, &room, &index, job, shape, &mut budget).expect("no bound") {
-        Placement::Found(counts) => Some(counts),
-        Placement::NoRoom | Placement::NowhereBoth => None,
-    }
+    spread(state, &room, &index, job, shape, &mut budget).expect("no bound")
 }
 
 fn only_job(scheduler: &Scheduler) -> Arc<Job> {
@@ -154,6 +151,18 @@ fn servers_that_hold_only_one_role_do_not_defeat_the_even_spread() {
     let counts = place(&scheduler, &job, wp(4, 2)).unwrap();
     assert_eq!(by_server(&scheduler, &counts), [("gpu0".into(), wp(2, 1)), ("gpu1".into(), wp(2, 1))]);
     assert_eq!(place(&scheduler, &job, wp(5, 2)), None, "there are four GPUs");
+}
+
+#[test]
+fn parameter_servers_that_find_no_room_beside_workers_go_elsewhere() {
+    let mut servers: Vec<ServerSpec> = (0..3).map(|at| server(&format!("cpu{at}"), 16, 80, &[])).collect();
+    servers.extend((0..2).map(|at| server(&format!("gpu{at}"), 4, 48, &["gpu"; 2])));
+    let mut scheduler = cluster(plain("optimus"), &servers);
+    submit(&mut scheduler, 0, job("a", (1, 8, 1), (1, 9, 1)));
+    let job = only_job(&scheduler);
+    let counts = place(&scheduler, &job, wp(2, 9)).expect("16 cores without a GPU beside them");
+    let expected = [("cpu0", wp(0, 5)), ("gpu0", wp(2, 0)), ("gpu1", wp(0, 4))];
+    assert_eq!(by_server(&scheduler, &counts), expected.map(|(name, shape)| (name.to_owned(), shape)));
 }
 
 #[test]

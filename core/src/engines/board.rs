@@ -9,7 +9,7 @@ use crate::{
     decision::{Allocation, Role, Shape},
     ids::{ResourceId, ServerId},
     job::Job,
-    place::{self, Count, FreeIndex, Placement, Room, SortBy},
+    place::{self, Count, FreeIndex, Room, SortBy},
     reason::Reason,
     resources::CPU,
     state::{Change, State},
@@ -65,10 +65,8 @@ impl Board {
         shape: Shape,
         budget: &mut Budget,
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
-        match place::spread(state, &self.room, &self.free, job, shape, budget)? {
-            Placement::Found(counts) => Ok(self.take(state, job, &counts)),
-            Placement::NoRoom | Placement::NowhereBoth => Ok(None),
-        }
+        let counts = place::spread(state, &self.room, &self.free, job, shape, budget)?;
+        Ok(counts.and_then(|counts| self.take(state, job, &counts)))
     }
 
     /// Places a shape slot by slot, each where `choose` says, and takes its room.

@@ -7,7 +7,8 @@
 //! Placement puts smaller jobs first, each evenly on the fewest of the freest servers (§4.2, Theorem 1).
 //!
 //! Where the paper is silent: a gain is divided by the dominant *share*, since amounts of different resources don't
-//! compare; a job whose next unit doesn't fit tries its other unit and then leaves the queue while the others go on; a
+//! compare; parameter servers go to other servers where an even spread of both roles fits nowhere, since clusters mix
+//! servers with and without GPUs; a job whose next unit doesn't fit tries its other unit and then leaves the queue while the others go on; a
 //! job whose (w, p) stays the same stays where it is. The paper's own settings are the defaults; what goes beyond it
 //! is off by default.
 //!
@@ -38,7 +39,7 @@ use crate::{
     job::{Bounds, Job},
     place::SortBy,
     reason::Reason,
-    resources::{Amounts, CPU},
+    resources::{Amounts, CPU, GPU},
     scheduler::speed_model,
     settings::SettingsError,
     state::{Change, Mandate, State},
@@ -83,6 +84,11 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[
         meaning: "beyond the paper: a job that fits nowhere keeps its old place, or tries a smaller shape, before it is paused",
     },
     ParameterInfo {
+        name: "spare_gpus",
+        default: Value::Flag(false),
+        meaning: "beyond the paper: what needs no GPU leaves each free GPU what the smallest worker needs beside it, if it can",
+    },
+    ParameterInfo {
         name: "between_rounds",
         default: Value::Flag(false),
         meaning: "beyond the paper: jobs that wait start as soon as there is room; what runs stays as it is until the round",
@@ -105,6 +111,7 @@ pub struct Optimus {
     rescale_cost: bool,
     resize_in_place: bool,
     shrink_to_fit: bool,
+    spare_gpus: bool,
     between_rounds: bool,
 }
 
@@ -128,6 +135,7 @@ impl Build for Optimus {
             rescale_cost: parameters.flag("rescale_cost")?,
             resize_in_place: parameters.flag("resize_in_place")?,
             shrink_to_fit: parameters.flag("shrink_to_fit")?,
+            spare_gpus: parameters.flag("spare_gpus")?,
             between_rounds: parameters.flag("between_rounds")?,
         })
     }
@@ -458,9 +466,10 @@ impl Optimus {
             moving = elsewhere;
             moving.sort_by(|(mine, a), (theirs, b)| mine.total_cmp(theirs).then(a.job.id.cmp(&b.job.id)));
         }
+        let spared = if self.spare_gpus { smallest_gpu_worker(state) } else { None };
         let mut homeless: Vec<(JobId, &Job, Shape)> = Vec::new();
         for (_, candidate) in &moving {
-            match self.find_place(state, candidate, board, budget)? {
+            match self.find_place(state, candidate, spared.as_ref(), board, budget)? {
                 Some(allocation) => run(proposal, candidate.job, allocation),
                 None => homeless.push((candidate.job.id, candidate.job, candidate.shape)),
             }
@@ -500,10 +509,19 @@ impl Optimus {
         &self,
         state: &State,
         candidate: &Candidate<'_>,
+        spared: Option<&Amounts>,
         board: &mut Board,
         budget: &mut Budget,
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         let job = candidate.job;
+        if let Some(worker) = spared {
+            board.room.spare(Some(worker.clone()));
+            let found = board.place_even(state, job, candidate.shape, budget);
+            board.room.spare(None);
+            if let Some(found) = found? {
+                return Ok(Some(found));
+            }
+        }
         let found = board.place_even(state, job, candidate.shape, budget)?;
         if found.is_some() || !self.shrink_to_fit {
             return Ok(found);
@@ -529,6 +547,18 @@ impl Optimus {
         }
         Ok(None)
     }
+}
+
+/// The least that a worker with a GPU takes of anything, over all jobs; none if no job has GPUs. O(jobs).
+fn smallest_gpu_worker(state: &State) -> Option<Amounts> {
+    let workers = state.jobs.values().map(|job| &job.worker.amounts).filter(|worker| worker[GPU] > 0);
+    workers.fold(None, |least: Option<Amounts>, worker| match least {
+        None => Some(worker.clone()),
+        Some(least) => {
+            let pairs: Vec<_> = least.iter().map(|(resource, each)| (resource, each.min(worker[resource]))).collect();
+            Some(Amounts::of(&pairs))
+        }
+    })
 }
 
 /// Where a running job's new shape saves less than its restart costs: the new workers with the old parameter servers if

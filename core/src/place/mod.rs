@@ -10,6 +10,6 @@ pub use self::{
     assign::{Count, assign},
     index::{FreeIndex, SortBy},
     room::Room,
-    spread::{Placement, spread, spread_over},
+    spread::spread,
     transfer::transfer_time,
 };

@@ -22,6 +22,7 @@ pub struct Room {
     /// Present and not draining.
     open: Vec<bool>,
     hosts: Vec<Hosts>,
+    spared: Option<Amounts>,
 }
 
 impl Room {
@@ -88,11 +89,18 @@ impl Room {
         self.open[id.index()] && (job.spec.labels.is_empty() || state.server(id).matches(&job.spec.labels))
     }
 
+    /// From now on [`holds`](Self::holds) refuses what would strand GPUs: where a server has room for n of this worker,
+    /// which takes GPUs, there must be room for n less those whose GPUs are taken. `None`: no more of that.
+    pub fn spare(&mut self, worker: Option<Amounts>) {
+        self.spared = worker;
+    }
+
     /// Whether a server takes `workers` and `servers` of a job: both roles are hosted there, and fit, devices one by one
     /// included.
     #[inline]
     pub fn holds(&self, id: ServerId, job: &Job, need: &Amounts, workers: u32, servers: u32) -> bool {
         need.fits(self.free(id))
+            && self.spared.as_ref().is_none_or(|worker| strands_none(self.free(id), need, worker))
             && self.hosts[id.index()].take(Shape { workers, servers })
             && self.devices_hold(id, job, workers, servers)
     }
@@ -172,5 +180,38 @@ impl Room {
                 self.free[at].add(kind, -times * i64::from(share.milli));
             }
         }
+    }
+}
+
+/// Whether as many GPU workers fit beside a need as did before, less those whose GPUs it takes.
+fn strands_none(free: &Amounts, need: &Amounts, worker: &Amounts) -> bool {
+    if free[GPU] < worker[GPU] {
+        return true;
+    }
+    let workers = |left: &dyn Fn(ResourceId) -> i64| {
+        worker.iter().filter(|(_, each)| *each > 0).map(|(resource, each)| left(resource) / each).min()
+    };
+    let before = workers(&|resource| free[resource]);
+    let after = workers(&|resource| free[resource] - need[resource]);
+    let taken = (need[GPU] + worker[GPU] - 1) / worker[GPU];
+    before.zip(after).is_none_or(|(before, after)| after >= before - taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::CPU;
+
+    #[test]
+    fn gpus_are_stranded_by_what_takes_their_workers_cores() {
+        let amounts = |gpus: i64, cores: i64| Amounts::of(&[(GPU, gpus * 1000), (CPU, cores * 1000)]);
+        let spares = |free: Amounts, need: Amounts| strands_none(&free, &need, &amounts(1, 2));
+        assert!(spares(amounts(2, 8), amounts(0, 4)), "4 cores are left for 2 workers");
+        assert!(!spares(amounts(2, 8), amounts(0, 5)));
+        assert!(spares(amounts(2, 8), amounts(2, 8)), "takes the GPUs as well");
+        assert!(spares(amounts(2, 3), amounts(0, 1)), "one worker before, one after");
+        assert!(!spares(amounts(2, 3), amounts(0, 2)));
+        assert!(spares(amounts(0, 8), amounts(0, 8)), "no GPU is free");
+        assert!(spares(amounts(2, 1), amounts(0, 1)), "they were stranded before");
     }
 }

@@ -141,7 +141,7 @@ mod tests {
         let settings = defaults();
         assert_eq!(settings.engine, "optimus");
         assert!(
-            ["between_rounds", "rescale_cost", "resize_in_place", "shrink_to_fit"]
+            ["between_rounds", "rescale_cost", "resize_in_place", "shrink_to_fit", "spare_gpus"]
                 .iter()
                 .all(|name| settings.parameters[*name] == Parameter::Flag(true))
         );
