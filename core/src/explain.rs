@@ -207,12 +207,14 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
         Some(fit) => {
             let shape = job.shape();
             let now = if shape.is_empty() { job.spec.requested() } else { shape };
-            let more = Shape { workers: now.workers + 1, ..now };
+            let more = Some(Shape { workers: now.workers + 1, ..now }).filter(|more| job.spec.bounds().hold(*more));
             let text = format!(
-                "{:.2} steps/s predicted with {now}, {:.2} with {more}, from {} measured shapes{}",
+                "{:.2} steps/s predicted with {now}{}, from {}{}",
                 fit.speed(now.servers, now.workers),
-                fit.speed(more.servers, more.workers),
-                fit.samples,
+                more.map_or_else(String::new, |more| {
+                    format!(", {:.2} with {more}", fit.speed(more.servers, more.workers))
+                }),
+                counted(fit.samples, "measured shape"),
                 job.progress.speed.map_or_else(String::new, |speed| format!("; {speed:.2} reported")),
             );
             add(Topic::Speed, text);
@@ -232,18 +234,26 @@ fn history(job: &Job, findings: &mut Vec<Finding>) {
         add(
             Topic::History,
             format!(
-                "changed shape {} times, {restarts} restarts that took {} in all; the next is expected to take {}",
-                job.rescales,
+                "changed shape {}, {} that took {} in all; the next is expected to take {}",
+                counted(job.rescales, "time"),
+                counted(restarts, "restart"),
                 job.restart_total,
                 Span(job.restart_cost.0)
             ),
         );
     }
     if job.late_refusals > 0 {
-        let text = format!("{} refusals came when something else had been issued, and were ignored", job.late_refusals);
+        let refusals = counted(job.late_refusals, "refusal");
+        let text = format!("{refusals} came when something else had been issued, and were ignored");
         add(Topic::History, text);
     }
     if job.progress.ignored > 0 {
-        add(Topic::Reports, format!("{} reports were ignored as nonsense, repeated or late", job.progress.ignored));
+        let reports = counted(job.progress.ignored, "report");
+        add(Topic::Reports, format!("ignored {reports} as nonsense, repeated or late"));
     }
+}
+
+/// "1 restart", "2 restarts".
+fn counted<N: std::fmt::Display + PartialEq + From<u8>>(number: N, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == N::from(1) { "" } else { "s" })
 }

@@ -51,7 +51,10 @@ impl Engine for Scripted {
                 let devices = [share].into_iter().collect();
                 Slot { role: Role::Worker, index: index as u32, server: ServerId(*server), devices }
             });
-            changes.push((*id, Verdict::Run(Arc::new(Allocation::new(slots.collect())))));
+            let slots: Vec<_> = slots.collect();
+            let none = Verdict::Wait(Reason::NotConsidered);
+            let verdict = if slots.is_empty() { none } else { Verdict::Run(Arc::new(Allocation::new(slots))) };
+            changes.push((*id, verdict));
         }
         Ok(Proposal { changes, wake_at: None })
     }
@@ -374,10 +377,26 @@ fn a_refusal_of_what_is_no_longer_issued_is_ignored_and_counted() {
     let job = scheduler.state().job(id).unwrap();
     assert_eq!((job.late_refusals, job.refusals, job.blocked.is_none()), (1, 0, true));
     assert_eq!(issued_on(&scheduler, id), Some(vec![1]));
-    says(&scheduler, 3, id, "1 refusals came when something else had been issued");
+    says(&scheduler, 3, id, "1 refusal came when something else had been issued");
     refused(&mut scheduler, 4, id, second).unwrap();
     assert_eq!(scheduler.state().job(id).unwrap().refusals, 1);
     assert_eq!(issued_on(&scheduler, id), None);
+}
+
+#[test]
+fn a_pause_is_no_change_of_shape() {
+    let mut scheduler = scripted(&[2, 2], &[&[&[0]], &[&[]], &[&[1]], &[&[1, 1]]]);
+    let id = submit(&mut scheduler, 0, ring("a", (1, 2, 1)));
+    scheduler.decide(Time(1));
+    seen(&mut scheduler, 2, id);
+    scheduler.decide(Time(3));
+    gone(&mut scheduler, 4, id).unwrap();
+    scheduler.decide(Time(5));
+    seen(&mut scheduler, 6, id);
+    assert_eq!((issued_on(&scheduler, id), scheduler.state().job(id).unwrap().rescales), (Some(vec![1]), 0));
+    says(&scheduler, 6, id, "changed shape 0 times, 1 restart that took");
+    scheduler.decide(Time(7));
+    assert_eq!((issued_on(&scheduler, id), scheduler.state().job(id).unwrap().rescales), (Some(vec![1, 1]), 1));
 }
 
 #[test]

@@ -160,6 +160,8 @@ pub struct Job {
     pub observed_incarnation: Incarnation,
     /// When it first ran.
     pub started: Option<Time>,
+    /// The shape issued last; empty before the first.
+    pub last_shape: Shape,
     /// When its issued shape last changed.
     pub changed: Time,
     /// When it changed shape while running, newest last, the last hour at most.

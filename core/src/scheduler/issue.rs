@@ -119,10 +119,12 @@ impl State {
         let (id, now, decision) = (job.id, self.now, self.decision);
         let stays = !job.revoked && self.in_place(&job, &allocation);
         let was_running = job.started.is_some();
-        let shape_changed = job.issued.as_ref().is_none_or(|issued| issued.shape() != allocation.shape());
+        // What is paused and goes on as it was has not changed.
+        let shape_changed = job.last_shape != allocation.shape();
         drop(job);
         self.move_charge(own, needed);
         let job = self.job_mut(id).expect("active");
+        job.last_shape = allocation.shape();
         job.issued = Some(allocation);
         job.issued_in = decision;
         job.issue_reason = None;

@@ -9,7 +9,7 @@ use imbl::OrdSet;
 
 use super::{Change, State};
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Slot, Verdict},
+    decision::{Allocation, DeviceShare, Devices, Shape, Slot, Verdict},
     event::{Enactment, End, Event, EventError, ObservedSlot},
     fit::{LossHistory, SpeedHistory, SpeedSample},
     ids::{DecisionId, Incarnation, JobId, ManagerId, ResourceId, Revision, ServerId},
@@ -332,6 +332,7 @@ impl State {
             changed: self.now,
             rescaled_at: Vec::new(),
             rescales: 0,
+            last_shape: Shape::default(),
             restart_cost: spec.restart_cost.unwrap_or_default(),
             restart_total: Span::ZERO,
             refusals: 0,

@@ -115,6 +115,19 @@ impl AdapterChoice {
     }
 }
 
+impl std::fmt::Display for AdapterChoice {
+    /// As [`Self::parse`] reads it, from whatever folder.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.config {
+            Some(file) => {
+                let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+                write!(f, "{}={}", self.name, file.display())
+            }
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
 /// Files for TLS, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -223,7 +223,7 @@ impl Metrics {
 async fn router(config: &Config, host: &Host, feed: Feed, registry: Registry, metrics: NetMetrics) -> Router {
     let jobs = JobsService::new(host.clone()).into_server();
     let manager = ManagerService::new(host.clone(), config.plan_ttl).into_server();
-    let admin = AdminService::new(host.clone(), config.host_options().budget, &config.state_dir).into_server();
+    let admin = AdminService::new(host.clone(), config).into_server();
     let feed = FeedService::new(feed, std::sync::Arc::new(host.clone())).into_server();
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_service_status("", tonic_health::ServingStatus::Serving).await;

@@ -196,6 +196,7 @@ impl admin_server::Admin for Part {
             journal_error: String::new(),
             state_dir: self.0.state_dir.lock().unwrap().clone(),
             next_decision_ms: None,
+            adapters: vec!["local=/nowhere/cluster.toml".into()],
         }))
     }
 }

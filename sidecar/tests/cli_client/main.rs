@@ -264,6 +264,9 @@ fn the_doctor_looks_at_the_daemons_folder_and_makes_none() {
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "it only looks");
         let found: Value = serde_json::from_str(&ran.out).unwrap();
         let checks = found["checks"].as_array().unwrap().clone();
+        let local = checks.iter().filter(|found| found["part"] == "local");
+        let told = local.clone().any(|found| found["detail"].as_str().unwrap().contains("/nowhere/cluster.toml"));
+        assert_eq!(told, server == daemon.address, "it looks at the adapters that the daemon runs: {found}");
         let folder = checks.into_iter().find(|found| found["part"] == "machine" && found["check"] == "state folder");
         let folder = folder.unwrap();
         (folder["verdict"].as_str().unwrap().to_owned(), folder["detail"].as_str().unwrap().to_owned())

@@ -147,7 +147,7 @@ async fn nonsense_is_ignored_and_counted() {
     assert_eq!(trainer.send(vec![other]).await.unwrap().reason, "it is of another incarnation");
 
     let lines = clients.explain("one").await;
-    assert!(lines.iter().any(|line| line.starts_with("5 reports were ignored")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("ignored 5 reports")), "{lines:?}");
     let after = clients.job("one").await.unwrap();
     assert!(after.loss.unwrap().is_finite() && after.step > 200);
     daemon.stop().await;

@@ -12,8 +12,16 @@ use crate::cli::client::{Daemon, ServerArgs};
 /// A decision older than this, while there are jobs, is longer ago than engines let pass by default.
 const OLD: Span = Span::seconds(20 * 60);
 
-/// Everything about the daemon, and its state folder; only that it isn't there where it isn't.
-pub(super) async fn examine(server: &ServerArgs) -> (Vec<Found>, Option<PathBuf>) {
+/// What the daemon says of its machine.
+pub(super) struct Theirs {
+    /// Its state folder.
+    pub(super) state_dir: PathBuf,
+    /// Its adapters, as `--adapter` takes them.
+    pub(super) adapters: Vec<String>,
+}
+
+/// Everything about the daemon, and what it runs; only that it isn't there where it isn't.
+pub(super) async fn examine(server: &ServerArgs) -> (Vec<Found>, Option<Theirs>) {
     let status = async {
         let daemon = Daemon::connect(server).await?;
         let reply = daemon.admin().status(StatusRequest {}).await;
@@ -21,8 +29,9 @@ pub(super) async fn examine(server: &ServerArgs) -> (Vec<Found>, Option<PathBuf>
     };
     match status.await {
         Ok(status) => {
-            let folder = Some(&status.state_dir).filter(|folder| !folder.is_empty()).map(PathBuf::from);
-            (judge(&server.address(), &status), folder)
+            let found = judge(&server.address(), &status);
+            let theirs = Theirs { state_dir: status.state_dir.into(), adapters: status.adapters };
+            (found, Some(theirs).filter(|theirs| !theirs.state_dir.as_os_str().is_empty()))
         }
         Err(failure) => (vec![Found::new("daemon", "answers", Verdict::Bad, failure.to_string())], None),
     }

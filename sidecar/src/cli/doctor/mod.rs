@@ -14,7 +14,7 @@ use super::{
     client::ServerArgs,
     sheet::{Column, Entry, Sheet},
 };
-use crate::daemon::Flags;
+use crate::daemon::{AdapterChoice, Flags};
 
 /// The command's arguments: what `serve` is told, as far as it matters here.
 #[derive(Args, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct DoctorArgs {
     /// The daemon's state folder [default: that of the daemon that answers, else ~/.local/state/trainmaster]
     #[arg(long, value_name = "FOLDER")]
     state_dir: Option<PathBuf>,
-    /// Look at this adapter, with its configuration file; may be repeated
+    /// Look at this adapter, with its configuration file; may be repeated [default: those of the daemon that answers]
     #[arg(long, value_name = "NAME[=FILE]")]
     adapter: Vec<String>,
     /// The program of jobs without a command
@@ -50,10 +50,17 @@ pub(crate) async fn run(args: &DoctorArgs, server: &ServerArgs, output: Output) 
         };
         match flags.config() {
             Ok(mut config) => {
-                if let (Some(theirs), None, None) = (&theirs, &args.state_dir, &args.config) {
-                    config.state_dir.clone_from(theirs);
+                // Where nothing else is asked for, what that daemon really runs.
+                if let (Some(theirs), None) = (&theirs, &args.config) {
+                    if args.state_dir.is_none() {
+                        config.state_dir.clone_from(&theirs.state_dir);
+                    }
+                    if args.adapter.is_empty() {
+                        config.adapters = Some(theirs.adapters.iter().map(|text| AdapterChoice::parse(text)).collect());
+                    }
                 }
-                checks.extend(machine::examine(&config, theirs.as_deref(), server));
+                let folder = theirs.as_ref().map(|theirs| &*theirs.state_dir);
+                checks.extend(machine::examine(&config, folder, server));
             }
             Err(error) => checks.push(Found::new("machine", "configuration", Verdict::Bad, error.to_string())),
         }

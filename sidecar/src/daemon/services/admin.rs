@@ -1,6 +1,6 @@
 //! What the site's administrators do.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
@@ -15,7 +15,7 @@ use trainmaster_proto::{
 };
 
 use super::{SMALL, who};
-use crate::daemon::host::Host;
+use crate::daemon::{Config, adapters::chosen, host::Host};
 
 /// How long a dry run may take: nobody waits for it but the caller.
 const DRY_RUN: Duration = Duration::from_secs(30);
@@ -28,14 +28,20 @@ pub(crate) struct AdminService {
     budget: Budget,
     dry_runs: Arc<Semaphore>,
     state_dir: String,
+    adapters: Vec<String>,
 }
 
 impl AdminService {
-    /// `state_dir`: what to tell people who ask for it.
-    pub(crate) fn new(host: Host, budget: Budget, state_dir: &Path) -> Self {
-        let state_dir = std::path::absolute(state_dir).unwrap_or_else(|_| state_dir.to_owned());
-        let dry_runs = Arc::new(Semaphore::new(DRY_RUNS));
-        Self { host, budget, dry_runs, state_dir: state_dir.display().to_string() }
+    /// `config`: what to tell people who ask for it, and how long a dry run may take.
+    pub(crate) fn new(host: Host, config: &Config) -> Self {
+        let state_dir = std::path::absolute(&config.state_dir).unwrap_or_else(|_| config.state_dir.clone());
+        Self {
+            host,
+            budget: config.host_options().budget,
+            dry_runs: Arc::new(Semaphore::new(DRY_RUNS)),
+            state_dir: state_dir.display().to_string(),
+            adapters: chosen(config).iter().map(ToString::to_string).collect(),
+        }
     }
 
     pub(crate) fn into_server(self) -> AdminServer<Self> {
@@ -80,7 +86,7 @@ impl Admin for AdminService {
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
-        let state_dir = self.state_dir.clone();
+        let (state_dir, adapters) = (self.state_dir.clone(), self.adapters.clone());
         let reply = self.host.read(move |view| {
             let state = view.scheduler.state();
             let (decision, digest) = view.settled;
@@ -97,6 +103,7 @@ impl Admin for AdminService {
                 journal_error: view.journal_error.clone().unwrap_or_default(),
                 state_dir,
                 next_decision_ms: view.next_decision(),
+                adapters,
             }
         });
         Ok(Response::new(reply.await?))
