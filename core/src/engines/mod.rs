@@ -5,6 +5,7 @@ mod dorm;
 mod drf;
 mod fifo;
 mod ledger;
+pub mod offline;
 mod optimus;
 mod random;
 mod rounds;
