@@ -108,6 +108,15 @@ pub enum Reason {
         /// By how much.
         missing: i64,
     },
+    /// What it is worth by its end doesn't outweigh what running it costs others.
+    Outweighed {
+        /// Its utility, in thousandths.
+        worth: i64,
+        /// What others lose, in thousandths.
+        cost: i64,
+        /// What the difference has to be above, in thousandths.
+        threshold: i64,
+    },
     /// A person holds it.
     Held,
     /// It ran longer than allowed.
@@ -140,6 +149,7 @@ pub enum ReasonKind {
     Refused,
     ServerLost,
     Evicted,
+    Outweighed,
     Held,
     TimeLimit,
     Cancelled,
@@ -148,6 +158,12 @@ pub enum ReasonKind {
 }
 
 impl Reason {
+    /// [`Outweighed`](Self::Outweighed), rounded to thousandths.
+    pub(crate) fn outweighed(worth: f64, cost: f64, threshold: f64) -> Self {
+        let thousandths = |value: f64| (value * 1000.0).round() as i64;
+        Self::Outweighed { worth: thousandths(worth), cost: thousandths(cost), threshold: thousandths(threshold) }
+    }
+
     /// Its kind: a decision names a job again only when this changes.
     pub fn kind(&self) -> ReasonKind {
         match self {
@@ -160,6 +176,7 @@ impl Reason {
             Self::Refused { .. } => ReasonKind::Refused,
             Self::ServerLost { .. } => ReasonKind::ServerLost,
             Self::Evicted { .. } => ReasonKind::Evicted,
+            Self::Outweighed { .. } => ReasonKind::Outweighed,
             Self::Held => ReasonKind::Held,
             Self::TimeLimit { .. } => ReasonKind::TimeLimit,
             Self::Cancelled => ReasonKind::Cancelled,
@@ -272,6 +289,15 @@ impl Reason {
                 state.server_name(*server),
                 amount(*resource, *missing)
             ),
+            Self::Outweighed { worth, cost, threshold } => {
+                let number = |thousandths: i64| thousandths as f64 / 1000.0;
+                format!(
+                    "it would be worth {} and cost others {}: the difference must be above {}",
+                    number(*worth),
+                    number(*cost),
+                    number(*threshold)
+                )
+            }
             Self::Held => "held by a person; resume it to go on".into(),
             Self::TimeLimit { limit } => format!("ran for its time limit of {limit}"),
             Self::Cancelled => "cancelled by a person".into(),

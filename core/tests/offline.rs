@@ -4,8 +4,9 @@ mod common;
 
 use proptest::prelude::*;
 use trainmaster_core::{
-    Shape,
+    JobSpec, Shape, Span, Time,
     engines::offline::{Host, Instance, Optimum, Run, Schedule, Task, solve},
+    job::{Dataset, Slots, Utility, UtilityKind},
     resources::{Amounts, BANDWIDTH, CPU, GPU, MEMORY},
     solver::{Limit, SOLVERS},
 };
@@ -231,4 +232,37 @@ fn a_longer_search_is_worth_no_less_and_bounds_no_worse() {
             }
         }
     }
+}
+
+#[test]
+fn a_workload_becomes_an_instance() {
+    let hour = Span::seconds(3600);
+    let servers = [common::build::server("s0", 16, 64, &["gpu:a100"; 2])];
+    let mut spec = common::build::job("a", (1, 4, 1), (1, 4, 1));
+    spec.worker.demand.insert("bandwidth".into(), 1000);
+    spec.server.as_mut().expect("has some").demand.insert("bandwidth".into(), 3000);
+    let data = Dataset {
+        chunks: 3,
+        batches_per_chunk: 10,
+        epochs: 4,
+        batch_time: Some(Span(hour.0 / 10)),
+        ..Dataset::default()
+    };
+    spec.dataset = Some(data);
+    spec.utility = Some(Utility { value: 8.0, target: Span(2 * hour.0), ..Utility::new(UtilityKind::Linear) });
+    let of = |spec: &JobSpec| Instance::of(&servers, [(Time(hour.0 + 5), spec)], Slots { length: hour }, 8);
+    let instance = of(&spec).expect("complete");
+    let task = &instance.jobs[0];
+    // 12 chunks of an hour each, at most three at a time.
+    assert_eq!((task.arrival, task.work, task.workers, task.bandwidth), (1, 12, (1, 3), (1000, 3000)));
+    assert_eq!(task.worth, [8.0, 6.0, 4.0, 2.0, 0.0, 0.0, 0.0]);
+    assert_eq!(instance.hosts[0].capacity[GPU], 2000);
+    // Two GPUs, so two workers: six slots, at the end of which it is worth nothing.
+    every(&instance, |best| assert_eq!((best.utility, best.is_optimal()), (0.0, true)));
+    spec.dataset.as_mut().expect("set").epochs = 1;
+    every(&of(&spec).expect("complete"), |best| assert_eq!((best.utility, best.is_optimal()), (6.0, true)));
+    spec.utility = None;
+    assert!(of(&spec).expect_err("no utility").to_string().contains("job a: utility"));
+    spec.dataset = None;
+    assert!(of(&spec).expect_err("no dataset").to_string().contains("job a: dataset"));
 }

@@ -2,9 +2,12 @@
 //!
 //! What most clusters do, and the baseline of every paper here (Optimus §2.3, OASiS §V). By priority, then arrival.
 //! The first job that doesn't fit holds up those behind it, so that big jobs don't starve, unless it is its tenant or
-//! queue that is at a limit; `backfill` lets smaller ones pass. Slots go one by one to the freest server. Choose it as a fallback, or to compare with.
+//! queue that is at a limit; `backfill` lets smaller ones pass. Slots go one by one to the freest server, or round-robin.
+//! Choose it as a fallback, or to compare with.
 //!
-//! Cost: O(J log J) for J waiting jobs, plus O(log S) a slot that is placed.
+//! Cost: O(J log J) for J waiting jobs, plus O(log S) a slot that is placed (round-robin: O(S) where the cluster is full).
+
+use std::cell::Cell;
 
 use imbl::Vector;
 
@@ -13,7 +16,7 @@ use super::{
     board::{Board, Largest},
     ledger::Ledger,
     optimus::{run, wait},
-    rounds::freest,
+    rounds::{self, PLACEMENT, Placing},
 };
 use crate::{
     decision::{Proposal, Verdict},
@@ -26,26 +29,28 @@ use crate::{
 pub(super) const NAME: &str = "fifo";
 pub(super) const SUMMARY: &str = "gives every job what it requested, first come first served";
 pub(super) const PAPER: &str = "baseline";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[ParameterInfo {
-    name: "backfill",
-    default: Value::Flag(false),
-    meaning: "jobs that fit may pass one that doesn't",
-}];
+pub(super) const PARAMETERS: &[ParameterInfo] = &[
+    ParameterInfo { name: "backfill", default: Value::Flag(false), meaning: "jobs that fit may pass one that doesn't" },
+    PLACEMENT,
+];
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
 pub struct Fifo {
     backfill: bool,
+    placing: Placing,
 }
 
 impl Build for Fifo {
     fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self { backfill: parameters.flag("backfill")? })
+        Ok(Self { backfill: parameters.flag("backfill")?, placing: Placing::of(parameters)? })
     }
 }
 
 impl Engine for Fifo {
-    type Memo = ();
+    /// The server that had the last slot, for round-robin.
+    type Memo = u32;
+    const MEMO_VERSION: u32 = 2;
     type Index = Board;
 
     fn triggers(&self) -> Triggers {
@@ -56,7 +61,7 @@ impl Engine for Fifo {
         &self,
         state: &State,
         changes: &Vector<Change>,
-        _: &mut (),
+        memo: &mut u32,
         board: &mut Board,
         budget: &mut Budget,
     ) -> Result<Proposal, EngineError> {
@@ -72,6 +77,7 @@ impl Engine for Fifo {
             }
         }
         waiting.sort_by_key(|job| (std::cmp::Reverse(job.spec.priority), job.arrival, job.id));
+        let last = Cell::new(*memo);
         let mut largest = Largest::default();
         let mut ahead = None;
         let mut position = 0;
@@ -84,7 +90,8 @@ impl Engine for Fifo {
             let shape = job.spec.requested();
             let total = job.total(shape);
             let reason = if ledger.has(job, &total) {
-                if let Some(allocation) = board.place_each(state, job, shape, budget, freest(state))? {
+                let choose = rounds::place_by(self.placing, state, &last);
+                if let Some(allocation) = board.place_each(state, job, shape, budget, choose)? {
                     ledger.take(job, &total, 1);
                     run(&mut proposal, job, allocation);
                     continue;
@@ -101,6 +108,7 @@ impl Engine for Fifo {
                 ahead = Some(job.id);
             }
         }
+        *memo = last.get();
         Ok(proposal)
     }
 }

@@ -9,6 +9,7 @@ pub mod offline;
 mod optimus;
 mod random;
 mod rounds;
+mod rrh;
 mod tetris;
 
 use std::{any::Any, collections::BTreeMap, sync::Arc};
@@ -17,7 +18,7 @@ use imbl::Vector;
 use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
-pub use self::{dorm::Dorm, drf::Drf, fifo::Fifo, optimus::Optimus, random::Random, tetris::Tetris};
+pub use self::{dorm::Dorm, drf::Drf, fifo::Fifo, optimus::Optimus, random::Random, rrh::Rrh, tetris::Tetris};
 use crate::{
     decision::Proposal,
     settings::{Parameter, SettingsError},
@@ -31,6 +32,7 @@ pub const REGISTRY: &[Entry] = &[
     Entry::of::<Fifo>(fifo::NAME, fifo::SUMMARY, fifo::PAPER, fifo::PARAMETERS),
     Entry::of::<Drf>(drf::NAME, drf::SUMMARY, drf::PAPER, drf::PARAMETERS),
     Entry::of::<Tetris>(tetris::NAME, tetris::SUMMARY, tetris::PAPER, tetris::PARAMETERS),
+    Entry::of::<Rrh>(rrh::NAME, rrh::SUMMARY, rrh::PAPER, rrh::PARAMETERS),
     Entry::of::<Dorm>(dorm::NAME, dorm::SUMMARY, dorm::PAPER, dorm::PARAMETERS),
     Entry::of::<Random>(random::NAME, random::SUMMARY, random::PAPER, random::PARAMETERS),
 ];

@@ -1,9 +1,9 @@
 //! What the simple engines share: a shape for each job in some order, and slots placed one by one.
 
-use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
+use std::{cell::Cell, cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
 use super::{
-    Budget, DefaultValue as Value, EngineError, ParameterInfo,
+    Budget, DefaultValue as Value, EngineError, ParameterInfo, Parameters,
     board::{Board, Largest},
     ledger::Ledger,
     optimus::{run, wait},
@@ -13,6 +13,7 @@ use crate::{
     ids::ServerId,
     job::Job,
     reason::Reason,
+    settings::SettingsError,
     state::{Mandate, State},
 };
 
@@ -79,6 +80,49 @@ pub(super) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<Ser
             .free
             .freest(&board.room, need)
             .find(|id| board.room.accepts(state, *id, job) && board.room.holds(*id, job, need, w, p))
+    }
+}
+
+/// How slots find servers, where an engine leaves that open.
+pub(super) const PLACEMENT: ParameterInfo = ParameterInfo {
+    name: "placement",
+    default: Value::Text("spread"),
+    meaning: "spread: each slot to the freest server; round_robin: to the next server with room, as in OASiS's experiments",
+};
+
+/// A value of [`PLACEMENT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placing {
+    Spread,
+    RoundRobin,
+}
+
+impl Placing {
+    pub(super) fn of(parameters: &Parameters) -> Result<Self, SettingsError> {
+        let chosen = parameters.choice(PLACEMENT.name, &["spread", "round_robin"])?;
+        Ok(if chosen == "spread" { Self::Spread } else { Self::RoundRobin })
+    }
+}
+
+/// The server of each slot; `last` is the one that had the last slot, and is kept up by round-robin.
+pub(super) fn place_by<'a>(
+    placing: Placing,
+    state: &'a State,
+    last: &'a Cell<u32>,
+) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + 'a {
+    let freest = freest(state);
+    move |board, job, role| match placing {
+        Placing::Spread => freest(board, job, role),
+        Placing::RoundRobin => {
+            let need = &job.demand(role).amounts;
+            let (w, p) = one(role);
+            let count = board.room.len() as u32;
+            let found = (1..=count)
+                .map(|step| ServerId((last.get() + step) % count))
+                .find(|id| board.room.accepts(state, *id, job) && board.room.holds(*id, job, need, w, p))?;
+            last.set(found.0);
+            Some(found)
+        }
     }
 }
 

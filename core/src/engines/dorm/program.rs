@@ -132,6 +132,9 @@ impl Program<'_> {
 
     /// The most of a role that a pool could hold of a job with nobody else on it.
     fn most(&self, job: &Job, role: Role, pool: &Pool) -> u32 {
+        if !self.state.server(pool.first).hosts.takes(role) {
+            return 0;
+        }
         let demand = &job.demand(role).amounts;
         let fitting = |(resource, need): (ResourceId, i64)| pool.free[resource] / need;
         let each = demand.iter().filter(|(_, need)| *need > 0).map(fitting).min();

@@ -19,12 +19,14 @@
 //! Cost: J·T·P·2 + J·T integer variables for J jobs, T slots and P pools of servers; the search is bounded by nodes or by
 //! gap.
 
+mod build;
 mod greedy;
 mod packing;
 mod program;
 
 use thiserror::Error;
 
+pub use self::build::InstanceError;
 use crate::{
     decision::{Role, Shape},
     resources::Amounts,

@@ -1,6 +1,7 @@
 //! Workloads: a cluster, the jobs that arrive, and what goes wrong. Each generator is a file and a line in
 //! [`WORKLOADS`].
 
+mod oasis;
 mod optimus;
 
 use std::collections::BTreeMap;
@@ -121,7 +122,25 @@ impl Entry {
 }
 
 /// All workloads that the core can make by itself.
-pub const WORKLOADS: &[Entry] = &[optimus::UNIFORM, optimus::POISSON, optimus::BURSTY];
+pub const WORKLOADS: &[Entry] =
+    &[optimus::UNIFORM, optimus::POISSON, optimus::BURSTY, oasis::MIXED, oasis::TIMELY, oasis::SMALL];
+
+/// An arrival, in intervals from the start, most of which are quiet, as in the Google cluster trace: the weight of an
+/// interval is exponential to the third power, so that a few hold most jobs.
+fn spikes(lots: Lots, job: u64, intervals: u32) -> f64 {
+    let weight = |interval: u64| {
+        let draw = lots.of(1).exponential(interval);
+        draw * draw * draw
+    };
+    let intervals = u64::from(intervals);
+    let total: f64 = (0..intervals).map(weight).sum();
+    let mut left = lots.unit(2 * job) * total;
+    let interval = (0..intervals).find(|interval| {
+        left -= weight(*interval);
+        left < 0.0
+    });
+    interval.unwrap_or(intervals - 1) as f64 + lots.unit(2 * job + 1)
+}
 
 /// The workload of a name.
 ///

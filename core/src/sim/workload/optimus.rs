@@ -28,7 +28,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Entry, Profiling, Request, SimJob, Workload, WorkloadError};
+use super::{Entry, Profiling, Request, SimJob, Workload, WorkloadError, spikes};
 use crate::{
     job::{Convergence, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
@@ -61,7 +61,7 @@ pub(super) const BURSTY: Entry = Entry {
     name: "optimus-bursty",
     summary: "60 jobs of Table 1 in spikes over 7 hours, as in the Google cluster trace",
     source: SOURCE,
-    build: |request| build(request, 60, |lots, job, _| burst(lots, job)),
+    build: |request| build(request, 60, |lots, job, _| 600.0 * spikes(lots, job, 42)),
 };
 
 /// The paper's testbed.
@@ -192,22 +192,6 @@ fn job(number: u32, model: &Model, arrival: f64, lots: Lots) -> SimJob {
             accuracy: None,
         },
     }
-}
-
-/// An arrival in 42 intervals of 10 minutes, most of them quiet: the weight of an interval is exponential to the third
-/// power, so that a few hold most jobs.
-fn burst(lots: Lots, job: u64) -> f64 {
-    let weight = |interval: u64| {
-        let draw = lots.of(1).exponential(interval);
-        draw * draw * draw
-    };
-    let total: f64 = (0..42).map(weight).sum();
-    let mut left = lots.unit(2 * job) * total;
-    let interval = (0..42).find(|interval| {
-        left -= weight(*interval);
-        left < 0.0
-    });
-    600.0 * (interval.unwrap_or(41) as f64 + lots.unit(2 * job + 1))
 }
 
 #[cfg(test)]

@@ -1,0 +1,335 @@
+//! The experiments of OASiS (Bao et al., INFOCOM'18, §V), fixed before any engine was run on them.
+//!
+//! | what | value | source |
+//! |---|---|---|
+//! | slots | of an hour; T = 300 (`oasis`), 100 (`oasis-timely`), 10 (`oasis-small`) | Fig. 3, 4, 5 |
+//! | servers | half for workers (EC2 P2 and G3 at random), half for parameter servers (c4.8xlarge); 20–50 Gbit/s | §V-A; the paper has it the other way round, but C4 has no GPU |
+//! | disk | 500 GiB a server | ours; never scarce |
+//! | worker | 0–4 GPU, 1–10 vCPU, 2–32 GiB, 5–10 GiB disk, 0.1–5 Gbit/s | §V-A |
+//! | parameter server | 1–10 vCPU, 2–32 GiB, 5–10 GiB disk, 5–20 Gbit/s | §V-A |
+//! | E, N, M | 50–200 epochs, 5–100 chunks, 10–100 mini-batches a chunk | §V-A |
+//! | τ, e | 0.001–0.1 slot a mini-batch; 30–575 MB of gradients | §V-A |
+//! | utility | sigmoid: γ1 1–100, γ3 1–15 slots; γ2 = 0 (10 %), 0.01–1 (55 %), 4–6 (35 %) | §V-A |
+//! | arrivals | in spikes over all slots, at their beginning | "as in the Google cluster trace" |
+//! | requested | 1–30 workers (at most N), the fewest parameter servers with their bandwidth | what FIFO and RRH use, §V-A |
+//! | most parameter servers | what N workers need | ours; more would only take room |
+//!
+//! All are drawn uniformly. A job of the middle of these ranges needs hundreds of slots even with N workers at once, so of
+//! `oasis`'s jobs 44 % can't finish within 300 slots and 2 % within 15: most utility is lost whoever decides. Where the
+//! paper looks at timeliness and at single jobs that can't have been so. In `oasis-timely` and `oasis-small` τ is
+//! therefore drawn so that E·m ≤ γ3: a job with N workers ends by its target. Where no τ from 0.001 on would do, all of
+//! the job but its class is drawn again, which favours few epochs, few mini-batches and fast networks.
+//!
+//! Fig. 4: 100 sensitive and 100 critical jobs. Fig. 5: 10 jobs, γ1 from 50 to 100, 6 servers (3 to 12 there).
+//! Training is asynchronous and takes what the paper's model says; starting and stopping cost nothing, as there.
+
+use std::collections::BTreeMap;
+
+use super::{Entry, Request, SimJob, Workload, WorkloadError, spikes};
+use crate::{
+    job::{Convergence, Dataset, JobSpec, RoleSpec, TrainingMode, Utility, UtilityKind},
+    server::ServerSpec,
+    settings::Parameter,
+    sim::{Goal, Lots, Speed, Truth},
+    time::{Span, Time},
+};
+
+const SOURCE: &str = "Bao et al., OASiS, INFOCOM'18, §V";
+const SLOT: Span = Span::seconds(3600);
+
+pub(super) const MIXED: Entry = Entry {
+    name: "oasis",
+    summary: "200 jobs in 300 slots of an hour on 50 + 50 servers, times as in the paper: few can be in time",
+    source: SOURCE,
+    build: |request| {
+        build(request, Kind { slots: 300, jobs: 200, servers: 100, timely: false, value: 1.0, class: mixed })
+    },
+};
+
+pub(super) const TIMELY: Entry = Entry {
+    name: "oasis-timely",
+    summary: "100 time-sensitive and 100 time-critical jobs in 100 slots; with all workers each would be in time",
+    source: SOURCE,
+    build: |request| {
+        let class = |number: u32, _| if number.is_multiple_of(2) { Class::Sensitive } else { Class::Critical };
+        build(request, Kind { slots: 100, jobs: 200, servers: 100, timely: true, value: 1.0, class })
+    },
+};
+
+pub(super) const SMALL: Entry = Entry {
+    name: "oasis-small",
+    summary: "10 jobs in 10 slots on 3 + 3 servers, small enough for the offline optimum",
+    source: SOURCE,
+    build: |request| build(request, Kind { slots: 10, jobs: 10, servers: 6, timely: true, value: 50.0, class: mixed }),
+};
+
+/// What sets the experiments apart.
+struct Kind {
+    slots: u32,
+    jobs: u32,
+    servers: u32,
+    /// τ is drawn so that E·m ≤ γ3.
+    timely: bool,
+    /// The least γ1.
+    value: f64,
+    class: fn(u32, Lots) -> Class,
+}
+
+#[derive(Clone, Copy)]
+enum Class {
+    Insensitive,
+    Sensitive,
+    Critical,
+}
+
+fn mixed(_: u32, lots: Lots) -> Class {
+    match lots.unit(0) {
+        draw if draw < 0.10 => Class::Insensitive,
+        draw if draw < 0.65 => Class::Sensitive,
+        _ => Class::Critical,
+    }
+}
+
+/// GPUs, vCPUs and GiB of p2.xlarge, 8xlarge, 16xlarge and g3.4xlarge, 8xlarge, 16xlarge.
+const WORKER_SERVERS: [(i64, i64, i64); 6] =
+    [(1, 4, 61), (8, 32, 488), (16, 64, 732), (1, 16, 122), (2, 32, 244), (4, 64, 488)];
+/// vCPUs and GiB of c4.8xlarge.
+const PARAMETER_SERVER: (i64, i64) = (36, 60);
+
+fn build(request: &Request, kind: Kind) -> Result<Workload, WorkloadError> {
+    let lots = Lots::new(request.seed);
+    let servers = request.servers.unwrap_or(kind.servers);
+    if servers < 2 {
+        let problem = format!("{servers} must be at least 2: workers and parameter servers have servers of their own");
+        return Err(WorkloadError { key: "servers", problem });
+    }
+    let jobs = (0..request.jobs.unwrap_or(kind.jobs)).map(|number| {
+        let slot = spikes(lots.of(1), number.into(), kind.slots) as i64;
+        job(number, Time(slot * SLOT.0), &kind, lots.of(2).of(number.into()))
+    });
+    let hour = || Parameter::Text("1h".into());
+    Ok(Workload {
+        jobs: jobs.collect(),
+        servers: (0..servers).map(|number| server(number, lots.of(3).of(number.into()))).collect(),
+        report_every: Span::seconds(600),
+        end: Some(Time(i64::from(kind.slots) * SLOT.0)),
+        parameters: BTreeMap::from([
+            ("slot".to_owned(), hour()),
+            ("interval".to_owned(), hour()),
+            ("on_change".to_owned(), Parameter::Flag(true)),
+            ("placement".to_owned(), Parameter::Text("round_robin".into())),
+        ]),
+        ..Workload::default()
+    })
+}
+
+fn server(number: u32, lots: Lots) -> ServerSpec {
+    let workers = number.is_multiple_of(2);
+    let (gpus, cpus, gib) = if workers {
+        WORKER_SERVERS[lots.whole(0, 0, WORKER_SERVERS.len() as u64 - 1) as usize]
+    } else {
+        (0, PARAMETER_SERVER.0, PARAMETER_SERVER.1)
+    };
+    let bandwidth = lots.whole(1, 20_000, 50_000) as i64;
+    let capacity = [("cpu", cpus * 1000), ("memory", gib << 10), ("disk", 500 << 10), ("bandwidth", bandwidth)];
+    ServerSpec {
+        name: format!("{}{}", if workers { "w" } else { "p" }, number / 2),
+        capacity: capacity.map(|(name, have)| (name.to_owned(), have)).into(),
+        devices: vec!["gpu".into(); gpus as usize],
+        labels: BTreeMap::from([("hosts".to_owned(), if workers { "workers" } else { "servers" }.to_owned())]),
+        draining: false,
+    }
+}
+
+/// What a job has to train, and over what.
+struct Training {
+    epochs: u32,
+    chunks: u32,
+    batches: u32,
+    /// τ.
+    batch_time: Span,
+    /// e, in MiB.
+    size: i64,
+    /// b and B in Mbit/s.
+    bandwidth: (i64, i64),
+    /// γ3 in slots.
+    target: f64,
+}
+
+impl Training {
+    fn drawn(timely: bool, lots: Lots) -> Self {
+        // About half of the draws of a timely job have a τ that does.
+        for attempt in 0.. {
+            let lots = lots.of(attempt);
+            let mut training = Self {
+                epochs: lots.whole(0, 50, 200) as u32,
+                chunks: lots.whole(1, 5, 100) as u32,
+                batches: lots.whole(2, 10, 100) as u32,
+                batch_time: Span::ZERO,
+                size: (lots.between(3, 30e6, 575e6) / f64::from(1 << 20)).round() as i64,
+                bandwidth: (lots.whole(4, 100, 5000) as i64, lots.whole(5, 5000, 20_000) as i64),
+                target: lots.between(6, 1.0, 15.0),
+            };
+            let most = if timely { training.longest_batch_time().min(0.1) } else { 0.1 };
+            if most >= 0.001 {
+                training.batch_time = Span((lots.between(7, 0.001, most) * SLOT.0 as f64) as i64);
+                return training;
+            }
+        }
+        unreachable!("an endless search")
+    }
+
+    /// The τ, in slots, with which N workers end at the target: γ3 / (E·M) − 2e/b.
+    fn longest_batch_time(&self) -> f64 {
+        self.target / f64::from(self.epochs * self.batches) - self.exchange() / SLOT.as_seconds()
+    }
+
+    /// 2e/b in seconds.
+    fn exchange(&self) -> f64 {
+        2.0 * 8.0 * (self.size << 20) as f64 / (self.bandwidth.0 as f64 * 1e6)
+    }
+
+    /// ⌈w·b/B⌉.
+    fn servers_for(&self, workers: u32) -> u32 {
+        (u64::from(workers) * self.bandwidth.0 as u64).div_ceil(self.bandwidth.1 as u64) as u32
+    }
+}
+
+fn job(number: u32, arrival: Time, kind: &Kind, lots: Lots) -> SimJob {
+    let training = Training::drawn(kind.timely, lots.of(1));
+    let lots = lots.of(2);
+    let role = |key: u64, gpus: i64, bandwidth: i64, max: u32, requested: u32| {
+        let whole = |at: u64, from: u64, to: u64| lots.of(key).whole(at, from, to) as i64;
+        let demand = [
+            ("gpu", gpus * 1000),
+            ("cpu", whole(0, 1, 10) * 1000),
+            ("memory", whole(1, 2, 32) << 10),
+            ("disk", whole(2, 5, 10) << 10),
+            ("bandwidth", bandwidth),
+        ];
+        let demand = demand.into_iter().filter(|(_, amount)| *amount > 0);
+        let demand = demand.map(|(name, amount)| (name.to_owned(), amount)).collect();
+        RoleSpec { demand, min: 1, max, requested, command: String::new() }
+    };
+    let requested = lots.whole(0, 1, 30).min(training.chunks.into()) as u32;
+    let decay = match (kind.class)(number, lots.of(1)) {
+        Class::Insensitive => 0.0,
+        Class::Sensitive => lots.between(2, 0.01, 1.0),
+        Class::Critical => lots.between(2, 4.0, 6.0),
+    };
+    let gpus = lots.whole(3, 0, 4) as i64;
+    let spec = JobSpec {
+        mode: TrainingMode::Async,
+        convergence: Convergence { max_epochs: training.epochs, ..Convergence::default() },
+        worker: role(4, gpus, training.bandwidth.0, training.chunks, requested),
+        server: Some(role(
+            5,
+            0,
+            training.bandwidth.1,
+            training.servers_for(training.chunks),
+            training.servers_for(requested),
+        )),
+        model_size: training.size,
+        utility: Some(Utility {
+            value: lots.between(6, kind.value, 100.0),
+            decay,
+            target: Span((training.target * SLOT.0 as f64) as i64),
+            ..Utility::new(UtilityKind::Sigmoid)
+        }),
+        dataset: Some(Dataset {
+            chunks: training.chunks,
+            batches_per_chunk: training.batches,
+            epochs: training.epochs,
+            batch_time: Some(training.batch_time),
+            ..Dataset::default()
+        }),
+        ..JobSpec::minimal(&format!("job-{number}"))
+    };
+    SimJob {
+        arrival,
+        spec,
+        profiling: None,
+        truth: Truth {
+            speed: Speed::MiniBatches {
+                seconds: training.batch_time.as_seconds() + training.exchange(),
+                per_server: training.bandwidth.1 as f64 / training.bandwidth.0 as f64,
+            },
+            goal: Goal::Epochs(training.epochs, None),
+            speed_noise: 0.0,
+            start: Span::ZERO,
+            checkpoint: Span::ZERO,
+            stragglers: None,
+            accuracy: None,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        engines::offline::Instance,
+        job::{Slots, Training as Work},
+    };
+
+    fn built(entry: &Entry, jobs: u32) -> Workload {
+        entry.build(&Request { seed: 3, jobs: Some(jobs), servers: None }).unwrap()
+    }
+
+    #[test]
+    fn every_job_is_valid_and_in_the_papers_ranges() {
+        for entry in [&MIXED, &TIMELY, &SMALL] {
+            let workload = built(entry, 200);
+            for job in &workload.jobs {
+                job.spec.validate().unwrap();
+                let demand = |role: &RoleSpec, name: &str| role.demand.get(name).copied().unwrap_or(0);
+                let server = job.spec.server.as_ref().unwrap();
+                assert!((0..=4000).contains(&demand(&job.spec.worker, "gpu")));
+                assert!((100..=5000).contains(&demand(&job.spec.worker, "bandwidth")));
+                assert!((5000..=20_000).contains(&demand(server, "bandwidth")));
+                assert!((1..=30).contains(&job.spec.worker.requested));
+                let data = job.spec.dataset.as_ref().unwrap();
+                let time = data.batch_time.unwrap().0;
+                assert!((3_600..=360_000).contains(&time), "{time} ms");
+                assert_eq!(job.arrival.0 % SLOT.0, 0);
+                assert!(workload.end.is_some_and(|end| job.arrival < end));
+                // The model that engines know is what is true.
+                let work = Work::new(&job.spec, None).unwrap();
+                let Speed::MiniBatches { seconds, .. } = job.truth.speed else { panic!("of another kind") };
+                let chunk = seconds * f64::from(data.batches_per_chunk) / 3600.0;
+                assert!((work.slots_per_chunk(SLOT) / chunk - 1.0).abs() < 1e-9);
+                let target = job.spec.utility.as_ref().unwrap().target.as_seconds() / 3600.0;
+                if entry.name != MIXED.name {
+                    assert!(f64::from(data.epochs) * chunk <= target * (1.0 + 1e-9), "with all workers it is in time");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn of_the_papers_own_times_few_can_be_in_time() {
+        let workload = built(&MIXED, 4000);
+        let shortest = |job: &SimJob| Work::new(&job.spec, None).unwrap().shortest(SLOT);
+        let share = |most: u64| {
+            workload.jobs.iter().filter(|job| shortest(job) <= most).count() as f64 / workload.jobs.len() as f64
+        };
+        assert!((share(300) - 0.56).abs() < 0.04, "{}", share(300));
+        assert!((share(15) - 0.02).abs() < 0.015, "{}", share(15));
+        let decays: Vec<f64> = workload.jobs.iter().map(|job| job.spec.utility.as_ref().unwrap().decay).collect();
+        let part = |of: &dyn Fn(f64) -> bool| decays.iter().filter(|decay| of(**decay)).count() as f64 / 4000.0;
+        assert!((part(&|decay| decay == 0.0) - 0.10).abs() < 0.02);
+        assert!((part(&|decay| decay >= 4.0) - 0.35).abs() < 0.03);
+    }
+
+    #[test]
+    fn workers_and_parameter_servers_have_servers_of_their_own() {
+        let workload = built(&SMALL, 10);
+        let hosts: Vec<&str> = workload.servers.iter().map(|server| server.labels["hosts"].as_str()).collect();
+        assert_eq!(hosts, ["workers", "servers", "workers", "servers", "workers", "servers"]);
+        let jobs = workload.jobs.iter().map(|job| (job.arrival, &job.spec));
+        let instance = Instance::of(&workload.servers, jobs, Slots { length: SLOT }, 10).unwrap();
+        assert_eq!((instance.jobs.len(), instance.hosts.len()), (10, 6));
+        let one = SMALL.build(&Request { seed: 1, jobs: None, servers: Some(1) }).unwrap_err();
+        assert!(one.to_string().contains("at least 2"), "{one}");
+    }
+}
