@@ -191,6 +191,13 @@ pub struct Misfit {
 }
 
 impl Instance {
+    /// Integer variables of its program with servers that are alike as one pool; about the square of it is what a node of
+    /// the search takes.
+    pub fn variables(&self) -> u64 {
+        let pools = program::Pools::alike(self).len() as u64;
+        self.jobs.iter().map(|task| u64::from(self.slots.saturating_sub(task.arrival)) * (2 * pools + 1)).sum()
+    }
+
     /// What a schedule is worth.
     ///
     /// # Errors

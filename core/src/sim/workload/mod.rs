@@ -3,6 +3,9 @@
 
 mod oasis;
 mod optimus;
+mod philly;
+pub mod pollux;
+pub mod trace;
 
 use std::collections::BTreeMap;
 
@@ -82,6 +85,21 @@ pub struct Request {
     pub servers: Option<u32>,
 }
 
+impl Request {
+    /// Whether the numbers can be met at all.
+    ///
+    /// # Errors
+    /// One is out of range.
+    pub fn check(&self) -> Result<(), WorkloadError> {
+        for (key, asked, most) in [("jobs", self.jobs, 1_000_000), ("servers", self.servers, 100_000)] {
+            if let Some(asked) = asked.filter(|asked| *asked == 0 || *asked > most) {
+                return Err(WorkloadError { key, problem: format!("{asked} must be from 1 to {most}") });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A request that a generator can't meet.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{key}: {problem}")]
@@ -110,11 +128,7 @@ impl Entry {
     /// # Errors
     /// The request is out of range.
     pub fn build(&self, request: &Request) -> Result<Workload, WorkloadError> {
-        for (key, asked, most) in [("jobs", request.jobs, 1_000_000), ("servers", request.servers, 100_000)] {
-            if let Some(asked) = asked.filter(|asked| *asked == 0 || *asked > most) {
-                return Err(WorkloadError { key, problem: format!("{asked} must be from 1 to {most}") });
-            }
-        }
+        request.check()?;
         let mut workload = (self.build)(request)?;
         workload.jobs.sort_by_key(|job| job.arrival);
         Ok(workload)
@@ -122,8 +136,16 @@ impl Entry {
 }
 
 /// All workloads that the core can make by itself.
-pub const WORKLOADS: &[Entry] =
-    &[optimus::UNIFORM, optimus::POISSON, optimus::BURSTY, oasis::MIXED, oasis::TIMELY, oasis::SMALL];
+pub const WORKLOADS: &[Entry] = &[
+    optimus::UNIFORM,
+    optimus::POISSON,
+    optimus::BURSTY,
+    oasis::MIXED,
+    oasis::TIMELY,
+    oasis::SMALL,
+    philly::ENTRY,
+    pollux::ENTRY,
+];
 
 /// An arrival, in intervals from the start, most of which are quiet, as in the Google cluster trace: the weight of an
 /// interval is exponential to the third power, so that a few hold most jobs.

@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 use trainmaster_core::sim::{Report, workload::WORKLOADS};
 
-use super::runs::Run;
+use super::{offline::Optimum, runs::Run};
 use crate::cli::{
     Paper, Show,
     sheet::{Column, Sheet},
@@ -25,6 +25,16 @@ pub(super) struct Answer {
     pub(super) seeds: usize,
     pub(super) engines: Named<Means>,
     pub(super) ratios: Named<Ratios>,
+    /// What could have been earned, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) offline: Option<Optimum>,
+    /// Rows of the workload's file that make no sense.
+    #[serde(skip_serializing_if = "no_rows")]
+    pub(super) left_out: usize,
+}
+
+fn no_rows(count: &usize) -> bool {
+    *count == 0
 }
 
 /// One engine, mean over seeds; what may be missing is the mean of the seeds that have it.
@@ -104,6 +114,8 @@ impl Answer {
             seeds: first.len(),
             engines: Named(means.collect()),
             ratios: Named(ratios.collect()),
+            offline: None,
+            left_out: 0,
         }
     }
 }
@@ -261,6 +273,20 @@ impl Show for Answer {
                 sheet.row(row.map(Into::into));
             }
             text = format!("{text}\n\n{}", sheet.on(paper));
+        }
+        if let Some(best) = &self.offline {
+            text = format!(
+                "{text}\n\nOffline: schedules worth {:.2} exist, and none above {:.2} ({:.1} % more); proven for {} of {} seeds.",
+                best.utility,
+                best.bound,
+                best.gap * 100.0,
+                best.proven,
+                self.seeds
+            );
+            for (name, ratio) in &best.ratios.0 {
+                let ratio = ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
+                text = format!("{text}\nOffline over {name}: {ratio} ×.");
+            }
         }
         let failed = self.engines.0.iter().find_map(|(name, means)| Some((name, means.failure.as_ref()?)));
         if let Some((name, failure)) = failed {

@@ -1,8 +1,11 @@
 //! `trainmaster simulate`: what would engines have done with these jobs?
 
 mod answer;
+mod offline;
 mod page;
+mod rows;
 mod runs;
+mod source;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -10,19 +13,24 @@ use clap::Args;
 use trainmaster_core::{
     Settings, engines,
     settings::{Parameter, Stability},
-    sim::{Errors, Options, Request, Workload, workload},
+    sim::{Errors, Options, Request, Workload},
 };
 
-use self::{answer::Answer, runs::Plan};
+use self::{answer::Answer, offline::Search, runs::Plan, source::Source};
 use super::{Failure, Output};
 
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct SimulateArgs {
-    /// What to play: a cluster, jobs and their arrivals; --workload list shows them
+    /// What to play: a cluster, jobs and their arrivals; --workload list shows them. Recorded jobs: philly:FILE,
+    /// pollux:FILE, or csv:FILE with --columns
     #[arg(long, value_name = "NAME")]
     workload: String,
-    /// Engines to compare, the first of them being what the others are compared with
+    /// Headings of a csv:FILE: time (seconds, or date and time), gpus, duration (seconds) and, if there is one, name
+    #[arg(long, value_name = "time=H,gpus=H,duration=H")]
+    columns: Option<String>,
+    /// Engines to compare, the first of them being what the others are compared with; `offline` adds the most that could
+    /// have been earned
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = ["optimus".to_owned(), "drf".into(), "tetris".into()])]
     engines: Vec<String>,
     /// How many times to play it, each time with other arrivals, losses and luck; all engines meet the same
@@ -66,20 +74,26 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     if args.workload == "list" {
         return output.show(&answer::Workloads);
     }
-    let entry = workload::find(&args.workload).map_err(usage)?;
+    let source = Source::of(&args.workload, args.columns.as_deref())?;
+    tell(&source);
     let errors = args.errors.as_deref().map(read_errors).transpose()?;
     let sets = args.set.iter().map(|text| read_set(text, &args.engines)).collect::<Result<Vec<_>, _>>()?;
+    let engines: Vec<String> = args.engines.iter().filter(|engine| *engine != offline::NAME).cloned().collect();
+    if engines.is_empty() {
+        return Err(usage("offline is compared with engines; name one, such as --engines oasis,offline"));
+    }
+    let search = (engines.len() < args.engines.len()).then(|| Search::of(&sets)).transpose()?;
     let request = |seed| Request { seed, jobs: args.jobs, servers: args.servers };
     let seeds: Vec<u64> = (0..args.seeds).map(|number| args.first_seed.wrapping_add(number)).collect();
     // Once here, so that a request that is out of range is refused before anything runs.
-    let first = entry.build(&request(seeds[0])).map_err(usage)?;
-    let settings = args
-        .engines
-        .iter()
-        .map(|engine| settings(engine, &first, &sets, args.stability))
-        .collect::<Result<Vec<_>, _>>()?;
+    let first = source.build(&request(seeds[0])).map_err(usage)?;
+    if search.is_some() {
+        Search::check(&first)?;
+    }
+    let settings =
+        engines.iter().map(|engine| settings(engine, &first, &sets, args.stability)).collect::<Result<Vec<_>, _>>()?;
     let plan = Plan {
-        build: &|seed| entry.build(&request(seed)),
+        build: &|seed| source.build(&request(seed)),
         jobs: first.jobs.len(),
         options: &|engine, seed, trace| Options {
             settings: Settings { seed, ..settings[engine].clone() },
@@ -88,16 +102,36 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
             trace,
         },
         seeds: &seeds,
-        engines: &args.engines,
+        engines: &engines,
         trace: args.report.is_some(),
         threads: args.threads,
     };
     let runs = plan.play()?;
-    let answer = Answer::new(entry.name, &args.engines, &runs, !args.no_timing);
+    let mut answer = Answer::new(&source.name, &engines, &runs, !args.no_timing);
+    answer.left_out = source.left_out.len();
+    if let Some(search) = search {
+        let workloads = seeds.iter().map(|seed| source.build(&request(*seed)));
+        let workloads = workloads.collect::<Result<Vec<_>, _>>().map_err(usage)?;
+        let utilities = |runs: &Vec<runs::Run>| runs.iter().map(|run| run.report.utility).collect();
+        let earned: Vec<_> = engines.iter().cloned().zip(runs.iter().map(utilities)).collect();
+        answer.offline = Some(search.solve(&workloads, &earned)?);
+    }
     if let Some(directory) = &args.report {
-        page::write(directory, entry, &first, &answer, &runs)?;
+        page::write(directory, &source, &first, &answer, &runs)?;
     }
     output.show(&answer)
+}
+
+/// Which rows of a file were left out; the first of them, and how many.
+fn tell(source: &Source) {
+    const NAMED: usize = 10;
+    let left_out = &source.left_out;
+    for problem in left_out.iter().take(NAMED) {
+        eprintln!("left out: {problem}");
+    }
+    if left_out.len() > NAMED {
+        eprintln!("left out: {} rows in all", left_out.len());
+    }
 }
 
 fn usage(error: impl std::fmt::Display) -> Failure {

@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
 
 use anyhow::{Context, anyhow};
 use plotters::prelude::*;
-use trainmaster_core::sim::{Place, Report, Trace, Workload, workload::Entry};
+use trainmaster_core::sim::{Place, Report, Trace, Workload};
 
 use super::{
     answer::{Answer, with},
     runs::Run,
+    source::Source,
 };
 use crate::cli::Failure;
 
@@ -24,18 +25,18 @@ const POINTS: usize = 2000;
 /// It can't be written.
 pub(super) fn write(
     directory: &Path,
-    entry: &Entry,
+    source: &Source,
     workload: &Workload,
     answer: &Answer,
     runs: &[Vec<Run>],
 ) -> Result<(), Failure> {
     fs::create_dir_all(directory).with_context(|| format!("{} can't be made", directory.display()))?;
     let file = directory.join("index.html");
-    let page = page(entry, workload, answer, runs)?;
+    let page = page(source, workload, answer, runs)?;
     Ok(fs::write(&file, page).with_context(|| format!("{} can't be written", file.display()))?)
 }
 
-fn page(entry: &Entry, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]) -> anyhow::Result<String> {
+fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]) -> anyhow::Result<String> {
     let names: Vec<&str> = answer.engines.0.iter().map(|(name, _)| name.as_str()).collect();
     let first: Vec<&Report> = runs.iter().map(|runs| &runs[0].report).collect();
     let mut page = format!(
@@ -45,13 +46,13 @@ fn page(entry: &Entry, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]) 
          td:first-child,th:first-child{{text-align:left}}svg{{max-width:100%;height:auto}}\
          figcaption{{color:#555}}</style></head><body>\n<h1>{0}</h1>\n<p>{2}: {3} jobs, {4} servers, {5} seeds. Source: \
          {6}.</p>\n",
-        entry.name,
+        escaped(&source.name),
         names.join(", "),
-        escaped(entry.summary),
+        escaped(&source.summary),
         workload.jobs.len(),
         workload.servers.len(),
         answer.seeds,
-        escaped(entry.source)
+        escaped(&source.origin)
     );
     page.push_str(&means(answer));
     page.push_str(&ratios(answer));

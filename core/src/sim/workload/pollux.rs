@@ -1,0 +1,313 @@
+//! The workloads of Pollux (Qiao et al., OSDI'21): what their files name, on 16 servers of 4 GPUs.
+//!
+//! A file's row is a job with its model, number of GPUs and global batch; here it trains for as long as its authors' runs
+//! did with that batch, at speeds fitted to what they measured. The generator has the jobs and the arrivals by hour of
+//! the four files of `simulator/workloads` in `petuum/adaptdl`, branch `osdi21-artifact`.
+//!
+//! **Step times** are [`StepTime`]'s terms, fitted by least squares of the relative error to the authors' measured step
+//! times by placement and batch per GPU (`simulator/traces/*/placements.csv` and `scalability.csv`); mean errors 8 %
+//! (CIFAR-10), 9 % (DeepSpeech2), 4 % (ImageNet), 4 % (BERT), 7 % (YOLOv3), 8 % (NCF). `local` is the exchange inside a
+//! server over that between servers; NCF's wasn't looked at: it runs on one GPU. **Length**: iterations at a batch over
+//! all epochs (`validation-*.csv`), between two batches in proportion on logarithmic scales.
+//!
+//! Pollux itself chooses batches while it trains; engines here leave them as submitted, as its "tuned" jobs do elsewhere.
+//! CPU and memory (4 cores and 16 GiB a worker, of 48 and 192 on a server) are ours: the GPUs are what is scarce.
+
+use super::{Entry, Request, SimJob, Workload, WorkloadError};
+use crate::{
+    job::{Convergence, JobSpec, RoleSpec, TrainingMode},
+    server::ServerSpec,
+    sim::{Goal, Lots, Speed, StepTime, Truth},
+    time::{Span, Time},
+};
+
+const SOURCE: &str = "Qiao et al., Pollux, OSDI'21; petuum/adaptdl, branch osdi21-artifact";
+
+pub(super) const ENTRY: Entry = Entry {
+    name: "pollux",
+    summary: "160 jobs of six models within 8 hours on 16 servers of 4 GPUs",
+    source: SOURCE,
+    build: |request| from_rows(&rows(request), request.servers),
+};
+
+const SERVERS: u32 = 16;
+const GPUS: u32 = 4;
+
+/// A row of a workload file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Unique in the file.
+    pub name: String,
+    /// From the file's start.
+    pub time: Span,
+    /// The model.
+    pub application: String,
+    /// GPUs.
+    pub replicas: u32,
+    /// Examples of a step, over all GPUs.
+    pub batch: u64,
+}
+
+struct Application {
+    name: &'static str,
+    epochs: u32,
+    /// Iterations over all epochs at a batch, by batch.
+    iterations: &'static [(f64, f64)],
+    time: StepTime,
+    /// GPUs, batch, and how many of the 640 jobs of the four files had them.
+    configurations: &'static [(u32, u64, u32)],
+}
+
+const fn time(per_step: f64, per_example: f64, ring: f64, per_worker: f64, local: f64) -> StepTime {
+    StepTime { per_step, per_example, ring, per_worker, local, ..StepTime::ZERO }
+}
+
+static APPLICATIONS: [Application; 6] = [
+    Application {
+        name: "cifar10",
+        epochs: 100,
+        iterations: &[
+            (128.0, 39_062.0),
+            (256.0, 20_377.0),
+            (512.0, 10_615.0),
+            (1024.0, 5722.0),
+            (2048.0, 3178.0),
+            (4096.0, 2011.0),
+        ],
+        time: time(0.0302, 0.000_564, 0.0606, 0.001_55, 0.78),
+        configurations: &[(6, 2048, 67), (8, 2048, 53), (12, 4096, 73), (16, 4096, 49)],
+    },
+    Application {
+        name: "deepspeech2",
+        epochs: 80,
+        iterations: &[
+            (20.0, 28_536.0),
+            (40.0, 14_711.0),
+            (80.0, 7683.0),
+            (160.0, 4041.0),
+            (320.0, 2264.0),
+            (640.0, 1423.0),
+        ],
+        time: time(0.107, 0.0257, 0.376, 0.006_42, 0.77),
+        configurations: &[(6, 320, 15), (8, 320, 17), (12, 640, 26)],
+    },
+    Application {
+        name: "imagenet",
+        epochs: 90,
+        iterations: &[
+            (200.0, 576_525.0),
+            (400.0, 292_995.0),
+            (800.0, 150_231.0),
+            (1600.0, 78_453.0),
+            (3200.0, 42_123.0),
+            (6400.0, 23_972.0),
+            (12_800.0, 14_461.0),
+        ],
+        time: time(0.0633, 0.004_25, 0.0546, 0.003_24, 0.91),
+        configurations: &[(24, 3200, 4), (32, 6400, 5), (48, 6400, 2)],
+    },
+    Application {
+        name: "bert",
+        epochs: 2,
+        iterations: &[(384.0, 480.0)],
+        time: time(0.238, 0.0556, 0.820, 0.008_09, 0.015),
+        configurations: &[(6, 384, 11), (8, 384, 6), (12, 384, 11), (16, 384, 8)],
+    },
+    Application {
+        name: "yolov3",
+        epochs: 50,
+        iterations: &[(64.0, 14_577.0)],
+        time: time(0.100, 0.0302, 0.459, 0.0320, 0.0),
+        configurations: &[(4, 64, 30)],
+    },
+    Application {
+        name: "ncf",
+        epochs: 10,
+        iterations: &[(32_768.0, 1548.0)],
+        time: time(0.007_12, 4.57e-7, 0.0181, 0.000_348, 0.5),
+        configurations: &[(1, 32_768, 263)],
+    },
+];
+
+/// Jobs of the four files by the hour of their arrival.
+const HOURS: [u32; 8] = [73, 72, 32, 84, 95, 138, 77, 69];
+
+impl Application {
+    /// Over all epochs, at a batch.
+    fn iterations(&self, batch: u64) -> f64 {
+        let (batch, known) = (batch as f64, self.iterations);
+        let above = known.partition_point(|(at, _)| *at <= batch);
+        let (low, high) = match (above.checked_sub(1).map(|at| known[at]), known.get(above)) {
+            (Some(low), Some(high)) => (low, *high),
+            // Beyond what was run, and between nothing: as many examples as there.
+            (Some(last), None) | (None, Some(&last)) => return last.1 * last.0 / batch,
+            (None, None) => unreachable!("every application has a batch"),
+        };
+        let share = libm::log(batch / low.0) / libm::log(high.0 / low.0);
+        low.1 * libm::pow(high.1 / low.1, share)
+    }
+}
+
+/// The jobs of a file, on so many servers; 16 unless given.
+///
+/// # Errors
+/// An application that isn't known, or a batch smaller than the number of GPUs; names the job.
+pub fn from_rows(rows: &[Row], servers: Option<u32>) -> Result<Workload, WorkloadError> {
+    let jobs = rows.iter().map(job).collect::<Result<Vec<_>, _>>()?;
+    Ok(Workload {
+        jobs,
+        servers: (0..servers.unwrap_or(SERVERS)).map(server).collect(),
+        enact_delay: Span::seconds(1),
+        report_every: Span::seconds(30),
+        ..Workload::default()
+    })
+}
+
+/// What is wrong with a row, if anything.
+pub fn check(row: &Row) -> Result<(), WorkloadError> {
+    let fail = |key, problem| Err(WorkloadError { key, problem });
+    if !APPLICATIONS.iter().any(|known| known.name == row.application) {
+        let known: Vec<_> = APPLICATIONS.iter().map(|known| known.name).collect();
+        return fail("application", format!("{:?} must be one of {}", row.application, known.join(", ")));
+    }
+    if row.replicas == 0 || u64::from(row.replicas) > row.batch {
+        let problem = format!("{} must be from 1 to batch_size, {}", row.replicas, row.batch);
+        return fail("num_replicas", problem);
+    }
+    Ok(())
+}
+
+fn server(number: u32) -> ServerSpec {
+    ServerSpec {
+        name: format!("s{number}"),
+        capacity: [("cpu", 48_000), ("memory", 192 << 10)].map(|(name, have)| (name.to_owned(), have)).into(),
+        devices: vec!["gpu".into(); GPUS as usize],
+        ..ServerSpec::default()
+    }
+}
+
+fn job(row: &Row) -> Result<SimJob, WorkloadError> {
+    check(row)
+        .map_err(|error| WorkloadError { problem: format!("of job {}: {}", row.name, error.problem), ..error })?;
+    let application = APPLICATIONS.iter().find(|known| known.name == row.application).expect("checked");
+    let steps = (application.iterations(row.batch) / f64::from(application.epochs)).round().max(1.0) as u64;
+    let demand = [("gpu", 1000), ("cpu", 4000), ("memory", 16 << 10)];
+    let spec = JobSpec {
+        model: application.name.into(),
+        mode: TrainingMode::AllReduce,
+        batch: row.batch,
+        examples: row.batch * steps,
+        convergence: Convergence { max_epochs: application.epochs, ..Convergence::default() },
+        worker: RoleSpec {
+            demand: demand.map(|(name, amount)| (name.to_owned(), amount)).into(),
+            min: 1,
+            max: row.replicas.max((SERVERS * GPUS).min(u32::try_from(row.batch).unwrap_or(u32::MAX))),
+            requested: row.replicas,
+            command: String::new(),
+        },
+        server: None,
+        ..JobSpec::minimal(&row.name)
+    };
+    Ok(SimJob {
+        arrival: Time(row.time.0),
+        spec,
+        profiling: None,
+        truth: Truth {
+            speed: Speed::Steps(application.time),
+            goal: Goal::Epochs(application.epochs, None),
+            speed_noise: 0.02,
+            // Pollux's authors measured 15 to 120 s, by model; the simulator of theirs takes 30.
+            start: Span::seconds(20),
+            checkpoint: Span::seconds(10),
+            stragglers: None,
+            accuracy: None,
+        },
+    })
+}
+
+fn rows(request: &Request) -> Vec<Row> {
+    let lots = Lots::new(request.seed);
+    let all: Vec<(&Application, (u32, u64, u32))> = APPLICATIONS
+        .iter()
+        .flat_map(|application| application.configurations.iter().map(move |each| (application, *each)))
+        .collect();
+    let mut rows: Vec<Row> = (0..request.jobs.unwrap_or(160))
+        .map(|number| {
+            let lots = lots.of(number.into());
+            let (application, (replicas, batch, _)) = *drawn(&all, |(_, (_, _, count))| *count, lots, 0);
+            let hours: Vec<(u32, u32)> = (0..).zip(HOURS).collect();
+            let (hour, _) = *drawn(&hours, |(_, count)| *count, lots, 1);
+            Row {
+                name: format!("{}-{number}", application.name),
+                time: Span::from_seconds(3600.0 * (f64::from(hour) + lots.unit(2))),
+                application: application.name.into(),
+                replicas,
+                batch,
+            }
+        })
+        .collect();
+    rows.sort_by_key(|row| row.time);
+    rows
+}
+
+/// One of some, each as often as it was counted.
+fn drawn<T>(from: &[T], count: impl Fn(&T) -> u32, lots: Lots, key: u64) -> &T {
+    let total: u64 = from.iter().map(|each| u64::from(count(each))).sum();
+    let mut left = lots.whole(key, 0, total - 1);
+    let found = from.iter().find(|each| {
+        let count = u64::from(count(each));
+        let here = left < count;
+        left = left.saturating_sub(count);
+        here
+    });
+    found.expect("below the total")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::Shape;
+
+    #[test]
+    fn every_job_is_valid_and_ends_within_what_its_class_takes() {
+        let workload = ENTRY.build(&Request { seed: 2, jobs: Some(640), servers: None }).unwrap();
+        for job in &workload.jobs {
+            job.spec.validate().unwrap();
+            let shape = Shape { workers: job.spec.worker.requested, servers: 0 };
+            let Goal::Epochs(epochs, _) = job.truth.goal else { panic!("of another kind") };
+            let steps = f64::from(epochs) * Truth::steps_per_epoch(&job.spec) as f64;
+            let hours = steps / job.truth.speed.alone(&job.spec, shape) * f64::from(shape.workers) / 3600.0;
+            // GPU-hours: small 0–1, medium 1–10, large 10–100, extra large 100–1000 (Table 1), with room for what is
+            // lost to more GPUs than one.
+            let most = match job.spec.model.as_str() {
+                "ncf" => 1.0,
+                "cifar10" | "bert" => 10.0,
+                "deepspeech2" => 25.0,
+                "yolov3" => 100.0,
+                _ => 1000.0,
+            };
+            assert!(hours > 0.002 && hours < most, "{}: {hours} GPU-hours", job.spec.name);
+        }
+        let share = workload.jobs.iter().filter(|job| job.spec.model == "ncf").count() as f64 / 640.0;
+        assert!((share - 263.0 / 640.0).abs() < 0.06, "{share}");
+        assert!(workload.jobs.iter().all(|job| job.arrival < Time(8 * 3_600_000)));
+    }
+
+    #[test]
+    fn lengths_are_those_that_were_run_and_lie_between_them() {
+        let cifar = &APPLICATIONS[0];
+        assert_eq!([128, 4096].map(|batch| cifar.iterations(batch).round()), [39_062.0, 2011.0]);
+        let between = cifar.iterations(3000);
+        assert!(2011.0 < between && between < 3178.0, "{between}");
+        assert_eq!(APPLICATIONS[5].iterations(16_384).round(), 2.0 * 1548.0);
+    }
+
+    #[test]
+    fn what_a_row_may_not_be_is_named() {
+        let row = Row { name: "a".into(), time: Span::ZERO, application: "gpt".into(), replicas: 4, batch: 64 };
+        let problem = from_rows(std::slice::from_ref(&row), None).unwrap_err().to_string();
+        assert!(problem.contains("application") && problem.contains("gpt") && problem.contains("bert"), "{problem}");
+        let row = Row { application: "bert".into(), replicas: 65, ..row };
+        assert!(check(&row).unwrap_err().to_string().contains("from 1 to batch_size"));
+    }
+}

@@ -1,0 +1,122 @@
+//! `offline` among the engines: what could have been earned with every arrival known from the start.
+
+use serde::Serialize;
+use trainmaster_core::{
+    Span, amount,
+    engines::offline::{self, Instance},
+    job::Slots,
+    settings::Parameter,
+    sim::Workload,
+    solver::{self, Limit, Solver},
+};
+
+use super::answer::Named;
+use crate::cli::Failure;
+
+/// Its name where engines are named.
+pub(super) const NAME: &str = "offline";
+
+/// More would take days, and gigabytes.
+const MOST_VARIABLES: u64 = 20_000;
+
+/// Means over seeds.
+#[derive(Serialize)]
+pub(super) struct Optimum {
+    /// Of the best schedules found.
+    pub(super) utility: f64,
+    /// No schedule is worth more.
+    pub(super) bound: f64,
+    /// Distance between the two, relative to the utility.
+    pub(super) gap: f64,
+    /// Seeds whose optimum is proven.
+    pub(super) proven: usize,
+    /// Over what each engine earned, paired by seed; none where one earned nothing.
+    pub(super) ratios: Named<Option<f64>>,
+}
+
+/// How hard to look.
+pub(super) struct Search {
+    solver: &'static dyn Solver,
+    limit: Limit,
+}
+
+impl Search {
+    /// From `--set offline.solver=…`, `offline.nodes=…`, `offline.gap=…`.
+    ///
+    /// # Errors
+    /// Another parameter, or a value that isn't allowed.
+    pub(super) fn of(sets: &[(String, String, Parameter)]) -> Result<Self, Failure> {
+        let mut search = Self { solver: solver::SOLVERS[0], limit: Limit { nodes: 300, gap: 0.01 } };
+        for (_, name, value) in sets.iter().filter(|(engine, ..)| engine == NAME) {
+            match (name.as_str(), value) {
+                ("solver", Parameter::Text(name)) => {
+                    search.solver = solver::find(name).map_err(|error| Failure::Usage(error.to_string()))?;
+                }
+                ("nodes", Parameter::Number(nodes)) if *nodes >= 0.0 => search.limit.nodes = *nodes as u64,
+                ("gap", Parameter::Number(gap)) if (0.0..=1.0).contains(gap) => search.limit.gap = *gap,
+                _ => {
+                    return Err(Failure::Usage(format!(
+                        "--set offline.{name}={value}: offline has solver (a name), nodes (0 or more) and gap (0 to 1)"
+                    )));
+                }
+            }
+        }
+        Ok(search)
+    }
+
+    /// Whether a workload can be searched.
+    ///
+    /// # Errors
+    /// It isn't one in slots, or too large.
+    pub(super) fn check(workload: &Workload) -> Result<(), Failure> {
+        instance(workload).map(drop)
+    }
+
+    /// The best schedules of these workloads and bounds on any; `earned` are the engines' utilities, by seed.
+    ///
+    /// # Errors
+    /// A workload that isn't one in slots, or is too large; a solver that failed.
+    pub(super) fn solve(&self, workloads: &[Workload], earned: &[(String, Vec<f64>)]) -> Result<Optimum, Failure> {
+        let mut found = Vec::new();
+        for workload in workloads {
+            let instance = instance(workload)?;
+            let best = offline::solve(&instance, self.solver, self.limit)
+                .map_err(|error| Failure::refused(format!("offline: {error}")))?;
+            found.push(best);
+        }
+        let mean =
+            |value: &dyn Fn(&offline::Optimum) -> f64| found.iter().map(value).sum::<f64>() / found.len().max(1) as f64;
+        let ratios = earned.iter().map(|(name, earned)| {
+            let sound = earned.iter().all(|earned| *earned > 0.0);
+            let pairs = found.iter().zip(earned).map(|(best, earned)| best.utility / earned);
+            (name.clone(), sound.then(|| pairs.sum::<f64>() / earned.len().max(1) as f64))
+        });
+        let (utility, bound) = (mean(&|best| best.utility), mean(&|best| best.bound));
+        Ok(Optimum {
+            utility,
+            bound,
+            gap: solver::gap(utility, bound),
+            proven: found.iter().filter(|best| best.is_optimal()).count(),
+            ratios: Named(ratios.collect()),
+        })
+    }
+}
+
+fn instance(workload: &Workload) -> Result<Instance, Failure> {
+    let in_slots =
+        || Failure::Usage("offline needs a workload in slots with an end: oasis-small, oasis-timely or oasis".into());
+    let Some(Parameter::Text(slot)) = workload.parameters.get("slot") else { return Err(in_slots()) };
+    let length = amount::parse_span(slot).ok().filter(|slot| *slot > Span::ZERO).ok_or_else(in_slots)?;
+    let end = workload.end.ok_or_else(in_slots)?;
+    let count = u32::try_from(end.0 / length.0).map_err(|_| in_slots())?;
+    let jobs = workload.jobs.iter().map(|job| (job.arrival, &job.spec));
+    let instance = Instance::of(&workload.servers, jobs, Slots { length }, count)
+        .map_err(|error| Failure::refused(format!("offline: {error}")))?;
+    let variables = instance.variables();
+    if variables > MOST_VARIABLES {
+        return Err(Failure::Usage(format!(
+            "offline: {variables} variables are more than {MOST_VARIABLES}; fewer jobs (--jobs) or a shorter workload (oasis-small) have fewer"
+        )));
+    }
+    Ok(instance)
+}

@@ -1,0 +1,181 @@
+//! The rows of a CSV file, one by one: those that make no sense are named and left out.
+
+use std::path::Path;
+
+use anyhow::{anyhow, bail};
+use csv::{ReaderBuilder, StringRecord, Trim};
+
+use crate::cli::Failure;
+
+/// The wanted columns of a file with a header line. Their order is free; others aren't looked at.
+pub(super) struct Rows {
+    file: String,
+    names: Vec<String>,
+    rows: Vec<(u64, Result<StringRecord, String>)>,
+}
+
+/// One row.
+pub(super) struct Row<'a> {
+    /// Its line in the file.
+    pub(super) line: u64,
+    values: &'a StringRecord,
+}
+
+/// A value that isn't allowed.
+pub(super) struct Wrong {
+    /// Place among the wanted columns.
+    pub(super) column: usize,
+    /// The value and what is allowed.
+    pub(super) problem: String,
+}
+
+/// What became of a file's rows.
+pub(super) struct Found<T> {
+    pub(super) rows: Vec<T>,
+    /// A line each: where, the value and what is allowed.
+    pub(super) wrong: Vec<String>,
+}
+
+impl Rows {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It can't be read, or lacks a column.
+    pub(super) fn read(path: &Path, wanted: &[&str]) -> Result<Self, Failure> {
+        Ok(Self::open(path, wanted)?)
+    }
+
+    fn open(path: &Path, wanted: &[&str]) -> anyhow::Result<Self> {
+        let file = path.display().to_string();
+        let mut reader = ReaderBuilder::new()
+            .trim(Trim::All)
+            .flexible(true)
+            .from_path(path)
+            .map_err(|error| anyhow!("{file} can't be read: {error}"))?;
+        let headings = reader.headers().map_err(|error| anyhow!("{file}, line 1: {error}"))?.clone();
+        let mut places = Vec::new();
+        for name in wanted {
+            let Some(place) = headings.iter().position(|heading| heading == *name) else {
+                if headings.is_empty() {
+                    bail!("{file}: the file is empty; needed are the columns {}", wanted.join(", "));
+                }
+                let have: Vec<String> = headings.iter().map(|heading| format!("{heading:?}")).collect();
+                bail!("{file}: column {name:?} is missing; it has {}", have.join(", "));
+            };
+            places.push(place);
+        }
+        let rows = reader
+            .records()
+            .map(|record| match record {
+                Ok(record) => {
+                    let line = record.position().map_or(0, csv::Position::line);
+                    let row = if record.len() == headings.len() {
+                        Ok(places.iter().map(|place| &record[*place]).collect::<StringRecord>())
+                    } else {
+                        Err(format!("{} values where the header has {}", record.len(), headings.len()))
+                    };
+                    (line, row)
+                }
+                Err(error) => (error.position().map_or(0, csv::Position::line), Err(error.to_string())),
+            })
+            .collect();
+        Ok(Self { file, names: wanted.iter().map(|name| (*name).to_owned()).collect(), rows })
+    }
+
+    /// Reads every row.
+    ///
+    /// # Errors
+    /// None of them makes sense.
+    pub(super) fn map<T>(&self, mut read: impl FnMut(&Row<'_>) -> Result<T, Wrong>) -> Result<Found<T>, Failure> {
+        let mut found = Found { rows: Vec::new(), wrong: Vec::new() };
+        for (line, row) in &self.rows {
+            let result = match row {
+                Ok(values) => read(&Row { line: *line, values })
+                    .map_err(|wrong| format!(", column {:?}: {}", self.names[wrong.column], wrong.problem)),
+                Err(problem) => Err(format!(": {problem}")),
+            };
+            match result {
+                Ok(row) => found.rows.push(row),
+                Err(problem) => found.wrong.push(format!("{}, line {line}{problem}", self.file)),
+            }
+        }
+        if found.rows.is_empty() {
+            let first = found.wrong.first().map_or_else(String::new, |problem| format!("; the first: {problem}"));
+            return Err(Failure::refused(format!("{}: no row of {} can be used{first}", self.file, self.rows.len())));
+        }
+        Ok(found)
+    }
+}
+
+impl Row<'_> {
+    /// A value as it stands there.
+    pub(super) fn text(&self, column: usize) -> &str {
+        &self.values[column]
+    }
+
+    fn wrong(&self, column: usize, allowed: &str) -> Wrong {
+        Wrong { column, problem: format!("{:?} isn't allowed; it must be {allowed}", self.text(column)) }
+    }
+
+    /// A number that is allowed.
+    pub(super) fn number(&self, column: usize, allowed: &str, holds: impl Fn(f64) -> bool) -> Result<f64, Wrong> {
+        let number = self.text(column).parse().ok().filter(|number| holds(*number));
+        number.ok_or_else(|| self.wrong(column, allowed))
+    }
+
+    /// A whole number; `8.0` is one.
+    pub(super) fn whole(&self, column: usize, least: u32, most: u32) -> Result<u32, Wrong> {
+        let within = |number: f64| number.fract() == 0.0 && (f64::from(least)..=f64::from(most)).contains(&number);
+        let number = self.number(column, &format!("a whole number from {least} to {most}"), within)?;
+        Ok(number as u32)
+    }
+
+    /// A time: seconds from any start, or a date and time of day.
+    pub(super) fn moment(&self, column: usize) -> Result<f64, Wrong> {
+        if let Some(seconds) = date_and_time(self.text(column)) {
+            return Ok(seconds);
+        }
+        let allowed = "seconds from 0 to 10^12, or a date and time such as 2017-10-01 12:30:00";
+        self.number(column, allowed, |seconds| (0.0..=1e12).contains(&seconds))
+    }
+}
+
+/// Seconds since 1970 of `2017-10-01 12:30:00`, with a blank or a `T`; parts of a second and `Z` may follow.
+fn date_and_time(text: &str) -> Option<f64> {
+    let (date, time) = text.trim_end_matches('Z').split_once([' ', 'T'])?;
+    let mut date = date.splitn(3, '-').map(str::parse::<i64>);
+    let (year, month, day) = (date.next()?.ok()?, date.next()?.ok()?, date.next()?.ok()?);
+    let mut time = time.splitn(3, ':');
+    let (hour, minute): (i64, i64) = (time.next()?.parse().ok()?, time.next()?.parse().ok()?);
+    let second: f64 = time.next().map_or(Some(0.0), |second| second.parse().ok())?;
+    let sensible = (1..=9999).contains(&year)
+        && (1..=12).contains(&month)
+        && (1..=31).contains(&day)
+        && (0..24).contains(&hour)
+        && (0..60).contains(&minute)
+        && (0.0..61.0).contains(&second);
+    if !sensible {
+        return None;
+    }
+    // Days since 1970: years begin in March, so that a leap day is the last of its year.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let days = days + (153 * month + 2) / 5 + day - 1 - 719_468;
+    Some((days * 86_400 + hour * 3600 + minute * 60) as f64 + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date_and_time("1970-01-01 00:00:00"), Some(0.0));
+        assert_eq!(date_and_time("2000-03-01T00:00:01Z"), Some(951_868_801.0));
+        assert_eq!(date_and_time("2017-10-01 12:30:00.5"), Some(1_506_861_000.5));
+        assert_eq!(date_and_time("2016-02-29 23:59").map(|at| at + 60.0), date_and_time("2016-03-01 00:00"));
+        for wrong in ["2017-13-01 00:00:00", "2017-10-01", "soon", "1 2", "2017-10-01 25:00:00"] {
+            assert_eq!(date_and_time(wrong), None, "{wrong}");
+        }
+    }
+}
