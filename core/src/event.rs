@@ -213,6 +213,14 @@ pub enum EventError {
         /// Its name.
         name: String,
     },
+    /// The engine in charge can never run it.
+    #[error("engine {engine:?} can't run it: {problem}")]
+    Unsupported {
+        /// Its name.
+        engine: String,
+        /// The key, the value and what is allowed.
+        problem: String,
+    },
     /// No such active job.
     #[error("there is no active {0}")]
     UnknownJob(JobId),

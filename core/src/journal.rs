@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Grows when a record's layout changes.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// One record.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -110,12 +110,12 @@ pub enum Reason {
     },
     /// What it is worth by its end doesn't outweigh what running it costs others.
     Outweighed {
-        /// Its utility, in thousandths.
-        worth: i64,
-        /// What others lose, in thousandths.
-        cost: i64,
-        /// What the difference has to be above, in thousandths.
-        threshold: i64,
+        /// Its utility.
+        worth: Worth,
+        /// What others lose.
+        cost: Worth,
+        /// What the difference has to be above.
+        threshold: Worth,
     },
     /// A person holds it.
     Held,
@@ -133,6 +133,71 @@ pub enum Reason {
         /// What about it.
         what: Arc<str>,
     },
+    /// It has a schedule, with nothing in this slot of it.
+    Scheduled {
+        /// When it starts, or goes on.
+        next_start: Time,
+    },
+    /// Even its best schedule costs as much as it is worth.
+    PricedOut(PricedOut),
+    /// Its work doesn't fit what is free until the horizon.
+    Unfinishable {
+        /// The horizon's end.
+        until: Time,
+        /// Chunks that it has left to train.
+        needed: u64,
+        /// Chunks that there is room for.
+        free: u64,
+    },
+}
+
+/// An amount of utility, in millionths: reasons are compared and hashed, so they hold no floats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Worth(pub i64);
+
+impl Worth {
+    /// The nearest one.
+    pub fn of(utility: f64) -> Self {
+        Self(libm::round(utility * 1e6) as i64)
+    }
+}
+
+impl std::fmt::Display for Worth {
+    /// With more decimals the smaller it is.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let value = self.0 as f64 / 1e6;
+        let decimals = match self.0.unsigned_abs() {
+            0 | 10_000_000.. => 2,
+            100_000.. => 3,
+            _ => 6,
+        };
+        write!(f, "{value:.decimals$}")
+    }
+}
+
+/// What priced a job out, by its best schedule at the prices of its arrival.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PricedOut {
+    /// Worth − cost, not above 0.
+    pub payoff: Worth,
+    /// What it would be worth.
+    pub utility: Worth,
+    /// What the resources of that schedule cost.
+    pub cost: Worth,
+    /// When it would end.
+    pub end: Time,
+    /// The role and resource that most of the cost is for.
+    pub role: Role,
+    /// See [`role`](Self::role).
+    pub resource: ResourceId,
+    /// What one of that role takes of it …
+    pub amount: i64,
+    /// … and what that costs in a slot, on average over the schedule …
+    pub price: Worth,
+    /// … and where nothing is booked.
+    pub idle: Worth,
+    /// When it is tried again; not by itself where there is no time.
+    pub retry_at: Option<Time>,
 }
 
 /// The kind of a [`Reason`], without its numbers.
@@ -155,15 +220,12 @@ pub enum ReasonKind {
     Cancelled,
     Finished,
     Unsupported,
+    Scheduled,
+    PricedOut,
+    Unfinishable,
 }
 
 impl Reason {
-    /// [`Outweighed`](Self::Outweighed), rounded to thousandths.
-    pub(crate) fn outweighed(worth: f64, cost: f64, threshold: f64) -> Self {
-        let thousandths = |value: f64| (value * 1000.0).round() as i64;
-        Self::Outweighed { worth: thousandths(worth), cost: thousandths(cost), threshold: thousandths(threshold) }
-    }
-
     /// Its kind: a decision names a job again only when this changes.
     pub fn kind(&self) -> ReasonKind {
         match self {
@@ -182,6 +244,9 @@ impl Reason {
             Self::Cancelled => ReasonKind::Cancelled,
             Self::Finished => ReasonKind::Finished,
             Self::Unsupported { .. } => ReasonKind::Unsupported,
+            Self::Scheduled { .. } => ReasonKind::Scheduled,
+            Self::PricedOut(_) => ReasonKind::PricedOut,
+            Self::Unfinishable { .. } => ReasonKind::Unfinishable,
         }
     }
 
@@ -223,6 +288,7 @@ impl Reason {
         let types = &state.resources;
         let amount =
             |resource: ResourceId, value: i64| format!("{} {}", types.format(resource, value), types.name(resource));
+        let until = |at: Time| Span((at - state.now).0.max(0));
         let named = |server: Option<ServerId>| {
             server.map_or_else(|| "no server matches its labels".into(), |server| state.server_name(server).to_owned())
         };
@@ -290,19 +356,28 @@ impl Reason {
                 amount(*resource, *missing)
             ),
             Self::Outweighed { worth, cost, threshold } => {
-                let number = |thousandths: i64| thousandths as f64 / 1000.0;
-                format!(
-                    "it would be worth {} and cost others {}: the difference must be above {}",
-                    number(*worth),
-                    number(*cost),
-                    number(*threshold)
-                )
+                format!("it would be worth {worth} and cost others {cost}: the difference must be above {threshold}")
             }
             Self::Held => "held by a person; resume it to go on".into(),
             Self::TimeLimit { limit } => format!("ran for its time limit of {limit}"),
             Self::Cancelled => "cancelled by a person".into(),
             Self::Finished => "its training is over".into(),
             Self::Unsupported { what } => format!("the engine in charge can't run it: {what}"),
+            Self::Scheduled { next_start } => format!("scheduled; it goes on in {}", until(*next_start)),
+            Self::PricedOut(priced) => {
+                let PricedOut { payoff, utility, cost, role, resource, amount: taken, price, idle, .. } = priced;
+                let retry = priced.retry_at.map_or_else(String::new, |at| format!("; tried again in {}", until(at)));
+                format!(
+                    "worth {utility} if it ends in {}, but that costs {cost} (payoff {payoff}), mostly for {}: what a {role} \
+                     takes of it costs {price} a slot, {idle} where nothing is booked{retry}",
+                    until(priced.end),
+                    amount(*resource, *taken),
+                )
+            }
+            Self::Unfinishable { until: end, needed, free } => format!(
+                "until the horizon in {} there is room for {free} of the {needed} chunks that it has left",
+                until(*end)
+            ),
         }
     }
 }

@@ -135,6 +135,15 @@ fn a_server_that_never_returns_leaves_jobs_with_a_reason() {
 }
 
 #[test]
+fn an_engine_that_cannot_run_such_jobs_refuses_them_and_says_why() {
+    let workload = workload("philly", 1, 5);
+    let report = run("oasis", &workload, 1);
+    check("oasis", &workload, &report);
+    assert_eq!(report.refused, 5);
+    assert!(report.jobs.iter().all(|job| job.reason.as_ref().unwrap().contains("dataset")));
+}
+
+#[test]
 fn a_run_ends_when_its_workload_says() {
     let mut workload = workload("optimus", 1, 9);
     workload.end = Some(Time(3_600_000));

@@ -171,7 +171,8 @@ impl Board {
         self.moved(state, allocation);
     }
 
-    fn take(&mut self, state: &State, job: &Job, counts: &[Count]) -> Option<Arc<Allocation>> {
+    /// Places a job by counts, which must fit, and takes its room. Slots that it has there are kept.
+    pub(super) fn take(&mut self, state: &State, job: &Job, counts: &[Count]) -> Option<Arc<Allocation>> {
         let allocation = place::assign(&mut self.room, job, counts, job.verdict.allocation().map(|before| &**before))?;
         for count in counts {
             self.free.update(&self.room, count.server, state.server(count.server).present);
@@ -199,7 +200,10 @@ impl Board {
 /// The most that is free of each resource on one server that a job may use, found once a round for each role and set of labels.
 /// O(servers) each.
 #[derive(Default)]
-pub(super) struct Largest<'a>(BTreeMap<(&'a BTreeMap<String, String>, Role, ResourceId), (i64, Option<ServerId>)>);
+pub(super) struct Largest<'a>(BTreeMap<Wanted<'a>, (i64, Option<ServerId>)>);
+
+/// Labels, and what is wanted for a role.
+type Wanted<'a> = (&'a BTreeMap<String, String>, Role, ResourceId);
 
 impl<'a> Largest<'a> {
     fn of(

@@ -5,6 +5,7 @@ mod dorm;
 mod drf;
 mod fifo;
 mod ledger;
+pub mod oasis;
 pub mod offline;
 mod optimus;
 mod random;
@@ -18,9 +19,12 @@ use imbl::Vector;
 use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
-pub use self::{dorm::Dorm, drf::Drf, fifo::Fifo, optimus::Optimus, random::Random, rrh::Rrh, tetris::Tetris};
+pub use self::{
+    dorm::Dorm, drf::Drf, fifo::Fifo, oasis::Oasis, optimus::Optimus, random::Random, rrh::Rrh, tetris::Tetris,
+};
 use crate::{
     decision::Proposal,
+    job::JobSpec,
     settings::{Parameter, SettingsError},
     state::{Change, State},
     time::Span,
@@ -29,6 +33,7 @@ use crate::{
 /// All engines, by name.
 pub const REGISTRY: &[Entry] = &[
     Entry::of::<Optimus>(optimus::NAME, optimus::SUMMARY, optimus::PAPER, optimus::PARAMETERS),
+    Entry::of::<Oasis>(oasis::NAME, oasis::SUMMARY, oasis::PAPER, oasis::PARAMETERS),
     Entry::of::<Fifo>(fifo::NAME, fifo::SUMMARY, fifo::PAPER, fifo::PARAMETERS),
     Entry::of::<Drf>(drf::NAME, drf::SUMMARY, drf::PAPER, drf::PARAMETERS),
     Entry::of::<Tetris>(tetris::NAME, tetris::SUMMARY, tetris::PAPER, tetris::PARAMETERS),
@@ -152,6 +157,13 @@ pub trait Engine: Send + Sync {
     fn gang(&self) -> Gang {
         Gang::Whole
     }
+    /// Whether it could ever run such a job; asked when one is submitted.
+    ///
+    /// # Errors
+    /// The key that is wrong, its value and what is allowed.
+    fn accepts(&self, _: &JobSpec) -> Result<(), String> {
+        Ok(())
+    }
     /// Proposes changes to the plan in `state`. `changes` lists, in order, what happened since it last succeeded.
     ///
     /// Jobs whose [`mandate`](State::mandate) isn't free must not be changed.
@@ -201,6 +213,11 @@ pub trait AnyEngine: Send + Sync {
     fn limits(&self) -> Limits;
     /// See [`Engine::gang`].
     fn gang(&self) -> Gang;
+    /// See [`Engine::accepts`].
+    ///
+    /// # Errors
+    /// As there.
+    fn accepts(&self, spec: &JobSpec) -> Result<(), String>;
     /// An empty memory.
     fn new_memo(&self) -> Box<dyn AnyMemo>;
     /// A memory from its bytes; `None` if they are of another version or engine.
@@ -230,6 +247,9 @@ impl<E: Engine> AnyEngine for E {
     }
     fn gang(&self) -> Gang {
         Engine::gang(self)
+    }
+    fn accepts(&self, spec: &JobSpec) -> Result<(), String> {
+        Engine::accepts(self, spec)
     }
     fn new_memo(&self) -> Box<dyn AnyMemo> {
         Box::<E::Memo>::default()
@@ -332,6 +352,14 @@ impl Entry {
     /// # Errors
     /// An unknown parameter, or a value that isn't allowed.
     pub fn build(&self, given: &BTreeMap<String, Parameter>) -> Result<Arc<dyn AnyEngine>, SettingsError> {
+        (self.build)(&self.parameters(given)?)
+    }
+
+    /// These parameters, and the defaults of those not named.
+    ///
+    /// # Errors
+    /// An unknown parameter.
+    pub fn parameters(&self, given: &BTreeMap<String, Parameter>) -> Result<Parameters, SettingsError> {
         if let Some(unknown) = given.keys().find(|name| !self.parameters.iter().any(|known| known.name == *name)) {
             let allowed: Vec<_> = self.parameters.iter().map(|known| known.name).collect();
             return Err(SettingsError::new(
@@ -347,7 +375,7 @@ impl Entry {
             .parameters
             .iter()
             .map(|known| (known.name, given.get(known.name).cloned().unwrap_or_else(|| known.default.into())));
-        (self.build)(&Parameters(values.collect()))
+        Ok(Parameters(values.collect()))
     }
 }
 
@@ -403,6 +431,17 @@ impl Parameters {
         match crate::amount::parse_span(text) {
             Ok(span) if span > Span::ZERO => Ok(span),
             _ => Err(Self::wrong(name, value, "a duration above zero such as \"30s\"")),
+        }
+    }
+
+    /// Any text.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn text(&self, name: &str) -> Result<&str, SettingsError> {
+        match &self.0[name] {
+            Parameter::Text(text) => Ok(text),
+            other => Err(Self::wrong(name, other, "a text")),
         }
     }
 

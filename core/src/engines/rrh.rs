@@ -37,7 +37,7 @@ use crate::{
     ids::JobId,
     job::{Job, Training, Utility, UtilityKind},
     place::SortBy,
-    reason::Reason,
+    reason::{Reason, Worth},
     settings::SettingsError,
     state::{Change, Mandate, State},
     time::Span,
@@ -125,7 +125,11 @@ impl Engine for Rrh {
             let rejected = Stake::of(state, job);
             let free = state.mandate(job) == Mandate::Free;
             if free && !matches!(job.verdict, Verdict::Reject(_)) {
-                let reason = Reason::outweighed(rejected.gain(Span::ZERO), rejected.cost(&stakes), self.threshold);
+                let reason = Reason::Outweighed {
+                    worth: Worth::of(rejected.gain(Span::ZERO)),
+                    cost: Worth::of(rejected.cost(&stakes)),
+                    threshold: Worth::of(self.threshold),
+                };
                 proposal.changes.push((job.id, Verdict::Reject(reason)));
             }
         }

@@ -63,6 +63,8 @@ pub struct ExternalId {
 /// How far a job's training has come, from its reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
+    /// When it was last reported.
+    pub at: Option<Time>,
     /// Steps done, over all incarnations.
     pub step: u64,
     /// Whole epochs done.

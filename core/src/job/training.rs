@@ -12,6 +12,9 @@ use crate::{
 /// Bits of a MiB sent and received again.
 const TWO_WAY_BITS: u128 = 2 * 8 * (1 << 20);
 
+/// More chunks than this are nobody's.
+const MOST_WORK: u64 = 1 << 40;
+
 /// What a job has to train, and how fast workers do it: E epochs over N data chunks, each of which keeps one worker busy
 /// for M·(τ + 2e/b), M mini-batches of time τ and gradients of e bytes over b bandwidth. The time of a chunk is an exact
 /// fraction: ⌈d·m⌉ workers finish d chunks in a slot, and a rounded m would make that one too many.
@@ -118,7 +121,7 @@ impl Training {
             bounds: Bounds { workers: (bounds.workers.0, most), ..bounds },
             bandwidth: if server.is_some() { (worker, server.unwrap_or(0)) } else { (0, 0) },
         };
-        if u128::from(training.work()).checked_mul(chunk.0).is_none() {
+        if training.work() > MOST_WORK || u128::from(training.work()).checked_mul(chunk.0).is_none() {
             return Err(TrainingError::TooLarge);
         }
         if !training.shapes().any(|_| true) {
@@ -187,13 +190,24 @@ impl Training {
 
     /// Chunks trained so far, from a job's reports.
     pub fn done(&self, progress: &Progress) -> u64 {
+        self.done_since(progress, Span::ZERO)
+    }
+
+    /// The same, with what workers train in so much worker-time since the last report.
+    pub fn done_since(&self, progress: &Progress, since: Span) -> u64 {
+        // Parts of a chunk, so that two of them can make one.
+        const PARTS: u128 = 1 << 20;
         let (chunks, epochs) = (u128::from(self.chunks), u128::from(progress.epoch));
-        let whole = chunks * epochs;
         let part = match u128::from(progress.steps_per_epoch) {
             0 => 0,
-            steps => (chunks * u128::from(progress.step).saturating_sub(epochs * steps) / steps).min(chunks),
+            steps => {
+                let steps_done = u128::from(progress.step).saturating_sub(epochs * steps).min(steps);
+                chunks * steps_done * PARTS / steps
+            }
         };
-        u64::try_from(whole + part).unwrap_or(u64::MAX).min(self.work())
+        let since = (since.0.max(0) as u128).saturating_mul(self.chunk.1).saturating_mul(PARTS) / self.chunk.0.max(1);
+        let done = chunks * epochs + (part.saturating_add(since)) / PARTS;
+        u64::try_from(done).unwrap_or(u64::MAX).min(self.work())
     }
 }
 
@@ -307,6 +321,10 @@ mod tests {
         let training = Training::new(&spec(10, 30, 7, Span::seconds(40)), None).unwrap();
         let at = |epoch, step| training.done(&Progress { epoch, step, steps_per_epoch: 20, ..Progress::default() });
         assert_eq!([at(0, 0), at(0, 5), at(2, 50), at(2, 90), at(9, 0)], [0, 2, 25, 30, 70]);
+        // 30 batches of 40 s are a chunk: half a chunk was reported, the other half came since.
+        let half = Progress { step: 5, steps_per_epoch: 20, ..Progress::default() };
+        let since = |seconds| training.done_since(&half, Span::seconds(seconds));
+        assert_eq!([since(0), since(599), since(600), since(1800), since(1_000_000)], [2, 2, 3, 4, 70]);
     }
 
     #[test]

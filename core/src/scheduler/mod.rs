@@ -19,7 +19,7 @@ use crate::{
     event::{Event, EventError},
     guard::Sums,
     ids::{DecisionId, Incarnation, JobId, Revision, TicketId},
-    job::Job,
+    job::{Job, JobSpec},
     journal::{self, JournalError, Record, Saved},
     settings::{Mode, Settings, SettingsError},
     state::{Change, Mandate, State},
@@ -249,6 +249,9 @@ impl Scheduler {
             Event::Configured(settings) => Some(build(settings)?),
             _ => None,
         };
+        if let Event::JobSubmitted { spec, .. } = &event {
+            self.supports(spec)?;
+        }
         let result = self.state.apply(at, &event);
         // A refused report is recorded too: it is counted, and time went on.
         if !matches!(result, Err(EventError::Time { .. })) {
@@ -270,12 +273,25 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Whether the engine in charge could ever run such a job.
+    fn supports(&self, spec: &JobSpec) -> Result<(), EventError> {
+        spec.validate()?;
+        let engine = self.state.settings.engine.clone();
+        self.engine.accepts(spec).map_err(|problem| EventError::Unsupported { engine, problem })
+    }
+
     /// Checks a proposal against the state as it is, as [`Ticket::run`] does.
     ///
     /// # Errors
     /// The first rule that it breaks.
     pub fn check(&self, proposal: &crate::decision::Proposal) -> Result<(), crate::guard::Violation> {
         crate::guard::check(&self.state, proposal, self.engine.gang()).map(drop)
+    }
+
+    /// A copy of the engine's memory: for tests and benchmarks of an engine's own.
+    #[doc(hidden)]
+    pub fn memo(&self) -> Box<dyn AnyMemo> {
+        self.memo.boxed()
     }
 
     /// Drops what the engine derived from the state; it is built anew when next needed.

@@ -46,6 +46,7 @@ impl Scheduler {
     /// # Errors
     /// As submitting it would.
     pub fn would_accept(&self, spec: JobSpec) -> Result<(), EventError> {
+        self.supports(&spec)?;
         let event = Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
         let mut copy = self.state.clone();
         copy.apply(copy.now, &event)

@@ -22,8 +22,8 @@ pub struct JobReport {
     pub arrival_s: f64,
     /// From arrival to its end; none if it has none.
     pub jct_s: Option<f64>,
-    /// How it ended: `completed`, `stopped` (by the scheduler), `refused` (it could never fit), `rejected` (not admitted),
-    /// `unfinished`.
+    /// How it ended: `completed`, `stopped` (by the scheduler), `refused` (it could never fit, or the engine can't
+    /// run such jobs), `rejected` (not admitted), `unfinished`.
     pub fate: Fate,
     /// Why it didn't end.
     pub reason: Option<String>,
@@ -82,7 +82,7 @@ pub struct Report {
     pub admitted: u32,
     /// Jobs that were not admitted.
     pub rejected: u32,
-    /// Jobs that could never fit.
+    /// Jobs that could never fit, or that the engine can't run.
     pub refused: u32,
     /// Jobs that were left.
     pub unfinished: u32,

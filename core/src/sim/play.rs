@@ -228,7 +228,7 @@ impl<'a> Play<'a> {
                 self.programs.insert(id, Program::new(number, job, sim, lots));
                 Ok(())
             }
-            Err(error @ EventError::NeverFits(_)) => {
+            Err(error @ (EventError::NeverFits(_) | EventError::Unsupported { .. })) => {
                 self.meter.refused(number, error.to_string());
                 Ok(())
             }

@@ -130,7 +130,10 @@ impl State {
             Change::Dropped(_) | Change::Settings => Urgency { at_once: true, ..Urgency::default() },
             Change::Ended(_) => Urgency { departure: true, ..Urgency::default() },
             Change::Job(id) => match self.job(id).map(|job| &job.verdict) {
-                Some(Verdict::Wait(Reason::NotConsidered)) => Urgency { arrival: true, ..Urgency::default() },
+                // What was unknown about a job that couldn't be run may be known now.
+                Some(Verdict::Wait(Reason::NotConsidered | Reason::Unsupported { .. })) => {
+                    Urgency { arrival: true, ..Urgency::default() }
+                }
                 // What it had is free.
                 Some(Verdict::Wait(Reason::Held)) => Urgency { departure: true, ..Urgency::default() },
                 _ => Urgency::default(),

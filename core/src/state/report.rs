@@ -38,6 +38,7 @@ impl State {
         job.reported.insert(slot, report.seq);
         let mut dirty = false;
         let progress = &mut job.progress;
+        progress.at = Some(now);
         progress.step = report.step;
         progress.epoch = report.epoch;
         if report.steps_per_epoch > 0 {

@@ -49,7 +49,9 @@ impl From<HostError> for tonic::Status {
             HostError::Unavailable(_) => Self::unavailable(text),
             HostError::Missing(_) | HostError::Refused(EventError::UnknownJob(_)) => Self::not_found(text),
             HostError::Refused(EventError::DuplicateName { .. }) => Self::already_exists(text),
-            HostError::Refused(EventError::NeverFits(_)) => Self::failed_precondition(text),
+            HostError::Refused(EventError::NeverFits(_) | EventError::Unsupported { .. }) => {
+                Self::failed_precondition(text)
+            }
             HostError::Refused(_) => Self::invalid_argument(text),
         }
     }

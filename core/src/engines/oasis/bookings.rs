@@ -1,0 +1,199 @@
+//! What is promised to whom: the engine's memory between decisions.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use imbl::{OrdMap, Vector};
+use serde::{Deserialize, Serialize};
+
+use super::prices::Sample;
+use crate::{
+    decision::Shape,
+    ids::{JobId, ServerId},
+    job::{Job, Phase},
+    place::Count,
+    resources::Amounts,
+    time::{Span, Time},
+};
+
+/// Bookings, admitted jobs and what was learnt. Its tables share their parts with copies, so a copy costs nothing and a
+/// booking what it touches.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Memo {
+    /// Booked amounts (g and v of Alg. 1) by slot and server; what has none isn't listed.
+    pub(super) booked: OrdMap<i64, OrdMap<ServerId, Amounts>>,
+    /// Admitted jobs.
+    pub(super) admitted: OrdMap<JobId, Arc<Admission>>,
+    /// Rejected jobs, and when they are tried again.
+    pub(super) rejected: OrdMap<JobId, Option<Time>>,
+    /// The last jobs that arrived, for bounds that are learnt.
+    pub(super) window: Vector<Arc<Sample>>,
+}
+
+/// An admitted job and its schedule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Admission {
+    /// What is still to come, by slot; empty where there is no room for it until the horizon.
+    pub(super) plan: VecDeque<Planned>,
+    /// Chunks that were done when the schedule was made.
+    pub(super) base: u64,
+    /// Work of the schedule's slots that are over.
+    pub(super) passed: u64,
+    /// Worker-time that it was seen to have since its last report, up to a moment.
+    seen: Span,
+    seen_to: Time,
+    worker: Amounts,
+    server: Amounts,
+}
+
+/// One slot of a schedule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Planned {
+    pub(super) slot: i64,
+    /// In the engine's unit of work.
+    pub(super) work: u64,
+    /// y_h and z_k, by server.
+    pub(super) counts: Vec<(ServerId, Shape)>,
+}
+
+impl Planned {
+    pub(super) fn shape(&self) -> Shape {
+        self.counts.iter().fold(Shape::default(), |sum, (_, shape)| Shape {
+            workers: sum.workers + shape.workers,
+            servers: sum.servers + shape.servers,
+        })
+    }
+
+    pub(super) fn counts(&self) -> Vec<Count> {
+        self.counts.iter().map(|&(server, shape)| Count { server, shape }).collect()
+    }
+}
+
+impl Admission {
+    /// One without a schedule yet.
+    pub(super) fn new(job: &Job, now: Time, base: u64) -> Self {
+        Self {
+            plan: VecDeque::new(),
+            base,
+            passed: 0,
+            seen: Span::ZERO,
+            seen_to: now,
+            worker: job.worker.amounts.clone(),
+            server: job.server.amounts.clone(),
+        }
+    }
+
+    /// Worker-time that the job had since its last report until `to`, of which `from` on wasn't looked at yet. How it is
+    /// now is as near as can be told to how it was: reports come when they come, and between them it goes on.
+    pub(super) fn unreported(&self, job: &Job, from: Time, to: Time) -> Span {
+        let known = if job.progress.at.is_some_and(|at| at >= self.seen_to) { Span::ZERO } else { self.seen };
+        let ran = job.observed.as_ref().filter(|_| job.phase == Phase::Running).map_or(0, |ran| ran.shape().workers);
+        let from = from.max(self.seen_to).max(job.changed).max(job.progress.at.unwrap_or(from));
+        Span(known.0.saturating_add((to - from).0.max(0).saturating_mul(ran.into())))
+    }
+
+    /// Notes it.
+    pub(super) fn watch(&mut self, job: &Job, from: Time, to: Time) {
+        self.seen = self.unreported(job, from, to);
+        self.seen_to = self.seen_to.max(to);
+    }
+
+    /// The same job from now on, with its future open.
+    pub(super) fn rebased(&self, job: &Job, from: Time, now: Time, base: u64) -> Self {
+        let mut rebased = Self { plan: VecDeque::new(), base, passed: 0, ..self.clone() };
+        rebased.watch(job, from, now);
+        rebased
+    }
+
+    /// What it has in a slot.
+    pub(super) fn at(&self, slot: i64) -> Option<&Planned> {
+        self.plan.front().filter(|planned| planned.slot == slot)
+    }
+
+    /// What some slots of its roles take.
+    pub(super) fn amounts(&self, shape: Shape) -> Amounts {
+        let mut amounts = self.worker.times(shape.workers.into());
+        amounts.add_times(&self.server, shape.servers.into());
+        amounts
+    }
+}
+
+impl Memo {
+    /// What is booked: slot, server, amounts.
+    pub fn bookings(&self) -> impl Iterator<Item = (i64, ServerId, &Amounts)> {
+        self.booked.iter().flat_map(|(slot, page)| page.iter().map(|(server, amounts)| (*slot, *server, amounts)))
+    }
+
+    /// Admits a job under a schedule, or gives it another one. O(slots · servers of the schedule).
+    pub(super) fn book(&mut self, id: JobId, admission: Admission) {
+        self.release(id);
+        self.charge(&admission, 1);
+        self.rejected.remove(&id);
+        self.admitted.insert(id, Arc::new(admission));
+    }
+
+    /// Takes a job's future bookings away; it stays admitted, without a schedule.
+    pub(super) fn release(&mut self, id: JobId) {
+        let Some(admission) = self.admitted.get(&id).filter(|admission| !admission.plan.is_empty()).cloned() else {
+            return;
+        };
+        self.charge(&admission, -1);
+        let admission = Admission { plan: VecDeque::new(), ..Arc::unwrap_or_clone(admission) };
+        self.admitted.insert(id, Arc::new(admission));
+    }
+
+    /// Slots that are over must have left the plan.
+    fn charge(&mut self, admission: &Admission, times: i64) {
+        for planned in &admission.plan {
+            let page = self.booked.entry(planned.slot).or_default();
+            for (server, shape) in &planned.counts {
+                let booked = page.entry(*server).or_default();
+                booked.add_times(&admission.amounts(*shape), times);
+                if booked.is_zero() {
+                    page.remove(server);
+                }
+            }
+            if page.is_empty() {
+                self.booked.remove(&planned.slot);
+            }
+        }
+    }
+
+    /// Slots before this one are over: their bookings go.
+    pub(super) fn forget_before(&mut self, slot: i64) {
+        while let Some((first, _)) = self.booked.get_min().filter(|(first, _)| *first < slot) {
+            let first = *first;
+            self.booked.remove(&first);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::CPU;
+
+    #[test]
+    fn what_is_released_leaves_nothing_behind() {
+        let counts = |workers| vec![(ServerId(3), Shape { workers, servers: 1 })];
+        let of = |slots: &[i64]| Admission {
+            plan: slots.iter().map(|slot| Planned { slot: *slot, work: 1, counts: counts(2) }).collect(),
+            base: 0,
+            passed: 0,
+            seen: Span::ZERO,
+            seen_to: Time(0),
+            worker: Amounts::of(&[(CPU, 1000)]),
+            server: Amounts::of(&[(CPU, 500)]),
+        };
+        let mut memo = Memo::default();
+        memo.book(JobId(1), of(&[4, 5]));
+        memo.book(JobId(2), of(&[5, 7]));
+        assert_eq!(memo.booked[&5][&ServerId(3)][CPU], 5000);
+        memo.book(JobId(1), of(&[5]));
+        assert_eq!(memo.booked.keys().copied().collect::<Vec<_>>(), [5, 7]);
+        memo.release(JobId(1));
+        assert_eq!(memo.admitted.len(), 2);
+        assert_eq!(memo.booked[&5][&ServerId(3)][CPU], 2500);
+        memo.forget_before(6);
+        assert_eq!(memo.booked.keys().copied().collect::<Vec<_>>(), [7]);
+    }
+}

@@ -1,0 +1,293 @@
+//! OASiS: on arrival a job is admitted or rejected, by prices, and its whole future schedule is booked.
+//!
+//! Bao, Peng, Wu and Li, *Online Job Scheduling in Distributed Machine Learning Clusters*, INFOCOM'18. It maximises
+//! Σ f_i(t̂_i − a_i), the utility of the admitted jobs by the time they take. Time is cut into slots. A job's payoff is
+//! what its best schedule (workers and parameter servers on every server in every slot, Alg. 2) is worth, less what those
+//! resources cost at today's prices; above 0 it is admitted, booked, and prices rise (Alg. 1). A unit of a resource costs
+//! L·(U/L)^(booked/capacity): low enough at first for any job, too dear for every job when nothing is left (§IV-B).
+//!
+//! Where the paper is silent or can't be meant:
+//! * demands are counted as shares of what the cluster has of a resource before they are added up over resources;
+//! * a job that ends in the slot it arrives in earns f(0), and for U and L no job is worth less than κ·f(0), else with
+//!   time-critical jobs L, and with it all prices, would be nothing;
+//! * U and L come from the last jobs that arrived, the arriving one included (`bounds = "learnt"`), or from a workload
+//!   that is known ([`known_bounds`]); U is at least e·L;
+//! * T is a horizon that rolls on with time (`timespan = "fixed"` counts T slots from time zero, as the paper does);
+//! * a job that arrives within a slot may use the rest of it, and up to `drift` late the whole; at a slot's beginning this
+//!   changes nothing;
+//! * of equal payoffs the earliest end wins, then the least work in the last slot;
+//! * where a server hosts both roles it has one price for both, from the smaller L to the larger U, and the cheapest choice
+//!   of servers is a good guess instead of an optimum. Label servers `hosts = "workers"` and `"servers"` as the paper does;
+//! * a job without a utility is worth `default_value` whenever it ends;
+//! * a job that couldn't run here even alone isn't judged: it waits for servers or limits to change;
+//! * where a slot could hold more than 2¹⁸ chunks, work is counted in grains of several chunks.
+//!
+//! **Execution.** Each slot deploys what is booked. Progress is what was last reported, and what the workers that are seen
+//! running train since: reports may be slots apart. When a job's progress leaves its schedule by more than `drift`, when a
+//! server that it is booked on loses room, or when a slot of it could not run, its future bookings are released and the
+//! remaining work is scheduled anew at today's prices with its own utility. It stays admitted: where nothing has a positive
+//! payoff it takes the earliest end, and of those the cheapest. The paper's competitive bound doesn't cover that.
+//!
+//! Choose it where jobs name their worth and their work ([`Utility`], [`Dataset`](crate::job::Dataset)),
+//! where it is better to refuse a job than to be late with all, and where asynchronous training lets the number of workers
+//! change for nothing. Cost of an arrival, for T slots, S servers, R resources and N chunks: O(T·(S·R + S log S + N)) for
+//! prices and curves of slots whose bookings differ, plus the search ([`best`]), which is about as much again and not
+//! E·N times it; T·E·N·(S + E·N) in the paper. Slots of equal bookings are looked at once.
+
+mod bookings;
+mod curve;
+mod deploy;
+mod knapsack;
+mod market;
+mod prices;
+mod reach;
+mod round;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use imbl::Vector;
+
+pub use self::{
+    bookings::Memo,
+    curve::{Choice, Curve},
+    prices::known_bounds,
+    search::{Problem, Schedule, best, earliest},
+};
+use self::{
+    market::Market,
+    prices::{Known, Sample},
+    round::Round,
+};
+use super::{
+    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board,
+};
+use crate::{
+    decision::Proposal,
+    job::{Job, JobSpec, Slots, Training, TrainingError, Utility, UtilityKind},
+    place::SortBy,
+    settings::{Parameter, SettingsError},
+    state::{Change, State},
+    time::{Span, Time},
+};
+
+pub(super) const NAME: &str = "oasis";
+pub(super) const SUMMARY: &str =
+    "admits a job if its best schedule is worth more than its resources cost, and books it";
+pub(super) const PAPER: &str = "Bao et al., OASiS, INFOCOM'18";
+pub(super) const PARAMETERS: &[ParameterInfo] = &[
+    ParameterInfo {
+        name: "slot",
+        default: Value::Text("20m"),
+        meaning: "length of a time slot; numbers of workers change between slots only (§V-B: 20 minutes)",
+    },
+    ParameterInfo {
+        name: "horizon",
+        default: Value::Number(300.0),
+        meaning: "T: slots that are looked ahead, or that there are in all (§V-A: 100 to 300)",
+    },
+    ParameterInfo {
+        name: "timespan",
+        default: Value::Text("rolling"),
+        meaning: "\"rolling\": the horizon moves on with time; \"fixed\": T slots from time zero, as in the paper",
+    },
+    ParameterInfo {
+        name: "bounds",
+        default: Value::Text("learnt"),
+        meaning: "U and L of the prices: \"learnt\" from the last arrivals, or known, as l1 = …, l2 = …, u1 = { gpu = … }, u2 = { … }",
+    },
+    ParameterInfo {
+        name: "window",
+        default: Value::Number(100.0),
+        meaning: "so many of the last arrivals teach U and L",
+    },
+    ParameterInfo {
+        name: "price_scale",
+        default: Value::Number(1.0),
+        meaning: "U/L times this (Fig. 6: 0.2 to 10; below 1 where resources are scarce)",
+    },
+    ParameterInfo {
+        name: "kappa",
+        default: Value::Number(0.01),
+        meaning: "for L a job is worth at least this part of f(0), however late it ends",
+    },
+    ParameterInfo {
+        name: "drift",
+        default: Value::Number(0.1),
+        meaning: "a job whose progress is off its schedule by more than this part is scheduled anew",
+    },
+    ParameterInfo {
+        name: "rejected",
+        default: Value::Text("held"),
+        meaning: "what becomes of a rejected job: \"held\" until someone resumes it, \"cancelled\", or \"retry\"",
+    },
+    ParameterInfo { name: "retry_after", default: Value::Text("1h"), meaning: "when a rejected job is tried again" },
+    ParameterInfo {
+        name: "default_value",
+        default: Value::Number(1.0),
+        meaning: "what a job without a utility is worth, whenever it ends",
+    },
+    ParameterInfo {
+        name: "work_unit",
+        default: Value::Text("chunk"),
+        meaning: "work is counted in whole chunks a slot; beyond the paper, \"worker_slot\": as constraint (2) has it, never dearer",
+    },
+];
+
+/// How work is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WorkUnit {
+    /// A worker trains whole chunks in a slot (§IV-C).
+    Chunk,
+    /// A chunk may go on in the next slot.
+    WorkerSlot,
+}
+
+/// What becomes of a rejected job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rejected {
+    Held,
+    Cancelled,
+    Retry(Span),
+}
+
+/// The engine. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Oasis {
+    slots: Slots,
+    horizon: u32,
+    fixed: bool,
+    /// Instead of learning.
+    known: Option<Known>,
+    window: usize,
+    price_scale: f64,
+    kappa: f64,
+    drift: f64,
+    rejected: Rejected,
+    default_value: f64,
+    work_unit: WorkUnit,
+}
+
+impl Build for Oasis {
+    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+        let retry_after = parameters.span("retry_after")?;
+        let known = match parameters.text("bounds")? {
+            "learnt" => None,
+            text => Some(Known::parse(text).map_err(|problem| {
+                let given = Parameter::Text(text.into());
+                let allowed = "\"learnt\" or l1 = …, l2 = …, u1 = { … }, u2 = { … }";
+                SettingsError::new("parameters.bounds", format!("{given} must be {allowed}: {problem}"))
+            })?),
+        };
+        Ok(Self {
+            slots: Slots { length: parameters.span("slot")? },
+            horizon: parameters.number("horizon", 1.0..=100_000.0)? as u32,
+            fixed: parameters.choice("timespan", &["rolling", "fixed"])? == "fixed",
+            known,
+            window: parameters.number("window", 1.0..=10_000.0)? as usize,
+            price_scale: parameters.number("price_scale", 1e-6..=1e6)?,
+            kappa: parameters.number("kappa", 1e-12..=1.0)?,
+            drift: parameters.number("drift", 0.0..=1e6)?,
+            rejected: match parameters.choice("rejected", &["held", "cancelled", "retry"])? {
+                "held" => Rejected::Held,
+                "cancelled" => Rejected::Cancelled,
+                _ => Rejected::Retry(retry_after),
+            },
+            default_value: parameters.number("default_value", 0.0..=1e9)?,
+            work_unit: match parameters.choice("work_unit", &["chunk", "worker_slot"])? {
+                "chunk" => WorkUnit::Chunk,
+                _ => WorkUnit::WorkerSlot,
+            },
+        })
+    }
+}
+
+/// What a job is worth whose owner doesn't say.
+fn unnamed_worth() -> Utility {
+    Utility::new(UtilityKind::Constant)
+}
+
+impl Engine for Oasis {
+    type Memo = Memo;
+    type Index = Board;
+
+    fn triggers(&self) -> Triggers {
+        // An end frees no booking of anyone else, but a server that comes may hold what had no room.
+        Triggers { interval: None, arrival: true, departure: true }
+    }
+
+    fn accepts(&self, spec: &JobSpec) -> Result<(), String> {
+        match Training::new(spec, None) {
+            // A fit may still tell it.
+            Err(TrainingError::NoBatchTime) => Ok(()),
+            training => {
+                training.and_then(|training| training.check(self.slots.length)).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    fn decide(
+        &self,
+        state: &State,
+        changes: &Vector<Change>,
+        memo: &mut Memo,
+        board: &mut Board,
+        budget: &mut Budget,
+    ) -> Result<Proposal, EngineError> {
+        board.sync(state, changes, SortBy::Share);
+        let mut round = Round::new(self, state, memo, budget);
+        round.close_slots();
+        round.give_back(changes)?;
+        round.plan()?;
+        let mut proposal = round.deploy(board)?;
+        proposal.wake_at = round.wake_at();
+        Ok(proposal)
+    }
+}
+
+impl Oasis {
+    /// What the arrival of an active job poses at today's prices, for [`best`] to solve, and how many of its parts are a
+    /// unit of utility. `None` if it can't be counted in slots.
+    ///
+    /// # Errors
+    /// The budget is used up.
+    pub fn problem(
+        &self,
+        state: &State,
+        memo: &Memo,
+        job: &Job,
+        budget: &mut Budget,
+    ) -> Result<Option<(Problem, f64)>, EngineError> {
+        let training = Training::of(job).ok().filter(|training| training.check(self.slots.length).is_ok());
+        let Some(training) = training else { return Ok(None) };
+        let left = (training.work() - training.done(&job.progress)).max(1);
+        let market = Market::new(self, state, memo, (job, &training), self.utility(state, job), left, budget)?;
+        Ok(Some(market.into_problem()))
+    }
+
+    /// Slots from one on until the horizon, itself included.
+    fn ahead(&self, slot: i64) -> u32 {
+        if self.fixed {
+            u32::try_from(i64::from(self.horizon) - slot).unwrap_or(0).min(self.horizon)
+        } else {
+            self.horizon
+        }
+    }
+
+    /// What is left of the slot that it is now: all of it, while no more than the tolerated drift has passed.
+    fn rest(&self, now: Time) -> Span {
+        let (left, length) = (self.slots.left(now), self.slots.length);
+        if (length.0 - left.0) as f64 <= self.drift * length.0 as f64 { length } else { left }
+    }
+
+    /// What a job is worth, within the site's cap.
+    fn utility(&self, state: &State, job: &Job) -> Utility {
+        state.utility(job).unwrap_or_else(|| Utility { value: self.default_value, ..unnamed_worth() })
+    }
+
+    /// What a job that arrives in this slot teaches about prices.
+    fn sample(&self, job: &Job, training: &Training, utility: &Utility, slot: i64) -> Option<Sample> {
+        let of = (job.id, &job.worker, &job.server);
+        Sample::new(of, training, utility, self.ahead(slot).into(), (self.slots.length, self.kappa))
+    }
+}

@@ -1,0 +1,285 @@
+//! Prices of resources (§IV-B): low while little is booked, exponentially higher the more is.
+
+use imbl::Vector;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    decision::Role,
+    ids::{JobId, ResourceId},
+    job::{Demand, Job, JobSpec, Training, Utility},
+    resources::{Amounts, ResourceTypes},
+    server::{Hosts, ServerSpec},
+    state::State,
+    time::{Span, Time},
+};
+
+/// What bounds are made of: one job that is known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Sample {
+    pub(super) job: JobId,
+    /// f of its shortest run.
+    best: f64,
+    /// f of an end at the horizon, at least κ·f(0).
+    last: f64,
+    /// ⌈E·N·m⌉, worker-slots.
+    work: u64,
+    worker: Amounts,
+    server: Amounts,
+}
+
+impl Sample {
+    /// From a job's worth and work; `slots` lie between its arrival and the horizon. `None` if it is worth nothing.
+    pub(super) fn new(
+        (id, worker, server): (JobId, &Demand, &Demand),
+        training: &Training,
+        utility: &Utility,
+        slots: u64,
+        (slot, kappa): (Span, f64),
+    ) -> Option<Self> {
+        let after = |slots: u64| utility.at(Span(slot.0.saturating_mul(i64::try_from(slots).unwrap_or(i64::MAX))));
+        let at_once = after(0);
+        // A job that ends in the slot it arrives in earns f(0).
+        let best = after(training.shortest(slot).max(1) - 1);
+        (at_once > 0.0).then(|| Self {
+            job: id,
+            best: best.max(kappa * at_once),
+            last: after(slots.max(1) - 1).max(kappa * at_once),
+            work: training.workers_for(training.work(), slot).max(1),
+            worker: worker.amounts.clone(),
+            server: server.amounts.clone(),
+        })
+    }
+
+    fn demand(&self, role: Role) -> &Amounts {
+        match role {
+            Role::Worker => &self.worker,
+            Role::Server => &self.server,
+        }
+    }
+}
+
+/// What there is of each resource on servers that host a role. Demands are counted as shares of it, so that a Σ over
+/// resource types adds up things of one kind and a byte doesn't weigh like a GPU.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Totals([Amounts; 2]);
+
+impl Totals {
+    pub(super) fn of(state: &State) -> Self {
+        let mut totals = Self::default();
+        for server in state.present_servers() {
+            for role in [Role::Worker, Role::Server].into_iter().filter(|role| server.hosts.takes(*role)) {
+                totals.0[role as usize] += &server.capacity;
+            }
+        }
+        totals
+    }
+
+    /// w̃: each resource's share of the total; those that nobody has are skipped.
+    pub(super) fn shares<'a>(
+        &'a self,
+        role: Role,
+        demand: &'a Amounts,
+    ) -> impl Iterator<Item = (ResourceId, f64)> + 'a {
+        let total = &self.0[role as usize];
+        demand
+            .iter()
+            .filter(|(resource, need)| *need > 0 && total[*resource] > 0)
+            .map(|(resource, need)| (resource, need as f64 / total[resource] as f64))
+    }
+
+    /// R.
+    fn resources(&self, role: Role) -> usize {
+        self.0[role as usize].iter().filter(|(_, total)| *total > 0).count()
+    }
+}
+
+/// L1, L2 and, by resource, U1 and U2 (Eq. 23–26).
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Bounds {
+    low: [f64; 2],
+    high: [Vec<f64>; 2],
+}
+
+impl Bounds {
+    /// From known jobs over T slots.
+    pub(super) fn of<'a>(samples: impl Iterator<Item = &'a Sample> + Clone, totals: &Totals, slots: u64) -> Self {
+        let mut bounds = Self { low: [0.0; 2], high: [Vec::new(), Vec::new()] };
+        for role in [Role::Worker, Role::Server] {
+            // 1/η and the least worth of a unit, both over jobs that have this role.
+            let (mut scale, mut unit) = (f64::INFINITY, f64::INFINITY);
+            for sample in samples.clone() {
+                let share: f64 = totals.shares(role, sample.demand(role)).fold(0.0, |sum, (_, share)| sum + share);
+                if share <= 0.0 {
+                    continue;
+                }
+                let used = sample.work as f64 * share;
+                scale = scale.min(used / (slots.max(1) as f64 * totals.resources(role) as f64));
+                unit = unit.min(sample.last / used);
+                for (resource, share) in totals.shares(role, sample.demand(role)) {
+                    let high = &mut bounds.high[role as usize];
+                    if high.len() <= resource.index() {
+                        high.resize(resource.index() + 1, 0.0);
+                    }
+                    high[resource.index()] = high[resource.index()].max(sample.best / share);
+                }
+            }
+            if scale.is_finite() {
+                bounds.low[role as usize] = scale * unit / 4.0;
+            }
+        }
+        bounds
+    }
+
+    /// U/L times a factor, U at least e·L.
+    pub(super) fn scaled(mut self, factor: f64) -> Self {
+        for (low, high) in self.low.iter().zip(&mut self.high) {
+            for high in high {
+                *high = (*high * factor).max(std::f64::consts::E * low);
+            }
+        }
+        self
+    }
+
+    /// (L, ln U/L) of a resource on a server that hosts these roles, for a slot of `role`. Where both roles are hosted
+    /// there is one price for both, from the smaller L to the larger U.
+    pub(super) fn of_server(&self, hosts: Hosts, role: Role, resource: ResourceId) -> (f64, f64) {
+        let high = |role: Role| self.high[role as usize].get(resource.index()).copied().unwrap_or(0.0);
+        let (mut low, mut most) = (self.low[role as usize], high(role));
+        if hosts == Hosts::Both {
+            let both = [self.low[0], self.low[1]].into_iter().filter(|low| *low > 0.0);
+            low = both.fold(f64::INFINITY, f64::min);
+            most = high(Role::Worker).max(high(Role::Server));
+        }
+        if !(low > 0.0 && low.is_finite()) {
+            return (0.0, 0.0);
+        }
+        (low, libm::log(most / low).max(1.0))
+    }
+
+    /// As the text of the engine's parameter `bounds`.
+    fn text(&self, types: &ResourceTypes) -> String {
+        let table = |high: &[f64]| {
+            let known = high.iter().enumerate().filter(|(_, high)| **high > 0.0);
+            let pairs = known.map(|(at, high)| format!("{:?} = {high:e}", types.name(ResourceId(at as u16))));
+            pairs.collect::<Vec<_>>().join(", ")
+        };
+        let [low1, low2] = self.low;
+        format!(
+            "l1 = {low1:e}, l2 = {low2:e}, u1 = {{ {} }}, u2 = {{ {} }}",
+            table(&self.high[0]),
+            table(&self.high[1])
+        )
+    }
+}
+
+/// Bounds as written in the settings, by resource name.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Known {
+    l1: f64,
+    l2: f64,
+    u1: BTreeMap<String, f64>,
+    u2: BTreeMap<String, f64>,
+}
+
+impl Known {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let table: BTreeMap<String, Self> =
+            toml::from_str(&format!("bounds = {{ {text} }}")).map_err(|error| error.message().to_owned())?;
+        let known = table.into_values().next().ok_or("it is empty")?;
+        let good = |value: &f64| value.is_finite() && *value >= 0.0;
+        let all = [known.l1, known.l2];
+        if all.iter().chain(known.u1.values()).chain(known.u2.values()).all(good) {
+            Ok(known)
+        } else {
+            Err("all of them must be finite and at least 0".into())
+        }
+    }
+
+    pub(super) fn bounds(&self, types: &ResourceTypes) -> Bounds {
+        let high = |table: &BTreeMap<String, f64>| {
+            let mut high = vec![0.0; types.count()];
+            for (resource, value) in table.iter().filter_map(|(name, value)| Some((types.id(name)?, value))) {
+                high[resource.index()] = *value;
+            }
+            high
+        };
+        Bounds { low: [self.l1, self.l2], high: [high(&self.u1), high(&self.u2)] }
+    }
+}
+
+/// The bounds of a whole workload, for experiments that know it beforehand: the text for the engine's parameter `bounds`.
+/// Jobs are given with their arrivals; `slots` are counted from time zero. Jobs that the engine would refuse count for
+/// nothing.
+///
+/// # Errors
+/// A server that can't be accepted.
+pub fn known_bounds(
+    jobs: &[(Time, JobSpec)],
+    servers: &[ServerSpec],
+    (slot, slots): (Span, u64),
+    kappa: f64,
+) -> Result<String, crate::event::EventError> {
+    let mut state = State::default();
+    for server in servers {
+        let event = crate::event::Event::ServerSet { manager: "known".into(), server: server.clone() };
+        state.apply(Time(0), &event)?;
+    }
+    let mut types = (*state.resources).clone();
+    let mut samples = Vector::new();
+    for (at, (arrival, spec)) in jobs.iter().enumerate() {
+        let Ok(training) = Training::new(spec, None) else { continue };
+        let worker = Demand::new(&spec.worker.demand, &mut types);
+        let server = spec.server.as_ref().map(|role| Demand::new(&role.demand, &mut types)).unwrap_or_default();
+        let utility = spec.utility.clone().unwrap_or_else(super::unnamed_worth);
+        let passed = u64::try_from(arrival.0.div_euclid(slot.0)).unwrap_or(0);
+        let of = (JobId(at as u64), &worker, &server);
+        samples.extend(Sample::new(of, &training, &utility, slots.saturating_sub(passed), (slot, kappa)).map(Arc::new));
+    }
+    let totals = Totals::of(&state);
+    Ok(Bounds::of(samples.iter().map(|sample| &**sample), &totals, slots).text(&types))
+}
+
+/// What one slot of a role costs on a server, by what is booked there: Σ_r P^r(g)·w̃^r.
+pub(super) struct Tariff {
+    /// Resource, w̃·L, ln U/L, by kind of server.
+    parts: [Vec<(ResourceId, f64, f64)>; 3],
+}
+
+impl Tariff {
+    pub(super) fn new(bounds: &Bounds, totals: &Totals, job: &Job, role: Role) -> Self {
+        let of = |hosts: Hosts| {
+            totals
+                .shares(role, &job.demand(role).amounts)
+                .map(|(resource, share)| {
+                    let (low, rise) = bounds.of_server(hosts, role, resource);
+                    (resource, share * low, rise)
+                })
+                .collect()
+        };
+        Self { parts: [of(Hosts::Both), of(Hosts::Workers), of(Hosts::Servers)] }
+    }
+
+    /// The price on a server with this capacity and these bookings, resource by resource.
+    pub(super) fn parts<'a>(
+        &'a self,
+        hosts: Hosts,
+        capacity: &'a Amounts,
+        booked: Option<&'a Amounts>,
+    ) -> impl Iterator<Item = (ResourceId, f64)> + 'a {
+        self.parts[hosts as usize].iter().map(move |&(resource, low, rise)| {
+            let taken = booked.map_or(0, |booked| booked[resource]);
+            let price = match (taken, capacity[resource]) {
+                (..=0, _) => low,
+                (taken, has) => low * libm::exp(rise * (taken as f64 / has.max(1) as f64).min(1.0)),
+            };
+            (resource, price)
+        })
+    }
+
+    /// Their sum.
+    pub(super) fn price(&self, hosts: Hosts, capacity: &Amounts, booked: Option<&Amounts>) -> f64 {
+        self.parts(hosts, capacity, booked).fold(0.0, |sum, (_, price)| sum + price)
+    }
+}

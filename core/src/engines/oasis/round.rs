@@ -1,0 +1,294 @@
+//! One decision: what is over is closed, what was lost is given back, arrivals and those who left their schedule are
+//! planned, in the order of their arrival.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use imbl::Vector;
+
+use super::{
+    Oasis, Rejected, WorkUnit,
+    bookings::{Admission, Memo, Planned},
+    market::Market,
+    search::{best, earliest},
+};
+use crate::{
+    decision::{Shape, Verdict},
+    engines::{Budget, EngineError},
+    ids::{JobId, ServerId},
+    job::{Job, Training},
+    reason::{Reason, ReasonKind},
+    state::{Change, Mandate, State},
+    time::Time,
+};
+
+pub(super) struct Round<'a> {
+    pub(super) engine: &'a Oasis,
+    pub(super) state: &'a State,
+    pub(super) memo: &'a mut Memo,
+    pub(super) budget: &'a mut Budget,
+    /// The slot that it is now.
+    pub(super) slot: i64,
+    /// Admitted jobs whose remaining work is to be scheduled anew.
+    anew: BTreeSet<JobId>,
+    /// What to say of jobs that have no schedule.
+    pub(super) verdicts: BTreeMap<JobId, Verdict>,
+}
+
+impl<'a> Round<'a> {
+    pub(super) fn new(engine: &'a Oasis, state: &'a State, memo: &'a mut Memo, budget: &'a mut Budget) -> Self {
+        let slot = engine.slots.of(state.now);
+        Self { engine, state, memo, budget, slot, anew: BTreeSet::new(), verdicts: BTreeMap::new() }
+    }
+
+    /// Slots that are over leave the schedules; who did not do in them what was planned is scheduled anew.
+    pub(super) fn close_slots(&mut self) {
+        let admitted: Vec<(JobId, Arc<Admission>)> =
+            self.memo.admitted.iter().map(|(id, admission)| (*id, admission.clone())).collect();
+        for (id, admission) in admitted {
+            let over = admission.plan.iter().take_while(|planned| planned.slot < self.slot).count();
+            let job = self.state.job(id);
+            if over > 0 {
+                let mut closed = Arc::unwrap_or_clone(admission);
+                for planned in closed.plan.drain(..over).collect::<Vec<_>>() {
+                    closed.passed += planned.work;
+                    if let Some(job) = job {
+                        let slots = self.engine.slots;
+                        closed.watch(job, slots.start(planned.slot), slots.start(planned.slot + 1));
+                    }
+                }
+                self.memo.admitted.insert(id, Arc::new(closed));
+            }
+            let Some((job, admission)) = job.zip(self.memo.admitted.get(&id)) else { continue };
+            let left = admission.plan.is_empty();
+            if left || (over > 0 && self.has_drifted(job, admission)) {
+                self.anew.insert(id);
+            }
+        }
+        self.memo.forget_before(self.slot);
+    }
+
+    fn has_drifted(&self, job: &Job, admission: &Admission) -> bool {
+        let Ok(training) = Training::of(job) else { return false };
+        let meant = admission.base + self.chunks(&training, admission.passed);
+        // Both are whole chunks: one of them is rounding.
+        let off = self.done(job, &training, admission).abs_diff(meant);
+        off as f64 > (self.engine.drift * meant as f64).max(1.0)
+    }
+
+    /// Chunks in an amount of work.
+    fn chunks(&self, training: &Training, work: u64) -> u64 {
+        match self.engine.work_unit {
+            WorkUnit::Chunk => work,
+            WorkUnit::WorkerSlot => training.chunks_of(work, self.engine.slots.length),
+        }
+    }
+
+    /// Chunks that are trained: as reported, and what its workers do in the time that they had since.
+    fn done(&self, job: &Job, training: &Training, admission: &Admission) -> u64 {
+        let since = admission.unreported(job, self.engine.slots.start(self.slot), self.state.now);
+        training.done_since(&job.progress, since)
+    }
+
+    /// Bookings of jobs that are over or not ours for now, and those that a server no longer has room for.
+    pub(super) fn give_back(&mut self, changes: &Vector<Change>) -> Result<(), EngineError> {
+        let state = self.state;
+        let of = |id: &JobId| state.job(*id).map(|job| state.mandate(job));
+        let all: Vec<JobId> = self.memo.admitted.keys().copied().collect();
+        for id in all {
+            match of(&id) {
+                None => {
+                    self.memo.release(id);
+                    self.memo.admitted.remove(&id);
+                    self.anew.remove(&id);
+                }
+                Some(Mandate::Closed) => {
+                    self.rebase(id);
+                    self.anew.remove(&id);
+                }
+                Some(Mandate::Free | Mandate::Pinned(_)) => {}
+            }
+        }
+        let gone: Vec<JobId> = self.memo.rejected.keys().copied().filter(|id| state.job(*id).is_none()).collect();
+        for id in gone {
+            self.memo.rejected.remove(&id);
+        }
+        let servers: BTreeSet<ServerId> = changes
+            .iter()
+            .filter_map(|change| if let Change::Server(id) = change { Some(*id) } else { None })
+            .collect();
+        for server in servers {
+            self.budget.spend(self.memo.booked.len() as u64)?;
+            self.shrink(server);
+        }
+        Ok(())
+    }
+
+    /// The youngest jobs leave a server that has less room than is booked on it.
+    fn shrink(&mut self, id: ServerId) {
+        let server = self.state.server(id);
+        let usable = if server.draining { Default::default() } else { server.usable() };
+        loop {
+            let over = self.memo.booked.iter().find(|(_, page)| page.get(&id).is_some_and(|here| !here.fits(&usable)));
+            let Some(slot) = over.map(|(slot, _)| *slot) else { return };
+            let here = |admission: &Admission| {
+                let planned = admission.plan.iter().find(|planned| planned.slot == slot);
+                planned.is_some_and(|planned| planned.counts.iter().any(|(server, _)| *server == id))
+            };
+            let youngest = self.memo.admitted.iter().rev().find(|(_, admission)| here(admission)).map(|(id, _)| *id);
+            let Some(youngest) = youngest else { return };
+            self.rebase(youngest);
+            self.anew.insert(youngest);
+        }
+    }
+
+    /// Releases a job's bookings and counts what it did until now.
+    fn rebase(&mut self, id: JobId) {
+        self.memo.release(id);
+        let (Some(job), Some(admission)) = (self.state.job(id), self.memo.admitted.get(&id)) else { return };
+        let done = Training::of(job).map_or(admission.base, |training| self.done(job, &training, admission));
+        if (admission.base, admission.passed) != (done, 0) {
+            let rebased = admission.rebased(job, self.engine.slots.start(self.slot), self.state.now, done);
+            self.memo.admitted.insert(id, Arc::new(rebased));
+        }
+    }
+
+    /// Schedules those who need one: first who has run before, then arrivals, by their numbers.
+    pub(super) fn plan(&mut self) -> Result<(), EngineError> {
+        let state = self.state;
+        let mut arrivals = Vec::new();
+        for job in state.jobs.values() {
+            self.budget.spend(1)?;
+            if state.mandate(job) == Mandate::Closed || matches!(job.verdict, Verdict::Stop(_)) {
+                continue;
+            }
+            if self.memo.admitted.contains_key(&job.id) {
+                continue;
+            }
+            if job.verdict.allocation().is_some() || job.started.is_some() {
+                // Another engine's, or ours before the settings changed: what runs isn't thrown out.
+                let done = Training::of(job).map_or(0, |training| training.done(&job.progress));
+                self.memo.book(job.id, Admission::new(job, state.now, done));
+                self.anew.insert(job.id);
+                continue;
+            }
+            let asked = job.verdict.reason().is_some_and(|reason| reason.kind() == ReasonKind::NotConsidered);
+            let waits = self.memo.rejected.get(&job.id).is_some_and(|retry| retry.is_none_or(|at| at > state.now));
+            if asked || !waits {
+                arrivals.push(job);
+            }
+        }
+        for id in std::mem::take(&mut self.anew) {
+            self.rebase(id);
+            self.schedule(&state.jobs[&id])?;
+        }
+        for job in arrivals {
+            self.schedule(job)?;
+        }
+        Ok(())
+    }
+
+    /// Alg. 1 for one job. One that is admitted already stays so.
+    fn schedule(&mut self, job: &Arc<Job>) -> Result<(), EngineError> {
+        let (engine, state) = (self.engine, self.state);
+        let length = engine.slots.length;
+        let training = Training::of(job).and_then(|training| training.check(length).map(|()| training));
+        let training = match training {
+            Ok(training) => training,
+            Err(error) => {
+                let reason = Reason::Unsupported { what: error.to_string().into() };
+                self.verdicts.insert(job.id, Verdict::Wait(reason));
+                return Ok(());
+            }
+        };
+        let utility = engine.utility(state, job);
+        let admitted = self.memo.admitted.get(&job.id).cloned();
+        let base = admitted.as_ref().map_or_else(|| training.done(&job.progress), |admission| admission.base);
+        // It hasn't ended, so there is something left of it.
+        let left = (training.work() - base.min(training.work())).max(1);
+        let market = Market::new(engine, state, self.memo, (job, &training), utility.clone(), left, self.budget)?;
+        if admitted.is_none() {
+            self.learn(job, &training, &utility);
+        }
+        let found = best(&market.problem, self.budget)?;
+        let unfinishable = || Reason::Unfinishable {
+            until: engine.slots.start(self.slot + i64::from(engine.ahead(self.slot))),
+            needed: left,
+            free: self.chunks(&training, market.room()),
+        };
+        let schedule = match (found, &admitted) {
+            (Some(schedule), None) if schedule.payoff <= 0 => {
+                let retry_at = match engine.rejected {
+                    Rejected::Retry(after) => Some(state.now + after),
+                    Rejected::Held | Rejected::Cancelled => None,
+                };
+                let reason = Reason::PricedOut(market.priced_out(self.memo, &schedule, retry_at));
+                self.reject(job.id, reason);
+                return Ok(());
+            }
+            // What couldn't run here alone either waits for servers or limits: its worth isn't in question.
+            (None, None) if state.present_servers().next().is_some() && state.never_fits(job).is_none() => {
+                self.reject(job.id, unfinishable());
+                return Ok(());
+            }
+            (None, _) => {
+                let reason = state.never_fits(job).unwrap_or_else(unfinishable);
+                self.verdicts.insert(job.id, Verdict::Wait(reason));
+                return Ok(());
+            }
+            (Some(schedule), Some(_)) if schedule.payoff <= 0 => {
+                earliest(&market.problem, self.budget)?.expect("it fits the slots")
+            }
+            (Some(schedule), _) => schedule,
+        };
+        let mut admission = admitted.map_or_else(|| Admission::new(job, state.now, base), Arc::unwrap_or_clone);
+        admission.plan = market.plan(&schedule.work);
+        self.memo.book(job.id, admission);
+        Ok(())
+    }
+
+    fn reject(&mut self, id: JobId, reason: Reason) {
+        let retry = match self.engine.rejected {
+            Rejected::Retry(after) => Some(self.state.now + after),
+            Rejected::Held | Rejected::Cancelled => None,
+        };
+        self.memo.rejected.insert(id, retry);
+        let verdict = match self.engine.rejected {
+            Rejected::Held => Verdict::Reject(reason),
+            Rejected::Cancelled => Verdict::Stop(reason),
+            Rejected::Retry(_) => Verdict::Wait(reason),
+        };
+        self.verdicts.insert(id, verdict);
+    }
+
+    fn learn(&mut self, job: &Job, training: &Training, utility: &crate::job::Utility) {
+        if self.memo.window.iter().any(|sample| sample.job == job.id) {
+            return;
+        }
+        let sample = self.engine.sample(job, training, utility, self.slot);
+        self.memo.window.extend(sample.map(Arc::new));
+        while self.memo.window.len() > self.engine.window {
+            self.memo.window.pop_front();
+        }
+    }
+
+    /// The next slot in which a schedule changes something, a rejected job's time, or when a job that is pinned to what it
+    /// has may take what is booked.
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        let (state, slots) = (self.state, self.engine.slots);
+        let next = self.memo.admitted.values().map(|admission| match admission.plan.front() {
+            Some(planned) if planned.slot > self.slot => slots.start(planned.slot),
+            _ => slots.start(self.slot + 1),
+        });
+        let waiting = |id: &JobId| state.job(*id).is_some_and(|job| state.mandate(job) == Mandate::Free);
+        let retries = self.memo.rejected.iter().filter(|(id, _)| waiting(id)).filter_map(|(_, retry)| *retry);
+        let pinned = self.memo.admitted.iter().filter_map(|(id, admission)| {
+            let job = state.job(*id).filter(|job| matches!(state.mandate(job), Mandate::Pinned(_)))?;
+            let planned = admission.at(self.slot).map_or(Shape::default(), Planned::shape);
+            (job.shape() != planned).then(|| job.changed + state.settings.stability.min_run)
+        });
+        next.chain(retries).chain(pinned).filter(|at| *at > state.now).min()
+    }
+}

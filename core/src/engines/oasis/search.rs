@@ -1,0 +1,270 @@
+//! The best schedule of one job at given prices: the exact optimum of Alg. 2, without its D² work.
+//!
+//! For one end slot it is a multiple-choice knapsack: slots are classes, numbers of workers their items, D the work to
+//! cover at least cost. Its linear relaxation walks the corners of all slots' curves by slope and breaks in one of them;
+//! the other slots stay at corners. From there an exact search asks which few slots leave their corner ([`knapsack`]).
+//!
+//! Over the end slots it is best first: worth never grows and cost never falls with time, so a range of end slots is
+//! bounded by the worth of its first and the relaxed cost of its last, and nearly all of them are never looked at.
+//!
+//! Costs and worths are integers, so that every way of searching finds the same payoff to the last bit.
+//!
+//! [`knapsack`]: super::knapsack
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+};
+
+use super::{
+    curve::{Curve, Slope},
+    knapsack::{Group, cover},
+};
+use crate::engines::{Budget, EngineError};
+
+/// One job to be scheduled. Work and the sum of all costs must be below 2^62.
+#[derive(Clone, Debug, Default)]
+pub struct Problem {
+    /// D: work to be done in all.
+    pub work: u64,
+    /// Curves; slots of equal prices share one.
+    pub curves: Vec<Curve>,
+    /// The curve of each slot, in the order of time.
+    pub slots: Vec<u32>,
+    /// What an end in each slot is worth; never more in a later one.
+    pub worth: Vec<i64>,
+}
+
+/// A schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// The slot in which the work ends.
+    pub end: usize,
+    /// Work in each slot up to the end.
+    pub work: Vec<u64>,
+    /// What it costs.
+    pub cost: u64,
+    /// Worth − cost; the job is admitted if it is above 0.
+    pub payoff: i64,
+}
+
+/// The schedule of the highest payoff; of equal ones the earliest end, then the least work in the last slot. `None` if
+/// the work doesn't fit the slots.
+///
+/// # Errors
+/// The budget is used up.
+pub fn best(problem: &Problem, budget: &mut Budget) -> Result<Option<Schedule>, EngineError> {
+    let mut search = Search::new(problem);
+    let Some(first) = search.first_end() else { return Ok(None) };
+    let last = problem.slots.len() - 1;
+    let mut found: Option<(i64, usize, Vec<u64>)> = None;
+    // Ranges of end slots, those that promise most first; of equal ones the earliest.
+    let mut ranges = BinaryHeap::new();
+    ranges.push((i64::MAX, Reverse(first), last));
+    while let Some((promised, Reverse(from), to)) = ranges.pop() {
+        let below = |promise: i64| {
+            found.as_ref().is_some_and(|(payoff, end, _)| (promise, Reverse(from)) <= (*payoff, Reverse(*end)))
+        };
+        if below(promised) {
+            continue;
+        }
+        let promise = problem.worth[from].saturating_sub_unsigned(search.bound(to, budget)?);
+        if below(promise) {
+            continue;
+        }
+        if promise < promised && promised != i64::MAX {
+            ranges.push((promise, Reverse(from), to));
+            continue;
+        }
+        // A cost that is at least this can't win; the same payoff does if it comes earlier.
+        let limit = |at: usize| match &found {
+            Some((payoff, end, _)) => {
+                u64::try_from(i128::from(problem.worth[at]) - i128::from(*payoff) + i128::from(from < *end))
+                    .unwrap_or(0)
+            }
+            None => u64::MAX,
+        };
+        if problem.worth[from] == problem.worth[to] {
+            // The last of them is the cheapest; the first that is as cheap wins.
+            let Some((cost, mut work)) = search.solve(to, limit(to), None, budget)? else { continue };
+            let (mut low, mut high) = (from, to);
+            while low < high {
+                let middle = low + (high - low) / 2;
+                match search.solve(middle, cost + 1, None, budget)? {
+                    Some((_, sooner)) => (high, work) = (middle, sooner),
+                    None => low = middle + 1,
+                }
+            }
+            let payoff = problem.worth[from].saturating_sub_unsigned(cost);
+            let better = found.as_ref().is_none_or(|(best, end, _)| (payoff, Reverse(high)) > (*best, Reverse(*end)));
+            if better {
+                found = Some((payoff, high, work));
+            }
+        } else {
+            let middle = from + (to - from) / 2;
+            for (from, to) in [(from, middle), (middle + 1, to)] {
+                let promise = problem.worth[from].saturating_sub_unsigned(search.bound(to, budget)?);
+                ranges.push((promise, Reverse(from), to));
+            }
+        }
+    }
+    let Some((_, end, work)) = found else { return Ok(None) };
+    search.finish(end, work, budget).map(Some)
+}
+
+/// The schedule that ends earliest, and of those the cheapest. `None` if the work doesn't fit the slots.
+///
+/// # Errors
+/// The budget is used up.
+pub fn earliest(problem: &Problem, budget: &mut Budget) -> Result<Option<Schedule>, EngineError> {
+    let mut search = Search::new(problem);
+    let Some(end) = search.first_end() else { return Ok(None) };
+    let (_, work) = search.solve(end, u64::MAX, None, budget)?.expect("the work fits up to here");
+    search.finish(end, work, budget).map(Some)
+}
+
+struct Search<'a> {
+    problem: &'a Problem,
+    /// Every corner-to-corner step of every curve, cheapest work first: (slope, curve, level).
+    steps: Vec<(Slope, u32, u32)>,
+    /// Relaxed costs, by end slot.
+    relaxed: BTreeMap<usize, u64>,
+    /// No end up to this slot costs less: from exact solutions.
+    known: Vec<(usize, u64)>,
+}
+
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem) -> Self {
+        debug_assert!(problem.worth.is_sorted_by(|a, b| a >= b));
+        let mut steps: Vec<_> = problem
+            .curves
+            .iter()
+            .enumerate()
+            .flat_map(|(at, curve)| {
+                (1..curve.corners()).map(move |level| (curve.slope(level - 1), at as u32, level as u32))
+            })
+            .collect();
+        steps.sort_by(|a, b| a.0.cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        Self { problem, steps, relaxed: BTreeMap::new(), known: Vec::new() }
+    }
+
+    /// The earliest slot by whose end all work can be done.
+    fn first_end(&self) -> Option<usize> {
+        let mut sum = 0_u64;
+        self.problem.slots.iter().position(|curve| {
+            sum = sum.saturating_add(self.problem.curves[*curve as usize].most());
+            sum >= self.problem.work
+        })
+    }
+
+    /// How many slots before `end` have each curve.
+    fn counts(&self, end: usize) -> Vec<u32> {
+        let mut counts = vec![0; self.problem.curves.len()];
+        for curve in &self.problem.slots[..end] {
+            counts[*curve as usize] += 1;
+        }
+        counts
+    }
+
+    /// No schedule that ends in a slot up to this one costs less.
+    fn bound(&mut self, end: usize, budget: &mut Budget) -> Result<u64, EngineError> {
+        let known = self.known.iter().filter(|(at, _)| *at >= end).map(|(_, cost)| *cost).max().unwrap_or(0);
+        if let Some(cost) = self.relaxed.get(&end) {
+            return Ok(known.max(*cost));
+        }
+        let counts = self.counts(end + 1);
+        let (mut left, mut cost) = (self.problem.work, 0_u64);
+        for (passed, (slope, curve, _)) in self.steps.iter().enumerate() {
+            let slots = u64::from(counts[*curve as usize]);
+            let whole = slope.run.saturating_mul(slots);
+            if whole < left {
+                left -= whole;
+                cost = cost.saturating_add(slope.rise.saturating_mul(slots));
+                continue;
+            }
+            let part = (u128::from(slope.rise) * u128::from(left)).div_ceil(u128::from(slope.run));
+            cost = cost.saturating_add(u64::try_from(part).unwrap_or(u64::MAX));
+            budget.spend(passed as u64)?;
+            break;
+        }
+        self.relaxed.insert(end, cost);
+        Ok(known.max(cost))
+    }
+
+    /// The cheapest schedule that ends in a slot (which may stay empty), if one costs less than `limit`; with at most
+    /// `last` work in that slot. Tells the work of each slot, no more than there is in all.
+    fn solve(
+        &mut self,
+        end: usize,
+        limit: u64,
+        last: Option<u64>,
+        budget: &mut Budget,
+    ) -> Result<Option<(u64, Vec<u64>)>, EngineError> {
+        if last.is_none() && self.bound(end, budget)? >= limit {
+            return Ok(None);
+        }
+        let problem = self.problem;
+        let of_end = problem.slots[end] as usize;
+        let restricted = last.map(|most| problem.curves[of_end].up_to(most));
+        let counts = self.counts(end + 1 - usize::from(last.is_some()));
+        let mut groups: Vec<Group<'_>> =
+            problem.curves.iter().zip(&counts).map(|(curve, count)| Group { curve, count: *count }).collect();
+        let extra = groups.len() as u32;
+        groups.extend(restricted.iter().map(|curve| Group { curve, count: 1 }));
+        let own = restricted
+            .iter()
+            .flat_map(|curve| (1..curve.corners()).map(move |level| (curve.slope(level - 1), extra, level as u32)));
+        let steps = merge(self.steps.iter().copied(), own);
+        let covered = cover(&groups, steps, problem.work, limit, budget)?;
+        if last.is_none() {
+            self.known.push((end, covered.as_ref().map_or(limit, |(cost, _)| *cost)));
+        }
+        let Some((cost, mut chosen)) = covered else { return Ok(None) };
+        // Of equal slots the earlier does more.
+        chosen.iter_mut().for_each(|choices| choices.sort_unstable());
+        let mut take = |group: usize| {
+            let choice = chosen[group].pop().expect("a choice for each slot");
+            groups[group].curve.choices()[choice as usize].work
+        };
+        let mut work: Vec<u64> = problem.slots[..end].iter().map(|curve| take(*curve as usize)).collect();
+        work.push(take(if last.is_some() { extra as usize } else { of_end }));
+        let mut excess = work.iter().sum::<u64>() - problem.work;
+        for done in work.iter_mut().rev() {
+            let less = excess.min(*done);
+            *done -= less;
+            excess -= less;
+        }
+        Ok(Some((cost, work)))
+    }
+
+    /// The least work in the last slot at the same cost.
+    fn finish(&mut self, end: usize, mut work: Vec<u64>, budget: &mut Budget) -> Result<Schedule, EngineError> {
+        let problem = self.problem;
+        let choice = |(curve, work): (&u32, &u64)| problem.curves[*curve as usize].choice_for(*work);
+        let cost = problem.slots.iter().zip(&work).filter_map(choice).map(|choice| choice.cost).sum();
+        let (mut low, mut high) = (0, work[end]);
+        // Mostly there is no other way at this cost, so one less is tried first.
+        let mut middle = high.saturating_sub(1);
+        while low < high {
+            match self.solve(end, cost + 1, Some(middle), budget)? {
+                Some((_, other)) => (high, work) = (other[end], other),
+                None => low = middle + 1,
+            }
+            middle = low + high.saturating_sub(low) / 2;
+        }
+        Ok(Schedule { end, work, cost, payoff: problem.worth[end].saturating_sub_unsigned(cost) })
+    }
+}
+
+/// Two lists that are sorted by slope, as one.
+fn merge(
+    a: impl Iterator<Item = (Slope, u32, u32)>,
+    b: impl Iterator<Item = (Slope, u32, u32)>,
+) -> impl Iterator<Item = (Slope, u32, u32)> {
+    let (mut a, mut b) = (a.peekable(), b.peekable());
+    std::iter::from_fn(move || match (a.peek(), b.peek()) {
+        (Some(left), Some(right)) if right.0.cmp(&left.0).is_lt() => b.next(),
+        (Some(_), _) => a.next(),
+        (None, _) => b.next(),
+    })
+}
