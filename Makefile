@@ -15,8 +15,9 @@ test: ## everything, with the counts of tests run and skipped
 check: ## fmt, clippy, rustdoc, licences and sources of dependencies
 	scripts/check
 
-bench: ## a round of optimus at 400, 4,000 and 40,000 jobs beside a plain algorithm
+bench: ## a round of optimus and an arrival under oasis, each beside plain algorithms
 	cargo bench --locked -p trainmaster-core --bench round
+	cargo bench --locked -p trainmaster-core --bench arrival
 
 fits: ## docs/fits.md anew, from ../shared/data and a measured grid
 	cargo build --release --locked -p trainmaster -p trainmaster-trainer

@@ -11,12 +11,14 @@
 //! `cargo bench -p trainmaster-core --bench round` prints the table; `-- --scale 1 --repeat 9` runs one size.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a host: it measures time
 
+#[path = "../common/mod.rs"]
+mod common;
 mod plain;
 mod workload;
 
 use std::{env, process::Command};
 
-use rustix::time::{ClockId, clock_gettime};
+use common::{Clock, median};
 use trainmaster_core::{Budget, Decision, Scheduler, Verdict};
 use workload::Workload;
 
@@ -60,18 +62,18 @@ impl Parts {
 fn round(scheduler: &mut Scheduler, at: trainmaster_core::Time) -> (Parts, Decision, usize) {
     let clock = Clock::start();
     let ticket = scheduler.prepare(at);
-    let prepare = ms(&clock);
+    let prepare = clock.ms();
     let clock = Clock::start();
     let outcome = ticket.run(Budget::UNLIMITED);
-    let run = ms(&clock);
+    let run = clock.ms();
     // The guard is part of `run`; checking the same proposal again tells how much of it.
     let clock = Clock::start();
     scheduler.check(outcome.proposal().expect("the round succeeds")).expect("the proposal is good");
-    let guard = ms(&clock);
+    let guard = clock.ms();
     let clock = Clock::start();
     let decision = scheduler.commit(at, outcome).expect("no other ticket is open");
     let record: usize = scheduler.drain_journal().iter().map(Vec::len).sum();
-    let commit = ms(&clock);
+    let commit = clock.ms();
     (Parts { prepare, engine: run - guard, guard, commit }, decision, record)
 }
 
@@ -84,10 +86,10 @@ fn measure(scale: f64, repeat: usize) {
     for _ in 0..repeat {
         let clock = Clock::start();
         let mut scheduler = workload.load();
-        loads.push(ms(&clock));
+        loads.push(clock.ms());
         let clock = Clock::start();
         let outcome = scheduler.prepare_fits(workload.time(0)).expect("all jobs have profiles").run();
-        fits.push(ms(&clock));
+        fits.push(clock.ms());
         scheduler.commit_fits(workload.time(0), outcome).expect("no other fit ticket is open");
         let input = plain::Input::of(scheduler.state());
         scheduler.start_journal();
@@ -97,7 +99,7 @@ fn measure(scale: f64, repeat: usize) {
         last = Some((scheduler, decision, record));
         let clock = Clock::start();
         let placed = plain::round(&input);
-        plain.push(ms(&clock));
+        plain.push(clock.ms());
         let (_, decision, _) = last.as_ref().expect("just set");
         // It tries one list of servers and one way to hand out remainders, so it pauses a few jobs more.
         let ours = tasks(decision);
@@ -154,30 +156,6 @@ fn tasks(decision: &Decision) -> usize {
         .iter()
         .filter_map(|(_, verdict)| if let Verdict::Run(a) = verdict { Some(a.slots().len()) } else { None })
         .sum()
-}
-
-/// CPU time of this thread from some moment on.
-struct Clock(f64);
-
-impl Clock {
-    fn start() -> Self {
-        Self(cpu_ms())
-    }
-}
-
-fn cpu_ms() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
-}
-
-fn ms(clock: &Clock) -> f64 {
-    cpu_ms() - clock.0
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }
 
 /// Largest resident size of this process so far.

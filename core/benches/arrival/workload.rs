@@ -1,0 +1,125 @@
+//! The benchmark's cluster and jobs, fixed: ranges of the paper's experiment (§V-A), drawn by a generator of its own.
+
+use std::collections::BTreeMap;
+
+use trainmaster_core::{
+    JobSpec, ServerSpec, Span, TrainingMode,
+    job::{Dataset, RoleSpec, Utility, UtilityKind},
+};
+
+/// T, H = K, and N and E of the job that is measured.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) slots: u32,
+    pub(crate) servers: u32,
+    pub(crate) chunks: u32,
+    pub(crate) epochs: u32,
+}
+
+/// SplitMix64.
+struct Lots(u64);
+
+impl Lots {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn count(&mut self, from: i64, to: i64) -> i64 {
+        from + (self.next() % (to - from + 1) as u64) as i64
+    }
+
+    fn between(&mut self, from: f64, to: f64) -> f64 {
+        from + (to - from) * (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+fn table(pairs: &[(&str, i64)]) -> BTreeMap<String, i64> {
+    pairs.iter().filter(|(_, value)| *value > 0).map(|(name, value)| ((*name).to_owned(), *value)).collect()
+}
+
+/// Workers on servers like EC2's p2.8xlarge and g3.16xlarge, parameter servers on c4.8xlarge; 20 to 50 Gbit/s each.
+pub(crate) fn servers(size: Size) -> Vec<ServerSpec> {
+    let mut lots = Lots(1);
+    let mut server = |name: String, hosts: &str, gpus: usize, cpus: i64, gib: i64| ServerSpec {
+        name,
+        capacity: table(&[
+            ("cpu", cpus * 1000),
+            ("memory", gib << 10),
+            ("disk", 1 << 20),
+            ("bandwidth", lots.count(20, 50) * 1000),
+        ]),
+        devices: vec!["gpu".into(); gpus],
+        labels: [("hosts".to_owned(), hosts.to_owned())].into(),
+        ..ServerSpec::default()
+    };
+    let mut servers = Vec::new();
+    for at in 0..size.servers {
+        let (gpus, cpus) = if at % 2 == 0 { (8, 32) } else { (4, 64) };
+        servers.push(server(format!("h{at}"), "workers", gpus, cpus, 488));
+        servers.push(server(format!("k{at}"), "servers", 0, 36, 60));
+    }
+    servers
+}
+
+/// Job number `lot`: drawn as in the paper, with a time of a mini-batch that lets it end within half the horizon; the
+/// measured one has all of N and E, the others up to as many.
+pub(crate) fn arrival(size: Size, lot: u32, full: bool) -> JobSpec {
+    let mut lots = Lots(u64::from(lot) + 2);
+    let mut upto = |most: u32| if full { most } else { lots.count((most / 4).max(1).into(), most.into()) as u32 };
+    let (chunks, epochs) = (upto(size.chunks), upto(size.epochs));
+    let role = |demand: &[(&str, i64)]| RoleSpec {
+        demand: table(demand),
+        min: 1,
+        max: 10_000,
+        requested: 1,
+        command: String::new(),
+    };
+    let gpus = if full { 1 } else { lots.count(0, 4) };
+    let worker = role(&[
+        ("gpu", gpus * 1000),
+        ("cpu", lots.count(1, 10) * 1000),
+        ("memory", lots.count(2, 32) << 10),
+        ("disk", lots.count(5, 10) << 10),
+        ("bandwidth", lots.count(100, 5000)),
+    ]);
+    let server = role(&[
+        ("cpu", lots.count(1, 10) * 1000),
+        ("memory", lots.count(2, 32) << 10),
+        ("disk", lots.count(5, 10) << 10),
+        ("bandwidth", lots.count(5000, 20_000)),
+    ]);
+    let batches = lots.count(10, 100) as u32;
+    // E·m: the slots of the shortest run.
+    let shortest = lots.between(0.1, 0.5) * f64::from(size.slots);
+    let batch_ms = shortest / f64::from(epochs) / f64::from(batches) * 3_600_000.0;
+    let hours = |hours: f64| Span::from_seconds(hours * 3600.0);
+    let decay = match lots.count(1, 100) {
+        ..=10 => 0.0,
+        11..=65 => lots.between(0.01, 1.0),
+        _ => lots.between(4.0, 6.0),
+    };
+    JobSpec {
+        mode: TrainingMode::Async,
+        worker,
+        server: Some(server),
+        dataset: Some(Dataset {
+            chunks,
+            batches_per_chunk: batches,
+            epochs,
+            batch_time: Some(Span((batch_ms as i64).max(1))),
+            ..Dataset::default()
+        }),
+        // The measured one looks through the whole horizon: it loses little by waiting.
+        utility: Some(Utility {
+            value: lots.between(1.0, 100.0),
+            decay: if full { 0.02 } else { decay },
+            target: hours(if full { f64::from(size.slots) } else { shortest + lots.between(1.0, 15.0) }),
+            ..Utility::new(UtilityKind::Sigmoid)
+        }),
+        ..JobSpec::minimal(&format!("job{lot}"))
+    }
+}
