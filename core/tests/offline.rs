@@ -210,7 +210,7 @@ fn ten_jobs(seed: u64, servers: usize) -> Instance {
             worker: Amounts::of(&[(GPU, lot(0, 4)), (CPU, lot(1, 10)), (MEMORY, lot(2, 32)), (BANDWIDTH, bandwidth.0)]),
             server: Amounts::of(&[(CPU, lot(1, 10)), (MEMORY, lot(2, 32)), (BANDWIDTH, bandwidth.1)]),
             bandwidth,
-            worth: (0..10).map(|t| value / (1.0 + f64::exp(decay * (f64::from(t) - target)))).collect(),
+            worth: (0..10).map(|t| value / (1.0 + libm::exp(decay * (f64::from(t) - target)))).collect(),
         }
     };
     let jobs = (0..10).map(&mut job).collect();

@@ -16,9 +16,11 @@
 //!
 //! All are drawn uniformly. A job of the middle of these ranges needs hundreds of slots even with N workers at once, so of
 //! `oasis`'s jobs 44 % can't finish within 300 slots and 2 % within 15: most utility is lost whoever decides. Where the
-//! paper looks at timeliness and at single jobs that can't have been so. In `oasis-timely` and `oasis-small` τ is
-//! therefore drawn so that E·m ≤ γ3: a job with N workers ends by its target. Where no τ from 0.001 on would do, all of
-//! the job but its class is drawn again, which favours few epochs, few mini-batches and fast networks.
+//! paper looks at timeliness and at single jobs that can't have been so. In `oasis-timely` τ is therefore drawn so that
+//! E·m ≤ γ3: a job with N workers ends by its target. Three servers for workers, as in `oasis-small`, can't hold N of them,
+//! and no such job would end there in ten slots. Of workers with four GPUs they hold three or four on average, so there
+//! three are enough to end by the target: E·N·m ≤ 3·γ3. Where no τ from 0.001 on would do, all of the job but its class is
+//! drawn again, which favours few epochs, few mini-batches, fast networks and, in `oasis-small`, few chunks.
 //!
 //! Fig. 4: 100 sensitive and 100 critical jobs. Fig. 5: 10 jobs, γ1 from 50 to 100, 6 servers (3 to 12 there).
 //! Training is asynchronous and takes what the paper's model says; starting and stopping cost nothing, as there.
@@ -42,7 +44,7 @@ pub(super) const MIXED: Entry = Entry {
     summary: "200 jobs in 300 slots of an hour on 50 + 50 servers, times as in the paper: few can be in time",
     source: SOURCE,
     build: |request| {
-        build(request, Kind { slots: 300, jobs: 200, servers: 100, timely: false, value: 1.0, class: mixed })
+        build(request, Kind { slots: 300, jobs: 200, servers: 100, in_time: None, value: 1.0, class: mixed })
     },
 };
 
@@ -52,7 +54,7 @@ pub(super) const TIMELY: Entry = Entry {
     source: SOURCE,
     build: |request| {
         let class = |number: u32, _| if number.is_multiple_of(2) { Class::Sensitive } else { Class::Critical };
-        build(request, Kind { slots: 100, jobs: 200, servers: 100, timely: true, value: 1.0, class })
+        build(request, Kind { slots: 100, jobs: 200, servers: 100, in_time: Some(u32::MAX), value: 1.0, class })
     },
 };
 
@@ -60,7 +62,9 @@ pub(super) const SMALL: Entry = Entry {
     name: "oasis-small",
     summary: "10 jobs in 10 slots on 3 + 3 servers, small enough for the offline optimum",
     source: SOURCE,
-    build: |request| build(request, Kind { slots: 10, jobs: 10, servers: 6, timely: true, value: 50.0, class: mixed }),
+    build: |request| {
+        build(request, Kind { slots: 10, jobs: 10, servers: 6, in_time: Some(3), value: 50.0, class: mixed })
+    },
 };
 
 /// What sets the experiments apart.
@@ -68,8 +72,8 @@ struct Kind {
     slots: u32,
     jobs: u32,
     servers: u32,
-    /// τ is drawn so that E·m ≤ γ3.
-    timely: bool,
+    /// τ is drawn so that each job ends by its target with so many workers at once, or N.
+    in_time: Option<u32>,
     /// The least γ1.
     value: f64,
     class: fn(u32, Lots) -> Class,
@@ -115,6 +119,8 @@ fn build(request: &Request, kind: Kind) -> Result<Workload, WorkloadError> {
         end: Some(Time(i64::from(kind.slots) * SLOT.0)),
         parameters: BTreeMap::from([
             ("slot".to_owned(), hour()),
+            ("horizon".to_owned(), Parameter::Number(kind.slots.into())),
+            ("timespan".to_owned(), Parameter::Text("fixed".into())),
             ("interval".to_owned(), hour()),
             ("on_change".to_owned(), Parameter::Flag(true)),
             ("placement".to_owned(), Parameter::Text("round_robin".into())),
@@ -157,8 +163,8 @@ struct Training {
 }
 
 impl Training {
-    fn drawn(timely: bool, lots: Lots) -> Self {
-        // About half of the draws of a timely job have a τ that does.
+    fn drawn(in_time: Option<u32>, lots: Lots) -> Self {
+        // About half of the draws have a τ that does where N workers are meant, one in eighty where three are.
         for attempt in 0.. {
             let lots = lots.of(attempt);
             let mut training = Self {
@@ -170,7 +176,7 @@ impl Training {
                 bandwidth: (lots.whole(4, 100, 5000) as i64, lots.whole(5, 5000, 20_000) as i64),
                 target: lots.between(6, 1.0, 15.0),
             };
-            let most = if timely { training.longest_batch_time().min(0.1) } else { 0.1 };
+            let most = in_time.map_or(0.1, |workers| training.longest_batch_time(workers).min(0.1));
             if most >= 0.001 {
                 training.batch_time = Span((lots.between(7, 0.001, most) * SLOT.0 as f64) as i64);
                 return training;
@@ -179,9 +185,10 @@ impl Training {
         unreachable!("an endless search")
     }
 
-    /// The τ, in slots, with which N workers end at the target: γ3 / (E·M) − 2e/b.
-    fn longest_batch_time(&self) -> f64 {
-        self.target / f64::from(self.epochs * self.batches) - self.exchange() / SLOT.as_seconds()
+    /// The τ, in slots, with which so many workers (at most N) end at the target: γ3·w / (E·N·M) − 2e/b.
+    fn longest_batch_time(&self, workers: u32) -> f64 {
+        let share = f64::from(workers.min(self.chunks)) / f64::from(self.chunks);
+        self.target * share / f64::from(self.epochs * self.batches) - self.exchange() / SLOT.as_seconds()
     }
 
     /// 2e/b in seconds.
@@ -196,7 +203,7 @@ impl Training {
 }
 
 fn job(number: u32, arrival: Time, kind: &Kind, lots: Lots) -> SimJob {
-    let training = Training::drawn(kind.timely, lots.of(1));
+    let training = Training::drawn(kind.in_time, lots.of(1));
     let lots = lots.of(2);
     let role = |key: u64, gpus: i64, bandwidth: i64, max: u32, requested: u32| {
         let whole = |at: u64, from: u64, to: u64| lots.of(key).whole(at, from, to) as i64;
@@ -299,8 +306,13 @@ mod tests {
                 let chunk = seconds * f64::from(data.batches_per_chunk) / 3600.0;
                 assert!((work.slots_per_chunk(SLOT) / chunk - 1.0).abs() < 1e-9);
                 let target = job.spec.utility.as_ref().unwrap().target.as_seconds() / 3600.0;
+                let workers = match entry.name {
+                    "oasis-small" => 3,
+                    _ => data.chunks,
+                };
                 if entry.name != MIXED.name {
-                    assert!(f64::from(data.epochs) * chunk <= target * (1.0 + 1e-9), "with all workers it is in time");
+                    let alone = f64::from(data.epochs * data.chunks) * chunk / f64::from(workers);
+                    assert!(alone <= target * (1.0 + 1e-9), "with {workers} workers it would be in time");
                 }
             }
         }

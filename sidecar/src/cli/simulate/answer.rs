@@ -231,12 +231,14 @@ impl Show for Answer {
             number("MEDIAN", 6),
             number("P99", 5),
             number("MAKESPAN", 1),
+            number("UTILITY", 2),
             number("UTILISATION", 3),
             number("RESCALES", 4),
             number("OVERHEAD", 7),
             number("LEFT", 2),
             number("DECISION", 8),
         ]);
+        let valued = self.engines.0.iter().any(|(_, means)| means.utility > 0.0);
         for (name, means) in &self.engines.0 {
             let left = means.unfinished + means.rejected + means.refused;
             let row = [
@@ -245,6 +247,7 @@ impl Show for Answer {
                 format!("{:.0} s", means.median_jct_s),
                 format!("{:.0} s", means.p99_jct_s),
                 with(means.makespan_s, means.intervals.makespan_s, 0) + " s",
+                if valued { with(means.utility, means.intervals.utility, 1) } else { "-".into() },
                 format!("{:.0} %", means.utilisation * 100.0),
                 format!("{:.1}", means.rescales),
                 format!("{:.1} %", means.overhead_share * 100.0),

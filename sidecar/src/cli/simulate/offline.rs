@@ -30,7 +30,7 @@ pub(super) struct Optimum {
     pub(super) gap: f64,
     /// Seeds whose optimum is proven.
     pub(super) proven: usize,
-    /// Over what each engine earned, paired by seed; none where one earned nothing.
+    /// Over what each engine earned, all seeds together; none where it earned nothing.
     pub(super) ratios: Named<Option<f64>>,
 }
 
@@ -86,12 +86,11 @@ impl Search {
         }
         let mean =
             |value: &dyn Fn(&offline::Optimum) -> f64| found.iter().map(value).sum::<f64>() / found.len().max(1) as f64;
-        let ratios = earned.iter().map(|(name, earned)| {
-            let sound = earned.iter().all(|earned| *earned > 0.0);
-            let pairs = found.iter().zip(earned).map(|(best, earned)| best.utility / earned);
-            (name.clone(), sound.then(|| pairs.sum::<f64>() / earned.len().max(1) as f64))
-        });
         let (utility, bound) = (mean(&|best| best.utility), mean(&|best| best.bound));
+        let ratios = earned.iter().map(|(name, earned)| {
+            let earned = earned.iter().sum::<f64>() / earned.len().max(1) as f64;
+            (name.clone(), (earned > 0.0).then(|| utility / earned))
+        });
         Ok(Optimum {
             utility,
             bound,
