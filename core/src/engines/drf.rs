@@ -8,7 +8,7 @@
 //!
 //! Cost: O(T log J) for T units handed out to J jobs, plus O(log S) a slot that is placed.
 
-use std::{cell::Cell, sync::Arc};
+use std::sync::Arc;
 
 use imbl::Vector;
 
@@ -16,7 +16,8 @@ use super::{
     Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
     board::Board,
     optimus::wait,
-    rounds::{self, PLACEMENT, Placing},
+    placing::{Placing, placement},
+    rounds,
 };
 use crate::{
     decision::{Proposal, Shape},
@@ -33,7 +34,7 @@ pub(super) const PAPER: &str = "Ghodsi et al., DRF, NSDI'11; baseline of Optimus
 pub(super) const PARAMETERS: &[ParameterInfo] = &[
     rounds::INTERVAL[0],
     ParameterInfo { name: "on_change", default: Value::Flag(false), meaning: "decide when a job arrives or ends, too" },
-    PLACEMENT,
+    placement("spread"),
 ];
 
 /// The engine, as its module describes it.
@@ -68,7 +69,7 @@ impl Engine for Drf {
         &self,
         state: &State,
         changes: &Vector<Change>,
-        memo: &mut u32,
+        last: &mut u32,
         board: &mut Board,
         budget: &mut Budget,
     ) -> Result<Proposal, EngineError> {
@@ -81,10 +82,7 @@ impl Engine for Drf {
             wait(&mut proposal, job, reason);
         })?;
         shares.retain(|(_, shape)| !shape.is_empty());
-        let last = Cell::new(*memo);
-        let choose = rounds::place_by(self.placing, state, &last);
-        rounds::place_shapes(state, shares, board, &mut proposal, budget, choose)?;
-        *memo = last.get();
+        rounds::place_shapes(state, shares, board, &mut proposal, budget, (self.placing, last))?;
         Ok(proposal)
     }
 }

@@ -7,8 +7,6 @@
 //!
 //! Cost: O(J log J) for J waiting jobs, plus O(log S) a slot that is placed (round-robin: O(S) where the cluster is full).
 
-use std::cell::Cell;
-
 use imbl::Vector;
 
 use super::{
@@ -16,7 +14,7 @@ use super::{
     board::{Board, Largest},
     ledger::Ledger,
     optimus::{run, wait},
-    rounds::{self, PLACEMENT, Placing},
+    placing::{Placing, placement},
 };
 use crate::{
     decision::{Proposal, Verdict},
@@ -31,7 +29,7 @@ pub(super) const SUMMARY: &str = "gives every job what it requested, first come 
 pub(super) const PAPER: &str = "baseline";
 pub(super) const PARAMETERS: &[ParameterInfo] = &[
     ParameterInfo { name: "backfill", default: Value::Flag(false), meaning: "jobs that fit may pass one that doesn't" },
-    PLACEMENT,
+    placement("spread"),
 ];
 
 /// The engine, as its module describes it.
@@ -61,7 +59,7 @@ impl Engine for Fifo {
         &self,
         state: &State,
         changes: &Vector<Change>,
-        memo: &mut u32,
+        last: &mut u32,
         board: &mut Board,
         budget: &mut Budget,
     ) -> Result<Proposal, EngineError> {
@@ -77,7 +75,6 @@ impl Engine for Fifo {
             }
         }
         waiting.sort_by_key(|job| (std::cmp::Reverse(job.spec.priority), job.arrival, job.id));
-        let last = Cell::new(*memo);
         let mut largest = Largest::default();
         let mut ahead = None;
         let mut position = 0;
@@ -90,8 +87,7 @@ impl Engine for Fifo {
             let shape = job.spec.requested();
             let total = job.total(shape);
             let reason = if ledger.has(job, &total) {
-                let choose = rounds::place_by(self.placing, state, &last);
-                if let Some(allocation) = board.place_each(state, job, shape, budget, choose)? {
+                if let Some(allocation) = self.placing.place(state, board, job, shape, last, budget)? {
                     ledger.take(job, &total, 1);
                     run(&mut proposal, job, allocation);
                     continue;
@@ -108,7 +104,6 @@ impl Engine for Fifo {
                 ahead = Some(job.id);
             }
         }
-        *memo = last.get();
         Ok(proposal)
     }
 }

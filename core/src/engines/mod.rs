@@ -8,6 +8,7 @@ mod ledger;
 pub mod oasis;
 pub mod offline;
 mod optimus;
+mod placing;
 mod random;
 mod rounds;
 mod rrh;

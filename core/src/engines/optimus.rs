@@ -31,6 +31,7 @@ use super::{
     Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
     board::{Board, Largest},
     ledger::Ledger,
+    placing::{Placing, placement},
 };
 use crate::{
     decision::{Allocation, Proposal, Shape, Verdict},
@@ -63,6 +64,7 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[
         default: Value::Text("share"),
         meaning: "order of servers: \"share\" = sum of free shares of all resources, \"cpu\" = free CPU as in the paper",
     },
+    placement("even"),
     ParameterInfo {
         name: "joint_steps",
         default: Value::Flag(false),
@@ -107,6 +109,7 @@ pub struct Optimus {
     interval: Span,
     young_job_factor: f64,
     sort_by: SortBy,
+    placing: Placing,
     joint_steps: bool,
     rescale_cost: bool,
     resize_in_place: bool,
@@ -120,6 +123,8 @@ pub struct Optimus {
 pub struct Memo {
     /// When it last decided about all jobs; not kept where it always does.
     last_round: Option<Time>,
+    /// The server that had the last slot, for round-robin.
+    last_server: u32,
 }
 
 impl Build for Optimus {
@@ -131,6 +136,7 @@ impl Build for Optimus {
                 "cpu" => SortBy::Amount(CPU),
                 _ => SortBy::Share,
             },
+            placing: Placing::of(parameters)?,
             joint_steps: parameters.flag("joint_steps")?,
             rescale_cost: parameters.flag("rescale_cost")?,
             resize_in_place: parameters.flag("resize_in_place")?,
@@ -143,7 +149,7 @@ impl Build for Optimus {
 
 impl Engine for Optimus {
     type Memo = Memo;
-    const MEMO_VERSION: u32 = 2;
+    const MEMO_VERSION: u32 = 3;
     type Index = Board;
 
     fn triggers(&self) -> Triggers {
@@ -180,7 +186,7 @@ impl Engine for Optimus {
         if self.rescale_cost {
             keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state));
         }
-        self.place(state, &candidates, board, &mut proposal, budget)?;
+        self.place(state, &candidates, board, &mut memo.last_server, &mut proposal, budget)?;
         if self.between_rounds {
             // The interval counts from the last decision of any kind; rounds keep their own time.
             let last = *memo.last_round.insert(round_before.unwrap_or(state.now));
@@ -439,6 +445,7 @@ impl Optimus {
         state: &State,
         candidates: &[Candidate<'_>],
         board: &mut Board,
+        last: &mut u32,
         proposal: &mut Proposal,
         budget: &mut Budget,
     ) -> Result<(), EngineError> {
@@ -469,7 +476,7 @@ impl Optimus {
         let spared = if self.spare_gpus { smallest_gpu_worker(state) } else { None };
         let mut homeless: Vec<(JobId, &Job, Shape)> = Vec::new();
         for (_, candidate) in &moving {
-            match self.find_place(state, candidate, spared.as_ref(), board, budget)? {
+            match self.find_place(state, candidate, spared.as_ref(), board, last, budget)? {
                 Some(allocation) => run(proposal, candidate.job, allocation),
                 None => homeless.push((candidate.job.id, candidate.job, candidate.shape)),
             }
@@ -511,18 +518,19 @@ impl Optimus {
         candidate: &Candidate<'_>,
         spared: Option<&Amounts>,
         board: &mut Board,
+        last: &mut u32,
         budget: &mut Budget,
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         let job = candidate.job;
         if let Some(worker) = spared {
             board.room.spare(Some(worker.clone()));
-            let found = board.place_even(state, job, candidate.shape, budget);
+            let found = self.placing.place(state, board, job, candidate.shape, last, budget);
             board.room.spare(None);
             if let Some(found) = found? {
                 return Ok(Some(found));
             }
         }
-        let found = board.place_even(state, job, candidate.shape, budget)?;
+        let found = self.placing.place(state, board, job, candidate.shape, last, budget)?;
         if found.is_some() || !self.shrink_to_fit {
             return Ok(found);
         }
@@ -540,7 +548,7 @@ impl Optimus {
             } else {
                 shape.servers -= 1;
             }
-            let found = board.place_even(state, job, shape, budget)?;
+            let found = self.placing.place(state, board, job, shape, last, budget)?;
             if found.is_some() {
                 return Ok(found);
             }

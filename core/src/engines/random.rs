@@ -17,7 +17,7 @@ use super::{
     board::{Board, Largest},
     ledger::Ledger,
     optimus::{run, wait},
-    rounds::freest,
+    placing::freest,
 };
 use crate::{
     decision::{Proposal, Role, Shape, Verdict},

@@ -1,19 +1,18 @@
 //! What the simple engines share: a shape for each job in some order, and slots placed one by one.
 
-use std::{cell::Cell, cmp::Reverse, collections::BinaryHeap, sync::Arc};
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
 use super::{
-    Budget, DefaultValue as Value, EngineError, ParameterInfo, Parameters,
+    Budget, DefaultValue as Value, EngineError, ParameterInfo,
     board::{Board, Largest},
     ledger::Ledger,
     optimus::{run, wait},
+    placing::Placing,
 };
 use crate::{
-    decision::{Proposal, Role, Shape},
-    ids::ServerId,
+    decision::{Proposal, Shape},
     job::Job,
     reason::Reason,
-    settings::SettingsError,
     state::{Mandate, State},
 };
 
@@ -71,93 +70,16 @@ pub(super) fn fair_shapes(
     Ok(())
 }
 
-/// The freest server that holds one more of a role: spreads load.
-pub(super) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
-    |board, job, role| {
-        let need = &job.demand(role).amounts;
-        let (w, p) = one(role);
-        board
-            .free
-            .freest(&board.room, need)
-            .find(|id| board.room.accepts(state, *id, job) && board.room.holds(*id, job, need, w, p))
-    }
-}
-
-/// How slots find servers, where an engine leaves that open.
-pub(super) const PLACEMENT: ParameterInfo = ParameterInfo {
-    name: "placement",
-    default: Value::Text("spread"),
-    meaning: "spread: each slot to the freest server; round_robin: to the next server with room, as in OASiS's experiments",
-};
-
-/// A value of [`PLACEMENT`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placing {
-    Spread,
-    RoundRobin,
-}
-
-impl Placing {
-    pub(super) fn of(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let chosen = parameters.choice(PLACEMENT.name, &["spread", "round_robin"])?;
-        Ok(if chosen == "spread" { Self::Spread } else { Self::RoundRobin })
-    }
-}
-
-/// The server of each slot; `last` is the one that had the last slot, and is kept up by round-robin.
-pub(super) fn place_by<'a>(
-    placing: Placing,
-    state: &'a State,
-    last: &'a Cell<u32>,
-) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + 'a {
-    let freest = freest(state);
-    move |board, job, role| match placing {
-        Placing::Spread => freest(board, job, role),
-        Placing::RoundRobin => {
-            let need = &job.demand(role).amounts;
-            let (w, p) = one(role);
-            let count = board.room.len() as u32;
-            let found = (1..=count)
-                .map(|step| ServerId((last.get() + step) % count))
-                .find(|id| board.room.accepts(state, *id, job) && board.room.holds(*id, job, need, w, p))?;
-            last.set(found.0);
-            Some(found)
-        }
-    }
-}
-
-/// The fullest server that holds one more of a role: packs.
-pub(super) fn fullest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
-    |board, job, role| {
-        let need = &job.demand(role).amounts;
-        let (w, p) = one(role);
-        board
-            .free
-            .fullest(&board.room, need)
-            .find(|id| board.room.accepts(state, *id, job) && board.room.holds(*id, job, need, w, p))
-    }
-}
-
-fn one(role: Role) -> (u32, u32) {
-    match role {
-        Role::Worker => (1, 0),
-        Role::Server => (0, 1),
-    }
-}
-
-/// Places each job's shape slot by slot, in the order given; one that doesn't fit gets the next smaller 1:1 shape, down
-/// to its least. Jobs whose shape stays the same stay where they are. O(slots · blocks of the index).
-pub(super) fn place_shapes<C>(
+/// Places each job's shape, in the order given; one that doesn't fit gets the next smaller 1:1 shape, down to its least.
+/// Jobs whose shape stays the same stay where they are. `last` is for round-robin. O(slots · blocks of the index).
+pub(super) fn place_shapes(
     state: &State,
     shapes: Vec<(&Arc<Job>, Shape)>,
     board: &mut Board,
     proposal: &mut Proposal,
     budget: &mut Budget,
-    choose: C,
-) -> Result<(), EngineError>
-where
-    C: Fn(&Board, &Job, Role) -> Option<ServerId>,
-{
+    (placing, last): (Placing, &mut u32),
+) -> Result<(), EngineError> {
     let old = |job: &Job| job.verdict.allocation().map(|allocation| allocation.shape());
     let moving: Vec<_> = shapes.into_iter().filter(|(job, shape)| old(job) != Some(*shape)).collect();
     for (job, _) in &moving {
@@ -168,7 +90,7 @@ where
         let least = job.spec.bounds().least();
         let mut shape = wanted;
         loop {
-            if let Some(allocation) = board.place_each(state, job, shape, budget, &choose)? {
+            if let Some(allocation) = placing.place(state, board, job, shape, last, budget)? {
                 run(proposal, job, allocation);
                 break;
             }

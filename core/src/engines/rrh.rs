@@ -20,7 +20,7 @@
 //!
 //! Cost: O(J²) utilities for J jobs, and a walk over the servers a slot.
 
-use std::{cell::Cell, collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use imbl::Vector;
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ use super::{
     board::{Board, Largest},
     ledger::Ledger,
     optimus::{run, wait},
-    rounds::{self, PLACEMENT, Placing},
+    placing::{Placing, placement},
 };
 use crate::{
     decision::{Allocation, Proposal, Shape, Verdict},
@@ -52,7 +52,7 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[
         default: Value::Number(0.0),
         meaning: "a job is admitted if its utility less the cost of the delay it brings is above this",
     },
-    ParameterInfo { default: Value::Text("round_robin"), ..PLACEMENT },
+    placement("round_robin"),
 ];
 
 /// The engine, as its module describes it.
@@ -138,8 +138,8 @@ impl Engine for Rrh {
             stakes.iter().map(|stake| (stake.gain(Span::ZERO) - stake.cost(&stakes), stake.job)).collect();
         order.sort_by(|(mine, a), (theirs, b)| theirs.total_cmp(mine).then((a.arrival, a.id).cmp(&(b.arrival, b.id))));
         let jobs: Vec<&Arc<Job>> = order.into_iter().map(|(_, job)| job).collect();
-        let last = Cell::new(memo.last);
-        let mut room = Slots { state, board, budget, ledger, placing: self.placing, last: &last };
+        let mut last = memo.last;
+        let mut room = Slots { state, board, budget, ledger, placing: self.placing, last: &mut last };
         let given = room.hand_out(&jobs)?;
         let mut largest = Largest::default();
         for (job, given) in jobs.iter().zip(given) {
@@ -156,7 +156,7 @@ impl Engine for Rrh {
                 }
             }
         }
-        *memo = Memo { admitted, last: last.get() };
+        *memo = Memo { admitted, last };
         Ok(proposal)
     }
 }
@@ -218,7 +218,7 @@ struct Slots<'a> {
     budget: &'a mut Budget,
     ledger: Ledger,
     placing: Placing,
-    last: &'a Cell<u32>,
+    last: &'a mut u32,
 }
 
 impl Slots<'_> {
@@ -266,8 +266,7 @@ impl Slots<'_> {
         if !self.ledger.has(job, &total) {
             return Ok(None);
         }
-        let choose = rounds::place_by(self.placing, self.state, self.last);
-        let found = self.board.place_each(self.state, job, shape, self.budget, choose)?;
+        let found = self.placing.place(self.state, self.board, job, shape, self.last, self.budget)?;
         Ok(found.inspect(|_| self.ledger.take(job, &total, 1)))
     }
 }

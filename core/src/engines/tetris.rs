@@ -16,7 +16,11 @@ use std::sync::Arc;
 use imbl::Vector;
 
 use super::{
-    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board, optimus::wait, rounds,
+    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers,
+    board::Board,
+    optimus::wait,
+    placing::{Placing, placement},
+    rounds,
 };
 use crate::{
     decision::{Proposal, Shape},
@@ -30,22 +34,25 @@ use crate::{
 pub(super) const NAME: &str = "tetris";
 pub(super) const SUMMARY: &str = "short and small jobs first, packed on the fullest servers";
 pub(super) const PAPER: &str = "Grandl et al., Tetris, SIGCOMM'14; baseline of Optimus";
-pub(super) const PARAMETERS: &[ParameterInfo] = rounds::INTERVAL;
+pub(super) const PARAMETERS: &[ParameterInfo] = &[rounds::INTERVAL[0], placement("pack")];
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
 pub struct Tetris {
     interval: Span,
+    placing: Placing,
 }
 
 impl Build for Tetris {
     fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self { interval: parameters.span("interval")? })
+        Ok(Self { interval: parameters.span("interval")?, placing: Placing::of(parameters)? })
     }
 }
 
 impl Engine for Tetris {
-    type Memo = ();
+    /// The server that had the last slot, for round-robin.
+    type Memo = u32;
+    const MEMO_VERSION: u32 = 2;
     type Index = Board;
 
     fn triggers(&self) -> Triggers {
@@ -56,7 +63,7 @@ impl Engine for Tetris {
         &self,
         state: &State,
         changes: &Vector<Change>,
-        _: &mut (),
+        last: &mut u32,
         board: &mut Board,
         budget: &mut Budget,
     ) -> Result<Proposal, EngineError> {
@@ -93,7 +100,7 @@ impl Engine for Tetris {
                 *shape = more;
             }
         }
-        rounds::place_shapes(state, shapes, board, &mut proposal, budget, rounds::fullest(state))?;
+        rounds::place_shapes(state, shapes, board, &mut proposal, budget, (self.placing, last))?;
         Ok(proposal)
     }
 }

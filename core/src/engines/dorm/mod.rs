@@ -39,7 +39,7 @@ use super::{
     board::{Board, Largest},
     ledger::Ledger,
     optimus::{run, wait},
-    rounds,
+    placing, rounds,
 };
 use crate::{
     decision::{Allocation, Proposal, Role, Shape},
@@ -294,7 +294,7 @@ impl Placing<'_> {
         if !self.ledger.has(job, &job.total(shape)) {
             return Ok(None);
         }
-        let found = self.board.place_each(self.state, job, shape, self.budget, rounds::fullest(self.state))?;
+        let found = self.board.place_each(self.state, job, shape, self.budget, placing::fullest(self.state))?;
         Ok(self.noted(job, found))
     }
 

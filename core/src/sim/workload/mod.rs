@@ -34,8 +34,8 @@ pub struct Workload {
     pub report_every: Span,
     /// Stop here even if jobs are left. None: when nothing can happen any more.
     pub end: Option<Time>,
-    /// Engine parameters that belong to the experiment (its interval, its slots): set for every engine that has a
-    /// parameter of that name, before what the user sets.
+    /// Engine parameters that belong to the experiment (its interval, its slots), before what the user sets: `name` for
+    /// every engine that has such a parameter, `engine.name` for one.
     pub parameters: BTreeMap<String, Parameter>,
 }
 
@@ -138,6 +138,8 @@ impl Entry {
 /// All workloads that the core can make by itself.
 pub const WORKLOADS: &[Entry] = &[
     optimus::UNIFORM,
+    optimus::SYNC,
+    optimus::ASYNC,
     optimus::POISSON,
     optimus::BURSTY,
     oasis::MIXED,

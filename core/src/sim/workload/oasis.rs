@@ -112,6 +112,7 @@ fn build(request: &Request, kind: Kind) -> Result<Workload, WorkloadError> {
         job(number, Time(slot * SLOT.0), &kind, lots.of(2).of(number.into()))
     });
     let hour = || Parameter::Text("1h".into());
+    let round_robin = || Parameter::Text("round_robin".into());
     Ok(Workload {
         jobs: jobs.collect(),
         servers: (0..servers).map(|number| server(number, lots.of(3).of(number.into()))).collect(),
@@ -123,7 +124,8 @@ fn build(request: &Request, kind: Kind) -> Result<Workload, WorkloadError> {
             ("timespan".to_owned(), Parameter::Text("fixed".into())),
             ("interval".to_owned(), hour()),
             ("on_change".to_owned(), Parameter::Flag(true)),
-            ("placement".to_owned(), Parameter::Text("round_robin".into())),
+            ("fifo.placement".to_owned(), round_robin()),
+            ("drf.placement".to_owned(), round_robin()),
         ]),
         ..Workload::default()
     })

@@ -29,8 +29,8 @@ pub(crate) struct SimulateArgs {
     /// Headings of a csv:FILE: time (seconds, or date and time), gpus, duration (seconds) and, if there is one, name
     #[arg(long, value_name = "time=H,gpus=H,duration=H")]
     columns: Option<String>,
-    /// Engines to compare, the first of them being what the others are compared with; `offline` adds the most that could
-    /// have been earned
+    /// Engines to compare, the first of them being what the others are compared with; NAME=ENGINE is an engine under
+    /// another name, with parameters of its own; `offline` adds the most that could have been earned
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = ["optimus".to_owned(), "drf".into(), "tetris".into()])]
     engines: Vec<String>,
     /// How many times to play it, each time with other arrivals, losses and luck; all engines meet the same
@@ -77,10 +77,15 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     let source = Source::of(&args.workload, args.columns.as_deref())?;
     tell(&source);
     let errors = args.errors.as_deref().map(read_errors).transpose()?;
-    let sets = args.set.iter().map(|text| read_set(text, &args.engines)).collect::<Result<Vec<_>, _>>()?;
-    let engines: Vec<String> = args.engines.iter().filter(|engine| *engine != offline::NAME).cloned().collect();
+    let contenders: Vec<Contender> = args.engines.iter().map(|text| Contender::read(text)).collect();
+    let sets = args.set.iter().map(|text| read_set(text, &contenders)).collect::<Result<Vec<_>, _>>()?;
+    let contenders: Vec<Contender> = contenders.into_iter().filter(|one| one.engine != offline::NAME).collect();
+    let engines: Vec<String> = contenders.iter().map(|one| one.name.clone()).collect();
     if engines.is_empty() {
         return Err(usage("offline is compared with engines; name one, such as --engines oasis,offline"));
+    }
+    if let Some(twice) = engines.iter().enumerate().find(|(at, name)| engines[..*at].contains(name)) {
+        return Err(usage(format!("--engines names {:?} twice; NAME=ENGINE gives one another name", twice.1)));
     }
     let search = (engines.len() < args.engines.len()).then(|| Search::of(&sets)).transpose()?;
     let request = |seed| Request { seed, jobs: args.jobs, servers: args.servers };
@@ -91,7 +96,7 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
         Search::check(&first)?;
     }
     let settings =
-        engines.iter().map(|engine| settings(engine, &first, &sets, args.stability)).collect::<Result<Vec<_>, _>>()?;
+        contenders.iter().map(|one| settings(one, &first, &sets, args.stability)).collect::<Result<Vec<_>, _>>()?;
     let plan = Plan {
         build: &|seed| source.build(&request(seed)),
         jobs: first.jobs.len(),
@@ -140,16 +145,26 @@ fn usage(error: impl std::fmt::Display) -> Failure {
 
 /// An engine's settings: the experiment's parameters, then the user's.
 fn settings(
-    engine: &str,
+    contender: &Contender,
     workload: &Workload,
     sets: &[(String, String, Parameter)],
     stability: bool,
 ) -> Result<Settings, Failure> {
+    let engine = contender.engine.as_str();
     let entry = engines::find(engine).map_err(usage)?;
     let known = |name: &str| entry.parameters.iter().any(|parameter| parameter.name == name);
-    let mut parameters: BTreeMap<String, Parameter> =
-        workload.parameters.iter().filter(|(name, _)| known(name)).map(|(n, v)| (n.clone(), v.clone())).collect();
-    let mine = sets.iter().filter(|(of, _, _)| of == engine);
+    let mut parameters: BTreeMap<String, Parameter> = BTreeMap::new();
+    for (key, value) in &workload.parameters {
+        let name = match key.split_once('.') {
+            Some((of, name)) if of == engine => name,
+            Some(_) => continue,
+            None => key,
+        };
+        if known(name) {
+            parameters.insert(name.into(), value.clone());
+        }
+    }
+    let mine = sets.iter().filter(|(of, _, _)| *of == contender.name);
     parameters.extend(mine.map(|(_, name, value)| (name.clone(), value.clone())));
     let settings = Settings {
         engine: engine.into(),
@@ -161,8 +176,22 @@ fn settings(
     Ok(settings)
 }
 
+/// An engine that plays, under its name or another.
+struct Contender {
+    name: String,
+    engine: String,
+}
+
+impl Contender {
+    /// `engine` or `name=engine`.
+    fn read(text: &str) -> Self {
+        let (name, engine) = text.split_once('=').unwrap_or((text, text));
+        Self { name: name.trim().into(), engine: engine.trim().into() }
+    }
+}
+
 /// `engine.parameter=value`.
-fn read_set(text: &str, engines: &[String]) -> Result<(String, String, Parameter), Failure> {
+fn read_set(text: &str, contenders: &[Contender]) -> Result<(String, String, Parameter), Failure> {
     let parts = text.split_once('=').and_then(|(path, value)| {
         let (engine, parameter) = path.split_once('.')?;
         Some((engine.trim(), parameter.trim(), value.trim()))
@@ -172,8 +201,8 @@ fn read_set(text: &str, engines: &[String]) -> Result<(String, String, Parameter
             "--set {text:?} must be ENGINE.PARAMETER=VALUE, such as optimus.interval=300s"
         )));
     };
-    if !engines.iter().any(|named| named == engine) {
-        let named = engines.join(", ");
+    if !contenders.iter().any(|one| one.name == engine) {
+        let named = contenders.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(Failure::Usage(format!("--set {text:?}: {engine:?} is none of the engines compared: {named}")));
     }
     let value = match value {
@@ -210,7 +239,8 @@ mod tests {
 
     #[test]
     fn arguments_are_read() {
-        let engines = ["optimus".to_owned()];
+        let engines = [Contender::read("optimus"), Contender::read("greedy = optimus")];
+        assert_eq!(read_set("greedy.joint_steps=true", &engines).unwrap().0, "greedy");
         let (_, name, value) = read_set("optimus.young_job_factor=0.95", &engines).unwrap();
         assert_eq!((name.as_str(), value), ("young_job_factor", Parameter::Number(0.95)));
         assert_eq!(read_set("optimus.joint_steps=true", &engines).unwrap().2, Parameter::Flag(true));
@@ -221,7 +251,7 @@ mod tests {
 
     #[test]
     fn mistakes_name_what_is_allowed() {
-        let engines = ["drf".to_owned()];
+        let engines = [Contender::read("drf")];
         for (error, expected) in [
             (read_set("interval=3s", &engines).unwrap_err(), "ENGINE.PARAMETER"),
             (read_set("optimus.interval=3s", &engines).unwrap_err(), "drf"),
@@ -232,6 +262,8 @@ mod tests {
         }
         let workload = Workload::default();
         let sets = [("drf".to_owned(), "nonsense".to_owned(), Parameter::Flag(true))];
-        assert!(settings("drf", &workload, &sets, false).unwrap_err().to_string().contains("nonsense"));
+        assert!(
+            settings(&Contender::read("drf"), &workload, &sets, false).unwrap_err().to_string().contains("nonsense")
+        );
     }
 }

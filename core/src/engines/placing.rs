@@ -1,0 +1,97 @@
+//! Ways to place a shape: the parameter `placement` of the engines that leave it open.
+
+use std::sync::Arc;
+
+use super::{Budget, DefaultValue as Value, EngineError, ParameterInfo, Parameters, board::Board};
+use crate::{
+    decision::{Allocation, Role, Shape},
+    ids::ServerId,
+    job::Job,
+    settings::SettingsError,
+    state::State,
+};
+
+/// The parameter, with an engine's own default.
+pub(super) const fn placement(default: &'static str) -> ParameterInfo {
+    ParameterInfo {
+        name: NAME,
+        default: Value::Text(default),
+        meaning: "even: both roles evenly on the fewest servers (Optimus, Theorem 1); spread: each slot to the freest server; pack: to the fullest; round_robin: to the next server with room (OASiS, §V)",
+    }
+}
+
+const NAME: &str = "placement";
+
+/// A value of the parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placing {
+    Even,
+    Spread,
+    Pack,
+    RoundRobin,
+}
+
+impl Placing {
+    pub(super) fn of(parameters: &Parameters) -> Result<Self, SettingsError> {
+        Ok(match parameters.choice(NAME, &["even", "spread", "pack", "round_robin"])? {
+            "even" => Self::Even,
+            "spread" => Self::Spread,
+            "pack" => Self::Pack,
+            _ => Self::RoundRobin,
+        })
+    }
+
+    /// Places a shape and takes its room; none if it has none. `last` is the server that had the last slot, which
+    /// round-robin goes on from. O(log S) a slot; round-robin O(S) where the cluster is full.
+    pub(super) fn place(
+        self,
+        state: &State,
+        board: &mut Board,
+        job: &Job,
+        shape: Shape,
+        last: &mut u32,
+        budget: &mut Budget,
+    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        match self {
+            Self::Even => board.place_even(state, job, shape, budget),
+            Self::Spread => board.place_each(state, job, shape, budget, freest(state)),
+            Self::Pack => board.place_each(state, job, shape, budget, fullest(state)),
+            Self::RoundRobin => board.place_each(state, job, shape, budget, |board, job, role| {
+                let found = next(state, board, job, role, *last)?;
+                *last = found.0;
+                Some(found)
+            }),
+        }
+    }
+}
+
+/// The freest server that holds one more of a role.
+pub(super) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
+    |board, job, role| {
+        let need = &job.demand(role).amounts;
+        board.free.freest(&board.room, need).find(|id| holds(state, board, *id, job, role))
+    }
+}
+
+/// The fullest server that holds one more of a role.
+pub(super) fn fullest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
+    |board, job, role| {
+        let need = &job.demand(role).amounts;
+        board.free.fullest(&board.room, need).find(|id| holds(state, board, *id, job, role))
+    }
+}
+
+/// The next server after `last` that holds one more of a role.
+fn next(state: &State, board: &Board, job: &Job, role: Role, last: u32) -> Option<ServerId> {
+    let count = board.room.len() as u32;
+    let mut after = (1..=count).map(|step| ServerId((last + step) % count));
+    after.find(|id| holds(state, board, *id, job, role))
+}
+
+fn holds(state: &State, board: &Board, id: ServerId, job: &Job, role: Role) -> bool {
+    let (w, p) = match role {
+        Role::Worker => (1, 0),
+        Role::Server => (0, 1),
+    };
+    board.room.accepts(state, id, job) && board.room.holds(id, job, &job.demand(role).amounts, w, p)
+}
