@@ -327,6 +327,13 @@ impl SpeedFit {
         self.curve
     }
 
+    /// The same with other coefficients, say wrong ones to see what that does.
+    #[must_use]
+    pub fn with_theta(self, theta: [f64; 5]) -> Self {
+        let curve = SpeedCurve::overlapping(self.model, &theta, self.cross);
+        Self { theta, curve, ..self }
+    }
+
     /// The function on servers of `server_type`; a type never measured counts as the reference.
     #[must_use]
     pub fn curve_on(&self, server_type: u16) -> SpeedCurve {

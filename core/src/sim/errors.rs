@@ -10,12 +10,13 @@ use crate::{
 };
 
 /// Relative errors of the predictions that engines are given: v·(1 ± e) at a job's start, shrinking with its progress;
-/// the sign is drawn for each job and each of both. Without errors set, engines get what the fits make of the reports.
+/// signs are drawn for each job. Without errors set, engines get what the fits make of the reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
     /// Of the epoch of convergence.
     pub convergence: f64,
-    /// Of the speed, at every (p, w).
+    /// Of the speed, at most: each coefficient of the speed function has its own sign, so that the error differs from (p, w)
+    /// to (p, w). One sign for all of them would be an error of convergence once more.
     pub speed: f64,
 }
 
@@ -53,10 +54,8 @@ impl Oracle {
                 capped: false,
             });
             let speed = self.speeds.entry(id).or_insert_with(|| (truths.speed)());
-            let mut wrong = speed.clone();
-            let factor = signed(1, errors.speed).max(0.01);
-            wrong.theta.iter_mut().for_each(|theta| *theta /= factor);
-            fits.speed = Some(wrong);
+            let theta = std::array::from_fn(|at| speed.theta[at] / signed(1 + at as u64, errors.speed).max(0.01));
+            fits.speed = Some(speed.clone().with_theta(theta));
         });
     }
 
@@ -85,5 +84,30 @@ impl<'a> Truths<'a> {
             SpeedFit::fit(speed_model(&program.job), &samples, &SpeedOptions::default())
         };
         Self { lots: program.lots, epochs: program.epochs, done: program.epoch(), speed: Box::new(speed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Settings,
+        sim::{Options, Request, play, workload},
+    };
+
+    #[test]
+    fn every_kind_of_error_changes_what_is_decided() {
+        let request = Request { seed: 2, jobs: Some(18), servers: None };
+        let workload = workload::find("optimus").unwrap().build(&request).unwrap();
+        let digest = |convergence: f64, speed: f64| {
+            let settings = Settings { engine: "optimus".into(), ..Settings::default() };
+            let options =
+                Options { settings, seed: 2, errors: Some(Errors { convergence, speed }), ..Options::default() };
+            play(&workload, &options, &mut ()).unwrap().digest
+        };
+        let truth = digest(0.0, 0.0);
+        assert_eq!(truth, digest(0.0, 0.0));
+        assert_ne!(truth, digest(0.4, 0.0));
+        assert_ne!(truth, digest(0.0, 0.4));
     }
 }
