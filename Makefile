@@ -23,9 +23,7 @@ fits: ## docs/fits.md anew, from ../shared/data and a measured grid
 	cargo build --release --locked -p trainmaster -p trainmaster-trainer
 	cargo run --release --locked -q -p trainmaster --example fits > docs/fits.md
 
-experiments: ## the papers' experiments on virtual clusters, each with a page of plots in target/experiments
-	cargo build --release --locked -p trainmaster
-	for workload in optimus optimus-poisson optimus-bursty; do \
-		target/release/trainmaster simulate --workload $$workload --engines optimus,drf,tetris --seeds 20 \
-			--report target/experiments/$$workload || exit 1; \
-	done
+experiments: ## docs/experiments.md anew: the papers' experiments on virtual clusters
+	cargo build --release --locked -p trainmaster --bin trainmaster --example experiments
+	target/release/examples/experiments > target/experiments.md
+	mv target/experiments.md docs/experiments.md

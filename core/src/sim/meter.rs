@@ -41,6 +41,10 @@ pub struct JobReport {
     pub crashes: u32,
     /// What its end was worth.
     pub utility: f64,
+    /// From the target of its utility to its end, negative before it; none without an end or a target.
+    pub late_s: Option<f64>,
+    /// How fast its utility falls at the target, γ2; none without a utility.
+    pub decay: Option<f64>,
     /// At the end, or where it was left.
     pub accuracy: Option<f64>,
     /// By its deadline.
@@ -418,6 +422,7 @@ impl<'a> Meter<'a> {
 fn of_job(job: &super::SimJob, record: &Record) -> JobReport {
     let jct = record.end.map(|end| end - job.arrival);
     let deadline = job.spec.deadline;
+    let utility = job.spec.utility.as_ref();
     JobReport {
         name: job.spec.name.clone(),
         arrival_s: job.arrival.0 as f64 / 1000.0,
@@ -430,7 +435,9 @@ fn of_job(job: &super::SimJob, record: &Record) -> JobReport {
         rescales: record.rescales,
         preemptions: record.preemptions,
         crashes: record.crashes,
-        utility: jct.and_then(|jct| Some(job.spec.utility.as_ref()?.at(jct))).unwrap_or(0.0),
+        utility: jct.and_then(|jct| Some(utility?.at(jct))).unwrap_or(0.0),
+        late_s: jct.zip(utility).map(|(jct, utility)| jct.as_seconds() - utility.target.as_seconds()),
+        decay: utility.map(|utility| utility.decay),
         accuracy: record.accuracy,
         accuracy_at_deadline: record.at_deadline,
         deadline_met: deadline.map(|deadline| jct.is_some_and(|jct| jct <= deadline)),

@@ -43,7 +43,21 @@ pub(super) const UNIFORM: Entry = Entry {
     name: "optimus",
     summary: "nine jobs of Table 1 within 12,000 s on 7 CPU and 6 GPU servers",
     source: SOURCE,
-    build: |request| build(request, 9, |lots, job, _| 12_000.0 * lots.unit(job)),
+    build: |request| build(request, 9, uniform),
+};
+
+pub(super) const SYNC: Entry = Entry {
+    name: "optimus-sync",
+    summary: "the same, all of them synchronous",
+    source: SOURCE,
+    build: |request| Ok(in_mode(TrainingMode::Sync, build(request, 9, uniform)?)),
+};
+
+pub(super) const ASYNC: Entry = Entry {
+    name: "optimus-async",
+    summary: "the same, all of them asynchronous",
+    source: SOURCE,
+    build: |request| Ok(in_mode(TrainingMode::Async, build(request, 9, uniform)?)),
 };
 
 pub(super) const POISSON: Entry = Entry {
@@ -140,6 +154,15 @@ fn build(request: &Request, jobs: u32, arrival: impl Fn(Lots, u64, f64) -> f64) 
         parameters: BTreeMap::from([("interval".to_owned(), Parameter::Text("600s".into()))]),
         ..Workload::default()
     })
+}
+
+fn uniform(lots: Lots, job: u64, _: f64) -> f64 {
+    12_000.0 * lots.unit(job)
+}
+
+fn in_mode(mode: TrainingMode, mut workload: Workload) -> Workload {
+    workload.jobs.iter_mut().for_each(|job| job.spec.mode = mode);
+    workload
 }
 
 fn server(number: u32) -> ServerSpec {

@@ -60,6 +60,9 @@ pub(super) struct Means {
     pub(super) deadline_ratio: Option<f64>,
     pub(super) accuracy_ratio: Option<f64>,
     pub(super) accuracy_at_deadline: Option<f64>,
+    /// Of jobs with a utility.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lateness: Option<Lateness>,
     pub(super) decisions: f64,
     pub(super) failed_decisions: f64,
     pub(super) failure: Option<String>,
@@ -68,6 +71,44 @@ pub(super) struct Means {
     pub(super) intervals: Intervals,
     /// Over every seed's decisions and ends: equal for equal runs.
     pub(super) digest: String,
+}
+
+/// Ends against targets, all seeds together.
+#[derive(Serialize)]
+pub(super) struct Lateness {
+    /// Utility falls slowly, by a factor of e in an hour or more.
+    pub(super) sensitive: Late,
+    /// It falls at once.
+    pub(super) critical: Late,
+}
+
+/// Hours from the target to the end, negative before it.
+#[derive(Serialize)]
+pub(super) struct Late {
+    /// Share of the jobs that were completed, which are those counted below.
+    pub(super) completed: f64,
+    pub(super) mean_h: Option<f64>,
+    pub(super) deviation_h: Option<f64>,
+}
+
+impl Lateness {
+    fn of(runs: &[Run]) -> Option<Self> {
+        let jobs = || runs.iter().flat_map(|run| &run.report.jobs);
+        let late = |class: fn(f64) -> bool| {
+            let all = || jobs().filter(move |job| job.decay.is_some_and(class));
+            let hours = || all().filter_map(|job| Some(job.late_s? / 3600.0));
+            let mean_h = mean(hours());
+            let square = mean(hours().map(|late| late * late));
+            Late {
+                completed: mean(all().map(|job| f64::from(u8::from(job.late_s.is_some())))).unwrap_or(0.0),
+                mean_h,
+                deviation_h: square.zip(mean_h).map(|(square, mean)| (square - mean * mean).max(0.0).sqrt()),
+            }
+        };
+        jobs()
+            .any(|job| job.decay.is_some_and(|decay| decay > 0.0))
+            .then(|| Self { sensitive: late(|decay| decay > 0.0 && decay <= 1.0), critical: late(|decay| decay > 1.0) })
+    }
 }
 
 /// Half-widths of 95 % intervals; none for one seed.
@@ -152,6 +193,7 @@ impl Means {
             deadline_ratio: some(|report| report.deadline_ratio),
             accuracy_ratio: some(|report| report.accuracy_ratio),
             accuracy_at_deadline: some(|report| report.accuracy_at_deadline),
+            lateness: Lateness::of(runs),
             decisions: all(|report| report.decisions.into()),
             failed_decisions: all(|report| report.failed.into()),
             failure: runs.iter().find_map(|run| run.report.failure.clone()),
@@ -174,7 +216,8 @@ impl Ratios {
     fn of(runs: &[Run], first: &[Run]) -> Self {
         let ratios = |measure: fn(&Report) -> f64| -> Vec<f64> {
             let pairs = runs.iter().zip(first).map(|(mine, theirs)| (measure(&mine.report), measure(&theirs.report)));
-            pairs.filter(|(_, theirs)| *theirs != 0.0).map(|(mine, theirs)| mine / theirs).collect()
+            // Sums of what is left of late jobs' utilities can be as good as nothing.
+            pairs.filter(|(_, theirs)| theirs.abs() > 1e-9).map(|(mine, theirs)| mine / theirs).collect()
         };
         let (jct, makespan) = (ratios(|report| report.average_jct_s), ratios(|report| report.makespan_s));
         let utility = ratios(|report| report.utility);

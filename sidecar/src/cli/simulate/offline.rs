@@ -32,6 +32,12 @@ pub(super) struct Optimum {
     pub(super) proven: usize,
     /// Over what each engine earned, all seeds together; none where it earned nothing.
     pub(super) ratios: Named<Option<f64>>,
+    /// The largest of any seed.
+    pub(super) worst: Named<Option<f64>>,
+    /// The bound over what each engine earned, which no optimum can exceed.
+    pub(super) bound_ratios: Named<Option<f64>>,
+    /// The largest of any seed.
+    pub(super) worst_bound: Named<Option<f64>>,
 }
 
 /// How hard to look.
@@ -86,17 +92,32 @@ impl Search {
         }
         let mean =
             |value: &dyn Fn(&offline::Optimum) -> f64| found.iter().map(value).sum::<f64>() / found.len().max(1) as f64;
+        // Of totals, since an engine may earn nothing with some seed; the worst is of the seeds where it earned something.
+        let total = |value: fn(&offline::Optimum) -> f64| {
+            let best = mean(&value);
+            let ratios = earned.iter().map(|(name, earned)| {
+                let earned = earned.iter().sum::<f64>() / earned.len().max(1) as f64;
+                (name.clone(), (earned > 0.0).then(|| best / earned))
+            });
+            Named(ratios.collect())
+        };
+        let worst = |value: fn(&offline::Optimum) -> f64| {
+            let ratios = earned.iter().map(|(name, earned)| {
+                let pairs = found.iter().zip(earned).filter(|(_, earned)| **earned > 0.0);
+                (name.clone(), pairs.map(|(best, earned)| value(best) / earned).max_by(f64::total_cmp))
+            });
+            Named(ratios.collect())
+        };
         let (utility, bound) = (mean(&|best| best.utility), mean(&|best| best.bound));
-        let ratios = earned.iter().map(|(name, earned)| {
-            let earned = earned.iter().sum::<f64>() / earned.len().max(1) as f64;
-            (name.clone(), (earned > 0.0).then(|| utility / earned))
-        });
         Ok(Optimum {
             utility,
             bound,
             gap: solver::gap(utility, bound),
             proven: found.iter().filter(|best| best.is_optimal()).count(),
-            ratios: Named(ratios.collect()),
+            ratios: total(|best| best.utility),
+            worst: worst(|best| best.utility),
+            bound_ratios: total(|best| best.bound),
+            worst_bound: worst(|best| best.bound),
         })
     }
 }
