@@ -266,3 +266,10 @@ pub struct Decision {
     /// When the engine wants to run again.
     pub wake_at: Option<Time>,
 }
+
+impl Decision {
+    /// As the journal keeps it and as it is digested.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).expect("a decision is plain data")
+    }
+}

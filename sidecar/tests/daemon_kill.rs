@@ -24,7 +24,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 use trainmaster::daemon::read_journal;
-use trainmaster_core::{JobId, Scheduler, journal::Record};
+use trainmaster_core::{
+    Event, JobId, Scheduler,
+    journal::{Record, Replay, Step},
+};
 use trainmaster_proto::v1;
 
 use self::support::{Clients, FakeManager, LIMIT, Trainer, World, servers, spec};
@@ -188,6 +191,27 @@ async fn live(folder: &Path, site: &Site, random: &mut ChaCha8Rng) {
     drop(manager);
 }
 
+/// Replays everything that is kept, through all lives: each begins as the one before it ended.
+fn check_all(folder: &Path) {
+    let mut replay: Option<Replay> = None;
+    let mut lives = 0;
+    for (at, record) in read_journal(&folder.join("state")).unwrap() {
+        let record = Record::decode(&record).unwrap_or_else(|problem| panic!("record {at}: {problem}"));
+        let Some(replay) = &mut replay else {
+            let Record::Snapshot(saved) = record else { panic!("record {at} is no snapshot") };
+            replay = Some(Replay::new(*saved).unwrap());
+            continue;
+        };
+        lives += u32::from(matches!(record, Record::Event { event: Event::TermBegan(_), .. }));
+        match replay.step(&record).unwrap() {
+            Step::Decided(Err(difference)) => panic!("record {at}: {difference:?}"),
+            Step::Snapshot { follows } => assert!(follows, "record {at} doesn't follow from those before it"),
+            Step::Decided(Ok(_)) | Step::Event(_) | Step::Ticket => {}
+        }
+    }
+    assert!(lives > 10, "{lives} lives are kept");
+}
+
 /// Replays what the killed daemon left, and compares it with what was promised.
 fn check(folder: &Path, site: &Site) -> Scheduler {
     let records = read_journal(&folder.join("state")).unwrap();
@@ -236,6 +260,7 @@ async fn a_daemon_killed_anywhere_keeps_its_promises() {
         }
         check(folder.path(), &site);
     }
+    check_all(folder.path());
 
     // A last life, in which everything comes to its end.
     let (mut child, url) = start(folder.path()).await;

@@ -210,6 +210,13 @@ impl LossFit {
         quadratic(&self.covariance, &g).max(0.0).sqrt() * self.scale
     }
 
+    /// Deviation of the mean loss that is reported for this epoch from the smooth one, in the job's unit.
+    #[must_use]
+    pub fn noise_at(&self, epoch: u64) -> f64 {
+        let k = (epoch as f64 - self.origin).max(0.0);
+        if self.options.settling { self.noise / (k + 1.0).sqrt() } else { self.noise }
+    }
+
     /// How much the loss falls from the epoch before to this one.
     #[must_use]
     pub fn improvement_at(&self, epoch: f64) -> f64 {

@@ -32,6 +32,7 @@
 #![allow(clippy::needless_range_loop)] // matrix code reads best with the indices of the textbook
 
 mod curve;
+mod draw;
 mod history;
 mod solve;
 

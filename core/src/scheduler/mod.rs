@@ -162,7 +162,13 @@ impl Scheduler {
         if self.records.is_none() || self.open.is_some() || self.open_fit.is_some() {
             return false;
         }
-        let saved = Saved {
+        let saved = self.saved();
+        self.record(|| Record::Snapshot(Box::new(saved)));
+        true
+    }
+
+    pub(crate) fn saved(&self) -> Saved {
+        Saved {
             state: self.state.clone(),
             memo_version: self.engine.memo_version(),
             memo: self.memo.bytes(),
@@ -171,9 +177,7 @@ impl Scheduler {
             digest: self.digest,
             decided_at: self.decided_at,
             wake_at: self.wake_at,
-        };
-        self.record(|| Record::Snapshot(Box::new(saved)));
-        true
+        }
     }
 
     fn record(&mut self, record: impl FnOnce() -> Record) {
@@ -187,7 +191,7 @@ impl Scheduler {
     /// # Errors
     /// No snapshot, an unreadable record, an engine that is gone, or a replayed decision whose digest differs.
     pub fn restore<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, JournalError> {
-        journal::replay(records)
+        journal::restore(records)
     }
 
     pub(crate) fn from_saved(saved: Saved) -> Result<Self, SettingsError> {
@@ -496,7 +500,7 @@ impl Scheduler {
     }
 
     fn record_commit(&mut self, ticket: TicketId, budget: Budget, decision: &Decision) {
-        let delta = postcard::to_allocvec(decision).expect("a decision is plain data");
+        let delta = decision.encode();
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.digest);
         hasher.update(&delta);

@@ -14,6 +14,7 @@ mod meter;
 mod play;
 mod program;
 mod queue;
+pub mod recorded;
 pub mod truth;
 pub mod workload;
 
@@ -23,5 +24,5 @@ pub use self::{
     meter::{Fate, JobReport, Place, Report, Trace},
     play::{Host, Options, SimError, play},
     truth::{Curve, Goal, Loss, Speed, StepTime, Stragglers, Truth},
-    workload::{Outage, Profiling, Request, SimJob, Workload, WorkloadError},
+    workload::{Outage, Profiling, Request, ServerChange, SimJob, Workload, WorkloadError},
 };

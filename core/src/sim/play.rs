@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use super::{
-    Errors, Lots, Report, Workload,
+    Errors, Lots, Report, ServerChange, Workload,
     errors::{Oracle, Truths},
     meter::Meter,
     program::{Came, Program, Stage},
@@ -31,6 +31,11 @@ pub trait Host {
         ticket.run(Budget::UNLIMITED)
     }
 
+    /// Takes records of the scheduler's journal, where [one is kept](Options::journal).
+    fn records(&mut self, records: Vec<Vec<u8>>) {
+        let _ = records;
+    }
+
     /// So many of the workload's jobs are over.
     fn over(&mut self, jobs: usize) {
         let _ = jobs;
@@ -51,6 +56,8 @@ pub struct Options {
     pub errors: Option<Errors>,
     /// Keep what plots need: who ran where when.
     pub trace: bool,
+    /// Keep a journal, as a daemon does: [`Host::records`] gets it. It can't be replayed where there are `errors`.
+    pub journal: bool,
 }
 
 /// A simulation that can't go on: the workload or the settings are wrong.
@@ -84,6 +91,7 @@ const IDLE_TIME: Span = Span::seconds(2 * 86_400);
 
 enum Happening {
     Submitted(usize),
+    Changes(usize),
     Fails(usize),
     Returns(usize),
     /// The manager gets to it.
@@ -132,8 +140,14 @@ pub fn play(workload: &Workload, options: &Options, host: &mut dyn Host) -> Resu
         failures: 0,
         idle: None,
     };
+    if options.journal {
+        play.scheduler.start_journal();
+    }
     play.set_up()?;
     while let Some(at) = play.next() {
+        if options.journal {
+            host.records(play.scheduler.drain_journal());
+        }
         if workload.end.is_some_and(|end| at > end) {
             break;
         }
@@ -147,6 +161,9 @@ pub fn play(workload: &Workload, options: &Options, host: &mut dyn Host) -> Resu
             break;
         }
     }
+    if options.journal {
+        host.records(play.scheduler.drain_journal());
+    }
     Ok(play.conclude())
 }
 
@@ -155,7 +172,9 @@ impl<'a> Play<'a> {
         for server in &self.workload.servers {
             self.say(Event::ServerSet { manager: MANAGER.into(), server: server.clone() })?;
         }
-        self.used = vec![Usage::default(); self.workload.servers.len()];
+        for (number, (at, _)) in self.workload.changes.iter().enumerate() {
+            self.queue.put(*at, Happening::Changes(number));
+        }
         for (number, job) in self.workload.jobs.iter().enumerate() {
             self.queue.put(job.submission(), Happening::Submitted(number));
         }
@@ -199,7 +218,11 @@ impl<'a> Play<'a> {
     fn happen(&mut self, what: Happening) -> Result<(), SimError> {
         match what {
             Happening::Submitted(number) => self.submit(number),
-            Happening::Fails(number) => self.fail(number),
+            Happening::Changes(number) => self.change(number),
+            Happening::Fails(number) => {
+                let server = self.workload.outages[number].server;
+                self.fail(&self.workload.servers[server].name)
+            }
             Happening::Returns(number) => {
                 let server = self.workload.servers[self.workload.outages[number].server].clone();
                 self.say(Event::ServerSet { manager: MANAGER.into(), server })
@@ -236,11 +259,20 @@ impl<'a> Play<'a> {
         }
     }
 
+    fn change(&mut self, number: usize) -> Result<(), SimError> {
+        match &self.workload.changes[number].1 {
+            ServerChange::Set(server) => self.say(Event::ServerSet { manager: MANAGER.into(), server: server.clone() }),
+            ServerChange::Left(name) => self.fail(name),
+            ServerChange::ForeignUse { server, amounts, devices } => {
+                let (server, amounts, devices) = (server.clone(), amounts.clone(), devices.clone());
+                self.say(Event::ForeignUse { server, amounts, devices })
+            }
+        }
+    }
+
     /// A server is gone with all that runs there; jobs with a part elsewhere go down with it.
-    fn fail(&mut self, number: usize) -> Result<(), SimError> {
-        let outage = &self.workload.outages[number];
-        let name = self.workload.servers[outage.server].name.clone();
-        let Some(server) = self.scheduler.state().find_server(&name).filter(|server| server.present) else {
+    fn fail(&mut self, name: &str) -> Result<(), SimError> {
+        let Some(server) = self.scheduler.state().find_server(name).filter(|server| server.present) else {
             return Ok(());
         };
         let server = server.id;
@@ -248,7 +280,7 @@ impl<'a> Play<'a> {
             program.slots.as_ref().is_some_and(|slots| slots.slots().iter().any(|slot| slot.server == server))
         };
         let hit: Vec<JobId> = self.programs.values().filter(there).map(|program| program.job.id).collect();
-        self.say(Event::ServerLeft { name })?;
+        self.say(Event::ServerLeft { name: name.to_owned() })?;
         for id in hit {
             self.take_away(id);
             let now = self.now;
@@ -375,6 +407,9 @@ impl<'a> Play<'a> {
         let slots = program.slots.as_ref().expect("it was just given some");
         let state = self.scheduler.state();
         for (server, usage) in usage_by_server(state, &program.job, slots) {
+            if self.used.len() <= server.index() {
+                self.used.resize(server.index() + 1, Usage::default());
+            }
             let used = &mut self.used[server.index()];
             used.add_usage(&usage, 1);
             self.meter.overfull(state.server(server).excess(used).is_some());
@@ -464,6 +499,7 @@ fn kind(event: &Event) -> &'static str {
     match event {
         Event::ServerSet { .. } => "a server",
         Event::ServerLeft { .. } => "a server's failure",
+        Event::ForeignUse { .. } => "other work",
         Event::JobEnded { .. } => "a job's end",
         Event::Reported { .. } => "a report",
         Event::Observed { .. } => "an observation",

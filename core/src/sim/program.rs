@@ -92,7 +92,7 @@ impl<'a> Program<'a> {
         Self {
             number,
             epochs: sim.truth.goal.epochs(&sim.spec, lots),
-            per_epoch: Truth::steps_per_epoch(&sim.spec) as f64,
+            per_epoch: sim.truth.steps_per_epoch(&sim.spec) as f64,
             truth: &sim.truth,
             job,
             lots,
@@ -103,7 +103,7 @@ impl<'a> Program<'a> {
             incarnation: Incarnation(0),
             wanted: None,
             plan: 0,
-            done: 0.0,
+            done: sim.done as f64,
             counted: Time(0),
             rate: 0.0,
             target: None,

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::Lots;
 use crate::{
     decision::{Allocation, Role, Shape},
+    fit::{LossFit, SpeedCurve},
     ids::ServerId,
     job::{JobSpec, TrainingMode},
     place::transfer_time,
@@ -19,6 +20,8 @@ pub struct Truth {
     pub speed: Speed,
     /// When it is done.
     pub goal: Goal,
+    /// Steps of an epoch; none: of the dataset's chunks, else of the examples.
+    pub epoch_steps: Option<u64>,
     /// Relative deviation of the time that an epoch takes.
     pub speed_noise: f64,
     /// From being given its slots to the first step: starting the program and reading the checkpoint.
@@ -43,6 +46,8 @@ pub enum Speed {
         /// Workers that one parameter server's bandwidth serves (B/b); more share it. Infinite: no limit.
         per_server: f64,
     },
+    /// As fitted to what a real job reported: the same wherever its slots are.
+    Fitted(SpeedCurve),
 }
 
 /// The duration of a step, in seconds (Optimus, Eq. 2 and 4), its network terms by the real placement:
@@ -155,6 +160,15 @@ impl Speed {
                 let full = self.alone(spec, shape);
                 full * (1.0 - lost / f64::from(shape.workers))
             }
+            Self::Fitted(curve) => {
+                let slowed = |factor: f64| curve.computing_faster(1.0 / factor).speed(shape.servers, shape.workers);
+                if spec.mode == TrainingMode::Async {
+                    let workers = f64::from(shape.workers);
+                    let fast = (workers - slow.len() as f64).max(0.0) * slowed(1.0);
+                    return (fast + slow.iter().map(|factor| slowed(*factor)).sum::<f64>()) / workers;
+                }
+                slowed(slow.iter().copied().fold(1.0, f64::max))
+            }
         }
     }
 
@@ -167,6 +181,7 @@ impl Speed {
                 let served = if spec.server.is_some() { f64::from(shape.servers) * per_server } else { w };
                 w.min(served) / seconds
             }
+            Self::Fitted(curve) => curve.speed(shape.servers, shape.workers),
         }
     }
 
@@ -217,6 +232,8 @@ pub enum Curve {
     Inverse([f64; 3]),
     /// Of each epoch, from the first; the last one goes on.
     Measured(Arc<[f64]>),
+    /// As fitted to what a real job reported.
+    Fitted(Arc<LossFit>),
 }
 
 impl Curve {
@@ -228,6 +245,7 @@ impl Curve {
                 let at = (k.max(1) as usize - 1).min(losses.len().saturating_sub(1));
                 losses.get(at).copied().unwrap_or(0.0)
             }
+            Self::Fitted(fit) => fit.loss_at(k.into()),
         }
     }
 }
@@ -283,11 +301,12 @@ pub struct Stragglers {
 }
 
 impl Truth {
-    /// Steps of an epoch: of the dataset's chunks, else of the examples.
-    pub fn steps_per_epoch(spec: &JobSpec) -> u64 {
-        match &spec.dataset {
-            Some(data) => u64::from(data.chunks.max(1)) * u64::from(data.batches_per_chunk.max(1)),
-            None => spec.examples.div_ceil(spec.batch).max(1),
+    /// Steps of an epoch.
+    pub fn steps_per_epoch(&self, spec: &JobSpec) -> u64 {
+        match (self.epoch_steps, &spec.dataset) {
+            (Some(steps), _) => steps.max(1),
+            (None, Some(data)) => u64::from(data.chunks.max(1)) * u64::from(data.batches_per_chunk.max(1)),
+            (None, None) => spec.examples.div_ceil(spec.batch).max(1),
         }
     }
 
@@ -371,6 +390,25 @@ mod tests {
         let of = |workers, servers| speed.alone(&spec(), Shape { workers, servers });
         assert_eq!([of(1, 1), of(4, 1), of(8, 1), of(8, 2)], [0.5, 2.0, 2.0, 4.0]);
         assert_eq!(speed.of(&spec(), &placed(&[(4, 1)]), &[(0, 2.0)]), 1.75);
+    }
+
+    #[test]
+    fn a_fitted_speed_is_the_steps_it_was_fitted_to() {
+        use crate::fit::SpeedModel;
+        // The same job twice: from its terms, with nothing to gain by being near, and as a fit would have it.
+        let (spec, near) = (spec(), StepTime { local: 1.0, ..time() });
+        let terms = Speed::Steps(near);
+        let fitted = Speed::Fitted(SpeedCurve::new(SpeedModel::Sync { batch: 100.0 }, &[0.01, 0.1, 0.5, 0.0, 0.0]));
+        let asynchronous = JobSpec { mode: TrainingMode::Async, ..spec.clone() };
+        let async_fit = Speed::Fitted(SpeedCurve::new(SpeedModel::Async, &[1.1, 0.5, 0.0, 0.0, 0.0]));
+        for counts in [&[(4, 4)][..], &[(1, 0), (2, 1)], &[(3, 2), (0, 2)]] {
+            for slow in [&[][..], &[(1, 3.0)], &[(0, 2.0), (9, 5.0)]] {
+                for (spec, fit) in [(&spec, &fitted), (&asynchronous, &async_fit)] {
+                    let (a, b) = (terms.of(spec, &placed(counts), slow), fit.of(spec, &placed(counts), slow));
+                    assert!((a / b - 1.0).abs() < 1e-9, "{a} and {b} with {counts:?}, {slow:?}");
+                }
+            }
+        }
     }
 
     #[test]

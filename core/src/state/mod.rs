@@ -7,6 +7,7 @@ mod apply;
 mod audit;
 mod changes;
 mod charge;
+mod describe;
 mod names;
 mod never_fits;
 mod report;
@@ -296,6 +297,11 @@ impl State {
     /// A job's urgency within the site's cap; `None` where its owner doesn't say.
     pub fn urgency(&self, job: &Job) -> Option<u32> {
         job.spec.urgency.map(|urgency| urgency.min(self.settings.caps.urgency))
+    }
+
+    /// Forgets what the host has asked about, which no journal holds.
+    pub(crate) fn forget_told(&mut self) {
+        (self.unsent, self.told, self.farewells) = Default::default();
     }
 
     pub(crate) fn job_mut(&mut self, id: JobId) -> Option<&mut Job> {

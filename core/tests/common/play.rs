@@ -4,7 +4,12 @@ use std::collections::BTreeMap;
 
 use trainmaster_core::{
     Budget, Decision, Event, EventError, Incarnation, JobId, Mode, Role, Scheduler, ServerSpec, Source, Ticket, Time,
-    Verdict, job::ExternalId, journal::Record, scheduler::Why, state::Mandate,
+    Verdict,
+    job::ExternalId,
+    journal::{self, Record, Replay},
+    scheduler::Why,
+    sim::recorded::Recorder,
+    state::Mandate,
 };
 
 use super::{
@@ -460,6 +465,28 @@ pub fn check_journal(trace: &Trace) {
         assert_eq!(restored.digest(), *digest, "after {length} records");
         restored.state().audit().expect("sums hold after a replay");
     }
+    let records = trace.records.iter().map(|record| Record::decode(record).expect("a whole record"));
+    let mut replay: Option<(Replay, Recorder)> = None;
+    for record in records {
+        let Some((replay, recorder)) = &mut replay else {
+            let Record::Snapshot(saved) = record else { panic!("a journal begins with a snapshot") };
+            let again = (Replay::new((*saved).clone()).unwrap(), Recorder::new(*saved).unwrap());
+            replay = Some(again);
+            continue;
+        };
+        match replay.step(&record).unwrap() {
+            journal::Step::Decided(Err(difference)) => panic!("{difference:?}"),
+            journal::Step::Snapshot { follows } => assert!(follows, "a snapshot is not what led to it"),
+            _ => {}
+        }
+        recorder.take(&record).unwrap();
+    }
+    let (replay, recorder) = replay.expect("a snapshot at least");
+    assert_eq!(replay.scheduler().digest(), trace.digest);
+    let recording = recorder.finish();
+    let workload = recording.workload(1);
+    assert_eq!(workload.jobs.len(), recording.simulated().count());
+    assert!(workload.jobs.iter().all(|job| job.spec.validate().is_ok() && job.arrival >= Time(0)));
     let last = trace.records.last().expect("a snapshot at least");
     assert!(Record::decode(&last[..last.len() - 1]).is_err(), "a torn record was read");
     let mut damaged = last.clone();

@@ -12,6 +12,7 @@ mod mode;
 pub(crate) mod output;
 mod paa;
 mod plan;
+mod replay;
 mod serve;
 pub(crate) mod sheet;
 mod simulate;
@@ -96,6 +97,10 @@ enum Command {
     /// Play a workload on a virtual cluster under several engines
     #[command(args(without_daemon()))]
     Simulate(Answered<simulate::SimulateArgs>),
+    /// Look into a daemon's journal: what it holds, whether its decisions come out again, what other engines would have
+    /// made of its jobs
+    #[command(args(without_daemon()))]
+    Replay(Answered<replay::ReplayArgs>),
 }
 
 /// A command that answers in either way. Not an option of the whole program: `demo --json` is a file.
@@ -142,6 +147,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Fit(command) => fit::run(command, output),
         Command::Paa(Answered { args, json }) => paa::run(args, output(*json)),
         Command::Simulate(Answered { args, json }) => simulate::run(args, output(*json)),
+        Command::Replay(Answered { args, json }) => replay::run(args, output(*json)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

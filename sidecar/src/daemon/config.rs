@@ -71,6 +71,8 @@ pub struct Config {
     pub snapshot_records: usize,
     /// Bytes of the journal between snapshots.
     pub snapshot_bytes: usize,
+    /// Bytes of records that are kept for replay, beyond those that a restart needs.
+    pub history_bytes: u64,
     /// Bytes of records kept in memory while the disk can't be written.
     pub waiting_bytes: usize,
     /// A write of the journal that takes longer counts as failed until it is done.
@@ -178,6 +180,7 @@ struct DecisionFile {
 struct JournalFile {
     snapshot_records: Option<usize>,
     snapshot_bytes: Option<usize>,
+    history_bytes: Option<u64>,
     waiting_bytes: Option<usize>,
     write_limit: Option<String>,
     ended_jobs: Option<usize>,
@@ -212,6 +215,7 @@ impl Config {
             fits_every: Duration::from_secs(2),
             snapshot_records: 10_000,
             snapshot_bytes: 16 << 20,
+            history_bytes: 64 << 20,
             waiting_bytes: 64 << 20,
             write_limit: Duration::from_secs(30),
             ended_jobs: 1000,
@@ -290,6 +294,7 @@ impl Config {
             fits_every: duration("decision.fits_every", decision.fits_every, defaults.fits_every)?,
             snapshot_records: journal.snapshot_records.unwrap_or(defaults.snapshot_records).max(1),
             snapshot_bytes: journal.snapshot_bytes.unwrap_or(defaults.snapshot_bytes).max(1),
+            history_bytes: journal.history_bytes.unwrap_or(defaults.history_bytes),
             waiting_bytes: journal.waiting_bytes.unwrap_or(defaults.waiting_bytes),
             write_limit: duration("journal.write_limit", journal.write_limit, defaults.write_limit)?,
             ended_jobs: journal.ended_jobs.unwrap_or(defaults.ended_jobs),
@@ -419,6 +424,7 @@ mod tests {
             [journal]
             snapshot_records = 10
             snapshot_bytes = 20
+            history_bytes = 25
             waiting_bytes = 30
             write_limit = "4s"
             ended_jobs = 40
@@ -438,7 +444,8 @@ mod tests {
         assert_eq!(adapters[1].config, None);
         assert_eq!((config.decision_limit, config.grace), (Duration::from_millis(500), Duration::from_secs(5)));
         assert_eq!((config.feed.watchers_per_job, config.feed.ended_jobs, config.connections), (3, 40, 1));
-        assert_eq!((config.waiting_bytes, config.write_limit), (30, Duration::from_secs(4)));
+        assert_eq!((config.waiting_bytes, config.history_bytes), (30, 25));
+        assert_eq!(config.write_limit, Duration::from_secs(4));
         assert_eq!((config.lists, config.request_bytes), (5, 6));
         config.check().unwrap();
     }

@@ -47,7 +47,7 @@ pub use self::{
     config::{AdapterChoice, Config, Tls},
     flags::Flags,
     settings::{DEFAULT_SETTINGS, settings_table, settings_text},
-    store::{Audit, StoreError, faults::Faults, read_audit, read_journal},
+    store::{Audit, JournalFile, StoreError, faults::Faults, read_audit, read_journal},
 };
 
 /// Why the daemon can't start, or go on. Whatever else goes wrong later is logged, counted and survived.
@@ -120,8 +120,8 @@ impl Daemon {
         let metrics = Metrics::register(&registry).expect("names are unique in a new registry");
         let feed = Feed::new(config.feed, metrics.feed);
         let (folder, settings) = (config.state_dir.clone(), config.settings.clone());
-        let (kept, faults) = (config.ended_jobs, config.faults.clone());
-        let opened = tokio::task::spawn_blocking(move || Opened::open(&folder, settings, kept, faults));
+        let (kept, history, faults) = (config.ended_jobs, config.history_bytes, config.faults.clone());
+        let opened = tokio::task::spawn_blocking(move || Opened::open(&folder, settings, kept, history, faults));
         let opened = opened.await.map_err(std::io::Error::other)??;
         let (host, thread) = host::start(opened, config.host_options(), metrics.host, feed.clone())?;
 

@@ -184,6 +184,7 @@ async fn snapshots_keep_the_journal_short() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.snapshot_records = 50;
+    config.history_bytes = 0;
     config.ended_jobs = 5;
     let daemon = Daemon::start(config.clone()).await.unwrap();
     let clients = Clients::of(&daemon).await;

@@ -202,12 +202,6 @@ impl LossFit {
         }
     }
 
-    /// The standard deviation of the noise of an epoch.
-    fn noise_at(&self, epoch: u64) -> f64 {
-        let k = (epoch as f64 - self.origin).max(0.0);
-        if self.options.settling { self.noise / (k + 1.0).sqrt() } else { self.noise }
-    }
-
     /// How far the latest epoch's loss lies above the curve.
     fn last_noise(&self) -> f64 {
         self.recent.last().map_or(0.0, |p| p.loss - self.loss_at(p.epoch))

@@ -11,7 +11,7 @@ const HUBER: f64 = 1.5;
 
 /// Pull while samples are fewer than coefficients: a few percent of scatter must not turn into a term several times its
 /// guess.
-const SPARSE: f64 = 2.5e-3;
+pub(super) const SPARSE: f64 = 2.5e-3;
 
 /// A usable sample in the solver's terms.
 pub(super) struct Row {

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use super::{Lots, Truth};
 use crate::{
+    decision::DeviceShare,
     job::JobSpec,
     server::ServerSpec,
     settings::Parameter,
@@ -28,6 +29,8 @@ pub struct Workload {
     pub jobs: Vec<SimJob>,
     /// Servers that fail, and come back.
     pub outages: Vec<Outage>,
+    /// What else happens to the cluster, by time.
+    pub changes: Vec<(Time, ServerChange)>,
     /// From a decision to the manager's acting on it.
     pub enact_delay: Span,
     /// Reports are at least so far apart; besides, there is at most one an epoch.
@@ -48,6 +51,8 @@ pub struct SimJob {
     pub spec: JobSpec,
     /// Measured before it is handed to the scheduler, where `spec` has no profile.
     pub profiling: Option<Profiling>,
+    /// Steps that it was trained before it came here, as its checkpoint says.
+    pub done: u64,
     /// What no engine sees.
     pub truth: Truth,
 }
@@ -61,6 +66,24 @@ pub struct Profiling {
     pub each: Span,
     /// Relative deviation of what is measured.
     pub noise: f64,
+}
+
+/// What happens to a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerChange {
+    /// It comes, or is another one than before.
+    Set(ServerSpec),
+    /// It leaves, with all that runs there.
+    Left(String),
+    /// All that other work uses of it from now on.
+    ForeignUse {
+        /// The server's name.
+        server: String,
+        /// By resource name, in sub-units.
+        amounts: BTreeMap<String, i64>,
+        /// Shares of its devices.
+        devices: Vec<DeviceShare>,
+    },
 }
 
 /// A server that is away for a while.

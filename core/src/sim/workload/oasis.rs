@@ -258,12 +258,14 @@ fn job(number: u32, arrival: Time, kind: &Kind, lots: Lots) -> SimJob {
         arrival,
         spec,
         profiling: None,
+        done: 0,
         truth: Truth {
             speed: Speed::MiniBatches {
                 seconds: training.batch_time.as_seconds() + training.exchange(),
                 per_server: training.bandwidth.1 as f64 / training.bandwidth.0 as f64,
             },
             goal: Goal::Epochs(training.epochs, None),
+            epoch_steps: None,
             speed_noise: 0.0,
             start: Span::ZERO,
             checkpoint: Span::ZERO,

@@ -205,9 +205,11 @@ fn job(number: u32, model: &Model, arrival: f64, lots: Lots) -> SimJob {
         arrival: Time(libm::round(arrival * 1000.0) as i64),
         spec,
         profiling: Some(Profiling { pairs: PAIRS.to_vec(), each: Span::seconds(30), noise: 0.03 }),
+        done: 0,
         truth: Truth {
             speed: Speed::Steps(model.time),
             goal: Goal::Converges(Loss { curve: Curve::Inverse(beta), noise: 0.02 }),
+            epoch_steps: None,
             speed_noise: 0.03,
             start: Span::seconds(25),
             checkpoint: Span::seconds(10),

@@ -212,9 +212,11 @@ fn job(row: &Row) -> Result<SimJob, WorkloadError> {
         arrival: Time(row.time.0),
         spec,
         profiling: None,
+        done: 0,
         truth: Truth {
             speed: Speed::Steps(application.time),
             goal: Goal::Epochs(application.epochs, None),
+            epoch_steps: None,
             speed_noise: 0.02,
             // Pollux's authors measured 15 to 120 s, by model; the simulator of theirs takes 30.
             start: Span::seconds(20),
@@ -275,7 +277,7 @@ mod tests {
             job.spec.validate().unwrap();
             let shape = Shape { workers: job.spec.worker.requested, servers: 0 };
             let Goal::Epochs(epochs, _) = job.truth.goal else { panic!("of another kind") };
-            let steps = f64::from(epochs) * Truth::steps_per_epoch(&job.spec) as f64;
+            let steps = f64::from(epochs) * job.truth.steps_per_epoch(&job.spec) as f64;
             let hours = steps / job.truth.speed.alone(&job.spec, shape) * f64::from(shape.workers) / 3600.0;
             // GPU-hours: small 0–1, medium 1–10, large 10–100, extra large 100–1000 (Table 1), with room for what is
             // lost to more GPUs than one.

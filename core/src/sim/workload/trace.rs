@@ -97,6 +97,7 @@ fn job(recorded: Recorded) -> SimJob {
         arrival: Time(arrival.0),
         spec,
         profiling: None,
+        done: 0,
         truth: Truth {
             speed: Speed::Steps(StepTime {
                 per_example: alone / BATCH as f64,
@@ -104,6 +105,7 @@ fn job(recorded: Recorded) -> SimJob {
                 ..StepTime::ZERO
             }),
             goal: Goal::Epochs(epochs as u32, None),
+            epoch_steps: None,
             speed_noise: 0.0,
             start: Span::seconds(30),
             checkpoint: Span::seconds(10),
@@ -126,7 +128,7 @@ mod tests {
             job.spec.validate().unwrap();
             let epochs = job.truth.goal.epochs(&job.spec, Lots::new(1));
             let took = |workers| {
-                let steps = f64::from(epochs) * Truth::steps_per_epoch(&job.spec) as f64;
+                let steps = f64::from(epochs) * job.truth.steps_per_epoch(&job.spec) as f64;
                 steps / job.truth.speed.alone(&job.spec, Shape { workers, servers: 0 })
             };
             assert!((took(gpus) / seconds as f64 - 1.0).abs() < 1e-9, "{gpus} GPUs: {}", took(gpus));

@@ -1,7 +1,7 @@
 //! What the simulations came to, as a table and as JSON.
 
 use serde::{Serialize, Serializer};
-use trainmaster_core::sim::{Report, workload::WORKLOADS};
+use trainmaster_core::sim::{Report, recorded::Reality, workload::WORKLOADS};
 
 use super::{offline::Optimum, runs::Run};
 use crate::cli::{
@@ -10,7 +10,7 @@ use crate::cli::{
 };
 
 /// A table of names that keeps its order.
-pub(super) struct Named<T>(pub(super) Vec<(String, T)>);
+pub(in crate::cli) struct Named<T>(pub(in crate::cli) Vec<(String, T)>);
 
 impl<T: Serialize> Serialize for Named<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -18,11 +18,25 @@ impl<T: Serialize> Serialize for Named<T> {
     }
 }
 
+/// What the plays of an engine differ in, and so what an interval around their mean says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) enum Over {
+    /// Workloads that are equally likely: where the mean over all of them lies.
+    Seeds,
+    /// Truths that agree with what was recorded: where the one that is true lies.
+    Draws,
+}
+
 /// Everything: means over seeds, ratios paired by seed.
 #[derive(Serialize)]
-pub(super) struct Answer {
+pub(in crate::cli) struct Answer {
     pub(super) workload: String,
     pub(super) seeds: usize,
+    #[serde(skip)]
+    over: Over,
+    /// How it was in fact, where that was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::cli) recorded: Option<Reality>,
     pub(super) engines: Named<Means>,
     pub(super) ratios: Named<Ratios>,
     /// What could have been earned, where that was asked for.
@@ -145,14 +159,16 @@ pub(super) struct RatioIntervals {
 }
 
 impl Answer {
-    pub(super) fn new(workload: &str, engines: &[String], runs: &[Vec<Run>], timing: bool) -> Self {
-        let means = engines.iter().zip(runs).map(|(name, runs)| (name.clone(), Means::of(runs, timing)));
+    pub(in crate::cli) fn new(workload: &str, over: Over, engines: &[String], runs: &[Vec<Run>], timing: bool) -> Self {
+        let means = engines.iter().zip(runs).map(|(name, runs)| (name.clone(), Means::of(runs, over, timing)));
         let first = &runs[0];
         let others = engines.iter().zip(runs).skip(1);
-        let ratios = others.map(|(name, runs)| (format!("{name} vs {}", engines[0]), Ratios::of(runs, first)));
+        let ratios = others.map(|(name, runs)| (format!("{name} vs {}", engines[0]), Ratios::of(runs, over, first)));
         Self {
             workload: workload.into(),
             seeds: first.len(),
+            over,
+            recorded: None,
             engines: Named(means.collect()),
             ratios: Named(ratios.collect()),
             offline: None,
@@ -162,10 +178,10 @@ impl Answer {
 }
 
 impl Means {
-    fn of(runs: &[Run], timing: bool) -> Self {
+    fn of(runs: &[Run], over: Over, timing: bool) -> Self {
         let all = |measure: fn(&Report) -> f64| mean(runs.iter().map(|run| measure(&run.report))).unwrap_or(0.0);
         let some = |measure: fn(&Report) -> Option<f64>| mean(runs.iter().filter_map(|run| measure(&run.report)));
-        let width = |measure: fn(&Report) -> f64| interval(runs.iter().map(|run| measure(&run.report)).collect());
+        let width = |measure: fn(&Report) -> f64| interval(over, runs.iter().map(|run| measure(&run.report)).collect());
         let mut times: Vec<f64> = runs.iter().flat_map(|run| run.decisions.iter().copied()).collect();
         times.sort_by(f64::total_cmp);
         let mut digest = blake3::Hasher::new();
@@ -213,7 +229,7 @@ impl Means {
 }
 
 impl Ratios {
-    fn of(runs: &[Run], first: &[Run]) -> Self {
+    fn of(runs: &[Run], over: Over, first: &[Run]) -> Self {
         let ratios = |measure: fn(&Report) -> f64| -> Vec<f64> {
             let pairs = runs.iter().zip(first).map(|(mine, theirs)| (measure(&mine.report), measure(&theirs.report)));
             // Sums of what is left of late jobs' utilities can be as good as nothing.
@@ -226,9 +242,9 @@ impl Ratios {
             makespan: mean(makespan.iter().copied()),
             utility: mean(utility.iter().copied()),
             intervals: RatioIntervals {
-                average_jct: interval(jct),
-                makespan: interval(makespan),
-                utility: interval(utility),
+                average_jct: interval(over, jct),
+                makespan: interval(over, makespan),
+                utility: interval(over, utility),
             },
         }
     }
@@ -250,14 +266,15 @@ const STUDENT: [f64; 30] = [
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
-/// Half the width of the 95 % interval of a mean; none for fewer than two values.
-fn interval(values: Vec<f64>) -> Option<f64> {
+/// Half the width of the 95 % interval of the mean, or of one more such value; none for fewer than two values.
+fn interval(over: Over, values: Vec<f64>) -> Option<f64> {
     let count = values.len();
     let middle = mean(values.iter().copied()).filter(|_| count > 1)?;
     let variance = values.iter().map(|value| (value - middle) * (value - middle)).sum::<f64>() / (count - 1) as f64;
     // Beyond the table, the next terms of the expansion around the normal distribution's 1.960.
     let t = STUDENT.get(count - 2).copied().unwrap_or(1.96 + 2.4 / (count - 1) as f64);
-    Some(t * (variance / count as f64).sqrt())
+    let share = 1.0 / count as f64;
+    Some(t * (variance * if over == Over::Draws { 1.0 + share } else { share }).sqrt())
 }
 
 /// A mean and its interval.
@@ -282,6 +299,22 @@ impl Show for Answer {
             number("DECISION", 8),
         ]);
         let valued = self.engines.0.iter().any(|(_, means)| means.utility > 0.0);
+        if let Some(recorded) = &self.recorded {
+            let row = [
+                "recorded".into(),
+                format!("{:.0} s", recorded.average_jct_s),
+                format!("{:.0} s", recorded.median_jct_s),
+                format!("{:.0} s", recorded.p99_jct_s),
+                format!("{:.0} s", recorded.makespan_s),
+                if valued { format!("{:.1}", recorded.utility) } else { "-".into() },
+                format!("{:.0} %", recorded.utilisation * 100.0),
+                recorded.rescales.to_string(),
+                "-".into(),
+                recorded.left.to_string(),
+                "-".into(),
+            ];
+            sheet.row(row.map(Into::into));
+        }
         for (name, means) in &self.engines.0 {
             let left = means.unfinished + means.rejected + means.refused;
             let row = [
@@ -301,8 +334,9 @@ impl Show for Answer {
         }
         let mut text = sheet.on(paper);
         if !self.ratios.0.is_empty() {
+            let paired = if self.over == Over::Draws { "PAIRED BY DRAW" } else { "PAIRED BY SEED" };
             let mut sheet = Sheet::new([
-                Column::key("PAIRED BY SEED"),
+                Column::key(paired),
                 Column::key("AVERAGE JCT").right(),
                 number("MAKESPAN", 1),
                 number("UTILITY", 2),
@@ -338,11 +372,14 @@ impl Show for Answer {
         if let Some((name, failure)) = failed {
             text = format!("{text}\n\n{name} failed in some decisions, and the last plan stood: {failure}");
         }
-        let seeds = self.seeds;
-        format!(
-            "{text}\n\nMeans over {seeds} seed{} with 95 % intervals. LEFT: jobs refused, rejected or unfinished. DECISION: 99 in 100 took at most this.",
-            if seeds == 1 { "" } else { "s" }
-        )
+        let (seeds, plural) = (self.seeds, if self.seeds == 1 { "" } else { "s" });
+        let over = match self.over {
+            Over::Seeds => format!("Means over {seeds} seed{plural} with 95 % intervals."),
+            Over::Draws => {
+                format!("Means over {seeds} draw{plural} of what isn't known for sure; ± holds 95 in 100 such draws.")
+            }
+        };
+        format!("{text}\n\n{over} LEFT: jobs refused, rejected or unfinished. DECISION: 99 in 100 took at most this.")
     }
 }
 
@@ -382,11 +419,15 @@ mod tests {
     #[test]
     fn intervals_are_students() {
         // Three values of deviation 1 around 2: 4.303/√3.
-        assert!((interval(vec![1.0, 2.0, 3.0]).unwrap() - 4.303 / 3.0_f64.sqrt()).abs() < 1e-9);
-        assert_eq!(interval(vec![5.0]), None);
+        let of_mean = |values| interval(Over::Seeds, values);
+        assert!((of_mean(vec![1.0, 2.0, 3.0]).unwrap() - 4.303 / 3.0_f64.sqrt()).abs() < 1e-9);
+        assert_eq!(of_mean(vec![5.0]), None);
+        // One more value: √(1 + 1/3) of the deviation.
+        let more = interval(Over::Draws, vec![1.0, 2.0, 3.0]).unwrap();
+        assert!((more - 4.303 * (4.0_f64 / 3.0).sqrt()).abs() < 1e-9);
         // 2.009 for 50 degrees of freedom.
         let many: Vec<f64> = (0..51).map(f64::from).collect();
         let deviation = (many.iter().map(|value| (value - 25.0) * (value - 25.0)).sum::<f64>() / 50.0).sqrt();
-        assert!((interval(many).unwrap() / (2.009 * deviation / 51.0_f64.sqrt()) - 1.0).abs() < 1e-3);
+        assert!((of_mean(many).unwrap() / (2.009 * deviation / 51.0_f64.sqrt()) - 1.0).abs() < 1e-3);
     }
 }

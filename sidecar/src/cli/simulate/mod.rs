@@ -1,10 +1,10 @@
 //! `trainmaster simulate`: what would engines have done with these jobs?
 
-mod answer;
+pub(in crate::cli) mod answer;
 mod offline;
 mod page;
 mod rows;
-mod runs;
+pub(in crate::cli) mod runs;
 mod source;
 
 use std::{collections::BTreeMap, path::PathBuf};
@@ -13,10 +13,15 @@ use clap::Args;
 use trainmaster_core::{
     Settings, engines,
     settings::{Parameter, Stability},
-    sim::{Errors, Options, Request, Workload},
+    sim::{Errors, Options, Request},
 };
 
-use self::{answer::Answer, offline::Search, runs::Plan, source::Source};
+use self::{
+    answer::{Answer, Over},
+    offline::Search,
+    runs::Plan,
+    source::Source,
+};
 use super::{Failure, Output};
 
 /// The command's arguments.
@@ -95,8 +100,10 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     if search.is_some() {
         Search::check(&first)?;
     }
+    let stability = Stability { enabled: args.stability, ..Stability::default() };
+    let base = Settings { stability, ..Settings::default() };
     let settings =
-        contenders.iter().map(|one| settings(one, &first, &sets, args.stability)).collect::<Result<Vec<_>, _>>()?;
+        contenders.iter().map(|one| settings(one, &base, &first.parameters, &sets)).collect::<Result<Vec<_>, _>>()?;
     let plan = Plan {
         build: &|seed| source.build(&request(seed)),
         jobs: first.jobs.len(),
@@ -105,6 +112,7 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
             seed,
             errors,
             trace,
+            journal: false,
         },
         seeds: &seeds,
         engines: &engines,
@@ -112,7 +120,7 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
         threads: args.threads,
     };
     let runs = plan.play()?;
-    let mut answer = Answer::new(&source.name, &engines, &runs, !args.no_timing);
+    let mut answer = Answer::new(&source.name, Over::Seeds, &engines, &runs, !args.no_timing);
     answer.left_out = source.left_out.len();
     if let Some(search) = search {
         let workloads = seeds.iter().map(|seed| source.build(&request(*seed)));
@@ -143,18 +151,21 @@ fn usage(error: impl std::fmt::Display) -> Failure {
     Failure::Usage(error.to_string())
 }
 
-/// An engine's settings: the experiment's parameters, then the user's.
-fn settings(
+/// A parameter of an engine, and its value.
+pub(in crate::cli) type Set = (String, String, Parameter);
+
+/// An engine's settings, beside those of any: the experiment's parameters, then the user's.
+pub(in crate::cli) fn settings(
     contender: &Contender,
-    workload: &Workload,
-    sets: &[(String, String, Parameter)],
-    stability: bool,
+    base: &Settings,
+    experiment: &BTreeMap<String, Parameter>,
+    sets: &[Set],
 ) -> Result<Settings, Failure> {
     let engine = contender.engine.as_str();
     let entry = engines::find(engine).map_err(usage)?;
     let known = |name: &str| entry.parameters.iter().any(|parameter| parameter.name == name);
     let mut parameters: BTreeMap<String, Parameter> = BTreeMap::new();
-    for (key, value) in &workload.parameters {
+    for (key, value) in experiment {
         let name = match key.split_once('.') {
             Some((of, name)) if of == engine => name,
             Some(_) => continue,
@@ -166,32 +177,27 @@ fn settings(
     }
     let mine = sets.iter().filter(|(of, _, _)| *of == contender.name);
     parameters.extend(mine.map(|(_, name, value)| (name.clone(), value.clone())));
-    let settings = Settings {
-        engine: engine.into(),
-        parameters,
-        stability: Stability { enabled: stability, ..Stability::default() },
-        ..Settings::default()
-    };
+    let settings = Settings { engine: engine.into(), parameters, ..base.clone() };
     entry.build(&settings.parameters).map_err(usage)?;
     Ok(settings)
 }
 
 /// An engine that plays, under its name or another.
-struct Contender {
-    name: String,
-    engine: String,
+pub(in crate::cli) struct Contender {
+    pub(in crate::cli) name: String,
+    pub(in crate::cli) engine: String,
 }
 
 impl Contender {
     /// `engine` or `name=engine`.
-    fn read(text: &str) -> Self {
+    pub(in crate::cli) fn read(text: &str) -> Self {
         let (name, engine) = text.split_once('=').unwrap_or((text, text));
         Self { name: name.trim().into(), engine: engine.trim().into() }
     }
 }
 
 /// `engine.parameter=value`.
-fn read_set(text: &str, contenders: &[Contender]) -> Result<(String, String, Parameter), Failure> {
+pub(in crate::cli) fn read_set(text: &str, contenders: &[Contender]) -> Result<Set, Failure> {
     let parts = text.split_once('=').and_then(|(path, value)| {
         let (engine, parameter) = path.split_once('.')?;
         Some((engine.trim(), parameter.trim(), value.trim()))
@@ -260,10 +266,12 @@ mod tests {
         ] {
             assert!(error.to_string().contains(expected), "{error}");
         }
-        let workload = Workload::default();
         let sets = [("drf".to_owned(), "nonsense".to_owned(), Parameter::Flag(true))];
         assert!(
-            settings(&Contender::read("drf"), &workload, &sets, false).unwrap_err().to_string().contains("nonsense")
+            settings(&Contender::read("drf"), &Settings::default(), &BTreeMap::new(), &sets)
+                .unwrap_err()
+                .to_string()
+                .contains("nonsense")
         );
     }
 }

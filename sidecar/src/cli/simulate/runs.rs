@@ -21,34 +21,34 @@ use trainmaster_core::{
 use crate::cli::Failure;
 
 /// What is to be played.
-pub(super) struct Plan<'a> {
-    pub(super) build: &'a (dyn Fn(u64) -> Result<Workload, WorkloadError> + Sync),
+pub(in crate::cli) struct Plan<'a> {
+    pub(in crate::cli) build: &'a (dyn Fn(u64) -> Result<Workload, WorkloadError> + Sync),
     /// Jobs of one workload.
-    pub(super) jobs: usize,
-    pub(super) options: &'a (dyn Fn(usize, u64, bool) -> Options + Sync),
-    pub(super) seeds: &'a [u64],
-    pub(super) engines: &'a [String],
+    pub(in crate::cli) jobs: usize,
+    pub(in crate::cli) options: &'a (dyn Fn(usize, u64, bool) -> Options + Sync),
+    pub(in crate::cli) seeds: &'a [u64],
+    pub(in crate::cli) engines: &'a [String],
     /// Keep what the page of the first seed needs.
-    pub(super) trace: bool,
-    pub(super) threads: Option<usize>,
+    pub(in crate::cli) trace: bool,
+    pub(in crate::cli) threads: Option<usize>,
 }
 
 /// What one engine made of one seed.
-pub(super) struct Run {
-    pub(super) report: Report,
+pub(in crate::cli) struct Run {
+    pub(in crate::cli) report: Report,
     /// Milliseconds of each decision.
-    pub(super) decisions: Vec<f64>,
+    pub(in crate::cli) decisions: Vec<f64>,
 }
 
 /// Of each engine, its runs by seed.
-pub(super) type Runs = Vec<Vec<Run>>;
+pub(in crate::cli) type Runs = Vec<Vec<Run>>;
 
 impl Plan<'_> {
     /// Plays everything. The order of the results doesn't depend on the threads.
     ///
     /// # Errors
     /// The first simulation, in that order, that couldn't go on.
-    pub(super) fn play(&self) -> Result<Runs, Failure> {
+    pub(in crate::cli) fn play(&self) -> Result<Runs, Failure> {
         let (seeds, engines) = (self.seeds.len(), self.engines.len());
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let threads = self.threads.unwrap_or(processors).clamp(1, seeds * engines);

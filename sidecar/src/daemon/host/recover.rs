@@ -24,11 +24,12 @@ impl Opened {
         folder: &Path,
         settings: Settings,
         ended_jobs: usize,
+        history: u64,
         faults: Faults,
     ) -> Result<Self, ServeError> {
         // A wrong setting is said before anything is touched.
         let fresh = Scheduler::new(settings.clone()).map_err(ServeError::Settings)?;
-        let (disk, mut loaded) = Disk::open(folder, faults)?;
+        let (disk, mut loaded) = Disk::open(folder, history, faults)?;
         let mut scheduler = match loaded.records.is_empty() {
             true => fresh,
             false => restore(disk.path(), &loaded)?,

@@ -1,35 +1,36 @@
 //! The file: tables, retention, and opening it again after an error.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, OpenOptions},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
 };
 
-use redb::{
-    Database, ReadOnlyDatabase, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
-    backends::FileBackend,
-};
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, backends::FileBackend};
 use trainmaster_core::{JobId, Term, journal::Record};
 
 use super::{
-    Audit, FILE, Loaded, StoreError, Write,
+    FILE, Loaded, StoreError, Write,
     faults::{Backend, Faults},
 };
 use crate::daemon::ended::EndedJob;
 
-const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
+pub(super) const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
+/// Snapshots before the last but one that are kept for replay, each with the bytes of records from it to the next.
+const HISTORY: TableDefinition<'_, u64, u64> = TableDefinition::new("history");
 const SECRETS: TableDefinition<'_, u64, &str> = TableDefinition::new("secrets");
 const ENDED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("ended");
-const AUDIT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("audit");
+pub(super) const AUDIT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("audit");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
-const ABOUT: TableDefinition<'_, &str, &str> = TableDefinition::new("about");
+pub(super) const ABOUT: TableDefinition<'_, &str, &str> = TableDefinition::new("about");
 
 const TERM: &str = "term";
 const SNAPSHOT: &str = "snapshot";
 const PREVIOUS: &str = "previous";
-const VERSION: &str = "version";
+/// Bytes of records since the last snapshot, with it.
+const SINCE: &str = "since";
+pub(super) const VERSION: &str = "version";
 
 /// Memory for pages; the journal is written once and read at start.
 const CACHE: usize = 16 << 20;
@@ -41,6 +42,8 @@ const AUDITS: u64 = 10_000;
 pub(crate) struct Disk {
     path: PathBuf,
     faults: Faults,
+    /// Bytes of records before the last but one snapshot that are kept.
+    history: u64,
     database: Option<Database>,
     /// Number of the next record. After an error a record of this number may or may not be in the file.
     next: u64,
@@ -52,7 +55,7 @@ impl Disk {
     ///
     /// # Errors
     /// It can't be used, another daemon uses it, or it is damaged.
-    pub(crate) fn open(folder: &Path, faults: Faults) -> Result<(Self, Loaded), StoreError> {
+    pub(crate) fn open(folder: &Path, history: u64, faults: Faults) -> Result<(Self, Loaded), StoreError> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -66,26 +69,7 @@ impl Disk {
         })
         .unwrap_or_else(|problem| Err(corrupt(&path, "the file", &problem)))?;
         let next = loaded.first + loaded.records.len() as u64;
-        Ok((Self { path, faults, database: Some(database), next, doubtful: false }, loaded))
-    }
-
-    /// What a stopped daemon left.
-    pub(crate) fn read_only(path: &Path) -> Result<Loaded, StoreError> {
-        let read = unpanicked(|| load(path, &inspect(path)?));
-        read.unwrap_or_else(|problem| Err(corrupt(path, "the file", &problem)))
-    }
-
-    pub(crate) fn read_audit(path: &Path) -> Result<Vec<Audit>, StoreError> {
-        let database = inspect(path)?;
-        let read = || -> Result<Vec<Audit>, redb::Error> {
-            let table = database.begin_read()?.open_table(AUDIT)?;
-            let rows = table.iter()?.map(|row| {
-                let row = row?.1;
-                postcard::from_bytes(row.value()).map_err(|error| redb::Error::Corrupted(error.to_string()))
-            });
-            rows.collect()
-        };
-        read().map_err(|error| corrupt(path, "the audit", &error))
+        Ok((Self { path, faults, history, database: Some(database), next, doubtful: false }, loaded))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -115,7 +99,7 @@ impl Disk {
         }
         let database = self.database.as_ref().expect("opened above");
         let first = if self.doubtful { Some(self.next) } else { None };
-        put(database, write, self.next, first).map_err(|error| error.to_string())?;
+        put(database, write, self.next, first, self.history).map_err(|error| error.to_string())?;
         self.next += write.records.len() as u64;
         self.doubtful = false;
         Ok(())
@@ -123,7 +107,7 @@ impl Disk {
 }
 
 /// The library checks pages as it reads them, but a damaged file can still make it panic.
-fn unpanicked<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+pub(super) fn unpanicked<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref().cloned());
         text.unwrap_or_else(|| "it makes no sense".into())
@@ -152,44 +136,13 @@ fn open(path: &Path, faults: &Faults) -> Result<Database, StoreError> {
     })
 }
 
-/// For reading only: repairs in memory what a killed daemon left, and changes nothing.
-fn inspect(path: &Path) -> Result<Inspected, StoreError> {
-    let fail = |problem: String| StoreError::File { path: path.to_owned(), problem };
-    let metadata = File::open(path).and_then(|file| file.metadata()).map_err(|error| fail(error.to_string()))?;
-    if metadata.len() == 0 {
-        return Err(fail("it is empty".into()));
-    }
-    match ReadOnlyDatabase::open(path) {
-        Ok(database) => Ok(Inspected::Clean(database)),
-        // A killed daemon's file needs a repair that a read-only database refuses.
-        Err(redb::DatabaseError::RepairAborted) => Ok(Inspected::Repaired(open(path, &Faults::default())?)),
-        Err(redb::DatabaseError::DatabaseAlreadyOpen) => Err(fail("a daemon is using it; stop that first".into())),
-        Err(error) => Err(fail(error.to_string())),
-    }
-}
-
-enum Inspected {
-    Clean(ReadOnlyDatabase),
-    Repaired(Database),
-}
-
-impl ReadableDatabase for Inspected {
-    fn begin_read(&self) -> Result<redb::ReadTransaction, redb::TransactionError> {
-        match self {
-            Self::Clean(database) => database.begin_read(),
-            Self::Repaired(database) => database.begin_read(),
-        }
-    }
-
-    fn cache_stats(&self) -> redb::CacheStats {
-        match self {
-            Self::Clean(database) => database.cache_stats(),
-            Self::Repaired(database) => database.cache_stats(),
-        }
-    }
-}
-
-fn put(database: &Database, write: &Write, mut next: u64, doubtful_from: Option<u64>) -> Result<(), redb::Error> {
+fn put(
+    database: &Database,
+    write: &Write,
+    mut next: u64,
+    doubtful_from: Option<u64>,
+    history: u64,
+) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
         let mut records = transaction.open_table(RECORDS)?;
@@ -197,18 +150,26 @@ fn put(database: &Database, write: &Write, mut next: u64, doubtful_from: Option<
             records.retain_in(from.., |_, _| false)?;
         }
         let mut meta = transaction.open_table(META)?;
+        let mut past = transaction.open_table(HISTORY)?;
+        let mut since = meta.get(SINCE)?.map_or(0, |since| since.value());
         for record in &write.records {
             records.insert(next, record.as_slice())?;
             if Record::is_snapshot(record) {
                 let last = meta.get(SNAPSHOT)?.map(|last| last.value());
                 if let Some(last) = last.filter(|last| *last < next) {
                     meta.insert(PREVIOUS, last)?;
-                    records.retain_in(..last, |_, _| false)?;
+                    let oldest = keep(&mut past, last, history)?;
+                    records.retain_in(..oldest, |_, _| false)?;
+                    // A store that is older than this count has at least the snapshot.
+                    past.insert(last, since.max(1))?;
                 }
                 meta.insert(SNAPSHOT, next)?;
+                since = 0;
             }
+            since += record.len() as u64;
             next += 1;
         }
+        meta.insert(SINCE, since)?;
         let mut about = transaction.open_table(ABOUT)?;
         if let Some(term) = write.term {
             meta.insert(TERM, term.0)?;
@@ -242,6 +203,21 @@ fn put(database: &Database, write: &Write, mut next: u64, doubtful_from: Option<
     Ok(())
 }
 
+/// Forgets the oldest segments before the last but one snapshot beyond so many bytes; returns where what is kept begins.
+fn keep(past: &mut redb::Table<'_, u64, u64>, previous: u64, history: u64) -> Result<u64, redb::Error> {
+    let mut total = 0;
+    for row in past.iter()? {
+        total += row?.1.value();
+    }
+    while total > history
+        && let Some((_, bytes)) = past.pop_first()?
+    {
+        total -= bytes.value();
+    }
+    Ok(past.first()?.map_or(previous, |(oldest, _)| oldest.value()))
+}
+
+/// What a daemon goes on from: the records from the last but one snapshot on.
 fn load(path: &Path, database: &impl ReadableDatabase) -> Result<Loaded, StoreError> {
     let transaction = database.begin_read().map_err(|error| corrupt(path, "the file", &error))?;
     let absent = |error: &redb::TableError| matches!(error, redb::TableError::TableDoesNotExist(_));
@@ -265,7 +241,8 @@ fn load(path: &Path, database: &impl ReadableDatabase) -> Result<Loaded, StoreEr
     loaded.version = version.map(|version| version.value().to_owned()).unwrap_or_default();
 
     let records = transaction.open_table(RECORDS).map_err(|error| corrupt(path, "the journal", &error))?;
-    let rows = records.iter().map_err(|error| corrupt(path, "the journal", &error))?;
+    let needed = loaded.previous.or(loaded.snapshot).unwrap_or(0)..;
+    let rows = records.range(needed).map_err(|error| corrupt(path, "the journal", &error))?;
     let mut expected = None;
     for row in rows {
         let (at, record) = row.map_err(|error| corrupt(path, "the journal", &error))?;
@@ -298,13 +275,13 @@ fn load(path: &Path, database: &impl ReadableDatabase) -> Result<Loaded, StoreEr
     Ok(loaded)
 }
 
-fn corrupt(path: &Path, what: &str, problem: &dyn std::fmt::Display) -> StoreError {
+pub(super) fn corrupt(path: &Path, what: &str, problem: &dyn std::fmt::Display) -> StoreError {
     StoreError::Corrupt { path: path.to_owned(), what: what.to_owned(), problem: problem.to_string() }
 }
 
 #[cfg(test)]
 mod tests {
-    use trainmaster_core::{Event, JobSpec, Scheduler, Settings, Time};
+    use trainmaster_core::{End, Event, JobSpec, Scheduler, Settings, Time};
 
     use super::*;
 
@@ -326,7 +303,7 @@ mod tests {
     #[test]
     fn records_before_the_last_but_one_snapshot_go() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut disk, loaded) = Disk::open(folder.path(), Faults::default()).unwrap();
+        let (mut disk, loaded) = Disk::open(folder.path(), 0, Faults::default()).unwrap();
         assert!(loaded.records.is_empty());
         let mut scheduler = journal();
         for round in 0..4 {
@@ -335,7 +312,7 @@ mod tests {
             disk.commit(&records(&mut scheduler)).unwrap();
         }
         drop(disk);
-        let (_, loaded) = Disk::open(folder.path(), Faults::default()).unwrap();
+        let (_, loaded) = Disk::open(folder.path(), 0, Faults::default()).unwrap();
         // Snapshot 0, then an event and a snapshot each round: 6 and 8 are the last two.
         assert_eq!((loaded.first, loaded.previous, loaded.snapshot), (6, Some(6), Some(8)));
         assert_eq!(loaded.records.len(), 3);
@@ -344,10 +321,51 @@ mod tests {
     }
 
     #[test]
+    fn so_many_bytes_of_history_stay_for_replay() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut disk, _) = Disk::open(folder.path(), 2500, Faults::default()).unwrap();
+        let mut scheduler = journal();
+        let mut all = Vec::new();
+        for round in 0..40 {
+            submitted(&mut scheduler, &format!("job{round}"), round);
+            scheduler
+                .apply(Time(round), Event::JobEnded { job: JobId(round as u64 + 1), end: End::Cancelled })
+                .unwrap();
+            assert!(scheduler.snapshot());
+            let write = records(&mut scheduler);
+            all.extend(write.records.clone());
+            disk.commit(&write).unwrap();
+            let kept = super::super::read_journal(folder.path()).unwrap();
+            assert!(Record::is_snapshot(&kept[0].1));
+            let frames: Vec<&Vec<u8>> = kept.iter().map(|(_, frame)| frame).collect();
+            assert!(frames.iter().rev().zip(all.iter().rev()).all(|(mine, theirs)| *mine == theirs));
+            // From the last snapshot but one on it is needed; before that, as many whole segments as there is room for.
+            let needed = kept.iter().rev().filter(|(_, frame)| Record::is_snapshot(frame)).nth(1).map(|(at, _)| *at);
+            let history = |from: u64| -> usize {
+                kept.iter()
+                    .filter(|(at, _)| (from..needed.unwrap_or(0)).contains(at))
+                    .map(|(_, frame)| frame.len())
+                    .sum()
+            };
+            assert!(history(0) <= 2500, "{} bytes of history", history(0));
+            if kept[0].0 > 0 {
+                let first = all.len() - kept.len();
+                let before = all[..first].iter().rposition(|frame| Record::is_snapshot(frame)).unwrap();
+                let more: usize = all[before..first].iter().map(Vec::len).sum();
+                assert!(history(0) + more > 2500, "there is room for {more} bytes more");
+            }
+        }
+        drop(disk);
+        let (_, loaded) = Disk::open(folder.path(), 2500, Faults::default()).unwrap();
+        assert_eq!(loaded.records.len(), 4, "a daemon reads what it needs");
+        assert_eq!(loaded.first + 4, all.len() as u64);
+    }
+
+    #[test]
     fn a_full_disk_loses_nothing_that_was_promised() {
         let folder = tempfile::tempdir().unwrap();
         let faults = Faults::default();
-        let (mut disk, _) = Disk::open(folder.path(), faults.clone()).unwrap();
+        let (mut disk, _) = Disk::open(folder.path(), 0, faults.clone()).unwrap();
         let mut scheduler = journal();
         disk.commit(&records(&mut scheduler)).unwrap();
         submitted(&mut scheduler, "a", 1);
@@ -360,14 +378,14 @@ mod tests {
         faults.set_full(false);
         disk.commit(&write).unwrap();
         drop(disk);
-        let (_, loaded) = Disk::open(folder.path(), Faults::default()).unwrap();
+        let (_, loaded) = Disk::open(folder.path(), 0, Faults::default()).unwrap();
         assert_eq!(loaded.records.len(), 2);
     }
 
     #[test]
     fn a_missing_record_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut disk, _) = Disk::open(folder.path(), Faults::default()).unwrap();
+        let (mut disk, _) = Disk::open(folder.path(), 0, Faults::default()).unwrap();
         let mut scheduler = journal();
         for (at, name) in ["a", "b", "c"].into_iter().enumerate() {
             submitted(&mut scheduler, name, at as i64);
@@ -379,25 +397,23 @@ mod tests {
         transaction.open_table(RECORDS).unwrap().remove(2).unwrap();
         transaction.commit().unwrap();
         drop(database);
-        let error = Disk::open(folder.path(), Faults::default()).unwrap_err().to_string();
+        let error = Disk::open(folder.path(), 0, Faults::default()).unwrap_err().to_string();
         assert!(error.contains("journal record 2 is unreadable: it is missing: record 3 follows record 1"), "{error}");
     }
 
     #[test]
     fn two_daemons_cannot_share_a_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let (_disk, _) = Disk::open(folder.path(), Faults::default()).unwrap();
-        let error = Disk::open(folder.path(), Faults::default()).unwrap_err().to_string();
+        let (_disk, _) = Disk::open(folder.path(), 0, Faults::default()).unwrap();
+        let error = Disk::open(folder.path(), 0, Faults::default()).unwrap_err().to_string();
         assert!(error.contains("another daemon"), "{error}");
-        let error = super::super::read_journal(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("a daemon is using it"), "{error}");
     }
 
     #[test]
     fn what_is_no_store_is_named() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(FILE), vec![7; 100_000]).unwrap();
-        let error = Disk::open(folder.path(), Faults::default()).unwrap_err().to_string();
+        let error = Disk::open(folder.path(), 0, Faults::default()).unwrap_err().to_string();
         assert!(error.contains(FILE), "{error}");
     }
 }

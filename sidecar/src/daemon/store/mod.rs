@@ -5,6 +5,7 @@
 
 pub(crate) mod disk;
 pub(crate) mod faults;
+mod image;
 pub(crate) mod writer;
 
 use std::{
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use trainmaster_core::{JobId, Term};
 
+pub use self::image::JournalFile;
 use super::ended::EndedJob;
 
 /// The file's name in the state folder.
@@ -112,19 +114,23 @@ pub(crate) struct Loaded {
     pub(crate) version: String,
 }
 
-/// The retained records of a stopped daemon's journal, each with its number, for audit and replay.
+/// The retained records of a daemon's journal, each with its number. The daemon may be running.
 ///
 /// # Errors
-/// There is no such file, a daemon is using it, or it is damaged.
+/// There is no such file, or it is damaged.
 pub fn read_journal(state_dir: &Path) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
-    let loaded = disk::Disk::read_only(&state_dir.join(FILE))?;
-    Ok((loaded.first..).zip(loaded.records).collect())
+    let path = state_dir.join(FILE);
+    let file = JournalFile::read(&path)?;
+    match file.damage {
+        None => Ok(file.records),
+        Some(problem) => Err(disk::corrupt(&path, "the journal", &problem)),
+    }
 }
 
-/// The retained audit entries of a stopped daemon, the oldest first.
+/// The retained audit entries of a daemon that may be running, the oldest first.
 ///
 /// # Errors
-/// As [`read_journal`].
+/// There is no such file, or it is damaged.
 pub fn read_audit(state_dir: &Path) -> Result<Vec<Audit>, StoreError> {
-    disk::Disk::read_audit(&state_dir.join(FILE))
+    image::read_audit(&state_dir.join(FILE))
 }

@@ -2,26 +2,22 @@
 //!
 //! A record is its body's length (u32, little endian), the first four bytes of the body's BLAKE3 hash, and the body in
 //! postcard, starting with the format's version. Recovery starts at the last snapshot and replays what follows; a
-//! committed decision is made again by the same engine from the same state, and must have the same digest.
+//! committed decision is made again by the same engine from the same state, and must have the same digest ([`Replay`]).
 
-use std::collections::BTreeMap;
+mod replay;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub(crate) use self::replay::restore;
+pub use self::replay::{Difference, Made, Replay, Step};
 use crate::{
-    decision::Decision,
-    engines::Budget,
-    event::Event,
-    ids::TicketId,
-    scheduler::{FitTicket, Scheduler, Ticket, Why},
-    settings::SettingsError,
-    state::State,
-    time::Time,
+    decision::Decision, engines::Budget, event::Event, ids::TicketId, scheduler::Why, settings::SettingsError,
+    state::State, time::Time,
 };
 
-/// Grows when a record's layout changes.
-const VERSION: u8 = 3;
+/// The format that is written and read; grows when a record's layout changes.
+pub const VERSION: u8 = 3;
 
 /// One record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -91,6 +87,20 @@ pub struct Saved {
     pub(crate) digest: [u8; 32],
     pub(crate) decided_at: Option<Time>,
     pub(crate) wake_at: Option<Time>,
+}
+
+impl Saved {
+    /// The cluster, its jobs and the plan.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Its bytes, less what isn't in the journal: which jobs the host has asked about.
+    fn essence(&self) -> Vec<u8> {
+        let mut saved = self.clone();
+        saved.state.forget_told();
+        postcard::to_allocvec(&saved).expect("a snapshot is plain data")
+    }
 }
 
 /// A journal that can't be replayed.
@@ -164,6 +174,19 @@ impl Record {
         frame.get(8) == Some(&VERSION) && frame.get(9) == Some(&6)
     }
 
+    /// When it was written; none for a snapshot of a scheduler to which nothing has happened yet.
+    pub fn at(&self) -> Option<Time> {
+        match self {
+            Self::Event { at, .. }
+            | Self::Prepared { at, .. }
+            | Self::Committed { at, .. }
+            | Self::Abandoned { at, .. }
+            | Self::FitsPrepared { at, .. }
+            | Self::FitsCommitted { at, .. } => Some(*at),
+            Self::Snapshot(saved) => Some(saved.state.now).filter(|now| *now != Time(i64::MIN)),
+        }
+    }
+
     /// The decision of a commit.
     pub fn decision(&self) -> Option<Decision> {
         match self {
@@ -173,58 +196,28 @@ impl Record {
     }
 }
 
-pub(crate) fn replay<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> Result<Scheduler, JournalError> {
-    let frames: Vec<&[u8]> = records.into_iter().collect();
-    let start = frames.iter().rposition(|frame| Record::is_snapshot(frame)).ok_or(JournalError::NoSnapshot)?;
-    let mut scheduler: Option<Scheduler> = None;
-    let mut tickets: BTreeMap<TicketId, Ticket> = BTreeMap::new();
-    let mut fit_tickets: BTreeMap<TicketId, FitTicket> = BTreeMap::new();
-    for (at, frame) in frames.iter().enumerate().skip(start) {
-        let record = Record::decode(frame).map_err(|problem| JournalError::Unreadable { at, problem })?;
-        let Some(scheduler) = &mut scheduler else {
-            let Record::Snapshot(saved) = record else { return Err(JournalError::NoSnapshot) };
-            scheduler = Some(Scheduler::from_saved(*saved).map_err(|problem| JournalError::Settings { at, problem })?);
-            continue;
+/// The frames of records that were written one after the other. What is left behind the last whole one, if the end was
+/// cut off, comes as a frame that can't be decoded.
+///
+/// ```
+/// use trainmaster_core::{Scheduler, Settings, journal};
+///
+/// let mut scheduler = Scheduler::new(Settings::default()).unwrap();
+/// scheduler.start_journal();
+/// let mut file = scheduler.drain_journal().concat();
+/// file.extend([9, 0, 0]);
+/// let records: Vec<_> = journal::frames(&file).map(journal::Record::decode).collect();
+/// assert!(records.len() == 2 && records[0].is_ok() && records[1].is_err());
+/// ```
+pub fn frames(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let length = match bytes.first_chunk::<4>() {
+            Some(header) => 8 + u32::from_le_bytes(*header) as usize,
+            None if bytes.is_empty() => return None,
+            None => bytes.len(),
         };
-        match record {
-            // What was refused then is refused now; both count alike.
-            Record::Event { at, event } => drop(scheduler.apply(at, event)),
-            Record::Prepared { at, ticket } => {
-                tickets.clear();
-                tickets.insert(ticket, scheduler.prepare(at));
-            }
-            Record::Committed { at: time, ticket, budget, digest, .. } => {
-                let diverged = JournalError::Diverged { at, ticket };
-                // No snapshot is taken while a ticket is open, so its record is missing, or it was superseded.
-                let Some(open) = tickets.remove(&ticket) else { return Err(diverged) };
-                let outcome = open.run(budget);
-                if scheduler.commit(time, outcome).is_err() || scheduler.digest() != digest {
-                    return Err(diverged);
-                }
-            }
-            Record::Abandoned { at, ticket, why } => {
-                tickets.remove(&ticket);
-                fit_tickets.remove(&ticket);
-                scheduler.abandon(at, ticket, why);
-            }
-            Record::FitsPrepared { at, ticket } => {
-                fit_tickets.clear();
-                fit_tickets.extend(scheduler.prepare_fits(at).map(|open| (ticket, open)));
-            }
-            Record::FitsCommitted { at, ticket } => {
-                if let Some(open) = fit_tickets.remove(&ticket) {
-                    let _ = scheduler.commit_fits(at, open.run());
-                }
-            }
-            Record::Snapshot(_) => {}
-        }
-    }
-    let mut scheduler = scheduler.ok_or(JournalError::NoSnapshot)?;
-    // What was open when the journal ended has no one to finish it.
-    let now = scheduler.state().now;
-    let open: Vec<TicketId> = tickets.into_keys().chain(fit_tickets.into_keys()).collect();
-    for ticket in open {
-        scheduler.abandon(now, ticket, Why::Lost);
-    }
-    Ok(scheduler)
+        let (frame, rest) = bytes.split_at(length.min(bytes.len()));
+        bytes = rest;
+        Some(frame)
+    })
 }

@@ -1,0 +1,173 @@
+//! The same records through the same core.
+
+use super::{JournalError, Record, Saved};
+use crate::{
+    decision::Decision,
+    event::EventError,
+    ids::TicketId,
+    scheduler::{FitTicket, Issue, Scheduler, Ticket, Why},
+    settings::SettingsError,
+};
+
+/// A scheduler that goes through a journal again, record by record, from any of its snapshots.
+///
+/// ```
+/// use trainmaster_core::{Event, JobSpec, Scheduler, Settings, Time, journal::{Record, Replay, Step}};
+///
+/// let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
+/// scheduler.start_journal();
+/// let spec = Box::new(JobSpec::minimal("mnist"));
+/// scheduler.apply(Time(1), Event::JobSubmitted { spec, external: None, token_hash: None }).unwrap();
+/// scheduler.decide(Time(2));
+/// let records: Vec<Record> = scheduler.drain_journal().iter().map(|frame| Record::decode(frame).unwrap()).collect();
+///
+/// let Record::Snapshot(saved) = &records[0] else { panic!("a journal begins with a snapshot") };
+/// let mut replay = Replay::new((**saved).clone()).unwrap();
+/// let steps: Vec<Step> = records[1..].iter().map(|record| replay.step(record).unwrap()).collect();
+/// assert!(matches!(steps.last(), Some(Step::Decided(Ok(_)))));
+/// assert_eq!(replay.scheduler().digest(), scheduler.digest());
+/// ```
+pub struct Replay {
+    scheduler: Scheduler,
+    ticket: Option<(TicketId, Ticket)>,
+    fits: Option<(TicketId, FitTicket)>,
+}
+
+/// What a record came to.
+#[derive(Debug)]
+pub enum Step {
+    /// Something happened. What was refused then is refused now.
+    Event(Result<(), EventError>),
+    /// A ticket was opened or given up, or fits were taken over.
+    Ticket,
+    /// A decision was made again, and is the recorded one byte by byte, or not.
+    Decided(Result<Decision, Box<Difference>>),
+    /// A snapshot, which the replay goes on from.
+    Snapshot {
+        /// It is what the records before it lead to. Otherwise some are missing (a disk that was full) or were changed, or
+        /// another version made them.
+        follows: bool,
+    },
+}
+
+/// A decision that didn't come out as it is recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Whose outcome it is.
+    pub ticket: TicketId,
+    /// As the journal has it.
+    pub recorded: Made,
+    /// As it came out; none if the ticket isn't open here, because its record is missing or another one superseded it.
+    pub replayed: Option<Made>,
+}
+
+/// A decision, and the digest over all up to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// [`Scheduler::digest`].
+    pub digest: [u8; 32],
+    /// None if its bytes make no sense.
+    pub decision: Option<Decision>,
+}
+
+impl Replay {
+    /// Starts at a snapshot.
+    ///
+    /// # Errors
+    /// Its settings name an engine or a parameter that is gone.
+    pub fn new(saved: Saved) -> Result<Self, SettingsError> {
+        Ok(Self { scheduler: Scheduler::from_saved(saved)?, ticket: None, fits: None })
+    }
+
+    /// The scheduler as it was after the records so far.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// What managers were told because of the records since the last call; see [`Scheduler::take_issues`].
+    pub fn take_issues(&mut self) -> Vec<Issue> {
+        self.scheduler.take_issues()
+    }
+
+    /// Takes the next record. After a difference the replay goes its own way, up to the next snapshot.
+    ///
+    /// # Errors
+    /// It is a snapshot whose settings name an engine or a parameter that is gone. Nothing changed.
+    pub fn step(&mut self, record: &Record) -> Result<Step, SettingsError> {
+        match record {
+            Record::Event { at, event } => return Ok(Step::Event(self.scheduler.apply(*at, event.clone()))),
+            Record::Prepared { at, ticket } => self.ticket = Some((*ticket, self.scheduler.prepare(*at))),
+            Record::Committed { .. } => return Ok(Step::Decided(self.decide(record))),
+            Record::Abandoned { at, ticket, why } => {
+                self.ticket.take_if(|(open, _)| open == ticket);
+                self.fits.take_if(|(open, _)| open == ticket);
+                self.scheduler.abandon(*at, *ticket, *why);
+            }
+            Record::FitsPrepared { at, ticket } => {
+                self.fits = self.scheduler.prepare_fits(*at).map(|open| (*ticket, open));
+            }
+            Record::FitsCommitted { at, ticket } => {
+                if let Some((_, open)) = self.fits.take_if(|(open, _)| open == ticket) {
+                    let _ = self.scheduler.commit_fits(*at, open.run());
+                }
+            }
+            Record::Snapshot(saved) => {
+                let next = Scheduler::from_saved((**saved).clone())?;
+                self.give_up_open();
+                let follows = self.scheduler.saved().essence() == saved.essence();
+                self.scheduler = next;
+                return Ok(Step::Snapshot { follows });
+            }
+        }
+        Ok(Step::Ticket)
+    }
+
+    fn decide(&mut self, record: &Record) -> Result<Decision, Box<Difference>> {
+        let Record::Committed { at, ticket, budget, delta, digest } = record else { unreachable!("the caller looked") };
+        let recorded = || Made { digest: *digest, decision: record.decision() };
+        let missing = || Box::new(Difference { ticket: *ticket, recorded: recorded(), replayed: None });
+        let (_, open) = self.ticket.take_if(|(open, _)| open == ticket).ok_or_else(missing)?;
+        let decision = self.scheduler.commit(*at, open.run(*budget)).map_err(|_| missing())?;
+        if self.scheduler.digest() == *digest && decision.encode() == *delta {
+            return Ok(decision);
+        }
+        let replayed = Made { digest: self.scheduler.digest(), decision: Some(decision) };
+        Err(Box::new(Difference { ticket: *ticket, recorded: recorded(), replayed: Some(replayed) }))
+    }
+
+    /// What is open has no one to finish it: no snapshot is taken while a ticket is open, so its host ended then.
+    fn give_up_open(&mut self) {
+        let now = self.scheduler.state().now;
+        let decision = self.ticket.take().map(|(id, _)| id);
+        let fits = self.fits.take().map(|(id, _)| id);
+        for ticket in decision.into_iter().chain(fits) {
+            self.scheduler.abandon(now, ticket, Why::Lost);
+        }
+    }
+
+    /// The scheduler, ready to go on where the journal ends.
+    pub fn finish(mut self) -> Scheduler {
+        self.give_up_open();
+        self.scheduler
+    }
+}
+
+/// From the last snapshot, every event and every committed ticket again.
+pub(crate) fn restore<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> Result<Scheduler, JournalError> {
+    let frames: Vec<&[u8]> = records.into_iter().collect();
+    let start = frames.iter().rposition(|frame| Record::is_snapshot(frame)).ok_or(JournalError::NoSnapshot)?;
+    let mut replay: Option<Replay> = None;
+    for (at, frame) in frames.iter().enumerate().skip(start) {
+        let record = Record::decode(frame).map_err(|problem| JournalError::Unreadable { at, problem })?;
+        let gone = |problem| JournalError::Settings { at, problem };
+        let Some(replay) = &mut replay else {
+            let Record::Snapshot(saved) = record else { return Err(JournalError::NoSnapshot) };
+            replay = Some(Replay::new(*saved).map_err(gone)?);
+            continue;
+        };
+        if let Step::Decided(Err(difference)) = replay.step(&record).map_err(gone)? {
+            return Err(JournalError::Diverged { at, ticket: difference.ticket });
+        }
+    }
+    replay.map(Replay::finish).ok_or(JournalError::NoSnapshot)
+}

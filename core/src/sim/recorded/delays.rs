@@ -1,0 +1,103 @@
+//! How long managers and programs took to do as they were told.
+
+use std::collections::BTreeMap;
+
+use super::job::Watched;
+use crate::{
+    decision::Verdict,
+    ids::{Incarnation, JobId},
+    scheduler::Issue,
+    state::State,
+    time::{Span, Time},
+};
+
+#[derive(Default)]
+pub(super) struct Delays {
+    /// Who was told to start, as which incarnation, and when.
+    starting: BTreeMap<JobId, (Incarnation, Time)>,
+    /// Who was told to stop while this incarnation ran, and when.
+    stopping: BTreeMap<JobId, (Incarnation, Time)>,
+    /// Since when slots of an incarnation are seen.
+    seen: BTreeMap<JobId, (Incarnation, Time)>,
+    enacted: Vec<Span>,
+    released: Vec<Span>,
+}
+
+/// What is taken of them.
+pub(super) struct Medians {
+    /// From a decision to the manager's acting on it.
+    pub(super) enact: Span,
+    /// From having its slots to the first step; none if nobody was seen to start.
+    pub(super) start: Option<Span>,
+    /// From being told to stop, by the manager, to having let go.
+    pub(super) checkpoint: Span,
+}
+
+impl Delays {
+    pub(super) fn told(&mut self, state: &State, issue: &Issue) {
+        let (id, now) = (issue.job, state.now);
+        let Some(job) = state.job(id) else { return };
+        let running = job.observed.as_ref().map(|_| job.observed_incarnation);
+        match (&issue.verdict, running) {
+            (Verdict::Run(_), None) => {
+                if self.starting.get(&id).is_none_or(|(told, _)| *told != issue.incarnation) {
+                    self.starting.insert(id, (issue.incarnation, now));
+                }
+            }
+            (Verdict::Run(_), Some(running)) if running == issue.incarnation => drop(self.stopping.remove(&id)),
+            (Verdict::Release(_), _) => {
+                self.starting.remove(&id);
+                self.stopping.remove(&id);
+            }
+            (Verdict::Run(_), Some(running)) | (_, Some(running)) => {
+                self.starting.remove(&id);
+                self.stopping.entry(id).or_insert((running, now));
+            }
+            (_, None) => drop(self.starting.remove(&id)),
+        }
+    }
+
+    pub(super) fn observed(&mut self, at: Time, id: JobId, incarnation: Incarnation, has_slots: bool) {
+        if self.stopping.get(&id).is_some_and(|(ran, _)| !has_slots || *ran != incarnation) {
+            let told = self.stopping.remove(&id).expect("just looked up").1;
+            self.released.push(at - told);
+        }
+        if !has_slots {
+            self.seen.remove(&id);
+            return;
+        }
+        if let Some((_, told)) = self.starting.remove(&id).filter(|(told, _)| *told == incarnation) {
+            self.enacted.push(at - told);
+        }
+        if self.seen.get(&id).is_none_or(|(seen, _)| *seen != incarnation) {
+            self.seen.insert(id, (incarnation, at));
+        }
+    }
+
+    /// Since when slots of this incarnation are seen.
+    pub(super) fn seen(&self, id: JobId, incarnation: Incarnation) -> Option<Time> {
+        self.seen.get(&id).filter(|(seen, _)| *seen == incarnation).map(|(_, at)| *at)
+    }
+
+    pub(super) fn forget(&mut self, id: JobId) {
+        self.starting.remove(&id);
+        self.stopping.remove(&id);
+        self.seen.remove(&id);
+    }
+
+    pub(super) fn medians<'a>(&self, jobs: impl Iterator<Item = &'a Watched>) -> Medians {
+        let enact = median(self.enacted.clone()).unwrap_or(Span::ZERO);
+        let released = median(self.released.clone()).unwrap_or(enact);
+        Medians {
+            enact,
+            start: median(jobs.flat_map(|job| job.starts.iter().copied()).collect()),
+            checkpoint: Span((released.0 - enact.0).max(0)),
+        }
+    }
+}
+
+/// The lower one of two in the middle.
+pub(super) fn median(mut spans: Vec<Span>) -> Option<Span> {
+    spans.sort_unstable();
+    spans.get(spans.len().saturating_sub(1) / 2).copied()
+}

@@ -1,0 +1,148 @@
+//! How much a recorded job has to train.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::{
+    job::Watched,
+    known::{LeftOut, Models},
+};
+use crate::{
+    event::End,
+    fit::{Convergence, LossFit},
+    job::Job,
+    sim::{Curve, Goal, Loss, Lots},
+};
+
+/// What a job's work is known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GoalBasis {
+    /// It completed.
+    Completed,
+    /// It failed or was cancelled, and is taken to need no more than it had trained by then.
+    Abandoned,
+    /// Where its fitted losses meet its rule.
+    Losses,
+    /// Jobs of its model that completed.
+    Model,
+    /// Its owner's word: the epochs of its dataset, or the most it may run.
+    Declared,
+}
+
+/// How much a job has to train.
+#[derive(Clone, Debug)]
+pub struct KnownGoal {
+    /// What it is known from.
+    pub basis: GoalBasis,
+    /// Epochs.
+    pub epochs: u32,
+    /// It is unlikely (one in ten) that it is fewer, or more.
+    pub interval: (u32, u32),
+    /// Steps that it had trained before it came into the recording.
+    pub done: u64,
+    pub(super) epoch_steps: u64,
+    losses: Option<(Arc<LossFit>, f64)>,
+}
+
+/// More steps in an epoch are nobody's, whatever was reported.
+const MOST_STEPS: u64 = 1 << 40;
+
+/// Epochs that a job trained, and steps of one: together all its steps.
+pub(super) fn trained(job: &Job) -> Option<(u32, u64)> {
+    let (progress, epochs) = (&job.progress, job.progress.epoch.max(1));
+    if progress.step == 0 {
+        return None;
+    }
+    let mean = (progress.step / u64::from(epochs)).clamp(1, MOST_STEPS);
+    let told = progress.steps_per_epoch;
+    let off = told.saturating_mul(epochs.into()).abs_diff(progress.step);
+    // A last epoch that isn't full is spread over all.
+    Some((epochs, if (1..=MOST_STEPS).contains(&told) && off <= progress.step / 50 { told } else { mean }))
+}
+
+/// Steps of an epoch: as reported, else as declared.
+fn epoch_steps(job: &Job) -> Option<u64> {
+    let (progress, spec) = (&job.progress, &job.spec);
+    let steps = match (&spec.dataset, progress.steps_per_epoch) {
+        (_, reported @ 1..) => Some(reported),
+        _ if progress.epoch > 0 && progress.step > 0 => Some((progress.step / u64::from(progress.epoch)).max(1)),
+        (Some(data), _) => Some(u64::from(data.chunks.max(1)) * u64::from(data.batches_per_chunk.max(1))),
+        (None, _) => (spec.examples > 0).then(|| spec.examples.div_ceil(spec.batch)),
+    };
+    steps.map(|steps| steps.min(MOST_STEPS))
+}
+
+impl KnownGoal {
+    pub(super) fn of(watched: &Watched, models: &Models) -> Result<Self, LeftOut> {
+        let job = &watched.last;
+        let losses = Convergence::fit(&job.losses, &Default::default()).ok().map(|fit| {
+            let noise = relative_noise(&fit);
+            (Arc::new(fit), noise)
+        });
+        let siblings = models.completed.get(&job.spec.model).filter(|siblings| !siblings.is_empty());
+        let (basis, epochs, interval, epoch_steps) = match watched.end.map(|(_, end)| end) {
+            Some(End::Completed) if job.progress.step > 0 => {
+                let (epochs, steps) = trained(job).ok_or(LeftOut::UnknownWork)?;
+                (GoalBasis::Completed, epochs, (epochs, epochs), steps)
+            }
+            Some(End::Failed | End::Cancelled) => {
+                let (epochs, steps) = trained(job).ok_or(LeftOut::NeverTrained)?;
+                (GoalBasis::Abandoned, epochs, (epochs, epochs), steps)
+            }
+            _ => {
+                let of_siblings = || siblings.map(|siblings| siblings[siblings.len() / 2].1);
+                let steps = epoch_steps(job).or_else(of_siblings).ok_or(LeftOut::UnknownWork)?;
+                let (basis, epochs, interval) = ahead(job, losses.as_ref().map(|(fit, _)| &**fit), siblings);
+                (basis, epochs, interval, steps)
+            }
+        };
+        // Its own steps may be counted in epochs of another length than it turned out to have.
+        let before = if job.arrival < watched.since { watched.first.progress.step } else { 0 };
+        let all = epoch_steps.saturating_mul(epochs.into());
+        Ok(Self { basis, epochs, interval, done: before.min(all - 1), epoch_steps, losses })
+    }
+
+    pub(super) fn draw(&self, lots: Lots, most: u32) -> Goal {
+        /// Of the normal distribution's ninth decile.
+        const DECILE: f64 = 1.2816;
+        let (low, high) = self.interval;
+        let z = lots.normal(0);
+        let side = if z < 0.0 { self.epochs.saturating_sub(low) } else { high.saturating_sub(self.epochs) };
+        let drawn = f64::from(self.epochs) + z / DECILE * f64::from(side);
+        let least = self.done / self.epoch_steps + 1;
+        let drawn = (libm::round(drawn).max(1.0) as u64).clamp(least, u64::from(most).max(least));
+        let loss = |(fit, noise): &(Arc<LossFit>, f64)| Loss { curve: Curve::Fitted(fit.clone()), noise: *noise };
+        let epochs = if low == high { self.epochs } else { drawn as u32 };
+        Goal::Epochs(epochs, self.losses.as_ref().map(loss))
+    }
+}
+
+/// Of a job that hasn't come to its own end: where it would.
+fn ahead(job: &Job, losses: Option<&LossFit>, siblings: Option<&Vec<(u32, u64)>>) -> (GoalBasis, u32, (u32, u32)) {
+    let rule = &job.spec.convergence;
+    let done = job.progress.epoch;
+    let narrow = |epochs: u64| u32::try_from(epochs).unwrap_or(u32::MAX).max(done.saturating_add(1));
+    if let Some(fit) = losses {
+        let end = fit.converges(rule.delta, rule.patience, rule.max_epochs.into(), done.into());
+        return (GoalBasis::Losses, narrow(end.epochs), (narrow(end.low), narrow(end.high)));
+    }
+    if let Some(siblings) = siblings {
+        let at = |share: usize| {
+            narrow(siblings[(siblings.len() - 1) * share / 10].0.into())
+                .min(rule.max_epochs.max(done.saturating_add(1)))
+        };
+        return (GoalBasis::Model, at(5), (at(1), at(9)));
+    }
+    let told = job.spec.dataset.as_ref().map_or(rule.max_epochs, |data| data.epochs.min(rule.max_epochs));
+    let epochs = narrow(told.into());
+    (GoalBasis::Declared, epochs, (epochs, epochs))
+}
+
+/// The noise of a simulated loss ([`Loss::noise`]) that is as large as the fitted one at the end, where it matters.
+fn relative_noise(fit: &LossFit) -> f64 {
+    let last = fit.last_epoch.max(1);
+    let relative = fit.noise_at(last) * (last as f64).sqrt() / fit.loss_at(last as f64).abs();
+    if relative.is_finite() { relative.min(1.0) } else { 0.0 }
+}

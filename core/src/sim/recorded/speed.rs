@@ -1,0 +1,142 @@
+//! How fast a recorded job is in any shape.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{
+    job::Watched,
+    known::{LeftOut, Models},
+};
+use crate::{
+    fit::{Confidence, SpeedFit, SpeedHistory, SpeedModel, SpeedOptions, SpeedSample},
+    job::{Job, JobSpec},
+    scheduler::speed_model,
+    sim::{Lots, Speed},
+};
+
+/// What a job's speed is known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpeedBasis {
+    /// Its own reports.
+    Reports,
+    /// The profile that it was submitted with.
+    Profile,
+    /// Other jobs of its model.
+    Model,
+    /// Its owner's word: the time of a mini-batch, and bandwidths.
+    Declared,
+}
+
+/// How fast a job is.
+#[derive(Clone, Debug)]
+pub struct KnownSpeed {
+    /// What it is known from.
+    pub basis: SpeedBasis,
+    /// Shapes that were measured.
+    pub shapes: usize,
+    /// Standard error at the shapes that were measured, relative; none where it is only declared.
+    pub error: Option<f64>,
+    /// The same at twice the workers and parameter servers of the largest of them, as far as the job may have so many.
+    pub error_beyond: Option<f64>,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Fitted(Box<Measured>),
+    Declared(Speed),
+}
+
+/// A fit and what it was made of, so that others can be drawn.
+#[derive(Clone, Debug)]
+struct Measured {
+    fit: SpeedFit,
+    samples: Vec<SpeedSample>,
+    /// What the samples leave open is as here; else as in any job.
+    like: Option<Box<Measured>>,
+}
+
+impl Measured {
+    fn new(history: &SpeedHistory, form: SpeedModel, like: Option<Self>) -> Self {
+        let prior = like.as_ref().map(|like| like.fit.prior(1.0));
+        let fit = history.fit(form, &SpeedOptions { prior, ..SpeedOptions::default() });
+        Self { fit, samples: history.samples(), like: like.map(Box::new) }
+    }
+
+    fn draw(&self, normal: &mut dyn Iterator<Item = f64>) -> SpeedFit {
+        let prior = self.like.as_ref().map(|like| like.draw(normal).prior(1.0));
+        self.fit.draw(&self.samples, &SpeedOptions { prior, ..SpeedOptions::default() }, normal)
+    }
+}
+
+impl KnownSpeed {
+    pub(super) fn of(watched: &Watched, models: &Models) -> Result<Self, LeftOut> {
+        let job = &watched.last;
+        let form = speed_model(job);
+        let model = models.speeds.get(job.spec.model.as_str()).map(|speeds| Measured::new(speeds, form, None));
+        if job.speeds.is_empty() {
+            return match model.filter(|model| model.fit.confidence >= Confidence::Sparse) {
+                Some(model) => Ok(Self::fitted(SpeedBasis::Model, job, model)),
+                None => declared(&job.spec).map(Self::declared).ok_or(LeftOut::UnknownSpeed),
+            };
+        }
+        // As the scheduler fits it: profile and reports, towards what its model's jobs taught.
+        let scheduled = Measured::new(&job.speeds, form, model);
+        if watched.speeds.is_empty() {
+            let reported = job.progress.speed.is_some();
+            let basis = if reported { SpeedBasis::Reports } else { SpeedBasis::Profile };
+            return Ok(Self::fitted(basis, job, scheduled));
+        }
+        Ok(Self::fitted(SpeedBasis::Reports, job, Measured::new(&watched.speeds, form, Some(scheduled))))
+    }
+
+    fn fitted(basis: SpeedBasis, job: &Job, measured: Measured) -> Self {
+        let Measured { fit, samples, .. } = &measured;
+        let errors: Vec<f64> = samples.iter().map(|at| fit.relative_error(at.servers, at.workers)).collect();
+        let most = job.spec.bounds().most();
+        let largest = |of: fn(&SpeedSample) -> u32| samples.iter().map(of).max().unwrap_or(0);
+        let workers = largest(|at| at.workers).saturating_mul(2).min(most.workers);
+        let servers = largest(|at| at.servers).saturating_mul(2).min(most.servers);
+        Self {
+            basis,
+            shapes: samples.len(),
+            error: Some(errors.iter().sum::<f64>() / errors.len().max(1) as f64),
+            error_beyond: Some(fit.relative_error(servers, workers)),
+            kind: Kind::Fitted(Box::new(measured)),
+        }
+    }
+
+    fn declared(speed: Speed) -> Self {
+        let basis = SpeedBasis::Declared;
+        Self { basis, shapes: 0, error: None, error_beyond: None, kind: Kind::Declared(speed) }
+    }
+
+    /// The likeliest.
+    pub fn best(&self) -> Speed {
+        match &self.kind {
+            Kind::Fitted(measured) => Speed::Fitted(measured.fit.curve()),
+            Kind::Declared(speed) => speed.clone(),
+        }
+    }
+
+    pub(super) fn draw(&self, lots: Lots) -> Speed {
+        match &self.kind {
+            Kind::Fitted(measured) => Speed::Fitted(measured.draw(&mut (0..).map(|key| lots.normal(key))).curve()),
+            Kind::Declared(speed) => speed.clone(),
+        }
+    }
+}
+
+/// Mini-batches one by one, gradients sent and parameters fetched over the reserved bandwidth (OASiS, §III).
+fn declared(spec: &JobSpec) -> Option<Speed> {
+    let time = spec.dataset.as_ref()?.batch_time?;
+    let bandwidth = |table: &BTreeMap<String, i64>| table.get("bandwidth").copied().filter(|mbit| *mbit > 0);
+    let own = bandwidth(&spec.worker.demand);
+    let sent = 2.0 * 8.388_608 * spec.model_size.max(0) as f64;
+    let served = spec.server.as_ref().and_then(|role| bandwidth(&role.demand));
+    let seconds = time.as_seconds() + own.map_or(0.0, |mbit| sent / mbit as f64);
+    let per_server = own.zip(served).map_or(f64::INFINITY, |(own, served)| served as f64 / own as f64);
+    (seconds > 0.0).then_some(Speed::MiniBatches { seconds, per_server })
+}
