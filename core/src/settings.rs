@@ -67,7 +67,8 @@ impl Default for Stability {
 /// What shapes the pool's manager can carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShapeRules {
-    /// Each server of a job has the same number of workers and of parameter servers.
+    /// Each server of a job has the same number of workers and of parameter servers; a running job gives whole servers
+    /// up or nothing.
     pub equal_per_server: bool,
     /// Workers and parameter servers may share a server.
     pub colocate: bool,

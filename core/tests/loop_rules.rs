@@ -13,6 +13,7 @@ use trainmaster_core::{
     job::Phase,
     reason::ReasonKind,
     scheduler::Why,
+    settings::ShapeRules,
     state::Change,
 };
 
@@ -402,9 +403,10 @@ fn a_resync_forgets_what_it_does_not_mention_and_nothing_of_other_managers() {
 
 #[test]
 fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
-    for grow_in_place in [true, false] {
+    for (grow_in_place, equal_per_server) in [(true, false), (false, false), (false, true)] {
         let mut settings = plain("fifo");
         settings.shape.grow_in_place = grow_in_place;
+        settings.shape.equal_per_server = equal_per_server;
         let mut scheduler =
             Scheduler::with_engine(settings, Arc::new(Sizes(vec![(1, 1), (3, 1), (2, 1), (2, 2)]))).unwrap();
         set(&mut scheduler, 0, server("s0", 16, 16, &["gpu", "gpu", "gpu"]));
@@ -416,8 +418,65 @@ fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
             let job = scheduler.state().job(id).unwrap();
             counts.push((job.incarnation.0, job.revision.0));
         }
-        let expected = if grow_in_place { [(1, 0), (1, 1), (1, 2), (2, 0)] } else { [(1, 0), (2, 0), (2, 1), (3, 0)] };
-        assert_eq!(counts, expected, "grow in place: {grow_in_place}");
+        let expected = match (grow_in_place, equal_per_server) {
+            (true, _) => [(1, 0), (1, 1), (1, 2), (2, 0)],
+            (false, false) => [(1, 0), (2, 0), (2, 1), (3, 0)],
+            // What is reserved on a server can't be changed while it is used.
+            (false, true) => [(1, 0), (2, 0), (3, 0), (4, 0)],
+        };
+        assert_eq!(counts, expected, "grow in place: {grow_in_place}, equal per server: {equal_per_server}");
+    }
+}
+
+#[test]
+fn where_servers_reserve_the_same_a_running_job_gives_whole_ones_up() {
+    let mut settings = plain("fifo");
+    settings.shape = ShapeRules { equal_per_server: true, colocate: true, grow_in_place: false };
+    let rounds = vec![vec![0, 0, 1, 1], vec![0, 0], vec![0], vec![0, 1]];
+    let mut scheduler = Scheduler::with_engine(settings, Arc::new(Places(rounds))).unwrap();
+    for name in ["s0", "s1"] {
+        set(&mut scheduler, 0, server(name, 16, 16, &["gpu", "gpu"]));
+    }
+    let id = submit(&mut scheduler, 0, ring("a", (1, 4, 1)));
+    let mut counts = Vec::new();
+    for at in 0..4 {
+        scheduler.decide(Time(at));
+        seen(&mut scheduler, at, id);
+        let job = scheduler.state().job(id).unwrap();
+        counts.push((job.incarnation.0, job.revision.0));
+    }
+    assert_eq!(counts, [(1, 0), (1, 1), (2, 0), (3, 0)]);
+}
+
+/// The only job gets a worker on each of these servers, one list a round.
+struct Places(Vec<Vec<u32>>);
+
+impl Engine for Places {
+    type Memo = u32;
+    type Index = ();
+
+    fn triggers(&self) -> Triggers {
+        Triggers { interval: None, arrival: true, departure: true }
+    }
+
+    fn decide(
+        &self,
+        state: &State,
+        _: &Vector<Change>,
+        round: &mut u32,
+        (): &mut (),
+        _: &mut Budget,
+    ) -> Result<Proposal, EngineError> {
+        let places = &self.0[*round as usize];
+        *round += 1;
+        let slot = |(index, server): (usize, &u32)| Slot {
+            role: Role::Worker,
+            index: index as u32,
+            server: ServerId(*server),
+            devices: [DeviceShare { device: index as u16 % 2, milli: 1000 }].into_iter().collect(),
+        };
+        let run = Verdict::Run(Arc::new(Allocation::new(places.iter().enumerate().map(slot).collect())));
+        Ok(Proposal { changes: state.jobs.keys().map(|id| (*id, run.clone())).collect(), wake_at: None })
     }
 }
 

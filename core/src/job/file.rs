@@ -106,7 +106,32 @@ struct ProfileRow {
 }
 
 pub(super) fn parse(text: &str) -> Result<JobSpec, JobFileError> {
-    let file: File = toml::from_str(text).map_err(|error| JobFileError::Syntax(error.to_string().trim_end().into()))?;
+    build(toml::from_str(text).map_err(|error| JobFileError::Syntax(error.to_string().trim_end().into()))?)
+}
+
+/// The same from a table, which has no lines: the error names the key instead.
+pub(super) fn read(table: Table) -> Result<JobSpec, JobFileError> {
+    let given = table.clone();
+    build(File::deserialize(table).map_err(|error| {
+        let text = error.to_string();
+        let mut lines = text.lines().map(str::trim);
+        let problem = lines.next().unwrap_or_default();
+        // Below its words the library names the key as "in `a.b`"; with the value it reads like any other mistake.
+        let key = lines.find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
+        match key {
+            Some(key) => wrong(key, value_at(&given, key).map_or(problem.into(), |v| format!("{v}: {problem}"))).into(),
+            None => JobFileError::Syntax(problem.into()),
+        }
+    })?)
+}
+
+fn value_at(table: &Table, key: &str) -> Option<String> {
+    let mut segments = key.split('.');
+    let first = table.get(segments.next()?)?;
+    segments.try_fold(first, |value, segment| value.get(segment)).map(ToString::to_string)
+}
+
+fn build(file: File) -> Result<JobSpec, JobFileError> {
     let defaults = Convergence::default();
     let span = |key: &str, text: Option<&String>| -> Result<Option<Span>, JobSpecError> {
         text.map(|text| amount::parse_span(text).map_err(|error| wrong(key, error))).transpose()

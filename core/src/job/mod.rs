@@ -1,6 +1,7 @@
 //! Jobs: what was asked for ([`JobSpec`]) and what is known about each active one ([`Job`]).
 
 mod file;
+mod pairs;
 mod spec;
 mod training;
 mod utility;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{JobFileError, Utility, file};
+use super::{JobFileError, Utility, file, pairs};
 use crate::{decision::Shape, time::Span};
 
 /// How a job may be resized while it runs.
@@ -211,6 +211,23 @@ impl JobSpec {
         file::parse(text)
     }
 
+    /// Reads the job file's fields from dotted keys with values, as they travel where there is no file. Text needs no
+    /// quotes.
+    ///
+    /// # Errors
+    /// Names the key, the value and what is allowed, in one line.
+    ///
+    /// ```
+    /// use trainmaster_core::JobSpec;
+    /// let pairs = [("name", "a"), ("mode", "allreduce"), ("worker.gpu", "1"), ("deadline", "12h")];
+    /// assert_eq!(JobSpec::from_pairs(pairs).unwrap().worker.demand["gpu"], 1000);
+    /// let error = JobSpec::from_pairs([("name", "a"), ("worker.gpus", "1")]).unwrap_err();
+    /// assert!(error.to_string().contains("worker.gpus"));
+    /// ```
+    pub fn from_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, JobFileError> {
+        pairs::parse(pairs)
+    }
+
     /// Checks everything that can be checked without a cluster.
     ///
     /// # Errors
@@ -305,6 +322,23 @@ impl JobSpec {
         let workers = counts(&self.worker, self.resize == Resize::Fixed);
         let servers = self.server.as_ref().map_or((0, 0), |role| counts(role, self.resize != Resize::Any));
         Bounds { workers, servers }
+    }
+
+    /// The environment of its processes, beside what their manager adds.
+    pub fn environment(&self) -> [(&'static str, String); 6] {
+        let mode = match self.mode {
+            TrainingMode::Sync => "sync",
+            TrainingMode::Async => "async",
+            TrainingMode::AllReduce => "allreduce",
+        };
+        [
+            ("TRAINMASTER_MODE", mode.to_owned()),
+            ("TRAINMASTER_BATCH", self.batch.to_string()),
+            ("TRAINMASTER_EXAMPLES", self.examples.to_string()),
+            ("TRAINMASTER_DELTA", self.convergence.delta.to_string()),
+            ("TRAINMASTER_PATIENCE", self.convergence.patience.to_string()),
+            ("TRAINMASTER_MAX_EPOCHS", self.convergence.max_epochs.to_string()),
+        ]
     }
 
     /// The shape the owner asked for.

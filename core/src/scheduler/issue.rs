@@ -183,6 +183,14 @@ impl State {
         let find = |slots: &[crate::decision::Slot], index| slots.binary_search_by_key(&index, |slot| slot.index).ok();
         let moved = new.iter().any(|slot| find(old, slot.index).is_some_and(|at| old[at] != *slot));
         let grows = new.iter().any(|slot| find(old, slot.index).is_none());
-        keeper_stays && !moved && (!grows || self.settings.shape.grow_in_place)
+        keeper_stays && !moved && (!grows || self.settings.shape.grow_in_place) && self.keeps_reservations(issued, next)
+    }
+
+    /// Where all servers of a job reserve the same, a running job gives whole servers up or nothing.
+    fn keeps_reservations(&self, issued: &Allocation, next: &Allocation) -> bool {
+        let on =
+            |slots: &[crate::decision::Slot], server: ServerId| slots.iter().filter(|s| s.server == server).count();
+        let kept = |slot: &crate::decision::Slot| on(next.slots(), slot.server) == on(issued.slots(), slot.server);
+        !self.settings.shape.equal_per_server || next.slots().iter().all(kept)
     }
 }

@@ -16,7 +16,7 @@ pub use self::{
     error::ConvertError,
     job::{job_from_spec, spec_from_job},
     observation::{Observed, observed},
-    plan::{JobFacts, environment, job_plan},
+    plan::{JobFacts, job_plan},
     report::{Progress, progress, progress_to_wire},
     server::{Foreign, server_from_wire, server_to_wire},
     slot::{observed_slot, observed_slot_to_wire, role_from_wire, role_to_wire, slot_to_wire, slots_to_wire},

@@ -1,8 +1,6 @@
 //! What a manager is told about a job.
 
-use std::collections::HashMap;
-
-use trainmaster_core::{Issue, JobSpec, Span, State, TrainingMode, Verdict};
+use trainmaster_core::{Issue, JobSpec, Span, State, Verdict};
 
 use crate::{slot::slots_to_wire, v1};
 
@@ -37,7 +35,7 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
             if let Some(spec) = facts.spec {
                 plan.worker_command.clone_from(&spec.worker.command);
                 plan.server_command = spec.server.as_ref().map(|role| role.command.clone()).unwrap_or_default();
-                plan.environment = environment(spec);
+                plan.environment = spec.environment().map(|(key, value)| (key.to_owned(), value)).into();
             }
             v1::Action::Run
         }
@@ -52,26 +50,6 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
     };
     plan.action = action.into();
     plan
-}
-
-/// The environment of a job's processes, beside what their manager adds.
-pub fn environment(spec: &JobSpec) -> HashMap<String, String> {
-    let mode = match spec.mode {
-        TrainingMode::Sync => "sync",
-        TrainingMode::Async => "async",
-        TrainingMode::AllReduce => "allreduce",
-    };
-    let rule = &spec.convergence;
-    [
-        ("TRAINMASTER_MODE", mode.to_owned()),
-        ("TRAINMASTER_BATCH", spec.batch.to_string()),
-        ("TRAINMASTER_EXAMPLES", spec.examples.to_string()),
-        ("TRAINMASTER_DELTA", rule.delta.to_string()),
-        ("TRAINMASTER_PATIENCE", rule.patience.to_string()),
-        ("TRAINMASTER_MAX_EPOCHS", rule.max_epochs.to_string()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value))
-    .into()
 }
 
 #[cfg(test)]

@@ -1,0 +1,132 @@
+//! A job description as dotted keys with values, as managers carry it: `worker.max` = `8`.
+
+use toml::{Table, Value, map::Entry};
+
+use super::{JobFileError, JobSpec, JobSpecError, file};
+
+/// Keys whose value is text even where it looks like a number.
+const TEXT: [&str; 7] = ["name", "model", "tenant", "queue", "worker.command", "server.command", "dataset.upload"];
+const LABELS: &str = "constraints.labels.";
+/// Tables whose keys may themselves hold dots.
+const FREE: [&str; 3] = [LABELS, "worker.resources.", "server.resources."];
+
+pub(super) fn parse<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<JobSpec, JobFileError> {
+    let pairs: Vec<(&str, &str)> = pairs.into_iter().map(|(key, text)| (key.trim(), text.trim())).collect();
+    let mut root = Table::new();
+    for (key, text) in &pairs {
+        insert(&mut root, key, text)?;
+    }
+    file::read(root).map_err(|error| match &error {
+        // "unknown field `wroker`, expected …": whose value it was helps to find it.
+        JobFileError::Syntax(problem) => {
+            let named =
+                |key: &str| segments(key).iter().any(|part| problem.starts_with(&format!("unknown field `{part}`")));
+            let pair = pairs.iter().find(|(key, _)| named(key));
+            pair.map_or(error.clone(), |(key, text)| {
+                JobSpecError { key: (*key).into(), problem: format!("{text:?}: {problem}") }.into()
+            })
+        }
+        JobFileError::Spec(_) => error,
+    })
+}
+
+fn insert(root: &mut Table, key: &str, text: &str) -> Result<(), JobSpecError> {
+    let wrong = |problem: &str| JobSpecError { key: key.into(), problem: format!("{text:?} {problem}") };
+    let mut path = segments(key);
+    if path.iter().any(|segment| segment.is_empty()) {
+        return Err(wrong("must belong to a key such as worker.max"));
+    }
+    let last = path.pop().expect("a path has a segment");
+    let mut table = root;
+    for segment in path {
+        table = match table.entry(segment).or_insert_with(|| Value::Table(Table::new())) {
+            Value::Table(inner) => inner,
+            _ => return Err(wrong(&format!("has no place: {segment} was given a value of its own"))),
+        };
+    }
+    match table.entry(last) {
+        Entry::Vacant(place) => {
+            place.insert(value(key, text));
+            Ok(())
+        }
+        Entry::Occupied(_) => Err(wrong("is given twice; write it once")),
+    }
+}
+
+/// `gpu:a100` and the like are keys too; only dots part them, and not within a table of free names.
+fn segments(key: &str) -> Vec<&str> {
+    let free = FREE.into_iter().find(|table| key.starts_with(table));
+    let (fixed, name) = free.map_or((key, None), |table| (&key[..table.len() - 1], Some(&key[table.len()..])));
+    fixed.split('.').map(|segment| segment.trim_matches('"')).chain(name.map(|name| name.trim_matches('"'))).collect()
+}
+
+/// TOML where it is TOML, else the text itself: `12h` needs no quotes.
+fn value(key: &str, text: &str) -> Value {
+    let read = toml::from_str::<Table>(&format!("v = {text}")).ok().and_then(|mut table| {
+        let value = table.remove("v");
+        // A line break in the text could bring more keys along.
+        value.filter(|value| table.is_empty() && !matches!(value, Value::Datetime(_)))
+    });
+    let is_text = TEXT.contains(&key) || key.starts_with(LABELS);
+    match read {
+        Some(value) if !is_text || value.is_str() => value,
+        _ => Value::String(text.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<JobSpec, String> {
+        parse(pairs.iter().copied()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn pairs_say_what_a_file_says() {
+        let pairs = [
+            ("name", "resnet"),
+            ("model", "50"),
+            ("mode", "sync"),
+            ("worker.gpu:a100", "1"),
+            ("worker.memory", "10GiB"),
+            (" worker.max ", " 8 "),
+            ("worker.requested", "4"),
+            ("worker.resources.fpga", "0.5"),
+            ("server.cpu", "2"),
+            ("convergence", "{ delta = 0.02, patience = 2 }"),
+            ("constraints.labels.zone", "1"),
+            ("deadline", "12h"),
+            ("accuracy", "0.9"),
+            ("utility.kind", "sigmoid"),
+            ("utility.value", "50"),
+        ];
+        let file = "name = \"resnet\"\nmodel = \"50\"\nmode = \"sync\"\ndeadline = \"12h\"\naccuracy = 0.9\n\
+            worker = { \"gpu:a100\" = 1, memory = \"10GiB\", max = 8, requested = 4, resources = { fpga = 0.5 } }\n\
+            server = { cpu = 2 }\nconvergence = { delta = 0.02, patience = 2 }\nconstraints.labels.zone = \"1\"\n\
+            utility = { kind = \"sigmoid\", value = 50 }";
+        assert_eq!(read(&pairs).unwrap(), JobSpec::from_toml(file).unwrap());
+    }
+
+    #[test]
+    fn mistakes_are_named_with_key_value_and_what_is_allowed() {
+        for (key, text, parts) in [
+            ("wroker.max", "8", &["wroker.max", "\"8\"", "`worker`"][..]),
+            ("convergence.dleta", "0.1", &["convergence", "dleta", "delta"]),
+            ("mode", "snyc", &["mode", "snyc", "allreduce"]),
+            ("batch", "many", &["batch", "many"]),
+            ("worker.max", "x", &["worker.max", "x", "whole number"]),
+            ("worker.memory", "10", &["worker.memory", "10", "10GiB"]),
+            ("worker.gpu", "2", &["worker.gpu", "2", "twice"]),
+            ("name.first", "x", &["name.first", "name was given"]),
+            ("", "x", &["worker.max"]),
+            ("worker..max", "x", &["worker..max"]),
+        ] {
+            let error = read(&[("name", "a"), ("worker.gpu", "1"), ("server.cpu", "1"), (key, text)]).unwrap_err();
+            assert!(!error.contains('\n'), "{error}");
+            for part in parts {
+                assert!(error.contains(part), "{error:?} should contain {part:?}");
+            }
+        }
+    }
+}
