@@ -9,4 +9,8 @@ mod registry;
 #[path = "../local/mod.rs"]
 pub mod local;
 
+#[cfg(feature = "slurm")]
+#[path = "../slurm/mod.rs"]
+pub mod slurm;
+
 pub use registry::{AdapterInfo, Check, Launch, Running, Shutdown, Verdict, all, by_name, nearest_folder};

@@ -1,0 +1,342 @@
+//! How a job says that it is Trainmaster's, and what it is: `--comment='trainmaster;model=resnet50;worker.max=8'`,
+//! `#TRAINMASTER worker.max = 8` at the head of the batch script, and the comment that both become once it is accepted.
+
+use trainmaster_core::{Job as CoreJob, JobSpec, Shape};
+
+use super::seen::Memory;
+
+/// What a comment begins with.
+pub const MARK: &str = "trainmaster";
+/// What a line of a script begins with.
+pub const LINE: &str = "#TRAINMASTER";
+/// So much of a script is looked at.
+const HEAD: usize = 64 << 10;
+
+/// Keys with values, in the order given.
+pub type Pairs = Vec<(String, String)>;
+
+/// Whether a job is Trainmaster's. Cheap: every job that is submitted comes by here.
+///
+/// ```
+/// use trainmaster_adapters::slurm::comment::is_ours;
+/// assert!(is_ours("trainmaster;mode=allreduce", ""));
+/// assert!(is_ours("", "#!/bin/sh\n#TRAINMASTER mode = allreduce\nsrun ./train\n"));
+/// assert!(!is_ours("trainmasters of old", "#!/bin/sh\n#SBATCH -n 2\nsrun ./train\n#TRAINMASTER mode = sync\n"));
+/// ```
+pub fn is_ours(comment: &str, script: &str) -> bool {
+    body(comment).is_some() || lines(script).next().is_some()
+}
+
+/// What follows the mark.
+fn body(comment: &str) -> Option<&str> {
+    let rest = comment.trim_start().strip_prefix(MARK)?;
+    if rest.trim().is_empty() { Some("") } else { rest.trim_start().strip_prefix(';') }
+}
+
+/// The `#TRAINMASTER` lines before the script's first command, where sbatch reads its `#SBATCH` lines too.
+fn lines(script: &str) -> impl Iterator<Item = &str> {
+    let end = (0..=HEAD.min(script.len())).rev().find(|at| script.is_char_boundary(*at)).unwrap_or(0);
+    let head = script[..end].lines().map(str::trim_start);
+    let head = head.take_while(|line| line.is_empty() || line.starts_with('#'));
+    head.filter_map(|line| line.strip_prefix(LINE).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t'])))
+}
+
+/// What a job's owner wrote: the script's lines, then the comment, which goes first where both name a key.
+///
+/// # Errors
+/// A part that is no `key=value`.
+pub fn written(comment: &str, script: &str) -> Result<Pairs, String> {
+    let mut pairs = Pairs::new();
+    let in_comment = body(comment).unwrap_or_default();
+    let parts =
+        lines(script).map(|line| (LINE, line)).chain(split(in_comment).into_iter().map(|part| ("comment", part)));
+    for (place, part) in parts.filter(|(_, part)| !part.trim().is_empty()) {
+        let Some((key, value)) = part.split_once('=').map(|(key, value)| (key.trim(), value.trim())) else {
+            return Err(format!("{place}: {part:?} is no setting; write key=value, such as worker.max=8"));
+        };
+        if key.starts_with('@') {
+            return Err(format!("{key}: {value:?} can't be given; keys with @ are Trainmaster's own"));
+        }
+        if place == "comment" {
+            pairs.retain(|(known, _)| known != key || known.is_empty());
+        }
+        pairs.push((key.into(), value.into()));
+    }
+    Ok(pairs)
+}
+
+/// At semicolons outside quotes.
+fn split(text: &str) -> Vec<&str> {
+    let (mut parts, mut from, mut quote) = (Vec::new(), 0, None);
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            (None, '"' | '\'') => quote = Some(c),
+            (Some(open), c) if c == open => quote = None,
+            (None, ';') => {
+                parts.push(&text[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[from..]);
+    parts
+}
+
+/// What a job asked Slurm for when it was submitted, so that it can be handed back as it was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// `--nodes`: from, to; 0 where it wasn't said.
+    pub nodes: (u32, u32),
+    /// Tasks.
+    pub tasks: u32,
+    /// `--ntasks-per-node`; 0 where it wasn't said.
+    pub tasks_per_node: u32,
+    /// `--cpus-per-task`.
+    pub cpus_per_task: u32,
+    /// `--mem` or `--mem-per-cpu`.
+    pub memory: Memory,
+    /// GPUs on each node; empty for none.
+    pub tres_per_node: String,
+    /// GPUs in all, where nobody said how many nodes.
+    pub tres_per_job: String,
+}
+
+impl std::fmt::Display for Asked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { nodes: (least, most), tasks, tasks_per_node, cpus_per_task, memory, tres_per_node, tres_per_job } =
+            self;
+        write!(
+            f,
+            "{least}/{most}/{tasks}/{tasks_per_node}/{cpus_per_task}/{}/{tres_per_node}/{tres_per_job}",
+            memory.raw()
+        )
+    }
+}
+
+impl Asked {
+    fn read(text: &str) -> Option<Self> {
+        let [least, most, tasks, tasks_per_node, cpus_per_task, memory, tres_per_node, tres_per_job] =
+            text.split('/').collect::<Vec<_>>()[..]
+        else {
+            return None;
+        };
+        Some(Self {
+            nodes: (least.parse().ok()?, most.parse().ok()?),
+            tasks: tasks.parse().ok()?,
+            tasks_per_node: tasks_per_node.parse().ok()?,
+            cpus_per_task: cpus_per_task.parse().ok()?,
+            memory: Memory::of(memory.parse().ok()?),
+            tres_per_node: tres_per_node.into(),
+            tres_per_job: tres_per_job.into(),
+        })
+    }
+}
+
+/// The comment of an accepted job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tag {
+    /// What describes it, defaults from sbatch's options included.
+    pub pairs: Pairs,
+    /// Hash of the token in its environment.
+    pub token: [u8; 32],
+    /// The owner's `--begin`, in Unix seconds; 0 for at once.
+    pub begin: i64,
+    /// What Slurm was asked for.
+    pub asked: Asked,
+    /// A comment that had nothing to do with us.
+    pub note: String,
+}
+
+impl std::fmt::Display for Tag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(MARK)?;
+        for (key, value) in &self.pairs {
+            write!(f, ";{key}={value}")?;
+        }
+        f.write_str(";@token=")?;
+        self.token.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, ";@begin={};@asked={}", self.begin, self.asked)?;
+        if !self.note.is_empty() {
+            write!(f, ";@note={}", self.note)?;
+        }
+        Ok(())
+    }
+}
+
+impl Tag {
+    /// Reads the comment of an accepted job; `None` for every other comment.
+    pub fn read(comment: &str) -> Option<Self> {
+        let body = body(comment)?;
+        let (body, note) = body.split_once(";@note=").unwrap_or((body, ""));
+        let mut tag = Self { note: note.into(), ..Self::default() };
+        let (mut token, mut asked) = (None, None);
+        for part in split(body) {
+            let (key, value) = part.split_once('=')?;
+            match key {
+                "@token" => token = Some(hex(value)?),
+                "@begin" => tag.begin = value.parse().ok()?,
+                "@asked" => asked = Some(Asked::read(value)?),
+                _ => tag.pairs.push((key.into(), value.into())),
+            }
+        }
+        tag.token = token?;
+        tag.asked = asked?;
+        Some(tag)
+    }
+}
+
+fn hex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// What a job was last given, as its admin comment says: enough for a new agent, for people, and for the script.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// The decision.
+    pub decision: u64,
+    /// Restarts so far.
+    pub incarnation: u32,
+    /// Changes in place.
+    pub revision: u32,
+    /// Workers and parameter servers.
+    pub shape: Shape,
+}
+
+impl std::fmt::Display for Given {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { decision, incarnation, revision, shape } = self;
+        let Shape { workers, servers } = shape;
+        write!(
+            f,
+            "{MARK};workers={workers};servers={servers};incarnation={incarnation};revision={revision};decision={decision}"
+        )
+    }
+}
+
+impl Given {
+    /// Reads an admin comment; `None` where it says something else.
+    pub fn read(text: &str) -> Option<Self> {
+        let mut given = Self::default();
+        let mut seen = 0;
+        for part in body(text)?.split(';') {
+            let (key, value) = part.split_once('=')?;
+            seen += 1;
+            match key {
+                "workers" => given.shape.workers = value.parse().ok()?,
+                "servers" => given.shape.servers = value.parse().ok()?,
+                "incarnation" => given.incarnation = value.parse().ok()?,
+                "revision" => given.revision = value.parse().ok()?,
+                "decision" => given.decision = value.parse().ok()?,
+                _ => seen -= 1,
+            }
+        }
+        (seen == 5).then_some(given)
+    }
+
+    /// What an active job is issued now.
+    pub fn of(job: &CoreJob, shape: Shape) -> Self {
+        let (incarnation, revision) = (job.incarnation.0, job.revision.0);
+        Self { decision: job.issued_in.0, incarnation, revision, shape }
+    }
+}
+
+/// The description in a tag, for a job that Slurm calls `name`.
+///
+/// # Errors
+/// The key, the value and what is allowed.
+pub fn spec(pairs: &[(String, String)], name: &str) -> Result<JobSpec, String> {
+    let named = pairs.iter().any(|(key, _)| key == "name");
+    let name = plain_name(name);
+    let default = (!named).then_some(("name", name.as_str()));
+    let pairs = pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    JobSpec::from_pairs(default.into_iter().chain(pairs)).map_err(|error| error.to_string())
+}
+
+/// A name of Slurm's as the core allows it.
+fn plain_name(name: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    let name: String = name.chars().take(64).map(allowed).collect();
+    let name = name.trim_start_matches('.');
+    match name.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => format!("job{name}"),
+        false => name.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn comment_and_script_become_pairs() {
+        let script = "#!/bin/bash\n\n  #SBATCH -n 4\n#TRAINMASTER worker.max = 8\n#TRAINMASTER mode=sync\n# a note\n\
+            #TRAINMASTERS no\nsrun x\n#TRAINMASTER late = 1\n";
+        let pairs = written("trainmaster; mode=async ;worker.command=\"a;b\"", script).unwrap();
+        let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(pairs, [("worker.max", "8"), ("mode", "async"), ("worker.command", "\"a;b\"")]);
+        assert!(written("trainmaster;modesync", "").unwrap_err().contains("modesync"));
+        assert!(written("trainmaster;@token=1", "").unwrap_err().contains("@token"));
+        assert!(is_ours("trainmaster", "") && is_ours(" trainmaster ;", ""));
+        assert!(!is_ours("trainmaster2", "") && !is_ours("my trainmaster;a=1", "") && !is_ours("", ""));
+        // A script may be cut inside a character.
+        assert!(!is_ours("", &format!("#{}", "é".repeat(HEAD))));
+    }
+
+    proptest! {
+        #[test]
+        fn an_accepted_comment_reads_back(
+            pairs in prop::collection::vec(("[a-z][a-z.]{0,8}", "[a-zA-Z0-9 .:-]{0,12}"), 0..6),
+            token in any::<[u8; 32]>(),
+            begin in 0_i64..1 << 40,
+            numbers in any::<[u32; 5]>(),
+            memory in prop_oneof![Just(Memory::Unset), (1_u64..1 << 40).prop_map(Memory::PerNode), (1_u64..1 << 40).prop_map(Memory::PerCpu)],
+            gpus in "(gres:gpu(:[a-z0-9]{1,5})?:[1-9])?",
+            note in ".{0,30}",
+        ) {
+            let [least, most, tasks, tasks_per_node, cpus_per_task] = numbers;
+            let asked = Asked {
+                nodes: (least, most), tasks, tasks_per_node, cpus_per_task,
+                memory,
+                tres_per_node: gpus.clone(), tres_per_job: gpus,
+            };
+            let tag = Tag { pairs, token, begin, asked, note };
+            prop_assert_eq!(Tag::read(&tag.to_string()), Some(tag));
+        }
+
+        #[test]
+        fn no_text_is_too_strange(comment in ".{0,200}", script in ".{0,200}") {
+            let _ = (is_ours(&comment, &script), written(&comment, &script), Tag::read(&comment), Given::read(&comment));
+            let ours = format!("trainmaster;{comment}");
+            let _ = (Tag::read(&ours), Given::read(&ours));
+            if let Ok(pairs) = written(&ours, &script) {
+                let _ = spec(&pairs, &script);
+            }
+        }
+
+        #[test]
+        fn what_was_given_reads_back(
+            decision: u64, incarnation: u32, revision: u32, workers: u32, servers: u32,
+        ) {
+            let given = Given { decision, incarnation, revision, shape: Shape { workers, servers } };
+            prop_assert_eq!(Given::read(&given.to_string()), Some(given));
+        }
+    }
+
+    #[test]
+    fn every_name_of_slurms_becomes_one_of_ours() {
+        for name in ["17", "", "..", "a b/c", "résumé", &"x".repeat(300)] {
+            let pairs = [("mode", "allreduce"), ("worker.gpu", "1")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+            assert!(spec(&pairs, name).is_ok(), "{name:?}: {:?}", spec(&pairs, name));
+        }
+    }
+}

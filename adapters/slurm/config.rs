@@ -1,0 +1,125 @@
+//! What a site can set about its Slurm: the table `[slurm]` of `trainmaster.toml`, which lies beside slurm.conf.
+
+use serde::Deserialize;
+use thiserror::Error;
+use trainmaster_core::amount::{self, Unit};
+
+/// What a site can set about its Slurm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The manager's name in events.
+    pub manager: String,
+    /// A job that isn't to run can't start for so many seconds; renewed when half of it is over. If Trainmaster is gone,
+    /// it starts after that.
+    pub lease: i64,
+    /// A job that was let go and hasn't started after so many seconds counts as refused by Slurm.
+    pub patience: i64,
+    /// A job whose training is over may take so many seconds to end by itself.
+    pub grace: i64,
+    /// What each server has to the network, in Mbit/s: Slurm doesn't say. Without it no job may ask for bandwidth.
+    pub bandwidth: Option<i64>,
+    /// The priority of jobs that are let go; without it Slurm's own stands, and a job of others may take what was decided
+    /// for one of ours.
+    pub priority: Option<u32>,
+    /// The feed's address for training programs.
+    pub feed: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            manager: "slurm".into(),
+            lease: 900,
+            patience: 60,
+            grace: 60,
+            bandwidth: None,
+            priority: None,
+            feed: None,
+        }
+    }
+}
+
+/// A setting that isn't allowed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+#[derive(Deserialize, Default)]
+struct Whole {
+    #[serde(default)]
+    slurm: File,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct File {
+    manager: Option<String>,
+    lease: Option<String>,
+    patience: Option<String>,
+    grace: Option<String>,
+    bandwidth: Option<String>,
+    priority: Option<u32>,
+    feed: Option<String>,
+}
+
+impl Config {
+    /// Reads the table `[slurm]`; what else is in the file is not looked at.
+    ///
+    /// # Errors
+    /// Names the key, its value and what is allowed.
+    ///
+    /// ```
+    /// use trainmaster_adapters::slurm::Config;
+    /// let config = Config::from_toml("engine = \"optimus\"\n[slurm]\nlease = \"10m\"").unwrap();
+    /// assert_eq!(config.lease, 600);
+    /// ```
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        let file = toml::from_str::<Whole>(text).map_err(|error| ConfigError(error.to_string()))?.slurm;
+        let default = Self::default();
+        let seconds = |key: &str, text: Option<String>, default: i64, least: i64| {
+            let Some(text) = text else { return Ok(default) };
+            let wrong = |problem: String| ConfigError(format!("slurm.{key}: {problem}"));
+            let seconds = amount::parse_span(&text).map_err(|error| wrong(error.to_string()))?.0 / 1000;
+            match seconds >= least {
+                true => Ok(seconds),
+                false => Err(wrong(format!("{text:?} must be at least {least}s"))),
+            }
+        };
+        Ok(Self {
+            manager: file.manager.unwrap_or(default.manager),
+            // Half of it must be long enough for an agent that is just being restarted.
+            lease: seconds("lease", file.lease, default.lease, 10)?,
+            patience: seconds("patience", file.patience, default.patience, 1)?,
+            grace: seconds("grace", file.grace, default.grace, 0)?,
+            bandwidth: file
+                .bandwidth
+                .map(|text| Unit::Mbit.parse(&text).map_err(|error| ConfigError(format!("slurm.bandwidth: {error}"))))
+                .transpose()?,
+            priority: file.priority,
+            feed: file.feed,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, parts) in [
+            ("lease = \"5s\"", &["slurm.lease", "5s", "10s"][..]),
+            ("patience = \"x\"", &["slurm.patience", "x"]),
+            ("bandwidth = \"10\"", &["slurm.bandwidth", "10", "Gbit"]),
+            ("leese = \"5m\"", &["leese", "lease"]),
+        ] {
+            let error = Config::from_toml(&format!("[slurm]\n{text}")).unwrap_err().to_string();
+            for part in parts {
+                assert!(error.contains(part), "{error:?} should contain {part:?}");
+            }
+        }
+        let config = Config::from_toml("[slurm]\nbandwidth = \"10Gbit\"\nfeed = \"http://c:1\"").unwrap();
+        assert_eq!((config.bandwidth, config.feed.as_deref()), (Some(10_000), Some("http://c:1")));
+        assert_eq!(Config::from_toml("").unwrap(), Config::default());
+    }
+}

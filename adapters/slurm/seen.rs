@@ -1,0 +1,233 @@
+//! What Slurm's `slurm_load_*` calls return, as plain data: only what is used, texts as Slurm prints them.
+
+/// Everything that was loaded at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// Unix time in seconds, of the controller.
+    pub at: i64,
+    /// `slurm_load_node` with SHOW_ALL | SHOW_DETAIL.
+    pub nodes: Vec<Node>,
+    /// `slurm_load_partitions`.
+    pub partitions: Vec<Partition>,
+    /// `slurm_load_jobs` with SHOW_ALL | SHOW_DETAIL.
+    pub jobs: Vec<Job>,
+}
+
+/// `node_info_t`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// `name`.
+    pub name: String,
+    /// `node_state`: a base state and flags.
+    pub state: u32,
+    /// `cpus_efctv`, or `cpus` where that is 0.
+    pub cpus: u32,
+    /// `threads` of a core.
+    pub threads: u32,
+    /// `real_memory` less `mem_spec_limit`, in MiB.
+    pub memory: u64,
+    /// `tmp_disk`, in MiB.
+    pub disk: u64,
+    /// `features_act`.
+    pub features: String,
+    /// `gres`.
+    pub gres: String,
+    /// `gres_drain`.
+    pub gres_drain: String,
+    /// `gres_used`.
+    pub gres_used: String,
+    /// SELECT_NODEDATA_SUBCNT of NODE_STATE_ALLOCATED.
+    pub used_cpus: u32,
+    /// SELECT_NODEDATA_MEM_ALLOC, in MiB.
+    pub used_memory: u64,
+}
+
+/// `partition_info_t`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Partition {
+    /// `name`.
+    pub name: String,
+    /// `nodes`, a list.
+    pub nodes: String,
+    /// `state_up` says that jobs may start: PARTITION_UP.
+    pub up: bool,
+    /// `def_mem_per_cpu`, with its flag.
+    pub default_memory: Memory,
+}
+
+/// What a job gets of memory, in MiB: `pn_min_memory` with or without MEM_PER_CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// Slurm's own default.
+    #[default]
+    Unset,
+    /// On each node.
+    PerNode(u64),
+    /// For each CPU.
+    PerCpu(u64),
+}
+
+impl Memory {
+    /// MEM_PER_CPU.
+    pub const PER_CPU: u64 = 1 << 63;
+
+    /// From Slurm's number; 0 and NO_VAL64 are unset.
+    pub fn of(raw: u64) -> Self {
+        match raw {
+            0 | 0xffff_ffff_ffff_fffe | u64::MAX => Self::Unset,
+            raw if raw & Self::PER_CPU != 0 => Self::PerCpu(raw & !Self::PER_CPU),
+            raw => Self::PerNode(raw),
+        }
+    }
+
+    /// Slurm's number; 0 where it is unset.
+    pub fn raw(self) -> u64 {
+        match self {
+            Self::Unset => 0,
+            Self::PerNode(all) => all,
+            Self::PerCpu(each) => each | Self::PER_CPU,
+        }
+    }
+}
+
+/// `slurm_job_info_t`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Job {
+    /// `job_id`.
+    pub id: u32,
+    /// `name`.
+    pub name: String,
+    /// `user_name`, or the number of `user_id` where there is none.
+    pub user: String,
+    /// `account`; empty where there is none.
+    pub account: String,
+    /// `partition`.
+    pub partition: String,
+    /// `comment`.
+    pub comment: String,
+    /// `admin_comment`.
+    pub admin_comment: String,
+    /// `job_state`: a base state and flags.
+    pub state: u32,
+    /// `state_reason` in a word (`slurm_job_reason_string`): `BeginTime`, `Resources`, `Dependency`.
+    pub reason: String,
+    /// `priority`; 0 = held.
+    pub priority: u32,
+    /// `start_time`: of a pending job the time before which it doesn't start, where it has one.
+    pub start: i64,
+    /// `nodes`, a list.
+    pub nodes: String,
+    /// `gres_detail_str`, one for each node.
+    pub gres: Vec<String>,
+    /// `batch_host`.
+    pub batch_host: String,
+    /// `tres_alloc_str`.
+    pub tres: String,
+    /// `tres_per_job`.
+    pub tres_per_job: String,
+    /// `exit_code`: as from wait.
+    pub exit: u32,
+}
+
+/// What a node's state means for work of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeUse {
+    /// It is not there.
+    Down,
+    /// What runs may stay, nothing comes.
+    Draining,
+    /// Slurm keeps it for a job that it plans to start there.
+    Planned,
+    /// Free for all.
+    Up,
+}
+
+impl Node {
+    /// What its state means.
+    pub fn usable(&self) -> NodeUse {
+        const DRAIN: u32 = 1 << 9;
+        const NO_RESPOND: u32 = 1 << 11;
+        const POWERED_DOWN: u32 = 1 << 12;
+        const FAIL: u32 = 1 << 13;
+        const MAINT: u32 = 1 << 15;
+        const REBOOT: u32 = 1 << 16 | 1 << 20;
+        const POWERING_DOWN: u32 = 1 << 18 | 1 << 23 | 1 << 25;
+        const RESERVED: u32 = 1 << 5;
+        const PLANNED: u32 = 1 << 21;
+        const INVALID: u32 = 1 << 22;
+        // UNKNOWN, DOWN, ERROR and FUTURE.
+        let base_is_up = matches!(self.state & 0xf, 2 | 3 | 5);
+        let has = |flags: u32| self.state & flags != 0;
+        if !base_is_up || has(NO_RESPOND | POWERED_DOWN | INVALID) {
+            NodeUse::Down
+        } else if has(DRAIN | FAIL | MAINT | REBOOT | POWERING_DOWN | RESERVED) {
+            NodeUse::Draining
+        } else if has(PLANNED) {
+            NodeUse::Planned
+        } else {
+            NodeUse::Up
+        }
+    }
+}
+
+/// What a job does, as far as we care.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobPhase {
+    /// In the queue.
+    Pending,
+    /// On its nodes, which are being made ready.
+    Starting,
+    /// On its nodes.
+    Running,
+    /// Leaving them; to the queue, if it is requeued.
+    Leaving {
+        /// Back to the queue.
+        requeued: bool,
+    },
+    /// Over.
+    Over(Ending),
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With exit code 0.
+    Completed,
+    /// By a person.
+    Cancelled,
+    /// Any other way.
+    Failed,
+}
+
+impl Job {
+    /// What its state means.
+    pub fn phase(&self) -> JobPhase {
+        const REQUEUE: u32 = 1 << 10 | 1 << 11 | 1 << 12;
+        const CONFIGURING: u32 = 1 << 14;
+        const COMPLETING: u32 = 1 << 15;
+        const POWER_UP: u32 = 1 << 18;
+        let has = |flags: u32| self.state & flags != 0;
+        let base = self.state & 0xff;
+        if has(COMPLETING) {
+            return JobPhase::Leaving { requeued: base == 0 || has(REQUEUE) };
+        }
+        match base {
+            0 => JobPhase::Pending,
+            1 if has(CONFIGURING | POWER_UP) => JobPhase::Starting,
+            1 | 2 => JobPhase::Running,
+            3 => JobPhase::Over(Ending::Completed),
+            4 => JobPhase::Over(Ending::Cancelled),
+            _ => JobPhase::Over(Ending::Failed),
+        }
+    }
+
+    /// Pending for another job: `Dependency`, `DependencyNeverSatisfied`.
+    pub fn waits_for_jobs(&self) -> bool {
+        self.reason.starts_with("Dependency")
+    }
+
+    /// Held by a person.
+    pub fn is_held(&self) -> bool {
+        self.phase() == JobPhase::Pending && self.priority == 0
+    }
+}

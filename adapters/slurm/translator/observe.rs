@@ -1,0 +1,285 @@
+//! From what Slurm shows to events.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trainmaster_core::{End, Event, Incarnation, Job as CoreJob, ObservedSlot, Phase, Role, State, job::ExternalId};
+
+use super::{
+    super::{
+        comment::{Given, Tag},
+        gres::{parse_gres, parse_tres, total},
+        hostlist,
+        node::{self, Own, partitions_by_node},
+        seen::{Ending, Job, JobPhase, Observation},
+    },
+    Tracked, Translator,
+    spec::spec,
+};
+
+impl Translator {
+    /// What has changed since the last observation, for the core. To be called again with the same observation, once
+    /// these events are applied, until nothing comes: a job that the core has just taken has a number only then.
+    pub fn observe(&mut self, state: &State, seen: &Observation) -> Vec<Event> {
+        self.now = seen.at;
+        let mut events = std::mem::take(&mut self.events);
+        let first = !std::mem::replace(&mut self.synced, true);
+        let manager = self.config.manager.clone();
+        if first {
+            events.push(Event::SyncBegin { manager: manager.clone() });
+        }
+        let listed: BTreeSet<u32> = seen.jobs.iter().map(|job| job.id).collect();
+        let defaults = seen.partitions.iter().map(|partition| (partition.name.clone(), partition.default_memory));
+        self.defaults = defaults.collect();
+        self.follow(&seen.jobs);
+        self.recognise(state);
+        self.servers(seen, &mut events);
+        for (id, job) in &mut self.jobs {
+            job.tell(state, listed.contains(id), first, &mut events);
+        }
+        if first {
+            // Jobs that ended while nobody looked.
+            events.push(Event::SyncEnd { manager, owns_queue: true });
+        }
+        self.offer(seen, &mut events);
+        self.jobs.retain(|id, job| listed.contains(id) || job.core.is_some_and(|job| state.job(job).is_some()));
+        events
+    }
+
+    fn follow(&mut self, jobs: &[Job]) {
+        for job in jobs {
+            if let Some(tracked) = self.jobs.get_mut(&job.id) {
+                tracked.follow(job);
+            } else if let Some(tag) = Tag::read(&job.comment)
+                && !matches!(job.phase(), JobPhase::Over(_))
+            {
+                self.jobs.insert(job.id, Tracked::new(job, tag));
+            }
+        }
+    }
+
+    /// Finds the core's numbers of jobs that it has taken.
+    fn recognise(&mut self, state: &State) {
+        if self.jobs.values().all(|job| job.core.is_some()) {
+            return;
+        }
+        for job in state.jobs.values() {
+            let external = job.external.as_ref().filter(|external| external.cluster == self.config.manager);
+            let native = external.and_then(|external| external.native.parse::<u32>().ok());
+            if let Some(tracked) = native.and_then(|native| self.jobs.get_mut(&native)) {
+                if tracked.core.replace(job.id).is_none() {
+                    // Slurm's word counts, also where it changed while nobody looked.
+                    tracked.told_held = job.held;
+                }
+                tracked.refused = None;
+            }
+        }
+    }
+
+    fn servers(&mut self, seen: &Observation, events: &mut Vec<Event>) {
+        let partitions = partitions_by_node(&seen.partitions);
+        let mut own: BTreeMap<&str, Own> = BTreeMap::new();
+        let mut expected = BTreeSet::new();
+        for job in self.jobs.values() {
+            if job.seen.phase() == JobPhase::Pending {
+                expected.extend(job.slots.iter().map(|slot| slot.server.as_str()).filter(|_| job.let_go.is_some()));
+            }
+            // What the core doesn't charge is used by others, as far as it is concerned.
+            for (name, part) in job.own.iter().filter(|_| job.core.is_some()) {
+                let sum = own.entry(name).or_default();
+                sum.cpus += part.cpus;
+                sum.memory += part.memory;
+                part.gres.iter().for_each(|(kind, count)| *sum.gres.entry(kind.clone()).or_insert(0) += count);
+            }
+        }
+        let (none, nothing) = (BTreeSet::new(), Own::default());
+        let mut there = BTreeSet::new();
+        for node in &seen.nodes {
+            let partitions = partitions.get(&node.name).unwrap_or(&none);
+            let expects = expected.contains(node.name.as_str());
+            let Some(server) = node::server(node, partitions, expects, &self.config) else { continue };
+            there.insert(node.name.clone());
+            let foreign = node::foreign(node, own.get(node.name.as_str()).unwrap_or(&nothing));
+            let known = self.servers.get(&node.name);
+            if known.is_none_or(|(known, _)| *known != server) {
+                events.push(Event::ServerSet { manager: self.config.manager.clone(), server: server.clone() });
+            }
+            let told = known.map(|(_, foreign)| foreign);
+            if told.map_or(!foreign.is_empty(), |told| *told != foreign) || (known.is_none() && told.is_none()) {
+                let (server, amounts) = (node.name.clone(), foreign.clone());
+                events.push(Event::ForeignUse { server, amounts, devices: Vec::new() });
+            }
+            self.servers.insert(node.name.clone(), (server, foreign));
+        }
+        let gone: Vec<String> = self.servers.keys().filter(|name| !there.contains(*name)).cloned().collect();
+        for name in gone {
+            self.servers.remove(&name);
+            events.push(Event::ServerLeft { name });
+        }
+    }
+
+    /// Submits jobs to the core whose time has come: not before their owner's `--begin`, nor while they wait for others.
+    fn offer(&mut self, seen: &Observation, events: &mut Vec<Event>) {
+        let threads = seen.nodes.iter().map(|node| node.threads).max().unwrap_or(1);
+        for (id, job) in &mut self.jobs {
+            let ready = match job.seen.phase() {
+                JobPhase::Pending => job.tag.begin <= seen.at && !job.seen.waits_for_jobs(),
+                JobPhase::Over(_) => false,
+                _ => true,
+            };
+            if job.core.is_some() || job.over_since.is_some() || !ready || job.offered_until > seen.at {
+                continue;
+            }
+            job.offered_until = seen.at + (self.config.lease / 2).max(1);
+            match spec(&job.seen, &job.tag, &seen.partitions, threads) {
+                Ok(spec) => events.push(Event::JobSubmitted {
+                    spec: Box::new(spec),
+                    external: Some(ExternalId { cluster: self.config.manager.clone(), native: id.to_string() }),
+                    token_hash: Some(job.tag.token),
+                }),
+                Err(why) => job.refused = Some(why),
+            }
+        }
+    }
+}
+
+impl Tracked {
+    fn new(job: &Job, tag: Tag) -> Self {
+        let mut tracked = Self {
+            seen: Job::default(),
+            tag,
+            core: None,
+            offered_until: i64::MIN,
+            refused: None,
+            told: None,
+            told_held: false,
+            given: Given::read(&job.admin_comment),
+            slots: Vec::new(),
+            own: BTreeMap::new(),
+            let_go: None,
+            over_since: None,
+            ordered: false,
+            retry: (0, 0),
+            pending: None,
+        };
+        tracked.follow(job);
+        tracked
+    }
+
+    fn follow(&mut self, job: &Job) {
+        self.ordered = false;
+        match job.phase() {
+            // A leaving job's nodes become fewer, but what it holds of each is told no more.
+            JobPhase::Leaving { .. } => {
+                let nodes: BTreeSet<String> = hostlist::expand(&job.nodes).unwrap_or_default().into_iter().collect();
+                self.own.retain(|name, _| nodes.contains(name));
+            }
+            JobPhase::Starting | JobPhase::Running => {
+                self.let_go = None;
+                if (&self.seen.nodes, &self.seen.tres) != (&job.nodes, &job.tres) || self.own.is_empty() {
+                    self.own = held(job);
+                }
+            }
+            JobPhase::Pending | JobPhase::Over(_) => self.own.clear(),
+        }
+        if self.seen != *job {
+            self.seen = job.clone();
+        }
+    }
+
+    /// What the core doesn't know of it yet.
+    fn tell(&mut self, state: &State, listed: bool, first: bool, events: &mut Vec<Event>) {
+        let Some(id) = self.core else { return };
+        let phase = self.seen.phase();
+        let core = state.job(id);
+        let end = match phase {
+            JobPhase::Over(Ending::Completed) => Some(End::Completed),
+            JobPhase::Over(Ending::Cancelled) => Some(End::Cancelled),
+            JobPhase::Over(Ending::Failed) => Some(End::Failed),
+            JobPhase::Leaving { requeued: false } if !listed => Some(End::Completed),
+            // Slurm forgot it between two looks.
+            JobPhase::Pending if !listed => Some(End::Cancelled),
+            _ if !listed => Some(End::Completed),
+            _ => None,
+        };
+        let (slots, doing) = match (end, phase) {
+            (Some(_), _) | (None, JobPhase::Pending | JobPhase::Over(_)) => (Vec::new(), Phase::Stopped),
+            (None, JobPhase::Starting) => (self.observed(state, core), Phase::Starting),
+            (None, JobPhase::Running) => (self.observed(state, core), Phase::Running),
+            (None, JobPhase::Leaving { .. }) => (self.observed(state, core), Phase::Stopping),
+        };
+        let incarnation = Incarnation(self.given.map_or(0, |given| given.incarnation));
+        let now = (incarnation, slots, doing);
+        // A job that nothing was ever seen of needs no word of it, except in a resync.
+        let news = self.told.as_ref().map_or(first || !now.1.is_empty(), |told| *told != now);
+        if news {
+            let (incarnation, slots, phase) = now.clone();
+            events.push(Event::Observed { job: id, incarnation, slots, phase });
+            self.told = Some(now);
+        }
+        if core.is_none() {
+            return;
+        }
+        match end {
+            Some(end) => events.push(Event::JobEnded { job: id, end }),
+            None if self.seen.is_held() != self.told_held => {
+                self.told_held = self.seen.is_held();
+                events.push(Event::JobHeld { job: id, held: self.told_held });
+            }
+            None => {}
+        }
+    }
+
+    /// Its slots on the nodes that it has.
+    fn observed(&self, state: &State, core: Option<&std::sync::Arc<CoreJob>>) -> Vec<ObservedSlot> {
+        let nodes = hostlist::expand(&self.seen.nodes).unwrap_or_default();
+        let here: BTreeSet<&str> = nodes.iter().map(String::as_str).collect();
+        let on_them = |slots: Vec<ObservedSlot>| {
+            let slots: Vec<_> = slots.into_iter().filter(|slot| here.contains(slot.server.as_str())).collect();
+            let used: BTreeSet<&str> = slots.iter().map(|slot| slot.server.as_str()).collect();
+            (used == here).then_some(slots)
+        };
+        let issued = core.filter(|job| self.given.is_some_and(|given| given.incarnation == job.incarnation.0));
+        let issued = issued.and_then(|job| job.issued.as_ref()).map(|issued| named(state, issued.slots()));
+        on_them(self.slots.clone()).or_else(|| issued.and_then(on_them)).unwrap_or_else(|| self.guessed(&nodes, core))
+    }
+
+    /// As Slurm spreads tasks over nodes, where nobody remembers who was put where.
+    fn guessed(&self, nodes: &[String], core: Option<&std::sync::Arc<CoreJob>>) -> Vec<ObservedSlot> {
+        let requested = || core.map(|job| job.spec.requested());
+        let Some(shape) = self.given.map(|given| given.shape).or_else(requested) else { return Vec::new() };
+        let spread = |role: Role, count: u32| {
+            let each = (count as usize).div_ceil(nodes.len().max(1)).max(1);
+            (0..count).filter_map(move |index| {
+                let server = nodes.get(index as usize / each)?.clone();
+                Some(ObservedSlot { role, index, server, devices: Vec::new() })
+            })
+        };
+        spread(Role::Worker, shape.workers).chain(spread(Role::Server, shape.servers)).collect()
+    }
+}
+
+/// Slots as events name them.
+pub(super) fn named(state: &State, slots: &[trainmaster_core::Slot]) -> Vec<ObservedSlot> {
+    let named = slots.iter().map(|slot| ObservedSlot {
+        role: slot.role,
+        index: slot.index,
+        server: state.server_name(slot.server).to_owned(),
+        devices: Vec::new(),
+    });
+    named.collect()
+}
+
+/// What a running job holds of each of its nodes.
+fn held(job: &Job) -> BTreeMap<String, Own> {
+    let nodes = hostlist::expand(&job.nodes).unwrap_or_default();
+    let tres = parse_tres(&job.tres);
+    let share = |name: &str| tres.get(name).copied().unwrap_or(0).div_ceil(nodes.len().max(1) as u64);
+    let (cpus, memory) = (share("cpu"), share("mem"));
+    let nodes = nodes.into_iter().enumerate();
+    nodes
+        .map(|(at, name)| {
+            let gres = job.gres.get(at).map(|text| total(&parse_gres(text))).unwrap_or_default();
+            (name, Own { cpus, memory, gres })
+        })
+        .collect()
+}

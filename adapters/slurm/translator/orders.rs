@@ -1,0 +1,214 @@
+//! From the plan to orders: one update for each job that is to change.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use trainmaster_core::{Allocation, Enactment, Job as CoreJob, State, Verdict, reason::ReasonKind};
+
+use super::{
+    super::{
+        comment::Given,
+        hostlist,
+        order::{Action, Order, Purpose, Update},
+        reservation::reservation,
+        seen::{Job, JobPhase, Memory},
+    },
+    Pending, Tracked, Translator, enacted,
+    observe::named,
+};
+
+/// Slurm keeps this much of an admin comment, and nobody reads more.
+const LONGEST_REASON: usize = 300;
+
+/// What the plan asks of one job.
+enum Step {
+    Nothing,
+    Order(Action),
+    /// It can't be done: the cause.
+    Refuse(String),
+}
+
+impl Translator {
+    /// What is to be done now, for the plan in the core's state: at most one order for each job. Each must be answered
+    /// ([`answered`](Self::answered)) before the next observation.
+    pub fn orders(&mut self, state: &State) -> Vec<Order> {
+        let now = self.now;
+        let (lease, patience, grace) = (self.config.lease, self.config.patience, self.config.grace);
+        let mut orders = Vec::new();
+        let priority = self.config.priority;
+        for (id, job) in &mut self.jobs {
+            if job.ordered || job.retry.0 > now {
+                continue;
+            }
+            job.pending = None;
+            let core = job.core.and_then(|core| state.job(core));
+            let step = match core {
+                None if job.core.is_some() => job.forgotten(now, grace),
+                None => Step::of(job.keep(now, lease, job.refused.clone())),
+                Some(core) => {
+                    let default = self.defaults.get(&job.seen.partition).copied().unwrap_or_default();
+                    job.step(state, core, now, (lease, patience), default)
+                }
+            };
+            match step {
+                Step::Nothing => {}
+                Step::Order(mut action) => {
+                    if let Action::Update(update) = &mut action
+                        && update.purpose == Purpose::Start
+                    {
+                        update.priority = priority;
+                    }
+                    orders.push(Order { id: *id, action });
+                }
+                Step::Refuse(cause) => {
+                    let decision = core.map(|core| core.issued_in).unwrap_or_default();
+                    let refusal = Enactment::Refused { cause: cause.into(), retry_after: None };
+                    self.events.extend(enacted(job.core, decision, refusal));
+                    // Said once; the core's answer is a new plan.
+                    job.retry = (now + 1, job.retry.1);
+                    if job.seen.phase() == JobPhase::Pending {
+                        job.let_go = None;
+                        let hold = job.keep(now, lease, None);
+                        orders.extend(hold.map(|action| Order { id: *id, action }));
+                    }
+                }
+            }
+        }
+        orders
+    }
+}
+
+impl Step {
+    fn of(action: Option<Action>) -> Self {
+        action.map_or(Self::Nothing, Self::Order)
+    }
+}
+
+impl Tracked {
+    fn step(
+        &mut self,
+        state: &State,
+        core: &Arc<CoreJob>,
+        now: i64,
+        (lease, patience): (i64, i64),
+        default: Memory,
+    ) -> Step {
+        let verdict = state.effective(core);
+        match (self.seen.phase(), &verdict) {
+            (JobPhase::Over(_) | JobPhase::Leaving { .. }, _) => Step::Nothing,
+            (_, Verdict::Stop(_)) => Step::Order(Action::Cancel),
+            // Its owner's to let go.
+            (JobPhase::Pending, _) if self.seen.is_held() => Step::Nothing,
+            (JobPhase::Pending, Verdict::Run(allocation)) => self.start(state, core, allocation, now, patience),
+            (JobPhase::Pending, Verdict::Wait(reason) | Verdict::Reject(reason)) => {
+                Step::of(self.keep(now, lease, Some(reason.describe(state))))
+            }
+            (JobPhase::Pending, Verdict::Release(shape)) => {
+                let begin = self.tag.begin.max(now);
+                let asked = self.given.is_some_and(|given| given.shape != *shape);
+                let there = self.seen.start <= begin && !asked;
+                if there { Step::Nothing } else { self.release(begin, asked, default) }
+            }
+            (_, Verdict::Run(allocation)) => self.change(state, core, allocation),
+            // It started by itself while nobody looked; whether it may stay is not decided yet.
+            (_, Verdict::Wait(reason)) if reason.kind() == ReasonKind::NotConsidered => Step::Nothing,
+            (_, Verdict::Wait(_) | Verdict::Reject(_)) => {
+                self.pending = Some(Pending { decision: core.issued_in, gives: None });
+                Step::Order(Action::Requeue)
+            }
+            (_, Verdict::Release(_)) => Step::Nothing,
+        }
+    }
+
+    fn release(&mut self, begin: i64, as_asked: bool, default: Memory) -> Step {
+        let update = Update::release(begin, as_asked.then_some(&self.tag.asked), default);
+        if as_asked {
+            self.given = None;
+            self.slots.clear();
+        }
+        Step::Order(Action::Update(Box::new(update)))
+    }
+
+    /// Holds a pending job; renewed when half of the lease is over. Never before its owner's own time.
+    fn keep(&self, now: i64, lease: i64, why: Option<String>) -> Option<Action> {
+        if self.seen.phase() != JobPhase::Pending || self.seen.is_held() || self.seen.waits_for_jobs() {
+            return None;
+        }
+        let begin = self.tag.begin.max(now + lease);
+        let due = self.seen.start < now + lease / 2 && self.seen.start < begin;
+        let text = || {
+            let given = self.given.map_or_else(|| super::super::comment::MARK.to_owned(), |given| given.to_string());
+            why.map(|why| format!("{given};why={}", why.chars().take(LONGEST_REASON).collect::<String>()))
+        };
+        due.then(|| Action::Update(Box::new(Update::hold(begin, text()))))
+    }
+
+    fn start(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation, now: i64, patience: i64) -> Step {
+        let given = Given::of(core, wanted.shape());
+        let released = self.seen.start <= now;
+        if self.given == Some(given) && released {
+            let since = *self.let_go.get_or_insert(now);
+            return match now - since > patience {
+                true => Step::Refuse(format!("Slurm hasn't started it for {} s: {}", now - since, waits(&self.seen))),
+                false => Step::Nothing,
+            };
+        }
+        match reservation(state, &core.spec, wanted) {
+            Err(cause) => Step::Refuse(cause),
+            Ok(reservation) => {
+                let per_job = !self.seen.tres_per_job.is_empty() && self.seen.tres_per_job != "(null)";
+                let gives = Some((given, named(state, wanted.slots())));
+                self.pending = Some(Pending { decision: core.issued_in, gives });
+                Step::Order(Action::Update(Box::new(Update::start(&reservation, &given, now, per_job))))
+            }
+        }
+    }
+
+    /// A running job's next shape: in place where Slurm can, else from a checkpoint.
+    fn change(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation) -> Step {
+        let next = Given::of(core, wanted.shape());
+        let Some(given) = self.given.filter(|given| given.incarnation == next.incarnation) else {
+            self.pending = Some(Pending { decision: core.issued_in, gives: None });
+            return Step::Order(Action::Requeue);
+        };
+        if given.revision == next.revision {
+            return Step::Nothing;
+        }
+        let have: BTreeSet<String> = hostlist::expand(&self.seen.nodes).unwrap_or_default().into_iter().collect();
+        let slots = named(state, wanted.slots());
+        let keep: BTreeSet<String> = slots.iter().map(|slot| slot.server.clone()).collect();
+        if keep == have {
+            // Numbered anew, but where it is.
+            if given.shape == next.shape {
+                (self.given, self.slots) = (Some(next), slots);
+                return Step::Nothing;
+            }
+            return Step::Refuse("Slurm can't change what a running job has of a node, only take nodes away".into());
+        }
+        if !keep.is_subset(&have) {
+            return Step::Refuse("Slurm can't add nodes to a running job that holds GPUs".into());
+        }
+        if !keep.contains(&self.seen.batch_host) {
+            return Step::Refuse(format!(
+                "Slurm can't take {} away: the batch script runs there",
+                self.seen.batch_host
+            ));
+        }
+        let keep: Vec<String> = keep.into_iter().collect();
+        self.pending = Some(Pending { decision: core.issued_in, gives: Some((next, slots)) });
+        Step::Order(Action::Update(Box::new(Update::shrink(&keep, &next))))
+    }
+
+    /// The core is through with it: it ends by itself, or is ended.
+    fn forgotten(&mut self, now: i64, grace: i64) -> Step {
+        let since = *self.over_since.get_or_insert(now);
+        match self.seen.phase() {
+            JobPhase::Over(_) | JobPhase::Leaving { requeued: false } => Step::Nothing,
+            _ if now - since >= grace => Step::Order(Action::Cancel),
+            _ => Step::Nothing,
+        }
+    }
+}
+
+fn waits(job: &Job) -> &str {
+    if job.reason.is_empty() || job.reason == "None" { "it says no reason" } else { &job.reason }
+}

@@ -1,0 +1,49 @@
+//! A job of Slurm's as the core's: who pays, where it may go, and everything in the amounts that Slurm charges.
+
+use trainmaster_core::{JobSpec, job::RoleSpec};
+
+use super::super::{
+    comment::{self, Tag},
+    node::partition_label,
+    seen::{Job, Memory, Partition},
+};
+
+/// The core's description of an accepted job.
+///
+/// # Errors
+/// The key, its value and what is allowed: somebody changed the comment since.
+pub(super) fn spec(job: &Job, tag: &Tag, partitions: &[Partition], threads: u32) -> Result<JobSpec, String> {
+    let mut spec = comment::spec(&tag.pairs, &job.name)?;
+    // Slurm's names aren't unique; its numbers are.
+    spec.name = format!("{}-{}", spec.name, job.id);
+    let partition = job.partition.split(',').next().unwrap_or_default();
+    let account = if job.account.is_empty() { &job.user } else { &job.account };
+    spec.tenant = plain(account);
+    spec.queue = plain(partition);
+    spec.labels.insert(partition_label(partition), "true".into());
+    let default = partitions.iter().find(|known| known.name == partition).map(|known| known.default_memory);
+    for role in [Some(&mut spec.worker), spec.server.as_mut()].into_iter().flatten() {
+        pad(role, default.unwrap_or_default(), threads);
+    }
+    spec.validate().map_err(|error| error.to_string())?;
+    Ok(spec)
+}
+
+/// What Slurm takes for it: whole cores, and memory also where nobody asked for any.
+fn pad(role: &mut RoleSpec, default: Memory, threads: u32) {
+    let core = i64::from(threads.max(1)) * 1000;
+    let cpu = role.demand.get("cpu").copied().unwrap_or(0).max(1);
+    let cpu = (cpu + core - 1) / core * core;
+    role.demand.insert("cpu".into(), cpu);
+    if let (Memory::PerCpu(each), None) = (default, role.demand.get("memory").filter(|memory| **memory > 0)) {
+        role.demand.insert("memory".into(), each.min(1 << 40) as i64 * (cpu / 1000));
+    }
+}
+
+/// A name of Slurm's as the core allows it.
+fn plain(name: &str) -> String {
+    let name: String =
+        name.chars().take(100).map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' }).collect();
+    let name = name.trim_start_matches('.');
+    if name.is_empty() { "default".into() } else { name.into() }
+}

@@ -1,0 +1,230 @@
+//! A Slurm small enough to hold in the hand: it keeps to what the real one was seen to do (see
+//! `integration/slurm/README.md`), and starts nothing that doesn't fit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trainmaster_adapters::slurm::{
+    gres::parse_gres,
+    hostlist,
+    order::{Action, Answer, Order, Purpose, SlurmError, Update},
+    seen::{Job, JobPhase, Node, Observation, Partition},
+    submit::{Submission, submit},
+};
+
+pub(crate) const RUNNING: u32 = 1;
+pub(crate) const IDLE: u32 = 2;
+pub(crate) const DOWN: u32 = 1;
+pub(crate) const DRAIN: u32 = 1 << 9;
+const COMPLETING: u32 = 1 << 15;
+const REQUEUE: u32 = 1 << 10;
+
+/// What a job asks for now.
+#[derive(Clone, Debug, Default)]
+struct Asks {
+    nodes: u32,
+    cpus_per_node: u32,
+    memory: u64,
+    gpus: u64,
+    on: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Slurm {
+    pub(crate) now: i64,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) jobs: BTreeMap<u32, Job>,
+    asks: BTreeMap<u32, Asks>,
+    next: u32,
+    /// GPUs of other people's jobs on each node.
+    pub(crate) foreign: BTreeMap<String, u32>,
+}
+
+impl Slurm {
+    pub(crate) fn new(nodes: u32, gpus: u32) -> Self {
+        let node = |at| Node {
+            name: format!("node{at}"),
+            state: IDLE,
+            cpus: 16,
+            threads: 1,
+            memory: 64_000,
+            gres: format!("gpu:a100:{gpus}(S:0-1)"),
+            features: "ssd".into(),
+            ..Node::default()
+        };
+        let nodes = (1..=nodes).map(node).collect();
+        Self { now: 1000, nodes, jobs: BTreeMap::new(), asks: BTreeMap::new(), next: 1, foreign: BTreeMap::new() }
+    }
+
+    pub(crate) fn sbatch(&mut self, name: &str, comment: &str, begin: i64, lease: i64) -> u32 {
+        let submission = Submission {
+            name: name.into(),
+            comment: comment.into(),
+            script: Some("#!/bin/sh\n".into()),
+            begin,
+            min_nodes: Some(1),
+            max_nodes: Some(1),
+            tasks: Some(1),
+            tres_per_node: "gres:gpu:1".into(),
+            ..Submission::default()
+        };
+        let held = submit(&submission, self.now, lease, [7; 32]).expect("a good job");
+        let id = self.next;
+        self.next += 1;
+        let (comment, start) = held.map_or((comment.to_owned(), begin), |held| (held.comment, held.begin));
+        let job = Job {
+            id,
+            name: name.into(),
+            user: "ann".into(),
+            partition: "low".into(),
+            comment,
+            start,
+            priority: 100,
+            ..Job::default()
+        };
+        self.jobs.insert(id, job);
+        self.asks.insert(id, Asks { nodes: 1, cpus_per_node: 1, memory: 100, gpus: 1, on: Vec::new() });
+        id
+    }
+
+    pub(crate) fn observation(&self) -> Observation {
+        let mut nodes = self.nodes.clone();
+        for node in &mut nodes {
+            let (gpus, cpus, memory) = self.used(&node.name);
+            node.gres_used = format!("gpu:a100:{gpus}(IDX:0)");
+            (node.used_cpus, node.used_memory) = (cpus, memory);
+        }
+        let low =
+            Partition { name: "low".into(), nodes: format!("node[1-{}]", nodes.len()), up: true, ..Default::default() };
+        Observation { at: self.now, nodes, partitions: vec![low], jobs: self.jobs.values().cloned().collect() }
+    }
+
+    /// GPUs, CPUs and memory in use on a node.
+    fn used(&self, node: &str) -> (u64, u32, u64) {
+        let foreign = self.foreign.get(node).copied().unwrap_or(0);
+        let (mut gpus, mut cpus, mut memory) = (u64::from(foreign), foreign, 0);
+        for (id, job) in &self.jobs {
+            if hostlist::expand(&job.nodes).unwrap().iter().any(|name| name == node) {
+                let asks = &self.asks[id];
+                gpus += asks.gpus;
+                cpus += asks.cpus_per_node;
+                memory += asks.memory;
+            }
+        }
+        (gpus, cpus, memory)
+    }
+
+    pub(crate) fn order(&mut self, order: &Order) -> Answer {
+        let gone = || SlurmError { code: SlurmError::GONE, text: "Invalid job id specified".into() };
+        let job =
+            self.jobs.get_mut(&order.id).filter(|job| !matches!(job.phase(), JobPhase::Over(_))).ok_or_else(gone)?;
+        match (&order.action, job.phase()) {
+            (Action::Cancel, _) => self.end(order.id, 4),
+            (Action::Requeue, JobPhase::Running | JobPhase::Starting) => job.state = COMPLETING | REQUEUE,
+            (Action::Update(update), JobPhase::Pending) => self.update(order.id, update),
+            (Action::Update(update), JobPhase::Running) if update.purpose == Purpose::Shrink => {
+                let keep: BTreeSet<&str> = update.req_nodes.as_deref().unwrap().split(',').collect();
+                assert!(keep.contains(job.batch_host.as_str()), "Slurm kills the batch script");
+                job.nodes = update.req_nodes.clone().unwrap();
+                job.admin_comment = update.admin_comment.clone().unwrap();
+                describe(job, &self.asks[&order.id]);
+            }
+            (action, phase) => {
+                return Err(SlurmError { code: 2020, text: format!("{action:?} while {phase:?}") });
+            }
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, id: u32, update: &Update) {
+        let job = self.jobs.get_mut(&id).unwrap();
+        assert!(job.priority != 0 || update.purpose != Purpose::Start, "a held job is its owner's");
+        job.start = update.begin.unwrap_or(job.start);
+        if let Some(text) = &update.admin_comment {
+            job.admin_comment = text.clone();
+        }
+        let Some((least, most)) = update.nodes else { return };
+        let (tasks, per_node) = (update.tasks.unwrap(), update.tasks_per_node.unwrap());
+        let asks = self.asks.get_mut(&id).unwrap();
+        asks.gpus = parse_gres(update.tres_per_node.as_deref().unwrap()).iter().map(|gres| gres.count).sum();
+        asks.nodes = least;
+        if update.purpose == Purpose::Start {
+            let cpus = per_node * update.cpus_per_task.unwrap();
+            // Whatever is not consistent stays pending for ever, as BadConstraints.
+            assert_eq!((least, tasks), (most, least * per_node));
+            assert_eq!((update.cpus, update.cpus_per_node), (Some(least * cpus), Some(cpus)));
+            asks.on = update.req_nodes.as_deref().unwrap().split(',').map(str::to_owned).collect();
+            assert_eq!(asks.on.len() as u32, least);
+            (asks.cpus_per_node, asks.memory) = (cpus, update.memory.raw());
+        } else {
+            asks.on.clear();
+            (asks.cpus_per_node, asks.memory) = (1, 100);
+        }
+    }
+
+    /// Ends a job with a base state.
+    pub(crate) fn end(&mut self, id: u32, state: u32) {
+        let job = self.jobs.get_mut(&id).unwrap();
+        job.state = state;
+        job.nodes.clear();
+        job.gres.clear();
+    }
+
+    /// A node goes down, and the jobs there back to the queue.
+    pub(crate) fn fail(&mut self, at: usize) {
+        self.nodes[at].state = DOWN;
+        let name = self.nodes[at].name.clone();
+        for job in self.jobs.values_mut() {
+            if hostlist::expand(&job.nodes).unwrap().contains(&name) {
+                job.state = COMPLETING | REQUEUE;
+            }
+        }
+    }
+
+    /// A second passes: who leaves is gone, who may start and fits does.
+    pub(crate) fn tick(&mut self) {
+        self.now += 1;
+        for job in self.jobs.values_mut() {
+            if matches!(job.phase(), JobPhase::Leaving { requeued: true }) {
+                job.state = 0;
+                job.nodes.clear();
+                job.gres.clear();
+                job.start = self.now + 120;
+            }
+        }
+        let ready: Vec<u32> = self
+            .jobs
+            .values()
+            .filter(|job| job.phase() == JobPhase::Pending && job.start <= self.now && job.priority > 0)
+            .map(|job| job.id)
+            .collect();
+        for id in ready {
+            let asks = self.asks[&id].clone();
+            let fits = |node: &&Node| {
+                let (gpus, cpus, memory) = self.used(&node.name);
+                let all: u64 = parse_gres(&node.gres).iter().map(|gres| gres.count).sum();
+                node.state == IDLE
+                    && (asks.on.is_empty() || asks.on.contains(&node.name))
+                    && gpus + asks.gpus <= all
+                    && cpus + asks.cpus_per_node <= node.cpus
+                    && memory + asks.memory <= node.memory
+            };
+            let nodes: Vec<String> = self.nodes.iter().filter(fits).map(|node| node.name.clone()).collect();
+            let job = self.jobs.get_mut(&id).unwrap();
+            if (nodes.len() as u32) < asks.nodes {
+                job.reason = "Resources".into();
+                continue;
+            }
+            job.state = RUNNING;
+            job.batch_host = nodes[0].clone();
+            job.nodes = nodes[..asks.nodes as usize].join(",");
+            describe(job, &asks);
+        }
+    }
+}
+
+fn describe(job: &mut Job, asks: &Asks) {
+    let count = hostlist::expand(&job.nodes).unwrap().len();
+    let (cpus, memory) = (count as u32 * asks.cpus_per_node, count as u64 * asks.memory);
+    job.tres = format!("cpu={cpus},mem={memory}M,node={count},billing={cpus}");
+    job.gres = vec![format!("gpu:a100:{}(IDX:0)", asks.gpus); count];
+}

@@ -1,0 +1,378 @@
+//! The translation between a real core and a Slurm in the test's hand.
+#![cfg(feature = "slurm")]
+
+mod corpus;
+mod fake;
+mod shrink;
+
+use std::collections::BTreeMap;
+
+use fake::{DRAIN, IDLE, Slurm};
+use proptest::prelude::*;
+use trainmaster_adapters::slurm::{
+    Config, Translator,
+    comment::{Given, Tag},
+    order::{Action, Order, Purpose},
+    seen::JobPhase,
+    shape_rules,
+};
+use trainmaster_core::{
+    Event, EventError, JobId, Mode, Scheduler, Settings, Shape, Span, Time, Verdict, settings::Stability,
+};
+
+const RING: &str = "trainmaster;mode=allreduce;worker.gpu=1;worker.cpu=2;worker.memory=1GiB;worker.max=8";
+const SERVERS: &str = "trainmaster;mode=sync;worker.gpu=1;worker.cpu=4;worker.max=4;server.cpu=2;server.max=4";
+
+struct World {
+    slurm: Slurm,
+    scheduler: Scheduler,
+    translator: Translator,
+    config: Config,
+}
+
+fn settings(engine: &str) -> Settings {
+    let stability = Stability { enabled: false, ..Stability::default() };
+    Settings {
+        engine: engine.into(),
+        shape: shape_rules(),
+        stability,
+        refusal_backoff: Span::seconds(1),
+        ..Settings::default()
+    }
+}
+
+impl World {
+    fn new(nodes: u32, gpus: u32, engine: &str) -> Self {
+        let config = Config { lease: 100, patience: 5, grace: 3, ..Config::default() };
+        let scheduler = Scheduler::new(settings(engine)).unwrap();
+        Self { slurm: Slurm::new(nodes, gpus), scheduler, translator: Translator::new(config.clone()), config }
+    }
+
+    fn sbatch(&mut self, comment: &str) -> u32 {
+        self.slurm.sbatch("train.sh", comment, 0, self.config.lease)
+    }
+
+    fn apply(&mut self, event: Event) {
+        let at = Time(self.slurm.now * 1000);
+        match self.scheduler.apply(at, event.clone()) {
+            Ok(()) => {}
+            Err(error @ (EventError::NeverFits(_) | EventError::Unsupported { .. })) => {
+                self.translator.not_taken(&event, error.to_string());
+            }
+            // What was refused is no longer wanted.
+            Err(EventError::LateRefusal { .. }) => {}
+            Err(error) => panic!("{event:?}: {error}"),
+        }
+    }
+
+    /// What the host does once a second; what it ordered.
+    fn round(&mut self) -> Vec<Order> {
+        self.slurm.tick();
+        let seen = self.slurm.observation();
+        for turn in 0.. {
+            let events = self.translator.observe(self.scheduler.state(), &seen);
+            if events.is_empty() {
+                break;
+            }
+            assert!(turn < 4, "an observation says ever more: {events:?}");
+            events.into_iter().for_each(|event| self.apply(event));
+        }
+        self.scheduler.state().audit().unwrap();
+        let at = Time(self.slurm.now * 1000);
+        if self.scheduler.due().is_some_and(|due| due <= at) {
+            self.scheduler.decide(at);
+        }
+        let orders = self.translator.orders(self.scheduler.state());
+        let mut named = BTreeMap::new();
+        for order in &orders {
+            assert_eq!(named.insert(order.id, ()), None, "two orders for one job");
+            let job = &self.slurm.jobs[&order.id];
+            let tag = Tag::read(&job.comment).expect("orders are for our own jobs");
+            if let Action::Update(update) = &order.action {
+                let begin = update.begin.unwrap_or(i64::MAX);
+                assert!(begin >= tag.begin, "before its owner's --begin");
+                assert!(update.purpose != Purpose::Hold || begin >= self.slurm.now + self.config.lease / 2);
+            }
+            let answer = self.slurm.order(order);
+            let events = self.translator.answered(order, answer);
+            events.into_iter().for_each(|event| self.apply(event));
+        }
+        orders
+    }
+
+    fn rounds(&mut self, count: usize) -> Vec<Order> {
+        (0..count).flat_map(|_| self.round()).collect()
+    }
+
+    fn nodes(&self, id: u32) -> Vec<String> {
+        trainmaster_adapters::slurm::hostlist::expand(&self.slurm.jobs[&id].nodes).unwrap()
+    }
+
+    fn core(&self, id: u32) -> JobId {
+        self.translator.job(id).expect("the core has it")
+    }
+
+    /// What the core gives a job and what Slurm does are the same.
+    fn agrees(&self, id: u32) -> Result<(), String> {
+        let state = self.scheduler.state();
+        let job = &self.slurm.jobs[&id];
+        let Some(core) = self.translator.job(id).and_then(|core| state.job(core)) else { return Ok(()) };
+        match state.effective(core) {
+            Verdict::Run(allocation) => {
+                let mut wanted: Vec<&str> =
+                    allocation.slots().iter().map(|slot| state.server_name(slot.server)).collect();
+                wanted.sort_unstable();
+                wanted.dedup();
+                let mut nodes = self.nodes(id);
+                nodes.sort_unstable();
+                (job.phase() == JobPhase::Running && nodes == wanted && core.observed == core.issued)
+                    .then_some(())
+                    .ok_or_else(|| format!("{id} should run on {wanted:?}: {job:?}"))
+            }
+            Verdict::Wait(_) if job.phase() != JobPhase::Pending => Err(format!("{id} should wait: {job:?}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_job_is_taken_started_and_ended() {
+    let mut world = World::new(3, 4, "fifo");
+    let id = world.sbatch(&format!("{RING};worker.requested=8;worker.min=8"));
+    let foreign = world.slurm.sbatch("other", "mine", 0, 0);
+    let orders = world.rounds(3);
+    let [Order { id: first, action: Action::Update(update) }] = &orders[..] else { panic!("{orders:?}") };
+    assert_eq!((*first, update.purpose, update.nodes), (id, Purpose::Start, Some((2, 2))));
+    assert_eq!((update.tasks, update.tasks_per_node, update.cpus_per_task), (Some(8), Some(4), Some(2)));
+    assert_eq!((update.memory.raw(), update.tres_per_node.as_deref()), (4096, Some("gres:gpu:4")));
+    let given = Given::read(&world.slurm.jobs[&id].admin_comment).unwrap();
+    assert_eq!((given.incarnation, given.shape), (1, Shape { workers: 8, servers: 0 }));
+    world.agrees(id).unwrap();
+    let job = world.core(id);
+    let state = world.scheduler.state();
+    assert_eq!(&*state.jobs[&job].spec.name, format!("train.sh-{id}"));
+    assert_eq!(world.slurm.jobs[&foreign].phase(), JobPhase::Running);
+    world.slurm.end(id, 3);
+    assert_eq!(world.rounds(2), []);
+    assert!(world.scheduler.state().jobs.is_empty());
+}
+
+#[test]
+fn workers_and_parameter_servers_share_each_node_equally() {
+    let mut world = World::new(4, 2, "fifo");
+    let id = world.sbatch(&format!("{SERVERS};worker.requested=4;worker.min=4;server.requested=2;server.min=2"));
+    let orders = world.rounds(3);
+    let [Order { action: Action::Update(update), .. }] = &orders[..] else { panic!("{orders:?}") };
+    // Two workers of 4 CPUs and a parameter server of 2 on each of two nodes: in tasks of 2 CPUs.
+    assert_eq!((update.nodes, update.tasks_per_node, update.cpus_per_task), (Some((2, 2)), Some(5), Some(2)));
+    assert_eq!((update.cpus, update.tres_per_node.as_deref()), (Some(20), Some("gres:gpu:2")));
+    world.agrees(id).unwrap();
+}
+
+#[test]
+fn leases_are_renewed_at_half_life_and_never_before_the_owners_begin() {
+    let mut world = World::new(1, 1, "fifo");
+    let first = world.sbatch(&format!("{RING};worker.max=1"));
+    let waiting = world.sbatch(&format!("{RING};worker.max=1"));
+    let later = world.slurm.sbatch("l", &format!("{RING};worker.max=1"), world.slurm.now + 400, world.config.lease);
+    world.rounds(3);
+    world.agrees(first).unwrap();
+    let orders = world.rounds(300);
+    let holds: Vec<&Order> = orders.iter().filter(|order| order.id == waiting).collect();
+    assert!((5..=7).contains(&holds.len()), "a renewal each 50 s: {holds:?}");
+    assert!(orders.iter().all(|order| order.id == waiting), "{orders:?}");
+    assert!(world.slurm.jobs[&waiting].admin_comment.contains("why="), "{:?}", world.slurm.jobs[&waiting]);
+    assert_eq!(world.translator.job(later), None);
+    world.rounds(120);
+    assert!(world.translator.job(later).is_some(), "its time has come");
+    // Whoever never got anything starts as submitted if we are gone.
+    world.slurm.end(first, 3);
+    world.slurm.end(later, 4);
+    for _ in 0..=world.config.lease {
+        world.slurm.tick();
+    }
+    assert_eq!(world.slurm.jobs[&waiting].phase(), JobPhase::Running);
+}
+
+#[test]
+fn a_new_shape_is_a_requeue_and_one_update() {
+    let mut world = World::new(2, 4, "optimus");
+    let ids = [0, 1, 2].map(|_| world.sbatch(&format!("{RING};worker.max=4")));
+    let orders = world.rounds(400);
+    let mut by_job: BTreeMap<u32, Vec<&Order>> = BTreeMap::new();
+    orders.iter().for_each(|order| by_job.entry(order.id).or_default().push(order));
+    for orders in by_job.values() {
+        for pair in orders.windows(2) {
+            let starts =
+                |order: &Order| matches!(&order.action, Action::Update(update) if update.purpose == Purpose::Start);
+            assert!(!(starts(pair[0]) && starts(pair[1])), "{pair:?}");
+        }
+    }
+    for id in ids {
+        world.agrees(id).unwrap();
+    }
+}
+
+#[test]
+fn what_slurm_refuses_or_never_starts_is_told_and_held_again() {
+    let mut world = World::new(2, 2, "fifo");
+    let id = world.sbatch(&format!("{RING};worker.max=1"));
+    // A job that we can't see through takes what the core thinks is free: it uses memory only.
+    world.slurm.nodes[0].memory = 64_000;
+    world.round();
+    world.slurm.foreign.insert("node1".into(), 2);
+    world.slurm.foreign.insert("node2".into(), 2);
+    world.rounds(40);
+    assert_eq!(world.slurm.jobs[&id].phase(), JobPhase::Pending);
+    assert!(world.slurm.jobs[&id].start > world.slurm.now, "held: {:?}", world.slurm.jobs[&id]);
+    world.slurm.foreign.clear();
+    world.rounds(40);
+    world.agrees(id).unwrap();
+}
+
+#[test]
+fn a_pause_hands_jobs_back_as_they_were_submitted() {
+    let mut world = World::new(1, 2, "fifo");
+    let one = world.sbatch(&format!("{RING};worker.min=2;worker.max=2"));
+    let two = world.sbatch(&format!("{RING};worker.min=2;worker.max=2"));
+    world.rounds(3);
+    world.apply(Event::ModeSet(Mode::Paused));
+    let orders = world.rounds(3);
+    let [Order { id, action: Action::Update(update) }] = &orders[..] else { panic!("{orders:?}") };
+    assert_eq!((*id, update.purpose, update.nodes), (two, Purpose::Release, None));
+    assert_eq!(world.slurm.jobs[&one].phase(), JobPhase::Running);
+    world.slurm.end(one, 3);
+    world.rounds(3);
+    assert_eq!(world.slurm.jobs[&two].phase(), JobPhase::Running);
+}
+
+#[test]
+fn a_new_agent_finds_everything_as_it_was() {
+    let mut world = World::new(2, 4, "fifo");
+    let ids = [4, 2, 8].map(|most| world.sbatch(&format!("{RING};worker.requested={most};worker.min={most}")));
+    world.rounds(5);
+    for id in ids {
+        world.agrees(id).unwrap();
+    }
+    // The core remembers.
+    world.translator = Translator::new(world.config.clone());
+    assert_eq!(world.rounds(5), []);
+    // It doesn't: running jobs aren't stopped before it has decided about them.
+    world.translator = Translator::new(world.config.clone());
+    world.scheduler = Scheduler::new(settings("fifo")).unwrap();
+    world.rounds(30);
+    for id in ids {
+        world.agrees(id).unwrap();
+    }
+}
+
+#[test]
+fn a_finished_training_that_does_not_end_is_ended() {
+    let mut world = World::new(1, 1, "fifo");
+    let id = world.sbatch(RING);
+    world.rounds(3);
+    let job = world.core(id);
+    world.apply(Event::JobEnded { job, end: trainmaster_core::End::Completed });
+    let orders = world.rounds(6);
+    assert!(matches!(&orders[..], [Order { action: Action::Cancel, .. }]), "{orders:?}");
+}
+
+#[test]
+fn a_job_that_never_fits_waits_with_the_reason_and_is_tried_again() {
+    let mut world = World::new(1, 2, "fifo");
+    let id = world.sbatch("trainmaster;mode=allreduce;worker.gpu=4");
+    world.rounds(60);
+    let job = &world.slurm.jobs[&id];
+    assert!(job.admin_comment.contains("why=") && job.admin_comment.contains("gpu"), "{job:?}");
+    world.slurm.nodes[0].gres = "gpu:a100:4(S:0-1)".into();
+    world.rounds(60);
+    world.agrees(id).unwrap();
+}
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Submit(usize, u32),
+    End(usize, u32),
+    Foreign(usize, u32),
+    Fail(usize),
+    Drain(usize),
+    Repair(usize),
+    Hold(usize, bool),
+    Restart,
+    Pause(bool),
+    Pass(usize),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    use Happening::*;
+    prop_oneof![
+        4 => (0..3_usize, 1..6_u32).prop_map(|(kind, most)| Submit(kind, most)),
+        2 => (0..6_usize, 3..6_u32).prop_map(|(at, state)| End(at, state)),
+        1 => (0..4_usize, 0..3_u32).prop_map(|(at, gpus)| Foreign(at, gpus)),
+        1 => (0..4_usize).prop_map(Fail),
+        1 => (0..4_usize).prop_map(Drain),
+        2 => (0..4_usize).prop_map(Repair),
+        1 => (0..6_usize, any::<bool>()).prop_map(|(at, held)| Hold(at, held)),
+        1 => Just(Restart),
+        1 => any::<bool>().prop_map(Pause),
+        6 => (1..40_usize).prop_map(Pass),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_slurm_and_the_core_come_to_agree(
+        engine in prop::sample::select(vec!["fifo", "optimus", "dorm"]),
+        happenings in prop::collection::vec(happening(), 1..25),
+    ) {
+        let mut world = World::new(4, 4, engine);
+        let mut ids = Vec::new();
+        for happening in happenings {
+            match happening {
+                Happening::Submit(0, most) => ids.push(world.sbatch(&format!("{RING};worker.max={most}"))),
+                Happening::Submit(1, most) => ids.push(world.sbatch(&format!("{SERVERS};worker.max={most}"))),
+                Happening::Submit(_, most) => {
+                    let begin = world.slurm.now + i64::from(most) * 30;
+                    ids.push(world.slurm.sbatch("b", RING, begin, world.config.lease));
+                }
+                Happening::End(at, state) => if let Some(&id) = ids.get(at) {
+                    world.slurm.end(id, state);
+                },
+                Happening::Foreign(at, gpus) => {
+                    let name = world.slurm.nodes[at].name.clone();
+                    // Other jobs start where there is room, as ours do.
+                    world.slurm.foreign.insert(name.clone(), 0);
+                    let seen = world.slurm.observation();
+                    let used = seen.nodes[at].used_cpus.max(u32::from(seen.nodes[at].gres_used != "gpu:a100:0(IDX:0)"));
+                    if used == 0 {
+                        world.slurm.foreign.insert(name, gpus);
+                    }
+                }
+                Happening::Fail(at) => world.slurm.fail(at),
+                Happening::Drain(at) => world.slurm.nodes[at].state |= DRAIN,
+                Happening::Repair(at) => world.slurm.nodes[at].state = IDLE,
+                Happening::Hold(at, held) => if let Some(id) = ids.get(at) {
+                    let job = world.slurm.jobs.get_mut(id).unwrap();
+                    if job.phase() == JobPhase::Pending {
+                        job.priority = if held { 0 } else { 100 };
+                    }
+                },
+                Happening::Restart => world.translator = Translator::new(world.config.clone()),
+                Happening::Pause(paused) => {
+                    world.apply(Event::ModeSet(if paused { Mode::Paused } else { Mode::Active }));
+                }
+                Happening::Pass(seconds) => drop(world.rounds(seconds)),
+            }
+            world.round();
+        }
+        // Then nothing happens any more.
+        world.apply(Event::ModeSet(Mode::Active));
+        ids.iter().for_each(|id| world.slurm.jobs.get_mut(id).unwrap().priority = 100);
+        world.rounds(900);
+        for id in &ids {
+            prop_assert_eq!(world.agrees(*id), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Running jobs that give nodes up: whole ones, and not the one that the batch script runs on.
+
+use std::sync::Arc;
+
+use imbl::Vector;
+use trainmaster_adapters::slurm::{
+    Translator,
+    order::{Action, Order, Purpose},
+};
+use trainmaster_core::{
+    Allocation, Budget, Proposal, Role, Scheduler, ServerId, Slot, State, Verdict,
+    engines::{Engine, EngineError, Triggers},
+    state::Change,
+};
+
+use super::{RING, World, settings};
+
+/// The only job gets a worker on each of these servers, one list a decision, the last one for good.
+struct Places(Vec<Vec<u32>>);
+
+impl Engine for Places {
+    type Memo = u32;
+    type Index = ();
+
+    fn triggers(&self) -> Triggers {
+        Triggers { interval: Some(trainmaster_core::Span::seconds(5)), arrival: true, departure: true }
+    }
+
+    fn decide(
+        &self,
+        state: &State,
+        _: &Vector<Change>,
+        round: &mut u32,
+        (): &mut (),
+        _: &mut Budget,
+    ) -> Result<Proposal, EngineError> {
+        let places = &self.0[(*round as usize).min(self.0.len() - 1)];
+        *round += 1;
+        let slot = |(index, server): (usize, &u32)| Slot {
+            role: Role::Worker,
+            index: index as u32,
+            server: ServerId(*server),
+            devices: Default::default(),
+        };
+        let run = Verdict::Run(Arc::new(Allocation::new(places.iter().enumerate().map(slot).collect())));
+        Ok(Proposal { changes: state.jobs.keys().map(|id| (*id, run.clone())).collect(), wake_at: None })
+    }
+}
+
+fn world(places: Vec<Vec<u32>>) -> (World, u32) {
+    let mut world = World::new(3, 2, "fifo");
+    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(Places(places))).unwrap();
+    world.translator = Translator::new(world.config.clone());
+    let id = world.sbatch(RING);
+    (world, id)
+}
+
+fn purposes(orders: &[Order]) -> Vec<Option<Purpose>> {
+    let purpose = |order: &Order| match &order.action {
+        Action::Update(update) => Some(update.purpose),
+        Action::Requeue | Action::Cancel => None,
+    };
+    orders.iter().map(purpose).collect()
+}
+
+#[test]
+fn whole_nodes_are_given_up_in_place() {
+    let (mut world, id) = world(vec![vec![0, 0, 1, 1, 2, 2], vec![0, 0, 1, 1], vec![0, 0]]);
+    let orders = world.rounds(30);
+    assert_eq!(purposes(&orders), [Some(Purpose::Start), Some(Purpose::Shrink), Some(Purpose::Shrink)]);
+    assert_eq!(world.nodes(id), ["node1"]);
+    world.agrees(id).unwrap();
+    let job = world.core(id);
+    let job = world.scheduler.state().job(job).unwrap();
+    assert_eq!((job.incarnation.0, job.revision.0), (1, 2));
+}
+
+#[test]
+fn fewer_on_each_node_is_a_restart() {
+    let (mut world, id) = world(vec![vec![0, 0, 1, 1], vec![0, 1]]);
+    let orders = world.rounds(30);
+    assert_eq!(purposes(&orders), [Some(Purpose::Start), None, Some(Purpose::Start)]);
+    world.agrees(id).unwrap();
+}
+
+#[test]
+fn where_the_batch_script_must_go_it_is_a_restart() {
+    // The first worker, which keeps the parameters, is on node2; the batch script runs on node1.
+    let (mut world, id) = world(vec![vec![1, 1, 0, 0], vec![1, 1]]);
+    let orders = world.rounds(30);
+    assert_eq!(purposes(&orders), [Some(Purpose::Start), None, Some(Purpose::Start)], "{orders:?}");
+    assert_eq!(world.nodes(id), ["node2"]);
+    world.agrees(id).unwrap();
+}
