@@ -1,0 +1,211 @@
+/*
+ * JobSubmitPlugins=trainmaster: recognises Trainmaster's jobs as they are submitted, checks and holds them, and wakes
+ * the agent. All other jobs pass as they are.
+ *
+ * slurmctld calls this with its locks held: no call of Slurm's API may be made here, and nothing may wait.
+ */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+
+#include "submission.h"
+
+const char plugin_name[] = "Trainmaster job submission";
+const char plugin_type[] = "job_submit/trainmaster";
+const uint32_t plugin_version = SLURM_VERSION_NUMBER;
+
+/* Exported by slurmctld, declared in none of the installed headers. */
+extern slurm_conf_t slurm_conf;
+extern void slurm_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+extern int slurm_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+extern void slurm_xfree(void **item);
+extern char *slurm_xstrdup(const char *text);
+extern void slurm_unsetenvp(char **env, const char *name);
+extern int slurm_env_array_overwrite(char ***env, const char *name, const char *value);
+
+/* What sbatch sets from its options: after a resize they would be wrong, and srun believes them. */
+static const char *const stale[] = {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
+
+static int wake_socket = -1;
+
+static int64_t number(uint64_t value, uint64_t unset)
+{
+	return value >= unset ? -1 : (int64_t) value;
+}
+
+#define NUMBER32(value) number((value), NO_VAL)
+#define NUMBER16(value) number((value), NO_VAL16)
+
+extern int init(void)
+{
+	char path[4096], message[TRAINMASTER_MESSAGE];
+	const char *conf = slurm_conf.slurm_conf ? slurm_conf.slurm_conf : "";
+	const char *end = strrchr(conf, '/');
+
+	snprintf(path, sizeof(path), "%.*s/trainmaster.toml", end ? (int) (end - conf) : 1, end ? conf : ".");
+	if (trainmaster_configure(path, message, sizeof(message)))
+		slurm_error("trainmaster: %s; its defaults hold", message);
+	wake_socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	slurm_info("trainmaster: jobs with --comment='trainmaster;...' are held for it");
+	return SLURM_SUCCESS;
+}
+
+extern int fini(void)
+{
+	if (wake_socket >= 0)
+		close(wake_socket);
+	wake_socket = -1;
+	return SLURM_SUCCESS;
+}
+
+/* Tells the agent that there is news. If it isn't there or has enough to do, it will look by itself. */
+static void wake_agent(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int length = snprintf(address.sun_path, sizeof(address.sun_path), "%s/trainmaster.socket",
+			      slurm_conf.state_save_location ? slurm_conf.state_save_location : "");
+
+	if (wake_socket < 0 || length < 0 || (size_t) length >= sizeof(address.sun_path))
+		return;
+	sendto(wake_socket, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, (struct sockaddr *) &address, sizeof(address));
+}
+
+static void set_text(char **field, const char *text)
+{
+	slurm_xfree((void **) field);
+	if (text[0])
+		*field = slurm_xstrdup(text);
+}
+
+/* Options that leave Trainmaster no choice of nodes, or that can't be kept when a job is resized. */
+static void find_unsupported(const job_desc_msg_t *job, struct trainmaster_submission *out)
+{
+	const struct {
+		const char *option, *value;
+	} texts[] = {
+		{"--nodelist", job->req_nodes},
+		{"--exclude", job->exc_nodes},
+		{"--constraint", job->features},
+		{"--cluster-constraint", job->cluster_features},
+		{"--batch", job->batch_features},
+		{"--prefer", job->prefer},
+		{"--gpus-per-socket", job->tres_per_socket},
+		{"--cpus-per-gpu", job->cpus_per_tres},
+		{"--mem-per-gpu", job->mem_per_tres},
+	};
+	const struct {
+		const char *option;
+		bool set;
+	} flags[] = {
+		{"--exclusive", job->shared != NO_VAL16 && job->shared != JOB_SHARED_OK},
+		{"--contiguous", job->contiguous == 1},
+		{"--overcommit", job->overcommit != NO_VAL8 && job->overcommit > 0},
+		{"--core-spec", job->core_spec != NO_VAL16},
+		{"--ntasks-per-gpu", job->ntasks_per_tres != NO_VAL16},
+		{"--ntasks-per-socket", job->ntasks_per_socket != NO_VAL16},
+		{"--ntasks-per-core", job->ntasks_per_core != NO_VAL16},
+	};
+	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
+		if (texts[i].value && texts[i].value[0]) {
+			out->unsupported_option = texts[i].option;
+			out->unsupported_value = texts[i].value;
+			return;
+		}
+	for (size_t i = 0; i < sizeof(flags) / sizeof(*flags); i++)
+		if (flags[i].set) {
+			out->unsupported_option = flags[i].option;
+			out->unsupported_value = "";
+			return;
+		}
+}
+
+static void set_environment(job_desc_msg_t *job, const struct trainmaster_held *held)
+{
+	/* Both keep the array terminated by NULL, and free what they take away. */
+	for (size_t i = 0; i < sizeof(stale) / sizeof(*stale); i++)
+		slurm_unsetenvp(job->environment, stale[i]);
+	for (const char *name = held->environment; *name;) {
+		const char *value = name + strlen(name) + 1;
+
+		slurm_env_array_overwrite(&job->environment, name, value);
+		name = value + strlen(value) + 1;
+	}
+	job->env_size = 0;
+	while (job->environment[job->env_size])
+		job->env_size++;
+}
+
+extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
+{
+	struct trainmaster_held held;
+	char message[TRAINMASTER_MESSAGE];
+	unsigned char random[16];
+	struct trainmaster_submission submission = {
+		.name = job->name,
+		.comment = job->comment,
+		.script = job->script,
+		.array = job->array_inx,
+		.tres_per_node = job->tres_per_node,
+		.tres_per_task = job->tres_per_task,
+		.tres_per_job = job->tres_per_job,
+		.component = NUMBER32(job->het_job_offset),
+		.begin = job->begin_time,
+		.requeue = NUMBER16(job->requeue),
+		.min_nodes = NUMBER32(job->min_nodes),
+		.max_nodes = NUMBER32(job->max_nodes),
+		.tasks = NUMBER32(job->num_tasks),
+		.tasks_per_node = NUMBER16(job->ntasks_per_node),
+		.cpus_per_task = NUMBER16(job->cpus_per_task),
+		.memory = job->pn_min_memory,
+	};
+
+	(void) submit_uid;
+	if (!trainmaster_is_ours(submission.comment, submission.script))
+		return SLURM_SUCCESS;
+	find_unsupported(job, &submission);
+	if (getrandom(random, sizeof(random), GRND_NONBLOCK) != (ssize_t) sizeof(random)) {
+		*err_msg = slurm_xstrdup("trainmaster: no random numbers for the job's token; submit it again");
+		return ESLURM_NOT_SUPPORTED;
+	}
+	switch (trainmaster_submit(&submission, time(NULL), random, &held, message, sizeof(message))) {
+	case TRAINMASTER_HELD:
+		break;
+	case TRAINMASTER_REFUSED:
+		*err_msg = slurm_xstrdup(message);
+		return ESLURM_NOT_SUPPORTED;
+	case TRAINMASTER_FAILED:
+		slurm_error("trainmaster: a job passes as an ordinary one, since it met a mistake in the plugin: %s", message);
+		return SLURM_SUCCESS;
+	default:
+		return SLURM_SUCCESS;
+	}
+	set_text(&job->comment, held.comment);
+	set_text(&job->tres_per_node, held.tres_per_node);
+	set_text(&job->tres_per_job, held.tres_per_job);
+	set_text(&job->tres_per_task, "");
+	job->begin_time = held.begin;
+	job->requeue = 1;
+	if (job->environment)
+		set_environment(job, &held);
+	explicit_bzero(&held, sizeof(held));
+	explicit_bzero(random, sizeof(random));
+	wake_agent();
+	return SLURM_SUCCESS;
+}
+
+extern int job_modify(job_desc_msg_t *job, void *record, uint32_t submit_uid)
+{
+	(void) job;
+	(void) record;
+	(void) submit_uid;
+	return SLURM_SUCCESS;
+}

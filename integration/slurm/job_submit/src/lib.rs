@@ -1,0 +1,352 @@
+//! The part of `job_submit/trainmaster` that is not C: what a job is, and what it becomes.
+//!
+//! `submission.h` says the same for the plugin. No panic leaves this library: what is caught is told in words, and the
+//! job passes as an ordinary one.
+
+#![allow(unsafe_code)] // a C ABI
+
+use std::{
+    any::Any,
+    ffi::{CStr, c_char},
+    fs, io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::OnceLock,
+};
+
+use trainmaster_adapters::slurm::{
+    Config, comment,
+    seen::Memory,
+    submit::{Submission, submit},
+};
+
+const COMMENT: usize = 1025;
+const TRES: usize = 256;
+const ENVIRONMENT: usize = 1024;
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+
+/// `struct trainmaster_submission`.
+#[repr(C)]
+#[derive(Debug)]
+#[allow(missing_docs)] // see submission.h
+pub struct CSubmission {
+    pub name: *const c_char,
+    pub comment: *const c_char,
+    pub script: *const c_char,
+    pub array: *const c_char,
+    pub tres_per_node: *const c_char,
+    pub tres_per_task: *const c_char,
+    pub tres_per_job: *const c_char,
+    pub unsupported_option: *const c_char,
+    pub unsupported_value: *const c_char,
+    pub component: i64,
+    pub begin: i64,
+    pub requeue: i64,
+    pub min_nodes: i64,
+    pub max_nodes: i64,
+    pub tasks: i64,
+    pub tasks_per_node: i64,
+    pub cpus_per_task: i64,
+    pub memory: u64,
+}
+
+/// `struct trainmaster_held`.
+#[repr(C)]
+#[derive(Debug)]
+#[allow(missing_docs)] // see submission.h
+pub struct CHeld {
+    pub begin: i64,
+    pub comment: [c_char; COMMENT],
+    pub tres_per_node: [c_char; TRES],
+    pub tres_per_job: [c_char; TRES],
+    pub environment: [c_char; ENVIRONMENT],
+}
+
+/// `enum trainmaster_outcome`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Not ours.
+    Passes = 0,
+    /// It waits for the agent.
+    Held = 1,
+    /// The message is for its owner.
+    Refused = 2,
+    /// A panic; the message is for the log.
+    Failed = 3,
+}
+
+/// Reads the plugin's configuration; see submission.h.
+///
+/// # Safety
+/// `path` is a C string, `message` has `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_configure(path: *const c_char, message: *mut c_char, room: usize) -> i32 {
+    let read = || {
+        // SAFETY: as promised by the caller.
+        let path = unsafe { text(path) };
+        let config = configure(Path::new(&path))?;
+        let _ = CONFIG.set(config);
+        Ok::<_, String>(())
+    };
+    let problem = match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(Ok(())) => return 0,
+        Ok(Err(problem)) => problem,
+        Err(panic) => words(&*panic),
+    };
+    // SAFETY: as promised by the caller.
+    unsafe { put(&problem, message, room) };
+    -1
+}
+
+fn configure(path: &Path) -> Result<Config, String> {
+    match fs::read_to_string(path) {
+        Ok(text) => Config::from_toml(&text).map_err(|error| format!("{}: {error}", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Config::default()),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+/// Whether a job is ours; see submission.h.
+///
+/// # Safety
+/// Both are C strings or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_is_ours(comment: *const c_char, script: *const c_char) -> bool {
+    let look = || {
+        // SAFETY: as promised by the caller.
+        let (comment, script) = unsafe { (bytes(comment), bytes(script)) };
+        comment::is_ours(comment, script)
+    };
+    catch_unwind(AssertUnwindSafe(look)).unwrap_or(false)
+}
+
+/// Checks and holds a job; see submission.h.
+///
+/// # Safety
+/// Texts are C strings or NULL, `random` has 16 bytes, `message` has `room`, `held` may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_submit(
+    job: *const CSubmission,
+    now: i64,
+    random: *const u8,
+    held: *mut CHeld,
+    message: *mut c_char,
+    room: usize,
+) -> Outcome {
+    let work = || {
+        // SAFETY: as promised by the caller.
+        let (job, random) = unsafe { (submission(&*job), *random.cast::<[u8; 16]>()) };
+        let default = Config::default();
+        let config = CONFIG.get().unwrap_or(&default);
+        let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = *blake3::hash(token.as_bytes()).as_bytes();
+        let Some(accepted) = submit(&job, now, config.lease, hash)? else { return Ok(false) };
+        let mut environment = vec![("TRAINMASTER_TOKEN", token)];
+        environment.extend(config.feed.clone().map(|feed| ("TRAINMASTER_FEED", feed)));
+        environment.extend(accepted.environment);
+        let environment: String = environment.iter().map(|(name, value)| format!("{name}\0{value}\0")).collect();
+        for (name, text, room) in [
+            ("comment", &accepted.comment, COMMENT),
+            ("--gres", &accepted.tres_per_node, TRES),
+            ("--gpus", &accepted.tres_per_job, TRES),
+            ("environment", &environment, ENVIRONMENT - 1),
+        ] {
+            if text.len() >= room {
+                return Err(format!("{name}: {} bytes must be fewer than {room}", text.len()));
+            }
+        }
+        // SAFETY: as promised by the caller; the texts were measured.
+        unsafe {
+            (*held).begin = accepted.begin;
+            put(&accepted.comment, (&raw mut (*held).comment).cast(), COMMENT);
+            put(&accepted.tres_per_node, (&raw mut (*held).tres_per_node).cast(), TRES);
+            put(&accepted.tres_per_job, (&raw mut (*held).tres_per_job).cast(), TRES);
+            put(&environment, (&raw mut (*held).environment).cast(), ENVIRONMENT);
+        }
+        Ok(true)
+    };
+    let (outcome, problem) = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(true)) => return Outcome::Held,
+        Ok(Ok(false)) => return Outcome::Passes,
+        Ok(Err(refusal)) => (Outcome::Refused, format!("trainmaster: {refusal}")),
+        Err(panic) => (Outcome::Failed, words(&*panic)),
+    };
+    // SAFETY: as promised by the caller.
+    unsafe { put(&problem, message, room) };
+    outcome
+}
+
+/// # Safety
+/// Texts are C strings or NULL.
+unsafe fn submission(job: &CSubmission) -> Submission {
+    let number = |value: i64| u32::try_from(value).ok();
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let option =
+            (!job.unsupported_option.is_null()).then(|| (text(job.unsupported_option), text(job.unsupported_value)));
+        Submission {
+            name: text(job.name),
+            comment: text(job.comment),
+            script: (!job.script.is_null()).then(|| text(job.script)),
+            array: text(job.array),
+            component: number(job.component),
+            begin: job.begin,
+            requeue: number(job.requeue).map(|value| value > 0),
+            min_nodes: number(job.min_nodes),
+            max_nodes: number(job.max_nodes),
+            tasks: number(job.tasks),
+            tasks_per_node: number(job.tasks_per_node),
+            cpus_per_task: number(job.cpus_per_task),
+            memory: Memory::of(job.memory),
+            tres_per_node: text(job.tres_per_node),
+            tres_per_task: text(job.tres_per_task),
+            tres_per_job: text(job.tres_per_job),
+            unsupported: option.into_iter().collect(),
+        }
+    }
+}
+
+/// # Safety
+/// A C string or NULL.
+unsafe fn text(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// The same without a copy: what comes before the first byte that is no UTF-8 is enough to see whose job it is.
+///
+/// # Safety
+/// A C string or NULL, that outlives what is returned.
+unsafe fn bytes<'a>(text: *const c_char) -> &'a str {
+    if text.is_null() {
+        return "";
+    }
+    // SAFETY: as promised by the caller.
+    let bytes = unsafe { CStr::from_ptr(text) }.to_bytes();
+    bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
+}
+
+/// Writes a text and two zeros: the second ends a list.
+///
+/// # Safety
+/// `to` has `room` bytes, more than the text or it is cut.
+unsafe fn put(text: &str, to: *mut c_char, room: usize) {
+    if to.is_null() || room == 0 {
+        return;
+    }
+    let length = text.len().min(room - 1);
+    // SAFETY: as promised by the caller.
+    unsafe {
+        to.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
+        to.cast::<u8>().add(length).write_bytes(0, (room - length).min(2));
+    }
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panic: {}", text.unwrap_or("without words"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{ffi::CString, ptr::null};
+
+    use super::*;
+
+    fn nothing() -> CSubmission {
+        CSubmission {
+            name: null(),
+            comment: null(),
+            script: null(),
+            array: null(),
+            tres_per_node: null(),
+            tres_per_task: null(),
+            tres_per_job: null(),
+            unsupported_option: null(),
+            unsupported_value: null(),
+            component: -1,
+            begin: 0,
+            requeue: -1,
+            min_nodes: -1,
+            max_nodes: -1,
+            tasks: -1,
+            tasks_per_node: -1,
+            cpus_per_task: -1,
+            memory: 0xffff_ffff_ffff_fffe,
+        }
+    }
+
+    fn call(job: &CSubmission) -> (Outcome, String, CHeld) {
+        let empty = CHeld {
+            begin: 0,
+            comment: [0; COMMENT],
+            tres_per_node: [0; TRES],
+            tres_per_job: [0; TRES],
+            environment: [0; ENVIRONMENT],
+        };
+        let (mut held, mut message) = (empty, [0; 200]);
+        // SAFETY: every pointer is of what is above.
+        let outcome =
+            unsafe { trainmaster_submit(job, 1000, [7; 16].as_ptr(), &mut held, message.as_mut_ptr(), message.len()) };
+        // SAFETY: it is terminated.
+        (outcome, unsafe { text(message.as_ptr()) }, held)
+    }
+
+    #[test]
+    fn a_job_passes_is_held_or_refused() {
+        assert_eq!(call(&nothing()).0, Outcome::Passes);
+        let (comment, script) =
+            (CString::new("trainmaster;mode=allreduce").unwrap(), CString::new("#!/bin/sh\n").unwrap());
+        let job = CSubmission { comment: comment.as_ptr(), ..nothing() };
+        let (outcome, message, _) = call(&job);
+        assert_eq!(outcome, Outcome::Refused);
+        assert!(message.starts_with("trainmaster: salloc"), "{message}");
+        let (outcome, _, held) = call(&CSubmission { script: script.as_ptr(), ..job });
+        assert_eq!((outcome, held.begin), (Outcome::Held, 1900));
+        // SAFETY: it is terminated.
+        let comment = unsafe { text(held.comment.as_ptr()) };
+        assert!(comment.starts_with("trainmaster;mode=allreduce;worker.requested=1;worker.cpu=1;@token="), "{comment}");
+        // SAFETY: it is terminated.
+        let (name, value) = unsafe { (text(held.environment.as_ptr()), text(held.environment.as_ptr().add(18))) };
+        assert_eq!((name.as_str(), value), ("TRAINMASTER_TOKEN", "07".repeat(16)));
+    }
+
+    #[test]
+    fn a_long_message_is_cut_and_a_long_job_refused() {
+        let script = CString::new("#!/bin/sh\n").unwrap();
+        let comment = CString::new(format!("trainmaster;mode=allreduce;x={}", "é".repeat(600))).unwrap();
+        let (outcome, message, _) =
+            call(&CSubmission { comment: comment.as_ptr(), script: script.as_ptr(), ..nothing() });
+        assert_eq!((outcome, message.len() <= 201), (Outcome::Refused, true));
+    }
+
+    #[test]
+    fn no_bytes_are_too_strange() {
+        let strange = CString::new(b"#!/bin/sh\n\xff\xfe\n#TRAINMASTER mode = sync\n".to_vec()).unwrap();
+        // SAFETY: C strings and NULL.
+        unsafe {
+            assert!(!trainmaster_is_ours(null(), strange.as_ptr()));
+            assert!(!trainmaster_is_ours(null(), null()));
+        }
+    }
+
+    #[test]
+    fn a_panic_becomes_words() {
+        let panic = catch_unwind(|| panic!("of {}", 3)).unwrap_err();
+        assert_eq!(words(&*panic), "panic: of 3");
+    }
+
+    #[test]
+    fn a_configuration_is_read_where_there_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("trainmaster.toml");
+        assert_eq!(configure(&file).unwrap(), Config::default());
+        fs::write(&file, "[slurm]\nlease = \"1s\"\n").unwrap();
+        assert!(configure(&file).unwrap_err().contains("slurm.lease"));
+    }
+}

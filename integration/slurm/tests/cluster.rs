@@ -1,0 +1,131 @@
+//! A real Slurm for a test: started by `integration/slurm/cluster/start`, ended when the value goes.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A running Slurm.
+pub(crate) struct Cluster {
+    folder: tempfile::TempDir,
+}
+
+/// The repository.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().expect("the repository")
+}
+
+/// Whether a Slurm can be had: installed if it is missing. Without one the test is skipped, and counted.
+pub(crate) fn available() -> bool {
+    let install = Command::new(root().join("scripts/install")).arg("slurm").output().expect("a script");
+    let problem = match install.status.success() {
+        true if is_root() => return true,
+        true => "a Slurm for tests needs root".to_owned(),
+        false => format!("no Slurm: {}", String::from_utf8_lossy(&install.stderr).trim()),
+    };
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{problem}");
+    println!("skipped: {problem}");
+    if let Some(file) = std::env::var_os("TRAINMASTER_SKIPS") {
+        use std::io::Write as _;
+        let file = fs::OpenOptions::new().append(true).create(true).open(file);
+        let _ = file.and_then(|mut file| writeln!(file, "{problem}"));
+    }
+    false
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
+}
+
+/// Builds the plugins and returns their folder.
+pub(crate) fn plugins() -> PathBuf {
+    let folder = root().join("integration/slurm");
+    let mut make = Command::new("make");
+    // The Makefile's own cargo is the one that runs this test.
+    make.arg("-C").arg(&folder).arg("PROFILE=dev").arg(format!("CARGO={}", env!("CARGO")));
+    let made = make.output().expect("make");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    root().join("target/slurm")
+}
+
+impl Cluster {
+    /// Starts one, with these lines in slurm.conf and plugins of this folder.
+    pub(crate) fn start(nodes: u32, extra: &str, plugins: Option<&Path>, prepare: impl FnOnce(&Path)) -> Self {
+        let folder = tempfile::Builder::new().prefix("tm-slurm").tempdir().expect("a scratch folder");
+        prepare(folder.path());
+        let mut start = Command::new(root().join("integration/slurm/cluster/start"));
+        start.arg(folder.path()).arg(nodes.to_string()).env("EXTRA", extra);
+        if let Some(plugins) = plugins {
+            start.env("PLUGINS", plugins);
+        }
+        let started = start.output().expect("a script");
+        let cluster = Self { folder };
+        assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+        cluster
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Runs a command of Slurm's.
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(program);
+        command.args(arguments).env("SLURM_CONF", self.folder().join("etc/slurm.conf")).current_dir(self.folder());
+        // What a test inherits from an outer job of Slurm's would change what is asked for.
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SBATCH_")) {
+            command.env_remove(name);
+        }
+        command.output().expect(program)
+    }
+
+    /// Submits a job and returns its number, or sbatch's complaint.
+    pub(crate) fn sbatch(&self, arguments: &[&str], script: &str) -> Result<String, String> {
+        let file = self.folder().join("job.sh");
+        fs::write(&file, script).expect("a script");
+        let out = self.run("sbatch", &[&["--parsable"], arguments, &[file.to_str().expect("a path")]].concat());
+        match out.status.success() {
+            true => Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned()),
+            false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
+        }
+    }
+
+    /// `scontrol show job`, a line for each record.
+    pub(crate) fn show(&self, id: &str) -> String {
+        let out = self.run("scontrol", &["--oneliner", "--details", "show", "job", id]);
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    /// The value of a field of `scontrol show job`.
+    pub(crate) fn field(&self, id: &str, field: &str) -> String {
+        let shown = self.show(id);
+        let start = format!(" {field}=");
+        shown.split_once(&start).map_or("", |(_, rest)| rest.split(' ').next().unwrap_or("")).trim().to_owned()
+    }
+}
+
+/// Waits for something that a real Slurm does soon.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < end, "not within a minute: {what}");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if thread::panicking()
+            && let Ok(log) = fs::read_to_string(self.folder().join("log/slurmctld.log"))
+        {
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+        }
+        let _ = Command::new(root().join("integration/slurm/cluster/stop")).arg(self.folder()).output();
+    }
+}

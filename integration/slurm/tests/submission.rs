@@ -1,0 +1,175 @@
+//! `job_submit/trainmaster` in a real slurmctld: what it takes, refuses and leaves alone.
+
+mod cluster;
+
+use std::{
+    fs,
+    os::unix::net::UnixDatagram,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use cluster::{Cluster, available, plugins, until};
+use trainmaster_adapters::slurm::comment::{Tag, spec};
+
+const SLEEP: &str = "#!/bin/sh\nsleep 60\n";
+const LEASE: i64 = 600;
+
+#[test]
+fn a_real_slurm_takes_refuses_and_leaves_alone() {
+    if !available() {
+        return;
+    }
+    let before = ordinary_jobs(&Cluster::start(3, "", None, |_| {}));
+    let plugins = plugins();
+    let prepare = |folder: &std::path::Path| {
+        fs::create_dir_all(folder.join("etc")).unwrap();
+        fs::write(folder.join("etc/trainmaster.toml"), "[slurm]\nlease = \"10m\"\nfeed = \"http://127.0.0.1:7\"\n")
+            .unwrap();
+    };
+    let cluster = Cluster::start(3, "JobSubmitPlugins=trainmaster", Some(&plugins), prepare);
+    assert_eq!(ordinary_jobs(&cluster), before, "jobs that aren't ours are as without the plugin");
+    good_jobs_are_held(&cluster);
+    owners_begin_stands(&cluster);
+    mistakes_are_refused(&cluster);
+    the_environment_is_right(&cluster);
+}
+
+/// Jobs of other people's, as Slurm keeps them, but for numbers and times that no two runs share.
+fn ordinary_jobs(cluster: &Cluster) -> Vec<String> {
+    let jobs: [&[&str]; 8] = [
+        &["-n4"],
+        &["--comment=trainmasters of old"],
+        &["--comment=about;trainmaster;mode=sync"],
+        &["-N2", "--ntasks-per-node=2", "--gres=gpu:2", "--mem=100"],
+        &["--array=1-3", "-n1", "--gpus-per-task=1"],
+        &["--exclusive", "-w", "node1", "--no-requeue", "--begin=2037-01-01"],
+        &["-n2", "--gpus=2", ":", "-n1"],
+        &["-c2", "--export=NONE", "--dependency=singleton", "--time=5"],
+    ];
+    let mut shown = Vec::new();
+    for arguments in jobs {
+        let id = cluster.sbatch(&[&["--hold"], arguments].concat(), "#!/bin/sh\n# trainmaster\nsleep 60\n").unwrap();
+        let id = id.split(';').next().unwrap().to_owned();
+        let folder = cluster.folder().to_str().unwrap();
+        let changing = [
+            "SubmitTime=",
+            "EligibleTime=",
+            "AccrueTime=",
+            "LastSchedEval=",
+            "AllocNode:Sid=",
+            "StartTime=",
+            "Priority=",
+        ];
+        for record in cluster.show(&id).replace(folder, "FOLDER").lines() {
+            let fields = record.split(' ').filter(|field| !changing.iter().any(|name| field.starts_with(name)));
+            shown.push(fields.collect::<Vec<_>>().join(" "));
+        }
+        cluster.run("scancel", &[&id]);
+    }
+    assert!(shown.len() >= jobs.len(), "{shown:#?}");
+    shown
+}
+
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
+}
+
+/// When a job may start, in Unix seconds.
+fn start_of(cluster: &Cluster, id: &str) -> i64 {
+    let shown = cluster.field(id, "StartTime");
+    let date = std::process::Command::new("date").args(["-d", &shown, "+%s"]).output().unwrap();
+    String::from_utf8_lossy(&date.stdout).trim().parse().unwrap_or_else(|_| panic!("{shown:?} is no time"))
+}
+
+fn tag_of(cluster: &Cluster, id: &str) -> Tag {
+    let shown = cluster.show(id);
+    let comment = shown.split_once(" Comment=").unwrap().1;
+    let comment = comment.split(" StdErr=").next().unwrap().trim();
+    Tag::read(comment).unwrap_or_else(|| panic!("{comment:?}"))
+}
+
+fn good_jobs_are_held(cluster: &Cluster) {
+    let socket = UnixDatagram::bind(cluster.folder().join("state/trainmaster.socket")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let before = now();
+    let comment = "--comment=trainmaster;model=resnet50;mode=sync;worker.max=8;server.cpu=2;server.max=2";
+    let sized = ["-N2", "--ntasks-per-node=2", "--gres=gpu:2", "--mem-per-cpu=100", "-c3"];
+    let id = cluster.sbatch(&[&[comment], &sized[..]].concat(), SLEEP).unwrap();
+    socket.recv(&mut [0; 16]).expect("the agent is woken");
+    let start = start_of(cluster, &id);
+    assert!((before + LEASE..=now() + LEASE).contains(&start), "{start} isn't a lease ahead of {before}");
+    assert_eq!(cluster.field(&id, "JobState"), "PENDING");
+    assert_eq!(cluster.field(&id, "Reason"), "BeginTime");
+    assert_eq!(cluster.field(&id, "Requeue"), "1");
+    let tag = tag_of(cluster, &id);
+    let spec = spec(&tag.pairs, "x").unwrap();
+    assert_eq!((spec.worker.requested, spec.worker.max, spec.worker.demand["gpu"]), (4, 8, 1000));
+    assert_eq!((spec.worker.demand["cpu"], spec.worker.demand["memory"]), (3000, 300));
+    assert_eq!((tag.asked.nodes, tag.asked.tasks, &*tag.asked.tres_per_node), ((2, 2), 4, "gres:gpu:2"));
+
+    // Nobody can take "per task" back, so it becomes what can be changed.
+    let id =
+        cluster.sbatch(&["-n4", "--gpus-per-task=1"], "#!/bin/sh\n#TRAINMASTER mode = allreduce\nsleep 60\n").unwrap();
+    assert_eq!(
+        (cluster.field(&id, "TresPerJob"), cluster.field(&id, "TresPerTask")),
+        ("gres:gpu:4".into(), String::new())
+    );
+    assert_eq!(tag_of(cluster, &id).pairs[0], ("mode".to_owned(), "allreduce".to_owned()));
+}
+
+fn owners_begin_stands(cluster: &Cluster) {
+    let begin = now() + 7200;
+    let comment = "--comment=trainmaster;mode=allreduce;worker.gpu=1";
+    let id = cluster.sbatch(&[comment, "--begin=now+2hours"], SLEEP).unwrap();
+    let start = start_of(cluster, &id);
+    assert!((begin - 2..begin + 30).contains(&start), "{start} isn't the owner's {begin}");
+    assert!((begin - 2..begin + 30).contains(&tag_of(cluster, &id).begin));
+}
+
+fn mistakes_are_refused(cluster: &Cluster) {
+    let ring = "--comment=trainmaster;mode=allreduce;worker.gpu=1";
+    let cases: [(&[&str], &[&str]); 13] = [
+        (&["--comment=trainmaster;mode=allreduce;wroker.max=8"], &["wroker.max", "8", "worker"]),
+        (&["--comment=trainmaster;mode=snyc"], &["mode", "snyc", "allreduce"]),
+        (&["--comment=trainmaster;mode=allreduce;worker.memory=10"], &["worker.memory", "10", "10GiB"]),
+        (&["--comment=trainmaster;mode=allreduce;worker.gpu=0.5"], &["worker.gpu", "0.5", "whole"]),
+        (&["--comment=trainmaster;mode=sync"], &["server", "missing"]),
+        (&["--comment=trainmaster;mode=allreduce;tenant=vip"], &["tenant", "vip", "--account"]),
+        (&["--comment=trainmaster;mode=allreduce;@token=1"], &["@token"]),
+        (&[ring, "--array=1-3"], &["--array", "1-3"]),
+        (&[ring, "--exclusive"], &["--exclusive"]),
+        (&[ring, "--nodelist=node1"], &["--nodelist", "node1"]),
+        (&[ring, "--no-requeue"], &["--no-requeue"]),
+        (&["--comment=trainmaster;mode=allreduce", "-N1", "-n2", "--gres=gpu:3"], &["--gres", "3", "2 tasks"]),
+        (&[ring, ":", "-n1"], &["hetjob", "steps"]),
+    ];
+    for (arguments, parts) in cases {
+        let complaint = cluster.sbatch(arguments, SLEEP).unwrap_err();
+        for part in parts {
+            assert!(complaint.contains("trainmaster: ") && complaint.contains(part), "{arguments:?}: {complaint}");
+        }
+    }
+}
+
+fn the_environment_is_right(cluster: &Cluster) {
+    let script = "#!/bin/sh\n#TRAINMASTER mode = allreduce\nenv > env.$SLURM_JOB_ID.part\n\
+                  mv env.$SLURM_JOB_ID.part env.$SLURM_JOB_ID\n";
+    let id = cluster.sbatch(&["-n2", "--ntasks-per-node=2"], script).unwrap();
+    let hash = tag_of(cluster, &id).token;
+    // Resized before it starts, as the agent will: what sbatch's options said is old by then.
+    assert!(cluster.run("scontrol", &["update", &format!("JobId={id}"), "StartTime=now"]).status.success());
+    let file = cluster.folder().join(format!("env.{id}"));
+    until("the job has run", || file.exists());
+    let environment = fs::read_to_string(file).unwrap();
+    let value = |name: &str| environment.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    let token = value("TRAINMASTER_TOKEN").unwrap();
+    assert_eq!((token.len(), *blake3::hash(token.as_bytes()).as_bytes()), (32, hash));
+    assert_eq!((value("TRAINMASTER_FEED"), value("TRAINMASTER_MODE")), (Some("http://127.0.0.1:7"), Some("allreduce")));
+    assert_eq!(value("SLURM_NTASKS_PER_NODE"), None, "what sbatch set is taken away");
+    // Many submissions: slurmctld frees every environment without harm.
+    for _ in 0..30 {
+        let id = cluster.sbatch(&["-n2", "--ntasks-per-node=2"], script).unwrap();
+        cluster.run("scancel", &[&id]);
+    }
+    assert!(cluster.run("scontrol", &["ping"]).status.success());
+}
