@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use trainmaster::cli::{Cli, run};
+use trainmaster_sidecar::cli::{Cli, run};
 
 fn main() -> ExitCode {
     run(Cli::parse())

@@ -9,7 +9,6 @@ use std::{fs, path::Path, process::Command};
 
 use redb::{Database, TableDefinition};
 use serde_json::Value;
-use trainmaster::daemon::{Daemon, JournalFile};
 use trainmaster_core::{
     Event, Settings,
     journal::{Record, VERSION},
@@ -17,6 +16,7 @@ use trainmaster_core::{
     sim::{Host, Options, Request, play, workload},
 };
 use trainmaster_proto::v1;
+use trainmaster_sidecar::daemon::{Daemon, JournalFile};
 
 use self::support::{Clients, FakeManager, Trainer, config, servers, spec};
 

@@ -23,12 +23,12 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use trainmaster::daemon::read_journal;
 use trainmaster_core::{
     Event, JobId, Scheduler,
     journal::{Record, Replay, Step},
 };
 use trainmaster_proto::v1;
+use trainmaster_sidecar::daemon::read_journal;
 
 use self::support::{Clients, FakeManager, LIMIT, Trainer, World, servers, spec};
 

@@ -134,9 +134,17 @@ impl Scheduler {
     #[doc(hidden)]
     pub fn with_engine(settings: Settings, engine: Arc<dyn AnyEngine>) -> Result<Self, SettingsError> {
         let mut scheduler = Self::new(settings)?;
-        scheduler.memo = engine.new_memo();
-        scheduler.engine = engine;
+        scheduler.replace_engine(engine);
         Ok(scheduler)
+    }
+
+    /// The same for a scheduler that is at work.
+    #[doc(hidden)]
+    pub fn replace_engine(&mut self, engine: Arc<dyn AnyEngine>) {
+        self.supersede();
+        self.memo = engine.new_memo();
+        self.engine = engine;
+        self.index = None;
     }
 
     /// From now on keeps a record of everything, to be taken with [`drain_journal`](Self::drain_journal); the first one
@@ -168,10 +176,11 @@ impl Scheduler {
     }
 
     pub(crate) fn saved(&self) -> Saved {
+        let (memo_version, memo) = self.memo_bytes();
         Saved {
             state: self.state.clone(),
-            memo_version: self.engine.memo_version(),
-            memo: self.memo.bytes(),
+            memo_version,
+            memo,
             failures: self.failures,
             next_ticket: self.next_ticket,
             digest: self.digest,
@@ -264,10 +273,7 @@ impl Scheduler {
         result?;
         if let Some(engine) = engine {
             // What the engine before it still works on is of no use any more.
-            self.supersede();
-            self.memo = engine.new_memo();
-            self.engine = engine;
-            self.index = None;
+            self.replace_engine(engine);
             self.failures = 0;
             self.last_error = None;
             self.wake_at = None;
@@ -290,6 +296,12 @@ impl Scheduler {
     /// The first rule that it breaks.
     pub fn check(&self, proposal: &crate::decision::Proposal) -> Result<(), crate::guard::Violation> {
         crate::guard::check(&self.state, proposal, self.engine.gang()).map(drop)
+    }
+
+    /// The engine's memory between decisions as snapshots hold it: the version of its layout, and its bytes. For audits,
+    /// and to compare replicas.
+    pub fn memo_bytes(&self) -> (u32, Vec<u8>) {
+        (self.engine.memo_version(), self.memo.bytes())
     }
 
     /// A copy of the engine's memory: for tests and benchmarks of an engine's own.

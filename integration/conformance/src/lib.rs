@@ -3,16 +3,19 @@
 //! A scenario is a TOML file in `scenarios/`: servers, and steps at their times (see [`Scenario`]). [`play()`] takes it
 //! through the Rust core with one engine and writes down every decision and everything a manager is told; `golden/` has
 //! what that must be, a text file per scenario and engine that a person can review. Other paths to the same core (C,
-//! gRPC, adapters) read the same scenarios and are held against the same files.
+//! gRPC, adapters) read the same scenarios and are held against the same files. A C program gets them as plain lines
+//! ([`stream()`]): `tests/drive.c`.
 //!
 //! `BLESS=1 cargo test -p trainmaster-conformance` writes the golden files anew: read the difference before committing it.
 
 mod play;
 mod scenario;
+mod stream;
 mod transcript;
 
 pub use self::{
     play::{PlayError, play},
     scenario::{Action, Scenario, ScenarioError, Step},
+    stream::stream,
     transcript::Transcript,
 };

@@ -25,25 +25,7 @@ impl Transcript {
     }
 
     pub(crate) fn step(&mut self, at: &str, action: &Action) {
-        let named = |table: &toml::Table| table.get("name").and_then(|name| name.as_str()).unwrap_or("?").to_owned();
-        let what = match action {
-            Action::Decide(_) => "decide".into(),
-            Action::Server(server) => format!("server {}", server.name),
-            Action::ServerLeft(name) => format!("server {name} left"),
-            Action::Foreign { server, amounts } => format!("foreign use of {server}: {}", one_line(amounts)),
-            Action::Submit(job) => format!("submit {}", named(job)),
-            Action::End { job, how } => format!("{job} ended: {how:?}"),
-            Action::Hold { job, held } => format!("{job} {}", if *held { "held" } else { "resumed" }),
-            Action::Report { job, epoch, loss } => format!("{job} reports epoch {epoch}, loss {loss}"),
-            Action::Seen(job) => format!("{job} seen as told"),
-            Action::Gone(job) => format!("{job} seen gone"),
-            Action::Refused { job, cause } => format!("{job} refused: {cause}"),
-            Action::Mode(mode) => format!("mode {mode:?}"),
-            Action::Configure(_) => "configure".into(),
-            Action::SyncBegin(manager) => format!("snapshot of {manager} begins"),
-            Action::SyncEnd(manager) => format!("snapshot of {manager} ends"),
-        };
-        self.line(format_args!("\n{at} {what}"));
+        self.line(format_args!("\n{}", heading(at, action)));
     }
 
     pub(crate) fn refused(&mut self, error: &str) {
@@ -65,6 +47,29 @@ impl Transcript {
         let Issue { incarnation, revision, .. } = issue;
         self.line(format_args!("  told {name} {}.{}: {verdict}", incarnation.0, revision.0));
     }
+}
+
+/// A step's first line.
+pub(crate) fn heading(at: &str, action: &Action) -> String {
+    let named = |table: &toml::Table| table.get("name").and_then(|name| name.as_str()).unwrap_or("?").to_owned();
+    let what = match action {
+        Action::Decide(_) => "decide".into(),
+        Action::Server(server) => format!("server {}", server.name),
+        Action::ServerLeft(name) => format!("server {name} left"),
+        Action::Foreign { server, amounts } => format!("foreign use of {server}: {}", one_line(amounts)),
+        Action::Submit(job) => format!("submit {}", named(job)),
+        Action::End { job, how } => format!("{job} ended: {how:?}"),
+        Action::Hold { job, held } => format!("{job} {}", if *held { "held" } else { "resumed" }),
+        Action::Report { job, epoch, loss } => format!("{job} reports epoch {epoch}, loss {loss}"),
+        Action::Seen(job) => format!("{job} seen as told"),
+        Action::Gone(job) => format!("{job} seen gone"),
+        Action::Refused { job, cause } => format!("{job} refused: {cause}"),
+        Action::Mode(mode) => format!("mode {mode:?}"),
+        Action::Configure(_) => "configure".into(),
+        Action::SyncBegin(manager) => format!("snapshot of {manager} begins"),
+        Action::SyncEnd(manager) => format!("snapshot of {manager} ends"),
+    };
+    format!("{at} {what}")
 }
 
 fn one_line(table: &toml::Table) -> String {

@@ -1,12 +1,15 @@
 //! Every scenario with each of its engines, against its golden decisions.
 
+#[path = "../../../ffi/tests/common/mod.rs"]
+mod c;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
-use trainmaster_conformance::{Scenario, play};
+use trainmaster_conformance::{Scenario, play, stream};
 use trainmaster_core::engines::REGISTRY;
 
 fn folder(name: &str) -> PathBuf {
@@ -47,15 +50,8 @@ fn decisions_are_the_golden_ones() {
             continue;
         }
         let golden = fs::read_to_string(&path).unwrap_or_default();
-        if golden != transcript.text() {
-            let (line, (was, is)) = golden
-                .lines()
-                .chain(std::iter::repeat("(nothing)"))
-                .zip(transcript.text().lines().chain(["(nothing)"]))
-                .enumerate()
-                .find(|(_, (was, is))| was != is)
-                .expect("they differ");
-            wrong.push(format!("{name}, line {}:\n  golden {was}\n  now    {is}", line + 1));
+        if let Some((line, was, is)) = difference(&golden, transcript.text()) {
+            wrong.push(format!("{name}, line {line}:\n  golden {was}\n  now    {is}"));
         }
     }
     assert!(wrong.is_empty(), "{}\nBLESS=1 writes them anew", wrong.join("\n"));
@@ -70,4 +66,29 @@ fn every_engine_has_a_scenario_and_every_golden_file_too() {
     let expected: BTreeSet<_> = all.into_iter().map(|(name, ..)| name).collect();
     let found: BTreeSet<_> = files("golden").into_keys().collect();
     assert_eq!(expected, found, "expected and found golden files");
+}
+
+/// Through the C library, by a C program that reads plain lines.
+#[test]
+fn decisions_through_c_are_the_golden_ones() {
+    let drive = c::compile("../integration/conformance/tests/drive.c", &[c::STRICT, c::SANITIZED].concat());
+    let mut wrong = Vec::new();
+    for (name, scenario, engine) in all() {
+        let lines = stream(&scenario, &engine).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let transcript = c::feed(&mut c::sanitized(&drive), &lines);
+        let golden = fs::read_to_string(folder("golden").join(&name)).unwrap_or_default();
+        if let Some((line, was, is)) = difference(&golden, &transcript) {
+            wrong.push(format!("{name}, line {line}:\n  golden {was}\n  C      {is}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The first line that differs, and what it is in both.
+fn difference<'a>(golden: &'a str, now: &'a str) -> Option<(usize, &'a str, &'a str)> {
+    let ended = || std::iter::repeat("(nothing)");
+    let lines = golden.lines().chain(ended()).zip(now.lines().chain(ended()));
+    let most = golden.lines().count().max(now.lines().count());
+    let found = lines.take(most).enumerate().find(|(_, (was, is))| was != is);
+    found.map(|(at, (was, is))| (at + 1, was, is))
 }

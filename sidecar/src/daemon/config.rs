@@ -23,7 +23,7 @@ use super::{
 /// Everything the daemon needs to know.
 ///
 /// ```
-/// use trainmaster::daemon::Config;
+/// use trainmaster_sidecar::daemon::Config;
 ///
 /// let config = Config::from_toml(
 ///     r#"

@@ -6,7 +6,7 @@
 //!
 //! # Examples
 //! ```
-//! use trainmaster::daemon::{Config, Daemon};
+//! use trainmaster_sidecar::daemon::{Config, Daemon};
 //!
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
 //! let folder = tempfile::tempdir().unwrap();

@@ -20,7 +20,7 @@ pub(crate) fn defaults() -> Settings {
 /// All of them, as a settings file: reading it gives the same again.
 ///
 /// ```
-/// use trainmaster::daemon::settings_text;
+/// use trainmaster_sidecar::daemon::settings_text;
 /// use trainmaster_core::Settings;
 ///
 /// let settings = Settings::from_toml("engine = \"drf\"\nqueues.batch.memory = \"64GiB\"").unwrap();

@@ -8,9 +8,9 @@ use rand_chacha::{
 };
 use tokio::task::JoinSet;
 use tonic::Code;
-use trainmaster::daemon::{Daemon, read_journal};
 use trainmaster_core::{Scheduler, Settings};
 use trainmaster_proto::v1::{self, SchedulingMode, observation::Kind};
+use trainmaster_sidecar::daemon::{Daemon, read_journal};
 
 use super::support::{Clients, FakeManager, config, observation, servers, sign, spec, until};
 

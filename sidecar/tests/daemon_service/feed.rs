@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tonic::{Code, Streaming};
-use trainmaster::daemon::Daemon;
 use trainmaster_proto::v1::{self, AssignmentPhase, SlotRole};
+use trainmaster_sidecar::daemon::Daemon;
 
 use super::support::{Clients, FakeManager, Trainer, config, servers, sign, spec};
 

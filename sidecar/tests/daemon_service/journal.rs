@@ -3,9 +3,9 @@
 use std::{fs, path::Path, time::Duration};
 
 use tonic::Code;
-use trainmaster::daemon::{Daemon, read_journal};
 use trainmaster_core::Scheduler;
 use trainmaster_proto::v1;
+use trainmaster_sidecar::daemon::{Daemon, read_journal};
 
 use super::support::{Clients, FakeManager, Trainer, config, servers, spec, until};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use trainmaster::daemon::{Daemon, read_audit};
 use trainmaster_proto::v1::{self, SchedulingMode};
+use trainmaster_sidecar::daemon::{Daemon, read_audit};
 
 use super::support::{Clients, FakeManager, Trainer, config, servers, spec, until};
 
@@ -67,7 +67,7 @@ async fn a_job_is_planned_runs_is_rescaled_and_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_settings_a_job_that_arrives_or_is_resumed_does_not_wait_for_the_round() {
     let folder = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start(trainmaster::daemon::Config::new(folder.path())).await.unwrap();
+    let daemon = Daemon::start(trainmaster_sidecar::daemon::Config::new(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let _manager = FakeManager::attach(&clients, "fake", servers(2, 4)).await;
     let mut spec = spec("first");

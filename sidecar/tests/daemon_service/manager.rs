@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
-use trainmaster::daemon::Daemon;
 use trainmaster_proto::v1::{self, ObservedPhase, observation::Kind};
+use trainmaster_sidecar::daemon::Daemon;
 
 use super::support::{Clients, FakeManager, World, config, observation, servers, spec, until};
 

@@ -8,8 +8,8 @@ use tokio::{
     time::timeout,
 };
 use tonic::Code;
-use trainmaster::daemon::{Config, Daemon, Tls};
 use trainmaster_proto::v1;
+use trainmaster_sidecar::daemon::{Config, Daemon, Tls};
 
 use super::support::{Clients, FakeManager, LIMIT, config, servers, sign, spec};
 
@@ -116,7 +116,7 @@ async fn with_an_admin_token_only_the_feed_is_open() {
     let with = get_with(&daemon, "/jobs", "authorization: Bearer correct-horse-battery\r\n").await;
     assert!(with.starts_with("HTTP/1.1 200") && with.contains("\"one\""), "{with}");
     daemon.stop().await;
-    let audit = trainmaster::daemon::read_audit(folder.path()).unwrap();
+    let audit = trainmaster_sidecar::daemon::read_audit(folder.path()).unwrap();
     assert!(audit[0].who.ends_with("with the admin token"), "{}", audit[0].who);
 }
 
@@ -165,7 +165,7 @@ async fn what_cannot_start_says_why() {
     let engine = start(&|config| config.settings.engine = "oracle".into()).await;
     assert!(engine.starts_with("scheduler.engine: \"oracle\" is not an engine"), "{engine}");
     let adapter = start(&|config| {
-        let choice = trainmaster::daemon::AdapterChoice { name: "mesos".into(), config: None };
+        let choice = trainmaster_sidecar::daemon::AdapterChoice { name: "mesos".into(), config: None };
         config.adapters = Some(vec![choice]);
     })
     .await;

@@ -14,7 +14,6 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, transport::Channel};
-use trainmaster::daemon::{Config, Daemon};
 use trainmaster_core::{JobSpec, Settings};
 use trainmaster_proto::{
     job_from_spec,
@@ -23,6 +22,7 @@ use trainmaster_proto::{
         manager_client::ManagerClient, observation::Kind,
     },
 };
+use trainmaster_sidecar::daemon::{Config, Daemon};
 
 /// Far longer than anything here takes; only a failing test waits for it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);

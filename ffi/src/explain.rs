@@ -1,0 +1,147 @@
+//! Why a job has what it has.
+
+use trainmaster_core::{JobId, explain::Topic};
+
+use crate::{
+    borrow::{self, grows},
+    guard,
+    job::time,
+    owned::{self, Keep},
+    plan::stride,
+    reason,
+    scheduler::trainmaster_scheduler,
+    status::unknown,
+    text::{trainmaster_message, trainmaster_string},
+};
+
+/// What a finding is about.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum trainmaster_topic {
+    /// Why the job doesn't run.
+    Reason = 0,
+    /// What lies between the plan and the manager.
+    Issue = 1,
+    /// Who is in charge.
+    Mode = 2,
+    /// When it is decided about next.
+    Decision = 3,
+    /// What its owner and its site allow.
+    Bounds = 4,
+    /// Why its shape is kept.
+    Stability = 5,
+    /// Predicted convergence.
+    Convergence = 6,
+    /// Predicted speed.
+    Speed = 7,
+    /// Slow workers.
+    Straggler = 8,
+    /// Past changes and what they cost.
+    History = 9,
+    /// Reports that were ignored.
+    Reports = 10,
+}
+
+/// One thing that was found.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_finding {
+    /// Its size here: the fields behind it are those of a newer library.
+    pub size: u32,
+    /// One of TRAINMASTER_TOPIC_*.
+    pub topic: u32,
+    /// One of TRAINMASTER_REASON_KIND_* where the topic is TRAINMASTER_TOPIC_REASON.
+    pub reason: u32,
+    /// 1: it keeps the job from running, or from what it is planned to get.
+    pub blocks: u32,
+    /// In words, with numbers.
+    pub text: trainmaster_string,
+}
+
+/// What is to be said about a job, the most important first. Yours; free it with trainmaster_explanation_free(). Nothing
+/// changes in it, and it outlives its scheduler.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_explanation {
+    /// Its size here: the fields behind it are those of a newer library.
+    pub size: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The job's number.
+    pub job: u64,
+    /// Its name.
+    pub name: trainmaster_string,
+    /// The first finding.
+    pub findings: *const trainmaster_finding,
+    /// How many.
+    pub findings_count: u64,
+    /// Bytes from one to the next.
+    pub findings_stride: u64,
+}
+
+grows!(trainmaster_finding: 32, trainmaster_explanation: 56);
+
+/// Explains an active job, as of a time that isn't before the last event.
+///
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_JOB.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_explain(
+    scheduler: *const trainmaster_scheduler,
+    at: i64,
+    job: u64,
+    explanation: *mut *const trainmaster_explanation,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let inner = trainmaster_scheduler::healthy(scheduler)?;
+        borrow::settable(explanation, "explanation")?;
+        let found = inner.core.explain(time(at, "at")?, JobId(job)).ok_or_else(|| unknown(job))?;
+        let mut keep = Keep::default();
+        let mut findings = Vec::with_capacity(found.findings.len());
+        for finding in found.findings {
+            let (topic, reason) = topic(finding.topic);
+            findings.push(trainmaster_finding {
+                size: size_of::<trainmaster_finding>() as u32,
+                topic: topic as u32,
+                reason,
+                blocks: finding.blocks.into(),
+                text: keep.text(finding.text),
+            });
+        }
+        let (findings, findings_count) = keep.array(findings);
+        let view = trainmaster_explanation {
+            size: size_of::<trainmaster_explanation>() as u32,
+            reserved: 0,
+            job,
+            name: keep.text(found.name),
+            findings,
+            findings_count,
+            findings_stride: stride::<trainmaster_finding>(),
+        };
+        owned::hand_result(explanation, view, keep, "explanation")
+    })
+}
+
+fn topic(topic: Topic) -> (trainmaster_topic, u32) {
+    use trainmaster_topic as C;
+    let none = reason::trainmaster_reason_kind::None as u32;
+    match topic {
+        Topic::Reason(kind) => (C::Reason, reason::kind(kind)),
+        Topic::Issue => (C::Issue, none),
+        Topic::Mode => (C::Mode, none),
+        Topic::Decision => (C::Decision, none),
+        Topic::Bounds => (C::Bounds, none),
+        Topic::Stability => (C::Stability, none),
+        Topic::Convergence => (C::Convergence, none),
+        Topic::Speed => (C::Speed, none),
+        Topic::Straggler => (C::Straggler, none),
+        Topic::History => (C::History, none),
+        Topic::Reports => (C::Reports, none),
+    }
+}
+
+/// Frees an explanation. NULL is nothing. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_explanation_free(explanation: *const trainmaster_explanation) {
+    guard::quiet(|| owned::free_result(explanation));
+}

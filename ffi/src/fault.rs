@@ -1,0 +1,80 @@
+//! Panics on purpose, for tests of what stands around the library. Neither in the header nor in a product.
+
+use std::sync::Arc;
+
+use imbl::Vector;
+use trainmaster_core::{
+    Budget, Proposal, State,
+    engines::{Engine, EngineError, Triggers},
+    state::Change,
+};
+
+use crate::{
+    guard,
+    scheduler::{Place, trainmaster_scheduler},
+    server::pick,
+    text::trainmaster_message,
+};
+
+/// Where to panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// In the engine, each time, until the fallback takes over.
+    Run,
+    /// In the next event.
+    Apply,
+    /// In the next commit.
+    Commit,
+}
+
+impl Fault {
+    pub(crate) fn is_at(self, place: Place) -> bool {
+        matches!((self, place), (Self::Apply, Place::Apply) | (Self::Commit, Place::Commit))
+    }
+}
+
+pub(crate) fn strike(fault: Option<Fault>) {
+    if let Some(fault) = fault {
+        panic!("on purpose, in {fault:?}");
+    }
+}
+
+struct Faulty;
+
+impl Engine for Faulty {
+    type Memo = ();
+    type Index = ();
+
+    fn triggers(&self) -> Triggers {
+        Triggers { interval: None, arrival: true, departure: true }
+    }
+
+    fn decide(
+        &self,
+        _: &State,
+        _: &Vector<Change>,
+        (): &mut (),
+        (): &mut (),
+        _: &mut Budget,
+    ) -> Result<Proposal, EngineError> {
+        strike(Some(Fault::Run));
+        Ok(Proposal::default())
+    }
+}
+
+/// Orders a panic: 0 in the engine from now on, 1 in the next event, 2 in the next commit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_fault_inject(
+    scheduler: *mut trainmaster_scheduler,
+    place: u32,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let mut inner = trainmaster_scheduler::healthy(scheduler)?;
+        match pick(place, "place", &[("run", Fault::Run), ("apply", Fault::Apply), ("commit", Fault::Commit)])? {
+            Fault::Run => inner.core.replace_engine(Arc::new(Faulty)),
+            fault => inner.fault = Some(fault),
+        }
+        Ok(())
+    })
+}

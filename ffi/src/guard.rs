@@ -1,0 +1,86 @@
+//! The boundary that no panic crosses.
+
+use std::{
+    cell::RefCell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Once,
+};
+
+use crate::{
+    borrow,
+    error::{Failure, TRAINMASTER_OK, trainmaster_error as Code},
+    text::trainmaster_message,
+};
+
+thread_local! {
+    /// The words of a panic on this thread while it is inside the library, with its place; none outside.
+    static WORDS: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// A panic inside the library is told by number, message and log instead of on standard error. Others are left alone.
+fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let inside = WORDS.try_with(|words| {
+                let mut words = words.borrow_mut();
+                if let Some(words) = words.as_mut() {
+                    let place = panic.location().map(|at| format!(" at {at}")).unwrap_or_default();
+                    *words = format!("{}{place}", panic.payload_as_str().unwrap_or("no message"));
+                }
+                words.is_some()
+            });
+            if inside != Ok(true) {
+                others(panic);
+            }
+        }));
+    });
+}
+
+/// Runs something; a panic comes back as its words.
+pub(crate) fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
+    listen();
+    let before = WORDS.replace(Some(String::new()));
+    let result = catch_unwind(AssertUnwindSafe(body));
+    let words = WORDS.replace(before).unwrap_or_default();
+    result.map_err(|payload| {
+        // Should dropping it panic as well, it is left where it is.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+        words
+    })
+}
+
+/// The body of every function that can fail: its number, and its words for the caller's buffer.
+pub(crate) fn call(message: *mut trainmaster_message, body: impl FnOnce() -> Result<(), Failure>) -> u32 {
+    let caught = catch(body).unwrap_or_else(|words| Err(panicked(&words)));
+    let (code, text) = match caught {
+        Ok(()) => (TRAINMASTER_OK, String::new()),
+        Err(Failure { code, text }) => (code as u32, text),
+    };
+    tell(message, &text);
+    code
+}
+
+/// The body of a function that can't fail.
+pub(crate) fn quiet(body: impl FnOnce()) {
+    let _ = catch(body);
+}
+
+pub(crate) fn panicked(words: &str) -> Failure {
+    Failure::new(Code::Panic, format!("a bug in trainmaster: {words}"))
+}
+
+fn tell(message: *mut trainmaster_message, text: &str) {
+    let Ok(&buffer) = borrow::reference(message.cast_const(), "message") else { return };
+    let length = text.len() as u64;
+    let _ = borrow::set(message, trainmaster_message { length, ..buffer }, "message");
+    if buffer.data.is_null() || buffer.capacity == 0 {
+        return;
+    }
+    let room = usize::try_from(buffer.capacity - 1).unwrap_or(usize::MAX).min(text.len());
+    let cut = (0..=room).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let mut bytes = text.as_bytes()[..cut].to_vec();
+    bytes.push(0);
+    borrow::fill(buffer.data.cast(), &bytes);
+}

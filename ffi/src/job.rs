@@ -1,0 +1,372 @@
+//! Jobs as C describes them.
+
+use trainmaster_core::{
+    JobSpec, Span, Time, TrainingMode,
+    job::{self, Convergence, Dataset, ExternalId, ProfiledSpeed, Resize, RoleSpec, Utility, UtilityKind},
+};
+
+use crate::{
+    borrow::{self, grows, plain},
+    error::Failure,
+    server::{amounts, labels, pick, trainmaster_amounts, trainmaster_labels},
+    text::trainmaster_string,
+};
+
+/// How a job may be resized while it runs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum trainmaster_resize {
+    /// Workers and parameter servers.
+    Any = 0,
+    /// Workers only.
+    Workers = 1,
+    /// Not at all: it runs as requested.
+    Fixed = 2,
+}
+
+/// How gradients meet parameters.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum trainmaster_training_mode {
+    /// Parameter servers wait for every worker in each step.
+    Sync = 0,
+    /// Parameter servers take each worker's gradients as they come.
+    Async = 1,
+    /// No parameter servers: workers form a ring.
+    Allreduce = 2,
+}
+
+/// The curve of a job's worth over the time t from its arrival to its end.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum trainmaster_utility_kind {
+    /// value / (1 + e^(decay * (t - target)))
+    Sigmoid = 0,
+    /// value
+    Constant = 1,
+    /// value * (1 - t / (2 * target)), at least 0
+    Linear = 2,
+    /// value up to the target, then 0
+    Step = 3,
+    /// By the points.
+    Table = 4,
+}
+
+/// What one worker or one parameter server needs, and how many there may be.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_role {
+    /// sizeof(struct trainmaster_role).
+    pub size: u32,
+    /// The fewest that the job runs with; 0 is 1.
+    pub min: u32,
+    /// The most it can use, up to 10000; 0: as requested.
+    pub max: u32,
+    /// What it gets from an engine that doesn't choose; 0: the fewest.
+    pub requested: u32,
+    /// Of one. At most one kind of GPU, in whole ones or a part of one.
+    pub demand: trainmaster_amounts,
+    /// The program to start; empty where the manager knows it.
+    pub command: trainmaster_string,
+}
+
+/// When a job has converged.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_convergence {
+    /// sizeof(struct trainmaster_convergence).
+    pub size: u32,
+    /// So many epochs in a row; 0 is 3 ...
+    pub patience: u32,
+    /// ... that each lower the loss by less than this share of the first epoch's loss, from 0 up to 1.
+    pub delta: f64,
+    /// The end in any case; 0 is 200.
+    pub max_epochs: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// A step of a table of worth. Never grows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_worth {
+    /// From this time after the arrival on, in milliseconds ...
+    pub elapsed_ms: i64,
+    /// ... an end is worth so much.
+    pub worth: f64,
+}
+
+/// What an early end is worth (engine `oasis`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_utility {
+    /// sizeof(struct trainmaster_utility).
+    pub size: u32,
+    /// One of TRAINMASTER_UTILITY_KIND_*.
+    pub kind: u32,
+    /// The most it can be worth, from 0 to 10^9.
+    pub value: f64,
+    /// How sharply a sigmoid falls, per hour, from 0 to 10^6.
+    pub decay: f64,
+    /// In milliseconds.
+    pub target_ms: i64,
+    /// Of a table: the first of its steps, by time; no other kind has any.
+    pub points: *const trainmaster_worth,
+    /// How many.
+    pub points_count: u64,
+    /// Bytes from one to the next.
+    pub points_stride: u64,
+}
+
+/// Training data, for engines that schedule its chunks (`oasis`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_dataset {
+    /// sizeof(struct trainmaster_dataset).
+    pub size: u32,
+    /// Data chunks, at least 1.
+    pub chunks: u32,
+    /// Mini-batches in a chunk, at least 1.
+    pub batches_per_chunk: u32,
+    /// Times each chunk is trained, at least 1.
+    pub epochs: u32,
+    /// Time of a mini-batch on one worker without its communication, in milliseconds; 0: from the fitted speed.
+    pub batch_time_ms: i64,
+    /// Where a chunk is uploaded from.
+    pub upload: trainmaster_string,
+}
+
+/// A speed at a number of workers and parameter servers. Never grows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_speed {
+    /// Parameter servers; 0 for all-reduce.
+    pub servers: u32,
+    /// Workers, at least 1.
+    pub workers: u32,
+    /// Steps per second.
+    pub speed: f64,
+}
+
+/// An array of speeds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_speeds {
+    /// The first.
+    pub data: *const trainmaster_speed,
+    /// How many.
+    pub count: u64,
+    /// Bytes from one to the next.
+    pub stride: u64,
+}
+
+/// A training job. Set what you know and leave the rest 0: 0, an empty text and NULL mean what each field says, else that it
+/// isn't known.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_job {
+    /// sizeof(struct trainmaster_job).
+    pub size: u32,
+    /// Higher goes first where an engine looks at it.
+    pub priority: i32,
+    /// One of TRAINMASTER_RESIZE_*.
+    pub resize: u32,
+    /// One of TRAINMASTER_TRAINING_MODE_*.
+    pub mode: u32,
+    /// Unique among active jobs: 1 to 128 letters, digits, '.', '_' and '-', not starting with '.' and not a number.
+    pub name: trainmaster_string,
+    /// Jobs of one model share what was learnt about its speed; empty: the name.
+    pub model: trainmaster_string,
+    /// Who pays; empty is "default".
+    pub tenant: trainmaster_string,
+    /// Where it waits; empty is "default".
+    pub queue: trainmaster_string,
+    /// Examples that a step trains: of the whole job (sync, all-reduce) or of one worker (async); 0 is 1.
+    pub batch: u64,
+    /// Examples in an epoch; 0 where only the program knows.
+    pub examples: u64,
+    /// Its workers. Not NULL.
+    pub worker: *const trainmaster_role,
+    /// Its parameter servers; NULL for all-reduce and nothing else.
+    pub server: *const trainmaster_role,
+    /// NULL: 3 epochs in a row that gain less than 0.01, at most 200.
+    pub convergence: *const trainmaster_convergence,
+    /// NULL: not known.
+    pub utility: *const trainmaster_utility,
+    /// NULL: not known.
+    pub dataset: *const trainmaster_dataset,
+    /// Size of the parameters in MiB.
+    pub model_size_mib: i64,
+    /// Milliseconds after its arrival by which it should be done.
+    pub deadline_ms: i64,
+    /// It is stopped after it ran for so many milliseconds; 0: never.
+    pub time_limit_ms: i64,
+    /// What a restart costs, as a first guess, in milliseconds; it is measured as the job runs.
+    pub restart_cost_ms: i64,
+    /// The accuracy that suffices, up to 1.
+    pub accuracy: f64,
+    /// From 1 (can wait) to 10.
+    pub urgency: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Labels that a server must have.
+    pub labels: trainmaster_labels,
+    /// Speeds that were measured beforehand.
+    pub profile: trainmaster_speeds,
+    /// The manager's cluster, and the job's name in it; empty: not known.
+    pub external_cluster: trainmaster_string,
+    /// See `external_cluster`.
+    pub external_name: trainmaster_string,
+    /// 32 bytes: the BLAKE3 hash of the token that the job reports with; NULL: it has none.
+    pub token_hash: *const u8,
+}
+
+plain!(trainmaster_worth, trainmaster_speed);
+grows!(
+    trainmaster_role: 56,
+    trainmaster_convergence: 24,
+    trainmaster_utility: 56,
+    trainmaster_dataset: 40,
+    trainmaster_job: 272,
+);
+
+/// A job's description, and what its manager calls it.
+pub(crate) struct Submission {
+    pub(crate) spec: JobSpec,
+    pub(crate) external: Option<ExternalId>,
+    pub(crate) token_hash: Option<[u8; 32]>,
+}
+
+/// The longest time or duration that is taken, either way: 31,000 years keep sums within their type.
+const MOST_MS: i64 = 1_000_000_000_000_000;
+
+pub(crate) fn span(ms: i64, name: &str) -> Result<Span, Failure> {
+    if (0..=MOST_MS).contains(&ms) {
+        return Ok(Span(ms));
+    }
+    Err(Failure::value(format!("{name}: {ms} ms must be from 0 to {MOST_MS}")))
+}
+
+pub(crate) fn time(ms: i64, name: &str) -> Result<Time, Failure> {
+    span(ms, name).map(|span| Time(span.0))
+}
+
+fn known(ms: i64, name: &str) -> Result<Option<Span>, Failure> {
+    Ok(Some(span(ms, name)?).filter(|span| *span > Span::ZERO))
+}
+
+fn optional<T: borrow::Grows, R>(
+    pointer: *const T,
+    name: &str,
+    convert: impl FnOnce(T) -> Result<R, Failure>,
+) -> Result<Option<R>, Failure> {
+    if pointer.is_null() { Ok(None) } else { borrow::read(pointer, name).and_then(convert).map(Some) }
+}
+
+fn or<T: Default + PartialEq>(value: T, default: T) -> T {
+    if value == T::default() { default } else { value }
+}
+
+impl trainmaster_job {
+    pub(crate) fn convert(&self) -> Result<Submission, Failure> {
+        let text = |text, name: &str| borrow::text(text, &format!("job.{name}"));
+        let name = text(self.name, "name")?;
+        let worker = role(borrow::read(self.worker, "job.worker")?, "job.worker")?;
+        let profile = borrow::copies(self.profile.data, self.profile.count, self.profile.stride, "job.profile")?;
+        let spec = JobSpec {
+            model: or(text(self.model, "model")?, name.clone()),
+            name,
+            tenant: or(text(self.tenant, "tenant")?, "default".into()),
+            queue: or(text(self.queue, "queue")?, "default".into()),
+            priority: self.priority,
+            resize: pick(
+                self.resize,
+                "job.resize",
+                &[("any", Resize::Any), ("workers", Resize::Workers), ("fixed", Resize::Fixed)],
+            )?,
+            mode: training_mode(self.mode, "job.mode")?,
+            batch: or(self.batch, 1),
+            examples: self.examples,
+            convergence: optional(self.convergence, "job.convergence", |rule| Ok(rule.convert()))?.unwrap_or_default(),
+            worker,
+            server: optional(self.server, "job.server", |server| role(server, "job.server"))?,
+            model_size: span(self.model_size_mib, "job.model_size_mib")?.0,
+            utility: optional(self.utility, "job.utility", utility)?,
+            deadline: known(self.deadline_ms, "job.deadline_ms")?,
+            accuracy: Some(self.accuracy).filter(|accuracy| *accuracy != 0.0),
+            urgency: Some(self.urgency).filter(|urgency| *urgency > 0),
+            dataset: optional(self.dataset, "job.dataset", dataset)?,
+            labels: labels(self.labels, "job.labels")?,
+            time_limit: known(self.time_limit_ms, "job.time_limit_ms")?,
+            restart_cost: known(self.restart_cost_ms, "job.restart_cost_ms")?,
+            profile: profile
+                .iter()
+                .map(|at| ProfiledSpeed { servers: at.servers, workers: at.workers, speed: at.speed })
+                .collect(),
+        };
+        spec.validate()?;
+        let cluster = text(self.external_cluster, "external_cluster")?;
+        let native = text(self.external_name, "external_name")?;
+        let external = (!native.is_empty()).then_some(ExternalId { cluster, native });
+        let token_hash = match self.token_hash.is_null() {
+            true => None,
+            false => borrow::bytes(self.token_hash, 32, "job.token_hash")?.try_into().ok(),
+        };
+        Ok(Submission { spec, external, token_hash })
+    }
+}
+
+pub(crate) fn training_mode(mode: u32, name: &str) -> Result<TrainingMode, Failure> {
+    let modes = [("sync", TrainingMode::Sync), ("async", TrainingMode::Async), ("allreduce", TrainingMode::AllReduce)];
+    pick(mode, name, &modes)
+}
+
+impl trainmaster_convergence {
+    pub(crate) fn convert(&self) -> Convergence {
+        let defaults = Convergence::default();
+        Convergence {
+            // Zero has a meaning here: only an epoch without any gain counts.
+            delta: self.delta,
+            patience: or(self.patience, defaults.patience),
+            max_epochs: or(self.max_epochs, defaults.max_epochs),
+        }
+    }
+}
+
+fn role(role: trainmaster_role, name: &str) -> Result<RoleSpec, Failure> {
+    let min = or(role.min, 1);
+    let requested = or(role.requested, min);
+    Ok(RoleSpec {
+        demand: amounts(role.demand, &format!("{name}.demand"))?,
+        min,
+        max: or(role.max, requested),
+        requested,
+        command: borrow::text(role.command, &format!("{name}.command"))?,
+    })
+}
+
+fn utility(utility: trainmaster_utility) -> Result<Utility, Failure> {
+    use UtilityKind::{Constant, Linear, Sigmoid, Step, Table};
+    let kinds = [("sigmoid", Sigmoid), ("constant", Constant), ("linear", Linear), ("step", Step), ("table", Table)];
+    let points = borrow::copies(utility.points, utility.points_count, utility.points_stride, "job.utility.points")?;
+    Ok(Utility {
+        kind: pick(utility.kind, "job.utility.kind", &kinds)?,
+        value: utility.value,
+        decay: utility.decay,
+        target: span(utility.target_ms, "job.utility.target_ms")?,
+        points: points
+            .iter()
+            .map(|point| Ok((span(point.elapsed_ms, "job.utility.points")?, point.worth)))
+            .collect::<Result<_, Failure>>()?,
+    })
+}
+
+fn dataset(data: trainmaster_dataset) -> Result<job::Dataset, Failure> {
+    Ok(Dataset {
+        chunks: data.chunks,
+        batches_per_chunk: data.batches_per_chunk,
+        epochs: data.epochs,
+        batch_time: known(data.batch_time_ms, "job.dataset.batch_time_ms")?,
+        upload: borrow::text(data.upload, "job.dataset.upload")?,
+    })
+}

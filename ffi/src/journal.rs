@@ -1,0 +1,198 @@
+//! The journal: records for the caller to keep, and a scheduler restored from them. The engine's memo and the digest.
+
+use std::ffi::c_void;
+
+use trainmaster_core::{Scheduler, journal};
+
+use crate::{
+    borrow,
+    error::{Failure, trainmaster_error as Code},
+    guard,
+    log::trainmaster_log_level as Level,
+    owned,
+    scheduler::trainmaster_scheduler,
+    text::trainmaster_message,
+};
+
+/// Takes a record: the pointer that was given with the function, `length` bytes to append to the journal as they are, and 1
+/// where the record is a snapshot: what lies before it isn't needed any more to restore. Returns 0 once the record is taken;
+/// anything else keeps it, and all behind it, for the next time. It is called by the thread that drains, within that
+/// call: it must not use the same scheduler (that fails as TRAINMASTER_ERROR_BUSY), throw, or jump out.
+pub type trainmaster_journal_writer =
+    Option<unsafe extern "C" fn(user: *mut c_void, record: *const u8, length: u64, is_snapshot: u32) -> u32>;
+
+/// From now on keeps a journal: its first record is a snapshot, and each change adds a few hundred bytes. Records wait in
+/// memory until trainmaster_scheduler_drain_journal() takes them. An open ticket is superseded. Call it once, after
+/// trainmaster_scheduler_new() or trainmaster_scheduler_restore(); calling it again begins anew.
+///
+/// Errors: NULL, BUSY, POISONED, PANIC.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_start_journal(
+    scheduler: *mut trainmaster_scheduler,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let mut inner = trainmaster_scheduler::healthy(scheduler)?;
+        inner.records.clear();
+        inner.change(|core| {
+            core.start_journal();
+            Ok(())
+        })?;
+        inner.keeps_journal = true;
+        Ok(())
+    })
+}
+
+/// Hands the records since the last time to `writer`, in order. What is acknowledged to others (a job's number, a report)
+/// should be in the journal, on disk, before it is. On a poisoned scheduler: those of what was done before the panic.
+///
+/// Errors: NULL, BUSY, WRITE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_drain_journal(
+    scheduler: *mut trainmaster_scheduler,
+    writer: trainmaster_journal_writer,
+    user: *mut c_void,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let mut inner = trainmaster_scheduler::open(scheduler)?;
+        if writer.is_none() {
+            return Err(Failure::new(Code::Null, "writer is NULL"));
+        }
+        while let Some(record) = inner.records.front() {
+            if !owned::write_record(writer, user, record, journal::Record::is_snapshot(record))? {
+                let text = format!("the journal's writer refused a record; {} wait", inner.records.len());
+                return Err(Failure::new(Code::Write, text));
+            }
+            inner.records.pop_front();
+        }
+        Ok(())
+    })
+}
+
+/// Adds a snapshot to the journal, so that restoring starts there. As large as the cluster and its jobs. Not while a ticket
+/// is open: that returns ORDER.
+///
+/// Errors: NULL, BUSY, POISONED, PANIC, ORDER.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_snapshot(
+    scheduler: *mut trainmaster_scheduler,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let mut inner = trainmaster_scheduler::healthy(scheduler)?;
+        if inner.change(|core| Ok(core.snapshot()))? {
+            return Ok(());
+        }
+        Err(Failure::new(Code::Order, "no snapshot while a ticket is open, or where no journal is kept"))
+    })
+}
+
+/// Makes the scheduler what a journal leads to: its records one after the other, as they were drained, from the last snapshot
+/// on (earlier ones may be left out). Its settings are the journal's. Tickets of before are void, and so is what poisoned it;
+/// the log stays set. Where a journal was kept it begins anew, with a snapshot.
+///
+/// Every decision is made again and has to come out the same. A record that is cut off at the journal's end, as a crash
+/// leaves it, is ignored; `*used`, which may be NULL, is the length of what isn't: cut the file there before you append.
+/// After an error it is where the bad record begins (0 where none is to blame), and the scheduler is as it was.
+///
+/// Errors: NULL, SIZE, BUSY, PANIC, SETTINGS, NO_SNAPSHOT, UNREADABLE, DIVERGED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_restore(
+    scheduler: *mut trainmaster_scheduler,
+    records: *const u8,
+    length: u64,
+    used: *mut u64,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let report = |bytes: usize| if used.is_null() { Ok(()) } else { borrow::set(used, bytes as u64, "used") };
+        report(0)?;
+        let mut inner = trainmaster_scheduler::open(scheduler)?;
+        let bytes = borrow::bytes(records, length, "records")?;
+        let whole = whole(bytes);
+        let frames: Vec<&[u8]> = journal::frames(&bytes[..whole]).collect();
+        let restored =
+            guard::catch(|| Scheduler::restore(frames.iter().copied())).map_err(|words| guard::panicked(&words))?;
+        match restored {
+            Ok(core) => {
+                if whole < bytes.len() {
+                    let torn = bytes.len() - whole;
+                    inner
+                        .log(Level::Warning, &format!("ignored {torn} bytes of a record cut off at the journal's end"));
+                }
+                report(whole)?;
+                inner.replace(core);
+                Ok(())
+            }
+            Err(error) => {
+                if let journal::JournalError::Unreadable { at, .. }
+                | journal::JournalError::Settings { at, .. }
+                | journal::JournalError::Diverged { at, .. } = &error
+                {
+                    report(frames[..*at].iter().map(|frame| frame.len()).sum())?;
+                }
+                Err(error.into())
+            }
+        }
+    })
+}
+
+/// The bytes up to a last record that is cut off.
+fn whole(bytes: &[u8]) -> usize {
+    let torn = journal::frames(bytes).last().filter(|frame| {
+        let length = frame.first_chunk::<4>().map(|header| 8 + u64::from(u32::from_le_bytes(*header)));
+        length.is_none_or(|length| (frame.len() as u64) < length)
+    });
+    bytes.len() - torn.map_or(0, <[u8]>::len)
+}
+
+/// The engine's memory between decisions, as snapshots hold it: for audits, and to compare replicas. It travels in the
+/// journal by itself. Writes its bytes to `buffer` and its length to `*length`; if `capacity` is less, nothing but the length
+/// is written and TRAINMASTER_ERROR_BUFFER is returned. `*version` is that of its layout. `buffer` may be NULL if `capacity` is
+/// 0.
+///
+/// Errors: NULL, BUSY, POISONED, PANIC, BUFFER.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_memo(
+    scheduler: *const trainmaster_scheduler,
+    buffer: *mut u8,
+    capacity: u64,
+    length: *mut u64,
+    version: *mut u32,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let inner = trainmaster_scheduler::healthy(scheduler)?;
+        borrow::settable(version, "version")?;
+        let (layout, bytes) = inner.core.memo_bytes();
+        borrow::set(length, bytes.len() as u64, "length")?;
+        borrow::set(version, layout, "version")?;
+        if capacity < bytes.len() as u64 {
+            let text = format!("the buffer has {capacity} bytes; the memo needs {}", bytes.len());
+            return Err(Failure::new(Code::Buffer, text));
+        }
+        if !bytes.is_empty() {
+            borrow::settable(buffer, "buffer")?;
+            borrow::fill(buffer, &bytes);
+        }
+        Ok(())
+    })
+}
+
+/// Writes the digest over all decisions so far to `digest`, 32 bytes: equal where two schedulers decided alike.
+///
+/// Errors: NULL, BUSY, POISONED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_digest(
+    scheduler: *const trainmaster_scheduler,
+    digest: *mut u8,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let inner = trainmaster_scheduler::healthy(scheduler)?;
+        borrow::settable(digest, "digest")?;
+        borrow::fill(digest, &inner.core.digest());
+        Ok(())
+    })
+}

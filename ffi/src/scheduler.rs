@@ -1,0 +1,348 @@
+//! The scheduler's handle: made, fed with events, asked what a manager is to be told, freed.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, TryLockError},
+};
+
+use trainmaster_core::{Event, Issue, JobId, Mode, Proposal, Scheduler, Settings, Time, Verdict};
+
+use crate::{
+    borrow::{self, Array},
+    error::{Failure, trainmaster_error as Code},
+    event::trainmaster_event,
+    guard,
+    job::trainmaster_job,
+    log::trainmaster_log_level as Level,
+    owned::{self, Log},
+    plan::{Writer, trainmaster_plan},
+    text::{trainmaster_message, trainmaster_string},
+};
+
+/// The policy core's state machine. One thread at a time may use it, whichever; a call while another is under way, or from
+/// within one of its callbacks, does nothing but return TRAINMASTER_ERROR_BUSY. Tickets that it hands out may run on other
+/// threads at the same time.
+pub struct trainmaster_scheduler(Mutex<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) core: Scheduler,
+    /// Changes when the scheduler is restored: tickets of before are void.
+    pub(crate) identity: Arc<()>,
+    /// Records that the caller hasn't taken yet.
+    pub(crate) records: VecDeque<Vec<u8>>,
+    pub(crate) keeps_journal: bool,
+    pub(crate) log: Option<Log>,
+    /// Failures in a row while the fallback was in charge.
+    fallback_failures: u32,
+    /// Set by a panic: what every job is released as.
+    pub(crate) released: Option<Vec<Issue>>,
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fault: Option<crate::fault::Fault>,
+}
+
+impl trainmaster_scheduler {
+    /// The scheduler behind a pointer, unless someone uses it.
+    pub(crate) fn open<'a>(scheduler: *const Self) -> Result<MutexGuard<'a, Inner>, Failure> {
+        match borrow::reference(scheduler, "scheduler")?.0.try_lock() {
+            Ok(inner) => Ok(inner),
+            // No panic leaves a call, so this can't be; what was left is as good as ever.
+            Err(TryLockError::Poisoned(inner)) => Ok(inner.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                Err(Failure::new(Code::Busy, "the scheduler is in use, by another thread or a callback's caller"))
+            }
+        }
+    }
+
+    /// The same, and it isn't poisoned.
+    pub(crate) fn healthy<'a>(scheduler: *const Self) -> Result<MutexGuard<'a, Inner>, Failure> {
+        let inner = Self::open(scheduler)?;
+        if inner.released.is_some() {
+            let text = "the scheduler is poisoned by an earlier panic; restore it from its journal";
+            return Err(Failure::new(Code::Poisoned, text));
+        }
+        Ok(inner)
+    }
+}
+
+impl Inner {
+    fn new(core: Scheduler) -> Self {
+        Self {
+            core,
+            identity: Arc::default(),
+            records: VecDeque::new(),
+            keeps_journal: false,
+            log: None,
+            fallback_failures: 0,
+            released: None,
+            #[cfg(feature = "fault-injection")]
+            fault: None,
+        }
+    }
+
+    pub(crate) fn log(&self, level: Level, text: &str) {
+        if let Some(log) = self.log {
+            log.write(level as u32, text);
+        }
+    }
+
+    /// Changes the scheduler. A panic poisons it: what it was in the midst of is unknown, so jobs are released, and of its
+    /// journal only what was written before counts.
+    pub(crate) fn change<T>(&mut self, body: impl FnOnce(&mut Scheduler) -> Result<T, Failure>) -> Result<T, Failure> {
+        let Self { core, .. } = self;
+        match guard::catch(|| body(core)) {
+            Ok(result) => {
+                self.records.extend(self.core.drain_journal());
+                result
+            }
+            Err(words) => {
+                self.log(Level::Error, &format!("a bug in trainmaster, every job is released: {words}"));
+                self.released = Some(guard::catch(|| release(&self.core)).unwrap_or_default());
+                Err(guard::panicked(&words))
+            }
+        }
+    }
+
+    /// The same, with a fault that a test may have ordered.
+    pub(crate) fn change_at<T>(
+        &mut self,
+        place: Place,
+        body: impl FnOnce(&mut Scheduler) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        #[cfg(feature = "fault-injection")]
+        let fault = self.fault.take_if(|fault| fault.is_at(place));
+        #[cfg(not(feature = "fault-injection"))]
+        let _ = place;
+        self.change(|core| {
+            let result = body(core);
+            #[cfg(feature = "fault-injection")]
+            crate::fault::strike(fault);
+            result
+        })
+    }
+
+    /// Puts a restored core in.
+    pub(crate) fn replace(&mut self, core: Scheduler) {
+        self.core = core;
+        self.identity = Arc::default();
+        self.records.clear();
+        self.fallback_failures = 0;
+        self.released = None;
+        #[cfg(feature = "fault-injection")]
+        self.fault.take();
+        if self.keeps_journal {
+            self.core.start_journal();
+            self.records.extend(self.core.drain_journal());
+        }
+    }
+
+    /// An engine failed or succeeded. Where even the fallback keeps failing nobody is left to decide: jobs are released.
+    pub(crate) fn count_failure(
+        &mut self,
+        at: Time,
+        was_fallback: bool,
+        failure: Option<String>,
+    ) -> Result<(), Failure> {
+        let Some(failure) = failure else {
+            self.fallback_failures = 0;
+            return Ok(());
+        };
+        if !was_fallback {
+            let next = if self.core.is_fallback() { "the fallback engine takes over" } else { "the last plan stands" };
+            self.log(Level::Warning, &format!("{failure}; {next}"));
+            return Ok(());
+        }
+        self.fallback_failures += 1;
+        if self.fallback_failures < self.core.state().settings.fallback_after {
+            self.log(Level::Warning, &format!("fallback: {failure}; the last plan stands"));
+            return Ok(());
+        }
+        self.fallback_failures = 0;
+        self.log(Level::Error, &format!("fallback: {failure}; scheduling is paused, every job is its manager's"));
+        let at = at.max(self.core.state().now);
+        self.change(|core| Ok(core.apply(at, Event::ModeSet(Mode::Paused))?))
+    }
+}
+
+/// Where a test can order a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Apply,
+    Commit,
+}
+
+/// Every job as its manager's own.
+fn release(core: &Scheduler) -> Vec<Issue> {
+    let state = core.state();
+    let shape = |job: &trainmaster_core::Job| {
+        let given = job.issued.as_ref().or(job.observed.as_ref()).map(|allocation| allocation.shape());
+        given.filter(|shape| !shape.is_empty()).unwrap_or_else(|| job.spec.requested())
+    };
+    let issue = |job: &Arc<trainmaster_core::Job>| Issue {
+        job: job.id,
+        verdict: Verdict::Release(shape(job)),
+        incarnation: job.incarnation,
+        revision: job.revision,
+    };
+    state.jobs.values().map(issue).collect()
+}
+
+/// Makes a scheduler of an empty cluster. `settings` is TOML; empty: all defaults. `*scheduler` is yours; free it with
+/// trainmaster_scheduler_free().
+///
+/// Errors: NULL, VALUE, SETTINGS.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_new(
+    settings: trainmaster_string,
+    scheduler: *mut *mut trainmaster_scheduler,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        borrow::settable(scheduler, "scheduler")?;
+        let core = Scheduler::new(Settings::from_toml(&borrow::text(settings, "settings")?)?)?;
+        let handle = trainmaster_scheduler(Mutex::new(Inner::new(core)));
+        borrow::set(scheduler, owned::hand(handle), "scheduler")
+    })
+}
+
+/// Frees a scheduler. NULL is nothing. No other call may be using it. Its tickets stay valid, but can't be committed any
+/// more; they have to be freed as well, before or after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_free(scheduler: *mut trainmaster_scheduler) {
+    guard::quiet(|| owned::free(scheduler));
+}
+
+/// Takes events, in order: `count` of them, `stride` bytes apart (sizeof(struct trainmaster_event)). It stops at the first
+/// that can't be accepted; nothing of that one is done, but that a report or a late refusal is counted. `*done`, which may
+/// be NULL, is how many were taken before it: to go on behind the bad one, call again with what is left.
+///
+/// Nothing is decided here. A panic poisons the scheduler.
+///
+/// Errors: NULL, SIZE, VALUE, BUSY, POISONED, PANIC, SETTINGS, and JOB to TIME.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_apply(
+    scheduler: *mut trainmaster_scheduler,
+    events: *const trainmaster_event,
+    count: u64,
+    stride: u64,
+    done: *mut u64,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let report = |number: u64| if done.is_null() { Ok(()) } else { borrow::set(done, number, "done") };
+        report(0)?;
+        let mut inner = trainmaster_scheduler::healthy(scheduler)?;
+        let events = Array::new(events, count, stride, "events")?;
+        for index in 0..events.len() {
+            let (at, event) = events.read(index, "events")?.convert()?;
+            inner.change_at(Place::Apply, |core| Ok(core.apply(at, event)?))?;
+            report(index as u64 + 1)?;
+        }
+        Ok(())
+    })
+}
+
+/// Whether a job would be accepted now. Changes nothing.
+///
+/// Errors: as for its event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_would_accept(
+    scheduler: *const trainmaster_scheduler,
+    job: *const trainmaster_job,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let inner = trainmaster_scheduler::healthy(scheduler)?;
+        let submission = borrow::read(job, "job")?.convert()?;
+        Ok(inner.core.would_accept(submission.spec)?)
+    })
+}
+
+/// The number of the active job with this name.
+///
+/// Errors: NULL, VALUE, BUSY, POISONED, UNKNOWN_JOB.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_find_job(
+    scheduler: *const trainmaster_scheduler,
+    name: trainmaster_string,
+    job: *mut u64,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let inner = trainmaster_scheduler::healthy(scheduler)?;
+        let name = borrow::text(name, "name")?;
+        let found = inner.core.state().find_job(&name).map(|found| found.id);
+        let JobId(id) =
+            found.ok_or_else(|| Failure::new(Code::UnknownJob, format!("there is no active job {name:?}")))?;
+        borrow::set(job, id, "job")
+    })
+}
+
+/// What the manager is to be told since the last call: jobs whose part that is to be carried out now changed, and once
+/// that a job is over which it was told of before. On a poisoned scheduler: each call, every job, released.
+///
+/// Carry `*plan` out and report back: TRAINMASTER_EVENT_KIND_ENACTED with what became of it, _OBSERVED with what runs.
+///
+/// Errors: NULL, BUSY, PANIC.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_take_issues(
+    scheduler: *mut trainmaster_scheduler,
+    plan: *mut *const trainmaster_plan,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let mut inner = trainmaster_scheduler::open(scheduler)?;
+        borrow::settable(plan, "plan")?;
+        let issues = match inner.released.clone() {
+            Some(released) => released,
+            None => inner.change(|core| Ok(core.take_issues()))?,
+        };
+        let (view, keep) = Writer::new(inner.core.state()).issues(&issues);
+        owned::hand_result(plan, view, keep, "plan")
+    })
+}
+
+/// What the manager is to be told of every job, for one that starts or comes back: a job that isn't in it is over. On a
+/// poisoned scheduler: every job, released. Changes nothing.
+///
+/// Errors: NULL, BUSY, PANIC.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_all_issues(
+    scheduler: *const trainmaster_scheduler,
+    plan: *mut *const trainmaster_plan,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let inner = trainmaster_scheduler::open(scheduler)?;
+        borrow::settable(plan, "plan")?;
+        let issues = inner.released.clone().unwrap_or_else(|| inner.core.all_issues());
+        let (view, keep) = Writer::new(inner.core.state()).issues(&issues);
+        owned::hand_result(plan, view, keep, "plan")
+    })
+}
+
+/// What an engine would propose now; `engine` empty: the one in charge, else one by name with its default parameters.
+/// `steps` bounds its work as in trainmaster_ticket_run(). Changes nothing, but takes as long as a decision.
+///
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ENGINE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_preview(
+    scheduler: *const trainmaster_scheduler,
+    engine: trainmaster_string,
+    steps: u64,
+    plan: *mut *const trainmaster_plan,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let inner = trainmaster_scheduler::healthy(scheduler)?;
+        borrow::settable(plan, "plan")?;
+        let name = borrow::text(engine, "engine")?;
+        let ticket = inner.core.dry_ticket(Some(name.as_str()).filter(|name| !name.is_empty()))?;
+        let outcome = ticket.run(crate::ticket::budget(steps));
+        if let Some(error) = outcome.error() {
+            return Err(error.clone().into());
+        }
+        let nothing = Proposal::default();
+        let (view, keep) = Writer::new(inner.core.state()).proposal(outcome.proposal().unwrap_or(&nothing));
+        owned::hand_result(plan, view, keep, "plan")
+    })
+}

@@ -1,0 +1,298 @@
+//! Deciding in three steps: prepare, run anywhere, commit.
+
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use trainmaster_core::{
+    Budget, Decision, Scheduler, Source, TicketId, Time,
+    scheduler::{FitOutcome, FitTicket, Outcome, Ticket, Why},
+};
+
+use crate::{
+    borrow,
+    error::{Failure, trainmaster_error as Code},
+    guard,
+    job::time,
+    owned,
+    plan::{Writer, trainmaster_decision},
+    scheduler::{Inner, Place, trainmaster_scheduler},
+    server::pick,
+    text::trainmaster_message,
+};
+
+/// One attempt to decide, or to fit: a consistent copy of everything that takes, apart from its scheduler. It is prepared,
+/// run once on any thread while its scheduler goes on, committed or abandoned, and freed.
+pub struct trainmaster_ticket {
+    id: TicketId,
+    scheduler: Arc<()>,
+    work: Mutex<Work>,
+}
+
+enum Work {
+    Decide(Box<Ticket>),
+    Fit(Box<FitTicket>),
+    Decided(Box<Outcome>),
+    Fitted(Box<FitOutcome>),
+    Spent,
+}
+
+/// Why a ticket came to nothing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum trainmaster_why {
+    /// It took too long. Counts as a failure of the engine.
+    Late = 0,
+    /// It isn't wanted any more.
+    Lost = 1,
+}
+
+impl trainmaster_ticket {
+    fn open(&self) -> Result<MutexGuard<'_, Work>, Failure> {
+        match self.work.try_lock() {
+            Ok(work) => Ok(work),
+            Err(TryLockError::Poisoned(work)) => Ok(work.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Failure::new(Code::Busy, "the ticket is running")),
+        }
+    }
+
+    fn check(&self, inner: &Inner) -> Result<(), Failure> {
+        if Arc::ptr_eq(&self.scheduler, &inner.identity) {
+            return Ok(());
+        }
+        // The scheduler that prepared it was restored, or it is another one.
+        Err(Failure::new(Code::Superseded, "the ticket is of another scheduler, or of before it was restored"))
+    }
+}
+
+/// No limit for 0.
+pub(crate) fn budget(steps: u64) -> Budget {
+    if steps == 0 { Budget::UNLIMITED } else { Budget::steps(steps) }
+}
+
+/// Which call is missing.
+fn order(work: &Work, wanted: &str) -> Failure {
+    let is = match work {
+        Work::Decide(_) => "a decision's, not run yet",
+        Work::Fit(_) => "of fits, not run yet",
+        Work::Decided(_) => "a decision's, run already",
+        Work::Fitted(_) => "of fits, run already",
+        Work::Spent => "committed already, or lost by a panic",
+    };
+    Failure::new(Code::Order, format!("the ticket is {is}; {wanted}"))
+}
+
+fn hand(id: TicketId, inner: &Inner, work: Work, out: *mut *mut trainmaster_ticket) -> Result<(), Failure> {
+    let ticket = trainmaster_ticket { id, scheduler: inner.identity.clone(), work: Mutex::new(work) };
+    borrow::set(out, owned::hand(ticket), "ticket")
+}
+
+/// Begins a decision: `*ticket` is a consistent copy for the engine, made in microseconds. A ticket that is still open is
+/// superseded. `*ticket` is yours; run it, commit or abandon it, free it. A panic poisons the scheduler.
+///
+/// When to call it: `due` of struct trainmaster_status. `at`: the time now, as in events; where it is before the last event,
+/// that one's time counts.
+///
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_prepare(
+    scheduler: *mut trainmaster_scheduler,
+    at: i64,
+    ticket: *mut *mut trainmaster_ticket,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let mut inner = trainmaster_scheduler::healthy(scheduler)?;
+        borrow::settable(ticket, "ticket")?;
+        let at = time(at, "at")?;
+        let prepared = inner.change(|core| Ok(core.prepare(at)))?;
+        hand(prepared.id(), &inner, Work::Decide(Box::new(prepared)), ticket)
+    })
+}
+
+/// Begins fits of loss and speed for all jobs that reported since the last ones; `*ticket` is NULL if none did. To be run
+/// before a decision, or beside: decisions don't wait for fits. A panic poisons the scheduler.
+///
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_prepare_fits(
+    scheduler: *mut trainmaster_scheduler,
+    at: i64,
+    ticket: *mut *mut trainmaster_ticket,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let mut inner = trainmaster_scheduler::healthy(scheduler)?;
+        borrow::settable(ticket, "ticket")?;
+        let at = time(at, "at")?;
+        match inner.change(|core| Ok(core.prepare_fits(at)))? {
+            Some(fits) => hand(fits.id(), &inner, Work::Fit(Box::new(fits)), ticket),
+            None => borrow::set(ticket, std::ptr::null_mut(), "ticket"),
+        }
+    })
+}
+
+/// Lets the engine decide, or makes the fits. Once for each ticket, on any thread; its scheduler may be used meanwhile. Fits
+/// take about a millisecond a job. `steps` bounds an engine's work (a step is about one candidate looked at, tens of
+/// nanoseconds), 0: no bound; it goes into the journal, so that a replay stops in the same place.
+///
+/// That the engine failed, by a panic, too many steps, or a proposal that breaks a rule, is no error here: the commit says
+/// so, and the last plan stands; after several failures in a row the fallback engine decides, and should that fail as often,
+/// scheduling is paused and every job released.
+///
+/// Errors: NULL, BUSY, ORDER, PANIC.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_ticket_run(
+    ticket: *mut trainmaster_ticket,
+    steps: u64,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let mut work = borrow::reference(ticket, "ticket")?.open()?;
+        *work = match std::mem::replace(&mut *work, Work::Spent) {
+            Work::Decide(ticket) => Work::Decided(Box::new(ticket.run(budget(steps)))),
+            Work::Fit(ticket) => Work::Fitted(Box::new(ticket.run())),
+            other => {
+                let failure = order(&other, "a ticket is run once");
+                *work = other;
+                return Err(failure);
+            }
+        };
+        Ok(())
+    })
+}
+
+/// Makes what the ticket's engine proposed the plan, as far as it still fits after what happened since. `*decision` is yours;
+/// free it with trainmaster_decision_free(); `decision` may be NULL. The ticket is spent by it, but has to be freed. A panic
+/// poisons the scheduler.
+///
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_commit(
+    scheduler: *mut trainmaster_scheduler,
+    at: i64,
+    ticket: *mut trainmaster_ticket,
+    decision: *mut *const trainmaster_decision,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let mut inner = trainmaster_scheduler::healthy(scheduler)?;
+        let ticket = borrow::reference(ticket, "ticket")?;
+        let at = time(at, "at")?;
+        let mut work = ticket.open()?;
+        ticket.check(&inner)?;
+        let outcome = match std::mem::replace(&mut *work, Work::Spent) {
+            Work::Decided(outcome) => outcome,
+            other => {
+                let failure = order(&other, "a decision is committed once, after it was run");
+                *work = other;
+                return Err(failure);
+            }
+        };
+        decide(&mut inner, at, decision, |core| Ok(core.commit(at, *outcome)?))
+    })
+}
+
+/// Takes over what a ticket of trainmaster_scheduler_prepare_fits() found. The ticket is spent by it, but has to be freed. A
+/// panic poisons the scheduler.
+///
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_commit_fits(
+    scheduler: *mut trainmaster_scheduler,
+    at: i64,
+    ticket: *mut trainmaster_ticket,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let mut inner = trainmaster_scheduler::healthy(scheduler)?;
+        let ticket = borrow::reference(ticket, "ticket")?;
+        let at = time(at, "at")?;
+        let mut work = ticket.open()?;
+        ticket.check(&inner)?;
+        let outcome = match std::mem::replace(&mut *work, Work::Spent) {
+            Work::Fitted(outcome) => outcome,
+            other => {
+                let failure = order(&other, "fits are committed once, after they were run");
+                *work = other;
+                return Err(failure);
+            }
+        };
+        inner.change_at(Place::Commit, |core| Ok(core.commit_fits(at, *outcome)?))
+    })
+}
+
+/// Gives a ticket up, also one that another thread is running: its commit will fail. `why`: one of TRAINMASTER_WHY_*. Does
+/// nothing if the ticket isn't open any more. The ticket has to be freed, once its run has ended. A panic poisons the
+/// scheduler.
+///
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, SUPERSEDED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_abandon(
+    scheduler: *mut trainmaster_scheduler,
+    at: i64,
+    ticket: *const trainmaster_ticket,
+    why: u32,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let mut inner = trainmaster_scheduler::healthy(scheduler)?;
+        let ticket = borrow::reference(ticket, "ticket")?;
+        let at = time(at, "at")?;
+        let why = pick(why, "why", &[("late", Why::Late), ("lost", Why::Lost)])?;
+        ticket.check(&inner)?;
+        let (was_fallback, was_deciding) = (inner.core.is_fallback(), inner.core.is_deciding());
+        inner.change(|core| {
+            core.abandon(at, ticket.id, why);
+            Ok(())
+        })?;
+        if why == Why::Late && was_deciding && !inner.core.is_deciding() {
+            let failure = inner.core.last_error().map(ToString::to_string);
+            inner.count_failure(at, was_fallback, failure)?;
+        }
+        Ok(())
+    })
+}
+
+/// Fits, prepares, runs and commits in one call, for callers that can wait. `*decision` is yours; free it with
+/// trainmaster_decision_free(); `decision` may be NULL. A panic poisons the scheduler; that of an engine doesn't, see
+/// trainmaster_ticket_run().
+///
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_scheduler_decide(
+    scheduler: *mut trainmaster_scheduler,
+    at: i64,
+    decision: *mut *const trainmaster_decision,
+    message: *mut trainmaster_message,
+) -> u32 {
+    guard::call(message, || {
+        let mut inner = trainmaster_scheduler::healthy(scheduler)?;
+        let at = time(at, "at")?;
+        decide(&mut inner, at, decision, |core| Ok(core.decide(at)))
+    })
+}
+
+/// Frees a ticket. NULL is nothing. No thread may be running it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_ticket_free(ticket: *mut trainmaster_ticket) {
+    guard::quiet(|| owned::free(ticket));
+}
+
+/// Makes a decision and hands it out.
+fn decide(
+    inner: &mut Inner,
+    at: Time,
+    out: *mut *const trainmaster_decision,
+    decide: impl FnOnce(&mut Scheduler) -> Result<Decision, Failure>,
+) -> Result<(), Failure> {
+    if !out.is_null() {
+        borrow::settable(out, "decision")?;
+    }
+    let was_fallback = inner.core.is_fallback();
+    let made = inner.change_at(Place::Commit, decide)?;
+    let failure = inner.core.last_error().filter(|_| made.source == Source::Kept).map(ToString::to_string);
+    if !out.is_null() {
+        let (view, keep) = Writer::new(inner.core.state()).decision(&made, failure.clone());
+        owned::hand_result(out, view, keep, "decision")?;
+    }
+    inner.count_failure(at, was_fallback, failure)
+}
