@@ -14,7 +14,7 @@ use crate::{
 /// Larger than any struct will ever be: a size beyond is a number that was never set.
 const LARGEST: usize = 1 << 16;
 /// Larger than any text that makes sense.
-const LONGEST: u64 = 1 << 28;
+const LONGEST: u64 = 1 << 24;
 
 /// A C struct of integers, floats and raw pointers.
 ///
@@ -212,6 +212,9 @@ pub(crate) fn copies<T: Plain>(data: *const T, count: u64, stride: u64, name: &s
 
 /// A text's own copy.
 pub(crate) fn text(text: trainmaster_string, name: &str) -> Result<String, Failure> {
+    if text.length > LONGEST {
+        return Err(Failure::new(Code::Size, format!("{name}: {} bytes must be at most {LONGEST}", text.length)));
+    }
     let bytes = bytes(text.data.cast(), text.length, name)?;
     std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Failure::value(format!("{name} must be UTF-8")))
 }
@@ -222,8 +225,8 @@ pub(crate) fn bytes<'a>(data: *const u8, length: u64, name: &str) -> Result<&'a 
         return Ok(&[]);
     }
     checked(data, name)?;
-    if length > LONGEST {
-        return Err(Failure::new(Code::Size, format!("{name}: {length} bytes are more than {LONGEST}")));
+    if length > isize::MAX as u64 {
+        return Err(Failure::new(Code::Size, format!("{name}: there are no {length} bytes")));
     }
     // SAFETY: not NULL; the caller says that as many bytes are there while the call lasts.
     Ok(unsafe { std::slice::from_raw_parts(data, length as usize) })

@@ -14,7 +14,7 @@ use crate::{
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_parameter {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// 0.
     pub reserved: u32,
@@ -30,7 +30,7 @@ pub struct trainmaster_parameter {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_engine {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// 0.
     pub reserved: u32,
@@ -52,7 +52,7 @@ pub struct trainmaster_engine {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_engines {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// 0.
     pub reserved: u32,

@@ -29,9 +29,9 @@ pub enum trainmaster_error {
     Poisoned = 5,
     /// A bug in the library was caught. A scheduler that was being changed is poisoned by it.
     Panic = 6,
-    /// Out of order: a ticket that is not run yet, or run or committed already, or of another scheduler or kind.
+    /// Out of order: a ticket that is not run yet, or run or committed already, or of fits instead of a decision.
     Order = 7,
-    /// A newer ticket was prepared, or this one was abandoned, or its scheduler was restored since.
+    /// A newer ticket was prepared, or this one was abandoned, or its scheduler was restored since, or is another one.
     Superseded = 8,
     /// The caller's buffer is too small; the length that is needed was written.
     Buffer = 9,

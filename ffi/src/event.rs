@@ -42,8 +42,8 @@ pub enum trainmaster_event_kind {
     /// All slots of a job that the manager sees. `job`, `incarnation`, `slots` (none: all are released), `value`: one of
     /// TRAINMASTER_PHASE_*.
     Observed = 11,
-    /// What became of what the manager was told. `job`, `number`: the decision (`decision` of struct trainmaster_status when
-    /// it was told), `value`: one of TRAINMASTER_ENACTED_*; if refused also `text`: why, and `retry_ms`.
+    /// What became of what the manager was told. `job`, `number`: the `decision` of the plan that told it,
+    /// `value`: one of TRAINMASTER_ENACTED_*; if refused also `text`: why, and `retry_ms`.
     Enacted = 12,
     /// A manager begins to tell everything that it has. `manager`. Nothing is due before its end.
     SyncBegin = 13,

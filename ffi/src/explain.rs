@@ -46,7 +46,7 @@ pub enum trainmaster_topic {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_finding {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// One of TRAINMASTER_TOPIC_*.
     pub topic: u32,
@@ -63,7 +63,7 @@ pub struct trainmaster_finding {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_explanation {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// 0.
     pub reserved: u32,
@@ -83,7 +83,7 @@ grows!(trainmaster_finding: 32, trainmaster_explanation: 56);
 
 /// Explains an active job, as of a time that isn't before the last event.
 ///
-/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_JOB.
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_explain(
     scheduler: *const trainmaster_scheduler,

@@ -95,7 +95,7 @@ impl trainmaster_prediction {
 /// What a job's fits say of it at a number of workers and parameter servers (0 for all-reduce), as of the last
 /// trainmaster_scheduler_commit_fits() or _decide(). What isn't known yet isn't in `known`.
 ///
-/// Errors: NULL, SIZE, BUSY, POISONED, PANIC, UNKNOWN_JOB.
+/// Errors: NULL, SIZE, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_predict(
     scheduler: *const trainmaster_scheduler,

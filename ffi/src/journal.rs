@@ -25,7 +25,7 @@ pub type trainmaster_journal_writer =
 /// memory until trainmaster_scheduler_drain_journal() takes them. An open ticket is superseded. Call it once, after
 /// trainmaster_scheduler_new() or trainmaster_scheduler_restore(); calling it again begins anew.
 ///
-/// Errors: NULL, BUSY, POISONED, PANIC.
+/// Errors: NULL, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_start_journal(
     scheduler: *mut trainmaster_scheduler,
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_start_journal(
 /// Hands the records since the last time to `writer`, in order. What is acknowledged to others (a job's number, a report)
 /// should be in the journal, on disk, before it is. On a poisoned scheduler: those of what was done before the panic.
 ///
-/// Errors: NULL, BUSY, WRITE.
+/// Errors: NULL, BUSY, WRITE. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_drain_journal(
     scheduler: *mut trainmaster_scheduler,
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_drain_journal(
 /// Adds a snapshot to the journal, so that restoring starts there. As large as the cluster and its jobs. Not while a ticket
 /// is open: that returns ORDER.
 ///
-/// Errors: NULL, BUSY, POISONED, PANIC, ORDER.
+/// Errors: NULL, BUSY, POISONED, PANIC, ORDER. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_snapshot(
     scheduler: *mut trainmaster_scheduler,
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_snapshot(
 /// leaves it, is ignored; `*used`, which may be NULL, is the length of what isn't: cut the file there before you append.
 /// After an error it is where the bad record begins (0 where none is to blame), and the scheduler is as it was.
 ///
-/// Errors: NULL, SIZE, BUSY, PANIC, SETTINGS, NO_SNAPSHOT, UNREADABLE, DIVERGED.
+/// Errors: NULL, SIZE, BUSY, PANIC, SETTINGS, NO_SNAPSHOT, UNREADABLE, DIVERGED. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_restore(
     scheduler: *mut trainmaster_scheduler,
@@ -152,7 +152,7 @@ fn whole(bytes: &[u8]) -> usize {
 /// is written and TRAINMASTER_ERROR_BUFFER is returned. `*version` is that of its layout. `buffer` may be NULL if `capacity` is
 /// 0.
 ///
-/// Errors: NULL, BUSY, POISONED, PANIC, BUFFER.
+/// Errors: NULL, BUSY, POISONED, PANIC, BUFFER. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_memo(
     scheduler: *const trainmaster_scheduler,
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_memo(
 
 /// Writes the digest over all decisions so far to `digest`, 32 bytes: equal where two schedulers decided alike.
 ///
-/// Errors: NULL, BUSY, POISONED.
+/// Errors: NULL, BUSY, POISONED. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_digest(
     scheduler: *const trainmaster_scheduler,

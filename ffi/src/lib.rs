@@ -8,6 +8,9 @@
 
 #![allow(non_camel_case_types)] // names here are the header's
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("the header's structs are laid out for 64-bit machines");
+
 // In the order of the header: what everybody calls, then what may be asked beside.
 pub mod scheduler;
 

@@ -24,7 +24,7 @@ pub type trainmaster_log_writer = Option<unsafe extern "C" fn(user: *mut c_void,
 /// Sets who takes the log; NULL: nobody, as at first. `user` is handed to it as it is and has to live as long. Works on
 /// a poisoned scheduler.
 ///
-/// Errors: NULL, BUSY.
+/// Errors: NULL, BUSY. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_set_log(
     scheduler: *mut trainmaster_scheduler,

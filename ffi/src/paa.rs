@@ -44,7 +44,7 @@ pub struct trainmaster_load {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_assignment {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// 0.
     pub reserved: u32,

@@ -35,7 +35,7 @@ pub enum trainmaster_verdict_kind {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_verdict {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// One of TRAINMASTER_VERDICT_KIND_*.
     pub kind: u32,
@@ -43,9 +43,9 @@ pub struct trainmaster_verdict {
     pub job: u64,
     /// Its name; empty once it is over.
     pub name: trainmaster_string,
-    /// Of what a manager is told: counts the job's restarts. Everything stops and starts again from a checkpoint.
+    /// Counts the job's restarts: everything stops and starts again from a checkpoint. 0 in decisions and previews.
     pub incarnation: u32,
-    /// Of what a manager is told: counts changes within an incarnation. Workers come or go, nobody restarts.
+    /// Counts changes within an incarnation: workers come or go, nobody restarts. 0 in decisions and previews.
     pub revision: u32,
     /// Workers, of TRAINMASTER_VERDICT_KIND_RUN and _RELEASE.
     pub workers: u32,
@@ -74,7 +74,7 @@ pub struct trainmaster_verdicts {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_plan {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// 0.
     pub reserved: u32,
@@ -108,7 +108,7 @@ pub enum trainmaster_source {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_decision {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// One of TRAINMASTER_SOURCE_*.
     pub source: u32,

@@ -52,7 +52,7 @@ pub enum trainmaster_reason_kind {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_reason {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// One of TRAINMASTER_REASON_KIND_*.
     pub kind: u32,

@@ -186,10 +186,26 @@ fn release(core: &Scheduler) -> Vec<Issue> {
     state.jobs.values().map(issue).collect()
 }
 
-/// Makes a scheduler of an empty cluster. `settings` is TOML; empty: all defaults. `*scheduler` is yours; free it with
-/// trainmaster_scheduler_free().
+/// Makes a scheduler of an empty cluster. `*scheduler` is yours; free it with trainmaster_scheduler_free().
 ///
-/// Errors: NULL, VALUE, SETTINGS.
+/// `settings` is TOML; what isn't in it has its default. With the defaults:
+///
+/// ```toml
+/// engine = "optimus"                 # see trainmaster_engines_list()
+/// parameters = {}                    # of the engine; see struct trainmaster_engine
+/// fallback = "fifo"                  # takes over ...
+/// fallback_after = 3                 # ... after so many failures in a row
+/// stability = { min_run = "5m", rescales_per_hour = 4, payback = 2.0 }    # or "off"
+/// shape = { equal_per_server = false, colocate = true, grow_in_place = true }
+/// caps = { urgency = 10 }            # also utility: the most that owners may claim
+/// queues = {}                        # such as { batch = { gpu = 8, memory = "1TiB" } }: the most they may have
+/// tenants = {}                       # likewise
+/// refusal_backoff = "5s"             # first wait after a manager's refusal; doubles
+/// refusals = 5                       # after so many others get the room
+/// seed = 0                           # of engines that draw lots
+/// ```
+///
+/// Errors: NULL, VALUE, SETTINGS. Threads: any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_new(
     settings: trainmaster_string,
@@ -217,7 +233,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_free(scheduler: *mut trainmaster_
 ///
 /// Nothing is decided here. A panic poisons the scheduler.
 ///
-/// Errors: NULL, SIZE, VALUE, BUSY, POISONED, PANIC, SETTINGS, and JOB to TIME.
+/// Errors: NULL, SIZE, VALUE, BUSY, POISONED, PANIC, SETTINGS, and those from 30 to 41. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_apply(
     scheduler: *mut trainmaster_scheduler,
@@ -243,7 +259,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_apply(
 
 /// Whether a job would be accepted now. Changes nothing.
 ///
-/// Errors: as for its event.
+/// Errors: as for its event. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_would_accept(
     scheduler: *const trainmaster_scheduler,
@@ -259,7 +275,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_would_accept(
 
 /// The number of the active job with this name.
 ///
-/// Errors: NULL, VALUE, BUSY, POISONED, UNKNOWN_JOB.
+/// Errors: NULL, VALUE, BUSY, POISONED, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_find_job(
     scheduler: *const trainmaster_scheduler,
@@ -282,7 +298,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_find_job(
 ///
 /// Carry `*plan` out and report back: TRAINMASTER_EVENT_KIND_ENACTED with what became of it, _OBSERVED with what runs.
 ///
-/// Errors: NULL, BUSY, PANIC.
+/// Errors: NULL, BUSY, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_take_issues(
     scheduler: *mut trainmaster_scheduler,
@@ -304,7 +320,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_take_issues(
 /// What the manager is to be told of every job, for one that starts or comes back: a job that isn't in it is over. On a
 /// poisoned scheduler: every job, released. Changes nothing.
 ///
-/// Errors: NULL, BUSY, PANIC.
+/// Errors: NULL, BUSY, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_all_issues(
     scheduler: *const trainmaster_scheduler,
@@ -323,7 +339,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_all_issues(
 /// What an engine would propose now; `engine` empty: the one in charge, else one by name with its default parameters.
 /// `steps` bounds its work as in trainmaster_ticket_run(). Changes nothing, but takes as long as a decision.
 ///
-/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ENGINE.
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ENGINE. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_preview(
     scheduler: *const trainmaster_scheduler,

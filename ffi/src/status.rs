@@ -74,7 +74,7 @@ pub struct trainmaster_status {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_job_status {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// What the manager saw it do: one of TRAINMASTER_PHASE_*.
     pub phase: u32,
@@ -133,7 +133,7 @@ pub struct trainmaster_job_status {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_jobs {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// 0.
     pub reserved: u32,
@@ -165,7 +165,7 @@ pub struct trainmaster_use {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_server_status {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// 1: it takes nothing new.
     pub draining: u32,
@@ -184,7 +184,7 @@ pub struct trainmaster_server_status {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_servers {
-    /// Its size here: the fields behind it are those of a newer library.
+    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
     pub size: u32,
     /// 0.
     pub reserved: u32,
@@ -223,7 +223,7 @@ pub extern "C" fn trainmaster_abi_version() -> u32 {
 
 /// Tells how the scheduler is. Works on a poisoned one; `flags` and `records` are then all that counts.
 ///
-/// Errors: NULL, SIZE, BUSY, PANIC.
+/// Errors: NULL, SIZE, BUSY, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_status(
     scheduler: *const trainmaster_scheduler,
@@ -276,7 +276,7 @@ fn moment(at: Option<Time>) -> i64 {
 
 /// The active job of a number, or all of them for 0.
 ///
-/// Errors: NULL, BUSY, POISONED, PANIC, UNKNOWN_JOB.
+/// Errors: NULL, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_jobs(
     scheduler: *const trainmaster_scheduler,
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn trainmaster_jobs_free(jobs: *const trainmaster_jobs) {
 
 /// The server of a name, or all of them for an empty one.
 ///
-/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_SERVER.
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_SERVER. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_servers(
     scheduler: *const trainmaster_scheduler,

@@ -19,7 +19,7 @@ use crate::{
     text::trainmaster_message,
 };
 
-/// One attempt to decide, or to fit: a consistent copy of everything that takes, apart from its scheduler. It is prepared,
+/// One attempt to decide, or to fit: a consistent copy of what it takes, apart from its scheduler. It is prepared,
 /// run once on any thread while its scheduler goes on, committed or abandoned, and freed.
 pub struct trainmaster_ticket {
     id: TicketId,
@@ -91,7 +91,7 @@ fn hand(id: TicketId, inner: &Inner, work: Work, out: *mut *mut trainmaster_tick
 /// When to call it: `due` of struct trainmaster_status. `at`: the time now, as in events; where it is before the last event,
 /// that one's time counts.
 ///
-/// Errors: NULL, VALUE, BUSY, POISONED, PANIC.
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_prepare(
     scheduler: *mut trainmaster_scheduler,
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_prepare(
 /// Begins fits of loss and speed for all jobs that reported since the last ones; `*ticket` is NULL if none did. To be run
 /// before a decision, or beside: decisions don't wait for fits. A panic poisons the scheduler.
 ///
-/// Errors: NULL, VALUE, BUSY, POISONED, PANIC.
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_prepare_fits(
     scheduler: *mut trainmaster_scheduler,
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_prepare_fits(
 /// so, and the last plan stands; after several failures in a row the fallback engine decides, and should that fail as often,
 /// scheduling is paused and every job released.
 ///
-/// Errors: NULL, BUSY, ORDER, PANIC.
+/// Errors: NULL, BUSY, ORDER, PANIC. Threads: one at a time for a ticket, any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_ticket_run(
     ticket: *mut trainmaster_ticket,
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn trainmaster_ticket_run(
 /// free it with trainmaster_decision_free(); `decision` may be NULL. The ticket is spent by it, but has to be freed. A panic
 /// poisons the scheduler.
 ///
-/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED.
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED. Threads: one at a time for a scheduler and for a ticket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_commit(
     scheduler: *mut trainmaster_scheduler,
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_commit(
 /// Takes over what a ticket of trainmaster_scheduler_prepare_fits() found. The ticket is spent by it, but has to be freed. A
 /// panic poisons the scheduler.
 ///
-/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED.
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED. Threads: one at a time for a scheduler and for a ticket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_commit_fits(
     scheduler: *mut trainmaster_scheduler,
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_commit_fits(
 /// nothing if the ticket isn't open any more. The ticket has to be freed, once its run has ended. A panic poisons the
 /// scheduler.
 ///
-/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, SUPERSEDED.
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, SUPERSEDED. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_abandon(
     scheduler: *mut trainmaster_scheduler,
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_abandon(
 /// trainmaster_decision_free(); `decision` may be NULL. A panic poisons the scheduler; that of an engine doesn't, see
 /// trainmaster_ticket_run().
 ///
-/// Errors: NULL, VALUE, BUSY, POISONED, PANIC.
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_decide(
     scheduler: *mut trainmaster_scheduler,
@@ -290,9 +290,10 @@ fn decide(
     let was_fallback = inner.core.is_fallback();
     let made = inner.change_at(Place::Commit, decide)?;
     let failure = inner.core.last_error().filter(|_| made.source == Source::Kept).map(ToString::to_string);
-    if !out.is_null() {
-        let (view, keep) = Writer::new(inner.core.state()).decision(&made, failure.clone());
-        owned::hand_result(out, view, keep, "decision")?;
+    inner.count_failure(at, was_fallback, failure.clone())?;
+    if out.is_null() {
+        return Ok(());
     }
-    inner.count_failure(at, was_fallback, failure)
+    let (view, keep) = Writer::new(inner.core.state()).decision(&made, failure);
+    owned::hand_result(out, view, keep, "decision")
 }
