@@ -28,7 +28,10 @@
 //
 // Arrays are a pointer, a count, and a stride: the bytes from one element to the next. In arguments that is sizeof of the
 // element; in results it may be more than sizeof in your header, so step by it (TRAINMASTER_AT). Choices in structs are
-// uint32_t, so that C and C++ agree on their size; the enums name their values. Times and durations are in milliseconds.
+// uint32_t, so that C and C++ agree on their size; the enums name their values.
+//
+// Time. Durations are in milliseconds, times in milliseconds since an origin that you choose once, from 0 to 10^15. `at` is the
+// time now; it never goes back: events before the last one are refused, in other calls the last one's time counts instead.
 //
 // Ownership. What you pass is read during the call and never kept, but for a log's `user`. What you are handed (the output's
 // comment says "yours") you free, each with its own function, once; what it points to goes with it.
@@ -100,9 +103,9 @@ enum trainmaster_error {
     TRAINMASTER_ERROR_POISONED = 5,
     // A bug in the library was caught. A scheduler that was being changed is poisoned by it.
     TRAINMASTER_ERROR_PANIC = 6,
-    // Out of order: a ticket that is not run yet, or run or committed already, or of another scheduler or kind.
+    // Out of order: a ticket that is not run yet, or run or committed already, or of fits instead of a decision.
     TRAINMASTER_ERROR_ORDER = 7,
-    // A newer ticket was prepared, or this one was abandoned, or its scheduler was restored since.
+    // A newer ticket was prepared, or this one was abandoned, or its scheduler was restored since, or is another one.
     TRAINMASTER_ERROR_SUPERSEDED = 8,
     // The caller's buffer is too small; the length that is needed was written.
     TRAINMASTER_ERROR_BUFFER = 9,
@@ -175,8 +178,8 @@ enum trainmaster_event_kind {
     // All slots of a job that the manager sees. `job`, `incarnation`, `slots` (none: all are released), `value`: one of
     // TRAINMASTER_PHASE_*.
     TRAINMASTER_EVENT_KIND_OBSERVED = 11,
-    // What became of what the manager was told. `job`, `number`: the decision (`decision` of struct trainmaster_status when
-    // it was told), `value`: one of TRAINMASTER_ENACTED_*; if refused also `text`: why, and `retry_ms`.
+    // What became of what the manager was told. `job`, `number`: the `decision` of the plan that told it,
+    // `value`: one of TRAINMASTER_ENACTED_*; if refused also `text`: why, and `retry_ms`.
     TRAINMASTER_EVENT_KIND_ENACTED = 12,
     // A manager begins to tell everything that it has. `manager`. Nothing is due before its end.
     TRAINMASTER_EVENT_KIND_SYNC_BEGIN = 13,
@@ -402,7 +405,7 @@ enum trainmaster_why {
 // threads at the same time.
 struct trainmaster_scheduler;
 
-// One attempt to decide, or to fit: a consistent copy of everything that takes, apart from its scheduler. It is prepared,
+// One attempt to decide, or to fit: a consistent copy of what it takes, apart from its scheduler. It is prepared,
 // run once on any thread while its scheduler goes on, committed or abandoned, and freed.
 struct trainmaster_ticket;
 
@@ -776,7 +779,7 @@ struct trainmaster_event {
 
 // A reason. Its kind says which of the other fields it has; those it hasn't are 0 or empty.
 struct trainmaster_reason {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // One of TRAINMASTER_REASON_KIND_*.
     uint32_t kind;
@@ -810,7 +813,7 @@ struct trainmaster_reason {
 
 // What one job is to have.
 struct trainmaster_verdict {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // One of TRAINMASTER_VERDICT_KIND_*.
     uint32_t kind;
@@ -818,9 +821,9 @@ struct trainmaster_verdict {
     uint64_t job;
     // Its name; empty once it is over.
     struct trainmaster_string name;
-    // Of what a manager is told: counts the job's restarts. Everything stops and starts again from a checkpoint.
+    // Counts the job's restarts: everything stops and starts again from a checkpoint. 0 in decisions and previews.
     uint32_t incarnation;
-    // Of what a manager is told: counts changes within an incarnation. Workers come or go, nobody restarts.
+    // Counts changes within an incarnation: workers come or go, nobody restarts. 0 in decisions and previews.
     uint32_t revision;
     // Workers, of TRAINMASTER_VERDICT_KIND_RUN and _RELEASE.
     uint32_t workers;
@@ -845,7 +848,7 @@ struct trainmaster_verdicts {
 // Verdicts on some jobs: what a manager is to be told, or what an engine would propose. Yours; free it with
 // trainmaster_plan_free(). Nothing changes in it, and it outlives its scheduler.
 struct trainmaster_plan {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // 0.
     uint32_t reserved;
@@ -863,7 +866,7 @@ struct trainmaster_plan {
 // trainmaster_scheduler_take_issues(), since room has to be released before it is given to others. Yours; free it with
 // trainmaster_decision_free(). Nothing changes in it, and it outlives its scheduler.
 struct trainmaster_decision {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // One of TRAINMASTER_SOURCE_*.
     uint32_t source;
@@ -919,7 +922,7 @@ struct trainmaster_status {
 
 // Everything about an active job.
 struct trainmaster_job_status {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // What the manager saw it do: one of TRAINMASTER_PHASE_*.
     uint32_t phase;
@@ -976,7 +979,7 @@ struct trainmaster_job_status {
 // Active jobs, in the order of their submission. Yours; free it with trainmaster_jobs_free(). Nothing changes in it, and it
 // outlives its scheduler.
 struct trainmaster_jobs {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // 0.
     uint32_t reserved;
@@ -1004,7 +1007,7 @@ struct trainmaster_use {
 
 // A server that is there.
 struct trainmaster_server_status {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // 1: it takes nothing new.
     uint32_t draining;
@@ -1021,7 +1024,7 @@ struct trainmaster_server_status {
 // Servers, in the order in which they were first named. Yours; free it with trainmaster_servers_free(). Nothing changes in
 // it, and it outlives its scheduler.
 struct trainmaster_servers {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // 0.
     uint32_t reserved;
@@ -1035,7 +1038,7 @@ struct trainmaster_servers {
 
 // One thing that was found.
 struct trainmaster_finding {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // One of TRAINMASTER_TOPIC_*.
     uint32_t topic;
@@ -1050,7 +1053,7 @@ struct trainmaster_finding {
 // What is to be said about a job, the most important first. Yours; free it with trainmaster_explanation_free(). Nothing
 // changes in it, and it outlives its scheduler.
 struct trainmaster_explanation {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // 0.
     uint32_t reserved;
@@ -1082,7 +1085,7 @@ typedef void (*trainmaster_log_writer)(void *user, uint32_t level, const char *t
 
 // A parameter of an engine: a key of the settings' table `parameters`.
 struct trainmaster_parameter {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // 0.
     uint32_t reserved;
@@ -1096,7 +1099,7 @@ struct trainmaster_parameter {
 
 // An engine.
 struct trainmaster_engine {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // 0.
     uint32_t reserved;
@@ -1116,7 +1119,7 @@ struct trainmaster_engine {
 
 // All engines. Yours; free it with trainmaster_engines_free().
 struct trainmaster_engines {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // 0.
     uint32_t reserved;
@@ -1182,7 +1185,7 @@ struct trainmaster_load {
 
 // Where every parameter goes. Yours; free it with trainmaster_assignment_free().
 struct trainmaster_assignment {
-    // Its size here: the fields behind it are those of a newer library.
+    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
     uint32_t size;
     // 0.
     uint32_t reserved;
@@ -1210,10 +1213,26 @@ struct trainmaster_assignment {
 extern "C" {
 #endif // __cplusplus
 
-// Makes a scheduler of an empty cluster. `settings` is TOML; empty: all defaults. `*scheduler` is yours; free it with
-// trainmaster_scheduler_free().
+// Makes a scheduler of an empty cluster. `*scheduler` is yours; free it with trainmaster_scheduler_free().
 //
-// Errors: NULL, VALUE, SETTINGS.
+// `settings` is TOML; what isn't in it has its default. With the defaults:
+//
+// ```toml
+// engine = "optimus"                 # see trainmaster_engines_list()
+// parameters = {}                    # of the engine; see struct trainmaster_engine
+// fallback = "fifo"                  # takes over ...
+// fallback_after = 3                 # ... after so many failures in a row
+// stability = { min_run = "5m", rescales_per_hour = 4, payback = 2.0 }    # or "off"
+// shape = { equal_per_server = false, colocate = true, grow_in_place = true }
+// caps = { urgency = 10 }            # also utility: the most that owners may claim
+// queues = {}                        # such as { batch = { gpu = 8, memory = "1TiB" } }: the most they may have
+// tenants = {}                       # likewise
+// refusal_backoff = "5s"             # first wait after a manager's refusal; doubles
+// refusals = 5                       # after so many others get the room
+// seed = 0                           # of engines that draw lots
+// ```
+//
+// Errors: NULL, VALUE, SETTINGS. Threads: any.
 uint32_t trainmaster_scheduler_new(struct trainmaster_string settings,
                                    struct trainmaster_scheduler **scheduler,
                                    struct trainmaster_message *message);
@@ -1228,7 +1247,7 @@ void trainmaster_scheduler_free(struct trainmaster_scheduler *scheduler);
 //
 // Nothing is decided here. A panic poisons the scheduler.
 //
-// Errors: NULL, SIZE, VALUE, BUSY, POISONED, PANIC, SETTINGS, and JOB to TIME.
+// Errors: NULL, SIZE, VALUE, BUSY, POISONED, PANIC, SETTINGS, and those from 30 to 41. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_apply(struct trainmaster_scheduler *scheduler,
                                      const struct trainmaster_event *events,
                                      uint64_t count,
@@ -1238,14 +1257,14 @@ uint32_t trainmaster_scheduler_apply(struct trainmaster_scheduler *scheduler,
 
 // Whether a job would be accepted now. Changes nothing.
 //
-// Errors: as for its event.
+// Errors: as for its event. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_would_accept(const struct trainmaster_scheduler *scheduler,
                                             const struct trainmaster_job *job,
                                             struct trainmaster_message *message);
 
 // The number of the active job with this name.
 //
-// Errors: NULL, VALUE, BUSY, POISONED, UNKNOWN_JOB.
+// Errors: NULL, VALUE, BUSY, POISONED, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_find_job(const struct trainmaster_scheduler *scheduler,
                                         struct trainmaster_string name,
                                         uint64_t *job,
@@ -1256,7 +1275,7 @@ uint32_t trainmaster_scheduler_find_job(const struct trainmaster_scheduler *sche
 //
 // Carry `*plan` out and report back: TRAINMASTER_EVENT_KIND_ENACTED with what became of it, _OBSERVED with what runs.
 //
-// Errors: NULL, BUSY, PANIC.
+// Errors: NULL, BUSY, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_take_issues(struct trainmaster_scheduler *scheduler,
                                            const struct trainmaster_plan **plan,
                                            struct trainmaster_message *message);
@@ -1264,7 +1283,7 @@ uint32_t trainmaster_scheduler_take_issues(struct trainmaster_scheduler *schedul
 // What the manager is to be told of every job, for one that starts or comes back: a job that isn't in it is over. On a
 // poisoned scheduler: every job, released. Changes nothing.
 //
-// Errors: NULL, BUSY, PANIC.
+// Errors: NULL, BUSY, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_all_issues(const struct trainmaster_scheduler *scheduler,
                                           const struct trainmaster_plan **plan,
                                           struct trainmaster_message *message);
@@ -1272,7 +1291,7 @@ uint32_t trainmaster_scheduler_all_issues(const struct trainmaster_scheduler *sc
 // What an engine would propose now; `engine` empty: the one in charge, else one by name with its default parameters.
 // `steps` bounds its work as in trainmaster_ticket_run(). Changes nothing, but takes as long as a decision.
 //
-// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ENGINE.
+// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ENGINE. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_preview(const struct trainmaster_scheduler *scheduler,
                                        struct trainmaster_string engine,
                                        uint64_t steps,
@@ -1285,7 +1304,7 @@ uint32_t trainmaster_scheduler_preview(const struct trainmaster_scheduler *sched
 // When to call it: `due` of struct trainmaster_status. `at`: the time now, as in events; where it is before the last event,
 // that one's time counts.
 //
-// Errors: NULL, VALUE, BUSY, POISONED, PANIC.
+// Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_prepare(struct trainmaster_scheduler *scheduler,
                                        int64_t at,
                                        struct trainmaster_ticket **ticket,
@@ -1294,7 +1313,7 @@ uint32_t trainmaster_scheduler_prepare(struct trainmaster_scheduler *scheduler,
 // Begins fits of loss and speed for all jobs that reported since the last ones; `*ticket` is NULL if none did. To be run
 // before a decision, or beside: decisions don't wait for fits. A panic poisons the scheduler.
 //
-// Errors: NULL, VALUE, BUSY, POISONED, PANIC.
+// Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_prepare_fits(struct trainmaster_scheduler *scheduler,
                                             int64_t at,
                                             struct trainmaster_ticket **ticket,
@@ -1308,7 +1327,7 @@ uint32_t trainmaster_scheduler_prepare_fits(struct trainmaster_scheduler *schedu
 // so, and the last plan stands; after several failures in a row the fallback engine decides, and should that fail as often,
 // scheduling is paused and every job released.
 //
-// Errors: NULL, BUSY, ORDER, PANIC.
+// Errors: NULL, BUSY, ORDER, PANIC. Threads: one at a time for a ticket, any.
 uint32_t trainmaster_ticket_run(struct trainmaster_ticket *ticket,
                                 uint64_t steps,
                                 struct trainmaster_message *message);
@@ -1317,7 +1336,7 @@ uint32_t trainmaster_ticket_run(struct trainmaster_ticket *ticket,
 // free it with trainmaster_decision_free(); `decision` may be NULL. The ticket is spent by it, but has to be freed. A panic
 // poisons the scheduler.
 //
-// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED.
+// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED. Threads: one at a time for a scheduler and for a ticket.
 uint32_t trainmaster_scheduler_commit(struct trainmaster_scheduler *scheduler,
                                       int64_t at,
                                       struct trainmaster_ticket *ticket,
@@ -1327,7 +1346,7 @@ uint32_t trainmaster_scheduler_commit(struct trainmaster_scheduler *scheduler,
 // Takes over what a ticket of trainmaster_scheduler_prepare_fits() found. The ticket is spent by it, but has to be freed. A
 // panic poisons the scheduler.
 //
-// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED.
+// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED. Threads: one at a time for a scheduler and for a ticket.
 uint32_t trainmaster_scheduler_commit_fits(struct trainmaster_scheduler *scheduler,
                                            int64_t at,
                                            struct trainmaster_ticket *ticket,
@@ -1337,7 +1356,7 @@ uint32_t trainmaster_scheduler_commit_fits(struct trainmaster_scheduler *schedul
 // nothing if the ticket isn't open any more. The ticket has to be freed, once its run has ended. A panic poisons the
 // scheduler.
 //
-// Errors: NULL, VALUE, BUSY, POISONED, PANIC, SUPERSEDED.
+// Errors: NULL, VALUE, BUSY, POISONED, PANIC, SUPERSEDED. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_abandon(struct trainmaster_scheduler *scheduler,
                                        int64_t at,
                                        const struct trainmaster_ticket *ticket,
@@ -1348,7 +1367,7 @@ uint32_t trainmaster_scheduler_abandon(struct trainmaster_scheduler *scheduler,
 // trainmaster_decision_free(); `decision` may be NULL. A panic poisons the scheduler; that of an engine doesn't, see
 // trainmaster_ticket_run().
 //
-// Errors: NULL, VALUE, BUSY, POISONED, PANIC.
+// Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_decide(struct trainmaster_scheduler *scheduler,
                                       int64_t at,
                                       const struct trainmaster_decision **decision,
@@ -1372,14 +1391,14 @@ uint32_t trainmaster_abi_version(void);
 
 // Tells how the scheduler is. Works on a poisoned one; `flags` and `records` are then all that counts.
 //
-// Errors: NULL, SIZE, BUSY, PANIC.
+// Errors: NULL, SIZE, BUSY, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_status(const struct trainmaster_scheduler *scheduler,
                                       struct trainmaster_status *status,
                                       struct trainmaster_message *message);
 
 // The active job of a number, or all of them for 0.
 //
-// Errors: NULL, BUSY, POISONED, PANIC, UNKNOWN_JOB.
+// Errors: NULL, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_jobs(const struct trainmaster_scheduler *scheduler,
                                     uint64_t job,
                                     const struct trainmaster_jobs **jobs,
@@ -1390,7 +1409,7 @@ void trainmaster_jobs_free(const struct trainmaster_jobs *jobs);
 
 // The server of a name, or all of them for an empty one.
 //
-// Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_SERVER.
+// Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_SERVER. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_servers(const struct trainmaster_scheduler *scheduler,
                                        struct trainmaster_string name,
                                        const struct trainmaster_servers **servers,
@@ -1401,7 +1420,7 @@ void trainmaster_servers_free(const struct trainmaster_servers *servers);
 
 // Explains an active job, as of a time that isn't before the last event.
 //
-// Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_JOB.
+// Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_explain(const struct trainmaster_scheduler *scheduler,
                                        int64_t at,
                                        uint64_t job,
@@ -1415,14 +1434,14 @@ void trainmaster_explanation_free(const struct trainmaster_explanation *explanat
 // memory until trainmaster_scheduler_drain_journal() takes them. An open ticket is superseded. Call it once, after
 // trainmaster_scheduler_new() or trainmaster_scheduler_restore(); calling it again begins anew.
 //
-// Errors: NULL, BUSY, POISONED, PANIC.
+// Errors: NULL, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_start_journal(struct trainmaster_scheduler *scheduler,
                                              struct trainmaster_message *message);
 
 // Hands the records since the last time to `writer`, in order. What is acknowledged to others (a job's number, a report)
 // should be in the journal, on disk, before it is. On a poisoned scheduler: those of what was done before the panic.
 //
-// Errors: NULL, BUSY, WRITE.
+// Errors: NULL, BUSY, WRITE. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_drain_journal(struct trainmaster_scheduler *scheduler,
                                              trainmaster_journal_writer writer,
                                              void *user,
@@ -1431,7 +1450,7 @@ uint32_t trainmaster_scheduler_drain_journal(struct trainmaster_scheduler *sched
 // Adds a snapshot to the journal, so that restoring starts there. As large as the cluster and its jobs. Not while a ticket
 // is open: that returns ORDER.
 //
-// Errors: NULL, BUSY, POISONED, PANIC, ORDER.
+// Errors: NULL, BUSY, POISONED, PANIC, ORDER. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_snapshot(struct trainmaster_scheduler *scheduler,
                                         struct trainmaster_message *message);
 
@@ -1443,7 +1462,7 @@ uint32_t trainmaster_scheduler_snapshot(struct trainmaster_scheduler *scheduler,
 // leaves it, is ignored; `*used`, which may be NULL, is the length of what isn't: cut the file there before you append.
 // After an error it is where the bad record begins (0 where none is to blame), and the scheduler is as it was.
 //
-// Errors: NULL, SIZE, BUSY, PANIC, SETTINGS, NO_SNAPSHOT, UNREADABLE, DIVERGED.
+// Errors: NULL, SIZE, BUSY, PANIC, SETTINGS, NO_SNAPSHOT, UNREADABLE, DIVERGED. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_restore(struct trainmaster_scheduler *scheduler,
                                        const uint8_t *records,
                                        uint64_t length,
@@ -1455,7 +1474,7 @@ uint32_t trainmaster_scheduler_restore(struct trainmaster_scheduler *scheduler,
 // is written and TRAINMASTER_ERROR_BUFFER is returned. `*version` is that of its layout. `buffer` may be NULL if `capacity` is
 // 0.
 //
-// Errors: NULL, BUSY, POISONED, PANIC, BUFFER.
+// Errors: NULL, BUSY, POISONED, PANIC, BUFFER. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_memo(const struct trainmaster_scheduler *scheduler,
                                     uint8_t *buffer,
                                     uint64_t capacity,
@@ -1465,7 +1484,7 @@ uint32_t trainmaster_scheduler_memo(const struct trainmaster_scheduler *schedule
 
 // Writes the digest over all decisions so far to `digest`, 32 bytes: equal where two schedulers decided alike.
 //
-// Errors: NULL, BUSY, POISONED.
+// Errors: NULL, BUSY, POISONED. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_digest(const struct trainmaster_scheduler *scheduler,
                                       uint8_t *digest,
                                       struct trainmaster_message *message);
@@ -1473,7 +1492,7 @@ uint32_t trainmaster_scheduler_digest(const struct trainmaster_scheduler *schedu
 // Sets who takes the log; NULL: nobody, as at first. `user` is handed to it as it is and has to live as long. Works on
 // a poisoned scheduler.
 //
-// Errors: NULL, BUSY.
+// Errors: NULL, BUSY. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_set_log(struct trainmaster_scheduler *scheduler,
                                        trainmaster_log_writer writer,
                                        void *user,
@@ -1491,7 +1510,7 @@ void trainmaster_engines_free(const struct trainmaster_engines *engines);
 // What a job's fits say of it at a number of workers and parameter servers (0 for all-reduce), as of the last
 // trainmaster_scheduler_commit_fits() or _decide(). What isn't known yet isn't in `known`.
 //
-// Errors: NULL, SIZE, BUSY, POISONED, PANIC, UNKNOWN_JOB.
+// Errors: NULL, SIZE, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_predict(const struct trainmaster_scheduler *scheduler,
                                        uint64_t job,
                                        uint32_t workers,
