@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::build::{cluster, job, plain, plain_with, ring, server, set, shape, submit, wp};
-use trainmaster_core::{JobSpec, Scheduler, Shape, Time, settings::Parameter};
+use common::build::{amounts, cluster, job, plain, plain_with, ring, server, set, shape, submit, wp};
+use trainmaster_core::{Event, JobSpec, Scheduler, Shape, Time, decision::DeviceShare, settings::Parameter};
 
 fn number(value: f64) -> Parameter {
     Parameter::Number(value)
@@ -111,13 +111,34 @@ fn a_pool_holds_no_more_than_its_servers_one_by_one() {
     // Workers of 2 GPUs on servers of 3: the sum of four servers has room for six, the servers for four.
     let mut spec = ring("a", (1, 6, 1));
     spec.worker.demand.insert("gpu".into(), 2000);
-    for pools in ["alike", "server"] {
+    for pools in ["kind", "server"] {
         let servers = ["s0", "s1", "s2", "s3"].map(|name| server(name, 16, 64, &["gpu"; 3]));
         let mut scheduler = cluster(plain_with("dorm", &[("pools", Parameter::Text(pools.into()))]), &servers);
         let id = submit(&mut scheduler, 1, spec.clone());
         scheduler.decide(Time(2));
         assert_eq!(shape(&scheduler, id), wp(4, 0), "{pools}");
     }
+}
+
+#[test]
+fn what_is_free_on_the_servers_of_a_pool_may_differ() {
+    // Two servers of a kind with 4 and 1 free GPUs: room for two workers of two GPUs, all on the first.
+    let mut scheduler = cluster(plain("dorm"), &[server("s0", 16, 64, &["gpu"; 4]), server("s1", 16, 64, &["gpu"; 4])]);
+    scheduler
+        .apply(
+            Time(1),
+            Event::ForeignUse {
+                server: "s1".into(),
+                amounts: amounts(&[("gpu", 3000)]),
+                devices: (0..3).map(|device| DeviceShare { device, milli: 1000 }).collect(),
+            },
+        )
+        .expect("a known server");
+    let mut spec = ring("a", (1, 6, 1));
+    spec.worker.demand.insert("gpu".into(), 2000);
+    let id = submit(&mut scheduler, 1, spec);
+    scheduler.decide(Time(2));
+    assert_eq!(shape(&scheduler, id), wp(2, 0));
 }
 
 #[test]

@@ -305,6 +305,17 @@ fn an_engine_that_is_always_late_is_replaced() {
     late(&mut scheduler, 10);
     assert!(scheduler.is_fallback());
     assert_eq!(scheduler.decide(Time(11)).source, Source::Fallback);
+    // What made it late may be over: it has one more try, and one only, after ten minutes.
+    assert_eq!(scheduler.decide(Time(600_009)).source, Source::Fallback);
+    scheduler.start_journal();
+    late(&mut scheduler, 600_010);
+    assert!(scheduler.is_fallback(), "it had its try");
+    let at = 1_200_010;
+    assert_eq!(scheduler.decide(Time(at)).source, Source::Engine);
+    assert!(!scheduler.is_fallback());
+    let records = scheduler.drain_journal();
+    let again = Scheduler::restore(records.iter().map(Vec::as_slice)).expect("it was just written");
+    assert_eq!((again.digest(), again.is_fallback()), (scheduler.digest(), false));
 }
 
 #[test]

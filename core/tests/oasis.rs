@@ -209,6 +209,25 @@ fn a_job_that_is_priced_out_is_told_by_what() {
 }
 
 #[test]
+fn prices_are_read_as_they_rise() {
+    let mut scheduler = cluster(&[], (4, 4));
+    let price = |scheduler: &Scheduler, of: &str| {
+        let readings: BTreeMap<String, f64> = scheduler.readings().into_iter().collect();
+        readings.get(of).copied()
+    };
+    assert!(scheduler.readings().is_empty(), "nothing was learnt yet");
+    submit(&mut scheduler, 0, job("one", 2, 10, within(10, 100.0)));
+    decide(&mut scheduler, 0);
+    let low = price(&scheduler, "cpu of workers").expect("learnt from the first job");
+    // The same once more: it teaches nothing new, and has to run at the same time.
+    submit(&mut scheduler, 0, job("two", 2, 10, within(10, 100.0)));
+    decide(&mut scheduler, 0);
+    let high = price(&scheduler, "cpu of workers").expect("as before");
+    assert!(0.0 < low && low < high, "{low} {high}");
+    assert!(price(&scheduler, "bandwidth of parameter servers").is_some());
+}
+
+#[test]
 fn a_site_caps_what_owners_claim() {
     let mut scheduler = cluster(&[], (4, 4));
     let mut settings = scheduler.state().settings.as_ref().clone();
@@ -365,6 +384,48 @@ fn a_slot_that_did_not_run_is_made_up_for() {
     decide(&mut scheduler, SLOT);
     decide(&mut scheduler, 2 * SLOT);
     assert_eq!(shape(&scheduler, a), wp(2, 1), "a third slot makes up for the first");
+}
+
+#[test]
+fn a_missed_slot_counts_however_long_the_job_has_run() {
+    let mut scheduler = cluster(&[("horizon", Parameter::Number(40.0))], (2, 2));
+    let a = submit(&mut scheduler, 0, job("a", 2, 20, constant(10.0)));
+    decide(&mut scheduler, 0);
+    for slot in 1..15 {
+        report(&mut scheduler, slot * SLOT - 1, a, slot as u64, slot as f64);
+        decide(&mut scheduler, slot * SLOT);
+        assert_eq!(last_booked(&scheduler), Some(19), "slot {slot}");
+    }
+    // Its workers ran, and nothing came of it.
+    report(&mut scheduler, 15 * SLOT - 1, a, 15, 14.0);
+    decide(&mut scheduler, 15 * SLOT);
+    assert_eq!(last_booked(&scheduler), Some(20));
+}
+
+#[test]
+fn a_job_of_millions_of_chunks_holds_nobody_up() {
+    let mut scheduler = cluster(&[("horizon", Parameter::Number(300.0))], (64, 64));
+    // A worker does 1,714 and two sevenths of them in a slot.
+    let mut spec = job("huge", 23_321, 211, Utility { decay: 1e-4, ..Utility::new(UtilityKind::Sigmoid) });
+    spec.dataset.as_mut().expect("it has one").batches_per_chunk = 1;
+    spec.dataset.as_mut().expect("it has one").batch_time = Some(Span(700));
+    for number in 0..40 {
+        // So that few slots are alike.
+        submit(
+            &mut scheduler,
+            0,
+            job(&format!("j{number}"), 8, 1 + number % 13, within(30 + 6 * i64::from(number), 5.0)),
+        );
+    }
+    decide(&mut scheduler, 0);
+    let huge = submit(&mut scheduler, 1, spec);
+    let after = submit(&mut scheduler, 1, job("after", 4, 2, constant(100.0)));
+    let outcome = scheduler.prepare(Time(1)).run(Budget::steps(20_000_000));
+    assert_eq!(outcome.error(), None);
+    scheduler.commit(Time(1), outcome).expect("the only ticket");
+    let verdict = |job| scheduler.state().job(job).expect("active").verdict.clone();
+    assert!(matches!(verdict(huge), Verdict::Run(_)), "{:?}", verdict(huge));
+    assert!(!matches!(&verdict(after), Verdict::Wait(reason) if reason.kind() == ReasonKind::NotConsidered));
 }
 
 #[test]

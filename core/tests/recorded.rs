@@ -79,6 +79,10 @@ fn recording(records: &[Record]) -> Recording {
     recorder.finish()
 }
 
+fn average_jct(report: &Report) -> f64 {
+    report.average_jct_s.expect("jobs were completed")
+}
+
 /// The same under the same luck but for what the seed draws.
 fn again(recording: &Recording, engine: &str, seed: u64) -> Report {
     let options = Options { settings: settings(engine, seed), seed, ..Options::default() };
@@ -177,9 +181,10 @@ fn what_jobs_reported_tells_their_truth() {
         assert_eq!(recorded.enact_delay, workload.enact_delay);
         assert_eq!(recorded.simulated().count(), workload.jobs.len());
         let reality = recorded.reality();
-        assert!((reality.average_jct_s - report.average_jct_s).abs() < 1e-6, "{reality:?} and {report:?}");
-        assert!((reality.makespan_s - report.makespan_s).abs() < 1e-6 && reality.rescales == report.rescales);
-        assert!((reality.waiting_s - report.waiting_s).abs() < 1.0, "{} and {}", reality.waiting_s, report.waiting_s);
+        let off = |real: Option<f64>, simulated: Option<f64>| (real.unwrap() - simulated.unwrap()).abs();
+        assert!(off(reality.average_jct_s, report.average_jct_s) < 1e-6, "{reality:?} and {report:?}");
+        assert!(off(reality.makespan_s, report.makespan_s) < 1e-6 && reality.rescales == report.rescales);
+        assert!(off(reality.waiting_s, report.waiting_s) < 1.0, "{reality:?} and {report:?}");
         assert!((reality.utilisation - report.utilisation).abs() < 0.01);
         for ((job, known), (sim, fared)) in recorded.simulated().zip(workload.jobs.iter().zip(&report.jobs)) {
             assert_eq!((&job.name, job.restarts), (&sim.spec.name, fared.restarts));
@@ -224,8 +229,8 @@ fn its_own_engine_simulated_fares_as_it_did() {
     for (seed, engine) in [(1, "optimus"), (2, "drf"), (4, "tetris")] {
         let (report, frames) = played(&workload(seed, 9), engine, seed);
         let recorded = recording(&decoded(&frames));
-        let simulated: f64 = (1..=5).map(|draw| again(&recorded, engine, draw).average_jct_s).sum::<f64>() / 5.0;
-        let ratio = simulated / report.average_jct_s;
+        let simulated: f64 = (1..=5).map(|draw| average_jct(&again(&recorded, engine, draw))).sum::<f64>() / 5.0;
+        let ratio = simulated / average_jct(&report);
         assert!((0.85..1.15).contains(&ratio), "{engine}: {ratio}");
         // Nothing but the seed is drawn from.
         assert_eq!(recorded.workload(3), recorded.workload(3));
@@ -243,10 +248,10 @@ fn another_engine_is_predicted_from_what_one_engine_saw() {
             let options = Options { settings: settings(other, seed), seed, ..Options::default() };
             let rival = play(&workload, &options, &mut ()).unwrap();
             let recorded = recording(&decoded(&frames));
-            let ratio =
-                |draw| again(&recorded, other, draw).average_jct_s / again(&recorded, engine, draw).average_jct_s;
+            let simulated = |engine, draw| average_jct(&again(&recorded, engine, draw));
+            let ratio = |draw| simulated(other, draw) / simulated(engine, draw);
             predicted += (1..=3).map(ratio).sum::<f64>() / 9.0;
-            true_ratio += rival.average_jct_s / own.average_jct_s / 3.0;
+            true_ratio += average_jct(&rival) / average_jct(&own) / 3.0;
         }
         let off = (predicted / true_ratio - 1.0).abs();
         assert!(off < 0.25, "{other} over {engine}: predicted {predicted}, in truth {true_ratio}");
@@ -388,6 +393,8 @@ fn what_is_not_known_is_said_or_left_out() {
     assert_eq!(known(second), Ok((SpeedBasis::Model, GoalBasis::Model, 2)));
     assert_eq!(known(profiled), Ok((SpeedBasis::Profile, GoalBasis::Declared, 30)));
     assert_eq!(known(declared), Ok((SpeedBasis::Declared, GoalBasis::Declared, 4)));
+    let drawn = |id| recorded.simulated().find(|(job, _)| job.id == id).unwrap().1.is_drawn();
+    assert!(drawn(profiled) && drawn(sibling) && !drawn(declared));
     assert_eq!(known(stranger), Err(LeftOut::UnknownSpeed));
     assert_eq!(known(wordless), Err(LeftOut::UnknownWork));
     assert_eq!(known(gone), Err(LeftOut::NeverTrained));

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use trainmaster_core::{
     Settings, Span, Time, TrainingMode,
     engines::REGISTRY,
-    settings::Stability,
+    settings::{Parameter, Stability},
     sim::{
         Errors, Fate, Options, Outage, Report, Request, SimJob, Speed, Stragglers, Workload, play, workload::WORKLOADS,
     },
@@ -38,13 +38,15 @@ fn check(engine: &str, workload: &Workload, report: &Report) {
     assert_eq!(report.overfull, 0, "{engine}: more ran on a server than it holds");
     for job in &report.jobs {
         match job.fate {
-            Fate::Completed | Fate::Stopped => {
+            Fate::Completed => {
                 let jct = job.jct_s.unwrap();
                 assert!(jct > 0.0 && job.waited_s >= 0.0, "{engine}: {job:?}");
                 assert!(job.waited_s + job.overhead_s <= jct + 0.001, "{engine}: {job:?}");
             }
-            Fate::Refused | Fate::Rejected | Fate::Unfinished => {
+            Fate::Stopped | Fate::Refused | Fate::Rejected | Fate::Unfinished => {
                 assert!(job.reason.is_some() && job.jct_s.is_none(), "{engine}: {job:?}");
+                assert!(job.utility == 0.0 && job.late_s.is_none(), "{engine}: {job:?}");
+                assert_ne!(job.deadline_met, Some(true), "{engine}: {job:?}");
             }
         }
     }
@@ -114,7 +116,7 @@ fn failures_stragglers_and_errors_cost_time() {
     }
     let slow = run("drf", &straggling, 2);
     check("drf", &straggling, &slow);
-    assert!(slow.average_jct_s > base.average_jct_s, "{} against {}", slow.average_jct_s, base.average_jct_s);
+    assert!(slow.average_jct_s > base.average_jct_s, "{:?} against {:?}", slow.average_jct_s, base.average_jct_s);
     let exact = Options { errors: Some(Errors::default()), ..options("optimus", 2) };
     let wrong = Options { errors: Some(Errors { convergence: 0.5, speed: 0.5 }), ..exact.clone() };
     let (exact, wrong) = (play(&calm, &exact, &mut ()).unwrap(), play(&calm, &wrong, &mut ()).unwrap());
@@ -144,12 +146,49 @@ fn an_engine_that_cannot_run_such_jobs_refuses_them_and_says_why() {
 }
 
 #[test]
+fn only_what_is_completed_is_worth_something_and_takes_time() {
+    let workload = workload("oasis-small", 1, 12);
+    let oasis = |name: &str, value: &str| {
+        let mut options = options("oasis", 1);
+        options.settings.parameters.insert("slot".into(), workload.parameters["slot"].clone());
+        options.settings.parameters.insert(name.into(), Parameter::Text(value.into()));
+        play(&workload, &options, &mut ()).unwrap()
+    };
+    let (held, cancelled) = (oasis("rejected", "held"), oasis("rejected", "cancelled"));
+    for report in [&held, &cancelled] {
+        check("oasis", &workload, report);
+        assert_eq!(report.stopped, 0);
+        assert_eq!(report.admitted + report.rejected + report.refused, 12);
+    }
+    assert!(held.rejected > 0, "nobody was rejected");
+    assert_eq!((held.rejected, held.utility), (cancelled.rejected, cancelled.utility));
+    assert_eq!(held.average_jct_s, cancelled.average_jct_s);
+    // Prices that nobody can pay.
+    let none = oasis("bounds", "l1 = 1e9, l2 = 1e9, u1 = { gpu = 1e9 }, u2 = {}");
+    check("oasis", &workload, &none);
+    assert_eq!((none.rejected, none.utility), (12, 0.0));
+    assert_eq!((none.average_jct_s, none.p99_jct_s, none.makespan_s, none.waiting_s), (None, None, None, None));
+}
+
+#[test]
 fn a_run_ends_when_its_workload_says() {
     let mut workload = workload("optimus", 1, 9);
-    workload.end = Some(Time(3_600_000));
-    let report = run("drf", &workload, 1);
+    workload.end = Some(Time(7_200_000));
+    let options = Options { trace: true, ..options("drf", 1) };
+    let report = play(&workload, &options, &mut ()).unwrap();
     check("drf", &workload, &report);
-    assert!(report.unfinished > 0 && report.makespan_s <= 3600.0);
+    assert!(report.unfinished > 0 && report.makespan_s.is_none_or(|span| span <= 7200.0));
+    // Who still ran then ran there until then, and the last stretch counts.
+    let trace = report.trace.unwrap();
+    assert!(trace.places.iter().any(|place| place.to == 7200.0), "{:?}", trace.places);
+    let running = report.jobs.iter().enumerate().filter(|(_, job)| job.jct_s.is_none() && job.overhead_s > 0.0);
+    for (number, job) in running {
+        let mut mine: Vec<_> = trace.places.iter().filter(|place| place.job == number).collect();
+        mine.sort_by(|a, b| a.from.total_cmp(&b.from));
+        mine.dedup_by(|b, a| a.from == b.from);
+        let held: f64 = mine.iter().map(|place| place.to - place.from).sum();
+        assert!((held + job.waited_s - (7200.0 - job.arrival_s)).abs() < 0.01, "{job:?} held slots for {held} s");
+    }
 }
 
 #[test]

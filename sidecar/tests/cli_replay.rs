@@ -10,7 +10,8 @@ use std::{fs, path::Path, process::Command};
 use redb::{Database, TableDefinition};
 use serde_json::Value;
 use trainmaster_core::{
-    Event, Settings,
+    Event, JobSpec, Scheduler, ServerSpec, Settings, Span, Time,
+    job::Dataset,
     journal::{Record, VERSION},
     settings::Stability,
     sim::{Host, Options, Request, play, workload},
@@ -238,6 +239,49 @@ fn what_is_of_another_format_or_no_journal_is_refused() {
 }
 
 #[test]
+fn what_is_only_declared_has_no_interval() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("records");
+    let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
+    scheduler.start_journal();
+    let server = ServerSpec {
+        name: "node1".into(),
+        capacity: [("cpu".to_owned(), 8_000)].into(),
+        devices: vec!["gpu".into(); 8],
+        ..ServerSpec::default()
+    };
+    scheduler.apply(Time(0), Event::ServerSet { manager: "m".into(), server }).unwrap();
+    for number in 1..=3 {
+        let dataset = Dataset {
+            chunks: 10,
+            batches_per_chunk: 5,
+            epochs: 4,
+            batch_time: Some(Span::seconds(2)),
+            ..Dataset::default()
+        };
+        let spec = JobSpec { dataset: Some(dataset), ..JobSpec::minimal(&format!("job-{number}")) };
+        let event = Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
+        scheduler.apply(Time(number), event).unwrap();
+    }
+    scheduler.decide(Time(10));
+    fs::write(&path, scheduler.drain_journal().concat()).unwrap();
+    let args = ["--what-if", "drf", "--draws", "3", "--no-timing"];
+    let shown = replay(&path, &args);
+    for words in ["taken at its word", "no intervals"] {
+        assert!(shown.out.contains(words), "{words:?} isn't in: {}", shown.out);
+    }
+    assert!(!shown.out.lines().take(8).any(|line| line.contains('±')), "{}", shown.out);
+    let answer = replay(&path, &[&args[..], &["--json"]].concat()).json(0);
+    assert!(answer["engines"]["drf"]["average_jct_s"].as_f64() > Some(0.0), "{answer}");
+    assert!(answer["engines"]["drf"]["intervals"]["average_jct_s"].is_null(), "{answer}");
+    assert!(answer["ratios"]["drf vs own (fifo)"]["intervals"]["average_jct"].is_null(), "{answer}");
+    // None had ended.
+    let recorded = &answer["recorded"];
+    assert!(recorded["average_jct_s"].is_null() && recorded["makespan_s"].is_null(), "{recorded}");
+    assert_eq!(recorded["utility"].to_string(), "0.0");
+}
+
+#[test]
 fn wrong_usage_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("records");
@@ -247,6 +291,8 @@ fn wrong_usage_is_named() {
         (&["--set", "drf.interval=1s"], "--what-if"),
         (&["--draws", "3"], "--what-if"),
         (&["--what-if", "best"], "best"),
+        (&["--what-if", "=drf"], "can't be a name"),
+        (&["--what-if", "drf,drf"], "twice"),
         (&["--what-if", "drf", "--set", "fifo.interval=1s"], "none of the engines compared"),
         (&["--what-if", "drf", "--set", "drf.nonsense=1"], "nonsense"),
         (&["--what-if", "drf", "--draws", "0"], "0"),

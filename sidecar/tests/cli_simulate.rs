@@ -44,7 +44,14 @@ fn offline_says_what_it_needs() {
         (&["--workload", "oasis-small", "--engines", "offline"][..], "--engines oasis,offline"),
         (&["--workload", "philly", "--engines", "fifo,offline"], "oasis-small"),
         (&["--workload", "oasis", "--engines", "fifo,offline"], "--jobs"),
-        (&["--workload", "oasis-small", "--engines", "fifo,offline", "--set", "offline.nodes=-1"], "nodes (0 or more)"),
+        (
+            &["--workload", "oasis-small", "--engines", "fifo,offline", "--set", "offline.nodes=-1"],
+            "nodes (a whole number, 0 or more)",
+        ),
+        (&["--workload", "oasis-small", "--engines", "fifo,offline", "--set", "offline.nodes=1.5"], "a whole number"),
+        (&["--workload", "oasis-small", "--engines", "best"], "random, offline"),
+        (&["--workload", "oasis-small", "--engines", "a.b=drf"], "letters, digits"),
+        (&["--workload", "oasis-small", "--failures", "25"], "0 to 24"),
         (&["--workload", "oasis-small", "--engines", "fifo,offline", "--set", "offline.solver=gurobi"], "microlp"),
     ] {
         let (code, out, err) = simulate(folder.path(), args);
@@ -61,8 +68,8 @@ fn rows_that_make_no_sense_are_named_counted_and_left_out() {
         rows.push_str(&format!("{line},none,60\n"));
     }
     fs::write(folder.path().join("jobs.csv"), rows).unwrap();
-    let args = ["--workload", "csv:jobs.csv", "--columns", "time=when,duration=seconds", "--servers", "2"];
-    let more = ["--engines", "fifo", "--seeds", "1", "--no-timing", "--json"];
+    let args = ["--workload", "csv:jobs.csv", "--columns", "time=when,duration=seconds", "--servers", "50"];
+    let more = ["--engines", "fifo", "--seeds", "1", "--no-timing", "--json", "--report", "page"];
     let (code, out, err) = simulate(folder.path(), &[&args[..], &more].concat());
     assert_eq!(code, 0, "{err}");
     let answer: Value = serde_json::from_str(&out).unwrap();
@@ -70,4 +77,98 @@ fn rows_that_make_no_sense_are_named_counted_and_left_out() {
     let fifo = &answer["engines"]["fifo"];
     assert_eq!((&fifo["admitted"], &fifo["unfinished"]), (&2.0.into(), &0.0.into()), "{answer}");
     assert!(err.contains("jobs.csv, line 4, column \"gpus\": \"none\"") && err.contains("12 rows"), "{err}");
+    let page = fs::read_to_string(folder.path().join("page/index.html")).unwrap();
+    for wanted in
+        ["12 of the file's rows", "on the first 40 of 50 servers", "50 servers, 1 seed. ", "One seed, so that"]
+    {
+        assert!(page.contains(wanted), "{wanted} isn't in the page");
+    }
+}
+
+#[test]
+fn jobs_that_are_not_completed_have_no_times_and_earn_nothing() {
+    let folder = TempDir::new().unwrap();
+    let small = ["--workload", "oasis-small", "--seeds", "2", "--no-timing"];
+    let json = |more: &[&str]| -> Value {
+        let (code, out, err) = simulate(folder.path(), &[&small, more, &["--json"]].concat());
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str(&out).unwrap()
+    };
+    let answer = json(&["--engines", "held=oasis,cancelled=oasis", "--set", "cancelled.rejected=cancelled"]);
+    let (held, cancelled) = (&answer["engines"]["held"], &answer["engines"]["cancelled"]);
+    assert!(held["rejected"].as_f64() > Some(0.0), "{answer}");
+    for measure in ["utility", "average_jct_s", "median_jct_s", "makespan_s", "admitted", "rejected"] {
+        assert_eq!(held[measure], cancelled[measure], "{measure} in {answer}");
+    }
+    let none = ["--engines", "drf,oasis", "--set", "oasis.bounds=l1 = 1e9, l2 = 1e9, u1 = { gpu = 1e9 }, u2 = {}"];
+    let answer = json(&none);
+    let oasis = &answer["engines"]["oasis"];
+    assert!(oasis["average_jct_s"].is_null() && oasis["makespan_s"].is_null(), "{oasis}");
+    assert!(oasis["intervals"]["average_jct_s"].is_null() && oasis["utility"] == 0.0, "{oasis}");
+    let ratios = &answer["ratios"]["oasis vs drf"];
+    assert!(ratios["average_jct"].is_null() && ratios["utility"] == 0.0, "{ratios}");
+    let (_, text, _) = simulate(folder.path(), &[&small, &none[..]].concat());
+    let row = text.lines().find(|line| line.starts_with("oasis ")).unwrap();
+    let shown: Vec<&str> = row.split_whitespace().collect();
+    // Times are unknown; what was earned is known.
+    assert_eq!(shown[1..8], ["–", "–", "–", "–", "0.0", "±", "0.0"], "{text}");
+    assert!(text.contains("which aren't the same under every engine"), "{text}");
+    let (_, text, _) =
+        simulate(folder.path(), &["--workload", "oasis-small", "--seeds", "1", "--jobs", "3", "--engines", "drf"]);
+    assert!(text.contains("One seed") && !text.contains("95 %"), "{text}");
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_told_before_anything_runs() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("names.csv"), "").unwrap();
+    let (code, out, err) = simulate(folder.path(), &[SMALL, &["--engines", "fifo", "--report", "names.csv"]].concat());
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("--report names.csv can't be made"), "{err}");
+    // What shows only at the end costs the page, not the answer.
+    fs::create_dir_all(folder.path().join("page/index.html")).unwrap();
+    let (code, out, err) = simulate(folder.path(), &[SMALL, &["--engines", "fifo", "--report", "page"]].concat());
+    assert!(code == 1 && out.contains("fifo") && err.contains("index.html can't be written"), "{out}{err}");
+}
+
+#[test]
+fn failures_and_stragglers_cost_time() {
+    let folder = TempDir::new().unwrap();
+    let average = |more: &[&str]| {
+        let args =
+            ["--workload", "optimus", "--jobs", "6", "--seeds", "2", "--engines", "drf", "--no-timing", "--json"];
+        let (code, out, err) = simulate(folder.path(), &[&args, more].concat());
+        assert_eq!(code, 0, "{err}");
+        let answer: Value = serde_json::from_str(&out).unwrap();
+        answer["engines"]["drf"]["average_jct_s"].as_f64().unwrap_or_else(|| panic!("{answer}"))
+    };
+    let calm = average(&[]);
+    assert!(average(&["--failures", "24"]) > calm);
+    assert!(average(&["--stragglers", "6"]) > calm);
+    assert_eq!(average(&["--failures", "0"]), calm);
+}
+
+#[test]
+fn the_page_of_a_comparison_needs_no_network_and_plots_prices_where_there_are_some() {
+    let folder = TempDir::new().unwrap();
+    let (code, _, err) = simulate(
+        folder.path(),
+        &[SMALL, &["--engines", "oasis,fifo,offline", "--set", "offline.nodes=20", "--report", "page"]].concat(),
+    );
+    assert_eq!(code, 0, "{err}");
+    let page = fs::read_to_string(folder.path().join("page/index.html")).unwrap();
+    for wanted in [
+        "Job completion times",
+        "Utilisation",
+        "Utility earned",
+        "Prices of oasis",
+        "gpu of workers",
+        "unfinished",
+        "Offline over fifo",
+    ] {
+        assert!(page.contains(wanted), "{wanted} isn't in the page");
+    }
+    assert!(!page.contains("Prices of fifo"));
+    let outside = page.replace("http://www.w3.org/2000/svg", "");
+    assert!(!outside.contains("http") && !outside.contains("<script"), "it would ask the network");
 }

@@ -16,11 +16,12 @@ use std::collections::BTreeMap;
 use common::{Clock, median};
 pub(crate) use trainmaster_core::engines::oasis::{Problem, Schedule};
 use trainmaster_core::{
-    Budget, Event, Scheduler, Settings, Time,
+    Budget, Event, Role, Scheduler, Settings, Time, Verdict,
     engines::{
         Build, find,
         oasis::{Memo, Oasis, best},
     },
+    ids::ResourceId,
     settings::{Parameter, Stability},
 };
 use workload::{Size, arrival, servers};
@@ -37,13 +38,13 @@ fn main() {
     measure(base, true, false);
     println!("\nGrowth:\n");
     header();
-    for slots in [100, 300, 1000, 3000] {
+    for slots in [100, 300, 1000] {
         measure(Size { slots, ..base }, false, false);
     }
     for (chunks, epochs) in [(50, 100), (100, 200), (200, 400), (400, 1000)] {
         measure(Size { chunks, epochs, ..base }, false, false);
     }
-    for servers in [25, 50, 200, 1000] {
+    for servers in [25, 50, 100, 200] {
         measure(Size { servers, ..base }, false, false);
     }
 }
@@ -54,9 +55,9 @@ fn unlimited() -> Budget {
 
 fn header() {
     println!(
-        "| T | H = K | N | E | N·E | booked % | admitted | arrival ms | prices and curves | search | rest | one-pass ms | recursion ms |"
+        "| T | H = K | N | E | N·E | jobs | booked % | curves | admitted | arrival ms | prices and curves | search | rest | one-pass ms | recursion ms |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
 }
 
 fn measure(size: Size, one_pass: bool, recursion: bool) {
@@ -81,13 +82,19 @@ fn measure(size: Size, one_pass: bool, recursion: bool) {
     }
     // Others came before: about as many as fill half of the future.
     let mut lot = 0;
-    while booked(&scheduler, size) < 0.5 && lot < 40 * size.servers {
-        submit(&mut scheduler, size, lot, false);
-        drop(scheduler.decide(Time(0)));
-        lot += 1;
+    while booked(&scheduler, size) < 0.5 && lot < 200 * size.servers {
+        for _ in 0..size.servers / 5 {
+            let id = submit(&mut scheduler, size, lot, false);
+            drop(scheduler.decide(Time(0)));
+            if matches!(scheduler.state().job(id).expect("active").verdict, Verdict::Stop(_)) {
+                leave(&mut scheduler, id);
+            }
+            lot += 1;
+        }
     }
     let share = booked(&scheduler, size);
-    let mut admitted = 0;
+    let (jobs, mut curves, mut admitted) = (scheduler.state().jobs.len(), 0, 0);
+    let mut possible = 0;
     let (mut whole, mut building, mut searching, mut passing, mut recursing) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for turn in 0..REPEAT {
@@ -99,6 +106,7 @@ fn measure(size: Size, one_pass: bool, recursion: bool) {
         let problem = engine.problem(scheduler.state(), memo, &job, &mut unlimited());
         building.push(clock.ms());
         let (problem, _) = problem.expect("no budget").expect("it can be counted");
+        curves = problem.curves.len();
         let clock = Clock::start();
         let found = best(&problem, &mut unlimited()).expect("no budget");
         searching.push(clock.ms());
@@ -115,6 +123,7 @@ fn measure(size: Size, one_pass: bool, recursion: bool) {
             recursing.push(clock.ms());
             assert_eq!(key, plain, "the recursion finds another payoff");
         }
+        possible += u32::from(found.is_some());
         admitted += u32::from(found.is_some_and(|schedule| schedule.payoff > 0));
         let clock = Clock::start();
         let ticket = scheduler.prepare(Time(0));
@@ -122,13 +131,13 @@ fn measure(size: Size, one_pass: bool, recursion: bool) {
         assert_eq!(outcome.error(), None);
         scheduler.commit(Time(0), outcome).expect("the only ticket");
         whole.push(clock.ms());
-        scheduler.apply(Time(0), Event::JobEnded { job: id, end: trainmaster_core::End::Cancelled }).expect("active");
+        leave(&mut scheduler, id);
         drop(scheduler.decide(Time(0)));
     }
     let (whole, building, searching) = (median(&whole), median(&building), median(&searching));
     let or_none = |times: &[f64]| if times.is_empty() { "".into() } else { format!("{:.1}", median(times)) };
     println!(
-        "| {} | {} | {} | {} | {} | {:.0} | {admitted} of {REPEAT} | {whole:.2} | {building:.2} | {searching:.2} | {:.2} | {} | {} |",
+        "| {} | {} | {} | {} | {} | {jobs} | {:.0} | {curves} | {admitted} of {possible} | {whole:.2} | {building:.2} | {searching:.2} | {:.2} | {} | {} |",
         size.slots,
         size.servers,
         size.chunks,
@@ -149,14 +158,29 @@ fn submit(scheduler: &mut Scheduler, size: Size, lot: u32, full: bool) -> trainm
     scheduler.state().find_job(&name).expect("just submitted").id
 }
 
-/// Booked share of the worker servers' CPUs over the horizon.
+fn leave(scheduler: &mut Scheduler, id: trainmaster_core::JobId) {
+    scheduler.apply(Time(0), Event::JobEnded { job: id, end: trainmaster_core::End::Cancelled }).expect("active");
+}
+
+/// Booked share of what is booked most over the horizon, on the servers of a role.
 fn booked(scheduler: &Scheduler, size: Size) -> f64 {
     let mut memo = scheduler.memo();
     let memo = memo.any().downcast_ref::<Memo>().expect("oasis's own");
     let state = scheduler.state();
-    let of_workers = |id: &trainmaster_core::ServerId| state.server(*id).name.starts_with('h');
-    let cpu = trainmaster_core::resources::CPU;
-    let capacity: i64 = state.present_servers().filter(|server| of_workers(&server.id)).map(|s| s.capacity[cpu]).sum();
-    let taken: i64 = memo.bookings().filter(|(_, id, _)| of_workers(id)).map(|(_, _, amounts)| amounts[cpu]).sum();
-    taken as f64 / (capacity * i64::from(size.slots)) as f64
+    // Amounts by whether workers are hosted, and resource.
+    let mut capacity: BTreeMap<(bool, ResourceId), i64> = BTreeMap::new();
+    for server in state.present_servers() {
+        for (resource, amount) in server.capacity.iter() {
+            *capacity.entry((server.hosts.takes(Role::Worker), resource)).or_default() +=
+                amount * i64::from(size.slots);
+        }
+    }
+    let mut taken: BTreeMap<(bool, ResourceId), i64> = BTreeMap::new();
+    for (_, id, amounts) in memo.bookings() {
+        for (resource, amount) in amounts.iter() {
+            *taken.entry((state.server(id).hosts.takes(Role::Worker), resource)).or_default() += amount;
+        }
+    }
+    let shares = taken.iter().map(|(of, taken)| *taken as f64 / capacity.get(of).copied().unwrap_or(0).max(1) as f64);
+    shares.fold(0.0, f64::max)
 }

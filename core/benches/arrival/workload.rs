@@ -65,8 +65,10 @@ pub(crate) fn servers(size: Size) -> Vec<ServerSpec> {
     servers
 }
 
-/// Job number `lot`: drawn as in the paper, with a time of a mini-batch that lets it end within half the horizon; the
-/// measured one has all of N and E, the others up to as many.
+/// Job number `lot`: drawn as in the paper, with a time of a mini-batch that lets it end within a twentieth of the horizon
+/// with all its workers, so that bookings differ from slot to slot. The measured one has all of N and E, the others up to
+/// as many; it takes up to a fifth of the horizon, is of demands that can be met, and its worth falls all along, so that
+/// every end slot is a candidate.
 pub(crate) fn arrival(size: Size, lot: u32, full: bool) -> JobSpec {
     let mut lots = Lots(u64::from(lot) + 2);
     let mut upto = |most: u32| if full { most } else { lots.count((most / 4).max(1).into(), most.into()) as u32 };
@@ -78,29 +80,42 @@ pub(crate) fn arrival(size: Size, lot: u32, full: bool) -> JobSpec {
         requested: 1,
         command: String::new(),
     };
+    let most = |most: i64| if full { most / 2 } else { most };
     let gpus = if full { 1 } else { lots.count(0, 4) };
     let worker = role(&[
         ("gpu", gpus * 1000),
-        ("cpu", lots.count(1, 10) * 1000),
-        ("memory", lots.count(2, 32) << 10),
+        ("cpu", lots.count(1, most(10)) * 1000),
+        ("memory", lots.count(2, most(32)) << 10),
         ("disk", lots.count(5, 10) << 10),
-        ("bandwidth", lots.count(100, 5000)),
+        ("bandwidth", lots.count(100, most(5000))),
     ]);
     let server = role(&[
-        ("cpu", lots.count(1, 10) * 1000),
-        ("memory", lots.count(2, 32) << 10),
+        ("cpu", lots.count(1, most(10)) * 1000),
+        ("memory", lots.count(2, most(32)) << 10),
         ("disk", lots.count(5, 10) << 10),
         ("bandwidth", lots.count(5000, 20_000)),
     ]);
     let batches = lots.count(10, 100) as u32;
+    let horizon = f64::from(size.slots);
     // E·m: the slots of the shortest run.
-    let shortest = lots.between(0.1, 0.5) * f64::from(size.slots);
+    let shortest = horizon * if full { lots.between(0.05, 0.2) } else { lots.between(0.005, 0.05) };
     let batch_ms = shortest / f64::from(epochs) / f64::from(batches) * 3_600_000.0;
     let hours = |hours: f64| Span::from_seconds(hours * 3600.0);
     let decay = match lots.count(1, 100) {
         ..=10 => 0.0,
         11..=65 => lots.between(0.01, 1.0),
         _ => lots.between(4.0, 6.0),
+    };
+    let utility = if full {
+        Utility {
+            value: 100.0,
+            decay: 10.0 / horizon,
+            target: hours(horizon / 2.0),
+            ..Utility::new(UtilityKind::Sigmoid)
+        }
+    } else {
+        let target = hours(lots.between(shortest, horizon));
+        Utility { value: lots.between(1.0, 100.0), decay, target, ..Utility::new(UtilityKind::Sigmoid) }
     };
     JobSpec {
         mode: TrainingMode::Async,
@@ -113,13 +128,7 @@ pub(crate) fn arrival(size: Size, lot: u32, full: bool) -> JobSpec {
             batch_time: Some(Span((batch_ms as i64).max(1))),
             ..Dataset::default()
         }),
-        // The measured one looks through the whole horizon: it loses little by waiting.
-        utility: Some(Utility {
-            value: lots.between(1.0, 100.0),
-            decay: if full { 0.02 } else { decay },
-            target: hours(if full { f64::from(size.slots) } else { shortest + lots.between(1.0, 15.0) }),
-            ..Utility::new(UtilityKind::Sigmoid)
-        }),
+        utility: Some(utility),
         ..JobSpec::minimal(&format!("job{lot}"))
     }
 }

@@ -102,6 +102,11 @@ impl Budget {
         }
     }
 
+    /// At most so many of the steps left, to be [spent](Self::spend) here once they are used.
+    pub(crate) fn part(&self, steps: u64) -> Self {
+        Self::steps(self.left.min(steps))
+    }
+
     /// Steps left.
     pub fn left(&self) -> u64 {
         self.left
@@ -179,6 +184,10 @@ pub trait Engine: Send + Sync {
         index: &mut Self::Index,
         budget: &mut Budget,
     ) -> Result<Proposal, EngineError>;
+    /// What it goes by at the moment, such as its prices: named numbers for plots. Decides nothing.
+    fn readings(&self, _: &State, _: &Self::Memo) -> Vec<(String, f64)> {
+        Vec::new()
+    }
 }
 
 /// An engine's memory, whatever its type.
@@ -237,6 +246,8 @@ pub trait AnyEngine: Send + Sync {
         index: &mut AnyIndex,
         budget: &mut Budget,
     ) -> Result<Proposal, EngineError>;
+    /// See [`Engine::readings`].
+    fn readings(&self, state: &State, memo: &mut dyn AnyMemo) -> Vec<(String, f64)>;
 }
 
 impl<E: Engine> AnyEngine for E {
@@ -282,6 +293,10 @@ impl<E: Engine> AnyEngine for E {
         // After an error the index may be half-updated: it is rebuilt.
         *index = if proposal.is_ok() { Some(own) } else { None };
         proposal
+    }
+    fn readings(&self, state: &State, memo: &mut dyn AnyMemo) -> Vec<(String, f64)> {
+        let memo = memo.any().downcast_mut::<E::Memo>().expect("a memo stays with its engine");
+        Engine::readings(self, state, memo)
     }
 }
 
@@ -411,6 +426,22 @@ impl Parameters {
         }
     }
 
+    /// A whole number within a range.
+    ///
+    /// # Errors
+    /// It isn't.
+    pub fn whole(&self, name: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, SettingsError> {
+        let (least, most) = (*range.start(), *range.end());
+        match &self.0[name] {
+            Parameter::Number(number)
+                if number.fract() == 0.0 && (f64::from(least)..=f64::from(most)).contains(number) =>
+            {
+                Ok(*number as u32)
+            }
+            other => Err(Self::wrong(name, other, format_args!("a whole number from {least} to {most}"))),
+        }
+    }
+
     /// On or off.
     ///
     /// # Errors
@@ -454,5 +485,23 @@ impl Parameters {
         let value = &self.0[name];
         let chosen = choices.iter().find(|choice| matches!(value, Parameter::Text(text) if text == *choice));
         chosen.copied().ok_or_else(|| Self::wrong(name, value, format_args!("one of {}", choices.join(", "))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_what_is_counted_are_refused() {
+        for (engine, name) in [("oasis", "horizon"), ("oasis", "window"), ("dorm", "jobs"), ("dorm", "nodes")] {
+            let entry = find(engine).unwrap();
+            let build = |value| entry.build(&[(name.to_owned(), Parameter::Number(value))].into());
+            assert!(build(2.0).is_ok(), "{engine}.{name}");
+            for wrong in [1.5, -1.0, 1e12, f64::NAN] {
+                let error = build(wrong).err().expect("it is refused").to_string();
+                assert!(error.contains(name) && error.contains("a whole number from"), "{error}");
+            }
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The format that is written and read; grows when a record's layout changes.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// One record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -83,6 +83,7 @@ pub struct Saved {
     pub(crate) memo_version: u32,
     pub(crate) memo: Vec<u8>,
     pub(crate) failures: u32,
+    pub(crate) fallback_since: Option<Time>,
     pub(crate) next_ticket: u64,
     pub(crate) digest: [u8; 32],
     pub(crate) decided_at: Option<Time>,

@@ -23,8 +23,11 @@ use crate::{
     journal::{self, JournalError, Record, Saved},
     settings::{Mode, Settings, SettingsError},
     state::{Change, Mandate, State},
-    time::Time,
+    time::{Span, Time},
 };
+
+/// An engine that the fallback replaced is tried again after this.
+const SECOND_CHANCE: Span = Span::seconds(600);
 
 /// Why a ticket came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +87,8 @@ pub struct Scheduler {
     index: AnyIndex,
     /// Engine failures in a row, late tickets included; the fallback decides once there are too many.
     failures: u32,
+    /// Since when the fallback decides.
+    fallback_since: Option<Time>,
     next_ticket: u64,
     open: Option<TicketId>,
     open_fit: Option<TicketId>,
@@ -114,6 +119,7 @@ impl Scheduler {
             memo,
             index: None,
             failures: 0,
+            fallback_since: None,
             next_ticket: 1,
             open: None,
             open_fit: None,
@@ -182,6 +188,7 @@ impl Scheduler {
             memo_version,
             memo,
             failures: self.failures,
+            fallback_since: self.fallback_since,
             next_ticket: self.next_ticket,
             digest: self.digest,
             decided_at: self.decided_at,
@@ -206,6 +213,7 @@ impl Scheduler {
     pub(crate) fn from_saved(saved: Saved) -> Result<Self, SettingsError> {
         let mut scheduler = Self::new((*saved.state.settings).clone())?;
         scheduler.failures = saved.failures;
+        scheduler.fallback_since = saved.fallback_since;
         scheduler.choose_engine(&saved.state.settings)?;
         scheduler.memo =
             scheduler.engine.read_memo(saved.memo_version, &saved.memo).unwrap_or_else(|| scheduler.engine.new_memo());
@@ -274,7 +282,7 @@ impl Scheduler {
         if let Some(engine) = engine {
             // What the engine before it still works on is of no use any more.
             self.replace_engine(engine);
-            self.failures = 0;
+            (self.failures, self.fallback_since) = (0, None);
             self.last_error = None;
             self.wake_at = None;
             self.decided_at = None;
@@ -302,6 +310,11 @@ impl Scheduler {
     /// and to compare replicas.
     pub fn memo_bytes(&self) -> (u32, Vec<u8>) {
         (self.engine.memo_version(), self.memo.bytes())
+    }
+
+    /// What the engine goes by at the moment, such as prices: see [`Engine::readings`](crate::engines::Engine::readings).
+    pub fn readings(&self) -> Vec<(String, f64)> {
+        self.engine.readings(&self.state, &mut *self.memo.boxed())
     }
 
     /// A copy of the engine's memory: for tests and benchmarks of an engine's own.
@@ -371,6 +384,7 @@ impl Scheduler {
     fn begin(&mut self, at: Time) -> TicketId {
         self.state.now = self.state.now.max(at);
         self.state.expire_timers();
+        self.try_again();
         if self.state.mode == Mode::Shadow {
             self.state.adopt_observed();
         }
@@ -438,8 +452,20 @@ impl Scheduler {
         self.last_error = Some(error);
         self.failures = self.failures.saturating_add(1);
         if self.is_fallback() && !was_fallback {
+            self.fallback_since = Some(self.state.now);
             let settings = self.state.settings.clone();
             // The registry knew both names when the settings were applied.
+            let _ = self.choose_engine(&settings);
+        }
+    }
+
+    /// What made the engine fail may be over: after a while it has one more try.
+    fn try_again(&mut self) {
+        let settings = self.state.settings.clone();
+        let over = self.fallback_since.is_some_and(|since| self.state.now - since >= SECOND_CHANCE);
+        if over && self.is_fallback() && settings.fallback_after > 0 {
+            (self.failures, self.fallback_since) = (settings.fallback_after - 1, None);
+            // The registry knew it when the settings were applied.
             let _ = self.choose_engine(&settings);
         }
     }

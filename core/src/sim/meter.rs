@@ -7,9 +7,9 @@ use serde::Serialize;
 use super::{Workload, program::Program, program::Stage};
 use crate::{
     decision::Role,
-    event::End,
     ids::ServerId,
     resources::{Amounts, CPU, GPU, MEMORY},
+    scheduler::Scheduler,
     time::{Span, Time},
 };
 
@@ -20,12 +20,12 @@ pub struct JobReport {
     pub name: String,
     /// When it was submitted by its owner, since the workload's origin.
     pub arrival_s: f64,
-    /// From arrival to its end; none if it has none.
+    /// From arrival to completion; none if it wasn't completed.
     pub jct_s: Option<f64>,
-    /// How it ended: `completed`, `stopped` (by the scheduler), `refused` (it could never fit, or the engine can't
-    /// run such jobs), `rejected` (not admitted), `unfinished`.
+    /// How it ended: `completed`, `stopped` (by the scheduler, after it had started), `refused` (it could never fit, or
+    /// the engine can't run such jobs), `rejected` (not admitted, or stopped before it had started), `unfinished`.
     pub fate: Fate,
-    /// Why it didn't end.
+    /// Why it wasn't completed.
     pub reason: Option<String>,
     /// Time since arrival with no slot.
     pub waited_s: f64,
@@ -39,9 +39,9 @@ pub struct JobReport {
     pub preemptions: u32,
     /// Times a server failed under it.
     pub crashes: u32,
-    /// What its end was worth.
+    /// What its completion was worth.
     pub utility: f64,
-    /// From the target of its utility to its end, negative before it; none without an end or a target.
+    /// From the target of its utility to its completion, negative before it; none without one of them.
     pub late_s: Option<f64>,
     /// How fast its utility falls at the target, γ2; none without a utility.
     pub decay: Option<f64>,
@@ -49,7 +49,7 @@ pub struct JobReport {
     pub accuracy: Option<f64>,
     /// By its deadline.
     pub accuracy_at_deadline: Option<f64>,
-    /// It ended in time; none without a deadline.
+    /// It was completed in time; none without a deadline.
     pub deadline_met: Option<bool>,
     /// Gigabytes sent between servers.
     pub traffic_gb: f64,
@@ -67,20 +67,20 @@ pub enum Fate {
     Unfinished,
 }
 
-/// What one run came to. Times in seconds; means are over jobs that ended.
+/// What one run came to. Times in seconds, over the jobs that were completed; none if there are none.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Every job, in the workload's order.
     pub jobs: Vec<JobReport>,
     /// Mean of end − arrival.
-    pub average_jct_s: f64,
-    /// Half of the jobs took at most so long.
-    pub median_jct_s: f64,
+    pub average_jct_s: Option<f64>,
+    /// Half of them took at most so long.
+    pub median_jct_s: Option<f64>,
     /// 99 in 100 did.
-    pub p99_jct_s: f64,
-    /// From the first arrival to the last end.
-    pub makespan_s: f64,
-    /// Sum of what the jobs' ends were worth.
+    pub p99_jct_s: Option<f64>,
+    /// From the first arrival of all to the last of their ends.
+    pub makespan_s: Option<f64>,
+    /// Sum of what they were worth.
     pub utility: f64,
     /// Jobs that were neither refused nor rejected.
     pub admitted: u32,
@@ -88,6 +88,8 @@ pub struct Report {
     pub rejected: u32,
     /// Jobs that could never fit, or that the engine can't run.
     pub refused: u32,
+    /// Jobs that the scheduler stopped after they had started.
+    pub stopped: u32,
     /// Jobs that were left.
     pub unfinished: u32,
     /// Share of the jobs with a deadline that met it.
@@ -97,7 +99,7 @@ pub struct Report {
     /// Mean accuracy at the deadline.
     pub accuracy_at_deadline: Option<f64>,
     /// Mean time without a slot.
-    pub waiting_s: f64,
+    pub waiting_s: Option<f64>,
     /// Sum of restarts.
     pub restarts: u32,
     /// Sum of changes of shape of running jobs.
@@ -105,7 +107,7 @@ pub struct Report {
     /// Sum of stops into waiting.
     pub preemptions: u32,
     /// Mean share of a job's time that starts and checkpoints took.
-    pub overhead_share: f64,
+    pub overhead_share: Option<f64>,
     /// Sum of gigabytes sent between servers.
     pub traffic_gb: f64,
     /// Mean share of the GPUs (of the cores, where there are none) that was taken while there were jobs.
@@ -134,6 +136,8 @@ pub struct Trace {
     pub load: Vec<(f64, f64, f64, u32, u32)>,
     /// Who ran where.
     pub places: Vec<Place>,
+    /// What the engine went by, such as its prices: a name, and (seconds, value) after each decision that changed it.
+    pub readings: BTreeMap<String, Vec<(f64, f64)>>,
 }
 
 /// Some of a job's slots on one server for a while.
@@ -178,6 +182,11 @@ struct Record {
 }
 
 impl Record {
+    /// When it was completed.
+    fn completed(&self) -> Option<Time> {
+        self.end.filter(|_| self.fate == Some(Fate::Completed))
+    }
+
     fn count(&mut self, now: Time) {
         let span = now - self.counted;
         let add = |sum: &mut Span| sum.0 += span.0;
@@ -302,7 +311,12 @@ impl<'a> Meter<'a> {
         record.count(now);
         (record.has_slots, record.trains, record.traffic.1) = (false, false, 0.0);
         self.running -= 1;
-        let since = record.since;
+        self.ran(program, now);
+    }
+
+    /// It ran where it is until now.
+    pub(super) fn ran(&mut self, program: &Program<'_>, now: Time) {
+        let since = self.records[program.number].since;
         let (Some(trace), Some(slots)) = (&mut self.trace, &program.slots) else { return };
         let mut there: BTreeMap<ServerId, (u32, u32)> = BTreeMap::new();
         for slot in slots.slots() {
@@ -331,18 +345,31 @@ impl<'a> Meter<'a> {
         self.overfull += u32::from(over);
     }
 
-    pub(super) fn ended(&mut self, program: &Program<'_>, now: Time, end: End, rescales: u32) {
+    /// It completed, or was stopped for a reason.
+    pub(super) fn ended(&mut self, program: &Program<'_>, now: Time, reason: Option<String>, rescales: u32) {
         self.trains(program, now);
         let record = &mut self.records[program.number];
-        record.fate = Some(if end == End::Completed { Fate::Completed } else { Fate::Stopped });
-        record.end = Some(now);
+        record.fate = Some(match &reason {
+            None => Fate::Completed,
+            Some(_) if record.starts > 0 => Fate::Stopped,
+            Some(_) => Fate::Rejected,
+        });
+        (record.end, record.reason) = (Some(now), reason);
         record.rescales = rescales;
         self.over += 1;
         self.active -= 1;
     }
 
-    pub(super) fn decided(&mut self, failed: Option<String>) {
+    pub(super) fn decided(&mut self, now: Time, scheduler: &Scheduler, failed: Option<String>) {
         self.decisions += 1;
+        if let Some(trace) = &mut self.trace {
+            for (name, value) in scheduler.readings() {
+                let line = trace.readings.entry(name).or_default();
+                if line.last().is_none_or(|(_, last)| *last != value) {
+                    line.push((now.0 as f64 / 1000.0, value));
+                }
+            }
+        }
         if let Some(failure) = failed {
             self.failed += 1;
             self.failure = Some(failure);
@@ -378,7 +405,7 @@ impl<'a> Meter<'a> {
         let mut jcts: Vec<f64> = jobs.iter().filter_map(|job| job.jct_s).collect();
         jcts.sort_by(f64::total_cmp);
         let first = self.workload.jobs.iter().map(|job| job.arrival).min().unwrap_or_default();
-        let last = self.records.iter().filter_map(|record| record.end).max().unwrap_or(first);
+        let last = self.records.iter().filter_map(Record::completed).max();
         let count = |fate| jobs.iter().filter(|job| job.fate == fate).count() as u32;
         let (refused, rejected) = (count(Fate::Refused), count(Fate::Rejected));
         let share = |at: usize| if self.there[at] > 0.0 { self.taken[at] / self.there[at] } else { 0.0 };
@@ -387,24 +414,24 @@ impl<'a> Meter<'a> {
             Some(f64::from(u8::from(report.accuracy_at_deadline.is_some_and(|accuracy| accuracy >= required))))
         });
         Report {
-            average_jct_s: mean(jcts.iter().copied()).unwrap_or(0.0),
+            average_jct_s: mean(jcts.iter().copied()),
             median_jct_s: quantile(&jcts, 0.5),
             p99_jct_s: quantile(&jcts, 0.99),
-            makespan_s: (last - first).as_seconds(),
+            makespan_s: last.map(|last| (last - first).as_seconds()),
             utility: jobs.iter().map(|job| job.utility).sum(),
             admitted: jobs.len() as u32 - refused - rejected,
             rejected,
             refused,
+            stopped: count(Fate::Stopped),
             unfinished: count(Fate::Unfinished),
             deadline_ratio: mean(jobs.iter().filter_map(|job| Some(f64::from(u8::from(job.deadline_met?))))),
             accuracy_ratio: mean(required),
             accuracy_at_deadline: mean(jobs.iter().filter_map(|job| job.accuracy_at_deadline)),
-            waiting_s: mean(jobs.iter().filter(|job| job.jct_s.is_some()).map(|job| job.waited_s)).unwrap_or(0.0),
+            waiting_s: mean(jobs.iter().filter(|job| job.jct_s.is_some()).map(|job| job.waited_s)),
             restarts: jobs.iter().map(|job| job.restarts).sum(),
             rescales: jobs.iter().map(|job| job.rescales).sum(),
             preemptions: jobs.iter().map(|job| job.preemptions).sum(),
-            overhead_share: mean(jobs.iter().filter_map(|job| Some(job.overhead_s / job.jct_s?.max(1e-3))))
-                .unwrap_or(0.0),
+            overhead_share: mean(jobs.iter().filter_map(|job| Some(job.overhead_s / job.jct_s?.max(1e-3)))),
             traffic_gb: jobs.iter().map(|job| job.traffic_gb).sum(),
             utilisation: if self.there[0] > 0.0 { share(0) } else { share(1) },
             cpu_utilisation: share(1),
@@ -420,7 +447,7 @@ impl<'a> Meter<'a> {
 }
 
 fn of_job(job: &super::SimJob, record: &Record) -> JobReport {
-    let jct = record.end.map(|end| end - job.arrival);
+    let jct = record.completed().map(|end| end - job.arrival);
     let deadline = job.spec.deadline;
     let utility = job.spec.utility.as_ref();
     JobReport {
@@ -451,9 +478,9 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// The smallest value that this share of all reach at most.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
+fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let rank = (share * sorted.len() as f64).ceil().max(1.0) as usize;
-    sorted.get(rank - 1).or(sorted.last()).copied().unwrap_or(0.0)
+    sorted.get(rank - 1).or(sorted.last()).copied()
 }
 
 #[cfg(test)]
@@ -463,7 +490,8 @@ mod tests {
     #[test]
     fn quantiles_are_values_that_occur() {
         let values: Vec<f64> = (1..=200).map(f64::from).collect();
-        assert_eq!([quantile(&values, 0.5), quantile(&values, 0.99), quantile(&values, 1.0)], [100.0, 198.0, 200.0]);
-        assert_eq!((quantile(&[], 0.5), quantile(&[7.0], 0.99)), (0.0, 7.0));
+        let of = |share| quantile(&values, share).unwrap();
+        assert_eq!([of(0.5), of(0.99), of(1.0)], [100.0, 198.0, 200.0]);
+        assert_eq!((quantile(&[], 0.5), quantile(&[7.0], 0.99)), (None, Some(7.0)));
     }
 }

@@ -148,11 +148,11 @@ pub fn play(workload: &Workload, options: &Options, host: &mut dyn Host) -> Resu
         if options.journal {
             host.records(play.scheduler.drain_journal());
         }
-        if workload.end.is_some_and(|end| at > end) {
+        if let Some(end) = workload.end.filter(|end| at > *end) {
+            play.pass(end);
             break;
         }
-        play.meter.pass(play.now, at, &play.scheduler.state().capacity);
-        play.now = at;
+        play.pass(at);
         if play.queue.next() == Some(at) {
             let (_, what) = play.queue.take().expect("looked at");
             play.happen(what)?;
@@ -187,6 +187,11 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
+    fn pass(&mut self, to: Time) {
+        self.meter.pass(self.now, to, &self.scheduler.state().capacity);
+        self.now = to;
+    }
+
     /// When something happens, or a decision is due: first what happens, so that it is decided together.
     fn next(&self) -> Option<Time> {
         let due = self.scheduler.due().map(|at| at.max(self.not_before).max(self.now));
@@ -219,6 +224,8 @@ impl<'a> Play<'a> {
         match what {
             Happening::Submitted(number) => self.submit(number),
             Happening::Changes(number) => self.change(number),
+            // Nobody is left to be hit.
+            Happening::Fails(_) | Happening::Returns(_) if self.meter.over() == self.workload.jobs.len() => Ok(()),
             Happening::Fails(number) => {
                 let server = self.workload.outages[number].server;
                 self.fail(&self.workload.servers[server].name)
@@ -383,8 +390,14 @@ impl<'a> Play<'a> {
 
     fn end(&mut self, id: JobId, end: End) -> Result<(), SimError> {
         let Some(mut program) = self.programs.remove(&id) else { return Ok(()) };
-        let rescales = self.scheduler.state().job(id).map_or(0, |job| job.rescales);
-        self.meter.ended(&program, self.now, end, rescales);
+        let state = self.scheduler.state();
+        let job = state.job(id);
+        let rescales = job.map_or(0, |job| job.rescales);
+        let why = || {
+            let reason = job.and_then(|job| job.verdict.reason());
+            reason.map_or_else(|| "the scheduler stopped it".into(), |reason| reason.describe(state))
+        };
+        self.meter.ended(&program, self.now, (end != End::Completed).then(why), rescales);
         self.oracle.forget(id);
         self.say(Event::JobEnded { job: id, end })?;
         program.leave();
@@ -473,7 +486,7 @@ impl<'a> Play<'a> {
             failures => Span((FIRST_WAIT.0 << (failures - 1).min(20)).min(LONGEST_WAIT.0)),
         };
         self.not_before = self.now + wait;
-        self.meter.decided(failed);
+        self.meter.decided(self.now, &self.scheduler, failed);
         if !decision.changes.is_empty() || self.queue.next().is_some() {
             self.idle = None;
             return Ok(true);
@@ -484,6 +497,9 @@ impl<'a> Play<'a> {
     }
 
     fn conclude(mut self) -> Report {
+        for program in self.programs.values() {
+            self.meter.ran(program, self.now);
+        }
         let state = self.scheduler.state();
         let reasons = self.programs.iter().filter_map(|(id, program)| {
             let verdict = &state.job(*id)?.verdict;

@@ -35,6 +35,8 @@ pub(crate) async fn run(args: &JobsArgs, server: &ServerArgs, output: Output) ->
 pub(crate) struct JobList {
     decision: u64,
     engine: String,
+    /// What decides instead while it fails.
+    fallback: Option<String>,
     mode: String,
     /// As a Unix time.
     pub(crate) next_decision_ms: Option<i64>,
@@ -91,6 +93,7 @@ impl From<ListReply> for JobList {
         Self {
             decision: reply.decision,
             engine: reply.engine,
+            fallback: Some(reply.fallback).filter(|fallback| !fallback.is_empty()),
             mode: reply.mode,
             next_decision_ms: reply.next_decision_ms,
             jobs,
@@ -207,7 +210,9 @@ impl JobList {
             count => format!("{count} jobs"),
         };
         let next = self.next_decision_ms.map_or_else(String::new, |at| format!(", the next {}", away(at)));
-        format!("{jobs}; engine {}, {}, decision {}{next}", self.engine, self.mode, self.decision)
+        let fallback = self.fallback.as_ref();
+        let instead = fallback.map_or_else(String::new, |name| format!(" (which failed: {name} decides)"));
+        format!("{jobs}; engine {}{instead}, {}, decision {}{next}", self.engine, self.mode, self.decision)
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) async fn run(server: &ServerArgs, output: Output) -> Result<(), Failu
 struct Status {
     version: String,
     engine: String,
+    /// What decides instead while it fails.
+    fallback: Option<String>,
     mode: Mode,
     decision: u64,
     digest: String,
@@ -48,6 +50,7 @@ impl From<StatusReply> for Status {
             mode: reply.mode().into(),
             version: reply.version,
             engine: reply.engine,
+            fallback: Some(reply.fallback).filter(|fallback| !fallback.is_empty()),
             decision: reply.decision,
             digest: reply.digest,
             decision_age_ms: reply.decision_age_ms,
@@ -67,15 +70,21 @@ impl Show for Status {
         let next = self.next_decision_ms.map_or_else(|| "when something calls for one".into(), away);
         let managers =
             if self.managers.is_empty() { paper.word("none attached", Mood::Bad) } else { self.managers.join(", ") };
+        let engine = match &self.fallback {
+            None => self.engine.clone(),
+            Some(fallback) => {
+                let text = format!("{}, which failed: {fallback} decides for ten minutes", self.engine);
+                paper.word(&text, Mood::Bad)
+            }
+        };
         let journal = match &self.journal_error {
             None => "written".into(),
             Some(error) => paper.word(&format!("can't be written: {error}"), Mood::Bad),
         };
         format!(
-            "version   {}\nengine    {}\nmode      {}\ndecision  {}, {age}\nnext      {next}\ndigest    {}\n\
+            "version   {}\nengine    {engine}\nmode      {}\ndecision  {}, {age}\nnext      {next}\ndigest    {}\n\
              managers  {managers}\nservers   {}\njobs      {}\njournal   {journal}, in {}",
             self.version,
-            self.engine,
             self.mode.name(),
             self.decision,
             self.digest,

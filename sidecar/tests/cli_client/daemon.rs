@@ -78,7 +78,7 @@ impl Part {
     fn list(jobs: &[v1::JobStatus], all: bool) -> v1::ListReply {
         let jobs = jobs.iter().filter(|job| all || job.ended_ms.is_none()).cloned().collect();
         let (engine, mode) = ("optimus".into(), "active".into());
-        v1::ListReply { jobs, decision: 7, engine, mode, next_decision_ms: Some(LONG_AGO) }
+        v1::ListReply { jobs, decision: 7, engine, mode, next_decision_ms: Some(LONG_AGO), fallback: String::new() }
     }
 
     fn change(&self, name: &str, change: impl FnOnce(&mut v1::JobStatus)) -> Result<(), Status> {
@@ -197,6 +197,7 @@ impl admin_server::Admin for Part {
             state_dir: self.0.state_dir.lock().unwrap().clone(),
             next_decision_ms: None,
             adapters: vec!["local=/nowhere/cluster.toml".into()],
+            fallback: String::new(),
         }))
     }
 }

@@ -14,9 +14,9 @@
 //!   it is missed by as little as can be before anything is maximised.
 //! * Parameter servers: at most as many as workers, and at least the bandwidth that the workers have, as in OASiS's own
 //!   problem (constraints 6 and 7); else using more of the cluster would mean parameter servers without work.
-//! * Servers that are alike are one pool to the program (`pools = "alike"`), since telling them apart multiplies
-//!   equivalent solutions; its counts are then packed on the pool's fullest servers, and a job that doesn't fit that way
-//!   gets a smaller shape. `"server"` makes each server its own pool: exact, for small clusters.
+//! * Servers with the same devices and labels are one pool to the program (`pools = "kind"`), since telling them apart
+//!   multiplies its size and nearly equal solutions; its counts are then packed on the pool's fullest servers, and a job
+//!   that doesn't fit that way gets a smaller shape. `"server"` makes each server its own pool: exact, for small clusters.
 //! * The search is bounded: by `nodes` and `gap`, and by `jobs` in one program (waiting ones by priority and arrival up to
 //!   half, then running ones; the others keep what they have). It starts from the present plan with waiting jobs in their
 //!   fair or smallest shapes, so a bounded search is never worse than that.
@@ -67,8 +67,8 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[
     },
     ParameterInfo {
         name: "pools",
-        default: Value::Text("alike"),
-        meaning: "alike: equal servers are told apart when slots are placed; server: already in the program",
+        default: Value::Text("kind"),
+        meaning: "kind: servers with the same devices and labels are told apart when slots are placed; server: already in the program",
     },
     ParameterInfo { name: "jobs", default: Value::Number(60.0), meaning: "most jobs that one program decides about" },
     ParameterInfo {
@@ -105,10 +105,10 @@ impl Build for Dorm {
         Ok(Self {
             fairness: parameters.number("fairness", 0.0..=1.0)?,
             adjustment: parameters.number("adjustment", 0.0..=1.0)?,
-            by_server: parameters.choice("pools", &["alike", "server"])? == "server",
-            jobs: parameters.number("jobs", 1.0..=10_000.0)? as usize,
+            by_server: parameters.choice("pools", &["kind", "server"])? == "server",
+            jobs: parameters.whole("jobs", 1..=10_000)? as usize,
             limit: Limit {
-                nodes: parameters.number("nodes", 0.0..=1e9)? as u64,
+                nodes: parameters.whole("nodes", 0..=1_000_000_000)?.into(),
                 gap: parameters.number("gap", 0.0..=1.0)?,
             },
             solver: solver::find(solver).map_err(|error| SettingsError::new("parameters.solver", error))?,

@@ -22,9 +22,10 @@ const UNFAIR: f64 = 1000.0;
 /// Servers that the program doesn't tell apart.
 struct Pool {
     first: ServerId,
-    count: u32,
-    /// Free on each of them; nothing is below zero.
+    /// Free on all of them together; nothing is below zero.
     free: Amounts,
+    /// What is free on how many of them.
+    servers: BTreeMap<Amounts, u32>,
 }
 
 /// All pools, and where each server is.
@@ -34,21 +35,21 @@ pub(super) struct Pools {
 }
 
 impl Pools {
-    /// Servers with the same room, devices and labels together, or each by itself.
+    /// Servers with the same devices and labels together, or each by itself.
     pub(super) fn build(state: &State, room: &Room, by_server: bool) -> Self {
         let mut pools: Vec<Pool> = Vec::new();
         let mut of = vec![None; state.servers.len()];
-        let mut alike = BTreeMap::new();
+        let mut kinds = BTreeMap::new();
         for server in state.present_servers() {
             let mut free = Amounts::default();
             room.free(server.id).iter().for_each(|(resource, value)| free.add(resource, value.max(0)));
             let own = by_server.then_some(server.id);
-            let kind = (own, room.devices(server.id), free.clone(), &server.devices, &server.labels, server.draining);
-            let at = *alike.entry(kind).or_insert_with(|| {
-                pools.push(Pool { first: server.id, count: 0, free });
+            let at = *kinds.entry((own, &server.devices, &server.labels, server.draining)).or_insert_with(|| {
+                pools.push(Pool { first: server.id, free: Amounts::default(), servers: BTreeMap::new() });
                 pools.len() - 1
             });
-            pools[at].count += 1;
+            pools[at].free += &free;
+            *pools[at].servers.entry(free).or_default() += 1;
             of[server.id.index()] = Some(at);
         }
         Self { pools, of }
@@ -136,10 +137,16 @@ impl Program<'_> {
             return 0;
         }
         let demand = &job.demand(role).amounts;
-        let fitting = |(resource, need): (ResourceId, i64)| pool.free[resource] / need;
-        let each = demand.iter().filter(|(_, need)| *need > 0).map(fitting).min();
-        let most = job.spec.bounds().most().count(role);
-        each.map_or(most, |each| (each * i64::from(pool.count)).clamp(0, most.into()) as u32)
+        let each = |free: &Amounts| demand.iter().filter(|(_, need)| *need > 0).map(|(at, need)| free[at] / need).min();
+        let most = i64::from(job.spec.bounds().most().count(role));
+        let mut fitting = 0;
+        for (free, count) in &pool.servers {
+            fitting += each(free).map_or(most, |each| each * i64::from(*count));
+            if fitting >= most {
+                break;
+            }
+        }
+        fitting.clamp(0, most) as u32
     }
 
     fn accepts(&self, job: &Job, pool: &Pool) -> bool {
@@ -149,7 +156,7 @@ impl Program<'_> {
     /// The present plan, and waiting jobs in their fair or smallest shapes, first fit.
     fn start(&self) -> Vec<Vec<Shape>> {
         let pools = &self.pools.pools;
-        let mut free: Vec<Amounts> = pools.iter().map(|pool| pool.free.times(pool.count.into())).collect();
+        let mut free: Vec<Amounts> = pools.iter().map(|pool| pool.free.clone()).collect();
         let mut ledger = self.ledger.clone();
         for candidate in self.candidates {
             let Some(now) = &candidate.now else { continue };
@@ -315,7 +322,7 @@ impl Program<'_> {
         };
         for (at, pool) in self.pools.pools.iter().enumerate() {
             for &resource in &resources {
-                model.at_most(demands(at, resource), (pool.free[resource] * i64::from(pool.count)) as f64);
+                model.at_most(demands(at, resource), pool.free[resource] as f64);
             }
         }
         for (owner, resource, left) in self.ledger.limits() {

@@ -1,27 +1,23 @@
 //! What one job is offered in every slot, at the prices of its arrival: COST_t of Alg. 2, for all amounts of work at once.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
-
-use imbl::OrdMap;
+use std::collections::{BTreeMap, VecDeque, btree_map::Entry};
 
 use super::{
     Oasis, WorkUnit,
     bookings::{Memo, Planned},
     curve::{Choice, Curve},
-    prices::{Bounds, Sample, Tariff, Totals},
+    offers::{Offers, Page, Servers},
+    prices::{Tariff, Totals},
     search::{Problem, Schedule},
 };
 use crate::{
     decision::{Role, Shape},
     engines::{Budget, EngineError, ledger::Owner},
-    ids::{ResourceId, ServerId},
-    job::{Demand, Job, Slots, Training, Utility},
+    ids::ResourceId,
+    job::{Job, Slots, Training, Utility},
     reason::{PricedOut, Worth},
-    resources::{Amounts, CPU, GPU},
-    server::{Hosts, Server},
+    resources::{Amounts, CPU},
+    server::Hosts,
     state::{Account, State},
     time::{Span, Time},
 };
@@ -32,23 +28,6 @@ const PARTS: u64 = 1 << 40;
 const MOST_GRAINS: u64 = 1 << 18;
 /// No schedule may cost more than this, so that sums fit.
 const MOST_COST: u64 = 1 << 61;
-
-/// Room for slots of one role on a server, and their price.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Offer {
-    price: u64,
-    server: ServerId,
-    room: u32,
-}
-
-/// What servers offer in a slot: cheapest first.
-#[derive(Clone, Debug, Default)]
-struct Offers {
-    workers: Vec<Offer>,
-    servers: Vec<Offer>,
-    /// What is free on servers that offer both.
-    free: BTreeMap<ServerId, Amounts>,
-}
 
 /// A limited tenant or queue: what it may be given, and what its other jobs have booked by slot.
 struct Limited {
@@ -63,26 +42,17 @@ pub(super) struct Market<'a> {
     training: &'a Training,
     slots: Slots,
     first: i64,
-    /// Servers that would take it, and what of them isn't used by others than us.
-    open: Vec<(&'a Arc<Server>, Amounts)>,
-    /// Workers and parameter servers compete for the same servers; the cheapest choice of both is then a guess.
-    shared: bool,
-    tariffs: [Tariff; 2],
+    servers: Servers<'a>,
     /// Parts of utility in a unit of it.
     unit: f64,
-    /// In parts. Four times the job's worth for a single slot at least, which nobody pays.
-    dearest: u64,
     utility: Utility,
     shapes: Vec<Shape>,
     /// Work (of the engine's unit) in a unit of the problem.
     grain: u64,
-    /// By curve.
-    offers: Vec<Offers>,
+    /// The bookings of a slot with each curve.
+    pages: Vec<Page>,
     pub(super) problem: Problem,
 }
-
-/// A slot's bookings; none is an empty page.
-type Page = OrdMap<ServerId, Amounts>;
 
 impl<'a> Market<'a> {
     /// Prices by the learnt (or known) bounds and today's bookings; `left` chunks are to be trained.
@@ -99,42 +69,29 @@ impl<'a> Market<'a> {
         let first = slots.of(state.now);
         let count = engine.ahead(first);
         let totals = Totals::of(state);
-        let bounds = match &engine.known {
-            Some(known) => known.bounds(&state.resources),
-            None => {
-                let own = engine.sample(job, training, &utility, first).map(Arc::new);
-                let samples = memo.window.iter().chain(&own);
-                budget.spend(memo.window.len() as u64 * 4)?;
-                Bounds::of(samples.map(|sample: &Arc<Sample>| &**sample), &totals, engine.horizon.into())
-            }
-        };
-        let bounds = bounds.scaled(engine.price_scale);
+        let own = engine.sample(job, training, &utility, first);
+        budget.spend(memo.window.len() as u64 * 4)?;
+        let bounds = engine.bounds(state, memo, own.as_ref(), &totals);
         let shapes: Vec<Shape> = training.shapes().collect();
-        let most = shapes.last().map_or(1, |shape| u64::from(shape.workers + shape.servers).max(1));
-        let dearest = MOST_COST / (most * u64::from(count.max(1)));
+        let most = shapes.last().copied().unwrap_or_default();
+        // Four times the job's worth for a single slot at least, which nobody pays.
+        let dearest = MOST_COST / (u64::from(most.workers + most.servers).max(1) * u64::from(count.max(1)));
         let worth = utility.at(Span::ZERO);
         let unit = PARTS.min(dearest / 4) as f64 / if worth > 0.0 { worth } else { 1.0 };
-        let open: Vec<_> = state
-            .present_servers()
-            .filter(|server| server.accepts(&job.spec.labels))
-            .map(|server| (server, server.usable()))
-            .collect();
-        let shared = job.spec.server.is_some() && open.iter().any(|(server, _)| server.hosts == Hosts::Both);
+        let tariffs =
+            [Role::Worker, Role::Server].map(|role| Tariff::new(&bounds, &totals, job, role, engine.own_demand));
         let mut market = Self {
-            shared,
             state,
             job,
             training,
             slots,
             first,
-            open,
-            tariffs: [Role::Worker, Role::Server].map(|role| Tariff::new(&bounds, &totals, job, role)),
+            servers: Servers::new(state, job, tariffs, (unit, dearest), most),
             unit,
-            dearest,
             utility,
             shapes,
             grain: 1,
-            offers: Vec::new(),
+            pages: Vec::new(),
             problem: Problem::default(),
         };
         market.fill(engine, memo, left, count, budget)?;
@@ -180,11 +137,11 @@ impl<'a> Market<'a> {
             let curve = match same {
                 Some((_, curve)) => *curve,
                 None => {
-                    let offers = self.offer(page, budget)?;
+                    let offers = self.servers.offers(page, budget)?;
                     let left: Vec<_> = limited.iter().map(|account| account.left(slot)).collect();
                     let curve = self.curve(&offers, if whole_slot { &whole } else { &rest }, &left, budget)?;
                     self.problem.curves.push(curve);
-                    self.offers.push(offers);
+                    self.pages.push(page.clone());
                     let at = self.problem.curves.len() as u32 - 1;
                     if whole_slot {
                         shared.retain(|(known, _)| known.is_empty() != page.is_empty());
@@ -199,6 +156,17 @@ impl<'a> Market<'a> {
             self.problem.worth.push(self.problem.worth.last().map_or(worth, |before| worth.min(*before)));
         }
         Ok(())
+    }
+
+    /// Counts work in grains of several times as much, for a search that takes too long: each choice does up to one of
+    /// them less than it could.
+    pub(super) fn coarsen(&mut self, times: u64) {
+        self.grain *= times;
+        self.problem.work = self.problem.work.div_ceil(times);
+        for curve in &mut self.problem.curves {
+            let coarser = |choice: &Choice| Choice { work: choice.work / times, ..*choice };
+            *curve = Curve::new(curve.choices().iter().map(coarser).collect());
+        }
     }
 
     /// This job's tenant and queue, if they are limited.
@@ -222,47 +190,18 @@ impl<'a> Market<'a> {
         accounts.into_iter().filter(|(account, _)| !account.limits.is_empty()).map(limited).collect()
     }
 
-    /// Room and prices of a slot.
-    fn offer(&self, page: &Page, budget: &mut Budget) -> Result<Offers, EngineError> {
-        budget.spend(8 * self.open.len() as u64)?;
-        let mut offers = Offers::default();
-        let mut booked = page.iter().peekable();
-        for (server, usable) in &self.open {
-            while booked.next_if(|(id, _)| **id < server.id).is_some() {}
-            let here = booked.peek().filter(|(id, _)| **id == server.id).map(|(_, amounts)| *amounts);
-            let mut free = usable.clone();
-            if let Some(booked) = here {
-                free -= booked;
-            }
-            for (role, list) in [(Role::Worker, &mut offers.workers), (Role::Server, &mut offers.servers)] {
-                let room = if server.hosts.takes(role) { room(server, self.job.demand(role), &free) } else { 0 };
-                if room > 0 {
-                    let price = self.tariffs[role as usize].price(server.hosts, usable, here);
-                    let price = (libm::round(price * self.unit).max(0.0) as u64).min(self.dearest);
-                    list.push(Offer { price, server: server.id, room });
-                }
-            }
-            if self.shared && server.hosts == Hosts::Both {
-                offers.free.insert(server.id, free);
-            }
-        }
-        offers.workers.sort_unstable();
-        offers.servers.sort_unstable();
-        Ok(offers)
-    }
-
     /// The choices of a slot: for every number of workers the cheapest servers with room, and so for their parameter
     /// servers. `work` is what each shape does in it, `left` what accounts may still be given.
     fn curve(
         &self,
-        offers: &Offers,
+        offers: &Offers<'_>,
         work: &[u64],
         left: &[BTreeMap<ResourceId, i64>],
         budget: &mut Budget,
     ) -> Result<Curve, EngineError> {
         budget.spend(self.shapes.len() as u64)?;
         let most = self.shapes.last().copied().unwrap_or_default();
-        let (workers, servers) = (prices(&offers.workers, most.workers), prices(&offers.servers, most.servers));
+        let (workers, servers) = (offers.prices(Role::Worker, most.workers), offers.prices(Role::Server, most.servers));
         let mut choices: Vec<Choice> = Vec::with_capacity(self.shapes.len());
         for (shape, work) in self.shapes.iter().zip(work) {
             let within = |left: &BTreeMap<ResourceId, i64>| {
@@ -278,9 +217,9 @@ impl<'a> Market<'a> {
             if work == 0 || choices.last().is_some_and(|last| last.work >= work) {
                 continue;
             }
-            let cost = if self.shared {
-                budget.spend((offers.workers.len() + offers.servers.len()) as u64)?;
-                let Some((_, cost)) = self.deploy(offers, *shape) else { continue };
+            let cost = if self.servers.shared {
+                budget.spend(offers.len() as u64)?;
+                let Some((_, cost)) = self.servers.deploy(offers, *shape) else { continue };
                 cost
             } else {
                 workers[w] + servers[p]
@@ -290,61 +229,22 @@ impl<'a> Market<'a> {
         Ok(Curve::new(choices))
     }
 
-    /// Workers on the cheapest servers, then parameter servers on the cheapest with room beside them: where, and at what
-    /// cost.
-    fn deploy(&self, offers: &Offers, shape: Shape) -> Option<(Vec<(ServerId, Shape)>, u64)> {
-        let mut counts: BTreeMap<ServerId, Shape> = BTreeMap::new();
-        let mut cost = 0;
-        let mut left = shape.workers;
-        for offer in &offers.workers {
-            let taken = offer.room.min(left);
-            if taken == 0 {
-                break;
-            }
-            counts.entry(offer.server).or_default().workers = taken;
-            cost += offer.price * u64::from(taken);
-            left -= taken;
-        }
-        let mut missing = shape.servers;
-        for offer in &offers.servers {
-            if missing == 0 {
-                break;
-            }
-            let beside = counts.get(&offer.server).map_or(0, |count| count.workers);
-            let taken = self.room_beside(offer, offers, beside).min(missing);
-            if taken > 0 {
-                counts.entry(offer.server).or_default().servers = taken;
-                cost += offer.price * u64::from(taken);
-                missing -= taken;
-            }
-        }
-        (left == 0 && missing == 0).then(|| (counts.into_iter().collect(), cost))
-    }
-
-    /// How many parameter servers still fit beside some workers of this job.
-    fn room_beside(&self, offer: &Offer, offers: &Offers, workers: u32) -> u32 {
-        if workers == 0 {
-            return offer.room;
-        }
-        if !self.state.settings.shape.colocate {
-            return 0;
-        }
-        let Some(mut free) = offers.free.get(&offer.server).cloned() else { return 0 };
-        free.add_times(&self.job.worker.amounts, -i64::from(workers));
-        room(self.state.server(offer.server), &self.job.server, &free)
-    }
-
     /// A schedule as servers have it: the slots in which it does something.
-    pub(super) fn plan(&self, work: &[u64]) -> VecDeque<Planned> {
-        let busy = work.iter().enumerate().filter(|(_, work)| **work > 0);
-        let planned = busy.map(|(at, work)| {
-            let curve = self.problem.slots[at] as usize;
-            let choice = self.problem.curves[curve].choice_for(*work).expect("a choice of this slot");
+    pub(super) fn plan(&self, work: &[u64], budget: &mut Budget) -> Result<VecDeque<Planned>, EngineError> {
+        let mut known: BTreeMap<u32, Offers<'_>> = BTreeMap::new();
+        let mut plan = VecDeque::new();
+        for (at, work) in work.iter().enumerate().filter(|(_, work)| **work > 0) {
+            let curve = self.problem.slots[at];
+            let offers = match known.entry(curve) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.servers.offers(&self.pages[curve as usize], budget)?),
+            };
+            let choice = self.problem.curves[curve as usize].choice_for(*work).expect("a choice of this slot");
             let shape = self.training.shape(choice.workers).expect("a shape that was offered");
-            let (counts, _) = self.deploy(&self.offers[curve], shape).expect("an offer of this slot");
-            Planned { slot: self.first + at as i64, work: *work * self.grain, counts }
-        });
-        planned.collect()
+            let (counts, _) = self.servers.deploy(offers, shape).expect("an offer of this slot");
+            plan.push_back(Planned { slot: self.first + at as i64, work: *work * self.grain, counts });
+        }
+        Ok(plan)
     }
 
     /// The problem, and the parts of a unit of utility.
@@ -369,18 +269,24 @@ impl<'a> Market<'a> {
     }
 
     /// What a schedule that isn't worth its cost pays most for.
-    pub(super) fn priced_out(&self, memo: &Memo, schedule: &Schedule, retry_at: Option<Time>) -> PricedOut {
+    pub(super) fn priced_out(
+        &self,
+        schedule: &Schedule,
+        retry_at: Option<Time>,
+        budget: &mut Budget,
+    ) -> Result<PricedOut, EngineError> {
         let mut sums: BTreeMap<(Role, ResourceId), f64> = BTreeMap::new();
         let mut slots = [0_u64; 2];
-        for planned in self.plan(&schedule.work) {
-            let page = memo.booked.get(&planned.slot);
+        for planned in self.plan(&schedule.work, budget)? {
+            let curve = self.problem.slots[(planned.slot - self.first) as usize];
+            let page = &self.pages[curve as usize];
             for (id, shape) in &planned.counts {
                 let server = self.state.server(*id);
                 for role in [Role::Worker, Role::Server] {
                     let count = shape.count(role);
                     slots[role as usize] += u64::from(count);
-                    let booked = page.and_then(|page| page.get(id));
-                    for (resource, price) in self.tariffs[role as usize].parts(server.hosts, &server.usable(), booked) {
+                    let tariff = self.servers.tariff(role);
+                    for (resource, price) in tariff.parts(server.hosts, &server.usable(), page.get(id)) {
                         *sums.entry((role, resource)).or_default() += price * f64::from(count);
                     }
                 }
@@ -389,13 +295,13 @@ impl<'a> Market<'a> {
         let most = sums.iter().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(a.0)));
         let (&(role, resource), sum) = most.unwrap_or((&(Role::Worker, CPU), &0.0));
         let hosts = match role {
-            _ if self.shared => Hosts::Both,
+            _ if self.servers.shared => Hosts::Both,
             Role::Worker => Hosts::Workers,
             Role::Server => Hosts::Servers,
         };
         let nothing = Amounts::default();
-        let idle = self.tariffs[role as usize].parts(hosts, &nothing, None);
-        PricedOut {
+        let idle = self.servers.tariff(role).parts(hosts, &nothing, None);
+        Ok(PricedOut {
             payoff: self.worth(schedule.payoff),
             utility: self.worth(self.problem.worth[schedule.end]),
             cost: self.worth(i64::try_from(schedule.cost).unwrap_or(i64::MAX)),
@@ -406,7 +312,7 @@ impl<'a> Market<'a> {
             price: Worth::of(sum / slots[role as usize].max(1) as f64),
             idle: Worth::of(idle.filter(|(other, _)| *other == resource).map(|(_, price)| price).fold(0.0, f64::max)),
             retry_at,
-        }
+        })
     }
 }
 
@@ -419,27 +325,4 @@ impl Limited {
         }
         left
     }
-}
-
-/// How many slots of a demand fit what is free; a share of a device fits no two of them.
-fn room(server: &Server, demand: &Demand, free: &Amounts) -> u32 {
-    let by_amount = demand.amounts.iter().filter(|(_, need)| *need > 0).map(|(resource, need)| free[resource] / need);
-    let by_device = demand.devices.filter(|_| !server.devices.is_empty()).map(|(wanted, milli)| {
-        let suiting = server.devices.iter().filter(|kind| wanted == GPU || **kind == wanted).count() as i64;
-        if milli < 1000 { suiting * i64::from(1000 / milli) } else { suiting / i64::from(milli / 1000) }
-    });
-    u32::try_from(by_amount.chain(by_device).min().unwrap_or(0).max(0)).unwrap_or(u32::MAX)
-}
-
-/// What 0, 1, 2, … of the cheapest cost together, as far as there is room, up to `most`.
-fn prices(offers: &[Offer], most: u32) -> Vec<u64> {
-    let mut sums = Vec::with_capacity(most as usize + 1);
-    sums.push(0);
-    for offer in offers {
-        let more = offer.room.min(most + 1 - sums.len() as u32);
-        for _ in 0..more {
-            sums.push(sums.last().expect("it starts with 0") + offer.price);
-        }
-    }
-    sums
 }

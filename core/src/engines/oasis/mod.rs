@@ -20,7 +20,8 @@
 //!   of servers is a good guess instead of an optimum. Label servers `hosts = "workers"` and `"servers"` as the paper does;
 //! * a job without a utility is worth `default_value` whenever it ends;
 //! * a job that couldn't run here even alone isn't judged: it waits for servers or limits to change;
-//! * where a slot could hold more than 2¹⁸ chunks, work is counted in grains of several chunks.
+//! * where a slot could hold more than 2¹⁸ chunks, or a search would take more than 4 million steps, work is counted in
+//!   grains of several chunks.
 //!
 //! **Execution.** Each slot deploys what is booked. Progress is what was last reported, and what the workers that are seen
 //! running train since: reports may be slots apart. When a job's progress leaves its schedule by more than `drift`, when a
@@ -39,6 +40,8 @@ mod curve;
 mod deploy;
 mod knapsack;
 mod market;
+mod offers;
+mod pass;
 mod prices;
 mod reach;
 mod round;
@@ -56,14 +59,15 @@ pub use self::{
 };
 use self::{
     market::Market,
-    prices::{Known, Sample},
+    prices::{Bounds, Known, Sample, Totals},
     round::Round,
 };
 use super::{
     Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board,
 };
 use crate::{
-    decision::Proposal,
+    decision::{Proposal, Role},
+    ids::ResourceId,
     job::{Job, JobSpec, Slots, Training, TrainingError, Utility, UtilityKind},
     place::SortBy,
     settings::{Parameter, SettingsError},
@@ -132,6 +136,11 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[
         default: Value::Text("chunk"),
         meaning: "work is counted in whole chunks a slot; beyond the paper, \"worker_slot\": as constraint (2) has it, never dearer",
     },
+    ParameterInfo {
+        name: "own_demand",
+        default: Value::Flag(false),
+        meaning: "beyond the paper: a slot's price counts the slot itself as booked, which matters where servers hold few slots",
+    },
 ];
 
 /// How work is counted.
@@ -166,6 +175,7 @@ pub struct Oasis {
     rejected: Rejected,
     default_value: f64,
     work_unit: WorkUnit,
+    own_demand: bool,
 }
 
 impl Build for Oasis {
@@ -181,10 +191,10 @@ impl Build for Oasis {
         };
         Ok(Self {
             slots: Slots { length: parameters.span("slot")? },
-            horizon: parameters.number("horizon", 1.0..=100_000.0)? as u32,
+            horizon: parameters.whole("horizon", 1..=100_000)?,
             fixed: parameters.choice("timespan", &["rolling", "fixed"])? == "fixed",
             known,
-            window: parameters.number("window", 1.0..=10_000.0)? as usize,
+            window: parameters.whole("window", 1..=10_000)? as usize,
             price_scale: parameters.number("price_scale", 1e-6..=1e6)?,
             kappa: parameters.number("kappa", 1e-12..=1.0)?,
             drift: parameters.number("drift", 0.0..=1e6)?,
@@ -198,6 +208,7 @@ impl Build for Oasis {
                 "chunk" => WorkUnit::Chunk,
                 _ => WorkUnit::WorkerSlot,
             },
+            own_demand: parameters.flag("own_demand")?,
         })
     }
 }
@@ -243,6 +254,34 @@ impl Engine for Oasis {
         proposal.wake_at = round.wake_at();
         Ok(proposal)
     }
+
+    /// What one per cent of all there is of a resource costs for the slot that it is now, on average over the servers
+    /// that host a role.
+    fn readings(&self, state: &State, memo: &Memo) -> Vec<(String, f64)> {
+        let totals = Totals::of(state);
+        let bounds = self.bounds(state, memo, None, &totals);
+        let page = memo.booked.get(&self.slots.of(state.now));
+        let mut readings = Vec::new();
+        for role in [Role::Worker, Role::Server] {
+            for resource in (0..state.resources.count()).map(|at| ResourceId(at as u16)) {
+                let prices = state.present_servers().filter(|server| server.hosts.takes(role)).filter_map(|server| {
+                    let usable = server.usable();
+                    (usable[resource] > 0).then(|| {
+                        let taken = page.and_then(|page| page.get(&server.id)).map_or(0, |booked| booked[resource]);
+                        bounds.price(server.hosts, role, resource, taken, usable[resource])
+                    })
+                });
+                let (sum, count) = prices.fold((0.0, 0_u32), |(sum, count), price| (sum + price, count + 1));
+                if sum > 0.0 {
+                    readings.push((
+                        format!("{} of {role}s", state.resources.name(resource)),
+                        sum / f64::from(count) / 100.0,
+                    ));
+                }
+            }
+        }
+        readings
+    }
 }
 
 impl Oasis {
@@ -283,6 +322,18 @@ impl Oasis {
     /// What a job is worth, within the site's cap.
     fn utility(&self, state: &State, job: &Job) -> Utility {
         state.utility(job).unwrap_or_else(|| Utility { value: self.default_value, ..unnamed_worth() })
+    }
+
+    /// U and L, as known or as the last arrivals and this one teach.
+    fn bounds(&self, state: &State, memo: &Memo, own: Option<&Sample>, totals: &Totals) -> Bounds {
+        let bounds = match &self.known {
+            Some(known) => known.bounds(&state.resources),
+            None => {
+                let samples = memo.window.iter().map(|sample| &**sample).chain(own);
+                Bounds::of(samples, totals, self.horizon.into())
+            }
+        };
+        bounds.scaled(self.price_scale)
     }
 
     /// What a job that arrives in this slot teaches about prices.

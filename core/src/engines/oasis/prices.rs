@@ -157,6 +157,12 @@ impl Bounds {
         (low, libm::log(most / low).max(1.0))
     }
 
+    /// P^r(g): what all of a resource would cost at the price that a server asks with so much of what it has taken.
+    pub(super) fn price(&self, hosts: Hosts, role: Role, resource: ResourceId, taken: i64, has: i64) -> f64 {
+        let (low, rise) = self.of_server(hosts, role, resource);
+        raised(low, rise, taken, has)
+    }
+
     /// As the text of the engine's parameter `bounds`.
     fn text(&self, types: &ResourceTypes) -> String {
         let table = |high: &[f64]| {
@@ -243,18 +249,32 @@ pub fn known_bounds(
 
 /// What one slot of a role costs on a server, by what is booked there: Σ_r P^r(g)·w̃^r.
 pub(super) struct Tariff {
-    /// Resource, w̃·L, ln U/L, by kind of server.
-    parts: [Vec<(ResourceId, f64, f64)>; 3],
+    /// By kind of server.
+    parts: [Vec<Part>; 3],
+}
+
+/// What one resource adds to a tariff.
+struct Part {
+    resource: ResourceId,
+    /// w̃·L.
+    low: f64,
+    /// ln U/L.
+    rise: f64,
+    /// What counts as booked although it isn't yet.
+    own: i64,
 }
 
 impl Tariff {
-    pub(super) fn new(bounds: &Bounds, totals: &Totals, job: &Job, role: Role) -> Self {
+    /// `counts_own`: the slot that is priced counts as booked.
+    pub(super) fn new(bounds: &Bounds, totals: &Totals, job: &Job, role: Role, counts_own: bool) -> Self {
+        let demand = &job.demand(role).amounts;
         let of = |hosts: Hosts| {
             totals
-                .shares(role, &job.demand(role).amounts)
+                .shares(role, demand)
                 .map(|(resource, share)| {
                     let (low, rise) = bounds.of_server(hosts, role, resource);
-                    (resource, share * low, rise)
+                    let own = if counts_own { demand[resource] } else { 0 };
+                    Part { resource, low: share * low, rise, own }
                 })
                 .collect()
         };
@@ -268,13 +288,9 @@ impl Tariff {
         capacity: &'a Amounts,
         booked: Option<&'a Amounts>,
     ) -> impl Iterator<Item = (ResourceId, f64)> + 'a {
-        self.parts[hosts as usize].iter().map(move |&(resource, low, rise)| {
-            let taken = booked.map_or(0, |booked| booked[resource]);
-            let price = match (taken, capacity[resource]) {
-                (..=0, _) => low,
-                (taken, has) => low * libm::exp(rise * (taken as f64 / has.max(1) as f64).min(1.0)),
-            };
-            (resource, price)
+        self.parts[hosts as usize].iter().map(move |&Part { resource, low, rise, own }| {
+            let taken = booked.map_or(0, |booked| booked[resource]) + own;
+            (resource, raised(low, rise, taken, capacity[resource]))
         })
     }
 
@@ -282,4 +298,9 @@ impl Tariff {
     pub(super) fn price(&self, hosts: Hosts, capacity: &Amounts, booked: Option<&Amounts>) -> f64 {
         self.parts(hosts, capacity, booked).fold(0.0, |sum, (_, price)| sum + price)
     }
+}
+
+/// L·(U/L)^(g/C) (Eq. 21 and 22), with rise = ln U/L.
+fn raised(low: f64, rise: f64, taken: i64, has: i64) -> f64 {
+    if taken <= 0 || has <= 0 { low } else { low * libm::exp(rise * (taken as f64 / has as f64).min(1.0)) }
 }

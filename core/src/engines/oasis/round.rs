@@ -12,7 +12,7 @@ use super::{
     Oasis, Rejected, WorkUnit,
     bookings::{Admission, Memo, Planned},
     market::Market,
-    search::{best, earliest},
+    search::{Problem, Schedule, best, earliest},
 };
 use crate::{
     decision::{Shape, Verdict},
@@ -24,6 +24,11 @@ use crate::{
     time::Time,
 };
 
+/// Steps of one search; then it is tried again with a coarser grain of work.
+const MOST_SEARCHED: u64 = 1 << 22;
+/// So many times.
+const COARSER: u64 = 8;
+
 pub(super) struct Round<'a> {
     pub(super) engine: &'a Oasis,
     pub(super) state: &'a State,
@@ -33,6 +38,8 @@ pub(super) struct Round<'a> {
     pub(super) slot: i64,
     /// Admitted jobs whose remaining work is to be scheduled anew.
     anew: BTreeSet<JobId>,
+    /// Arrivals were left to the next decision.
+    unfinished: bool,
     /// What to say of jobs that have no schedule.
     pub(super) verdicts: BTreeMap<JobId, Verdict>,
 }
@@ -40,7 +47,7 @@ pub(super) struct Round<'a> {
 impl<'a> Round<'a> {
     pub(super) fn new(engine: &'a Oasis, state: &'a State, memo: &'a mut Memo, budget: &'a mut Budget) -> Self {
         let slot = engine.slots.of(state.now);
-        Self { engine, state, memo, budget, slot, anew: BTreeSet::new(), verdicts: BTreeMap::new() }
+        Self { engine, state, memo, budget, slot, anew: BTreeSet::new(), unfinished: false, verdicts: BTreeMap::new() }
     }
 
     /// Slots that are over leave the schedules; who did not do in them what was planned is scheduled anew.
@@ -50,10 +57,12 @@ impl<'a> Round<'a> {
         for (id, admission) in admitted {
             let over = admission.plan.iter().take_while(|planned| planned.slot < self.slot).count();
             let job = self.state.job(id);
+            let mut last = 0;
             if over > 0 {
                 let mut closed = Arc::unwrap_or_clone(admission);
                 for planned in closed.plan.drain(..over).collect::<Vec<_>>() {
                     closed.passed += planned.work;
+                    last = planned.work;
                     if let Some(job) = job {
                         let slots = self.engine.slots;
                         closed.watch(job, slots.start(planned.slot), slots.start(planned.slot + 1));
@@ -63,19 +72,22 @@ impl<'a> Round<'a> {
             }
             let Some((job, admission)) = job.zip(self.memo.admitted.get(&id)) else { continue };
             let left = admission.plan.is_empty();
-            if left || (over > 0 && self.has_drifted(job, admission)) {
+            if left || (over > 0 && self.has_drifted(job, admission, last)) {
                 self.anew.insert(id);
             }
         }
         self.memo.forget_before(self.slot);
     }
 
-    fn has_drifted(&self, job: &Job, admission: &Admission) -> bool {
+    /// By more than a part of all it was to do until now, or by half of what the `last` slot was for: the longer a job has
+    /// run, the less would a slot that it missed count.
+    fn has_drifted(&self, job: &Job, admission: &Admission, last: u64) -> bool {
         let Ok(training) = Training::of(job) else { return false };
         let meant = admission.base + self.chunks(&training, admission.passed);
         // Both are whole chunks: one of them is rounding.
         let off = self.done(job, &training, admission).abs_diff(meant);
-        off as f64 > (self.engine.drift * meant as f64).max(1.0)
+        let most = (self.engine.drift * meant as f64).min(self.chunks(&training, last) as f64 / 2.0);
+        off as f64 > most.max(1.0)
     }
 
     /// Chunks in an amount of work.
@@ -184,8 +196,15 @@ impl<'a> Round<'a> {
             self.rebase(id);
             self.schedule(&state.jobs[&id])?;
         }
-        for job in arrivals {
-            self.schedule(job)?;
+        for (planned, job) in arrivals.into_iter().enumerate() {
+            match self.schedule(job) {
+                // What was planned is kept; the others have the next decision, at once.
+                Err(EngineError::Exhausted { .. }) if planned > 0 => {
+                    self.unfinished = true;
+                    break;
+                }
+                result => result?,
+            }
         }
         Ok(())
     }
@@ -208,11 +227,11 @@ impl<'a> Round<'a> {
         let base = admitted.as_ref().map_or_else(|| training.done(&job.progress), |admission| admission.base);
         // It hasn't ended, so there is something left of it.
         let left = (training.work() - base.min(training.work())).max(1);
-        let market = Market::new(engine, state, self.memo, (job, &training), utility.clone(), left, self.budget)?;
+        let mut market = Market::new(engine, state, self.memo, (job, &training), utility.clone(), left, self.budget)?;
+        let found = self.search(&mut market, best)?;
         if admitted.is_none() {
             self.learn(job, &training, &utility);
         }
-        let found = best(&market.problem, self.budget)?;
         let unfinishable = || Reason::Unfinishable {
             until: engine.slots.start(self.slot + i64::from(engine.ahead(self.slot))),
             needed: left,
@@ -224,7 +243,7 @@ impl<'a> Round<'a> {
                     Rejected::Retry(after) => Some(state.now + after),
                     Rejected::Held | Rejected::Cancelled => None,
                 };
-                let reason = Reason::PricedOut(market.priced_out(self.memo, &schedule, retry_at));
+                let reason = Reason::PricedOut(market.priced_out(&schedule, retry_at, self.budget)?);
                 self.reject(job.id, reason);
                 return Ok(());
             }
@@ -239,14 +258,34 @@ impl<'a> Round<'a> {
                 return Ok(());
             }
             (Some(schedule), Some(_)) if schedule.payoff <= 0 => {
-                earliest(&market.problem, self.budget)?.expect("it fits the slots")
+                self.search(&mut market, earliest)?.expect("it fits the slots")
             }
             (Some(schedule), _) => schedule,
         };
         let mut admission = admitted.map_or_else(|| Admission::new(job, state.now, base), Arc::unwrap_or_clone);
-        admission.plan = market.plan(&schedule.work);
+        admission.plan = market.plan(&schedule.work, self.budget)?;
         self.memo.book(job.id, admission);
         Ok(())
+    }
+
+    /// Searches with as fine a grain of work as a bounded search can do: a job of millions of chunks is no reason to let
+    /// others wait.
+    fn search(
+        &mut self,
+        market: &mut Market<'_>,
+        search: fn(&Problem, &mut Budget) -> Result<Option<Schedule>, EngineError>,
+    ) -> Result<Option<Schedule>, EngineError> {
+        loop {
+            let mut part = self.budget.part(MOST_SEARCHED);
+            let found = search(&market.problem, &mut part);
+            self.budget.spend(part.spent())?;
+            match found {
+                Err(EngineError::Exhausted { given: MOST_SEARCHED }) if market.problem.work > 1 => {
+                    market.coarsen(COARSER)
+                }
+                found => return found,
+            }
+        }
     }
 
     fn reject(&mut self, id: JobId, reason: Reason) {
@@ -278,6 +317,9 @@ impl<'a> Round<'a> {
     /// has may take what is booked.
     pub(super) fn wake_at(&self) -> Option<Time> {
         let (state, slots) = (self.state, self.engine.slots);
+        if self.unfinished {
+            return Some(state.now);
+        }
         let next = self.memo.admitted.values().map(|admission| match admission.plan.front() {
             Some(planned) if planned.slot > self.slot => slots.start(planned.slot),
             _ => slots.start(self.slot + 1),

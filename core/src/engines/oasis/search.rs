@@ -2,14 +2,16 @@
 //!
 //! For one end slot it is a multiple-choice knapsack: slots are classes, numbers of workers their items, D the work to
 //! cover at least cost. Its linear relaxation walks the corners of all slots' curves by slope and breaks in one of them;
-//! the other slots stay at corners. From there an exact search asks which few slots leave their corner ([`knapsack`]).
+//! the other slots stay at corners, and mostly a few slots that leave theirs make it whole ([`knapsack`]).
 //!
 //! Over the end slots it is best first: worth never grows and cost never falls with time, so a range of end slots is
-//! bounded by the worth of its first and the relaxed cost of its last, and nearly all of them are never looked at.
+//! bounded by the worth of its first and the relaxed cost of its last, and nearly all of them are never looked at. Those
+//! that may still be the best when nothing short settles it are left to one [`pass`] over all slots, with few choices each.
 //!
 //! Costs and worths are integers, so that every way of searching finds the same payoff to the last bit.
 //!
 //! [`knapsack`]: super::knapsack
+//! [`pass`]: super::pass
 
 use std::{
     cmp::Reverse,
@@ -18,7 +20,8 @@ use std::{
 
 use super::{
     curve::{Curve, Slope},
-    knapsack::{Group, cover},
+    knapsack::{Covered, Group, cover},
+    pass::{End, NEVER, pass},
 };
 use crate::engines::{Budget, EngineError};
 
@@ -56,59 +59,70 @@ pub struct Schedule {
 pub fn best(problem: &Problem, budget: &mut Budget) -> Result<Option<Schedule>, EngineError> {
     let mut search = Search::new(problem);
     let Some(first) = search.first_end() else { return Ok(None) };
-    let last = problem.slots.len() - 1;
-    let mut found: Option<(i64, usize, Vec<u64>)> = None;
+    let mut found = Found { problem, best: None };
+    let mut unsettled: Vec<usize> = Vec::new();
     // Ranges of end slots, those that promise most first; of equal ones the earliest.
     let mut ranges = BinaryHeap::new();
-    ranges.push((i64::MAX, Reverse(first), last));
+    ranges.push((i64::MAX, Reverse(first), problem.slots.len() - 1));
     while let Some((promised, Reverse(from), to)) = ranges.pop() {
-        let below = |promise: i64| {
-            found.as_ref().is_some_and(|(payoff, end, _)| (promise, Reverse(from)) <= (*payoff, Reverse(*end)))
-        };
-        if below(promised) {
+        if !found.beaten_by(promised, from) {
             continue;
         }
-        let promise = problem.worth[from].saturating_sub_unsigned(search.bound(to, budget)?);
-        if below(promise) {
+        let promise = problem.worth[from].saturating_sub_unsigned(search.bound(to, budget)?.0);
+        if !found.beaten_by(promise, from) {
             continue;
         }
         if promise < promised && promised != i64::MAX {
             ranges.push((promise, Reverse(from), to));
             continue;
         }
-        // A cost that is at least this can't win; the same payoff does if it comes earlier.
-        let limit = |at: usize| match &found {
-            Some((payoff, end, _)) => {
-                u64::try_from(i128::from(problem.worth[at]) - i128::from(*payoff) + i128::from(from < *end))
-                    .unwrap_or(0)
-            }
-            None => u64::MAX,
-        };
-        if problem.worth[from] == problem.worth[to] {
-            // The last of them is the cheapest; the first that is as cheap wins.
-            let Some((cost, mut work)) = search.solve(to, limit(to), None, budget)? else { continue };
-            let (mut low, mut high) = (from, to);
-            while low < high {
-                let middle = low + (high - low) / 2;
-                match search.solve(middle, cost + 1, None, budget)? {
-                    Some((_, sooner)) => (high, work) = (middle, sooner),
-                    None => low = middle + 1,
-                }
-            }
-            let payoff = problem.worth[from].saturating_sub_unsigned(cost);
-            let better = found.as_ref().is_none_or(|(best, end, _)| (payoff, Reverse(high)) > (*best, Reverse(*end)));
-            if better {
-                found = Some((payoff, high, work));
-            }
-        } else {
+        if problem.worth[from] != problem.worth[to] {
             let middle = from + (to - from) / 2;
             for (from, to) in [(from, middle), (middle + 1, to)] {
-                let promise = problem.worth[from].saturating_sub_unsigned(search.bound(to, budget)?);
+                let promise = problem.worth[from].saturating_sub_unsigned(search.bound(to, budget)?.0);
                 ranges.push((promise, Reverse(from), to));
+            }
+            continue;
+        }
+        // The last of them is the cheapest; the first that is as cheap wins. Once a pass is needed anyhow, it takes little
+        // more to have it look at other ends.
+        match search.solve(to, found.limit(to, from), None, unsettled.is_empty(), budget)? {
+            Covered::Dear => {}
+            Covered::Unsettled(known) => {
+                unsettled.extend(from..=to);
+                if let Some((cost, work)) = known {
+                    found.take(to, cost, work);
+                }
+            }
+            Covered::Cheapest(cost, mut work) => {
+                let (mut low, mut high) = (from, to);
+                while low < high {
+                    let middle = low + (high - low) / 2;
+                    match search.solve(middle, cost + 1, None, true, budget)? {
+                        Covered::Cheapest(_, sooner) => (high, work) = (middle, sooner),
+                        Covered::Dear => low = middle + 1,
+                        Covered::Unsettled(_) => {
+                            unsettled.extend(low..high);
+                            break;
+                        }
+                    }
+                }
+                found.take(high, cost, work);
             }
         }
     }
-    let Some((_, end, work)) = found else { return Ok(None) };
+    let mut open = Vec::new();
+    for slot in unsettled {
+        let (bound, slope) = search.bound(slot, budget)?;
+        let limit = found.limit(slot, slot);
+        if bound < limit {
+            open.push(End { slot, limit, slope });
+        }
+    }
+    if let Some((end, cost, work)) = pass(problem, &open, budget)? {
+        return Ok(Some(Schedule::new(problem, end, cost, work)));
+    }
+    let Some((_, end, work)) = found.best else { return Ok(None) };
     search.finish(end, work, budget).map(Some)
 }
 
@@ -118,17 +132,56 @@ pub fn best(problem: &Problem, budget: &mut Budget) -> Result<Option<Schedule>, 
 /// The budget is used up.
 pub fn earliest(problem: &Problem, budget: &mut Budget) -> Result<Option<Schedule>, EngineError> {
     let mut search = Search::new(problem);
-    let Some(end) = search.first_end() else { return Ok(None) };
-    let (_, work) = search.solve(end, u64::MAX, None, budget)?.expect("the work fits up to here");
-    search.finish(end, work, budget).map(Some)
+    let Some(slot) = search.first_end() else { return Ok(None) };
+    let limit = match search.solve(slot, u64::MAX, None, true, budget)? {
+        Covered::Cheapest(_, work) => return search.finish(slot, work, budget).map(Some),
+        Covered::Unsettled(Some((cost, _))) => cost + 1,
+        Covered::Unsettled(None) | Covered::Dear => NEVER,
+    };
+    let (_, slope) = search.bound(slot, budget)?;
+    let found = pass(problem, &[End { slot, limit, slope }], budget)?;
+    Ok(found.map(|(end, cost, work)| Schedule::new(problem, end, cost, work)))
+}
+
+impl Schedule {
+    fn new(problem: &Problem, end: usize, cost: u64, work: Vec<u64>) -> Self {
+        Self { end, work, cost, payoff: problem.worth[end].saturating_sub_unsigned(cost) }
+    }
+}
+
+/// The best schedule so far: payoff, end, work by slot.
+struct Found<'a> {
+    problem: &'a Problem,
+    best: Option<(i64, usize, Vec<u64>)>,
+}
+
+impl Found<'_> {
+    /// Whether so much is better, by an end in this slot.
+    fn beaten_by(&self, promise: i64, from: usize) -> bool {
+        self.best.as_ref().is_none_or(|(payoff, end, _)| (promise, Reverse(from)) > (*payoff, Reverse(*end)))
+    }
+
+    /// A cost that is at least this can't win at an end; the same payoff does if it may come as early as `from`.
+    fn limit(&self, end: usize, from: usize) -> u64 {
+        let Some((payoff, best, _)) = &self.best else { return NEVER };
+        let limit = i128::from(self.problem.worth[end]) - i128::from(*payoff) + i128::from(from < *best);
+        u64::try_from(limit).unwrap_or(0)
+    }
+
+    fn take(&mut self, end: usize, cost: u64, work: Vec<u64>) {
+        let payoff = self.problem.worth[end].saturating_sub_unsigned(cost);
+        if self.beaten_by(payoff, end) {
+            self.best = Some((payoff, end, work));
+        }
+    }
 }
 
 struct Search<'a> {
     problem: &'a Problem,
     /// Every corner-to-corner step of every curve, cheapest work first: (slope, curve, level).
     steps: Vec<(Slope, u32, u32)>,
-    /// Relaxed costs, by end slot.
-    relaxed: BTreeMap<usize, u64>,
+    /// Relaxed costs, by end slot, and the slopes at which they break.
+    relaxed: BTreeMap<usize, (u64, Slope)>,
     /// No end up to this slot costs less: from exact solutions.
     known: Vec<(usize, u64)>,
 }
@@ -166,14 +219,15 @@ impl<'a> Search<'a> {
         counts
     }
 
-    /// No schedule that ends in a slot up to this one costs less.
-    fn bound(&mut self, end: usize, budget: &mut Budget) -> Result<u64, EngineError> {
+    /// No schedule that ends in a slot up to this one costs less; and the slope at which the relaxation breaks.
+    fn bound(&mut self, end: usize, budget: &mut Budget) -> Result<(u64, Slope), EngineError> {
         let known = self.known.iter().filter(|(at, _)| *at >= end).map(|(_, cost)| *cost).max().unwrap_or(0);
-        if let Some(cost) = self.relaxed.get(&end) {
-            return Ok(known.max(*cost));
+        if let Some((cost, slope)) = self.relaxed.get(&end) {
+            return Ok((known.max(*cost), *slope));
         }
         let counts = self.counts(end + 1);
         let (mut left, mut cost) = (self.problem.work, 0_u64);
+        let mut broken = Slope { rise: 0, run: 1 };
         for (passed, (slope, curve, _)) in self.steps.iter().enumerate() {
             let slots = u64::from(counts[*curve as usize]);
             let whole = slope.run.saturating_mul(slots);
@@ -184,11 +238,12 @@ impl<'a> Search<'a> {
             }
             let part = (u128::from(slope.rise) * u128::from(left)).div_ceil(u128::from(slope.run));
             cost = cost.saturating_add(u64::try_from(part).unwrap_or(u64::MAX));
+            broken = *slope;
             budget.spend(passed as u64)?;
             break;
         }
-        self.relaxed.insert(end, cost);
-        Ok(known.max(cost))
+        self.relaxed.insert(end, (cost, broken));
+        Ok((known.max(cost), broken))
     }
 
     /// The cheapest schedule that ends in a slot (which may stay empty), if one costs less than `limit`; with at most
@@ -198,10 +253,11 @@ impl<'a> Search<'a> {
         end: usize,
         limit: u64,
         last: Option<u64>,
+        thorough: bool,
         budget: &mut Budget,
-    ) -> Result<Option<(u64, Vec<u64>)>, EngineError> {
-        if last.is_none() && self.bound(end, budget)? >= limit {
-            return Ok(None);
+    ) -> Result<Covered<Vec<u64>>, EngineError> {
+        if last.is_none() && self.bound(end, budget)?.0 >= limit {
+            return Ok(Covered::Dear);
         }
         let problem = self.problem;
         let of_end = problem.slots[end] as usize;
@@ -215,26 +271,29 @@ impl<'a> Search<'a> {
             .iter()
             .flat_map(|curve| (1..curve.corners()).map(move |level| (curve.slope(level - 1), extra, level as u32)));
         let steps = merge(self.steps.iter().copied(), own);
-        let covered = cover(&groups, steps, problem.work, limit, budget)?;
-        if last.is_none() {
-            self.known.push((end, covered.as_ref().map_or(limit, |(cost, _)| *cost)));
+        let covered = cover(&groups, steps, problem.work, limit, thorough, budget)?;
+        match &covered {
+            Covered::Dear if last.is_none() => self.known.push((end, limit)),
+            Covered::Cheapest(cost, _) if last.is_none() => self.known.push((end, *cost)),
+            _ => {}
         }
-        let Some((cost, mut chosen)) = covered else { return Ok(None) };
-        // Of equal slots the earlier does more.
-        chosen.iter_mut().for_each(|choices| choices.sort_unstable());
-        let mut take = |group: usize| {
-            let choice = chosen[group].pop().expect("a choice for each slot");
-            groups[group].curve.choices()[choice as usize].work
-        };
-        let mut work: Vec<u64> = problem.slots[..end].iter().map(|curve| take(*curve as usize)).collect();
-        work.push(take(if last.is_some() { extra as usize } else { of_end }));
-        let mut excess = work.iter().sum::<u64>() - problem.work;
-        for done in work.iter_mut().rev() {
-            let less = excess.min(*done);
-            *done -= less;
-            excess -= less;
-        }
-        Ok(Some((cost, work)))
+        Ok(covered.map(|mut chosen| {
+            // Of equal slots the earlier does more.
+            chosen.iter_mut().for_each(|choices| choices.sort_unstable());
+            let mut take = |group: usize| {
+                let choice = chosen[group].pop().expect("a choice for each slot");
+                groups[group].curve.choices()[choice as usize].work
+            };
+            let mut work: Vec<u64> = problem.slots[..end].iter().map(|curve| take(*curve as usize)).collect();
+            work.push(take(if last.is_some() { extra as usize } else { of_end }));
+            let mut excess = work.iter().sum::<u64>() - problem.work;
+            for done in work.iter_mut().rev() {
+                let less = excess.min(*done);
+                *done -= less;
+                excess -= less;
+            }
+            work
+        }))
     }
 
     /// The least work in the last slot at the same cost.
@@ -246,13 +305,19 @@ impl<'a> Search<'a> {
         // Mostly there is no other way at this cost, so one less is tried first.
         let mut middle = high.saturating_sub(1);
         while low < high {
-            match self.solve(end, cost + 1, Some(middle), budget)? {
-                Some((_, other)) => (high, work) = (other[end], other),
-                None => low = middle + 1,
+            match self.solve(end, cost + 1, Some(middle), true, budget)? {
+                Covered::Cheapest(_, other) => (high, work) = (other[end], other),
+                Covered::Dear => low = middle + 1,
+                Covered::Unsettled(_) => {
+                    let (_, slope) = self.bound(end, budget)?;
+                    let found = pass(problem, &[End { slot: end, limit: cost + 1, slope }], budget)?;
+                    let (end, cost, work) = found.expect("there is one of this cost");
+                    return Ok(Schedule::new(problem, end, cost, work));
+                }
             }
             middle = low + high.saturating_sub(low) / 2;
         }
-        Ok(Schedule { end, work, cost, payoff: problem.worth[end].saturating_sub_unsigned(cost) })
+        Ok(Schedule::new(problem, end, cost, work))
     }
 }
 

@@ -104,6 +104,10 @@ impl KnownGoal {
         Ok(Self { basis, epochs, interval, done: before.min(all - 1), epoch_steps, losses })
     }
 
+    pub(super) fn is_drawn(&self) -> bool {
+        self.interval.0 < self.interval.1
+    }
+
     pub(super) fn draw(&self, lots: Lots, most: u32) -> Goal {
         /// Of the normal distribution's ninth decile.
         const DECILE: f64 = 1.2816;
@@ -114,7 +118,7 @@ impl KnownGoal {
         let least = self.done / self.epoch_steps + 1;
         let drawn = (libm::round(drawn).max(1.0) as u64).clamp(least, u64::from(most).max(least));
         let loss = |(fit, noise): &(Arc<LossFit>, f64)| Loss { curve: Curve::Fitted(fit.clone()), noise: *noise };
-        let epochs = if low == high { self.epochs } else { drawn as u32 };
+        let epochs = if self.is_drawn() { drawn as u32 } else { self.epochs };
         Goal::Epochs(epochs, self.losses.as_ref().map(loss))
     }
 }

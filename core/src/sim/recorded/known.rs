@@ -94,6 +94,11 @@ impl Known {
         })
     }
 
+    /// Whether truths differ in more than luck: a declared speed and number of epochs are taken at their word.
+    pub fn is_drawn(&self) -> bool {
+        self.speed.is_drawn() || self.goal.is_drawn()
+    }
+
     /// A truth that agrees with what is known; `lots` are the job's.
     pub(super) fn draw(&self, spec: &JobSpec, lots: Lots) -> Truth {
         Truth {

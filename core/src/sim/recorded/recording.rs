@@ -73,25 +73,26 @@ pub struct RecordedJob {
     pub known: Result<Known, LeftOut>,
 }
 
-/// How the jobs of a recording that ended, and that can be simulated, fared in fact. Times in seconds.
+/// How the jobs of a recording that [ended](RecordedJob::ended), and that can be simulated, fared in fact. Times in
+/// seconds, none where no job ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Reality {
     /// How many.
     pub jobs: usize,
-    /// How many more there were that hadn't ended, or of which no end is recorded.
+    /// How many more there were.
     pub left: usize,
     /// Mean of end − arrival.
-    pub average_jct_s: f64,
+    pub average_jct_s: Option<f64>,
     /// Half of them took at most so long.
-    pub median_jct_s: f64,
+    pub median_jct_s: Option<f64>,
     /// 99 in 100 did.
-    pub p99_jct_s: f64,
+    pub p99_jct_s: Option<f64>,
     /// From the first arrival to the last end.
-    pub makespan_s: f64,
+    pub makespan_s: Option<f64>,
     /// Sum of what their ends were worth.
     pub utility: f64,
     /// Mean time without a slot.
-    pub waiting_s: f64,
+    pub waiting_s: Option<f64>,
     /// Sum of starts after the first.
     pub restarts: u32,
     /// Sum of changes of shape of running jobs.
@@ -138,12 +139,12 @@ impl Recording {
     /// How it was in fact.
     pub fn reality(&self) -> Reality {
         let ended: Vec<(&RecordedJob, Time)> =
-            self.simulated().filter_map(|(job, _)| Some((job, job.end?.0))).collect();
+            self.simulated().filter_map(|(job, _)| Some((job, job.ended()?))).collect();
         let mut jcts: Vec<f64> = ended.iter().map(|(job, end)| (*end - job.arrival).as_seconds()).collect();
         jcts.sort_by(f64::total_cmp);
         let count = jcts.len();
-        let rank = |share: f64| jcts.get(((share * count as f64).ceil() as usize).max(1) - 1).copied().unwrap_or(0.0);
-        let mean = |sum: f64| if count > 0 { sum / count as f64 } else { 0.0 };
+        let rank = |share: f64| jcts.get(((share * count as f64).ceil() as usize).max(1) - 1).copied();
+        let mean = |sum: f64| (count > 0).then(|| sum / count as f64);
         let first = ended.iter().map(|(job, _)| job.arrival).min();
         let last = ended.iter().map(|(_, end)| *end).max();
         Reality {
@@ -152,11 +153,12 @@ impl Recording {
             average_jct_s: mean(jcts.iter().sum()),
             median_jct_s: rank(0.5),
             p99_jct_s: rank(0.99),
-            makespan_s: last.zip(first).map_or(0.0, |(last, first)| (last - first).as_seconds()),
+            makespan_s: last.zip(first).map(|(last, first)| (last - first).as_seconds()),
             utility: ended
                 .iter()
                 .filter_map(|(job, end)| Some(job.spec.utility.as_ref()?.at(*end - job.arrival)))
-                .sum(),
+                // An empty sum of floats is −0.
+                .fold(0.0, |sum, utility| sum + utility),
             waiting_s: mean(ended.iter().map(|(job, _)| job.waited.as_seconds()).sum()),
             restarts: ended.iter().map(|(job, _)| job.restarts).sum(),
             rescales: ended.iter().map(|(job, _)| job.rescales).sum(),
@@ -166,6 +168,11 @@ impl Recording {
 }
 
 impl RecordedJob {
+    /// When it ended by itself, or by a person. What the scheduler stopped another engine may complete: it hasn't ended.
+    pub fn ended(&self) -> Option<Time> {
+        self.end.filter(|(_, end)| *end != End::Stopped).map(|(at, _)| at)
+    }
+
     /// What its owner asks for, of a job that was there before: with what was left of its deadline and its time.
     fn remaining_spec(&self, known: &Known) -> JobSpec {
         let less = |span: Span, gone: Span| Span((span.0 - gone.0).max(1000));

@@ -121,6 +121,10 @@ impl KnownSpeed {
         }
     }
 
+    pub(super) fn is_drawn(&self) -> bool {
+        matches!(self.kind, Kind::Fitted(_))
+    }
+
     pub(super) fn draw(&self, lots: Lots) -> Speed {
         match &self.kind {
             Kind::Fitted(measured) => Speed::Fitted(measured.draw(&mut (0..).map(|key| lots.normal(key))).curve()),

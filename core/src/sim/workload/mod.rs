@@ -1,6 +1,7 @@
 //! Workloads: a cluster, the jobs that arrive, and what goes wrong. Each generator is a file and a line in
 //! [`WORKLOADS`].
 
+mod mishaps;
 mod oasis;
 mod optimus;
 mod philly;

@@ -76,6 +76,10 @@ fn judge(address: &str, status: &StatusReply) -> Vec<Found> {
 
 fn decision(status: &StatusReply) -> Found {
     let found = |verdict, detail| Found::new("daemon", "decisions", verdict, detail);
+    if !status.fallback.is_empty() {
+        let detail = format!("{} failed: {} decides; see the daemon's log", status.engine, status.fallback);
+        return found(Verdict::Bad, detail);
+    }
     match status.decision_age_ms.map(Span) {
         None if status.jobs == 0 => found(Verdict::Good, "none yet, and no job waits for one".to_owned()),
         None => found(Verdict::Bad, format!("none yet, with {} jobs; see the daemon's log", status.jobs)),
@@ -119,6 +123,7 @@ mod tests {
         assert_eq!(with(&|status| status.servers = 0), (Verdict::Bad, "servers"));
         assert_eq!(with(&|status| status.decision_age_ms = None), (Verdict::Bad, "decisions"));
         assert_eq!(with(&|status| status.decision_age_ms = Some(7_200_000)), (Verdict::Doubtful, "decisions"));
+        assert_eq!(with(&|status| status.fallback = "fifo".into()), (Verdict::Bad, "decisions"));
         assert_eq!(with(&|status| status.set_mode(SchedulingMode::Shadow)), (Verdict::Doubtful, "mode"));
     }
 }

@@ -37,7 +37,7 @@ impl Trust {
     pub(super) fn of(recording: &Recording, runs: &[Run]) -> Option<Self> {
         let mut pairs: Vec<(f64, f64)> = Vec::new();
         for (at, (job, _)) in recording.simulated().enumerate() {
-            let recorded = job.end.map(|(end, _)| (end - job.arrival).as_seconds());
+            let recorded = job.ended().map(|end| (end - job.arrival).as_seconds());
             pairs.extend(recorded.zip(mean_jct(runs, at)));
         }
         let jobs = pairs.len();
@@ -164,6 +164,9 @@ impl Basis {
                 self.one_shape,
                 far * 100.0
             );
+        }
+        if self.speed.contains_key(&SpeedBasis::Declared) || self.epochs.contains_key(&GoalBasis::Declared) {
+            text += " What is declared is taken at its word: ± doesn't hold how wrong it is.";
         }
         if self.few_reports > 0 {
             text += &format!(" {} reported fewer than {FEW} times.", self.few_reports);

@@ -31,7 +31,7 @@ pub(crate) struct ReplayArgs {
     /// How many times to simulate, each time with other values for what the reports leave open
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000), requires = "what_if")]
     draws: u64,
-    /// Threads to simulate on; all processors unless set
+    /// Threads to simulate on, at most four times the processors; as many as processors unless set
     #[arg(long, value_name = "N", requires = "what_if")]
     threads: Option<usize>,
     /// Leave out how long decisions took, so that equal runs print the same bytes

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use trainmaster_core::{
-    Settings, engines,
+    Settings,
     journal::Step,
     settings::Parameter,
     sim::{
@@ -40,14 +40,7 @@ const OWN: &str = "own";
 /// # Errors
 /// An engine or a parameter doesn't exist; no job can be simulated; a simulation can't go on; records can't be read.
 pub(super) fn run(args: &ReplayArgs, records: &Records, output: Output) -> Result<(), Failure> {
-    let contenders: Vec<Contender> = args.what_if.iter().map(|text| Contender::read(text)).collect();
-    for (at, one) in contenders.iter().enumerate() {
-        engines::find(&one.engine).map_err(|error| Failure::Usage(error.to_string()))?;
-        if contenders[..at].iter().any(|other| other.name == one.name) {
-            let problem = format!("--what-if names {:?} twice; NAME=ENGINE gives one another name", one.name);
-            return Err(Failure::Usage(problem));
-        }
-    }
+    let contenders = Contender::read_all("--what-if", &args.what_if, &[])?;
     let sets = args.set.iter().map(|text| read_set(text, &contenders)).collect::<Result<Vec<_>, _>>()?;
     let (recording, replayed) = record(records)?;
     let first = recording.workload(1);
@@ -88,7 +81,9 @@ pub(super) fn run(args: &ReplayArgs, records: &Records, output: Output) -> Resul
     };
     let runs = plan.play()?;
     let parameters = names.iter().zip(&all).map(|(name, settings)| (name.clone(), settings.parameters.clone()));
-    let mut answer = Answer::new(&records.path, Over::Draws, &names, &runs, !args.no_timing);
+    let drawn = recording.simulated().any(|(_, known)| known.is_drawn());
+    let over = if drawn { Over::Draws } else { Over::Nothing };
+    let mut answer = Answer::new(&records.path, over, &names, &runs, !args.no_timing);
     answer.recorded = Some(recording.reality());
     let what_if = WhatIf {
         answer,

@@ -25,6 +25,8 @@ pub(in crate::cli) enum Over {
     Seeds,
     /// Truths that agree with what was recorded: where the one that is true lies.
     Draws,
+    /// Luck alone, since no truth was drawn: where the one that is true lies nobody knows.
+    Nothing,
 }
 
 /// Everything: means over seeds, ratios paired by seed.
@@ -34,6 +36,9 @@ pub(in crate::cli) struct Answer {
     pub(super) seeds: usize,
     #[serde(skip)]
     over: Over,
+    /// Whether jobs have utilities.
+    #[serde(skip)]
+    valued: bool,
     /// How it was in fact, where that was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::cli) recorded: Option<Reality>,
@@ -54,22 +59,23 @@ fn no_rows(count: &usize) -> bool {
 /// One engine, mean over seeds; what may be missing is the mean of the seeds that have it.
 #[derive(Serialize)]
 pub(super) struct Means {
-    pub(super) average_jct_s: f64,
-    pub(super) median_jct_s: f64,
-    pub(super) p99_jct_s: f64,
-    pub(super) makespan_s: f64,
+    pub(super) average_jct_s: Option<f64>,
+    pub(super) median_jct_s: Option<f64>,
+    pub(super) p99_jct_s: Option<f64>,
+    pub(super) makespan_s: Option<f64>,
     pub(super) utility: f64,
     pub(super) admitted: f64,
     pub(super) rejected: f64,
     pub(super) refused: f64,
+    pub(super) stopped: f64,
     pub(super) unfinished: f64,
     pub(super) rescales: f64,
     pub(super) restarts: f64,
     pub(super) preemptions: f64,
     pub(super) utilisation: f64,
     pub(super) cpu_utilisation: f64,
-    pub(super) waiting_s: f64,
-    pub(super) overhead_share: f64,
+    pub(super) waiting_s: Option<f64>,
+    pub(super) overhead_share: Option<f64>,
     pub(super) traffic_gb: f64,
     pub(super) deadline_ratio: Option<f64>,
     pub(super) accuracy_ratio: Option<f64>,
@@ -141,7 +147,8 @@ pub(super) struct Milliseconds {
     pub(super) max: f64,
 }
 
-/// One engine's measure over the first engine's with the same seed, mean over seeds; none where the first's is zero.
+/// One engine's measure over the first engine's with the same seed, mean over seeds that have both; none where the
+/// first's is zero.
 #[derive(Serialize)]
 pub(super) struct Ratios {
     pub(super) average_jct: Option<f64>,
@@ -168,6 +175,7 @@ impl Answer {
             workload: workload.into(),
             seeds: first.len(),
             over,
+            valued: first.iter().flat_map(|run| &run.report.jobs).any(|job| job.decay.is_some()),
             recorded: None,
             engines: Named(means.collect()),
             ratios: Named(ratios.collect()),
@@ -181,7 +189,9 @@ impl Means {
     fn of(runs: &[Run], over: Over, timing: bool) -> Self {
         let all = |measure: fn(&Report) -> f64| mean(runs.iter().map(|run| measure(&run.report))).unwrap_or(0.0);
         let some = |measure: fn(&Report) -> Option<f64>| mean(runs.iter().filter_map(|run| measure(&run.report)));
-        let width = |measure: fn(&Report) -> f64| interval(over, runs.iter().map(|run| measure(&run.report)).collect());
+        let width = |measure: fn(&Report) -> Option<f64>| {
+            interval(over, runs.iter().filter_map(|run| measure(&run.report)).collect())
+        };
         let mut times: Vec<f64> = runs.iter().flat_map(|run| run.decisions.iter().copied()).collect();
         times.sort_by(f64::total_cmp);
         let mut digest = blake3::Hasher::new();
@@ -189,22 +199,23 @@ impl Means {
             digest.update(run.report.digest.as_bytes());
         });
         Self {
-            average_jct_s: all(|report| report.average_jct_s),
-            median_jct_s: all(|report| report.median_jct_s),
-            p99_jct_s: all(|report| report.p99_jct_s),
-            makespan_s: all(|report| report.makespan_s),
+            average_jct_s: some(|report| report.average_jct_s),
+            median_jct_s: some(|report| report.median_jct_s),
+            p99_jct_s: some(|report| report.p99_jct_s),
+            makespan_s: some(|report| report.makespan_s),
             utility: all(|report| report.utility),
             admitted: all(|report| report.admitted.into()),
             rejected: all(|report| report.rejected.into()),
             refused: all(|report| report.refused.into()),
+            stopped: all(|report| report.stopped.into()),
             unfinished: all(|report| report.unfinished.into()),
             rescales: all(|report| report.rescales.into()),
             restarts: all(|report| report.restarts.into()),
             preemptions: all(|report| report.preemptions.into()),
             utilisation: all(|report| report.utilisation),
             cpu_utilisation: all(|report| report.cpu_utilisation),
-            waiting_s: all(|report| report.waiting_s),
-            overhead_share: all(|report| report.overhead_share),
+            waiting_s: some(|report| report.waiting_s),
+            overhead_share: some(|report| report.overhead_share),
             traffic_gb: all(|report| report.traffic_gb),
             deadline_ratio: some(|report| report.deadline_ratio),
             accuracy_ratio: some(|report| report.accuracy_ratio),
@@ -221,7 +232,7 @@ impl Means {
             intervals: Intervals {
                 average_jct_s: width(|report| report.average_jct_s),
                 makespan_s: width(|report| report.makespan_s),
-                utility: width(|report| report.utility),
+                utility: width(|report| Some(report.utility)),
             },
             digest: digest.finalize().to_hex().to_string(),
         }
@@ -230,13 +241,14 @@ impl Means {
 
 impl Ratios {
     fn of(runs: &[Run], over: Over, first: &[Run]) -> Self {
-        let ratios = |measure: fn(&Report) -> f64| -> Vec<f64> {
-            let pairs = runs.iter().zip(first).map(|(mine, theirs)| (measure(&mine.report), measure(&theirs.report)));
+        let ratios = |measure: fn(&Report) -> Option<f64>| -> Vec<f64> {
+            let pairs = runs.iter().zip(first);
+            let pairs = pairs.filter_map(|(mine, theirs)| measure(&mine.report).zip(measure(&theirs.report)));
             // Sums of what is left of late jobs' utilities can be as good as nothing.
             pairs.filter(|(_, theirs)| theirs.abs() > 1e-9).map(|(mine, theirs)| mine / theirs).collect()
         };
         let (jct, makespan) = (ratios(|report| report.average_jct_s), ratios(|report| report.makespan_s));
-        let utility = ratios(|report| report.utility);
+        let utility = ratios(|report| Some(report.utility));
         Self {
             average_jct: mean(jct.iter().copied()),
             makespan: mean(makespan.iter().copied()),
@@ -269,7 +281,7 @@ const STUDENT: [f64; 30] = [
 /// Half the width of the 95 % interval of the mean, or of one more such value; none for fewer than two values.
 fn interval(over: Over, values: Vec<f64>) -> Option<f64> {
     let count = values.len();
-    let middle = mean(values.iter().copied()).filter(|_| count > 1)?;
+    let middle = mean(values.iter().copied()).filter(|_| count > 1 && over != Over::Nothing)?;
     let variance = values.iter().map(|value| (value - middle) * (value - middle)).sum::<f64>() / (count - 1) as f64;
     // Beyond the table, the next terms of the expansion around the normal distribution's 1.960.
     let t = STUDENT.get(count - 2).copied().unwrap_or(1.96 + 2.4 / (count - 1) as f64);
@@ -277,9 +289,73 @@ fn interval(over: Over, values: Vec<f64>) -> Option<f64> {
     Some(t * (variance * if over == Over::Draws { 1.0 + share } else { share }).sqrt())
 }
 
-/// A mean and its interval.
-pub(super) fn with(value: f64, half: Option<f64>, digits: usize) -> String {
-    half.map_or_else(|| format!("{value:.digits$}"), |half| format!("{value:.digits$} ± {half:.digits$}"))
+/// A value and its unit, or a dash.
+pub(super) fn shown(value: Option<f64>, digits: usize, unit: &str) -> String {
+    with(value, None, digits, unit)
+}
+
+/// A mean, its interval and its unit, or a dash.
+pub(super) fn with(value: Option<f64>, half: Option<f64>, digits: usize, unit: &str) -> String {
+    let Some(value) = value else { return "–".into() };
+    half.map_or_else(|| format!("{value:.digits$}{unit}"), |half| format!("{value:.digits$} ± {half:.digits$}{unit}"))
+}
+
+impl Means {
+    /// Jobs that weren't completed.
+    pub(super) fn left(&self) -> f64 {
+        self.refused + self.rejected + self.stopped + self.unfinished
+    }
+}
+
+impl Answer {
+    /// What was earned, where jobs have utilities.
+    pub(super) fn earned(&self, utility: f64) -> Option<f64> {
+        self.valued.then_some(utility)
+    }
+
+    /// What stands below the tables, a paragraph each.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some(best) = &self.offline {
+            let mut note = format!(
+                "Offline: schedules worth {:.2} exist, and none above {:.2} ({:.1} % more); proven for {} of {} seeds.",
+                best.utility,
+                best.bound,
+                best.gap * 100.0,
+                best.proven,
+                self.seeds
+            );
+            for (name, ratio) in &best.ratios.0 {
+                note += &format!("\nOffline over {name}: {}.", shown(*ratio, 2, " ×"));
+            }
+            notes.push(note);
+        }
+        let failed = self.engines.0.iter().filter_map(|(name, means)| Some((name, means, means.failure.as_ref()?)));
+        notes.extend(failed.map(|(name, means, failure)| {
+            let (failed, all) = (means.failed_decisions, means.decisions);
+            format!("{name} failed in {failed:.1} of {all:.1} decisions, and the last plan stood: {failure}")
+        }));
+        if self.left_out > 0 {
+            notes.push(format!("{} of the file's rows make no sense and were left out.", self.left_out));
+        }
+        let seeds = self.seeds;
+        let over = match (self.over, seeds) {
+            (Over::Seeds, 1) => "One seed, so that there are no intervals.".into(),
+            (Over::Seeds, _) => format!("Means over {seeds} seeds with 95 % intervals."),
+            (Over::Draws, 1) => "One draw of what isn't known for sure, so that there are no intervals.".into(),
+            (Over::Draws, _) => {
+                format!("Means over {seeds} draws of what isn't known for sure; ± holds 95 in 100 such draws.")
+            }
+            (Over::Nothing, _) => {
+                "There are no intervals: speeds are as declared, nothing was drawn, and nothing tells how far off it is.".into()
+            }
+        };
+        notes.push(format!(
+            "{over} JCT and MAKESPAN: of the jobs that were completed, which aren't the same under every engine. LEFT: jobs \
+             refused, rejected, stopped or unfinished. DECISION: 99 in 100 took at most this."
+        ));
+        notes
+    }
 }
 
 impl Show for Answer {
@@ -298,43 +374,41 @@ impl Show for Answer {
             number("LEFT", 2),
             number("DECISION", 8),
         ]);
-        let valued = self.engines.0.iter().any(|(_, means)| means.utility > 0.0);
         if let Some(recorded) = &self.recorded {
             let row = [
                 "recorded".into(),
-                format!("{:.0} s", recorded.average_jct_s),
-                format!("{:.0} s", recorded.median_jct_s),
-                format!("{:.0} s", recorded.p99_jct_s),
-                format!("{:.0} s", recorded.makespan_s),
-                if valued { format!("{:.1}", recorded.utility) } else { "-".into() },
+                shown(recorded.average_jct_s, 0, " s"),
+                shown(recorded.median_jct_s, 0, " s"),
+                shown(recorded.p99_jct_s, 0, " s"),
+                shown(recorded.makespan_s, 0, " s"),
+                shown(self.earned(recorded.utility), 1, ""),
                 format!("{:.0} %", recorded.utilisation * 100.0),
                 recorded.rescales.to_string(),
-                "-".into(),
+                shown(None, 0, ""),
                 recorded.left.to_string(),
-                "-".into(),
+                shown(None, 0, ""),
             ];
             sheet.row(row.map(Into::into));
         }
         for (name, means) in &self.engines.0 {
-            let left = means.unfinished + means.rejected + means.refused;
             let row = [
                 name.clone(),
-                with(means.average_jct_s, means.intervals.average_jct_s, 0) + " s",
-                format!("{:.0} s", means.median_jct_s),
-                format!("{:.0} s", means.p99_jct_s),
-                with(means.makespan_s, means.intervals.makespan_s, 0) + " s",
-                if valued { with(means.utility, means.intervals.utility, 1) } else { "-".into() },
+                with(means.average_jct_s, means.intervals.average_jct_s, 0, " s"),
+                shown(means.median_jct_s, 0, " s"),
+                shown(means.p99_jct_s, 0, " s"),
+                with(means.makespan_s, means.intervals.makespan_s, 0, " s"),
+                with(self.earned(means.utility), means.intervals.utility, 1, ""),
                 format!("{:.0} %", means.utilisation * 100.0),
                 format!("{:.1}", means.rescales),
-                format!("{:.1} %", means.overhead_share * 100.0),
-                format!("{left:.1}"),
-                means.decision_ms.as_ref().map_or_else(|| "-".into(), |time| format!("{:.2} ms", time.p99)),
+                shown(means.overhead_share.map(|share| share * 100.0), 1, " %"),
+                format!("{:.1}", means.left()),
+                shown(means.decision_ms.as_ref().map(|time| time.p99), 2, " ms"),
             ];
             sheet.row(row.map(Into::into));
         }
         let mut text = sheet.on(paper);
         if !self.ratios.0.is_empty() {
-            let paired = if self.over == Over::Draws { "PAIRED BY DRAW" } else { "PAIRED BY SEED" };
+            let paired = if self.over == Over::Seeds { "PAIRED BY SEED" } else { "PAIRED BY DRAW" };
             let mut sheet = Sheet::new([
                 Column::key(paired),
                 Column::key("AVERAGE JCT").right(),
@@ -342,8 +416,7 @@ impl Show for Answer {
                 number("UTILITY", 2),
             ]);
             for (name, ratios) in &self.ratios.0 {
-                let times =
-                    |ratio: Option<f64>, half| ratio.map_or_else(|| "-".into(), |ratio| with(ratio, half, 2) + " ×");
+                let times = |ratio, half| with(ratio, half, 2, " ×");
                 let row = [
                     name.clone(),
                     times(ratios.average_jct, ratios.intervals.average_jct),
@@ -354,32 +427,10 @@ impl Show for Answer {
             }
             text = format!("{text}\n\n{}", sheet.on(paper));
         }
-        if let Some(best) = &self.offline {
-            text = format!(
-                "{text}\n\nOffline: schedules worth {:.2} exist, and none above {:.2} ({:.1} % more); proven for {} of {} seeds.",
-                best.utility,
-                best.bound,
-                best.gap * 100.0,
-                best.proven,
-                self.seeds
-            );
-            for (name, ratio) in &best.ratios.0 {
-                let ratio = ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
-                text = format!("{text}\nOffline over {name}: {ratio} ×.");
-            }
+        for note in self.notes() {
+            text = format!("{text}\n\n{note}");
         }
-        let failed = self.engines.0.iter().find_map(|(name, means)| Some((name, means.failure.as_ref()?)));
-        if let Some((name, failure)) = failed {
-            text = format!("{text}\n\n{name} failed in some decisions, and the last plan stood: {failure}");
-        }
-        let (seeds, plural) = (self.seeds, if self.seeds == 1 { "" } else { "s" });
-        let over = match self.over {
-            Over::Seeds => format!("Means over {seeds} seed{plural} with 95 % intervals."),
-            Over::Draws => {
-                format!("Means over {seeds} draw{plural} of what isn't known for sure; ± holds 95 in 100 such draws.")
-            }
-        };
-        format!("{text}\n\n{over} LEFT: jobs refused, rejected or unfinished. DECISION: 99 in 100 took at most this.")
+        text
     }
 }
 

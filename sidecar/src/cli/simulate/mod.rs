@@ -11,9 +11,9 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
 use trainmaster_core::{
-    Settings, engines,
+    Settings, Span, engines,
     settings::{Parameter, Stability},
-    sim::{Errors, Options, Request},
+    sim::{Errors, Options, Request, Stragglers, WorkloadError},
 };
 
 use self::{
@@ -56,10 +56,16 @@ pub(crate) struct SimulateArgs {
     /// Give engines predictions with these relative errors instead of fitted ones, shrinking with progress
     #[arg(long, value_name = "conv=E,speed=E")]
     errors: Option<String>,
+    /// Let every server fail so often a day on average, with all that runs there; it is back after 10 minutes
+    #[arg(long, value_name = "PER_DAY", value_parser = rate::<24>)]
+    failures: Option<f64>,
+    /// Let every worker slow down so often an hour of training on average, to a third of its speed for 10 minutes
+    #[arg(long, value_name = "PER_HOUR", value_parser = rate::<6>)]
+    stragglers: Option<f64>,
     /// Keep the product's stability rules on; papers are reproduced without
     #[arg(long)]
     stability: bool,
-    /// Threads to play on; all processors unless set
+    /// Threads to play on, at most four times the processors; as many as processors unless set
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Leave out how long decisions took, so that equal runs print the same bytes
@@ -82,21 +88,27 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     let source = Source::of(&args.workload, args.columns.as_deref())?;
     tell(&source);
     let errors = args.errors.as_deref().map(read_errors).transpose()?;
-    let contenders: Vec<Contender> = args.engines.iter().map(|text| Contender::read(text)).collect();
+    let contenders = Contender::read_all("--engines", &args.engines, &[offline::NAME])?;
     let sets = args.set.iter().map(|text| read_set(text, &contenders)).collect::<Result<Vec<_>, _>>()?;
     let contenders: Vec<Contender> = contenders.into_iter().filter(|one| one.engine != offline::NAME).collect();
     let engines: Vec<String> = contenders.iter().map(|one| one.name.clone()).collect();
     if engines.is_empty() {
         return Err(usage("offline is compared with engines; name one, such as --engines oasis,offline"));
     }
-    if let Some(twice) = engines.iter().enumerate().find(|(at, name)| engines[..*at].contains(name)) {
-        return Err(usage(format!("--engines names {:?} twice; NAME=ENGINE gives one another name", twice.1)));
-    }
     let search = (engines.len() < args.engines.len()).then(|| Search::of(&sets)).transpose()?;
-    let request = |seed| Request { seed, jobs: args.jobs, servers: args.servers };
+    let build = |seed| {
+        let mut workload = source.build(&Request { seed, jobs: args.jobs, servers: args.servers })?;
+        if let Some(per_day) = args.failures {
+            workload.fail_servers(per_day, WHILE, seed);
+        }
+        if let Some(per_hour) = args.stragglers {
+            workload.slow_workers(Stragglers { per_hour, slowdown: 3.0, length: WHILE });
+        }
+        Ok::<_, WorkloadError>(workload)
+    };
     let seeds: Vec<u64> = (0..args.seeds).map(|number| args.first_seed.wrapping_add(number)).collect();
     // Once here, so that a request that is out of range is refused before anything runs.
-    let first = source.build(&request(seeds[0])).map_err(usage)?;
+    let first = build(seeds[0]).map_err(usage)?;
     if search.is_some() {
         Search::check(&first)?;
     }
@@ -105,7 +117,7 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     let settings =
         contenders.iter().map(|one| settings(one, &base, &first.parameters, &sets)).collect::<Result<Vec<_>, _>>()?;
     let plan = Plan {
-        build: &|seed| source.build(&request(seed)),
+        build: &build,
         jobs: first.jobs.len(),
         options: &|engine, seed, trace| Options {
             settings: Settings { seed, ..settings[engine].clone() },
@@ -119,20 +131,33 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
         trace: args.report.is_some(),
         threads: args.threads,
     };
+    if let Some(directory) = &args.report {
+        page::make_room(directory)?;
+    }
     let runs = plan.play()?;
     let mut answer = Answer::new(&source.name, Over::Seeds, &engines, &runs, !args.no_timing);
     answer.left_out = source.left_out.len();
     if let Some(search) = search {
-        let workloads = seeds.iter().map(|seed| source.build(&request(*seed)));
+        let workloads = seeds.iter().map(|seed| build(*seed));
         let workloads = workloads.collect::<Result<Vec<_>, _>>().map_err(usage)?;
         let utilities = |runs: &Vec<runs::Run>| runs.iter().map(|run| run.report.utility).collect();
         let earned: Vec<_> = engines.iter().cloned().zip(runs.iter().map(utilities)).collect();
         answer.offline = Some(search.solve(&workloads, &earned)?);
     }
+    let shown = output.show(&answer);
     if let Some(directory) = &args.report {
         page::write(directory, &source, &first, &answer, &runs)?;
     }
-    output.show(&answer)
+    shown
+}
+
+/// How long a server is away, and a worker slow.
+const WHILE: Span = Span::seconds(600);
+
+/// How often, up to so often.
+fn rate<const MOST: u32>(text: &str) -> Result<f64, String> {
+    let within = |rate: &f64| (0.0..=f64::from(MOST)).contains(rate);
+    text.parse().ok().filter(within).ok_or_else(|| format!("it must be a number from 0 to {MOST}"))
 }
 
 /// Which rows of a file were left out; the first of them, and how many.
@@ -189,10 +214,38 @@ pub(in crate::cli) struct Contender {
 }
 
 impl Contender {
-    /// `engine` or `name=engine`.
-    pub(in crate::cli) fn read(text: &str) -> Self {
+    /// Each `engine` or `name=engine`, or one of `others`, which take part under their own names only.
+    ///
+    /// # Errors
+    /// There is no such engine, a name is taken twice, or `--set` couldn't name it.
+    pub(in crate::cli) fn read_all(option: &str, texts: &[String], others: &[&str]) -> Result<Vec<Self>, Failure> {
+        let mut all: Vec<Self> = Vec::new();
+        for text in texts {
+            let one = Self::read(text, others).map_err(|problem| usage(format!("{option}: {problem}")))?;
+            if all.iter().any(|other| other.name == one.name) {
+                let name = &one.name;
+                return Err(usage(format!("{option} names {name:?} twice; NAME=ENGINE gives one another name")));
+            }
+            all.push(one);
+        }
+        Ok(all)
+    }
+
+    fn read(text: &str, others: &[&str]) -> Result<Self, String> {
         let (name, engine) = text.split_once('=').unwrap_or((text, text));
-        Self { name: name.trim().into(), engine: engine.trim().into() }
+        let (name, engine) = (name.trim(), engine.trim());
+        let known: Vec<&str> = engines::REGISTRY.iter().map(|entry| entry.name).chain(others.iter().copied()).collect();
+        if !known.contains(&engine) {
+            return Err(format!("{engine:?} is not an engine; there are {}", known.join(", ")));
+        }
+        if name != engine && (others.contains(&name) || others.contains(&engine)) {
+            return Err(format!("{text:?}: {} is always called that, and nothing else is", others.join(", ")));
+        }
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-".contains(letter);
+        if name.is_empty() || !name.chars().all(plain) {
+            return Err(format!("{text:?}: {name:?} can't be a name; it must be of letters, digits, _ and -"));
+        }
+        Ok(Self { name: name.into(), engine: engine.into() })
     }
 }
 
@@ -245,7 +298,7 @@ mod tests {
 
     #[test]
     fn arguments_are_read() {
-        let engines = [Contender::read("optimus"), Contender::read("greedy = optimus")];
+        let engines = Contender::read_all("--engines", &["optimus".into(), "greedy = optimus".into()], &[]).unwrap();
         assert_eq!(read_set("greedy.joint_steps=true", &engines).unwrap().0, "greedy");
         let (_, name, value) = read_set("optimus.young_job_factor=0.95", &engines).unwrap();
         assert_eq!((name.as_str(), value), ("young_job_factor", Parameter::Number(0.95)));
@@ -257,7 +310,26 @@ mod tests {
 
     #[test]
     fn mistakes_name_what_is_allowed() {
-        let engines = [Contender::read("drf")];
+        let read = |text: &str| {
+            let texts: Vec<String> = text.split(',').map(Into::into).collect();
+            Contender::read_all("--engines", &texts, &["offline"])
+        };
+        let engines = read("drf,offline").unwrap();
+        for (text, expected) in [
+            ("=drf", "can't be a name"),
+            ("a.b=drf", "letters, digits"),
+            ("<b>x</b>=drf", "letters, digits"),
+            ("x=offline", "always called that"),
+            ("offline=drf", "always called that"),
+            ("fifo,best", "\"best\" is not an engine; there are optimus, "),
+            ("fifo,best", "random, offline"),
+            ("fifo,", "not an engine"),
+            ("fifo,drf,fifo", "twice"),
+            ("fifo,offline,offline", "twice"),
+        ] {
+            let problem = read(text).err().unwrap().to_string();
+            assert!(problem.contains("--engines") && problem.contains(expected), "{text}: {problem}");
+        }
         for (error, expected) in [
             (read_set("interval=3s", &engines).unwrap_err(), "ENGINE.PARAMETER"),
             (read_set("optimus.interval=3s", &engines).unwrap_err(), "drf"),
@@ -268,7 +340,7 @@ mod tests {
         }
         let sets = [("drf".to_owned(), "nonsense".to_owned(), Parameter::Flag(true))];
         assert!(
-            settings(&Contender::read("drf"), &Settings::default(), &BTreeMap::new(), &sets)
+            settings(&engines[0], &Settings::default(), &BTreeMap::new(), &sets)
                 .unwrap_err()
                 .to_string()
                 .contains("nonsense")

@@ -58,11 +58,13 @@ impl Search {
                 ("solver", Parameter::Text(name)) => {
                     search.solver = solver::find(name).map_err(|error| Failure::Usage(error.to_string()))?;
                 }
-                ("nodes", Parameter::Number(nodes)) if *nodes >= 0.0 => search.limit.nodes = *nodes as u64,
+                ("nodes", Parameter::Number(nodes)) if *nodes >= 0.0 && nodes.fract() == 0.0 => {
+                    search.limit.nodes = *nodes as u64
+                }
                 ("gap", Parameter::Number(gap)) if (0.0..=1.0).contains(gap) => search.limit.gap = *gap,
                 _ => {
                     return Err(Failure::Usage(format!(
-                        "--set offline.{name}={value}: offline has solver (a name), nodes (0 or more) and gap (0 to 1)"
+                        "--set offline.{name}={value}: offline has solver (a name), nodes (a whole number, 0 or more) and gap (0 to 1)"
                     )));
                 }
             }

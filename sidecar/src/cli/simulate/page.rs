@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use trainmaster_core::sim::{Place, Report, Trace, Workload};
 
 use super::{
-    answer::{Answer, with},
+    answer::{Answer, shown, with},
     runs::Run,
     source::Source,
 };
@@ -16,10 +16,18 @@ use crate::cli::Failure;
 const WIDTH: u32 = 960;
 /// Servers whose jobs are drawn; more rows can't be told apart.
 const ROWS: usize = 40;
-/// Points of a line; more can't be seen.
-const POINTS: usize = 2000;
+/// Columns of points that can be told apart.
+const COLUMNS: f64 = WIDTH as f64;
 
-/// Writes `index.html` into a directory, which is made if it isn't there.
+/// Makes the directory of a page, if it isn't there.
+///
+/// # Errors
+/// It can't be made.
+pub(super) fn make_room(directory: &Path) -> Result<(), Failure> {
+    Ok(fs::create_dir_all(directory).with_context(|| format!("--report {} can't be made", directory.display()))?)
+}
+
+/// Writes `index.html` into a directory.
 ///
 /// # Errors
 /// It can't be written.
@@ -30,7 +38,6 @@ pub(super) fn write(
     answer: &Answer,
     runs: &[Vec<Run>],
 ) -> Result<(), Failure> {
-    fs::create_dir_all(directory).with_context(|| format!("{} can't be made", directory.display()))?;
     let file = directory.join("index.html");
     let page = page(source, workload, answer, runs)?;
     Ok(fs::write(&file, page).with_context(|| format!("{} can't be written", file.display()))?)
@@ -44,24 +51,29 @@ fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]
          body{{font:15px/1.5 system-ui,sans-serif;max-width:980px;margin:2em auto;padding:0 1em;color:#222}}\
          table{{border-collapse:collapse}}td,th{{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}}\
          td:first-child,th:first-child{{text-align:left}}svg{{max-width:100%;height:auto}}\
-         figcaption{{color:#555}}</style></head><body>\n<h1>{0}</h1>\n<p>{2}: {3} jobs, {4} servers, {5} seeds. Source: \
-         {6}.</p>\n",
+         figcaption{{color:#555}}</style></head><body>\n<h1>{0}</h1>\n<p>{2}: {3} jobs, {4} servers, {5} seed{6}. Source: \
+         {7}.</p>\n",
         escaped(&source.name),
-        names.join(", "),
+        escaped(&names.join(", ")),
         escaped(&source.summary),
         workload.jobs.len(),
         workload.servers.len(),
         answer.seeds,
+        if answer.seeds == 1 { "" } else { "s" },
         escaped(&source.origin)
     );
     page.push_str(&means(answer));
     page.push_str(&ratios(answer));
+    for note in answer.notes() {
+        let _ = writeln!(page, "<p>{}</p>", escaped(&note).replace('\n', "<br>"));
+    }
     let mut figure = |svg: String, caption: &str| {
         let _ = writeln!(page, "<figure>{svg}<figcaption>{caption}</figcaption></figure>");
     };
     figure(
         completion_times(&names, runs)?,
-        "How long jobs took, over all seeds: the share of the jobs that took at most so long.",
+        "How long jobs took, over all seeds: the share of all jobs that were completed within so long. A curve \
+         that ends below 1 leaves jobs.",
     );
     figure(
         load(&names, &first)?,
@@ -69,15 +81,29 @@ fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]
     );
     figure(
         worth(&names, workload, &first)?,
-        "What the jobs that had ended were worth together; where jobs have no utility, how many had ended. First seed.",
+        "What the completed jobs were worth together; where jobs have no utility, how many there were. First seed.",
     );
     for (name, report) in names.iter().zip(&first) {
+        if let Some(trace) = report.trace.as_ref().filter(|trace| !trace.readings.is_empty()) {
+            figure(
+                readings(name, trace)?,
+                &format!(
+                    "{}: its prices over time, what one per cent of all there is of a resource costs for a slot. First seed.",
+                    escaped(name)
+                ),
+            );
+        }
         if let Some(trace) = &report.trace {
             figure(
                 places(name, workload, trace)?,
                 &format!(
-                    "{}: who ran where. Each colour is a job; a job's line is as thick as it has slots there. First seed.",
-                    escaped(name)
+                    "{}: who ran where{}. Each colour is a job; a job's line is as thick as it has slots there. First seed.",
+                    escaped(name),
+                    if workload.servers.len() > ROWS {
+                        format!(", on the first {ROWS} of {} servers", workload.servers.len())
+                    } else {
+                        String::new()
+                    }
                 ),
             );
         }
@@ -89,24 +115,28 @@ fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]
 fn means(answer: &Answer) -> String {
     let mut table = String::from(
         "<table><tr><th>engine<th>average JCT, s<th>median<th>99th percentile<th>makespan, s<th>utility<th>admitted\
-         <th>rejected<th>utilisation<th>rescales<th>overhead<th>decision, 99th percentile</tr>\n",
+         <th>rejected<th>refused<th>stopped<th>unfinished<th>utilisation<th>rescales<th>overhead<th>decision, 99th percentile\
+         </tr>\n",
     );
     for (name, means) in &answer.engines.0 {
-        let decision = means.decision_ms.as_ref().map_or_else(|| "–".into(), |time| format!("{:.2} ms", time.p99));
         let _ = writeln!(
             table,
-            "<tr><td>{}<td>{}<td>{:.0}<td>{:.0}<td>{}<td>{}<td>{:.1}<td>{:.1}<td>{:.1} %<td>{:.1}<td>{:.1} %<td>{decision}</tr>",
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1} %<td>{:.1}<td>{}<td>{}</tr>",
             escaped(name),
-            with(means.average_jct_s, means.intervals.average_jct_s, 0),
-            means.median_jct_s,
-            means.p99_jct_s,
-            with(means.makespan_s, means.intervals.makespan_s, 0),
-            with(means.utility, means.intervals.utility, 1),
+            with(means.average_jct_s, means.intervals.average_jct_s, 0, ""),
+            shown(means.median_jct_s, 0, ""),
+            shown(means.p99_jct_s, 0, ""),
+            with(means.makespan_s, means.intervals.makespan_s, 0, ""),
+            with(answer.earned(means.utility), means.intervals.utility, 1, ""),
             means.admitted,
             means.rejected,
+            means.refused,
+            means.stopped,
+            means.unfinished,
             means.utilisation * 100.0,
             means.rescales,
-            means.overhead_share * 100.0,
+            shown(means.overhead_share.map(|share| share * 100.0), 1, " %"),
+            shown(means.decision_ms.as_ref().map(|time| time.p99), 2, " ms"),
         );
     }
     table + "</table>\n"
@@ -119,8 +149,7 @@ fn ratios(answer: &Answer) -> String {
     let mut table =
         String::from("<h2>Paired by seed</h2>\n<table><tr><th><th>average JCT<th>makespan<th>utility</tr>\n");
     for (name, ratios) in &answer.ratios.0 {
-        let times =
-            |ratio: Option<f64>, half| ratio.map_or_else(|| "–".into(), |ratio| format!("{} ×", with(ratio, half, 2)));
+        let times = |ratio, half| with(ratio, half, 2, " ×");
         let _ = writeln!(
             table,
             "<tr><td>{}<td>{}<td>{}<td>{}</tr>",
@@ -130,7 +159,7 @@ fn ratios(answer: &Answer) -> String {
             times(ratios.utility, ratios.intervals.utility)
         );
     }
-    table + "</table>\n<p>Means over seeds with 95 % intervals.</p>\n"
+    table + "</table>\n"
 }
 
 fn escaped(text: &str) -> String {
@@ -145,21 +174,28 @@ type Points = Vec<(f64, f64)>;
 
 /// Lines with a legend, from 0.
 fn lines(title: &str, x: &str, y: &str, lines: &[(&str, Points)]) -> anyhow::Result<String> {
+    chart(title, x, y, lines, |value| value.to_string())
+}
+
+/// Lines with a legend; from 0, or below where there are such values.
+fn chart(title: &str, x: &str, y: &str, lines: &[(&str, Points)], label: fn(&f64) -> String) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, 320)).into_drawing_area();
         root.fill(&WHITE).map_err(failed)?;
-        let most = |axis: fn(&(f64, f64)) -> f64| {
-            lines.iter().flat_map(|(_, points)| points).map(axis).fold(0.0_f64, f64::max).max(1e-9)
-        };
+        let points = || lines.iter().flat_map(|(_, points)| points);
+        let longest = points().map(|point| point.0).fold(1e-9, f64::max);
+        let least = points().map(|point| point.1).fold(0.0, f64::min);
+        let most = points().map(|point| point.1).fold(least + 1e-9, f64::max);
         let mut chart = ChartBuilder::on(&root)
             .caption(title, ("sans-serif", 18))
             .margin(10)
             .set_label_area_size(LabelAreaPosition::Left, 60)
             .set_label_area_size(LabelAreaPosition::Bottom, 40)
-            .build_cartesian_2d(0.0..most(|point| point.0) * 1.01, 0.0..most(|point| point.1) * 1.05)
+            .build_cartesian_2d(0.0..longest * 1.01, least..most + 0.05 * (most - least))
             .map_err(failed)?;
-        chart.configure_mesh().light_line_style(WHITE).x_desc(x).y_desc(y).draw().map_err(failed)?;
+        let mut mesh = chart.configure_mesh();
+        mesh.light_line_style(WHITE).x_desc(x).y_desc(y).y_label_formatter(&label).draw().map_err(failed)?;
         for (number, (name, points)) in lines.iter().enumerate() {
             let colour = Palette99::pick(number).to_rgba();
             chart
@@ -181,12 +217,12 @@ fn lines(title: &str, x: &str, y: &str, lines: &[(&str, Points)]) -> anyhow::Res
 
 fn completion_times(names: &[&str], runs: &[Vec<Run>]) -> anyhow::Result<String> {
     let of = |runs: &Vec<Run>| {
-        let mut times: Vec<f64> =
-            runs.iter().flat_map(|run| &run.report.jobs).filter_map(|job| job.jct_s).map(|jct| jct / 60.0).collect();
+        let jobs = || runs.iter().flat_map(|run| &run.report.jobs);
+        let mut times: Vec<f64> = jobs().filter_map(|job| job.jct_s).map(|jct| jct / 60.0).collect();
         times.sort_by(f64::total_cmp);
-        let count = times.len().max(1) as f64;
-        let points = times.iter().enumerate().map(|(rank, time)| (*time, (rank + 1) as f64 / count));
-        std::iter::once((0.0, 0.0)).chain(thinned(points.collect())).collect()
+        let all = jobs().count() as f64;
+        let shares = times.iter().enumerate().map(|(rank, time)| (*time, (rank + 1) as f64 / all));
+        steps(std::iter::once((0.0, 0.0)).chain(shares))
     };
     let curves: Vec<(&str, Points)> = names.iter().zip(runs).map(|(name, runs)| (*name, of(runs))).collect();
     lines("Job completion times", "minutes from arrival to end", "share of the jobs", &curves)
@@ -224,33 +260,48 @@ fn worth(names: &[&str], workload: &Workload, reports: &[&Report]) -> anyhow::Re
     lines(title, "hours", y, &curves)
 }
 
-/// The corners of a step function, each value lasting to the next.
+/// What an engine went by, on a logarithmic scale: prices span many orders of magnitude.
+fn readings(name: &str, trace: &Trace) -> anyhow::Result<String> {
+    let logs = |points: &[(f64, f64)]| {
+        let above_zero = points.iter().filter(|(_, value)| *value > 0.0);
+        steps(above_zero.map(|(at, value)| (at / 3600.0, value.log10())))
+    };
+    let curves: Vec<(&str, Points)> =
+        trace.readings.iter().map(|(name, points)| (name.as_str(), logs(points))).collect();
+    chart(&format!("Prices of {name}"), "hours", "price", &curves, |exponent| format!("{:.1e}", 10_f64.powf(*exponent)))
+}
+
+/// The corners of a step function, each value lasting to the next, and the last to where it was given last.
 fn steps(values: impl Iterator<Item = (f64, f64)>) -> Points {
-    let mut corners: Points = Vec::new();
-    for (at, value) in values {
-        match corners.last() {
-            Some((_, last)) if *last == value => continue,
-            Some((_, last)) => {
-                let last = *last;
-                corners.push((at, last));
-            }
-            None => {}
+    let mut values: Points = values.collect();
+    let end = values.last().copied();
+    values.dedup_by(|next, last| next.1 == last.1);
+    let mut corners = Points::new();
+    for (at, value) in thinned(&values) {
+        if let Some(&(_, last)) = corners.last() {
+            corners.push((at, last));
         }
         corners.push((at, value));
     }
-    thinned(corners)
+    corners.extend(end.filter(|end| corners.last() != Some(end)));
+    corners
 }
 
-/// Every so manieth point, and the last.
-fn thinned(points: Points) -> Points {
-    let each = points.len().div_ceil(POINTS).max(1);
-    let last = points.len().saturating_sub(1);
-    points
-        .into_iter()
-        .enumerate()
-        .filter(|(number, _)| number % each == 0 || *number == last)
-        .map(|(_, point)| point)
-        .collect()
+/// Of each column of points the first, the least, the greatest and the last: what is drawn looks the same.
+fn thinned(points: &[(f64, f64)]) -> Points {
+    let (Some((from, _)), Some((to, _))) = (points.first(), points.last()) else { return Points::new() };
+    let column = |at: f64| ((at - from) / (to - from).max(1e-9) * COLUMNS) as u32;
+    let mut kept = Points::new();
+    for here in points.chunk_by(|a, b| column(a.0) == column(b.0)) {
+        let by_value = |a: &usize, b: &usize| here[*a].1.total_cmp(&here[*b].1);
+        let mut places = vec![0, here.len() - 1];
+        places.extend((0..here.len()).min_by(by_value));
+        places.extend((0..here.len()).max_by(by_value));
+        places.sort_unstable();
+        places.dedup();
+        kept.extend(places.into_iter().map(|place| here[place]));
+    }
+    kept
 }
 
 /// A row per server; in it a line per job, in a lane of its own while it is there.
@@ -335,7 +386,11 @@ mod tests {
     fn steps_keep_their_corners() {
         let corners = steps([(0.0, 1.0), (2.0, 1.0), (3.0, 5.0)].into_iter());
         assert_eq!(corners, [(0.0, 1.0), (3.0, 1.0), (3.0, 5.0)]);
-        let many = steps((0..100_000).map(|at| (f64::from(at), f64::from(at % 2))));
-        assert!(many.len() <= POINTS + 1);
+        // The last value lasts to where it was given last.
+        assert_eq!(steps([(0.0, 1.0), (4.0, 1.0)].into_iter()), [(0.0, 1.0), (4.0, 1.0)]);
+        // However many there are, one peak among them stays, and no line is slanted.
+        let many = steps((0..100_000).map(|at| (f64::from(at), if at == 77_777 { 9.0 } else { f64::from(at % 2) })));
+        assert!(many.len() <= 8 * COLUMNS as usize && many.iter().any(|point| point.1 == 9.0), "{}", many.len());
+        assert!(many.windows(2).all(|pair| pair[0].0 == pair[1].0 || pair[0].1 == pair[1].1));
     }
 }

@@ -1,13 +1,13 @@
 //! The rows of a CSV file, one by one: those that make no sense are named and left out.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use anyhow::{anyhow, bail};
-use csv::{ReaderBuilder, StringRecord, Trim};
+use csv::{ReaderBuilder, StringRecord, Terminator, Trim};
 
 use crate::cli::Failure;
 
-/// The wanted columns of a file with a header line. Their order is free; others aren't looked at.
+/// The wanted columns of a file with a header line, a row a line. Their order is free; others aren't looked at.
 pub(super) struct Rows {
     file: String,
     names: Vec<String>,
@@ -47,38 +47,33 @@ impl Rows {
 
     fn open(path: &Path, wanted: &[&str]) -> anyhow::Result<Self> {
         let file = path.display().to_string();
-        let mut reader = ReaderBuilder::new()
-            .trim(Trim::All)
-            .flexible(true)
-            .from_path(path)
-            .map_err(|error| anyhow!("{file} can't be read: {error}"))?;
-        let headings = reader.headers().map_err(|error| anyhow!("{file}, line 1: {error}"))?.clone();
+        let bytes = fs::read(path).map_err(|error| anyhow!("{file} can't be read: {error}"))?;
+        let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        let mut lines = (1_u64..).zip(lines).filter(|(_, line)| !line.is_empty()).map(|(at, line)| (at, values(line)));
+        let Some((at, headings)) = lines.next() else {
+            bail!("{file}: the file is empty; needed are the columns {}", wanted.join(", "));
+        };
+        let headings = headings.map_err(|problem| anyhow!("{file}, line {at}: {problem}"))?;
         let mut places = Vec::new();
         for name in wanted {
-            let Some(place) = headings.iter().position(|heading| heading == *name) else {
-                if headings.is_empty() {
-                    bail!("{file}: the file is empty; needed are the columns {}", wanted.join(", "));
-                }
-                let have: Vec<String> = headings.iter().map(|heading| format!("{heading:?}")).collect();
+            let mut found = headings.iter().enumerate().filter(|(_, heading)| heading == name);
+            let Some((place, _)) = found.next() else {
+                let have: Vec<String> = headings.iter().map(quoted).collect();
                 bail!("{file}: column {name:?} is missing; it has {}", have.join(", "));
             };
+            if found.next().is_some() {
+                bail!("{file}, line {at}: more than one column is headed {name:?}; nothing tells which is meant");
+            }
             places.push(place);
         }
-        let rows = reader
-            .records()
-            .map(|record| match record {
-                Ok(record) => {
-                    let line = record.position().map_or(0, csv::Position::line);
-                    let row = if record.len() == headings.len() {
-                        Ok(places.iter().map(|place| &record[*place]).collect::<StringRecord>())
-                    } else {
-                        Err(format!("{} values where the header has {}", record.len(), headings.len()))
-                    };
-                    (line, row)
-                }
-                Err(error) => (error.position().map_or(0, csv::Position::line), Err(error.to_string())),
-            })
-            .collect();
+        let pick = |record: StringRecord| {
+            if record.len() == headings.len() {
+                Ok(places.iter().map(|place| &record[*place]).collect())
+            } else {
+                Err(format!("{} values where the header has {}", record.len(), headings.len()))
+            }
+        };
+        let rows = lines.map(|(at, record)| (at, record.and_then(pick))).collect();
         Ok(Self { file, names: wanted.iter().map(|name| (*name).to_owned()).collect(), rows })
     }
 
@@ -107,6 +102,28 @@ impl Rows {
     }
 }
 
+/// The values of a line. No value goes on in the next one, so that a quote that isn't closed spoils no other row.
+fn values(line: &[u8]) -> Result<StringRecord, String> {
+    if line.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
+        return Err("a quote isn't closed; a row takes one line".into());
+    }
+    let mut builder = ReaderBuilder::new();
+    builder.trim(Trim::All).has_headers(false).terminator(Terminator::Any(b'\n'));
+    let mut reader = builder.from_reader(line);
+    let mut record = StringRecord::new();
+    match reader.read_record(&mut record) {
+        Ok(_) => Ok(record),
+        Err(_) => Err("it isn't UTF-8".into()),
+    }
+}
+
+/// A value in quotes; what is long is cut.
+fn quoted(value: &str) -> String {
+    const SHOWN: usize = 40;
+    let cut = value.char_indices().nth(SHOWN).map_or(value, |(at, _)| &value[..at]);
+    format!("{cut:?}{}", if cut.len() < value.len() { "…" } else { "" })
+}
+
 impl Row<'_> {
     /// A value as it stands there.
     pub(super) fn text(&self, column: usize) -> &str {
@@ -114,7 +131,7 @@ impl Row<'_> {
     }
 
     fn wrong(&self, column: usize, allowed: &str) -> Wrong {
-        Wrong { column, problem: format!("{:?} isn't allowed; it must be {allowed}", self.text(column)) }
+        Wrong { column, problem: format!("{} isn't allowed; it must be {allowed}", quoted(self.text(column))) }
     }
 
     /// A number that is allowed.

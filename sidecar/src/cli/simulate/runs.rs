@@ -50,8 +50,7 @@ impl Plan<'_> {
     /// The first simulation, in that order, that couldn't go on.
     pub(in crate::cli) fn play(&self) -> Result<Runs, Failure> {
         let (seeds, engines) = (self.seeds.len(), self.engines.len());
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        let threads = self.threads.unwrap_or(processors).clamp(1, seeds * engines);
+        let threads = threads(self.threads, seeds * engines);
         let bar = bar(self.jobs * seeds * engines);
         let next = AtomicUsize::new(0);
         let done: Vec<Mutex<Option<Result<Run, String>>>> = (0..seeds * engines).map(|_| Mutex::new(None)).collect();
@@ -92,6 +91,12 @@ impl Plan<'_> {
     }
 }
 
+/// As many as there are processors unless asked otherwise; more than four times as many only take memory.
+fn threads(asked: Option<usize>, plays: usize) -> usize {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    asked.unwrap_or(processors).clamp(1, 4 * processors).min(plays)
+}
+
 struct Stopwatch<'a> {
     bar: &'a ProgressBar,
     over: usize,
@@ -118,4 +123,17 @@ fn bar(jobs: usize) -> ProgressBar {
     }
     let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} jobs, {eta} left");
     ProgressBar::new(jobs as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_bounded_by_processors_and_plays() {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        assert_eq!(threads(Some(100_000), 200_000), 4 * processors);
+        assert_eq!((threads(Some(100_000), 3), threads(Some(0), 3), threads(None, 1)), (3.min(4 * processors), 1, 1));
+        assert_eq!(threads(None, 100_000), processors);
+    }
 }

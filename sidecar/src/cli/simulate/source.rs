@@ -257,6 +257,19 @@ mod tests {
     }
 
     #[test]
+    fn a_quote_that_is_not_closed_spoils_its_own_row_only() {
+        let long = "x".repeat(500);
+        let text = format!(
+            "\u{feff}time,gpus,duration,note\r\n1,1,5,\"a, \"\"b\"\"\"\r\n\r\n2,1,5,\"open\r\n3,1,5,\r\n{long},1,5,\r\n"
+        );
+        let source = of("csv", &text, None).unwrap();
+        assert_eq!(source.build(&request(Some(1), None)).unwrap().jobs.len(), 2, "{:?}", source.left_out);
+        assert!(source.left_out[0].contains("line 4: a quote isn't closed"), "{:?}", source.left_out);
+        assert!(source.left_out[1].contains("line 6, column \"time\": \"xxx") && source.left_out[1].len() < 300);
+        assert_eq!(source.left_out.len(), 2);
+    }
+
+    #[test]
     fn pollux_rows_are_jobs_of_known_models() {
         let text = "name,time,application,num_replicas,batch_size\nncf-1,10,ncf,1,32768\nx,1,gpt,1,8\ny,2,bert,9,8\n";
         let source = of("pollux", text, None).unwrap();
@@ -277,6 +290,10 @@ mod tests {
         let text = problem(of("csv", "time,gpus,duration\n1,none,1\n", None));
         assert!(text.contains("no row") && text.contains("line 2"), "{text}");
         assert!(problem(of("csv", "", None)).contains("empty"));
+        let text = problem(of("csv", "time,gpus,gpus,duration\n1,1,2,1\n", None));
+        assert!(text.contains("line 1") && text.contains("more than one column is headed \"gpus\""), "{text}");
+        let text = problem(Source::of(&format!("csv:{}", std::env::temp_dir().display()), None));
+        assert!(text.contains("can't be read") && !text.contains("line 1"), "{text}");
         assert!(problem(of("csv", "a\n", Some("speed=a"))).contains("time=…"));
         assert!(problem(of("philly", "a\n", Some("time=a"))).contains("--columns"));
         assert!(problem(Source::of("slurm:x", None)).contains("philly:FILE"));

@@ -24,6 +24,7 @@ pub(crate) struct Overview {
     ended: Vec<Arc<EndedJob>>,
     decision: u64,
     next_decision: Option<i64>,
+    fallback: String,
 }
 
 impl Owner {
@@ -48,6 +49,7 @@ impl View<'_> {
             ended: if with_ended { self.ended.iter().cloned().collect() } else { Vec::new() },
             decision: self.settled.0,
             next_decision: self.next_decision(),
+            fallback: self.fallback(),
         }
     }
 
@@ -69,6 +71,11 @@ impl View<'_> {
     /// Milliseconds since the last decision.
     pub(crate) fn decision_age(&self) -> Option<i64> {
         self.scheduler.decided_at().map(|at| self.now - at.0)
+    }
+
+    /// The engine that decides while the chosen one fails; empty where none does.
+    pub(crate) fn fallback(&self) -> String {
+        if self.scheduler.is_fallback() { self.scheduler.engine_name().to_owned() } else { String::new() }
     }
 
     /// When the next decision is due, if anything calls for one.
@@ -116,6 +123,7 @@ impl Overview {
             engine: self.state.settings.engine.clone(),
             mode: mode_name(self.state.mode).to_owned(),
             next_decision_ms: self.next_decision,
+            fallback: self.fallback.clone(),
         }
     }
 }

@@ -104,6 +104,7 @@ impl Admin for AdminService {
                 state_dir,
                 next_decision_ms: view.next_decision(),
                 adapters,
+                fallback: view.fallback(),
             }
         });
         Ok(Response::new(reply.await?))
