@@ -200,6 +200,8 @@ fn hex(text: &str) -> Option<[u8; 32]> {
 /// What a job was last given, as its admin comment says: enough for a new agent, for people, and for the script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Given {
+    /// The core's number of the job.
+    pub job: u64,
     /// The decision.
     pub decision: u64,
     /// Restarts so far.
@@ -212,11 +214,11 @@ pub struct Given {
 
 impl std::fmt::Display for Given {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { decision, incarnation, revision, shape } = self;
+        let Self { job, decision, incarnation, revision, shape } = self;
         let Shape { workers, servers } = shape;
         write!(
             f,
-            "{MARK};workers={workers};servers={servers};incarnation={incarnation};revision={revision};decision={decision}"
+            "{MARK};job={job};workers={workers};servers={servers};incarnation={incarnation};revision={revision};decision={decision}"
         )
     }
 }
@@ -226,10 +228,13 @@ impl Given {
     pub fn read(text: &str) -> Option<Self> {
         let mut given = Self::default();
         let mut seen = 0;
-        for part in body(text)?.split(';') {
+        let body = body(text)?;
+        // What comes after it is for people.
+        for part in body.split_once(";why=").map_or(body, |(given, _)| given).split(';') {
             let (key, value) = part.split_once('=')?;
             seen += 1;
             match key {
+                "job" => given.job = value.parse().ok()?,
                 "workers" => given.shape.workers = value.parse().ok()?,
                 "servers" => given.shape.servers = value.parse().ok()?,
                 "incarnation" => given.incarnation = value.parse().ok()?,
@@ -238,13 +243,13 @@ impl Given {
                 _ => seen -= 1,
             }
         }
-        (seen == 5).then_some(given)
+        (seen == 6).then_some(given)
     }
 
     /// What an active job is issued now.
     pub fn of(job: &CoreJob, shape: Shape) -> Self {
         let (incarnation, revision) = (job.incarnation.0, job.revision.0);
-        Self { decision: job.issued_in.0, incarnation, revision, shape }
+        Self { job: job.id.0, decision: job.issued_in.0, incarnation, revision, shape }
     }
 }
 
@@ -325,10 +330,11 @@ mod tests {
 
         #[test]
         fn what_was_given_reads_back(
-            decision: u64, incarnation: u32, revision: u32, workers: u32, servers: u32,
+            job: u64, decision: u64, incarnation: u32, revision: u32, workers: u32, servers: u32,
         ) {
-            let given = Given { decision, incarnation, revision, shape: Shape { workers, servers } };
+            let given = Given { job, decision, incarnation, revision, shape: Shape { workers, servers } };
             prop_assert_eq!(Given::read(&given.to_string()), Some(given));
+            prop_assert_eq!(Given::read(&format!("{given};why=needs 2 GPU; has none")), Some(given));
         }
     }
 

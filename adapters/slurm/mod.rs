@@ -7,8 +7,11 @@
 //! * [`reservation`], [`order`]: an allocation as Slurm can reserve it, and the calls that make it so;
 //! * [`Translator`]: all of it over time.
 //!
+//! [`COMMANDS`] alone talks to somebody: to the agent inside slurmctld, for `trainmaster slurm …`.
+//!
 //! See the folder's README for how a job is held, started, resized and handed back.
 
+mod client;
 pub mod comment;
 mod config;
 pub mod gres;
@@ -23,6 +26,7 @@ mod translator;
 use trainmaster_core::settings::ShapeRules;
 
 pub use self::{
+    client::COMMANDS,
     config::{Config, ConfigError},
     translator::Translator,
 };

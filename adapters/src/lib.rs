@@ -13,4 +13,7 @@ pub mod local;
 #[path = "../slurm/mod.rs"]
 pub mod slurm;
 
-pub use registry::{AdapterInfo, Check, Launch, Running, Shutdown, Verdict, all, by_name, nearest_folder};
+pub use registry::{
+    AdapterCommand, AdapterInfo, Answer, Check, Launch, Running, Shutdown, Verdict, all, by_name, commands,
+    nearest_folder,
+};

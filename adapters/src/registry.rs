@@ -55,6 +55,36 @@ pub struct AdapterInfo {
     pub start: fn(Launch, Shutdown) -> anyhow::Result<Running>,
 }
 
+/// A command of an adapter's own: `trainmaster <adapter> <command> …`.
+#[derive(Clone, Copy, Debug)]
+pub struct AdapterCommand {
+    /// Its name.
+    pub name: &'static str,
+    /// What it takes, as help shows it.
+    pub arguments: &'static str,
+    /// One line, for people.
+    pub about: &'static str,
+    /// Carries it out.
+    pub run: fn(&[String]) -> anyhow::Result<Answer>,
+}
+
+/// What a command answers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// For people, without the last line's end.
+    pub text: String,
+    /// For programs.
+    pub json: serde_json::Value,
+}
+
+/// The commands of every adapter of this build, by the adapter's name.
+pub fn commands() -> &'static [(&'static str, &'static [AdapterCommand])] {
+    &[
+        #[cfg(feature = "slurm")]
+        ("slurm", crate::slurm::COMMANDS),
+    ]
+}
+
 /// An answer of `doctor`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {

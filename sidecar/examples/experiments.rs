@@ -352,8 +352,8 @@ it is 8 to 9 % faster than packing, near the paper's 10 %. With `spread` some jo
         ],
         table: Table::Utility,
         reading: "\
-**Ours.** OASiS earns most with any number of jobs, and its lead grows from 50 to 99; as a ratio to RRH, the best of the others, it
-is 2.16 at 100 jobs and about 1.8 from there on. Utilities are far below the paper's (up to 10,000): with its ranges a job of the
+**Ours.** OASiS earns most with any number of jobs, and its lead grows from 46 to 98; as a ratio to RRH, the best of the others, it
+is 2.07 at 100 jobs and about 1.8 from there on. Utilities are far below the paper's (up to 10,000): with its ranges a job of the
 middle needs hundreds of slots even with all its workers, so that most utility is lost whoever decides (see the workload's
 documentation). Dorm fills the cluster best and earns next to nothing: it knows no utilities.",
     },
@@ -404,7 +404,7 @@ its value change OASiS's utility by no more than 13 %. With ten times the server
         reading: "\
 **Ours.** Half of the servers with GPUs have one, two or four of them, so that the first worker takes much of a server at the
 price of an idle one, and prices can't choose between jobs. With `own_demand` a slot's price counts the slot itself as
-booked: that adds 15 and 11 % with 100 and 200 timely jobs and nothing with 20; with the jobs of Fig. 3 it costs 8 % at 100 and
+booked: that adds 15 and 11 % with 100 and 200 timely jobs and nothing with 20; with the jobs of Fig. 3 it costs 2 % at 100 and
 adds 2 % at 400, both within the intervals. It is off unless it is asked for.",
     },
     Section {

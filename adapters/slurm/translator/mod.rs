@@ -102,6 +102,12 @@ impl Translator {
         self.jobs.get(&native)?.core
     }
 
+    /// What Slurm was last made to give a job: incarnation and revision.
+    pub fn given(&self, job: JobId) -> Option<(u32, u32)> {
+        let given = self.jobs.values().find(|tracked| tracked.core == Some(job))?.given?;
+        Some((given.incarnation, given.revision))
+    }
+
     /// Slurm's number for a job of the core's.
     pub fn native(&self, job: JobId) -> Option<u32> {
         self.jobs.iter().find(|(_, tracked)| tracked.core == Some(job)).map(|(native, _)| *native)

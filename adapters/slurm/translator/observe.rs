@@ -209,23 +209,22 @@ impl Tracked {
         };
         let incarnation = Incarnation(self.given.map_or(0, |given| given.incarnation));
         let now = (incarnation, slots, doing);
-        // A job that nothing was ever seen of needs no word of it, except in a resync.
-        let news = self.told.as_ref().map_or(first || !now.1.is_empty(), |told| *told != now);
+        let news = match (end, core) {
+            // It may have come and gone between two looks: what it was issued is free once that is said.
+            (Some(_), Some(core)) => core.issued.is_some() || core.observed.is_some(),
+            // A job that nothing was ever seen of needs no word of it, except in a resync.
+            _ => self.told.as_ref().map_or(first || !now.1.is_empty(), |told| *told != now),
+        };
+        // First that it is over: what it was issued is free once it is seen to be gone after that.
+        events.extend(end.filter(|_| core.is_some()).map(|end| Event::JobEnded { job: id, end }));
         if news {
             let (incarnation, slots, phase) = now.clone();
             events.push(Event::Observed { job: id, incarnation, slots, phase });
             self.told = Some(now);
         }
-        if core.is_none() {
-            return;
-        }
-        match end {
-            Some(end) => events.push(Event::JobEnded { job: id, end }),
-            None if self.seen.is_held() != self.told_held => {
-                self.told_held = self.seen.is_held();
-                events.push(Event::JobHeld { job: id, held: self.told_held });
-            }
-            None => {}
+        if core.is_some() && end.is_none() && self.seen.is_held() != self.told_held {
+            self.told_held = self.seen.is_held();
+            events.push(Event::JobHeld { job: id, held: self.told_held });
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use trainmaster_core::{Allocation, Enactment, Job as CoreJob, State, Verdict, reason::ReasonKind};
+use trainmaster_core::{Allocation, Enactment, Job as CoreJob, Mode, State, Verdict, reason::ReasonKind};
 
 use super::{
     super::{
@@ -43,7 +43,9 @@ impl Translator {
             let core = job.core.and_then(|core| state.job(core));
             let step = match core {
                 None if job.core.is_some() => job.forgotten(now, grace),
-                None => Step::of(job.keep(now, lease, job.refused.clone())),
+                None if state.mode == Mode::Active => Step::of(job.keep(now, lease, job.refused.clone())),
+                // Nobody decides about it: it is Slurm's, as it was submitted.
+                None => job.unknown_is_released(now),
                 Some(core) => {
                     let default = self.defaults.get(&job.seen.partition).copied().unwrap_or_default();
                     job.step(state, core, now, (lease, patience), default)
@@ -117,6 +119,12 @@ impl Tracked {
             }
             (_, Verdict::Release(_)) => Step::Nothing,
         }
+    }
+
+    fn unknown_is_released(&mut self, now: i64) -> Step {
+        let begin = self.tag.begin.max(now);
+        let pending = self.seen.phase() == JobPhase::Pending && !self.seen.is_held() && !self.seen.waits_for_jobs();
+        if pending && self.seen.start > begin { self.release(begin, false, Memory::Unset) } else { Step::Nothing }
     }
 
     fn release(&mut self, begin: i64, as_asked: bool, default: Memory) -> Step {

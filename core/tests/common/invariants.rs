@@ -205,8 +205,13 @@ pub fn told(state: &State, last: Option<&Issue>, issue: &Issue) {
         TrainingMode::AllReduce => was.of(Role::Worker).first() == now.of(Role::Worker).first(),
         _ => was.of(Role::Server) == now.of(Role::Server),
     };
+    // Where all servers of a job reserve the same, a running one gives whole servers up or nothing.
+    let on = |slots: &[trainmaster_core::Slot], server| slots.iter().filter(|slot| slot.server == server).count();
+    let kept = |slot: &trainmaster_core::Slot| on(now.slots(), slot.server) == on(was.slots(), slot.server);
+    let whole = !state.settings.shape.equal_per_server || now.slots().iter().all(kept);
     let in_place = keeps_parameters
         && !moved
+        && whole
         && job.spec.resize != Resize::Fixed
         && (!grows || state.settings.shape.grow_in_place);
     // A refused restart goes back to what ran before it, under a number that was never used.

@@ -22,6 +22,10 @@
 const char plugin_name[] = "Trainmaster job submission";
 const char plugin_type[] = "job_submit/trainmaster";
 const uint32_t plugin_version = SLURM_VERSION_NUMBER;
+/* For integration/slurm/check. */
+#define TEXT_OF(text) #text
+#define TEXT(text) TEXT_OF(text)
+__attribute__((used)) static const char built_for[] = "trainmaster built for slurm " TEXT(SLURM_VERSION_NUMBER);
 
 /* Exported by slurmctld, declared in none of the installed headers. */
 extern slurm_conf_t slurm_conf;

@@ -45,8 +45,11 @@ fn is_root() -> bool {
 pub(crate) fn plugins() -> PathBuf {
     let folder = root().join("integration/slurm");
     let mut make = Command::new("make");
-    // The Makefile's own cargo is the one that runs this test.
-    make.arg("-C").arg(&folder).arg("PROFILE=dev").arg(format!("CARGO={}", env!("CARGO")));
+    // The Makefile's own cargo is the one that runs this test, and with all packages their dependencies are built already.
+    make.arg("-C")
+        .arg(&folder)
+        .args(["PROFILE=dev", "PACKAGES=--workspace --lib"])
+        .arg(format!("CARGO={}", env!("CARGO")));
     let made = make.output().expect("make");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     root().join("target/slurm")

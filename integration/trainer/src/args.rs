@@ -144,7 +144,13 @@ pub struct SlotArgs {
     #[arg(long, env = "TRAINMASTER_FEED_CA", value_name = "FILE")]
     pub feed_ca: Option<PathBuf>,
     /// Without a feed: all slots of the job, as server0=host:port,worker0=host:port,…
-    #[arg(long, value_delimiter = ',', value_name = "SLOT=ADDRESS", conflicts_with = "feed")]
+    #[arg(
+        long,
+        env = "TRAINMASTER_PEERS",
+        value_delimiter = ',',
+        value_name = "SLOT=ADDRESS",
+        conflicts_with = "feed"
+    )]
     pub peers: Vec<String>,
     /// The job's number.
     #[arg(long, env = "TRAINMASTER_JOB", default_value_t = 0)]

@@ -1,6 +1,7 @@
 //! The command line: a file per command.
 
 mod act;
+mod adapter;
 mod client;
 mod doctor;
 mod engines;
@@ -101,6 +102,8 @@ enum Command {
     /// made of its jobs
     #[command(args(without_daemon()))]
     Replay(Answered<replay::ReplayArgs>),
+    #[command(flatten)]
+    Adapter(adapter::AdapterCall),
 }
 
 /// A command that answers in either way. Not an option of the whole program: `demo --json` is a file.
@@ -148,6 +151,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Paa(Answered { args, json }) => paa::run(args, output(*json)),
         Command::Simulate(Answered { args, json }) => simulate::run(args, output(*json)),
         Command::Replay(Answered { args, json }) => replay::run(args, output(*json)),
+        Command::Adapter(call) => adapter::run(call, output(call.json)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

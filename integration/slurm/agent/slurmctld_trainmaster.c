@@ -1,0 +1,385 @@
+/*
+ * SlurmctldPlugstack=trainmaster: a thread that looks at Slurm, lets Trainmaster decide, and carries it out, all through
+ * Slurm's public API. It holds no lock of slurmctld's and never waits where slurmctld does.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+
+#include "agent.h"
+
+const char plugin_name[] = "Trainmaster";
+const char plugin_type[] = "slurmctld/trainmaster";
+const uint32_t plugin_version = SLURM_VERSION_NUMBER;
+/* For integration/slurm/check. */
+#define TEXT_OF(text) #text
+#define TEXT(text) TEXT_OF(text)
+__attribute__((used)) static const char built_for[] = "trainmaster built for slurm " TEXT(SLURM_VERSION_NUMBER);
+
+/* Exported by slurmctld, declared in none of the installed headers. */
+extern slurm_conf_t slurm_conf;
+extern void slurm_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+extern int slurm_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+extern char *slurm_job_reason_string(int reason);
+
+/* slurmctld takes calls only once it has read its state. */
+#define FIRST_LOOK_MS 1000
+/* Between attempts to start the agent. */
+#define REOPEN_MS 30000
+/* After a call that failed. */
+#define RETRY_MS 2000
+
+static pthread_t thread;
+static bool running;
+static int stop_event = -1, wake_socket = -1;
+static char wake_path[sizeof(((struct sockaddr_un *) 0)->sun_path)];
+
+struct shown {
+	node_info_msg_t *nodes;
+	partition_info_msg_t *partitions;
+	job_info_msg_t *jobs;
+};
+
+static void log_line(uint32_t is_error, const char *line)
+{
+	if (is_error)
+		slurm_error("%s", line);
+	else
+		slurm_info("%s", line);
+}
+
+/* Waits; false once the plugin is to end. */
+static bool rest(int milliseconds)
+{
+	struct pollfd events[] = {{.fd = stop_event, .events = POLLIN}, {.fd = wake_socket, .events = POLLIN}};
+	char drop[64];
+
+	while (poll(events, wake_socket < 0 ? 1 : 2, milliseconds) < 0 && errno == EINTR)
+		;
+	if (events[0].revents)
+		return false;
+	if (wake_socket >= 0)
+		while (recv(wake_socket, drop, sizeof(drop), MSG_DONTWAIT) >= 0)
+			;
+	return true;
+}
+
+/* 0 and a new message, 0 and the old one where nothing changed, or an error. */
+#define LOAD(call, free_it, kept)                                                                                      \
+	do {                                                                                                           \
+		fresh = NULL;                                                                                          \
+		if ((call) == SLURM_SUCCESS) {                                                                         \
+			if (kept)                                                                                      \
+				free_it(kept);                                                                         \
+			kept = fresh;                                                                                  \
+			changed = true;                                                                                \
+		} else if (slurm_get_errno() == SLURM_NO_CHANGE_IN_DATA && kept) {                                     \
+			changed = false;                                                                               \
+		} else {                                                                                               \
+			return slurm_get_errno() ? slurm_get_errno() : SLURM_ERROR;                                    \
+		}                                                                                                      \
+	} while (0)
+
+static int load_nodes(struct shown *shown, bool *out)
+{
+	node_info_msg_t *fresh;
+	bool changed;
+	time_t since = shown->nodes ? shown->nodes->last_update : 0;
+
+	LOAD(slurm_load_node(since, &fresh, SHOW_ALL | SHOW_DETAIL), slurm_free_node_info_msg, shown->nodes);
+	*out = changed;
+	return 0;
+}
+
+static int load_partitions(struct shown *shown, bool *out)
+{
+	partition_info_msg_t *fresh;
+	bool changed;
+	time_t since = shown->partitions ? shown->partitions->last_update : 0;
+
+	LOAD(slurm_load_partitions(since, &fresh, SHOW_ALL), slurm_free_partition_info_msg, shown->partitions);
+	*out = changed;
+	return 0;
+}
+
+static int load_jobs(struct shown *shown, bool *out)
+{
+	job_info_msg_t *fresh;
+	bool changed;
+	time_t since = shown->jobs ? shown->jobs->last_update : 0;
+
+	LOAD(slurm_load_jobs(since, &fresh, SHOW_ALL | SHOW_DETAIL), slurm_free_job_info_msg, shown->jobs);
+	*out = changed;
+	return 0;
+}
+
+static void tell_node(trainmaster_agent *agent, node_info_t *node)
+{
+	uint16_t used_cpus = 0;
+	uint64_t used_memory = 0;
+	uint16_t effective = node->cpus_efctv ? node->cpus_efctv : node->cpus;
+
+	/* A slot of the table without a node. */
+	if (!node->name)
+		return;
+	slurm_get_select_nodeinfo(node->select_nodeinfo, SELECT_NODEDATA_SUBCNT, NODE_STATE_ALLOCATED, &used_cpus);
+	slurm_get_select_nodeinfo(node->select_nodeinfo, SELECT_NODEDATA_MEM_ALLOC, NODE_STATE_ALLOCATED, &used_memory);
+	trainmaster_agent_node(agent, &(struct trainmaster_node){
+		.name = node->name,
+		.features = node->features_act ? node->features_act : node->features,
+		.gres = node->gres,
+		.gres_drain = node->gres_drain,
+		.gres_used = node->gres_used,
+		.memory = node->real_memory > node->mem_spec_limit ? node->real_memory - node->mem_spec_limit : 0,
+		.disk = node->tmp_disk,
+		.used_memory = used_memory,
+		.state = node->node_state,
+		.cpus = effective,
+		.threads = node->threads,
+		.used_cpus = used_cpus,
+	});
+}
+
+static void tell_partition(trainmaster_agent *agent, partition_info_t *partition)
+{
+	trainmaster_agent_partition(agent, &(struct trainmaster_partition){
+		.name = partition->name,
+		.nodes = partition->nodes,
+		.default_memory = partition->def_mem_per_cpu,
+		.up = partition->state_up == PARTITION_UP,
+	});
+}
+
+static void tell_job(trainmaster_agent *agent, slurm_job_info_t *job)
+{
+	char user[16];
+
+	/* Most jobs aren't ours: what they use is told by their nodes. */
+	if (!job->comment || strncmp(job->comment, "trainmaster", strlen("trainmaster")))
+		return;
+	snprintf(user, sizeof(user), "%u", job->user_id);
+	trainmaster_agent_job(agent, &(struct trainmaster_job){
+		.id = job->job_id,
+		.name = job->name,
+		.user = job->user_name && *job->user_name ? job->user_name : user,
+		.account = job->account,
+		.partition = job->partition,
+		.comment = job->comment,
+		.admin_comment = job->admin_comment,
+		.reason = slurm_job_reason_string(job->state_reason),
+		.nodes = job->nodes,
+		.batch_host = job->batch_host,
+		.tres = job->tres_alloc_str,
+		.tres_per_job = job->tres_per_job,
+		.gres = (const char *const *) job->gres_detail_str,
+		.gres_count = job->gres_detail_str ? job->gres_detail_cnt : 0,
+		.start = job->start_time,
+		.state = job->job_state,
+		.priority = job->priority,
+		.exit = job->exit_code,
+	});
+}
+
+static uint32_t done(int result)
+{
+	int error;
+
+	if (result == SLURM_SUCCESS)
+		return 0;
+	error = slurm_get_errno();
+	return error > 0 ? (uint32_t) error : (uint32_t) ESLURM_NOT_SUPPORTED;
+}
+
+static uint32_t update(const struct trainmaster_order *order)
+{
+	job_desc_msg_t job;
+
+	slurm_init_job_desc_msg(&job);
+	job.job_id = order->job;
+	if (order->min_nodes >= 0)
+		job.min_nodes = (uint32_t) order->min_nodes;
+	if (order->max_nodes >= 0)
+		job.max_nodes = (uint32_t) order->max_nodes;
+	if (order->tasks >= 0)
+		job.num_tasks = (uint32_t) order->tasks;
+	if (order->tasks_per_node >= 0)
+		job.ntasks_per_node = (uint16_t) order->tasks_per_node;
+	if (order->cpus_per_task >= 0)
+		job.cpus_per_task = (uint16_t) order->cpus_per_task;
+	if (order->cpus >= 0)
+		job.min_cpus = (uint32_t) order->cpus;
+	if (order->cpus_per_node >= 0)
+		job.pn_min_cpus = (uint16_t) order->cpus_per_node;
+	if (order->memory)
+		job.pn_min_memory = order->memory;
+	if (order->priority >= 0)
+		job.priority = (uint32_t) order->priority;
+	if (order->begin >= 0)
+		job.begin_time = (time_t) order->begin;
+	/* The API only reads them. */
+	job.tres_per_node = (char *) order->tres_per_node;
+	job.tres_per_job = (char *) order->tres_per_job;
+	job.req_nodes = (char *) order->req_nodes;
+	job.admin_comment = (char *) order->admin_comment;
+	return done(slurm_update_job(&job));
+}
+
+static uint32_t carry_out(const struct trainmaster_order *order)
+{
+	switch (order->action) {
+	case TRAINMASTER_UPDATE:
+		return update(order);
+	case TRAINMASTER_REQUEUE:
+		return done(slurm_requeue(order->job, 0));
+	case TRAINMASTER_CANCEL:
+		return done(slurm_kill_job(order->job, SIGKILL, 0));
+	}
+	return ESLURM_NOT_SUPPORTED;
+}
+
+/* 0, or the error of a call without which nothing can be decided. */
+static int round_trip(trainmaster_agent *agent, struct shown *shown)
+{
+	const struct trainmaster_order *orders;
+	bool nodes = false, partitions = false, jobs = false;
+	int error;
+	size_t count;
+
+	trainmaster_agent_begin(agent);
+	if ((error = load_nodes(shown, &nodes)) || (error = load_partitions(shown, &partitions)) ||
+	    (error = load_jobs(shown, &jobs)))
+		return error;
+	trainmaster_agent_look(agent, time(NULL), nodes, partitions, jobs);
+	for (uint32_t i = 0; nodes && i < shown->nodes->record_count; i++)
+		tell_node(agent, &shown->nodes->node_array[i]);
+	for (uint32_t i = 0; partitions && i < shown->partitions->record_count; i++)
+		tell_partition(agent, &shown->partitions->partition_array[i]);
+	for (uint32_t i = 0; jobs && i < shown->jobs->record_count; i++)
+		tell_job(agent, &shown->jobs->job_array[i]);
+	count = trainmaster_agent_round(agent, &orders);
+	for (size_t i = 0; i < count; i++) {
+		uint32_t answer = carry_out(&orders[i]);
+
+		trainmaster_agent_answered(agent, i, answer, answer ? slurm_strerror((int) answer) : NULL);
+	}
+	trainmaster_agent_finish(agent);
+	return 0;
+}
+
+static void config_path(char *path, size_t room)
+{
+	const char *conf = slurm_conf.slurm_conf ? slurm_conf.slurm_conf : "";
+	const char *end = strrchr(conf, '/');
+
+	snprintf(path, room, "%.*s/trainmaster.toml", end ? (int) (end - conf) : 1, end ? conf : ".");
+}
+
+static void *run(void *unused)
+{
+	struct shown shown = {NULL, NULL, NULL};
+	trainmaster_agent *agent;
+	char config[4096];
+	int known = 0;
+
+	(void) unused;
+	if (!rest(FIRST_LOOK_MS))
+		return NULL;
+	config_path(config, sizeof(config));
+	/* What is wrong, the log says; it may be mended while slurmctld runs. */
+	while (!(agent = trainmaster_agent_open(config, slurm_conf.state_save_location, log_line)))
+		if (!rest(REOPEN_MS))
+			return NULL;
+	for (;;) {
+		int error = round_trip(agent, &shown);
+
+		if (error && error != known)
+			slurm_error("trainmaster: Slurm doesn't answer: %s", slurm_strerror(error));
+		else if (!error && known)
+			slurm_info("trainmaster: Slurm answers again");
+		known = error;
+		if (!rest(error ? RETRY_MS : trainmaster_agent_wait(agent)))
+			break;
+	}
+	trainmaster_agent_close(agent);
+	if (shown.nodes)
+		slurm_free_node_info_msg(shown.nodes);
+	if (shown.partitions)
+		slurm_free_partition_info_msg(shown.partitions);
+	if (shown.jobs)
+		slurm_free_job_info_msg(shown.jobs);
+	return NULL;
+}
+
+static void open_wake_socket(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int length = snprintf(wake_path, sizeof(wake_path), "%s/trainmaster.socket", slurm_conf.state_save_location);
+
+	if (length < 0 || (size_t) length >= sizeof(wake_path)) {
+		slurm_error("trainmaster: StateSaveLocation is too long a path for a socket; jobs are seen a second later");
+		wake_path[0] = 0;
+		return;
+	}
+	memcpy(address.sun_path, wake_path, (size_t) length + 1);
+	unlink(wake_path);
+	wake_socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (wake_socket >= 0 && bind(wake_socket, (struct sockaddr *) &address, sizeof(address))) {
+		close(wake_socket);
+		wake_socket = -1;
+	}
+	if (wake_socket < 0)
+		slurm_error("trainmaster: %s: %s; jobs are seen a second later", wake_path, strerror(errno));
+}
+
+extern int init(void)
+{
+	sigset_t all, before;
+	int error;
+
+	stop_event = eventfd(0, EFD_CLOEXEC);
+	if (stop_event < 0)
+		return SLURM_ERROR;
+	open_wake_socket();
+	/* The agent's threads leave signals to slurmctld. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&thread, NULL, run, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	running = !error;
+	return error ? SLURM_ERROR : SLURM_SUCCESS;
+}
+
+extern int fini(void)
+{
+	uint64_t one = 1;
+
+	if (running && write(stop_event, &one, sizeof(one)) == (ssize_t) sizeof(one)) {
+		/* A call of the API that is under way fails within slurmctld's own time limit. */
+		pthread_join(thread, NULL);
+		running = false;
+	}
+	if (wake_socket >= 0) {
+		close(wake_socket);
+		unlink(wake_path);
+		wake_socket = -1;
+	}
+	close(stop_event);
+	return SLURM_SUCCESS;
+}
+
+extern void slurmctld_plugstack_p_get_config(void *parameters)
+{
+	(void) parameters;
+}

@@ -1,0 +1,416 @@
+//! The C ABI between the plugin and the agent; `agent.h` says the same. No panic leaves it.
+
+use std::{
+    ffi::{CStr, CString, c_char},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use trainmaster_adapters::slurm::{
+    order::{Action, Order, SlurmError},
+    seen::{Job, Memory, Node, Observation, Partition},
+};
+
+use crate::{
+    agent::{Agent, Folders},
+    log,
+};
+
+/// A second panic within this time pauses: jobs go back to Slurm.
+const AGAIN: Duration = Duration::from_secs(600);
+
+/// `struct trainmaster_node`; see [`Node`].
+#[repr(C)]
+#[derive(Debug)]
+#[allow(missing_docs)] // see agent.h
+pub struct CNode {
+    pub name: *const c_char,
+    pub features: *const c_char,
+    pub gres: *const c_char,
+    pub gres_drain: *const c_char,
+    pub gres_used: *const c_char,
+    pub memory: u64,
+    pub disk: u64,
+    pub used_memory: u64,
+    pub state: u32,
+    pub cpus: u32,
+    pub threads: u32,
+    pub used_cpus: u32,
+}
+
+/// `struct trainmaster_partition`; see [`Partition`].
+#[repr(C)]
+#[derive(Debug)]
+#[allow(missing_docs)] // see agent.h
+pub struct CPartition {
+    pub name: *const c_char,
+    pub nodes: *const c_char,
+    pub default_memory: u64,
+    pub up: u32,
+}
+
+/// `struct trainmaster_job`; see [`Job`].
+#[repr(C)]
+#[derive(Debug)]
+#[allow(missing_docs)] // see agent.h
+pub struct CJob {
+    pub name: *const c_char,
+    pub user: *const c_char,
+    pub account: *const c_char,
+    pub partition: *const c_char,
+    pub comment: *const c_char,
+    pub admin_comment: *const c_char,
+    pub reason: *const c_char,
+    pub nodes: *const c_char,
+    pub batch_host: *const c_char,
+    pub tres: *const c_char,
+    pub tres_per_job: *const c_char,
+    pub gres: *const *const c_char,
+    pub gres_count: usize,
+    pub start: i64,
+    pub id: u32,
+    pub state: u32,
+    pub priority: u32,
+    pub exit: u32,
+}
+
+/// `struct trainmaster_order`; see [`Order`].
+#[repr(C)]
+#[derive(Debug)]
+#[allow(missing_docs)] // see agent.h
+pub struct COrder {
+    pub job: u32,
+    pub action: u32,
+    pub min_nodes: i64,
+    pub max_nodes: i64,
+    pub tasks: i64,
+    pub tasks_per_node: i64,
+    pub cpus_per_task: i64,
+    pub cpus: i64,
+    pub cpus_per_node: i64,
+    pub priority: i64,
+    pub begin: i64,
+    pub memory: u64,
+    pub tres_per_node: *const c_char,
+    pub tres_per_job: *const c_char,
+    pub req_nodes: *const c_char,
+    pub admin_comment: *const c_char,
+}
+
+/// `trainmaster_agent`: the agent, what it was shown, and what it asks for.
+#[derive(Debug)]
+pub struct Handle {
+    folders: Folders,
+    agent: Option<Agent>,
+    panicked: Option<Instant>,
+    seen: Observation,
+    loading: Instant,
+    orders: Vec<Order>,
+    /// What the orders' pointers point to.
+    texts: Vec<CString>,
+    told: Vec<COrder>,
+}
+
+impl Handle {
+    /// Runs a part of a round. After a panic the agent goes on from its journal; after a second one it pauses.
+    fn guarded<T: Default>(&mut self, what: impl FnOnce(&mut Agent, &Observation) -> T) -> T {
+        let Some(agent) = &mut self.agent else { return T::default() };
+        if let Ok(done) = catch_unwind(AssertUnwindSafe(|| what(agent, &self.seen))) {
+            return done;
+        }
+        self.orders.clear();
+        self.recover();
+        T::default()
+    }
+
+    fn recover(&mut self) {
+        // Its port and sockets have to be free first.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(self.agent.take())));
+        let again = self.panicked.replace(Instant::now()).is_some_and(|at| at.elapsed() < AGAIN);
+        let folders = self.folders.clone();
+        let opened = catch_unwind(|| {
+            let mut opened = open(&folders);
+            if again && let Ok(agent) = &mut opened {
+                agent.pause();
+            }
+            opened
+        });
+        match opened {
+            Ok(Ok(agent)) if again => {
+                tracing::error!("paused after a second panic: all jobs go back to Slurm as they were submitted");
+                self.agent = Some(agent);
+            }
+            Ok(Ok(agent)) => {
+                tracing::error!("going on from the journal after a panic");
+                self.agent = Some(agent);
+            }
+            Ok(Err(error)) => {
+                tracing::error!(%error, "can't go on after a panic; jobs start when their leases run out")
+            }
+            Err(_) => tracing::error!("can't go on after a panic; jobs start when their leases run out"),
+        }
+    }
+}
+
+/// Opens the agent; the port of one that has just ended may take a moment to be free.
+fn open(folders: &Folders) -> Result<Agent, String> {
+    for _ in 0..20 {
+        match Agent::open(folders) {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            result => return result.map_err(|error| error.to_string()),
+        }
+    }
+    Agent::open(folders).map_err(|error| error.to_string())
+}
+
+/// # Safety
+/// A C string or NULL.
+unsafe fn owned(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// # Safety
+/// See agent.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_agent_open(
+    config: *const c_char,
+    state: *const c_char,
+    write: Option<log::Write>,
+) -> *mut Handle {
+    let opened = catch_unwind(|| {
+        write.into_iter().for_each(log::start);
+        // SAFETY: as promised by the caller.
+        let (config, state) = unsafe { (owned(config), owned(state)) };
+        let folders = Folders { config: PathBuf::from(config), state: PathBuf::from(state) };
+        match open(&folders) {
+            Ok(agent) => Box::into_raw(Box::new(Handle {
+                folders,
+                agent: Some(agent),
+                panicked: None,
+                seen: Observation::default(),
+                loading: Instant::now(),
+                orders: Vec::new(),
+                texts: Vec::new(),
+                told: Vec::new(),
+            })),
+            Err(error) => {
+                tracing::error!("{error}; training jobs start when their leases run out");
+                std::ptr::null_mut()
+            }
+        }
+    });
+    opened.unwrap_or(std::ptr::null_mut())
+}
+
+/// # Safety
+/// See agent.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_agent_close(agent: *mut Handle) {
+    if agent.is_null() {
+        return;
+    }
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: it came from `trainmaster_agent_open` and isn't used again.
+        let mut handle = unsafe { Box::from_raw(agent) };
+        handle.guarded(|agent, _| agent.finish());
+    }));
+}
+
+/// # Safety
+/// See agent.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_agent_wait(agent: *mut Handle) -> i32 {
+    // SAFETY: as promised by the caller.
+    let handle = unsafe { &mut *agent };
+    let wait = handle.guarded(|agent, _| agent.wait().as_millis() as i32);
+    if handle.agent.is_none() { 60_000 } else { wait }
+}
+
+/// # Safety
+/// See agent.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_agent_begin(agent: *mut Handle) {
+    // SAFETY: as promised by the caller.
+    unsafe { (*agent).loading = Instant::now() };
+}
+
+/// # Safety
+/// See agent.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_agent_look(agent: *mut Handle, at: i64, nodes: u32, partitions: u32, jobs: u32) {
+    // SAFETY: as promised by the caller.
+    let handle = unsafe { &mut *agent };
+    handle.seen.at = at;
+    if nodes != 0 {
+        handle.seen.nodes.clear();
+    }
+    if partitions != 0 {
+        handle.seen.partitions.clear();
+    }
+    if jobs != 0 {
+        handle.seen.jobs.clear();
+    }
+}
+
+/// # Safety
+/// See agent.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_agent_node(agent: *mut Handle, node: *const CNode) {
+    // SAFETY: as promised by the caller.
+    let (handle, node) = unsafe { (&mut *agent, &*node) };
+    // SAFETY: its texts are C strings or NULL.
+    let node = unsafe {
+        Node {
+            name: owned(node.name),
+            state: node.state,
+            cpus: node.cpus,
+            threads: node.threads,
+            memory: node.memory,
+            disk: node.disk,
+            features: owned(node.features),
+            gres: owned(node.gres),
+            gres_drain: owned(node.gres_drain),
+            gres_used: owned(node.gres_used),
+            used_cpus: node.used_cpus,
+            used_memory: node.used_memory,
+        }
+    };
+    handle.seen.nodes.push(node);
+}
+
+/// # Safety
+/// See agent.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_agent_partition(agent: *mut Handle, partition: *const CPartition) {
+    // SAFETY: as promised by the caller.
+    let (handle, partition) = unsafe { (&mut *agent, &*partition) };
+    // SAFETY: its texts are C strings or NULL.
+    let (name, nodes) = unsafe { (owned(partition.name), owned(partition.nodes)) };
+    let default_memory = Memory::of(partition.default_memory);
+    handle.seen.partitions.push(Partition { name, nodes, up: partition.up != 0, default_memory });
+}
+
+/// # Safety
+/// See agent.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_agent_job(agent: *mut Handle, job: *const CJob) {
+    // SAFETY: as promised by the caller.
+    let (handle, job) = unsafe { (&mut *agent, &*job) };
+    // SAFETY: its texts are C strings or NULL, and `gres` has `gres_count` of them.
+    let job = unsafe {
+        Job {
+            id: job.id,
+            name: owned(job.name),
+            user: owned(job.user),
+            account: owned(job.account),
+            partition: owned(job.partition),
+            comment: owned(job.comment),
+            admin_comment: owned(job.admin_comment),
+            state: job.state,
+            reason: owned(job.reason),
+            priority: job.priority,
+            start: job.start,
+            nodes: owned(job.nodes),
+            gres: (0..job.gres_count).map(|at| owned(*job.gres.add(at))).collect(),
+            batch_host: owned(job.batch_host),
+            tres: owned(job.tres),
+            tres_per_job: owned(job.tres_per_job),
+            exit: job.exit,
+        }
+    };
+    handle.seen.jobs.push(job);
+}
+
+/// # Safety
+/// See agent.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_agent_round(agent: *mut Handle, orders: *mut *const COrder) -> usize {
+    // SAFETY: as promised by the caller.
+    let handle = unsafe { &mut *agent };
+    let loading = handle.loading.elapsed();
+    handle.orders = handle.guarded(|agent, seen| agent.round(seen, loading));
+    handle.texts.clear();
+    handle.told.clear();
+    for order in &handle.orders {
+        handle.told.push(told(order, &mut handle.texts));
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { *orders = handle.told.as_ptr() };
+    handle.told.len()
+}
+
+fn told(order: &Order, texts: &mut Vec<CString>) -> COrder {
+    let mut told = COrder {
+        job: order.id,
+        action: 0,
+        min_nodes: -1,
+        max_nodes: -1,
+        tasks: -1,
+        tasks_per_node: -1,
+        cpus_per_task: -1,
+        cpus: -1,
+        cpus_per_node: -1,
+        priority: -1,
+        begin: -1,
+        memory: Memory::Unset.raw(),
+        tres_per_node: std::ptr::null(),
+        tres_per_job: std::ptr::null(),
+        req_nodes: std::ptr::null(),
+        admin_comment: std::ptr::null(),
+    };
+    let update = match &order.action {
+        Action::Update(update) => update,
+        Action::Requeue => return COrder { action: 1, ..told },
+        Action::Cancel => return COrder { action: 2, ..told },
+    };
+    let number = |value: Option<u32>| value.map_or(-1, i64::from);
+    // A CString stays where it is when the list that holds it moves.
+    let mut text = |value: &Option<String>| {
+        value.as_ref().map_or(std::ptr::null(), |text| {
+            texts.push(CString::new(text.replace('\0', " ")).unwrap_or_default());
+            texts[texts.len() - 1].as_ptr()
+        })
+    };
+    told.min_nodes = number(update.nodes.map(|nodes| nodes.0));
+    told.max_nodes = number(update.nodes.map(|nodes| nodes.1));
+    told.tasks = number(update.tasks);
+    told.tasks_per_node = number(update.tasks_per_node);
+    told.cpus_per_task = number(update.cpus_per_task);
+    told.cpus = number(update.cpus);
+    told.cpus_per_node = number(update.cpus_per_node);
+    told.priority = number(update.priority);
+    told.memory = update.memory.raw();
+    told.begin = update.begin.unwrap_or(-1);
+    told.tres_per_node = text(&update.tres_per_node);
+    told.tres_per_job = text(&update.tres_per_job);
+    told.req_nodes = text(&update.req_nodes);
+    told.admin_comment = text(&update.admin_comment);
+    told
+}
+
+/// # Safety
+/// See agent.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_agent_answered(agent: *mut Handle, order: usize, code: u32, words: *const c_char) {
+    // SAFETY: as promised by the caller.
+    let (handle, words) = unsafe { (&mut *agent, owned(words)) };
+    let Some(order) = handle.orders.get(order).cloned() else { return };
+    let answer = if code == 0 { Ok(()) } else { Err(SlurmError { code, text: words }) };
+    handle.guarded(|agent, _| agent.answered(&order, answer));
+}
+
+/// # Safety
+/// See agent.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_agent_finish(agent: *mut Handle) {
+    // SAFETY: as promised by the caller.
+    let handle = unsafe { &mut *agent };
+    handle.guarded(|agent, _| agent.finish());
+}

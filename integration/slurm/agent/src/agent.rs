@@ -1,0 +1,486 @@
+//! One round after another: what Slurm shows goes in, orders come out.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use trainmaster_adapters::slurm::{
+    Translator,
+    order::{Answer, Order},
+    seen::Observation,
+};
+use trainmaster_core::{
+    Budget, End, Event, EventError, JobId, Mode, Role, Scheduler, Shape, Slot, Source, Span, Term, Verdict,
+};
+use trainmaster_feed::{JobAssignment, Standing, Unavailable};
+use trainmaster_proto::{Progress, slots_to_wire};
+
+use crate::{
+    clock::Clock,
+    config::{Config, Watched},
+    control::{Command, Explained, JobStatus, Status, text},
+    feed::{Answers, Request, Services, start},
+    journal::Journal,
+};
+
+/// First and longest wait after an engine that failed.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Between rounds of fits that no decision asks for.
+const FITS_EVERY: Duration = Duration::from_secs(5);
+/// What one look at Slurm can bring up: jobs, then their numbers, then what is said of them.
+const PASSES: usize = 8;
+
+/// Where the agent finds and keeps things.
+#[derive(Clone, Debug)]
+pub struct Folders {
+    /// `trainmaster.toml`.
+    pub config: PathBuf,
+    /// Slurm's StateSaveLocation.
+    pub state: PathBuf,
+}
+
+impl Folders {
+    fn own(&self) -> PathBuf {
+        self.state.join("trainmaster")
+    }
+
+    /// Where submissions and reports wake the plugin's thread.
+    pub(crate) fn wake(&self) -> PathBuf {
+        self.state.join("trainmaster.socket")
+    }
+}
+
+/// An answer that waits until the journal is on disk.
+type Late = Box<dyn FnOnce(Result<(), &str>) + Send>;
+
+/// The scheduler and everything around it.
+pub struct Agent {
+    watched: Watched,
+    config: Config,
+    scheduler: Scheduler,
+    translator: Translator,
+    journal: Journal,
+    clock: Clock,
+    services: Services,
+    /// What training programs were told, and as what they know the core's slots.
+    told: BTreeMap<JobId, (JobAssignment, Numbers)>,
+    late: Vec<Late>,
+    /// Why nothing is acknowledged, if so.
+    problem: Option<String>,
+    not_before: Option<Instant>,
+    failures: u32,
+    next_fits: Instant,
+    figures: Figures,
+}
+
+/// A step of Slurm's numbers its tasks from 0 on; the core's slots keep their numbers while others come and go. So the
+/// n-th slot of a role at the beginning of an incarnation is n to the training programs, as long as that lasts.
+#[derive(Clone, Debug, Default)]
+struct Numbers([Vec<u32>; 2]);
+
+impl Numbers {
+    fn of(slots: &[Slot]) -> Self {
+        Self([Role::Worker, Role::Server].map(|role| {
+            let mut indices: Vec<u32> = slots.iter().filter(|slot| slot.role == role).map(|slot| slot.index).collect();
+            indices.sort_unstable();
+            indices
+        }))
+    }
+
+    fn task(&self, role: Role, slot: u32) -> Option<u32> {
+        self.0[role as usize].binary_search(&slot).ok().and_then(|task| u32::try_from(task).ok())
+    }
+
+    fn slot(&self, role: Role, task: u32) -> u32 {
+        self.0[role as usize].get(task as usize).copied().unwrap_or(u32::MAX)
+    }
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Figures {
+    decisions: u64,
+    decision: Duration,
+    slowest_decision: Duration,
+    load: Duration,
+    orders: u64,
+    refusals: u64,
+}
+
+impl Agent {
+    /// Goes on where the journal ends, or begins.
+    ///
+    /// # Errors
+    /// The configuration can't be used, the feed's port is taken, or the state folder can't be written.
+    pub fn open(folders: &Folders) -> io::Result<Self> {
+        let mut watched = Watched::new(&folders.config);
+        let config = watched.changed().expect("nothing was read yet").map_err(io::Error::other)?;
+        let own = folders.own();
+        fs::create_dir_all(&own)?;
+        let fresh = Scheduler::new(config.settings.clone()).map_err(io::Error::other)?;
+        let restored = Journal::restore(&own)?;
+        let known = restored.is_some();
+        let mut scheduler = restored.unwrap_or(fresh);
+        let mut clock = Clock::after(scheduler.state().now);
+        let mut journal = Journal::begin(&own, &mut scheduler);
+        let now = clock.now();
+        let term = Term(scheduler.state().term.0 + 1);
+        scheduler.apply(now, Event::TermBegan(term)).map_err(io::Error::other)?;
+        if *scheduler.state().settings != config.settings {
+            scheduler.apply(now, Event::Configured(Box::new(config.settings.clone()))).map_err(io::Error::other)?;
+        }
+        if !known && config.mode != Mode::Active {
+            scheduler.apply(now, Event::ModeSet(config.mode)).map_err(io::Error::other)?;
+        }
+        journal.write(&mut scheduler)?;
+        let services = start(&config.feed, &own.join("control"), &folders.wake())?;
+        let jobs = scheduler.state().jobs.len();
+        tracing::info!(engine = config.settings.engine, jobs, mode = ?scheduler.state().mode, "ready");
+        Ok(Self {
+            watched,
+            translator: Translator::new(config.slurm.clone()),
+            config,
+            scheduler,
+            journal,
+            clock,
+            services,
+            told: BTreeMap::new(),
+            late: Vec::new(),
+            problem: None,
+            not_before: None,
+            failures: 0,
+            next_fits: Instant::now(),
+            figures: Figures::default(),
+        })
+    }
+
+    /// The scheduler, to look at.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// Pauses: every job is Slurm's again, as it was submitted.
+    pub fn pause(&mut self) {
+        self.apply_own(Event::ModeSet(Mode::Paused));
+    }
+
+    /// How long the plugin's thread may sleep, if nobody wakes it.
+    pub fn wait(&mut self) -> Duration {
+        let now = self.clock.now();
+        let due = self.scheduler.due().map(|at| Duration::from_millis(at.0.saturating_sub(now.0).max(0) as u64));
+        let backed_off = self.not_before.map(|at| at.saturating_duration_since(Instant::now()));
+        let due = due.map(|due| due.max(backed_off.unwrap_or_default()));
+        due.unwrap_or(self.config.poll).min(self.config.poll).max(Duration::from_millis(10))
+    }
+
+    /// One round: what Slurm shows becomes events, reports and requests are taken, what is due is decided. Each order is
+    /// to be carried out and [`answered`](Self::answered), then [`finish`](Self::finish) is called. `loading` is what
+    /// asking Slurm took.
+    pub fn round(&mut self, seen: &Observation, loading: Duration) -> Vec<Order> {
+        self.figures.load = loading;
+        self.reload();
+        for _ in 0..PASSES {
+            let events = self.translator.observe(self.scheduler.state(), seen);
+            if events.is_empty() {
+                break;
+            }
+            events.into_iter().for_each(|event| self.take(event));
+        }
+        self.requests();
+        self.decide();
+        drop(self.scheduler.take_issues());
+        let orders = self.translator.orders(self.scheduler.state());
+        self.figures.orders += orders.len() as u64;
+        // Slurm is told only what is on disk.
+        self.flush();
+        orders
+    }
+
+    /// What Slurm answered to an order of this round.
+    pub fn answered(&mut self, order: &Order, answer: Answer) {
+        if let Err(error) = &answer
+            && !error.is_gone()
+        {
+            self.figures.refusals += 1;
+            tracing::info!(job = order.id, %error, action = ?order.action, "Slurm refuses");
+        }
+        for event in self.translator.answered(order, answer) {
+            self.take(event);
+        }
+    }
+
+    /// The round is over: what came of the orders is written, and training programs hear of it.
+    pub fn finish(&mut self) {
+        self.flush();
+        self.tell();
+    }
+
+    fn reload(&mut self) {
+        match self.watched.changed() {
+            None => {}
+            Some(Err(error)) => tracing::error!(%error, "the configuration can't be used; the last one stands"),
+            Some(Ok(config)) => {
+                if config.feed != self.config.feed {
+                    tracing::warn!("feed: a change takes effect when slurmctld is restarted");
+                }
+                if config.slurm != self.config.slurm {
+                    self.translator = Translator::new(config.slurm.clone());
+                }
+                if config.settings != self.config.settings {
+                    self.apply_own(Event::Configured(Box::new(config.settings.clone())));
+                }
+                if config.mode != self.config.mode {
+                    self.apply_own(Event::ModeSet(config.mode));
+                }
+                tracing::info!("the configuration was read anew");
+                self.config = config;
+            }
+        }
+    }
+
+    fn apply_own(&mut self, event: Event) {
+        let now = self.clock.now();
+        if let Err(error) = self.scheduler.apply(now, event) {
+            tracing::error!(%error, "not accepted");
+        }
+    }
+
+    /// An event from Slurm.
+    fn take(&mut self, event: Event) {
+        let now = self.clock.now();
+        match self.scheduler.apply(now, event.clone()) {
+            Ok(()) => {}
+            // Slurm may still speak of what is over here.
+            Err(EventError::UnknownJob(_) | EventError::LateRefusal { .. }) => {}
+            Err(error) if matches!(event, Event::JobSubmitted { .. }) => {
+                tracing::info!(%error, "a job can't be taken");
+                self.translator.not_taken(&event, error.to_string());
+            }
+            Err(error) => tracing::warn!(%error, "an observation can't be accepted"),
+        }
+    }
+
+    fn requests(&mut self) {
+        while let Ok(request) = self.services.requests.try_recv() {
+            match request {
+                Request::Report { job, incarnation, slot, progress, reply } => {
+                    let answers = self.report(job, incarnation, slot, progress);
+                    self.late.push(Box::new(move |written| {
+                        let _ = reply.send(written.map(|()| answers).map_err(|error| Unavailable(error.to_owned())));
+                    }));
+                }
+                Request::Control { command, reply } => {
+                    let answer = self.control(command);
+                    self.late.push(Box::new(move |written| {
+                        let problem = |error: &str| serde_json::json!({ "error": error }).to_string();
+                        let _ = reply.send(written.map_or_else(problem, |()| answer));
+                    }));
+                }
+            }
+        }
+    }
+
+    fn report(
+        &mut self,
+        job: JobId,
+        incarnation: trainmaster_core::Incarnation,
+        slot: (Role, u32),
+        progress: Vec<Progress>,
+    ) -> Answers {
+        let now = self.clock.now();
+        let (role, task) = slot;
+        let slot = (role, self.told.get(&job).map_or(task, |(_, numbers)| numbers.slot(role, task)));
+        let mut answers = Answers::with_capacity(progress.len());
+        for Progress { report, finished, .. } in progress {
+            let taken = self.scheduler.apply(now, Event::Reported { job, incarnation, slot, report });
+            answers.push(match taken {
+                Ok(()) => Ok(()),
+                Err(EventError::Report { problem, .. }) => Err(problem.to_owned()),
+                Err(error) => Err(error.to_string()),
+            });
+            if finished && answers.last().is_some_and(Result::is_ok) {
+                self.take(Event::JobEnded { job, end: End::Completed });
+            }
+        }
+        answers
+    }
+
+    fn decide(&mut self) {
+        let instant = Instant::now();
+        let now = self.clock.now();
+        let due = self.scheduler.due().is_some_and(|at| at <= now) && self.not_before.is_none_or(|at| at <= instant);
+        if due || self.next_fits <= instant {
+            self.next_fits = instant + FITS_EVERY;
+            if let Some(ticket) = self.scheduler.prepare_fits(now) {
+                let outcome = ticket.run();
+                // Only this thread opens tickets, one at a time.
+                let _ = self.scheduler.commit_fits(now, outcome);
+            }
+        }
+        if !due {
+            return;
+        }
+        let begun = Instant::now();
+        let outcome = self.scheduler.prepare(now).run(Budget::steps(self.config.budget));
+        if let Some(error) = outcome.error() {
+            tracing::error!(%error, "the engine could not decide; the last plan stands");
+        }
+        let Ok(decision) = self.scheduler.commit(now, outcome) else { return };
+        self.figures.decisions += 1;
+        self.figures.decision = begun.elapsed();
+        self.figures.slowest_decision = self.figures.slowest_decision.max(self.figures.decision);
+        if decision.source == Source::Kept {
+            let wait = FIRST_WAIT.saturating_mul(1 << self.failures.min(16)).min(LONGEST_WAIT);
+            self.failures += 1;
+            self.not_before = Some(Instant::now() + wait);
+        } else {
+            (self.failures, self.not_before) = (0, None);
+        }
+        self.note_shadow(&decision.changes);
+    }
+
+    /// In shadow mode nothing is done: what would have been is said.
+    fn note_shadow(&self, changes: &[(JobId, Verdict)]) {
+        let state = self.scheduler.state();
+        if state.mode != Mode::Shadow {
+            return;
+        }
+        for (id, verdict) in changes {
+            let planned = verdict.allocation().map_or(Shape::default(), |allocation| allocation.shape());
+            let observed = state.job(*id).and_then(|job| job.observed.as_ref());
+            let observed = observed.map_or(Shape::default(), |allocation| allocation.shape());
+            if planned != observed {
+                let name = state.job_name(*id);
+                tracing::info!("shadow: {name} would have {planned}; Slurm gives it {observed}");
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let written = self.journal.write(&mut self.scheduler).map_err(|error| format!("the journal: {error}"));
+        if let Err(problem) = &written
+            && self.problem.is_none()
+        {
+            tracing::error!(problem, "nothing is acknowledged until the disk can be written again");
+        }
+        for late in self.late.drain(..) {
+            late(written.as_ref().map(|()| ()).map_err(String::as_str));
+        }
+        self.problem = written.err();
+    }
+
+    /// Programs follow what Slurm was made to give them: until a restart is through, what runs is told nothing of it. Slurm
+    /// stops it with SIGTERM.
+    fn tell(&mut self) {
+        let state = self.scheduler.state();
+        for job in state.jobs.values() {
+            let given = self.translator.given(job.id);
+            let follows = |given: &(u32, u32)| *given == (job.incarnation.0, job.revision.0);
+            let issued = job.issued.as_ref().filter(|_| given.as_ref().is_some_and(follows));
+            let known = self.told.get(&job.id);
+            let (incarnation, revision, slots) = match (issued, known) {
+                (Some(slots), _) => (job.incarnation, job.revision, Some(slots)),
+                (None, Some(_)) => continue,
+                // Since before a restart of slurmctld.
+                (None, None) => (job.observed_incarnation, job.revision, job.observed.as_ref()),
+            };
+            let slots = slots.map(|allocation| allocation.slots()).unwrap_or_default();
+            let numbers = match known {
+                Some((told, numbers)) if told.incarnation == incarnation && !told.slots.is_empty() => numbers.clone(),
+                _ => Numbers::of(slots),
+            };
+            let task = |slot: &Slot| {
+                let index = numbers.task(slot.role, slot.index)?;
+                Some(Slot { index, ..slot.clone() })
+            };
+            let tasks: Vec<Slot> = slots.iter().filter_map(task).collect();
+            let reported = job.reported.iter();
+            let accepted =
+                reported.filter_map(|((role, slot), seq)| Some(((*role, numbers.task(*role, *slot)?), *seq)));
+            let assignment = JobAssignment {
+                name: job.spec.name.clone(),
+                token_hash: job.token_hash,
+                incarnation,
+                revision,
+                standing: if tasks.is_empty() { Standing::Stop } else { Standing::Run },
+                slots: slots_to_wire(state, &tasks),
+                grace: Span::seconds(self.config.slurm.grace),
+                accepted: accepted.collect(),
+            };
+            let same = known.is_some_and(|(known, _)| {
+                (known.incarnation, known.revision, known.standing, &known.slots)
+                    == (assignment.incarnation, assignment.revision, assignment.standing, &assignment.slots)
+            });
+            if !same {
+                self.services.feed.set(job.id, assignment.clone());
+                self.told.insert(job.id, (assignment, numbers));
+            }
+        }
+        let over: Vec<JobId> = self.told.keys().filter(|id| state.job(**id).is_none()).copied().collect();
+        for id in over {
+            let Some((assignment, _)) = self.told.remove(&id) else { continue };
+            self.services.feed.set(id, JobAssignment { standing: Standing::Over, ..assignment });
+        }
+    }
+
+    fn control(&mut self, command: Command) -> String {
+        match command {
+            Command::Mode { mode } => {
+                tracing::info!(?mode, "the mode is set");
+                self.apply_own(Event::ModeSet(mode));
+                text(&self.status())
+            }
+            Command::Status {} => text(&self.status()),
+            Command::Explain { job } => {
+                let state = self.scheduler.state();
+                let by_number = job.parse().ok().and_then(|native| self.translator.job(native));
+                let found = by_number.or_else(|| state.find_job(&job).map(|job| job.id));
+                let now = self.clock.now();
+                match found.and_then(|id| self.scheduler.explain(now, id)) {
+                    Some(explanation) => text(&Explained { id: self.translator.native(explanation.job), explanation }),
+                    None => {
+                        let problem = format!("job {job:?} is not one of Trainmaster's active jobs");
+                        serde_json::json!({ "error": problem }).to_string()
+                    }
+                }
+            }
+        }
+    }
+
+    fn status(&self) -> Status<'_> {
+        let state = self.scheduler.state();
+        let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+        let jobs = state.jobs.values().map(|job| JobStatus {
+            id: self.translator.native(job.id),
+            name: job.spec.name.clone(),
+            planned: job.shape().to_string(),
+            observed: job.observed.as_ref().map_or(Shape::default(), |seen| seen.shape()).to_string(),
+            incarnation: job.incarnation.0,
+            epoch: f64::from(job.progress.epoch),
+            reason: state.effective(job).reason().map(|reason| reason.describe(state)),
+        });
+        Status {
+            mode: state.mode,
+            engine: &state.settings.engine,
+            servers: state.present_servers().count(),
+            decisions: self.figures.decisions,
+            decision_ms: ms(self.figures.decision),
+            slowest_decision_ms: ms(self.figures.slowest_decision),
+            load_ms: ms(self.figures.load),
+            orders: self.figures.orders,
+            refusals: self.figures.refusals,
+            problem: self.problem.as_deref(),
+            jobs: jobs.collect(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Agent").field("config", &self.config).field("figures", &self.figures).finish_non_exhaustive()
+    }
+}

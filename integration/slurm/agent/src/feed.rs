@@ -1,0 +1,194 @@
+//! The feed for training programs and the control socket, on a thread of their own: whoever is slow there never holds up
+//! the agent, and the agent never holds up slurmctld.
+
+use std::{
+    fs, io,
+    os::unix::{fs::PermissionsExt, net::UnixDatagram},
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+};
+
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, UnixListener, UnixStream},
+    runtime::Builder,
+    sync::{mpsc, oneshot},
+    time::{Duration, timeout},
+};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::{Identity, Server, ServerTlsConfig};
+use trainmaster_core::{Incarnation, JobId, Role};
+use trainmaster_feed::{Acknowledgement, Feed, FeedHost, FeedMetrics, FeedService, Limits, Unavailable};
+use trainmaster_proto::Progress;
+
+use crate::{config, control::Command};
+
+/// Requests that may wait for the agent's next round; more are turned away.
+const QUEUE: usize = 4096;
+/// A control request may be so long and take so long.
+const REQUEST_BYTES: u64 = 64 << 10;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// For each report why it was ignored, if it was.
+pub(crate) type Answers = Vec<Result<(), String>>;
+
+/// What is asked of the agent.
+pub(crate) enum Request {
+    /// A slot reports.
+    Report {
+        job: JobId,
+        incarnation: Incarnation,
+        slot: (Role, u32),
+        progress: Vec<Progress>,
+        reply: oneshot::Sender<Result<Answers, Unavailable>>,
+    },
+    /// Somebody at the control socket.
+    Control { command: Command, reply: oneshot::Sender<String> },
+}
+
+/// The agent's end.
+#[derive(Debug)]
+pub(crate) struct Services {
+    pub(crate) feed: Feed,
+    pub(crate) requests: mpsc::Receiver<Request>,
+    /// Dropped, it ends the thread.
+    _stop: oneshot::Sender<()>,
+}
+
+struct Host {
+    requests: mpsc::Sender<Request>,
+    wake: Wake,
+}
+
+/// Wakes the plugin's thread, as job submission does.
+#[derive(Debug)]
+struct Wake {
+    socket: Option<UnixDatagram>,
+    path: PathBuf,
+}
+
+impl Wake {
+    fn new(path: PathBuf) -> Self {
+        let socket = UnixDatagram::unbound().and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+        Self { socket: socket.ok(), path }
+    }
+
+    fn up(&self) {
+        if let Some(socket) = &self.socket {
+            // Full is as good as sent.
+            let _ = socket.send_to(b"r", &self.path);
+        }
+    }
+}
+
+impl Host {
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.try_send(request(reply)).ok()?;
+        self.wake.up();
+        answer.await.ok()
+    }
+}
+
+#[tonic::async_trait]
+impl FeedHost for Host {
+    async fn report(
+        &self,
+        job: JobId,
+        incarnation: Incarnation,
+        slot: (Role, u32),
+        progress: Vec<Progress>,
+    ) -> Result<Answers, Unavailable> {
+        let answer = self.ask(|reply| Request::Report { job, incarnation, slot, progress, reply }).await;
+        answer.unwrap_or_else(|| Err(Unavailable("the agent takes nothing now".into())))
+    }
+
+    async fn acknowledge(&self, _: Acknowledgement) {}
+}
+
+/// Opens the feed's port and the control socket, and serves both.
+///
+/// # Errors
+/// One of them can't be opened, or there is no thread.
+pub(crate) fn start(feed: &config::Feed, control: &Path, wake: &Path) -> io::Result<Services> {
+    let tls = feed.tls.as_ref().map(|(cert, key)| {
+        let read = |path: &Path| {
+            fs::read(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+        };
+        Ok::<_, io::Error>(Identity::from_pem(read(cert)?, read(key)?))
+    });
+    let tls = tls.transpose()?;
+    let listen = feed.listen;
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("feed.listen: {listen}: {error}"));
+    let port = std::net::TcpListener::bind(listen).map_err(named)?;
+    port.set_nonblocking(true)?;
+    // What a killed slurmctld left.
+    let _ = fs::remove_file(control);
+    let socket = std::os::unix::net::UnixListener::bind(control)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", control.display())))?;
+    fs::set_permissions(control, fs::Permissions::from_mode(0o600))?;
+    socket.set_nonblocking(true)?;
+
+    let metrics = FeedMetrics::register(&prometheus::Registry::new()).map_err(io::Error::other)?;
+    let handle = Feed::new(Limits::default(), metrics);
+    let (requests, received) = mpsc::channel(QUEUE);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let host = Arc::new(Host { requests, wake: Wake::new(wake.to_owned()) });
+    let service = FeedService::new(handle.clone(), host.clone()).into_server();
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    thread::Builder::new().name("trainmaster-feed".into()).spawn(move || {
+        runtime.block_on(async move {
+            let serve = async {
+                let mut server = Server::builder().timeout(PATIENCE).http2_keepalive_interval(Some(PATIENCE));
+                if let Some(identity) = tls {
+                    server = server.tls_config(ServerTlsConfig::new().identity(identity))?;
+                }
+                let port = TcpListenerStream::new(TcpListener::from_std(port)?);
+                server.add_service(service).serve_with_incoming(port).await?;
+                Ok::<_, Box<dyn std::error::Error>>(())
+            };
+            let control = async {
+                match UnixListener::from_std(socket) {
+                    Ok(socket) => answer_all(&socket, &host).await,
+                    Err(error) => tracing::error!(%error, "no control socket"),
+                }
+            };
+            tokio::select! {
+                result = serve => if let Err(error) = result {
+                    tracing::error!(%error, "the feed has ended: training programs can't report");
+                },
+                () = control => {}
+                _ = stopped => {}
+            }
+        });
+    })?;
+    Ok(Services { feed: handle, requests: received, _stop: stop })
+}
+
+async fn answer_all(socket: &UnixListener, host: &Arc<Host>) {
+    loop {
+        let Ok((stream, _)) = socket.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let host = host.clone();
+        tokio::spawn(async move {
+            let _ = timeout(PATIENCE, answer(stream, &host)).await;
+        });
+    }
+}
+
+/// One line of JSON in, one out.
+async fn answer(stream: UnixStream, host: &Host) -> io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    BufReader::new(read.take(REQUEST_BYTES)).read_line(&mut line).await?;
+    let reply = match serde_json::from_str(&line) {
+        Ok(command) => host.ask(|reply| Request::Control { command, reply }).await,
+        Err(error) => Some(serde_json::json!({ "error": error.to_string() }).to_string()),
+    };
+    let reply = reply.unwrap_or_else(|| r#"{"error":"the agent takes nothing now"}"#.into());
+    write.write_all(reply.as_bytes()).await?;
+    write.write_all(b"\n").await
+}
