@@ -157,7 +157,7 @@ fn training_jobs_are_sized_resized_and_survive() {
     cluster.run("scancel", &[&others[2]]);
     until("the agent forgets a cancelled job", || {
         let status = ask(&cluster, r#"{"command":"status"}"#);
-        !status["jobs"].as_array().unwrap().iter().any(|job| job["id"].to_string() == others[2])
+        !status["jobs"].as_array().unwrap().iter().any(|job| job["id"].as_u64() == others[2].parse().ok())
     });
     for id in &others[..2] {
         until("the others complete", || state(&cluster, id) == "COMPLETED");

@@ -368,7 +368,7 @@ impl Agent {
             tracing::error!(problem, "nothing is acknowledged until the disk can be written again");
         }
         for late in self.late.drain(..) {
-            late(written.as_ref().map(|()| ()).map_err(String::as_str));
+            late(written.as_ref().copied().map_err(String::as_str));
         }
         self.problem = written.err();
     }
