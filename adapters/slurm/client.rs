@@ -94,7 +94,7 @@ fn status(answer: &Value) -> String {
     let ms = |key: &str| answer[key].as_f64().map_or_else(|| "–".into(), |ms| format!("{ms:.2} ms"));
     let mut text = format!(
         "mode       {}\nengine     {}\nservers    {}\ndecisions  {}, the last in {}, the slowest in {}\n\
-         Slurm      answers in {}; {} orders, {} refused",
+         Slurm      answers in {}; {} orders, {} each, {} refused",
         words(&answer["mode"]),
         words(&answer["engine"]),
         answer["servers"],
@@ -103,8 +103,12 @@ fn status(answer: &Value) -> String {
         ms("slowest_decision_ms"),
         ms("load_ms"),
         answer["orders"],
+        ms("order_ms"),
         answer["refusals"],
     );
+    if let Some(fallback) = answer["fallback"].as_str() {
+        text += &format!("\nfallback   {fallback} decides: the engine failed too often; slurmctld's log says how");
+    }
     if let Some(problem) = answer["problem"].as_str() {
         text += &format!("\nproblem    {problem}");
     }
@@ -149,7 +153,7 @@ mod tests {
     fn answers_read_well() {
         let status = status(&json!({
             "mode": "active", "engine": "optimus", "servers": 6, "decisions": 9, "decision_ms": 0.125,
-            "slowest_decision_ms": 1.0, "load_ms": 2.5, "orders": 4, "refusals": 0, "problem": null,
+            "slowest_decision_ms": 1.0, "load_ms": 2.5, "orders": 4, "order_ms": 1.5, "refusals": 0, "problem": null,
             "jobs": [{"id": 7, "name": "resnet-7", "planned": "4w+2p", "observed": "0w+0p", "epoch": 0.0, "reason": "waits"}],
         }));
         assert!(status.contains("the last in 0.13 ms") || status.contains("the last in 0.12 ms"), "{status}");

@@ -282,6 +282,33 @@ impl Engine for Listener {
 }
 
 #[test]
+fn where_the_fallback_fails_as_well_jobs_are_their_managers() {
+    let mut scheduler = scripted(&[1], &[&[&[0]]]);
+    scheduler.start_journal();
+    let job = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
+    let fail = |scheduler: &mut Scheduler, at| {
+        let ticket = scheduler.prepare(Time(at)).id();
+        scheduler.abandon(Time(at), ticket, Why::Late);
+    };
+    (1..=5).for_each(|at| fail(&mut scheduler, at));
+    assert!(scheduler.is_fallback());
+    assert_eq!(scheduler.decide(Time(6)).source, Source::Fallback, "it starts anew");
+    (7..=8).for_each(|at| fail(&mut scheduler, at));
+    assert_eq!(scheduler.state().mode, Mode::Active);
+    fail(&mut scheduler, 9);
+    assert_eq!((scheduler.state().mode, scheduler.due()), (Mode::Paused, None));
+    let told = scheduler.take_issues();
+    assert!(told.iter().any(|issue| issue.job == job && matches!(issue.verdict, Verdict::Release(_))), "{told:?}");
+    let records = scheduler.drain_journal();
+    let mut again = Scheduler::restore(records.iter().map(Vec::as_slice)).expect("it was just written");
+    assert_eq!(again.state().mode, Mode::Paused);
+    // A person lets it go on: the fallback has as many tries again.
+    again.apply(Time(10), Event::ModeSet(Mode::Active)).unwrap();
+    (11..=12).for_each(|at| fail(&mut again, at));
+    assert_eq!((again.state().mode, again.is_fallback()), (Mode::Active, true));
+}
+
+#[test]
 fn an_engine_that_is_always_late_is_replaced() {
     let mut scheduler = scripted(&[1], &[&[&[0]]]);
     submit(&mut scheduler, 0, ring("a", (1, 1, 1)));

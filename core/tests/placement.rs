@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use common::{
     build::{amounts, cluster, job, plain, ring, role, server, submit, wp},
@@ -12,6 +12,7 @@ use common::{
 use proptest::{collection::vec, prelude::*, sample::select, test_runner::TestRunner};
 use trainmaster_core::{
     Allocation, Budget, Devices, Event, Job, JobSpec, Role, Scheduler, ServerId, ServerSpec, Shape, Slot, State, Time,
+    job::Resize,
     place::{Count, FreeIndex, Room, SortBy, assign, spread, transfer_time},
     resources::{Amounts, CPU, GPU},
 };
@@ -209,6 +210,43 @@ fn shape_rules_of_the_pool_are_kept() {
     submit(&mut scheduler, 0, common::build::job("a", (1, 8, 1), (1, 8, 1)));
     let counts = place(&scheduler, &only_job(&scheduler), wp(4, 4)).unwrap();
     assert!(counts.iter().all(|count| count.shape.workers == 0 || count.shape.servers == 0), "{counts:?}");
+}
+
+#[test]
+fn jobs_leave_a_draining_server_if_there_is_room_elsewhere() {
+    for engine in ["optimus", "drf", "tetris"] {
+        let servers = ["s0", "s1", "s2"].map(|name| server(name, 8, 16, &["gpu"; 2]));
+        // On one server: two workers and one parameter server are nowhere else equally many on each.
+        let mut settings = plain(engine);
+        settings.shape.equal_per_server = true;
+        let mut scheduler = cluster(settings, &servers);
+        let spec = JobSpec { resize: Resize::Fixed, ..job("a", (2, 2, 2), (1, 1, 1)) };
+        let id = submit(&mut scheduler, 0, spec);
+        let places = |scheduler: &Scheduler| -> BTreeSet<String> {
+            let job = scheduler.state().job(id).unwrap();
+            let slots = job.verdict.allocation().unwrap_or_else(|| panic!("{engine}: {:?}", job.verdict)).slots();
+            slots.iter().map(|slot| scheduler.state().server_name(slot.server).to_owned()).collect()
+        };
+        let mut at = 0;
+        let mut drain = |scheduler: &mut Scheduler, names: &[&str]| {
+            for spec in &servers {
+                let draining = names.contains(&spec.name.as_str());
+                common::build::set(scheduler, at, ServerSpec { draining, ..spec.clone() });
+            }
+            at += 600_000;
+            scheduler.decide(Time(at));
+        };
+        drain(&mut scheduler, &[]);
+        let at_first = places(&scheduler);
+        drain(&mut scheduler, &[]);
+        assert_eq!(places(&scheduler), at_first, "{engine}: nothing drains");
+        let all: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
+        drain(&mut scheduler, &all);
+        assert_eq!(places(&scheduler), at_first, "{engine}: there is no better place");
+        let draining: Vec<&str> = at_first.iter().map(String::as_str).collect();
+        drain(&mut scheduler, &draining);
+        assert!(places(&scheduler).is_disjoint(&at_first), "{engine}: {:?}", places(&scheduler));
+    }
 }
 
 #[test]

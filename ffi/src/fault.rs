@@ -2,12 +2,7 @@
 
 use std::sync::Arc;
 
-use imbl::Vector;
-use trainmaster_core::{
-    Budget, Proposal, State,
-    engines::{Engine, EngineError, Triggers},
-    state::Change,
-};
+use trainmaster_core::engines::Panicking;
 
 use crate::{
     guard,
@@ -39,29 +34,6 @@ pub(crate) fn strike(fault: Option<Fault>) {
     }
 }
 
-struct Faulty;
-
-impl Engine for Faulty {
-    type Memo = ();
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(
-        &self,
-        _: &State,
-        _: &Vector<Change>,
-        (): &mut (),
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        strike(Some(Fault::Run));
-        Ok(Proposal::default())
-    }
-}
-
 /// Orders a panic: 0 in the engine from now on, 1 in the next event, 2 in the next commit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_fault_inject(
@@ -72,7 +44,7 @@ pub unsafe extern "C" fn trainmaster_fault_inject(
     guard::call(message, || {
         let mut inner = trainmaster_scheduler::healthy(scheduler)?;
         match pick(place, "place", &[("run", Fault::Run), ("apply", Fault::Apply), ("commit", Fault::Commit)])? {
-            Fault::Run => inner.core.replace_engine(Arc::new(Faulty)),
+            Fault::Run => inner.core.replace_engine(Arc::new(Panicking)),
             fault => inner.fault = Some(fault),
         }
         Ok(())

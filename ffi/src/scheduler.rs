@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, TryLockError},
 };
 
-use trainmaster_core::{Event, Issue, JobId, Mode, Proposal, Scheduler, Settings, Time, Verdict};
+use trainmaster_core::{Issue, JobId, Mode, Proposal, Scheduler, Settings, Time, Verdict};
 
 use crate::{
     borrow::{self, Array},
@@ -32,8 +32,6 @@ pub(crate) struct Inner {
     pub(crate) records: VecDeque<Vec<u8>>,
     pub(crate) keeps_journal: bool,
     pub(crate) log: Option<Log>,
-    /// Failures in a row while the fallback was in charge.
-    fallback_failures: u32,
     /// Set by a panic: what every job is released as.
     pub(crate) released: Option<Vec<Issue>>,
     #[cfg(feature = "fault-injection")]
@@ -72,7 +70,6 @@ impl Inner {
             records: VecDeque::new(),
             keeps_journal: false,
             log: None,
-            fallback_failures: 0,
             released: None,
             #[cfg(feature = "fault-injection")]
             fault: None,
@@ -125,7 +122,6 @@ impl Inner {
         self.core = core;
         self.identity = Arc::default();
         self.records.clear();
-        self.fallback_failures = 0;
         self.released = None;
         #[cfg(feature = "fault-injection")]
         self.fault.take();
@@ -135,31 +131,22 @@ impl Inner {
         }
     }
 
-    /// An engine failed or succeeded. Where even the fallback keeps failing nobody is left to decide: jobs are released.
-    pub(crate) fn count_failure(
-        &mut self,
-        at: Time,
-        was_fallback: bool,
-        failure: Option<String>,
-    ) -> Result<(), Failure> {
-        let Some(failure) = failure else {
-            self.fallback_failures = 0;
-            return Ok(());
+    /// Whether the fallback is in charge, and the mode: what a failure may change.
+    pub(crate) fn charge(&self) -> (bool, Mode) {
+        (self.core.is_fallback(), self.core.state().mode)
+    }
+
+    /// Says what an engine's failure led to.
+    pub(crate) fn note_failure(&self, was: (bool, Mode), failure: Option<&str>) {
+        let Some(failure) = failure else { return };
+        let (was_fallback, mode) = was;
+        let who = if was_fallback { "fallback: " } else { "" };
+        let (level, next) = match () {
+            () if mode != self.core.state().mode => (Level::Error, "scheduling is paused, every job is its manager's"),
+            () if was_fallback != self.core.is_fallback() => (Level::Warning, "the fallback engine takes over"),
+            () => (Level::Warning, "the last plan stands"),
         };
-        if !was_fallback {
-            let next = if self.core.is_fallback() { "the fallback engine takes over" } else { "the last plan stands" };
-            self.log(Level::Warning, &format!("{failure}; {next}"));
-            return Ok(());
-        }
-        self.fallback_failures += 1;
-        if self.fallback_failures < self.core.state().settings.fallback_after {
-            self.log(Level::Warning, &format!("fallback: {failure}; the last plan stands"));
-            return Ok(());
-        }
-        self.fallback_failures = 0;
-        self.log(Level::Error, &format!("fallback: {failure}; scheduling is paused, every job is its manager's"));
-        let at = at.max(self.core.state().now);
-        self.change(|core| Ok(core.apply(at, Event::ModeSet(Mode::Paused))?))
+        self.log(level, &format!("{who}{failure}; {next}"));
     }
 }
 

@@ -187,7 +187,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_commit(
                 return Err(failure);
             }
         };
-        decide(&mut inner, at, decision, |core| Ok(core.commit(at, *outcome)?))
+        decide(&mut inner, decision, |core| Ok(core.commit(at, *outcome)?))
     })
 }
 
@@ -239,14 +239,14 @@ pub unsafe extern "C" fn trainmaster_scheduler_abandon(
         let at = time(at, "at")?;
         let why = pick(why, "why", &[("late", Why::Late), ("lost", Why::Lost)])?;
         ticket.check(&inner)?;
-        let (was_fallback, was_deciding) = (inner.core.is_fallback(), inner.core.is_deciding());
+        let (was, was_deciding) = (inner.charge(), inner.core.is_deciding());
         inner.change(|core| {
             core.abandon(at, ticket.id, why);
             Ok(())
         })?;
         if why == Why::Late && was_deciding && !inner.core.is_deciding() {
             let failure = inner.core.last_error().map(ToString::to_string);
-            inner.count_failure(at, was_fallback, failure)?;
+            inner.note_failure(was, failure.as_deref());
         }
         Ok(())
     })
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_decide(
     guard::call(message, || {
         let mut inner = trainmaster_scheduler::healthy(scheduler)?;
         let at = time(at, "at")?;
-        decide(&mut inner, at, decision, |core| Ok(core.decide(at)))
+        decide(&mut inner, decision, |core| Ok(core.decide(at)))
     })
 }
 
@@ -280,17 +280,16 @@ pub unsafe extern "C" fn trainmaster_ticket_free(ticket: *mut trainmaster_ticket
 /// Makes a decision and hands it out.
 fn decide(
     inner: &mut Inner,
-    at: Time,
     out: *mut *const trainmaster_decision,
     decide: impl FnOnce(&mut Scheduler) -> Result<Decision, Failure>,
 ) -> Result<(), Failure> {
     if !out.is_null() {
         borrow::settable(out, "decision")?;
     }
-    let was_fallback = inner.core.is_fallback();
+    let was = inner.charge();
     let made = inner.change_at(Place::Commit, decide)?;
     let failure = inner.core.last_error().filter(|_| made.source == Source::Kept).map(ToString::to_string);
-    inner.count_failure(at, was_fallback, failure.clone())?;
+    inner.note_failure(was, failure.as_deref());
     if out.is_null() {
         return Ok(());
     }

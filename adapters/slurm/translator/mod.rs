@@ -6,7 +6,9 @@ mod spec;
 
 use std::collections::BTreeMap;
 
-use trainmaster_core::{DecisionId, Enactment, Event, Incarnation, JobId, ServerSpec, event::ObservedSlot, job::Phase};
+use trainmaster_core::{
+    DecisionId, Enactment, Event, Incarnation, JobId, ServerSpec, event::ObservedSlot, job::Phase, reason::ReasonKind,
+};
 
 use super::{
     Config,
@@ -54,8 +56,13 @@ struct Tracked {
     /// What Slurm was last made to give it.
     given: Option<Given>,
     slots: Vec<ObservedSlot>,
+    /// Why it waits, as its admin comment says.
+    said: Option<Why>,
     /// What it holds of each node.
     own: BTreeMap<String, Own>,
+    /// When it was first seen in the queue again. Slurm revokes the credentials of what it stops by the second: a job that
+    /// starts within that second never does, and counts as failed.
+    requeued: i64,
     /// When Slurm was told that it may start.
     let_go: Option<i64>,
     /// Since when the core no longer knows it.
@@ -66,6 +73,14 @@ struct Tracked {
     retry: (i64, u32),
     /// What the order that is out means for the core.
     pending: Option<Pending>,
+}
+
+/// Why a pending job isn't let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Reason(ReasonKind),
+    /// The core doesn't take it.
+    NotTaken,
 }
 
 /// An order whose answer the core hears of.
@@ -144,6 +159,7 @@ impl Translator {
         }
         let (_, failures) = job.retry;
         job.retry = (self.now + (1 << failures.min(6)), failures.saturating_add(1));
+        job.said = None;
         let tells = !matches!(&order.action, Action::Update(update) if matches!(update.purpose, Purpose::Hold | Purpose::Release));
         let Some(Pending { decision, .. }) = pending.filter(|_| tells) else { return Vec::new() };
         let refusal = Enactment::Refused { cause: error.to_string().into(), retry_after: error.retry_after() };

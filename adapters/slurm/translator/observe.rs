@@ -30,7 +30,7 @@ impl Translator {
         let listed: BTreeSet<u32> = seen.jobs.iter().map(|job| job.id).collect();
         let defaults = seen.partitions.iter().map(|partition| (partition.name.clone(), partition.default_memory));
         self.defaults = defaults.collect();
-        self.follow(&seen.jobs);
+        self.follow(seen);
         self.recognise(state);
         self.servers(seen, &mut events);
         for (id, job) in &mut self.jobs {
@@ -45,14 +45,14 @@ impl Translator {
         events
     }
 
-    fn follow(&mut self, jobs: &[Job]) {
-        for job in jobs {
+    fn follow(&mut self, seen: &Observation) {
+        for job in &seen.jobs {
             if let Some(tracked) = self.jobs.get_mut(&job.id) {
-                tracked.follow(job);
+                tracked.follow(job, seen.at);
             } else if let Some(tag) = Tag::read(&job.comment)
                 && !matches!(job.phase(), JobPhase::Over(_))
             {
-                self.jobs.insert(job.id, Tracked::new(job, tag));
+                self.jobs.insert(job.id, Tracked::new(job, tag, seen.at));
             }
         }
     }
@@ -143,7 +143,8 @@ impl Translator {
 }
 
 impl Tracked {
-    fn new(job: &Job, tag: Tag) -> Self {
+    fn new(job: &Job, tag: Tag, now: i64) -> Self {
+        let given = Given::read(&job.admin_comment);
         let mut tracked = Self {
             seen: Job::default(),
             tag,
@@ -152,21 +153,27 @@ impl Tracked {
             refused: None,
             told: None,
             told_held: false,
-            given: Given::read(&job.admin_comment),
+            given,
             slots: Vec::new(),
+            said: None,
             own: BTreeMap::new(),
+            // What ran before may have been stopped just now.
+            requeued: if given.is_some() { now } else { i64::MIN },
             let_go: None,
             over_since: None,
             ordered: false,
             retry: (0, 0),
             pending: None,
         };
-        tracked.follow(job);
+        tracked.follow(job, now);
         tracked
     }
 
-    fn follow(&mut self, job: &Job) {
+    fn follow(&mut self, job: &Job, now: i64) {
         self.ordered = false;
+        if job.phase() == JobPhase::Pending && self.seen.phase() != JobPhase::Pending {
+            self.requeued = now;
+        }
         match job.phase() {
             // A leaving job's nodes become fewer, but what it holds of each is told no more.
             JobPhase::Leaving { .. } => {

@@ -12,7 +12,7 @@ use super::{
         reservation::reservation,
         seen::{Job, JobPhase, Memory},
     },
-    Pending, Tracked, Translator, enacted,
+    Pending, Tracked, Translator, Why, enacted,
     observe::named,
 };
 
@@ -43,7 +43,10 @@ impl Translator {
             let core = job.core.and_then(|core| state.job(core));
             let step = match core {
                 None if job.core.is_some() => job.forgotten(now, grace),
-                None if state.mode == Mode::Active => Step::of(job.keep(now, lease, job.refused.clone())),
+                None if state.mode == Mode::Active => {
+                    let why = job.refused.clone().map(|text| (Why::NotTaken, text));
+                    Step::of(job.keep(now, lease, why))
+                }
                 // Nobody decides about it: it is Slurm's, as it was submitted.
                 None => job.unknown_is_released(now),
                 Some(core) => {
@@ -100,9 +103,10 @@ impl Tracked {
             (_, Verdict::Stop(_)) => Step::Order(Action::Cancel),
             // Its owner's to let go.
             (JobPhase::Pending, _) if self.seen.is_held() => Step::Nothing,
+            (JobPhase::Pending, Verdict::Run(_) | Verdict::Release(_)) if self.requeued >= now => Step::Nothing,
             (JobPhase::Pending, Verdict::Run(allocation)) => self.start(state, core, allocation, now, patience),
             (JobPhase::Pending, Verdict::Wait(reason) | Verdict::Reject(reason)) => {
-                Step::of(self.keep(now, lease, Some(reason.describe(state))))
+                Step::of(self.keep(now, lease, Some((Why::Reason(reason.kind()), reason.describe(state)))))
             }
             (JobPhase::Pending, Verdict::Release(shape)) => {
                 let begin = self.tag.begin.max(now);
@@ -136,25 +140,33 @@ impl Tracked {
         Step::Order(Action::Update(Box::new(update)))
     }
 
-    /// Holds a pending job; renewed when half of the lease is over. Never before its owner's own time.
-    fn keep(&self, now: i64, lease: i64, why: Option<String>) -> Option<Action> {
+    /// Holds a pending job; renewed when half of the lease is over, or when there is another kind of reason for it. Never
+    /// before its owner's own time.
+    fn keep(&mut self, now: i64, lease: i64, why: Option<(Why, String)>) -> Option<Action> {
         if self.seen.phase() != JobPhase::Pending || self.seen.is_held() || self.seen.waits_for_jobs() {
             return None;
         }
         let begin = self.tag.begin.max(now + lease);
         let due = self.seen.start < now + lease / 2 && self.seen.start < begin;
-        let text = || {
+        let (kind, text) = why.unzip();
+        let news = kind.is_some_and(|kind| kind != Why::Reason(ReasonKind::NotConsidered)) && self.said != kind;
+        if !due && !news {
+            return None;
+        }
+        self.said = kind;
+        let comment = text.map(|text| {
             let given = self.given.map_or_else(|| super::super::comment::MARK.to_owned(), |given| given.to_string());
-            why.map(|why| format!("{given};why={}", why.chars().take(LONGEST_REASON).collect::<String>()))
-        };
-        due.then(|| Action::Update(Box::new(Update::hold(begin, text()))))
+            format!("{given};why={}", text.chars().take(LONGEST_REASON).collect::<String>())
+        });
+        Some(Action::Update(Box::new(Update::hold(begin, comment))))
     }
 
     fn start(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation, now: i64, patience: i64) -> Step {
         let given = Given::of(core, wanted.shape());
-        let released = self.seen.start <= now;
-        if self.given == Some(given) && released {
-            let since = *self.let_go.get_or_insert(now);
+        // Its start time says nothing of that: backfill writes there when it thinks the job will start.
+        if self.given == Some(given)
+            && let Some(since) = self.let_go
+        {
             return match now - since > patience {
                 true => Step::Refuse(format!("Slurm hasn't started it for {} s: {}", now - since, waits(&self.seen))),
                 false => Step::Nothing,
@@ -166,6 +178,7 @@ impl Tracked {
                 let per_job = !self.seen.tres_per_job.is_empty() && self.seen.tres_per_job != "(null)";
                 let gives = Some((given, named(state, wanted.slots())));
                 self.pending = Some(Pending { decision: core.issued_in, gives });
+                self.said = None;
                 Step::Order(Action::Update(Box::new(Update::start(&reservation, &given, now, per_job))))
             }
         }

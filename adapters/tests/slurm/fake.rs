@@ -34,6 +34,8 @@ pub(crate) struct Slurm {
     pub(crate) nodes: Vec<Node>,
     pub(crate) jobs: BTreeMap<u32, Job>,
     asks: BTreeMap<u32, Asks>,
+    /// When a job last left its nodes: the credentials of that second are revoked.
+    left: BTreeMap<u32, i64>,
     next: u32,
     /// GPUs of other people's jobs on each node.
     pub(crate) foreign: BTreeMap<String, u32>,
@@ -52,7 +54,15 @@ impl Slurm {
             ..Node::default()
         };
         let nodes = (1..=nodes).map(node).collect();
-        Self { now: 1000, nodes, jobs: BTreeMap::new(), asks: BTreeMap::new(), next: 1, foreign: BTreeMap::new() }
+        Self {
+            now: 1000,
+            nodes,
+            jobs: BTreeMap::new(),
+            asks: BTreeMap::new(),
+            left: BTreeMap::new(),
+            next: 1,
+            foreign: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn sbatch(&mut self, name: &str, comment: &str, begin: i64, lease: i64) -> u32 {
@@ -138,6 +148,8 @@ impl Slurm {
     fn update(&mut self, id: u32, update: &Update) {
         let job = self.jobs.get_mut(&id).unwrap();
         assert!(job.priority != 0 || update.purpose != Purpose::Start, "a held job is its owner's");
+        let revoked = self.left.get(&id).is_some_and(|left| *left >= self.now && update.begin <= Some(self.now));
+        assert!(!revoked, "Slurm kills a job that it starts in the second in which it stopped it");
         job.start = update.begin.unwrap_or(job.start);
         if let Some(text) = &update.admin_comment {
             job.admin_comment = text.clone();
@@ -188,6 +200,7 @@ impl Slurm {
                 job.state = 0;
                 job.nodes.clear();
                 job.gres.clear();
+                self.left.insert(job.id, self.now);
                 job.start = self.now + 120;
             }
         }

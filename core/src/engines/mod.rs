@@ -8,6 +8,7 @@ mod ledger;
 pub mod oasis;
 pub mod offline;
 mod optimus;
+mod panicking;
 mod placing;
 mod random;
 mod rounds;
@@ -21,7 +22,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
 pub use self::{
-    dorm::Dorm, drf::Drf, fifo::Fifo, oasis::Oasis, optimus::Optimus, random::Random, rrh::Rrh, tetris::Tetris,
+    dorm::Dorm, drf::Drf, fifo::Fifo, oasis::Oasis, optimus::Optimus, panicking::Panicking, random::Random, rrh::Rrh,
+    tetris::Tetris,
 };
 use crate::{
     decision::Proposal,

@@ -32,6 +32,7 @@ use super::{
     board::{Board, Largest},
     ledger::Ledger,
     placing::{Placing, placement},
+    rounds::leaving,
 };
 use crate::{
     decision::{Allocation, Proposal, Shape, Verdict},
@@ -439,7 +440,8 @@ impl Optimus {
         None
     }
 
-    /// §4.2: smaller jobs first, each evenly on the fewest servers. Jobs whose shape stays the same stay.
+    /// §4.2: smaller jobs first, each evenly on the fewest servers. Jobs whose shape stays the same stay, unless a server
+    /// of theirs drains and there is room elsewhere.
     fn place(
         &self,
         state: &State,
@@ -449,9 +451,10 @@ impl Optimus {
         proposal: &mut Proposal,
         budget: &mut Budget,
     ) -> Result<(), EngineError> {
+        let leaving = leaving(state);
         let mut moving: Vec<(f64, &Candidate<'_>)> = candidates
             .iter()
-            .filter(|candidate| candidate.old_shape() != Some(candidate.shape))
+            .filter(|candidate| candidate.old_shape() != Some(candidate.shape) || leaving(candidate.job))
             .map(|candidate| (candidate.job.total(candidate.shape).dominant_share(&state.usable), candidate))
             .collect();
         moving.sort_by(|(mine, a), (theirs, b)| mine.total_cmp(theirs).then(a.job.id.cmp(&b.job.id)));
@@ -465,7 +468,8 @@ impl Optimus {
             });
             let mut elsewhere = Vec::with_capacity(moving.len());
             for (demand, candidate) in moving {
-                match self.stay(state, candidate, board, budget)? {
+                let stays = if leaving(candidate.job) { None } else { self.stay(state, candidate, board, budget)? };
+                match stays {
                     Some(allocation) => run(proposal, candidate.job, allocation),
                     None => elsewhere.push((demand, candidate)),
                 }
@@ -531,12 +535,16 @@ impl Optimus {
             }
         }
         let found = self.placing.place(state, board, job, candidate.shape, last, budget)?;
-        if found.is_some() || !self.shrink_to_fit {
+        if found.is_some() {
             return Ok(found);
         }
         let old = job.verdict.allocation().filter(|old| candidate.bounds.hold(old.shape()));
+        let old = old.filter(|old| self.shrink_to_fit || old.shape() == candidate.shape);
         if let Some(old) = old.filter(|old| board.restore(state, job, old)) {
             return Ok(Some(old.clone()));
+        }
+        if !self.shrink_to_fit {
+            return Ok(None);
         }
         let least = candidate.bounds.least();
         let mut shape = candidate.shape;

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     decision::{Proposal, Shape},
+    ids::ServerId,
     job::Job,
     reason::Reason,
     state::{Mandate, State},
@@ -70,8 +71,20 @@ pub(super) fn fair_shapes(
     Ok(())
 }
 
+/// Whether a job has slots on a server that drains: it should move, if there is room for it elsewhere. O(slots), and only
+/// where a server drains at all.
+pub(super) fn leaving(state: &State) -> impl Fn(&Job) -> bool {
+    let draining: Vec<ServerId> =
+        state.servers.iter().filter(|server| server.present && server.draining).map(|server| server.id).collect();
+    move |job| {
+        let slots = job.verdict.allocation().map(|allocation| allocation.slots()).unwrap_or_default();
+        !draining.is_empty() && slots.iter().any(|slot| draining.binary_search(&slot.server).is_ok())
+    }
+}
+
 /// Places each job's shape, in the order given; one that doesn't fit gets the next smaller 1:1 shape, down to its least.
-/// Jobs whose shape stays the same stay where they are. `last` is for round-robin. O(slots · blocks of the index).
+/// Jobs whose shape stays the same stay where they are, unless a server of theirs drains and there is room elsewhere.
+/// `last` is for round-robin. O(slots · blocks of the index).
 pub(super) fn place_shapes(
     state: &State,
     shapes: Vec<(&Arc<Job>, Shape)>,
@@ -81,7 +94,8 @@ pub(super) fn place_shapes(
     (placing, last): (Placing, &mut u32),
 ) -> Result<(), EngineError> {
     let old = |job: &Job| job.verdict.allocation().map(|allocation| allocation.shape());
-    let moving: Vec<_> = shapes.into_iter().filter(|(job, shape)| old(job) != Some(*shape)).collect();
+    let leaving = leaving(state);
+    let moving: Vec<_> = shapes.into_iter().filter(|(job, shape)| old(job) != Some(*shape) || leaving(job)).collect();
     for (job, _) in &moving {
         board.release(state, job);
     }
@@ -92,6 +106,12 @@ pub(super) fn place_shapes(
         loop {
             if let Some(allocation) = placing.place(state, board, job, shape, last, budget)? {
                 run(proposal, job, allocation);
+                break;
+            }
+            if shape == wanted
+                && let Some(kept) = job.verdict.allocation().filter(|kept| kept.shape() == wanted)
+                && board.restore(state, job, kept)
+            {
                 break;
             }
             if shape == least {

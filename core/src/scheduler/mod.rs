@@ -399,7 +399,9 @@ impl Scheduler {
 
     /// Makes the outcome of the open ticket the plan, as far as it still fits, and issues what its room allows.
     ///
-    /// An engine that failed changes nothing: the last plan stands, less what was evicted, and the failure is counted.
+    /// An engine that failed changes nothing: the last plan stands, less what was evicted, and the failure is counted. After
+    /// `fallback_after` of them in a row the fallback engine decides; where that fails as often, the mode is
+    /// [`Paused`](Mode::Paused) from then on.
     ///
     /// # Errors
     /// The ticket is no longer the open one.
@@ -415,9 +417,7 @@ impl Scheduler {
         let source = match outcome.result {
             Ok((proposal, sums, memo)) => {
                 self.memo = memo;
-                if !fallback {
-                    self.failures = 0;
-                }
+                self.failures = if fallback { self.state.settings.fallback_after } else { 0 };
                 self.last_error = None;
                 self.wake_at = proposal.wake_at;
                 // What was noted since waits for the next ticket.
@@ -446,9 +446,11 @@ impl Scheduler {
         Ok(decision)
     }
 
-    /// Counts a failure of the engine in charge; after a few in a row the fallback takes over.
+    /// Counts a failure of the engine in charge; after a few in a row the fallback takes over, and where that fails as
+    /// often nobody is left to decide: every job is its manager's.
     fn fail(&mut self, error: EngineError) {
         let was_fallback = self.is_fallback();
+        let patience = self.state.settings.fallback_after;
         self.last_error = Some(error);
         self.failures = self.failures.saturating_add(1);
         if self.is_fallback() && !was_fallback {
@@ -456,6 +458,11 @@ impl Scheduler {
             let settings = self.state.settings.clone();
             // The registry knew both names when the settings were applied.
             let _ = self.choose_engine(&settings);
+        } else if was_fallback && self.failures - patience >= patience.max(1) {
+            self.failures = patience;
+            if self.state.mode == Mode::Active {
+                self.state.set_mode(Mode::Paused);
+            }
         }
     }
 

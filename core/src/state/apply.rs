@@ -82,7 +82,7 @@ impl State {
         Ok(())
     }
 
-    fn set_mode(&mut self, mode: Mode) {
+    pub(crate) fn set_mode(&mut self, mode: Mode) {
         if self.mode == mode {
             return;
         }

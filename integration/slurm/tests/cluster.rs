@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -41,27 +42,59 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
 }
 
-/// Builds the plugins and returns their folder.
-pub(crate) fn plugins() -> PathBuf {
-    let folder = root().join("integration/slurm");
-    let mut make = Command::new("make");
-    // The Makefile's own cargo is the one that runs this test, and with all packages their dependencies are built already.
-    make.arg("-C")
-        .arg(&folder)
-        .args(["PROFILE=dev", "PACKAGES=--workspace --lib"])
-        .arg(format!("CARGO={}", env!("CARGO")));
-    let made = make.output().expect("make");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    root().join("target/slurm")
+/// Which plugins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plugins {
+    /// As a site builds them.
+    Product,
+    /// With an agent that takes orders to fail.
+    Faulty,
+}
+
+impl Plugins {
+    /// Builds them and returns their folder.
+    pub(crate) fn build(self) -> PathBuf {
+        static DONE: Mutex<Vec<Plugins>> = Mutex::new(Vec::new());
+        // Both are linked from files of the same names.
+        let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let (name, features) = match self {
+            Self::Product => ("slurm", ""),
+            Self::Faulty => ("slurm-faulty", " --features trainmaster-slurm-agent/fault-injection"),
+        };
+        let folder = root().join("target").join(name);
+        if !done.contains(&self) {
+            // The Makefile's own cargo is the one that runs this test, and with all packages their dependencies are built
+            // already.
+            let mut make = Command::new("make");
+            make.arg("-C").arg(root().join("integration/slurm"));
+            make.arg("PROFILE=dev").arg(format!("PACKAGES=--workspace --lib{features}"));
+            make.arg(format!("OUT={}", folder.display())).arg(format!("CARGO={}", env!("CARGO")));
+            let made = make.output().expect("make");
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+            done.push(self);
+        }
+        folder
+    }
 }
 
 impl Cluster {
     /// Starts one, with these lines in slurm.conf and plugins of this folder.
     pub(crate) fn start(nodes: u32, extra: &str, plugins: Option<&Path>, prepare: impl FnOnce(&Path)) -> Self {
+        Self::start_with(nodes, extra, plugins, &[], prepare)
+    }
+
+    /// The same, with variables for the script that starts it.
+    pub(crate) fn start_with(
+        nodes: u32,
+        extra: &str,
+        plugins: Option<&Path>,
+        env: &[(&str, &str)],
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let folder = tempfile::Builder::new().prefix("tm-slurm").tempdir().expect("a scratch folder");
         prepare(folder.path());
         let mut start = Command::new(root().join("integration/slurm/cluster/start"));
-        start.arg(folder.path()).arg(nodes.to_string()).env("EXTRA", extra);
+        start.arg(folder.path()).arg(nodes.to_string()).env("EXTRA", extra).envs(env.iter().copied());
         if let Some(plugins) = plugins {
             start.env("PLUGINS", plugins);
         }

@@ -1,14 +1,12 @@
 //! `job_submit/trainmaster` in a real slurmctld: what it takes, refuses and leaves alone.
 
-mod cluster;
-
 use std::{
     fs,
     os::unix::net::UnixDatagram,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use cluster::{Cluster, available, plugins, until};
+use crate::cluster::{Cluster, Plugins, available, until};
 use trainmaster_adapters::slurm::comment::{Tag, spec};
 
 const SLEEP: &str = "#!/bin/sh\nsleep 60\n";
@@ -20,7 +18,7 @@ fn a_real_slurm_takes_refuses_and_leaves_alone() {
         return;
     }
     let before = ordinary_jobs(&Cluster::start(3, "", None, |_| {}));
-    let plugins = plugins();
+    let plugins = Plugins::Product.build();
     let prepare = |folder: &std::path::Path| {
         fs::create_dir_all(folder.join("etc")).unwrap();
         fs::write(folder.join("etc/trainmaster.toml"), "[slurm]\nlease = \"10m\"\nfeed = \"http://127.0.0.1:7\"\n")

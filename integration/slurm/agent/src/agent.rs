@@ -74,7 +74,11 @@ pub struct Agent {
     not_before: Option<Instant>,
     failures: u32,
     next_fits: Instant,
+    /// When the orders of this round were handed out.
+    ordered: Instant,
     figures: Figures,
+    #[cfg(feature = "fault-injection")]
+    faults: crate::fault::Faults,
 }
 
 /// A step of Slurm's numbers its tasks from 0 on; the core's slots keep their numbers while others come and go. So the
@@ -109,6 +113,8 @@ struct Figures {
     load: Duration,
     orders: u64,
     refusals: u64,
+    /// That Slurm took for all orders.
+    carrying_out: Duration,
 }
 
 impl Agent {
@@ -154,7 +160,10 @@ impl Agent {
             not_before: None,
             failures: 0,
             next_fits: Instant::now(),
+            ordered: Instant::now(),
             figures: Figures::default(),
+            #[cfg(feature = "fault-injection")]
+            faults: Default::default(),
         })
     }
 
@@ -191,12 +200,17 @@ impl Agent {
             events.into_iter().for_each(|event| self.take(event));
         }
         self.requests();
+        #[cfg(feature = "fault-injection")]
+        self.faults.in_round();
         self.decide();
         drop(self.scheduler.take_issues());
         let orders = self.translator.orders(self.scheduler.state());
         self.figures.orders += orders.len() as u64;
         // Slurm is told only what is on disk.
         self.flush();
+        #[cfg(feature = "fault-injection")]
+        self.faults.before_orders(!orders.is_empty());
+        self.ordered = Instant::now();
         orders
     }
 
@@ -215,6 +229,7 @@ impl Agent {
 
     /// The round is over: what came of the orders is written, and training programs hear of it.
     pub fn finish(&mut self) {
+        self.figures.carrying_out += self.ordered.elapsed();
         self.flush();
         self.tell();
     }
@@ -324,12 +339,22 @@ impl Agent {
         if !due {
             return;
         }
+        #[cfg(feature = "fault-injection")]
+        self.faults.before_decision(&mut self.scheduler);
+        let engine = self.scheduler.engine_name().to_owned();
         let begun = Instant::now();
         let outcome = self.scheduler.prepare(now).run(Budget::steps(self.config.budget));
-        if let Some(error) = outcome.error() {
-            tracing::error!(%error, "the engine could not decide; the last plan stands");
-        }
+        let failure = outcome.error().map(ToString::to_string);
+        let was_fallback = self.scheduler.is_fallback();
         let Ok(decision) = self.scheduler.commit(now, outcome) else { return };
+        if let Some(error) = failure {
+            let next = match self.scheduler.state().mode {
+                Mode::Paused => "the fallback fails as well: paused, all jobs go back to Slurm as they were submitted",
+                _ if self.scheduler.is_fallback() && !was_fallback => "the fallback engine decides from now on",
+                _ => "the last plan stands",
+            };
+            tracing::error!(error, engine, "the engine could not decide; {next}");
+        }
         self.figures.decisions += 1;
         self.figures.decision = begun.elapsed();
         self.figures.slowest_decision = self.figures.slowest_decision.max(self.figures.decision);
@@ -435,6 +460,11 @@ impl Agent {
                 text(&self.status())
             }
             Command::Status {} => text(&self.status()),
+            #[cfg(feature = "fault-injection")]
+            Command::Fault { fault } => {
+                self.faults.order(fault);
+                text(&self.status())
+            }
             Command::Explain { job } => {
                 let state = self.scheduler.state();
                 let by_number = job.parse().ok().and_then(|native| self.translator.job(native));
@@ -466,12 +496,14 @@ impl Agent {
         Status {
             mode: state.mode,
             engine: &state.settings.engine,
+            fallback: self.scheduler.is_fallback().then(|| self.scheduler.engine_name()),
             servers: state.present_servers().count(),
             decisions: self.figures.decisions,
             decision_ms: ms(self.figures.decision),
             slowest_decision_ms: ms(self.figures.slowest_decision),
             load_ms: ms(self.figures.load),
             orders: self.figures.orders,
+            order_ms: ms(self.figures.carrying_out) / self.figures.orders.max(1) as f64,
             refusals: self.figures.refusals,
             problem: self.problem.as_deref(),
             jobs: jobs.collect(),

@@ -19,6 +19,12 @@ pub(crate) enum Command {
         /// Which.
         mode: Mode,
     },
+    /// Something goes wrong.
+    #[cfg(feature = "fault-injection")]
+    Fault {
+        /// What.
+        fault: crate::fault::Fault,
+    },
 }
 
 /// The answer to [`Command::Status`].
@@ -26,13 +32,17 @@ pub(crate) enum Command {
 pub(crate) struct Status<'a> {
     pub(crate) mode: Mode,
     pub(crate) engine: &'a str,
+    /// Decides instead, since that one failed too often.
+    pub(crate) fallback: Option<&'a str>,
     pub(crate) servers: usize,
     pub(crate) decisions: u64,
-    /// Of the last decision and of the last loading of Slurm's state and carrying out, in milliseconds.
+    /// Of the last decision and of the last loading of Slurm's state, in milliseconds.
     pub(crate) decision_ms: f64,
     pub(crate) slowest_decision_ms: f64,
     pub(crate) load_ms: f64,
     pub(crate) orders: u64,
+    /// That Slurm takes for one, on average.
+    pub(crate) order_ms: f64,
     pub(crate) refusals: u64,
     /// Why nothing can be promised now, if so.
     pub(crate) problem: Option<&'a str>,

@@ -13,6 +13,8 @@ mod agent;
 mod clock;
 mod config;
 mod control;
+#[cfg(feature = "fault-injection")]
+mod fault;
 mod feed;
 mod journal;
 mod log;

@@ -1,0 +1,52 @@
+//! Faults on purpose, for tests of what stands around the agent. Not in a product.
+
+use std::{sync::Arc, thread, time::Duration};
+
+use serde::Deserialize;
+use trainmaster_core::{Scheduler, engines::Panicking};
+
+/// What is to go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Fault {
+    /// Each engine panics, the fallback too.
+    Engine,
+    /// The next round panics.
+    Round,
+    /// The next orders are carried out three seconds after Slurm was looked at.
+    Late,
+}
+
+/// Those that are ordered.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    engine: bool,
+    round: bool,
+    late: bool,
+}
+
+impl Faults {
+    pub(crate) fn order(&mut self, fault: Fault) {
+        match fault {
+            Fault::Engine => self.engine = true,
+            Fault::Round => self.round = true,
+            Fault::Late => self.late = true,
+        }
+    }
+
+    pub(crate) fn before_decision(&self, scheduler: &mut Scheduler) {
+        if self.engine {
+            scheduler.replace_engine(Arc::new(Panicking));
+        }
+    }
+
+    pub(crate) fn in_round(&self) {
+        assert!(!self.round, "on purpose, in a round");
+    }
+
+    pub(crate) fn before_orders(&mut self, any: bool) {
+        if any && std::mem::take(&mut self.late) {
+            thread::sleep(Duration::from_secs(3));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Panics inside slurmctld, and other people's jobs that take what was decided.
+
+use std::{
+    io::{Read as _, Write as _},
+    os::unix::net::UnixStream,
+};
+
+use crate::{
+    cluster::{Plugins, available, until},
+    site::{Setup, Site, training},
+};
+
+const GPU: &str = "#TRAINMASTER worker.gpu = 1";
+
+/// From now on, or in the next round.
+fn order(site: &Site, fault: &str) {
+    // A round that panics doesn't answer.
+    let mut control = UnixStream::connect(site.folder().join("state/trainmaster/control")).expect("the agent listens");
+    writeln!(control, "{{\"command\":\"fault\",\"fault\":{fault:?}}}").unwrap();
+    let _ = control.read_to_string(&mut String::new());
+}
+
+fn pid(site: &Site) -> String {
+    std::fs::read_to_string(site.folder().join("run/slurmctld.pid")).unwrap().trim().to_owned()
+}
+
+#[test]
+fn engines_that_panic_hand_jobs_back() {
+    if !available() {
+        return;
+    }
+    let site = Setup { nodes: 2, plugins: Plugins::Faulty, ..Setup::default() }.start();
+    let before = pid(&site);
+    let running = site.submit("running", &training(150, GPU));
+    until("it runs", || site.state(&running) == "RUNNING");
+    order(&site, "engine");
+    let held = site.submit("held", &training(3, GPU));
+    // The engine three times, the fallback three times, then nobody decides any more.
+    until("scheduling is paused", || site.status()["mode"] == "paused");
+    site.completes(&held);
+    assert!(site.show(&held).contains("NumTasks=3"), "as it was submitted: {}", site.show(&held));
+    let log = site.log();
+    for words in
+        ["on purpose, in the engine", "the fallback engine decides from now on", "paused, all jobs go back to Slurm"]
+    {
+        assert!(log.contains(words), "{words:?} is missing in the log");
+    }
+    // What runs goes on, others come as ever, and a person can set it going again.
+    site.completes(&site.submit("later", &training(3, GPU)));
+    site.completes(&running);
+    assert_eq!(pid(&site), before, "slurmctld lives");
+    assert_eq!(site.ask(r#"{"command":"mode","mode":"active"}"#)["mode"], "active");
+}
+
+#[test]
+fn after_a_panic_the_agent_goes_on_from_its_journal_and_pauses_after_another() {
+    if !available() {
+        return;
+    }
+    let site = Setup { nodes: 2, plugins: Plugins::Faulty, ..Setup::default() }.start();
+    let before = pid(&site);
+    let running = site.submit("running", &training(150, GPU));
+    until("it trains", || site.job(&running).is_some_and(|job| job["epoch"].as_f64() > Some(0.0)));
+    order(&site, "round");
+    until("it went on", || site.log().contains("going on from the journal after a panic") && site.is_up());
+    assert_eq!(site.status()["mode"], "active");
+    let job = site.job(&running).expect("it is known");
+    assert!(job["epoch"].as_f64() > Some(0.0), "{job}");
+    // Decisions go on.
+    let next = site.submit("next", &training(3, GPU));
+    until("it is decided", || site.show(&next).contains("workers="));
+
+    order(&site, "round");
+    until("it pauses", || site.log().contains("paused after a second panic") && site.is_up());
+    assert_eq!(site.status()["mode"], "paused");
+    let released = site.submit("released", &training(3, GPU));
+    for id in [&released, &next, &running] {
+        site.completes(id);
+    }
+    assert!(site.show(&released).contains("NumTasks=3"), "as it was submitted: {}", site.show(&released));
+    assert_eq!(pid(&site), before, "slurmctld lives");
+}
+
+#[test]
+fn nodes_that_others_take_first_are_planned_anew() {
+    if !available() {
+        return;
+    }
+    let scheduler = "engine = \"fifo\"\nstability = \"off\"\nrefusal_backoff = \"3s\"\n";
+    let slurm = "lease = \"10s\"\npatience = \"3s\"";
+    let site = Setup { nodes: 2, plugins: Plugins::Faulty, scheduler, slurm, ..Setup::default() }.start();
+    // Between the look at Slurm and the order there are three seconds, in which somebody else takes a node.
+    order(&site, "late");
+    let wide = "#TRAINMASTER worker.gpu = 4\n#TRAINMASTER worker.min = 2\n#SBATCH -N 2 -n 4 --gpus-per-node=4";
+    let job = training(20, wide).replace("server.requested = 1", "server.requested = 2");
+    let job = site.submit("wide", &job);
+    let thief = ["-w", "node1", "-n", "1", "--gpus-per-node=4", "-o", "/dev/null"];
+    let thief = site.sbatch(&thief, "#!/bin/sh\nsleep 600\n").unwrap();
+    until("it is there first", || site.state(&thief) == "RUNNING");
+    until("Slurm says what our job was given", || site.show(&job).contains("workers=2"));
+    assert_eq!(site.state(&job), "PENDING");
+    until("it is held again, with a reason", || site.show(&job).contains("why="));
+    let (orders, refusals) = (site.status()["orders"].as_u64(), site.status()["refusals"].as_u64());
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    let status = site.status();
+    assert!(status["orders"].as_u64() <= orders.map(|orders| orders + 5), "an error loop: {orders:?}, {status}");
+    assert!(status["refusals"].as_u64() <= refusals.map(|refusals| refusals + 2), "{refusals:?}, {status}");
+    // What waited only for that goes on once it is over.
+    site.run("scancel", &[&thief]);
+    site.completes(&job);
+    assert_eq!(site.field(&job, "NumNodes"), "2");
+}

@@ -1,0 +1,133 @@
+//! Kinds of GPUs, of feeds, of modes; and whether the plugins fit.
+
+use std::{fs, process::Command};
+
+use crate::{
+    cluster::{Plugins, available, root, until},
+    site::{Setup, training},
+};
+
+#[test]
+fn typed_gpus_go_to_those_who_ask_for_them() {
+    if !available() {
+        return;
+    }
+    let gres = [("GRES", "gpu:a100 gpu:a100 gpu:v100 gpu:v100")];
+    let site = Setup { nodes: 2, env: &gres, ..Setup::default() }.start();
+    let job = |kind: &str, epochs| {
+        training(epochs, &format!("#SBATCH --gpus-per-node={kind}:2\n#TRAINMASTER worker.gpu:{kind} = 1"))
+    };
+    let ids = ["a100", "v100"].map(|kind| (kind, site.submit(kind, &job(kind, 60))));
+    for (kind, id) in &ids {
+        until("it runs", || site.state(id) == "RUNNING");
+        let shown = site.show(id);
+        let workers: u32 = site
+            .field(id, "AdminComment")
+            .split(';')
+            .find_map(|part| part.strip_prefix("workers=")?.parse().ok())
+            .unwrap();
+        assert!((1..=4).contains(&workers), "{shown}");
+        assert!(shown.contains(&format!("JOB_GRES=gpu:{kind}:{workers} ")), "{shown}");
+        let other = if *kind == "a100" { "v100" } else { "a100" };
+        assert!(!shown.contains(&format!("gpu:{other}")), "{shown}");
+    }
+    ids.iter().for_each(|(_, id)| site.completes(id));
+    // One that no node has is refused with numbers.
+    let never = site.submit(
+        "never",
+        &job("a100", 1).replace("worker.gpu:a100 = 1", "worker.gpu:a100 = 3").replace("a100:2", "a100:1"),
+    );
+    until("Slurm says why it waits", || site.show(&never).contains("why="));
+    let shown = site.show(&never);
+    assert!(shown.contains("needs 3 gpu:a100 on one server; the largest has 2"), "{shown}");
+}
+
+#[test]
+fn reports_come_over_tls() {
+    if !available() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| folder.path().join(name));
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    fs::write(&cert, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let tls = Some((cert.clone(), key));
+    let site = Setup { nodes: 1, tls, ..Setup::default() }.start();
+    let head = format!("#SBATCH --export=ALL,TRAINMASTER_FEED_CA={}\n#TRAINMASTER worker.gpu = 1", cert.display());
+    let job = site.submit("secret", &training(60, &head));
+    until("it reports", || site.job(&job).is_some_and(|job| job["epoch"].as_f64() > Some(0.0)));
+    site.completes(&job);
+    // Nothing is understood without it.
+    let plain = Command::new("bash")
+        .arg("-c")
+        .arg(format!("exec 3<>/dev/tcp/localhost/{0}; printf 'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' >&3; timeout 5 head -c 9 <&3 | grep -c TRAINMASTER", site.port()))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&plain.stdout).trim(), "0");
+    assert!(site.is_up());
+}
+
+#[test]
+fn shadow_tells_what_it_would_have_done() {
+    if !available() {
+        return;
+    }
+    let site = Setup { nodes: 2, keys: "mode = \"shadow\"", ..Setup::default() }.start();
+    let job = site.submit("watched", &training(60, "#TRAINMASTER worker.gpu = 1"));
+    until("Slurm starts it", || site.state(&job) == "RUNNING");
+    assert_eq!(site.field(&job, "NumTasks"), "3", "as it was submitted");
+    until("the agent says what it would have done", || site.log().contains("shadow: watched"));
+    until("it sees what Slurm did", || site.job(&job).is_some_and(|job| job["observed"] == "2w+1p"));
+    let told = site.job(&job).unwrap();
+    assert_ne!(told["planned"], told["observed"], "alone it would have had more: {told}");
+    site.completes(&job);
+    assert_eq!(site.field(&job, "Restarts"), "0");
+}
+
+#[test]
+fn settings_are_read_anew_and_bad_ones_change_nothing() {
+    if !available() {
+        return;
+    }
+    let site = Setup { nodes: 1, ..Setup::default() }.start();
+    let file = site.folder().join("etc/trainmaster.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    assert_eq!(site.status()["engine"], "optimus");
+    fs::write(&file, good.replace("engine = \"optimus\"", "engine = \"optimum\"")).unwrap();
+    until("it is refused", || site.log().contains("optimum"));
+    assert!(site.log().contains("the last one stands"));
+    assert_eq!(site.status()["engine"], "optimus");
+    let drf = good.split("[scheduler]").next().unwrap().to_owned() + "[scheduler]\nengine = \"drf\"\n";
+    fs::write(&file, drf).unwrap();
+    until("it holds", || site.status()["engine"] == "drf");
+    // A mode in the file that changes is set; one that a person set stands until then.
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("mode = \"paused\"\n{text}")).unwrap();
+    until("it pauses", || site.status()["mode"] == "paused");
+}
+
+#[test]
+fn a_plugin_for_another_slurm_is_found_before_slurmctld_finds_it() {
+    if !available() {
+        return;
+    }
+    let plugins = Plugins::Product.build();
+    let check =
+        |folder: &std::path::Path| Command::new(root().join("integration/slurm/check")).arg(folder).output().unwrap();
+    let fits = check(&plugins);
+    assert!(fits.status.success(), "{}", String::from_utf8_lossy(&fits.stderr));
+    let folder = tempfile::tempdir().unwrap();
+    let missing = check(folder.path());
+    assert!(!missing.status.success() && String::from_utf8_lossy(&missing.stderr).contains("missing"));
+    for name in ["slurmctld_trainmaster.so", "job_submit_trainmaster.so"] {
+        let mut bytes = fs::read(plugins.join(name)).unwrap();
+        let mark = b"trainmaster built for slurm 0x";
+        let at = bytes.windows(mark.len()).position(|window| window == mark).expect("its version") + mark.len();
+        bytes[at] = b'9';
+        fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    let other = check(folder.path());
+    let words = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(!other.status.success() && words.contains("build it anew") && words.contains("0x9"), "{words}");
+}

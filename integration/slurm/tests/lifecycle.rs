@@ -1,0 +1,107 @@
+//! What the agent does in an ordinary life of training jobs, and what it survives.
+
+use std::{fs, thread, time::Duration};
+
+use serde_json::Value;
+
+use crate::{
+    cluster::{available, until},
+    site::{BOTH, Setup, training},
+};
+
+#[test]
+fn training_jobs_are_sized_resized_and_survive() {
+    if !available() {
+        return;
+    }
+    let site = Setup::default().start();
+    let ordinary = site.sbatch(&["-n1", "--gpus-per-node=1", "-o", "/dev/null"], "#!/bin/sh\nsleep 1\n").unwrap();
+    let first = site.submit("first", &training(300, "#TRAINMASTER worker.gpu = 1"));
+    until("it runs", || site.state(&first) == "RUNNING");
+    // It was asked for with two workers, and alone it gets more.
+    assert!(site.field(&first, "Comment").starts_with("trainmaster;"));
+    let given = |id: &str| site.field(id, "AdminComment");
+    until("Slurm says what it was given", || given(&first).contains("workers="));
+    until("it trains", || site.output("first").contains("step"));
+    let at_first = given(&first);
+
+    // Others want their part: it is restarted from its checkpoint with less, or moves.
+    let others = ["b", "c", "d"].map(|name| site.submit(name, &training(40, "#TRAINMASTER worker.gpu = 1")));
+    until("it changes", || given(&first).contains("workers=") && given(&first) != at_first);
+    until("it goes on", || site.output("first").contains("resuming from a checkpoint"));
+    assert_ne!(site.field(&first, "Restarts"), "0");
+
+    // The controller crashes in the middle of all that: nothing is lost, and decisions go on.
+    let before = site.status();
+    site.restart("-KILL");
+    until("the agent is back", || site.is_up());
+    let names = |status: &Value| -> Vec<String> {
+        let mut names: Vec<String> =
+            status["jobs"].as_array().unwrap().iter().map(|job| job["name"].to_string()).collect();
+        names.sort();
+        names
+    };
+    let after = site.status();
+    for name in names(&after) {
+        assert!(names(&before).contains(&name), "{name} is new in {after}");
+    }
+    assert!(site.log().contains("jobs=") && !site.log().contains("can't be read"));
+
+    // Read anew, all of it, with jobs running.
+    site.scontrol(&["reconfigure"]);
+    // A cancelled one is forgotten.
+    site.run("scancel", &[&others[2]]);
+    until("the agent forgets a cancelled job", || site.job(&others[2]).is_none());
+    assert_eq!(site.state(&ordinary), "COMPLETED");
+
+    // A drained node's job moves, and doesn't come back before the node does.
+    until("it runs again", || site.state(&first) == "RUNNING");
+    let node = site.nodes(&first, "NodeList").first().expect("it runs").clone();
+    site.scontrol(&["update", &format!("nodename={node}"), "state=drain", "reason=test"]);
+    until("it moves", || site.state(&first) == "RUNNING" && !site.nodes(&first, "NodeList").contains(&node));
+    site.scontrol(&["update", &format!("nodename={node}"), "state=resume"]);
+    others[..2].iter().for_each(|id| site.completes(id));
+
+    // Explained, and refused with words.
+    let explained = site.ask(&format!("{{\"command\":\"explain\",\"job\":\"{first}\"}}"));
+    assert!(explained["findings"].as_array().is_some_and(|findings| !findings.is_empty()), "{explained}");
+    let unknown = site.ask(r#"{"command":"explain","job":"4711"}"#);
+    assert!(unknown["error"].to_string().contains("4711"));
+    site.completes(&first);
+    // Every epoch once: restarts went on from checkpoints.
+    let epochs = site.output("first").lines().filter(|line| line.contains("epoch 299,")).count();
+    assert_eq!(epochs, 1, "{}", site.output("first"));
+}
+
+#[test]
+fn paused_or_gone_jobs_are_slurms_as_they_were_submitted() {
+    if !available() {
+        return;
+    }
+    // An engine that lets nobody run: all jobs wait.
+    let scheduler = "engine = \"oasis\"\n[scheduler.parameters]\nrejected = \"held\"\n";
+    let site = Setup { nodes: 2, scheduler, ..Setup::default() }.start();
+    let job = training(3, "#TRAINMASTER worker.gpu = 1");
+    let waiting = site.submit("waiting", &job);
+    until("Slurm says why it waits", || site.show(&waiting).contains("why="));
+    assert_eq!(site.state(&waiting), "PENDING");
+
+    // The kill switch: at once it is Slurm's, and runs as submitted.
+    let status = site.ask(r#"{"command":"mode","mode":"paused"}"#);
+    assert_eq!(status["mode"], "paused");
+    let at_once = site.submit("at-once", &job);
+    site.completes(&at_once);
+    site.completes(&waiting);
+    let status = site.ask(r#"{"command":"mode","mode":"active"}"#);
+    assert_eq!(status["mode"], "active");
+
+    // Without the plugin held jobs start when their leases run out.
+    let held = site.submit("held", &job);
+    assert_eq!(site.state(&held), "PENDING");
+    let conf = site.folder().join("etc/slurm.conf");
+    let text = fs::read_to_string(&conf).unwrap();
+    fs::write(&conf, text.replace(BOTH, "")).unwrap();
+    site.restart("-TERM");
+    thread::sleep(Duration::from_secs(1));
+    site.completes(&held);
+}

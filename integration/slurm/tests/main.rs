@@ -1,0 +1,9 @@
+//! Both plugins in a real slurmctld, with real jobs.
+
+mod cluster;
+mod faults;
+mod golden;
+mod kinds;
+mod lifecycle;
+mod site;
+mod submission;

@@ -1,0 +1,205 @@
+//! A Slurm with Trainmaster inside.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    ops::Deref,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, Plugins, root, until};
+
+/// The two lines that an administrator adds.
+pub(crate) const BOTH: &str = "SlurmctldPlugstack=trainmaster\nJobSubmitPlugins=trainmaster";
+
+/// Optimus, in a hurry.
+pub(crate) const OPTIMUS: &str = "engine = \"optimus\"\nstability = \"off\"\n[scheduler.parameters]\ninterval = \"4s\"\n\
+                       between_rounds = true\nshrink_to_fit = true\nspare_gpus = true\n";
+
+/// How it is set up.
+pub(crate) struct Setup<'a> {
+    pub(crate) nodes: u32,
+    /// For `cluster/start`.
+    pub(crate) env: &'a [(&'a str, &'a str)],
+    pub(crate) plugins: Plugins,
+    /// Keys of trainmaster.toml before its tables.
+    pub(crate) keys: &'a str,
+    /// Of its table `slurm`.
+    pub(crate) slurm: &'a str,
+    /// Of its table `scheduler`.
+    pub(crate) scheduler: &'a str,
+    /// PEM files: certificate, key.
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+}
+
+impl Default for Setup<'_> {
+    fn default() -> Self {
+        Self {
+            nodes: 3,
+            env: &[],
+            plugins: Plugins::Product,
+            keys: "",
+            slurm: "lease = \"20s\"",
+            scheduler: OPTIMUS,
+            tls: None,
+        }
+    }
+}
+
+/// It runs.
+pub(crate) struct Site {
+    cluster: Cluster,
+    port: u16,
+}
+
+impl Deref for Site {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+impl Setup<'_> {
+    pub(crate) fn start(self) -> Site {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let Self { keys, slurm, scheduler, .. } = self;
+        let (scheme, tls) = match &self.tls {
+            None => ("http", String::new()),
+            Some((cert, key)) => ("https", format!("cert = {cert:?}\nkey = {key:?}\n")),
+        };
+        let config = format!(
+            "poll = \"300ms\"\n{keys}\n[feed]\nlisten = \"127.0.0.1:{port}\"\n{tls}[slurm]\nfeed = \
+             \"{scheme}://localhost:{port}\"\n{slurm}\n[scheduler]\n{scheduler}"
+        );
+        let plugins = self.plugins.build();
+        let cluster = Cluster::start_with(self.nodes, BOTH, Some(&plugins), self.env, |folder| {
+            fs::create_dir_all(folder.join("etc")).unwrap();
+            fs::write(folder.join("etc/trainmaster.toml"), config).unwrap();
+        });
+        let site = Site { cluster, port };
+        until("the agent is up", || site.is_up());
+        site
+    }
+}
+
+/// Where the training program is; built if it is missing, with the features of whoever tests the workspace.
+pub(crate) fn programs() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let built = Command::new(env!("CARGO")).args(["build", "--locked", "--workspace", "--bins"]).output().unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        root().join("target/debug")
+    })
+}
+
+/// A training job of so many epochs, with more lines at its head; GPUs and servers are emulated, all else is real.
+pub(crate) fn training(epochs: u32, head: &str) -> String {
+    let (programs, steps) = (programs().display(), root().join("integration/slurm"));
+    let steps = steps.display();
+    format!(
+        "#!/bin/bash\n#SBATCH -n 3 --gpus-per-node=2 -N 1 --open-mode=append\n{head}\n#TRAINMASTER mode = sync\n\
+         #TRAINMASTER batch = 240\n#TRAINMASTER worker.requested = 2\n#TRAINMASTER worker.max = 8\n\
+         #TRAINMASTER worker.cpu = 1\n#TRAINMASTER server.requested = 1\n#TRAINMASTER server.max = 4\n\
+         #TRAINMASTER server.cpu = 1\n#TRAINMASTER convergence.delta = 0\n\
+         #TRAINMASTER convergence.max_epochs = {epochs}\n\
+         export PATH={programs}:{steps}:$PATH\nexport TRAINMASTER_WORKERS=2 TRAINMASTER_SERVERS=1 TRAINMASTER_BATCH=240 \
+         TRAINMASTER_DELTA=0 TRAINMASTER_MAX_EPOCHS={epochs}\n\
+         trainmaster-step -- trainmaster-trainer --device-example-ms 0.5 --device-step-ms 10 --device-update-ms 5\n"
+    )
+}
+
+impl Site {
+    pub(crate) fn is_up(&self) -> bool {
+        UnixStream::connect(self.folder().join("state/trainmaster/control")).is_ok()
+    }
+
+    /// The feed's port.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What the agent answers on its control socket.
+    pub(crate) fn ask(&self, request: &str) -> Value {
+        let mut stream =
+            UnixStream::connect(self.folder().join("state/trainmaster/control")).expect("the agent listens");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        writeln!(stream, "{request}").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        self.ask(r#"{"command":"status"}"#)
+    }
+
+    /// The agent's word on a job.
+    pub(crate) fn job(&self, id: &str) -> Option<Value> {
+        let status = self.status();
+        let jobs = status["jobs"].as_array().expect("jobs").clone();
+        jobs.into_iter().find(|job| job["id"].as_u64() == id.parse().ok())
+    }
+
+    pub(crate) fn submit(&self, name: &str, script: &str) -> String {
+        let out = self.folder().join(format!("out-{name}"));
+        self.sbatch(&["-J", name, "-o", out.to_str().unwrap()], script).unwrap()
+    }
+
+    /// What a job has written.
+    pub(crate) fn output(&self, name: &str) -> String {
+        fs::read_to_string(self.folder().join(format!("out-{name}"))).unwrap_or_default()
+    }
+
+    pub(crate) fn state(&self, id: &str) -> String {
+        self.field(id, "JobState")
+    }
+
+    pub(crate) fn completes(&self, id: &str) {
+        until(&format!("job {id} completes"), || {
+            let state = self.state(id);
+            assert!(!["FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"].contains(&state.as_str()), "{}", self.show(id));
+            state == "COMPLETED"
+        });
+    }
+
+    pub(crate) fn scontrol(&self, arguments: &[&str]) {
+        let done = self.run("scontrol", arguments);
+        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder().join("log/slurmctld.log")).unwrap()
+    }
+
+    /// The controller ends as a crash would end it, or in good order, and is started again.
+    pub(crate) fn restart(&self, signal: &str) {
+        let file = self.folder().join("run/slurmctld.pid");
+        let pid = fs::read_to_string(&file).unwrap().trim().to_owned();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        until("slurmctld ends", || !Path::new("/proc").join(&pid).exists());
+        let started = self.run("slurmctld", &[]);
+        assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+        until("slurmctld is back", || self.run("scontrol", &["ping"]).status.success());
+        // For whoever stops the cluster.
+        let pid = fs::read_to_string(&file).unwrap();
+        let mut pids = fs::OpenOptions::new().append(true).open(self.folder().join("run/pids")).unwrap();
+        writeln!(pids, "{}", pid.trim()).unwrap();
+    }
+
+    /// The nodes of a field of a job, in order.
+    pub(crate) fn nodes(&self, id: &str, field: &str) -> Vec<String> {
+        let list = self.field(id, field);
+        if list == "(null)" || list.is_empty() {
+            return Vec::new();
+        }
+        let shown = self.run("scontrol", &["show", "hostnames", &list]);
+        String::from_utf8_lossy(&shown.stdout).lines().map(str::to_owned).collect()
+    }
+}
