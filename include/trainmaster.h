@@ -643,6 +643,10 @@ struct trainmaster_job {
     struct trainmaster_string external_name;
     // 32 bytes: the BLAKE3 hash of the token that the job reports with; NULL: it has none.
     const uint8_t *token_hash;
+    // Not 0: no server may host workers and parameter servers of it at once. 0 for all-reduce.
+    uint32_t separate_roles;
+    // 0.
+    uint32_t reserved_too;
 };
 
 // A worker's step time. Never grows.

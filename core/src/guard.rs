@@ -204,7 +204,7 @@ fn check_allocation(state: &State, job: &Job, allocation: &Allocation, gang: Gan
 }
 
 fn check_shape(state: &State, job: &Job, allocation: &Allocation) -> Result<(), Violation> {
-    let rules = &state.settings.shape;
+    let rules = state.settings.shape.of(&job.spec);
     if rules.colocate && !rules.equal_per_server {
         return Ok(());
     }
@@ -216,12 +216,5 @@ fn check_shape(state: &State, job: &Job, allocation: &Allocation) -> Result<(), 
             Role::Server => count.servers += 1,
         }
     }
-    if !rules.colocate && counts.values().any(|count| count.workers > 0 && count.servers > 0) {
-        return Err(Violation::Shape { job: job.id, rule: "workers and parameter servers must not share a server" });
-    }
-    let first = counts.values().next().copied();
-    if rules.equal_per_server && counts.values().any(|count| Some(*count) != first) {
-        return Err(Violation::Shape { job: job.id, rule: "every server must have the same numbers" });
-    }
-    Ok(())
+    rules.broken_by(counts.into_values()).map_or(Ok(()), |rule| Err(Violation::Shape { job: job.id, rule }))
 }

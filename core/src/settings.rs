@@ -8,6 +8,8 @@ use toml::{Table, Value};
 
 use crate::{
     amount::{self, Unit},
+    decision::Shape,
+    job::JobSpec,
     time::Span,
 };
 
@@ -67,8 +69,8 @@ impl Default for Stability {
 /// What shapes the pool's manager can carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShapeRules {
-    /// Each server of a job has the same number of workers and of parameter servers; a running job gives whole servers
-    /// up or nothing.
+    /// Each server of a job has the same number of workers and of parameter servers; where the roles don't share servers,
+    /// each server of a role has the same number of it. A running job gives whole servers up or nothing.
     pub equal_per_server: bool,
     /// Workers and parameter servers may share a server.
     pub colocate: bool,
@@ -79,6 +81,34 @@ pub struct ShapeRules {
 impl Default for ShapeRules {
     fn default() -> Self {
         Self { equal_per_server: false, colocate: true, grow_in_place: true }
+    }
+}
+
+impl ShapeRules {
+    /// The pool's rules with what one job asks for beyond them.
+    #[must_use]
+    pub fn of(self, spec: &JobSpec) -> Self {
+        Self { colocate: self.colocate && !spec.separate_roles, ..self }
+    }
+
+    /// The rule that is broken by so many slots on each of a job's servers, in words.
+    pub fn broken_by(self, counts: impl IntoIterator<Item = Shape>) -> Option<&'static str> {
+        let (mut together, mut of_workers, mut of_servers) = (None, None, None);
+        for count in counts {
+            if !self.colocate && count.workers > 0 && count.servers > 0 {
+                return Some("workers and parameter servers must not share a server");
+            }
+            let differs = |first: &mut Option<Shape>| *first.get_or_insert(count) != count;
+            let differs = match (self.colocate, count.workers > 0) {
+                (true, _) => differs(&mut together),
+                (false, true) => differs(&mut of_workers),
+                (false, false) => differs(&mut of_servers),
+            };
+            if self.equal_per_server && differs {
+                return Some("every server must have the same numbers");
+            }
+        }
+        None
     }
 }
 

@@ -250,6 +250,34 @@ fn jobs_leave_a_draining_server_if_there_is_room_elsewhere() {
 }
 
 #[test]
+fn roles_that_are_to_be_apart_are_spread_one_by_one() {
+    let gpus = (0..3).map(|at| server(&format!("gpu{at}"), 8, 16, &["gpu"; 2]));
+    let servers: Vec<ServerSpec> = gpus.chain((0..2).map(|at| server(&format!("cpu{at}"), 4, 16, &[]))).collect();
+    let apart = |settings| {
+        let mut scheduler = cluster(settings, &servers);
+        submit(&mut scheduler, 0, JobSpec { separate_roles: true, ..job("a", (1, 8, 1), (1, 8, 1)) });
+        scheduler
+    };
+    let shapes =
+        |counts: Option<Vec<Count>>| -> Vec<Shape> { counts.unwrap().iter().map(|count| count.shape).collect() };
+    let mut settings = plain("optimus");
+    let scheduler = apart(settings.clone());
+    let job = only_job(&scheduler);
+    let counts = place(&scheduler, &job, wp(1, 1)).unwrap();
+    assert_ne!(counts[0].server, counts[1].server, "one server would hold both");
+    assert!(counts[1].server.0 >= 3, "a GPU server has more room, but GPUs too: {counts:?}");
+    assert_eq!(shapes(place(&scheduler, &job, wp(5, 4))), [wp(2, 0), wp(2, 0), wp(1, 0), wp(0, 4)]);
+    assert_eq!(place(&scheduler, &job, wp(7, 1)), None, "six GPUs");
+    // The same number of a role on each of its servers, whatever the other role has on its own.
+    settings.shape.equal_per_server = true;
+    let scheduler = apart(settings);
+    let job = only_job(&scheduler);
+    assert_eq!(shapes(place(&scheduler, &job, wp(6, 6))), [wp(2, 0), wp(2, 0), wp(2, 0), wp(0, 3), wp(0, 3)]);
+    assert_eq!(shapes(place(&scheduler, &job, wp(3, 4))), [wp(1, 0), wp(1, 0), wp(1, 0), wp(0, 4)]);
+    assert_eq!(place(&scheduler, &job, wp(5, 1)), None, "five are as many on each only if each has one");
+}
+
+#[test]
 fn a_share_of_a_gpu_fits_one_device() {
     // Two fifths: each device holds two, so that two devices hold four, though five are no more than two GPUs in all.
     let mut scheduler = cluster(plain("optimus"), &[server("s0", 8, 16, &["gpu"; 2])]);

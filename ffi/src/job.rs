@@ -219,6 +219,10 @@ pub struct trainmaster_job {
     pub external_name: trainmaster_string,
     /// 32 bytes: the BLAKE3 hash of the token that the job reports with; NULL: it has none.
     pub token_hash: *const u8,
+    /// Not 0: no server may host workers and parameter servers of it at once. 0 for all-reduce.
+    pub separate_roles: u32,
+    /// 0.
+    pub reserved_too: u32,
 }
 
 plain!(trainmaster_worth, trainmaster_speed);
@@ -290,6 +294,7 @@ impl trainmaster_job {
             convergence: optional(self.convergence, "job.convergence", |rule| Ok(rule.convert()))?.unwrap_or_default(),
             worker,
             server: optional(self.server, "job.server", |server| role(server, "job.server"))?,
+            separate_roles: self.separate_roles != 0,
             model_size: span(self.model_size_mib, "job.model_size_mib")?.0,
             utility: optional(self.utility, "job.utility", utility)?,
             deadline: known(self.deadline_ms, "job.deadline_ms")?,

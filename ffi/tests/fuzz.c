@@ -246,6 +246,7 @@ static const struct trainmaster_job *a_job(void) {
     LIST(it->profile, profile, n);
     if (one_in(5)) it->external_cluster = word(PICK(MANAGERS)), it->external_name = word("1234");
     if (one_in(5)) it->token_hash = hash;
+    it->separate_roles = it->server != NULL ? small(1) : (uint32_t)one_in(100);
     return one_in(200) ? NULL : it;
 }
 

@@ -78,7 +78,7 @@ impl Board {
         budget: &mut Budget,
         mut choose: impl FnMut(&Self, &Job, Role) -> Option<ServerId>,
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
-        let rules = &state.settings.shape;
+        let rules = state.settings.shape.of(&job.spec);
         if rules.equal_per_server || !rules.colocate {
             // Slot by slot can't keep to these rules; an even spread does.
             return self.place_even(state, job, shape, budget);
@@ -145,6 +145,7 @@ impl Board {
                 count.workers -= 1;
             }
         }
+        let rules = state.settings.shape.of(&job.spec);
         for _ in old.shape().workers..workers {
             budget.spend(counts.len() as u64)?;
             let holds = |id: ServerId, count: Shape| {
@@ -152,7 +153,8 @@ impl Board {
                 self.room.accepts(state, id, job) && self.room.holds(id, job, &need, count.workers, count.servers)
             };
             let more = |count: &Shape| Shape { workers: count.workers + 1, ..*count };
-            let own = counts.iter().filter(|(id, count)| holds(**id, more(count)));
+            let own = counts.iter().filter(|(_, count)| rules.colocate || count.servers == 0);
+            let own = own.filter(|(id, count)| holds(**id, more(count)));
             let own = own.min_by_key(|(id, count)| (count.workers, **id)).map(|(id, _)| *id);
             let freest = || {
                 let mut others = self.free.freest(&self.room, &job.worker.amounts);

@@ -315,7 +315,7 @@ impl Optimus {
     /// Whether the manager lets workers come and go without a restart, and the setting uses that.
     fn in_place(&self, state: &State) -> bool {
         let rules = &state.settings.shape;
-        self.resize_in_place && rules.grow_in_place && rules.colocate && !rules.equal_per_server
+        self.resize_in_place && rules.grow_in_place && !rules.equal_per_server
     }
 
     /// §4.1: hands out units by marginal gain. Jobs that don't even get their smallest shape leave `candidates` with a

@@ -45,6 +45,8 @@ struct File {
     convergence: ConvergenceFile,
     worker: Table,
     server: Option<Table>,
+    #[serde(default)]
+    separate_roles: bool,
     model_size: Option<String>,
     utility: Option<UtilityFile>,
     deadline: Option<String>,
@@ -169,6 +171,7 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
         },
         worker: role("worker", file.worker)?,
         server: file.server.map(|table| role("server", table)).transpose()?,
+        separate_roles: file.separate_roles,
         model_size: model_size.transpose()?.unwrap_or(0),
         utility,
         deadline: span("deadline", file.deadline.as_ref())?,
@@ -274,6 +277,7 @@ mod tests {
         convergence = { delta = 0.01, patience = 3, max_epochs = 200 }
         worker = { gpu = 1, cpu = 4, memory = "10GiB", bandwidth = "1Gbit", min = 1, max = 16, requested = 4, command = "train" }
         server = { cpu = 4, memory = "10GiB", bandwidth = "5Gbit", max = 16, requested = 2 }
+        separate_roles = true
         model_size = "100MiB"
         utility = { kind = "sigmoid", value = 50, decay = 0.5, target = "6h" }
         deadline = "12h"
@@ -295,6 +299,7 @@ mod tests {
         assert_eq!(spec.bounds().servers, (2, 2));
         assert_eq!(spec.deadline, Some(Span::seconds(12 * 3600)));
         assert_eq!(spec.labels["zone"], "a");
+        assert!(spec.separate_roles);
         assert_eq!(spec.profile.len(), 1);
         assert_eq!(spec.dataset.unwrap().batch_time, Some(Span(250)));
         let table = "name = \"a\"\nmode = \"allreduce\"\nworker = { cpu = 1 }\n\
@@ -315,6 +320,8 @@ mod tests {
             (with("worker = { gpu = 0 }"), "worker.cpu"),
             (with("worker = { gpu = 1 }\nserver = { cpu = 1 }"), "allreduce"),
             (with("worker = { gpu = 1 }\nbatches = 2"), "batches"),
+            (with("worker = { gpu = 1 }\nseparate_roles = true"), "separate_roles"),
+            ("name = \"x\"\nworker = { cpu = 1 }\nserver = { cpu = 1 }\nseparate_roles = 1".into(), "boolean"),
             (with("worker = { gpu = 1 }\ndeadline = \"soon\""), "deadline"),
             (with("worker = { gpu = 1, \"gpu:a100\" = 1 }"), "one kind"),
             (with("worker = { gpu = 1 }\nconvergence = { delta = 2.0 }"), "convergence.delta"),

@@ -94,6 +94,7 @@ mod tests {
             ("worker.requested", "4"),
             ("worker.resources.fpga", "0.5"),
             ("server.cpu", "2"),
+            ("separate_roles", "true"),
             ("convergence", "{ delta = 0.02, patience = 2 }"),
             ("constraints.labels.zone", "1"),
             ("deadline", "12h"),
@@ -103,7 +104,7 @@ mod tests {
         ];
         let file = "name = \"resnet\"\nmodel = \"50\"\nmode = \"sync\"\ndeadline = \"12h\"\naccuracy = 0.9\n\
             worker = { \"gpu:a100\" = 1, memory = \"10GiB\", max = 8, requested = 4, resources = { fpga = 0.5 } }\n\
-            server = { cpu = 2 }\nconvergence = { delta = 0.02, patience = 2 }\nconstraints.labels.zone = \"1\"\n\
+            server = { cpu = 2 }\nseparate_roles = true\nconvergence = { delta = 0.02, patience = 2 }\nconstraints.labels.zone = \"1\"\n\
             utility = { kind = \"sigmoid\", value = 50 }";
         assert_eq!(read(&pairs).unwrap(), JobSpec::from_toml(file).unwrap());
     }

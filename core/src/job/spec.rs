@@ -123,6 +123,8 @@ pub struct JobSpec {
     pub worker: RoleSpec,
     /// Its parameter servers; none for all-reduce.
     pub server: Option<RoleSpec>,
+    /// No server hosts workers and parameter servers of it at once, even where the pool would allow that.
+    pub separate_roles: bool,
     /// MiB of parameters; 0 where unknown.
     pub model_size: i64,
     /// Worth of an early end (OASiS).
@@ -178,6 +180,7 @@ impl JobSpec {
             convergence: Convergence::default(),
             worker: role(&[("gpu", 1000), ("cpu", 1000)], 16),
             server: Some(role(&[("cpu", 1000)], 16)),
+            separate_roles: false,
             model_size: 0,
             utility: None,
             deadline: None,
@@ -273,6 +276,13 @@ impl JobSpec {
                 );
             }
             _ => {}
+        }
+        // Ignored, it would promise something about a job to which it can't apply.
+        if self.separate_roles && self.server.is_none() {
+            return fail(
+                "separate_roles",
+                "true needs parameter servers to keep apart, which an allreduce job hasn't; leave it out".into(),
+            );
         }
         for (key, role) in [("worker", Some(&self.worker)), ("server", self.server.as_ref())] {
             let Some(role) = role else { continue };

@@ -6,12 +6,12 @@ use crate::{
     ids::ServerId,
     job::Job,
     place::{Count, FreeIndex, Room},
-    resources::Amounts,
+    resources::{Amounts, GPU},
     state::State,
 };
 
 /// Spreads a shape evenly over the first k of the freest servers that can hold a worker and a parameter server, for the
-/// smallest k that does; where none does, or the pool's rules forbid it, over two lists of servers, workers first.
+/// smallest k that does; where none does, or the roles may not share servers, over two lists of servers, workers first.
 /// `None`: there is no such place now.
 ///
 /// Each of the k servers gets ⌊w/k⌋ or ⌈w/k⌉ workers and ⌊p/k⌋ or ⌈p/k⌉ parameter servers. Theorem 1 is about equal
@@ -31,23 +31,33 @@ pub fn spread(
     shape: Shape,
     budget: &mut Budget,
 ) -> Result<Option<Vec<Count>>, EngineError> {
-    let rules = &state.settings.shape;
+    let rules = state.settings.shape.of(&job.spec);
     let both = shape.workers > 0 && shape.servers > 0;
     if rules.colocate || !both {
-        let found = spread_over(state, room, index, job, shape, &[], budget)?;
+        let found = spread_over(state, room, index, job, shape, |_| true, budget)?;
         if found.is_some() || !both {
             return Ok(found);
         }
     }
-    if rules.equal_per_server {
+    if rules.equal_per_server && rules.colocate {
         return Ok(None);
     }
     let workers = Shape { servers: 0, ..shape };
-    let Some(mut counts) = spread_over(state, room, index, job, workers, &[], budget)? else { return Ok(None) };
+    let Some(mut counts) = spread_over(state, room, index, job, workers, |_| true, budget)? else { return Ok(None) };
     // A server of the first list may hold a parameter server, but not beside its workers.
     let taken: Vec<ServerId> = counts.iter().map(|count| count.server).collect();
+    let is_free = |id: ServerId| !taken.contains(&id);
     let servers = Shape { workers: 0, ..shape };
-    Ok(spread_over(state, room, index, job, servers, &taken, budget)?.map(|others| {
+    let mut found = None;
+    if !rules.colocate && job.worker.wants_gpu() && !job.server.wants_gpu() {
+        // Where they stand alone anyway, rather not beside GPUs that others then lack cores for.
+        let without_gpus = |id: ServerId| is_free(id) && state.server(id).capacity[GPU] == 0;
+        found = spread_over(state, room, index, job, servers, without_gpus, budget)?;
+    }
+    if found.is_none() {
+        found = spread_over(state, room, index, job, servers, is_free, budget)?;
+    }
+    Ok(found.map(|others| {
         counts.extend(others);
         counts
     }))
@@ -60,7 +70,7 @@ fn spread_over(
     index: &FreeIndex,
     job: &Job,
     shape: Shape,
-    without: &[ServerId],
+    allowed: impl Fn(ServerId) -> bool,
     budget: &mut Budget,
 ) -> Result<Option<Vec<Count>>, EngineError> {
     let Shape { workers: w, servers: p } = shape;
@@ -70,7 +80,7 @@ fn spread_over(
     let mut candidates = index
         .freest(room, &one)
         .filter(|id| room.accepts(state, *id, job) && room.holds(*id, job, &one, w.min(1), p.min(1)))
-        .filter(|id| !without.contains(id));
+        .filter(|id| allowed(*id));
     let mut first: Vec<ServerId> = Vec::new();
     let mut together = Amounts::default();
     for k in 1..=w.max(p) {

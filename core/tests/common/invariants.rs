@@ -155,6 +155,13 @@ pub fn new_slots_are_accepted(state: &State, job: &Job, old: Option<&Arc<Allocat
     }
 }
 
+/// Roles that are to be apart don't meet on any server.
+pub fn roles_stay_apart(job: &Job, allocation: &Allocation) {
+    let meets = |slot: &&trainmaster_core::Slot| allocation.of(Role::Server).iter().any(|s| s.server == slot.server);
+    let met = allocation.of(Role::Worker).iter().find(meets).filter(|_| job.spec.separate_roles);
+    assert!(met.is_none(), "{}: {met:?} beside a parameter server", job.id);
+}
+
 /// Slots that can stay keep their index, where devices don't get in the way.
 pub fn unchanged_slots_keep_their_index(job: &Job, old: &Allocation, new: &Allocation) {
     for role in [Role::Worker, Role::Server].into_iter().filter(|role| job.demand(*role).devices.is_none()) {

@@ -332,6 +332,9 @@ impl Player<'_> {
             }
             if let Some(new) = job.verdict.allocation() {
                 invariants::new_slots_are_accepted(state, job, old, new);
+                if old != Some(new) {
+                    invariants::roles_stay_apart(job, new);
+                }
             }
         }
         if let Some(pinned) = self.pinned.take() {

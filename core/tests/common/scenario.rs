@@ -40,6 +40,7 @@ impl std::fmt::Debug for Scenario {
                         priority,
                         resize,
                         mode,
+                        separate_roles,
                         labels,
                         time_limit,
                         restart_cost,
@@ -49,6 +50,7 @@ impl std::fmt::Debug for Scenario {
                     writeln!(
                         f,
                         "Submit {mode:?} w {worker} p {server:?} {resize:?} {tenant}/{queue} {priority} {labels:?} \
+                         apart {separate_roles} \
                          limit {time_limit:?} restart {restart_cost:?} profile {}",
                         profile.len()
                     )?;
@@ -137,6 +139,7 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
         select(vec![None, None, None, Some(1_000), Some(500_000)]),
         select(vec![None, Some(20_000)]),
         any::<bool>(),
+        prop::bool::weighted(0.25),
     );
     let worth = (
         option::of(select(vec![
@@ -162,7 +165,7 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
         let of = |(min, extra, requested): (u32, u32, u32)| (min, min + extra, min + requested.min(extra));
         let ((wmin, wmax, wreq), (pmin, pmax, preq)) = (of(w), of(p));
         let (tenant, queue, priority, zone) = who;
-        let (mode, resize, limit, restart, profiled) = how;
+        let (mode, resize, limit, restart, profiled, apart) = how;
         let ps = mode != TrainingMode::AllReduce;
         let mut worker = role(&[], wmin, wmax, wreq);
         worker.demand = demand;
@@ -176,6 +179,7 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
             mode,
             worker,
             server: ps.then(|| role(&[("cpu", cpu), ("memory", 1024)], pmin, pmax, preq)),
+            separate_roles: ps && apart,
             labels: zone.map(|zone| ("zone".to_owned(), zone.to_owned())).into_iter().collect(),
             utility: kind_of_utility.map(|kind| Utility {
                 value,

@@ -157,6 +157,7 @@ fn submit(at: i64, spec: &JobSpec) -> Line {
         .pair("delta", spec.convergence.delta)
         .pair("patience", spec.convergence.patience)
         .pair("max_epochs", spec.convergence.max_epochs)
+        .pair("separate_roles", u8::from(spec.separate_roles))
         .pair("model_size", spec.model_size)
         .some("deadline", spec.deadline.map(|span| span.0))
         .some("accuracy", spec.accuracy)

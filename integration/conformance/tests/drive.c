@@ -241,6 +241,7 @@ static void submit(void) {
     job.convergence = &rule;
     job.utility = value("utility.kind", 0) ? &utility : NULL;
     job.dataset = value("dataset.chunks", 0) ? &data : NULL;
+    job.separate_roles = small_of("separate_roles");
     job.model_size_mib = integer_of("model_size");
     job.deadline_ms = integer_of("deadline");
     job.time_limit_ms = integer_of("time_limit");

@@ -30,6 +30,7 @@ pub fn spec_from_job(job: v1::Job) -> Result<JobSpec, ConvertError> {
         convergence: job.convergence.map_or_else(Convergence::default, convergence),
         worker: role(worker),
         server: job.server.map(role),
+        separate_roles: job.separate_roles,
         model_size,
         utility: job.utility.map(utility).transpose()?,
         deadline: span("deadline", job.deadline_ms)?,
@@ -78,6 +79,7 @@ pub fn job_from_spec(spec: &JobSpec) -> v1::Job {
         }),
         worker: Some(role_to_wire(&spec.worker)),
         server: spec.server.as_ref().map(role_to_wire),
+        separate_roles: spec.separate_roles,
         // Never negative in a spec that was validated or parsed.
         model_size_mib: spec.model_size.max(0) as u64,
         utility: spec.utility.as_ref().map(utility_to_wire),
@@ -225,6 +227,7 @@ mod tests {
         convergence = { delta = 0.0, patience = 2, max_epochs = 20 }
         worker = { gpu = 1, cpu = 4, memory = "10GiB", bandwidth = "1Gbit", max = 16, requested = 4, command = "train" }
         server = { cpu = 4, memory = "10GiB", max = 16, requested = 2 }
+        separate_roles = true
         model_size = "100MiB"
         utility = { kind = "step", value = 50, decay = 0.5, target = "6h" }
         deadline = "12h"

@@ -93,7 +93,7 @@ impl Round<'_> {
                 board.room.accepts(state, id, job) && board.room.holds(id, job, &need, shape.workers, shape.servers)
             });
             if fits
-                && can_be_carried_out(state, planned)
+                && can_be_carried_out(state, job, planned)
                 && let Some(allocation) = board.take(state, job, &planned.counts())
             {
                 ledger.take(job, &job.total(shape), 1);
@@ -133,11 +133,9 @@ fn counts(allocation: &Allocation) -> Vec<(ServerId, Shape)> {
     counts.into_iter().collect()
 }
 
-fn can_be_carried_out(state: &State, planned: &Planned) -> bool {
-    let rules = &state.settings.shape;
-    let apart = planned.counts.iter().all(|(_, shape)| shape.workers == 0 || shape.servers == 0);
-    let equal = planned.counts.windows(2).all(|pair| pair[0].1 == pair[1].1);
-    (rules.colocate || apart) && (!rules.equal_per_server || equal)
+fn can_be_carried_out(state: &State, job: &Job, planned: &Planned) -> bool {
+    let rules = state.settings.shape.of(&job.spec);
+    rules.broken_by(planned.counts.iter().map(|(_, shape)| *shape)).is_none()
 }
 
 fn set(proposal: &mut Proposal, job: &Job, verdict: Verdict) {

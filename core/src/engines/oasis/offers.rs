@@ -65,7 +65,7 @@ impl<'a> Servers<'a> {
         let accepting = state.present_servers().filter(|server| server.accepts(&job.spec.labels));
         let open: Vec<_> = accepting.map(|server| (server, server.usable())).collect();
         let shared = job.spec.server.is_some() && open.iter().any(|(server, _)| server.hosts == Hosts::Both);
-        let colocate = state.settings.shape.colocate;
+        let colocate = state.settings.shape.of(&job.spec).colocate;
         // Each has room for one at least; beside a worker there may be none.
         let enough = (most.workers + most.servers) as usize;
         let mut servers = Self { job, open, idle: Vec::new(), shared, colocate, tariffs, unit, dearest, enough };
