@@ -1,6 +1,8 @@
 //! How a job says that it is Trainmaster's, and what it is: `--comment='trainmaster;model=resnet50;worker.max=8'`,
 //! `#TRAINMASTER worker.max = 8` at the head of the batch script, and the comment that both become once it is accepted.
 
+use std::collections::BTreeMap;
+
 use trainmaster_core::{Job as CoreJob, JobSpec, Shape};
 
 use super::seen::Memory;
@@ -167,23 +169,61 @@ impl std::fmt::Display for Tag {
 impl Tag {
     /// Reads the comment of an accepted job; `None` for every other comment.
     pub fn read(comment: &str) -> Option<Self> {
-        let body = body(comment)?;
-        let (body, note) = body.split_once(";@note=").unwrap_or((body, ""));
-        let mut tag = Self { note: note.into(), ..Self::default() };
-        let (mut token, mut asked) = (None, None);
-        for part in split(body) {
-            let (key, value) = part.split_once('=')?;
-            match key {
-                "@token" => token = Some(hex(value)?),
-                "@begin" => tag.begin = value.parse().ok()?,
-                "@asked" => asked = Some(Asked::read(value)?),
-                _ => tag.pairs.push((key.into(), value.into())),
-            }
-        }
-        tag.token = token?;
-        tag.asked = asked?;
-        Some(tag)
+        let (pairs, own, note) = accepted(comment)?;
+        let token = hex(own.get("@token")?)?;
+        let begin = own.get("@begin").map_or(Some(0), |begin| begin.parse().ok())?;
+        Some(Self { pairs, token, begin, asked: Asked::read(own.get("@asked")?)?, note: note.into() })
     }
+}
+
+/// The comment of an accepted heterogeneous job's second component, the parameter servers'.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// What it adds to the leader's description.
+    pub pairs: Pairs,
+    /// What Slurm was asked for.
+    pub asked: Asked,
+    /// A comment that had nothing to do with us.
+    pub note: String,
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(MARK)?;
+        for (key, value) in &self.pairs {
+            write!(f, ";{key}={value}")?;
+        }
+        write!(f, ";@part=servers;@asked={}", self.asked)?;
+        if !self.note.is_empty() {
+            write!(f, ";@note={}", self.note)?;
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    /// Reads the comment of an accepted second component; `None` for every other comment.
+    pub fn read(comment: &str) -> Option<Self> {
+        let (pairs, own, note) = accepted(comment)?;
+        own.get("@part").filter(|part| **part == "servers")?;
+        Some(Self { pairs, asked: Asked::read(own.get("@asked")?)?, note: note.into() })
+    }
+}
+
+/// An accepted comment's description, our own keys, and the note.
+fn accepted(comment: &str) -> Option<(Pairs, BTreeMap<&str, &str>, &str)> {
+    let body = body(comment)?;
+    let (body, note) = body.split_once(";@note=").unwrap_or((body, ""));
+    let (mut pairs, mut own) = (Pairs::new(), BTreeMap::new());
+    for part in split(body) {
+        let (key, value) = part.split_once('=')?;
+        if key.starts_with('@') {
+            own.insert(key, value);
+        } else {
+            pairs.push((key.into(), value.into()));
+        }
+    }
+    Some((pairs, own, note))
 }
 
 fn hex(text: &str) -> Option<[u8; 32]> {
@@ -314,7 +354,11 @@ mod tests {
                 memory,
                 tres_per_node: gpus.clone(), tres_per_job: gpus,
             };
+            let part = Part { pairs: pairs.clone(), asked: asked.clone(), note: note.clone() };
+            prop_assert_eq!(Tag::read(&part.to_string()), None);
+            prop_assert_eq!(Part::read(&part.to_string()), Some(part));
             let tag = Tag { pairs, token, begin, asked, note };
+            prop_assert_eq!(Part::read(&tag.to_string()), None);
             prop_assert_eq!(Tag::read(&tag.to_string()), Some(tag));
         }
 
@@ -322,7 +366,7 @@ mod tests {
         fn no_text_is_too_strange(comment in ".{0,200}", script in ".{0,200}") {
             let _ = (is_ours(&comment, &script), written(&comment, &script), Tag::read(&comment), Given::read(&comment));
             let ours = format!("trainmaster;{comment}");
-            let _ = (Tag::read(&ours), Given::read(&ours));
+            let _ = (Tag::read(&ours), Part::read(&ours), Given::read(&ours));
             if let Ok(pairs) = written(&ours, &script) {
                 let _ = spec(&pairs, &script);
             }

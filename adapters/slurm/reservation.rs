@@ -35,13 +35,18 @@ impl Reservation {
     }
 }
 
-/// An allocation as a reservation.
+/// What an allocation gives these roles, as a reservation: that of a job, or of a component of one.
 ///
 /// # Errors
 /// The nodes would hold different numbers, which Slurm can't be asked for.
-pub fn reservation(state: &State, spec: &JobSpec, allocation: &Allocation) -> Result<Reservation, String> {
+pub fn reservation(
+    state: &State,
+    spec: &JobSpec,
+    allocation: &Allocation,
+    roles: &[Role],
+) -> Result<Reservation, String> {
     let mut by_node: BTreeMap<&str, Shape> = BTreeMap::new();
-    for slot in allocation.slots() {
+    for slot in allocation.slots().iter().filter(|slot| roles.contains(&slot.role)) {
         let shape = by_node.entry(state.server_name(slot.server)).or_default();
         match slot.role {
             Role::Worker => shape.workers += 1,

@@ -95,6 +95,8 @@ impl Memory {
 pub struct Job {
     /// `job_id`.
     pub id: u32,
+    /// Of a heterogeneous job: `het_job_id`, its leader's number, and `het_job_offset`.
+    pub component: Option<(u32, u32)>,
     /// `name`.
     pub name: String,
     /// `user_name`, or the number of `user_id` where there is none.
@@ -170,6 +172,9 @@ impl Node {
     }
 }
 
+const CONFIGURING: u32 = 1 << 14;
+const COMPLETING: u32 = 1 << 15;
+
 /// What a job does, as far as we care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobPhase {
@@ -203,8 +208,6 @@ impl Job {
     /// What its state means.
     pub fn phase(&self) -> JobPhase {
         const REQUEUE: u32 = 1 << 10 | 1 << 11 | 1 << 12;
-        const CONFIGURING: u32 = 1 << 14;
-        const COMPLETING: u32 = 1 << 15;
         const POWER_UP: u32 = 1 << 18;
         let has = |flags: u32| self.state & flags != 0;
         let base = self.state & 0xff;
@@ -221,6 +224,31 @@ impl Job {
         }
     }
 
+    /// This leader of a heterogeneous job and its other component as one job: nodes are those of both, it is pending until
+    /// none is, and may start when both may.
+    #[must_use]
+    pub fn with(&self, other: &Self) -> Self {
+        use JobPhase::{Leaving, Over, Pending, Running, Starting};
+        let state = match (self.phase(), other.phase()) {
+            (Over(_), Leaving { .. }) => self.state & 0xff | COMPLETING,
+            (Pending, Leaving { .. } | Starting) | (Starting | Running, Leaving { .. }) | (Running, Starting) => {
+                other.state
+            }
+            (Running, Pending) => self.state | CONFIGURING,
+            (Pending, Running) => other.state | CONFIGURING,
+            _ => self.state,
+        };
+        let nodes = [&self.nodes, &other.nodes].into_iter().filter(|nodes| !matches!(nodes.as_str(), "" | "(null)"));
+        Self {
+            state,
+            nodes: nodes.cloned().collect::<Vec<_>>().join(","),
+            start: self.start.max(other.start),
+            priority: self.priority.min(other.priority),
+            reason: if other.waits_for_jobs() { &other.reason } else { &self.reason }.clone(),
+            ..self.clone()
+        }
+    }
+
     /// Pending for another job: `Dependency`, `DependencyNeverSatisfied`.
     pub fn waits_for_jobs(&self) -> bool {
         self.reason.starts_with("Dependency")
@@ -229,5 +257,41 @@ impl Job {
     /// Held by a person.
     pub fn is_held(&self) -> bool {
         self.phase() == JobPhase::Pending && self.priority == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_components_are_as_far_as_the_slower_one() {
+        use JobPhase::{Leaving, Over, Pending, Running, Starting};
+        let job = |state: u32| Job { state, ..Job::default() };
+        let requeued = COMPLETING | 1 << 10;
+        for (leader, other, together) in [
+            (0, 0, Pending),
+            (1, 1, Running),
+            (0, 1, Starting),
+            (1, 0, Starting),
+            (1, 1 | CONFIGURING, Starting),
+            (1 | CONFIGURING, 1, Starting),
+            (0, 1 | CONFIGURING, Starting),
+            (requeued, 1, Leaving { requeued: true }),
+            (1, requeued, Leaving { requeued: true }),
+            (0, requeued, Leaving { requeued: true }),
+            (requeued, 0, Leaving { requeued: true }),
+            (3, 3 | COMPLETING, Leaving { requeued: false }),
+            (3 | COMPLETING, 3, Leaving { requeued: false }),
+            (3, 3, Over(Ending::Completed)),
+            (5, 4, Over(Ending::Failed)),
+        ] {
+            assert_eq!(job(leader).with(&job(other)).phase(), together, "{leader:#x} and {other:#x}");
+        }
+        let leader = Job { nodes: "node[1-2]".into(), start: 7, priority: 9, reason: "BeginTime".into(), ..job(1) };
+        let other = Job { nodes: "node4".into(), start: 8, priority: 0, reason: "Dependency".into(), ..job(1) };
+        let both = leader.with(&other);
+        assert_eq!((&*both.nodes, both.start, both.priority, &*both.reason), ("node[1-2],node4", 8, 0, "Dependency"));
+        assert_eq!(leader.with(&Job { nodes: "(null)".into(), ..other }).nodes, "node[1-2]");
     }
 }

@@ -3,7 +3,7 @@
 use trainmaster_core::JobSpec;
 
 use super::{
-    comment::{self, Asked, Pairs, Tag},
+    comment::{self, Asked, Pairs, Part, Tag},
     gres::{Gres, parse_gres},
     seen::Memory,
 };
@@ -22,6 +22,8 @@ pub struct Submission {
     pub script: Option<String>,
     /// `array_inx`.
     pub array: String,
+    /// `partition`.
+    pub partition: String,
     /// `het_job_offset`.
     pub component: Option<u32>,
     /// `begin_time`, in Unix seconds; 0 for at once.
@@ -63,41 +65,156 @@ pub struct Held {
     /// GPUs in all; empty for none.
     pub tres_per_job: String,
     /// For its environment.
-    pub environment: [(&'static str, String); 6],
+    pub environment: Vec<(&'static str, String)>,
 }
 
-/// Checks a job and holds it. `None`: it isn't ours. `token` is the hash of what its environment gets, `now` and
-/// `lease` are in seconds.
+/// What is kept of a heterogeneous job's first component until the others come by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    name: String,
+    pairs: Pairs,
+    partition: String,
+    note: String,
+    begin: i64,
+}
+
+/// Checks a job and holds it; of a heterogeneous one its first component, which speaks for all, and to which the others
+/// come with [`submit_servers`]. `None`: it isn't ours. `token` is the hash of what its environment gets, `now` and `lease`
+/// are in seconds.
 ///
 /// # Errors
 /// For its owner: the key or option, its value and what is allowed.
-pub fn submit(job: &Submission, now: i64, lease: i64, token: [u8; 32]) -> Result<Option<Held>, String> {
+pub fn submit(
+    job: &Submission,
+    now: i64,
+    lease: i64,
+    token: [u8; 32],
+) -> Result<Option<(Held, Option<Leader>)>, String> {
     let script = job.script.as_deref().unwrap_or_default();
-    // The first component speaks for a heterogeneous job; the others wait with it.
-    if job.component.is_some_and(|offset| offset > 0) || !comment::is_ours(&job.comment, script) {
+    if !comment::is_ours(&job.comment, script) {
         return Ok(None);
+    }
+    if job.component.is_some_and(|offset| offset > 0) {
+        return Err("comment: the first component says whose a heterogeneous job is; write trainmaster;… there".into());
     }
     check_options(job)?;
     let mut pairs = comment::written(&job.comment, script)?;
     check_keys(&pairs)?;
     let asked = asked(job)?;
-    add_defaults(&mut pairs, job, &asked)?;
-    let spec = comment::spec(&pairs, &job.name)?;
+    let defaults = defaults("worker", &pairs, job, &asked)?;
+    pairs.extend(defaults);
+    let spec = check_roles(&mut pairs, job)?;
     check_demands(&spec)?;
     let ours = comment::is_ours(&job.comment, "");
     let note = if ours { String::new() } else { job.comment.clone() };
     let (tres_per_node, tres_per_job) = (asked.tres_per_node.clone(), asked.tres_per_job.clone());
-    let comment = Tag { pairs, token, begin: job.begin, asked, note }.to_string();
-    if comment.len() > LONGEST_COMMENT {
-        let most = LONGEST_COMMENT;
-        return Err(format!("comment: with what Trainmaster adds it has {} bytes; Slurm keeps {most}", comment.len()));
+    let (begin, environment) = (job.begin.max(now + lease), spec.environment().into());
+    let leader = job.component.map(|_| Leader {
+        name: job.name.clone(),
+        pairs: pairs.clone(),
+        partition: job.partition.clone(),
+        note: note.clone(),
+        begin,
+    });
+    let comment = short_enough(Tag { pairs, token, begin: job.begin, asked, note }.to_string())?;
+    Ok(Some((Held { comment, begin, tres_per_node, tres_per_job, environment }, leader)))
+}
+
+/// Checks and holds the second component of a heterogeneous job: its tasks are parameter servers.
+///
+/// # Errors
+/// For its owner: the key or option, its value and what is allowed. There is no third one.
+pub fn submit_servers(job: &Submission, leader: &Leader) -> Result<Held, String> {
+    if job.component != Some(1) {
+        return Err("hetjob: three components or more must be two: sbatch OPTIONS-OF-WORKERS : \
+                    OPTIONS-OF-PARAMETER-SERVERS SCRIPT"
+            .into());
     }
-    let (begin, environment) = (job.begin.max(now + lease), spec.environment());
-    Ok(Some(Held { comment, begin, tres_per_node, tres_per_job, environment }))
+    check_options(job)?;
+    if job.partition != leader.partition {
+        return Err(two_partitions(&leader.partition, &job.partition));
+    }
+    let asked = asked(job)?;
+    for (option, gpus) in
+        [("--gres", &asked.tres_per_node), ("--gpus", &asked.tres_per_job), ("--gpus-per-task", &job.tres_per_task)]
+    {
+        if !gpus.is_empty() {
+            return Err(format!(
+                "{option}: {gpus:?} is not allowed for the second component, whose tasks are parameter servers; they \
+                 have no GPUs"
+            ));
+        }
+    }
+    let pairs = defaults("server", &leader.pairs, job, &asked)?;
+    let whole: Pairs = leader.pairs.iter().chain(&pairs).cloned().collect();
+    let spec = comment::spec(&whole, &leader.name)?;
+    check_demands(&spec)?;
+    let comment = short_enough(Part { pairs, asked, note: leader.note.clone() }.to_string())?;
+    let (tres_per_node, tres_per_job) = (String::new(), String::new());
+    Ok(Held { comment, begin: leader.begin, tres_per_node, tres_per_job, environment: Vec::new() })
+}
+
+/// The partition is also what says where a job may run, which is one thing for both roles.
+pub(crate) fn two_partitions(workers: &str, servers: &str) -> String {
+    let name = |name: &str| if name.is_empty() { "Slurm's default".to_owned() } else { format!("{name:?}") };
+    format!(
+        "--partition: {} for the workers and {} for the parameter servers must be the same; name it for both components",
+        name(workers),
+        name(servers)
+    )
+}
+
+fn short_enough(comment: String) -> Result<String, String> {
+    let (has, most) = (comment.len(), LONGEST_COMMENT);
+    if has > most {
+        return Err(format!("comment: with what Trainmaster adds it has {has} bytes; Slurm keeps {most}"));
+    }
+    Ok(comment)
+}
+
+/// The roles are apart where they are components, and nowhere else.
+fn check_roles(pairs: &mut Pairs, job: &Submission) -> Result<JobSpec, String> {
+    if job.component.is_none() {
+        let spec = comment::spec(pairs, &job.name)?;
+        return match spec.separate_roles {
+            true => Err("separate_roles: true needs a component for each role: sbatch OPTIONS-OF-WORKERS : \
+                         OPTIONS-OF-PARAMETER-SERVERS SCRIPT"
+                .into()),
+            false => Ok(spec),
+        };
+    }
+    let given = |key: &str| pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value.trim_matches('"'));
+    if given("mode") == Some("allreduce") {
+        return Err(
+            "hetjob: mode=allreduce has no parameter servers for a second component; submit it without one".into()
+        );
+    }
+    let (said, sized) = (given("separate_roles").is_some(), given("server").or(given("server.cpu")).is_some());
+    if !said {
+        pairs.push(("separate_roles".into(), "true".into()));
+    }
+    let mut whole = pairs.clone();
+    if !sized {
+        // The second component will say it.
+        whole.push(("server.cpu".into(), "1".into()));
+    }
+    let spec = comment::spec(&whole, &job.name)?;
+    if !spec.separate_roles {
+        return Err("separate_roles: false is not allowed for a heterogeneous job: components share no node".into());
+    }
+    let gpus =
+        spec.server.iter().flat_map(|role| &role.demand).find(|(name, amount)| name.starts_with("gpu") && **amount > 0);
+    match gpus {
+        Some((name, amount)) => Err(format!(
+            "server.{name}: {} is not allowed: the second component, whose tasks are parameter servers, has no GPUs",
+            *amount as f64 / 1000.0
+        )),
+        None => Ok(spec),
+    }
 }
 
 fn check_options(job: &Submission) -> Result<(), String> {
-    if job.script.is_none() {
+    if job.script.is_none() && job.component.is_none_or(|offset| offset == 0) {
         return Err("salloc, srun: Trainmaster takes batch jobs only; use sbatch".into());
     }
     if !job.array.is_empty() {
@@ -105,11 +222,6 @@ fn check_options(job: &Submission) -> Result<(), String> {
         return Err(format!(
             "--array: {array:?} is not allowed: each training job is sized by itself; submit one job for each"
         ));
-    }
-    if job.component.is_some() {
-        return Err("hetjob: Trainmaster takes one job: its workers and parameter servers run as two steps of it \
-                    (srun --exact), on equal servers; submit it without components"
-            .into());
     }
     if job.requeue == Some(false) {
         return Err("--no-requeue: Trainmaster resizes a job by requeueing it; leave it out".into());
@@ -175,34 +287,34 @@ fn gpus(option: &str, text: &str) -> Result<Option<Gres>, String> {
     }
 }
 
-/// What the description leaves open, from what sbatch was asked for: a task is a worker.
-fn add_defaults(pairs: &mut Pairs, job: &Submission, asked: &Asked) -> Result<(), String> {
-    let has = |pairs: &Pairs, key: &str| pairs.iter().any(|(known, _)| known == key);
-    let given = |pairs: &Pairs, keys: &[&str]| keys.iter().any(|key| has(pairs, key));
+/// What the description leaves open of a role, from what sbatch was asked for: a task is a worker, or in the component of
+/// the parameter servers one of those.
+fn defaults(role: &str, pairs: &Pairs, job: &Submission, asked: &Asked) -> Result<Pairs, String> {
+    let key = |field: &str| format!("{role}.{field}");
+    let given = |key: &str| pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value);
+    let mut defaults = Pairs::new();
     // `worker={…}` says everything.
-    if given(pairs, &["worker"]) {
-        return Ok(());
+    if given(role).is_some() {
+        return Ok(defaults);
     }
-    let add = |pairs: &mut Pairs, key: &str, value: String| pairs.push((key.into(), value));
-    if !given(pairs, &["worker.requested", "worker.min", "worker.max"]) {
-        add(pairs, "worker.requested", asked.tasks.to_string());
-    } else if !given(pairs, &["worker.requested"]) {
+    if given(&key("requested")).is_none() {
         // Within what the owner allows.
-        let bound =
-            |key: &str| pairs.iter().find(|(known, _)| known == key).and_then(|(_, value)| value.parse::<u32>().ok());
-        let (least, most) = (bound("worker.min").unwrap_or(1), bound("worker.max").unwrap_or(u32::MAX));
-        let requested = asked.tasks.clamp(least, most.max(least));
-        add(pairs, "worker.requested", requested.to_string());
+        let bound = |field| given(&key(field)).and_then(|value| value.parse::<u32>().ok());
+        let (least, most) = (bound("min").unwrap_or(1), bound("max").unwrap_or(u32::MAX));
+        defaults.push((key("requested"), asked.tasks.clamp(least, most.max(least)).to_string()));
     }
-    if !pairs.iter().any(|(key, _)| key == "worker.gpu" || key.starts_with("worker.gpu:"))
+    let gpu = key("gpu");
+    if !pairs
+        .iter()
+        .any(|(known, _)| known.strip_prefix(&gpu).is_some_and(|rest| rest.is_empty() || rest.starts_with(':')))
         && let Some(gres) = gpus_of_a_task(job, asked)?
     {
-        add(pairs, &format!("worker.{}", gres.resource()), gres.count.to_string());
+        defaults.push((key(&gres.resource()), gres.count.to_string()));
     }
-    if !has(pairs, "worker.cpu") {
-        add(pairs, "worker.cpu", asked.cpus_per_task.to_string());
+    if given(&key("cpu")).is_none() {
+        defaults.push((key("cpu"), asked.cpus_per_task.to_string()));
     }
-    if !has(pairs, "worker.memory") {
+    if given(&key("memory")).is_none() {
         let memory = match job.memory {
             Memory::Unset => None,
             Memory::PerCpu(each) => Some(each * u64::from(asked.cpus_per_task)),
@@ -217,9 +329,9 @@ fn add_defaults(pairs: &mut Pairs, job: &Submission, asked: &Asked) -> Result<()
                 Some(all / u64::from(on_node))
             }
         };
-        memory.into_iter().for_each(|memory| add(pairs, "worker.memory", format!("{memory}MiB")));
+        defaults.extend(memory.map(|memory| (key("memory"), format!("{memory}MiB"))));
     }
-    Ok(())
+    Ok(defaults)
 }
 
 /// Where it is the same on all of them.

@@ -12,9 +12,9 @@ use trainmaster_core::{
 
 use super::{
     Config,
-    comment::{Given, Tag},
+    comment::{Given, Part, Tag},
     node::Own,
-    order::{Action, Answer, Order, Purpose},
+    order::{Action, Answer, Order, Purpose, Update},
     seen::{Job, Memory},
 };
 
@@ -43,8 +43,10 @@ pub struct Translator {
 /// A job of ours.
 #[derive(Debug)]
 struct Tracked {
+    /// With its servers' component, where it has one ([`Job::with`]).
     seen: Job,
     tag: Tag,
+    servers: Option<Servers>,
     core: Option<JobId>,
     /// Until then the core isn't asked to take it again.
     offered_until: i64,
@@ -81,6 +83,17 @@ enum Why {
     Reason(ReasonKind),
     /// The core doesn't take it.
     NotTaken,
+}
+
+/// The component of a heterogeneous job that has its parameter servers; the leader has the workers.
+#[derive(Debug)]
+struct Servers {
+    seen: Job,
+    part: Part,
+    /// What is to be asked for it beside the order that is out for the leader.
+    update: Option<Update>,
+    /// That was refused: the leader's answer comes too late.
+    refused: bool,
 }
 
 /// An order whose answer the core hears of.
@@ -140,7 +153,24 @@ impl Translator {
 
     /// What Slurm answered to an order, as events.
     pub fn answered(&mut self, order: &Order, answer: Answer) -> Vec<Event> {
-        let Some(job) = self.jobs.get_mut(&order.id) else { return Vec::new() };
+        let leader = match self.jobs.contains_key(&order.id) {
+            true => Some(order.id),
+            false => self.jobs.iter().find(|(_, job)| job.has_component(order.id)).map(|(id, _)| *id),
+        };
+        let Some(job) = leader.and_then(|leader| self.jobs.get_mut(&leader)) else { return Vec::new() };
+        // The leader's answer comes last, and is for both.
+        if let Some(servers) = &mut job.servers {
+            let leads = order.id == job.seen.id;
+            match (&answer, leads) {
+                (Ok(()), false) => return Vec::new(),
+                (Ok(()), true) if servers.refused => {
+                    job.ordered = true;
+                    return Vec::new();
+                }
+                (Err(_), false) => servers.refused = true,
+                _ => {}
+            }
+        }
         let pending = job.pending.take();
         let Err(error) = answer else {
             job.ordered = true;

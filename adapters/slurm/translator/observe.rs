@@ -6,13 +6,13 @@ use trainmaster_core::{End, Event, Incarnation, Job as CoreJob, ObservedSlot, Ph
 
 use super::{
     super::{
-        comment::{Given, Tag},
+        comment::{Given, Part, Tag},
         gres::{parse_gres, parse_tres, total},
         hostlist,
         node::{self, Own, partitions_by_node},
         seen::{Ending, Job, JobPhase, Observation},
     },
-    Tracked, Translator,
+    Servers, Tracked, Translator,
     spec::spec,
 };
 
@@ -46,13 +46,21 @@ impl Translator {
     }
 
     fn follow(&mut self, seen: &Observation) {
+        let component = |job: &Job| job.component.filter(|(_, offset)| *offset == 1);
+        let of_servers = seen.jobs.iter().filter_map(|job| Some((component(job)?.0, job)));
+        let of_servers: BTreeMap<u32, &Job> = of_servers.collect();
         for job in &seen.jobs {
+            let servers = of_servers.get(&job.id).copied();
             if let Some(tracked) = self.jobs.get_mut(&job.id) {
-                tracked.follow(job, seen.at);
+                tracked.follow(job, servers, seen.at);
             } else if let Some(tag) = Tag::read(&job.comment)
                 && !matches!(job.phase(), JobPhase::Over(_))
             {
-                self.jobs.insert(job.id, Tracked::new(job, tag, seen.at));
+                let servers = servers.and_then(|servers| Some((servers, Part::read(&servers.comment)?)));
+                // Half a job is none.
+                if job.component.is_none() || servers.is_some() {
+                    self.jobs.insert(job.id, Tracked::new(job, tag, servers, seen.at));
+                }
             }
         }
     }
@@ -130,7 +138,8 @@ impl Translator {
                 continue;
             }
             job.offered_until = seen.at + (self.config.lease / 2).max(1);
-            match spec(&job.seen, &job.tag, &seen.partitions, threads) {
+            let servers = job.servers.as_ref().map(|servers| (&servers.seen, &servers.part));
+            match spec(&job.seen, &job.tag, servers, &seen.partitions, threads) {
                 Ok(spec) => events.push(Event::JobSubmitted {
                     spec: Box::new(spec),
                     external: Some(ExternalId { cluster: self.config.manager.clone(), native: id.to_string() }),
@@ -143,11 +152,14 @@ impl Translator {
 }
 
 impl Tracked {
-    fn new(job: &Job, tag: Tag, now: i64) -> Self {
+    fn new(job: &Job, tag: Tag, servers: Option<(&Job, Part)>, now: i64) -> Self {
         let given = Given::read(&job.admin_comment);
+        let of_servers = servers.as_ref().map(|(seen, _)| *seen);
+        let servers = servers.map(|(_, part)| Servers { seen: Job::default(), part, update: None, refused: false });
         let mut tracked = Self {
             seen: Job::default(),
             tag,
+            servers,
             core: None,
             offered_until: i64::MIN,
             refused: None,
@@ -165,12 +177,25 @@ impl Tracked {
             retry: (0, 0),
             pending: None,
         };
-        tracked.follow(job, now);
+        tracked.follow(job, of_servers, now);
         tracked
     }
 
-    fn follow(&mut self, job: &Job, now: i64) {
+    /// Whether this is the component of its parameter servers.
+    pub(super) fn has_component(&self, id: u32) -> bool {
+        self.servers.as_ref().is_some_and(|servers| servers.seen.id == id)
+    }
+
+    fn follow(&mut self, leader: &Job, of_servers: Option<&Job>, now: i64) {
         self.ordered = false;
+        let others = |job: &Job, other: &Job| (&job.nodes, &job.tres) != (&other.nodes, &other.tres);
+        let mut moved = false;
+        if let (Some(servers), Some(seen)) = (&mut self.servers, of_servers) {
+            moved = others(&servers.seen, seen);
+            servers.seen.clone_from(seen);
+        }
+        let whole = self.servers.as_ref().map(|servers| leader.with(&servers.seen));
+        let job = whole.as_ref().unwrap_or(leader);
         if job.phase() == JobPhase::Pending && self.seen.phase() != JobPhase::Pending {
             self.requeued = now;
         }
@@ -182,8 +207,9 @@ impl Tracked {
             }
             JobPhase::Starting | JobPhase::Running => {
                 self.let_go = None;
-                if (&self.seen.nodes, &self.seen.tres) != (&job.nodes, &job.tres) || self.own.is_empty() {
-                    self.own = held(job);
+                if moved || others(&self.seen, job) || self.own.is_empty() {
+                    self.own = held(leader);
+                    self.own.extend(self.servers.iter().flat_map(|servers| held(&servers.seen)));
                 }
             }
             JobPhase::Pending | JobPhase::Over(_) => self.own.clear(),
@@ -253,10 +279,15 @@ impl Tracked {
     fn guessed(&self, nodes: &[String], core: Option<&std::sync::Arc<CoreJob>>) -> Vec<ObservedSlot> {
         let requested = || core.map(|job| job.spec.requested());
         let Some(shape) = self.given.map(|given| given.shape).or_else(requested) else { return Vec::new() };
+        let of_servers = self.servers.as_ref().map(|servers| hostlist::expand(&servers.seen.nodes).unwrap_or_default());
         let spread = |role: Role, count: u32| {
+            // Components share no node.
+            let is_role =
+                |node: &&String| of_servers.as_ref().is_none_or(|of| of.contains(node) == (role == Role::Server));
+            let nodes: Vec<&String> = nodes.iter().filter(is_role).collect();
             let each = (count as usize).div_ceil(nodes.len().max(1)).max(1);
             (0..count).filter_map(move |index| {
-                let server = nodes.get(index as usize / each)?.clone();
+                let server = (*nodes.get(index as usize / each)?).clone();
                 Some(ObservedSlot { role, index, server, devices: Vec::new() })
             })
         };

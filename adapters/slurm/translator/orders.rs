@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use trainmaster_core::{Allocation, Enactment, Job as CoreJob, Mode, State, Verdict, reason::ReasonKind};
+use trainmaster_core::{Allocation, Enactment, Job as CoreJob, Mode, Role, State, Verdict, reason::ReasonKind};
 
 use super::{
     super::{
@@ -28,8 +28,9 @@ enum Step {
 }
 
 impl Translator {
-    /// What is to be done now, for the plan in the core's state: at most one order for each job. Each must be answered
-    /// ([`answered`](Self::answered)) before the next observation.
+    /// What is to be done now, for the plan in the core's state: at most one order for each job, of a heterogeneous one for
+    /// each component, the leader's last. Each must be answered ([`answered`](Self::answered)), in this order, before the next
+    /// observation.
     pub fn orders(&mut self, state: &State) -> Vec<Order> {
         let now = self.now;
         let (lease, patience, grace) = (self.config.lease, self.config.patience, self.config.grace);
@@ -62,7 +63,7 @@ impl Translator {
                     {
                         update.priority = priority;
                     }
-                    orders.push(Order { id: *id, action });
+                    orders.extend(job.with_servers(*id, action));
                 }
                 Step::Refuse(cause) => {
                     let decision = core.map(|core| core.issued_in).unwrap_or_default();
@@ -73,7 +74,7 @@ impl Translator {
                     if job.seen.phase() == JobPhase::Pending {
                         job.let_go = None;
                         let hold = job.keep(now, lease, None);
-                        orders.extend(hold.map(|action| Order { id: *id, action }));
+                        orders.extend(hold.into_iter().flat_map(|action| job.with_servers(*id, action)));
                     }
                 }
             }
@@ -125,6 +126,24 @@ impl Tracked {
         }
     }
 
+    /// An order for the job, after what its other component needs: all but a requeue, a cancel, and nodes given up, of
+    /// which only workers' can be, are for both.
+    fn with_servers(&mut self, id: u32, action: Action) -> impl Iterator<Item = Order> + use<> {
+        let beside = self.servers.as_mut().and_then(|servers| {
+            servers.refused = false;
+            let update = servers.update.take();
+            let update = match &action {
+                Action::Update(hold) if hold.purpose == Purpose::Hold => Some((**hold).clone()),
+                Action::Update(leaders) => update.map(|update| Update { priority: leaders.priority, ..update }),
+                Action::Requeue | Action::Cancel => None,
+            };
+            // What was given stands with the leader.
+            let update = update.map(|update| Update { admin_comment: None, ..update });
+            update.map(|update| Order { id: servers.seen.id, action: Action::Update(Box::new(update)) })
+        });
+        beside.into_iter().chain([Order { id, action }])
+    }
+
     fn unknown_is_released(&mut self, now: i64) -> Step {
         let begin = self.tag.begin.max(now);
         let pending = self.seen.phase() == JobPhase::Pending && !self.seen.is_held() && !self.seen.waits_for_jobs();
@@ -133,6 +152,9 @@ impl Tracked {
 
     fn release(&mut self, begin: i64, as_asked: bool, default: Memory) -> Step {
         let update = Update::release(begin, as_asked.then_some(&self.tag.asked), default);
+        if let Some(servers) = &mut self.servers {
+            servers.update = Some(Update::release(begin, as_asked.then_some(&servers.part.asked), default));
+        }
         if as_asked {
             self.given = None;
             self.slots.clear();
@@ -172,7 +194,15 @@ impl Tracked {
                 false => Step::Nothing,
             };
         }
-        match reservation(state, &core.spec, wanted) {
+        let reserved = |roles: &[Role]| reservation(state, &core.spec, wanted, roles);
+        let reserved = match &mut self.servers {
+            None => reserved(&[Role::Worker, Role::Server]),
+            Some(servers) => reserved(&[Role::Server]).and_then(|of_servers| {
+                servers.update = Some(Update::start(&of_servers, &given, now, false));
+                reserved(&[Role::Worker])
+            }),
+        };
+        match reserved {
             Err(cause) => Step::Refuse(cause),
             Ok(reservation) => {
                 let per_job = !self.seen.tres_per_job.is_empty() && self.seen.tres_per_job != "(null)";
@@ -214,7 +244,9 @@ impl Tracked {
                 self.seen.batch_host
             ));
         }
-        let keep: Vec<String> = keep.into_iter().collect();
+        let of_servers = self.servers.as_ref().and_then(|servers| hostlist::expand(&servers.seen.nodes));
+        let keep: Vec<String> =
+            keep.into_iter().filter(|node| !of_servers.iter().flatten().any(|of| of == node)).collect();
         self.pending = Some(Pending { decision: core.issued_in, gives: Some((next, slots)) });
         Step::Order(Action::Update(Box::new(Update::shrink(&keep, &next))))
     }

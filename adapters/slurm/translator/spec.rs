@@ -3,7 +3,7 @@
 use trainmaster_core::{JobSpec, job::RoleSpec};
 
 use super::super::{
-    comment::{self, Tag},
+    comment::{self, Part, Tag},
     node::partition_label,
     seen::{Job, Memory, Partition},
 };
@@ -12,8 +12,21 @@ use super::super::{
 ///
 /// # Errors
 /// The key, its value and what is allowed: somebody changed the comment since.
-pub(super) fn spec(job: &Job, tag: &Tag, partitions: &[Partition], threads: u32) -> Result<JobSpec, String> {
-    let mut spec = comment::spec(&tag.pairs, &job.name)?;
+pub(super) fn spec(
+    job: &Job,
+    tag: &Tag,
+    servers: Option<(&Job, &Part)>,
+    partitions: &[Partition],
+    threads: u32,
+) -> Result<JobSpec, String> {
+    let mut pairs = tag.pairs.clone();
+    if let Some((component, part)) = servers {
+        pairs.extend(part.pairs.iter().cloned());
+        if component.partition != job.partition {
+            return Err(super::super::submit::two_partitions(&job.partition, &component.partition));
+        }
+    }
+    let mut spec = comment::spec(&pairs, &job.name)?;
     // Slurm's names aren't unique; its numbers are.
     spec.name = format!("{}-{}", spec.name, job.id);
     let partition = job.partition.split(',').next().unwrap_or_default();

@@ -8,7 +8,7 @@ use trainmaster_adapters::slurm::{
     hostlist,
     order::{Action, Answer, Order, Purpose, SlurmError, Update},
     seen::{Job, JobPhase, Node, Observation, Partition},
-    submit::{Submission, submit},
+    submit::{Submission, submit, submit_servers},
 };
 
 pub(crate) const RUNNING: u32 = 1;
@@ -78,9 +78,42 @@ impl Slurm {
             ..Submission::default()
         };
         let held = submit(&submission, self.now, lease, [7; 32]).expect("a good job");
+        let (comment, start) = held.map_or((comment.to_owned(), begin), |(held, _)| (held.comment, held.begin));
+        self.enter(name, comment, start, 1)
+    }
+
+    /// A heterogeneous job: workers, and so many parameter servers.
+    pub(crate) fn sbatch_het(&mut self, name: &str, comment: &str, servers: u32, lease: i64) -> u32 {
+        let first = Submission {
+            name: name.into(),
+            comment: comment.into(),
+            script: Some("#!/bin/sh\n".into()),
+            component: Some(0),
+            min_nodes: Some(1),
+            max_nodes: Some(1),
+            tasks: Some(1),
+            tres_per_node: "gres:gpu:1".into(),
+            ..Submission::default()
+        };
+        let (held, leader) = submit(&first, self.now, lease, [7; 32]).expect("a good job").expect("ours");
+        let second = Submission {
+            component: Some(1),
+            tasks: Some(servers),
+            script: None,
+            tres_per_node: String::new(),
+            ..first
+        };
+        let part = submit_servers(&second, &leader.expect("it is the first")).expect("a good component");
+        let leader = self.enter(name, held.comment, held.begin, 1);
+        let id = self.enter(name, part.comment, part.begin, 0);
+        self.jobs.get_mut(&leader).unwrap().component = Some((leader, 0));
+        self.jobs.get_mut(&id).unwrap().component = Some((leader, 1));
+        leader
+    }
+
+    fn enter(&mut self, name: &str, comment: String, start: i64, gpus: u64) -> u32 {
         let id = self.next;
         self.next += 1;
-        let (comment, start) = held.map_or((comment.to_owned(), begin), |held| (held.comment, held.begin));
         let job = Job {
             id,
             name: name.into(),
@@ -92,8 +125,14 @@ impl Slurm {
             ..Job::default()
         };
         self.jobs.insert(id, job);
-        self.asks.insert(id, Asks { nodes: 1, cpus_per_node: 1, memory: 100, gpus: 1, on: Vec::new() });
+        self.asks.insert(id, Asks { nodes: 1, cpus_per_node: 1, memory: 100, gpus, on: Vec::new() });
         id
+    }
+
+    /// The components of a leader's job, or the job.
+    pub(crate) fn components(&self, id: u32) -> Vec<u32> {
+        let of = |job: &&Job| job.id == id || job.component.is_some_and(|(leader, _)| leader == id);
+        self.jobs.values().filter(of).map(|job| job.id).collect()
     }
 
     pub(crate) fn observation(&self) -> Observation {
@@ -125,11 +164,17 @@ impl Slurm {
 
     pub(crate) fn order(&mut self, order: &Order) -> Answer {
         let gone = || SlurmError { code: SlurmError::GONE, text: "Invalid job id specified".into() };
+        let components = self.components(order.id);
         let job =
             self.jobs.get_mut(&order.id).filter(|job| !matches!(job.phase(), JobPhase::Over(_))).ok_or_else(gone)?;
         match (&order.action, job.phase()) {
             (Action::Cancel, _) => self.end(order.id, 4),
-            (Action::Requeue, JobPhase::Running | JobPhase::Starting) => job.state = COMPLETING | REQUEUE,
+            (Action::Requeue, JobPhase::Running | JobPhase::Starting) => {
+                assert!(job.component.is_none_or(|(_, offset)| offset == 0), "Slurm wants the leader");
+                for id in components {
+                    self.jobs.get_mut(&id).unwrap().state = COMPLETING | REQUEUE;
+                }
+            }
             (Action::Update(update), JobPhase::Pending) => self.update(order.id, update),
             (Action::Update(update), JobPhase::Running) if update.purpose == Purpose::Shrink => {
                 let keep: BTreeSet<&str> = update.req_nodes.as_deref().unwrap().split(',').collect();
@@ -175,20 +220,24 @@ impl Slurm {
 
     /// Ends a job with a base state.
     pub(crate) fn end(&mut self, id: u32, state: u32) {
-        let job = self.jobs.get_mut(&id).unwrap();
-        job.state = state;
-        job.nodes.clear();
-        job.gres.clear();
+        for id in self.components(id) {
+            let job = self.jobs.get_mut(&id).unwrap();
+            job.state = state;
+            job.nodes.clear();
+            job.gres.clear();
+        }
     }
 
     /// A node goes down, and the jobs there back to the queue.
     pub(crate) fn fail(&mut self, at: usize) {
         self.nodes[at].state = DOWN;
         let name = self.nodes[at].name.clone();
-        for job in self.jobs.values_mut() {
-            if hostlist::expand(&job.nodes).unwrap().contains(&name) {
-                job.state = COMPLETING | REQUEUE;
-            }
+        let hit = |job: &&Job| hostlist::expand(&job.nodes).unwrap().contains(&name);
+        let leader = |job: &Job| job.component.map_or(job.id, |(leader, _)| leader);
+        let leaders: Vec<u32> = self.jobs.values().filter(hit).map(leader).collect();
+        let hit: Vec<u32> = leaders.into_iter().flat_map(|leader| self.components(leader)).collect();
+        for id in hit {
+            self.jobs.get_mut(&id).unwrap().state = COMPLETING | REQUEUE;
         }
     }
 
@@ -207,31 +256,55 @@ impl Slurm {
         let ready: Vec<u32> = self
             .jobs
             .values()
-            .filter(|job| job.phase() == JobPhase::Pending && job.start <= self.now && job.priority > 0)
+            .filter(|job| job.component.is_none_or(|(_, offset)| offset == 0))
             .map(|job| job.id)
             .collect();
-        for id in ready {
-            let asks = self.asks[&id].clone();
-            let fits = |node: &&Node| {
-                let (gpus, cpus, memory) = self.used(&node.name);
-                let all: u64 = parse_gres(&node.gres).iter().map(|gres| gres.count).sum();
-                node.state == IDLE
-                    && (asks.on.is_empty() || asks.on.contains(&node.name))
-                    && gpus + asks.gpus <= all
-                    && cpus + asks.cpus_per_node <= node.cpus
-                    && memory + asks.memory <= node.memory
+        for leader in ready {
+            // All components or none, on nodes that they don't share.
+            let components = self.components(leader);
+            let may_start = |id: &u32| {
+                let job = &self.jobs[id];
+                job.phase() == JobPhase::Pending && job.start <= self.now && job.priority > 0
             };
-            let nodes: Vec<String> = self.nodes.iter().filter(fits).map(|node| node.name.clone()).collect();
-            let job = self.jobs.get_mut(&id).unwrap();
-            if (nodes.len() as u32) < asks.nodes {
-                job.reason = "Resources".into();
+            if !components.iter().all(may_start) {
                 continue;
             }
-            job.state = RUNNING;
-            job.batch_host = nodes[0].clone();
-            job.nodes = nodes[..asks.nodes as usize].join(",");
-            describe(job, &asks);
+            let mut places: Vec<Vec<String>> = Vec::new();
+            for id in &components {
+                match self.place(*id, &places.concat()) {
+                    Some(nodes) => places.push(nodes),
+                    None => break,
+                }
+            }
+            if places.len() < components.len() {
+                components.iter().for_each(|id| self.jobs.get_mut(id).unwrap().reason = "Resources".into());
+                continue;
+            }
+            for (id, nodes) in components.into_iter().zip(places) {
+                let job = self.jobs.get_mut(&id).unwrap();
+                job.state = RUNNING;
+                job.batch_host = nodes[0].clone();
+                job.nodes = nodes.join(",");
+                describe(job, &self.asks[&id]);
+            }
         }
+    }
+
+    fn place(&self, id: u32, taken: &[String]) -> Option<Vec<String>> {
+        let asks = &self.asks[&id];
+        let fits = |node: &&Node| {
+            let (gpus, cpus, memory) = self.used(&node.name);
+            let all: u64 = parse_gres(&node.gres).iter().map(|gres| gres.count).sum();
+            node.state == IDLE
+                && !taken.contains(&node.name)
+                && (asks.on.is_empty() || asks.on.contains(&node.name))
+                && gpus + asks.gpus <= all
+                && cpus + asks.cpus_per_node <= node.cpus
+                && memory + asks.memory <= node.memory
+        };
+        let fitting = self.nodes.iter().filter(fits).map(|node| node.name.clone());
+        let nodes: Vec<String> = fitting.take(asks.nodes as usize).collect();
+        (nodes.len() == asks.nodes as usize).then_some(nodes)
     }
 }
 

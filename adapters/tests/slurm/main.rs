@@ -5,19 +5,20 @@ mod corpus;
 mod fake;
 mod shrink;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fake::{DRAIN, IDLE, Slurm};
 use proptest::prelude::*;
 use trainmaster_adapters::slurm::{
     Config, Translator,
-    comment::{Given, Tag},
-    order::{Action, Order, Purpose},
+    comment::{Given, Part, Tag},
+    order::{Action, Order, Purpose, SlurmError},
     seen::JobPhase,
     shape_rules,
 };
 use trainmaster_core::{
-    Event, EventError, JobId, Mode, Scheduler, Settings, Shape, Span, Time, Verdict, settings::Stability,
+    Enactment, Event, EventError, JobId, Mode, Role, Scheduler, Settings, Shape, Span, Time, Verdict,
+    settings::Stability,
 };
 
 const RING: &str = "trainmaster;mode=allreduce;worker.gpu=1;worker.cpu=2;worker.memory=1GiB;worker.max=8";
@@ -50,6 +51,10 @@ impl World {
 
     fn sbatch(&mut self, comment: &str) -> u32 {
         self.slurm.sbatch("train.sh", comment, 0, self.config.lease)
+    }
+
+    fn sbatch_het(&mut self, comment: &str, servers: u32) -> u32 {
+        self.slurm.sbatch_het("train.sh", comment, servers, self.config.lease)
     }
 
     fn apply(&mut self, event: Event) {
@@ -87,10 +92,11 @@ impl World {
         for order in &orders {
             assert_eq!(named.insert(order.id, ()), None, "two orders for one job");
             let job = &self.slurm.jobs[&order.id];
-            let tag = Tag::read(&job.comment).expect("orders are for our own jobs");
+            let tag = Tag::read(&job.comment);
+            assert!(tag.is_some() || Part::read(&job.comment).is_some(), "orders are for our own jobs");
             if let Action::Update(update) = &order.action {
                 let begin = update.begin.unwrap_or(i64::MAX);
-                assert!(begin >= tag.begin, "before its owner's --begin");
+                assert!(tag.is_none_or(|tag| begin >= tag.begin), "before its owner's --begin");
                 assert!(update.purpose != Purpose::Hold || begin >= self.slurm.now + self.config.lease / 2);
             }
             let answer = self.slurm.order(order);
@@ -119,15 +125,19 @@ impl World {
         let Some(core) = self.translator.job(id).and_then(|core| state.job(core)) else { return Ok(()) };
         match state.effective(core) {
             Verdict::Run(allocation) => {
-                let mut wanted: Vec<&str> =
-                    allocation.slots().iter().map(|slot| state.server_name(slot.server)).collect();
-                wanted.sort_unstable();
-                wanted.dedup();
-                let mut nodes = self.nodes(id);
-                nodes.sort_unstable();
-                (job.phase() == JobPhase::Running && nodes == wanted && core.observed == core.issued)
-                    .then_some(())
-                    .ok_or_else(|| format!("{id} should run on {wanted:?}: {job:?}"))
+                for id in self.slurm.components(id) {
+                    let job = &self.slurm.jobs[&id];
+                    let is_here =
+                        |role| job.component.is_none_or(|(_, offset)| (offset == 1) == (role == Role::Server));
+                    let slots = allocation.slots().iter().filter(|slot| is_here(slot.role));
+                    let wanted: BTreeSet<String> =
+                        slots.map(|slot| state.server_name(slot.server).to_owned()).collect();
+                    let nodes: BTreeSet<String> = self.nodes(id).into_iter().collect();
+                    if job.phase() != JobPhase::Running || nodes != wanted || core.observed != core.issued {
+                        return Err(format!("{id} should run on {wanted:?}: {job:?}"));
+                    }
+                }
+                Ok(())
             }
             Verdict::Wait(_) if job.phase() != JobPhase::Pending => Err(format!("{id} should wait: {job:?}")),
             _ => Ok(()),
@@ -167,6 +177,82 @@ fn workers_and_parameter_servers_share_each_node_equally() {
     assert_eq!((update.nodes, update.tasks_per_node, update.cpus_per_task), (Some((2, 2)), Some(5), Some(2)));
     assert_eq!((update.cpus, update.tres_per_node.as_deref()), (Some(20), Some("gres:gpu:2")));
     world.agrees(id).unwrap();
+}
+
+#[test]
+fn the_components_of_a_heterogeneous_job_are_one_job() {
+    let mut world = World::new(4, 2, "fifo");
+    let comment = "trainmaster;worker.cpu=4;worker.requested=4;worker.min=4;worker.max=4;server.cpu=2";
+    let id = world.sbatch_het(comment, 3);
+    let orders = world.rounds(3);
+    let [
+        Order { id: first, action: Action::Update(of_servers) },
+        Order { id: last, action: Action::Update(of_workers) },
+    ] = &orders[..]
+    else {
+        panic!("{orders:?}")
+    };
+    assert_eq!((*first, *last), (id + 1, id), "the leader last");
+    // Four workers on two nodes of two GPUs, three parameter servers on a third.
+    assert_eq!((of_workers.nodes, of_workers.tasks, of_workers.cpus_per_task), (Some((2, 2)), Some(4), Some(4)));
+    assert_eq!((of_servers.nodes, of_servers.tasks, of_servers.cpus_per_task), (Some((1, 1)), Some(3), Some(2)));
+    assert_eq!((of_servers.tres_per_node.as_deref(), of_servers.begin), (Some(""), of_workers.begin));
+    world.agrees(id).unwrap();
+    let core = world.core(id);
+    let job = world.scheduler.state().jobs[&core].clone();
+    assert!(job.spec.separate_roles);
+    assert_eq!(job.observed.as_ref().map(|seen| seen.shape()), Some(Shape { workers: 4, servers: 3 }));
+    // What both hold isn't other people's.
+    assert!(world.scheduler.state().present_servers().all(|server| server.foreign.amounts == Default::default()));
+    // A new agent finds it so.
+    world.translator = Translator::new(world.config.clone());
+    assert_eq!(world.rounds(5), []);
+    world.agrees(id).unwrap();
+    // It is requeued as a whole, and held as a whole.
+    world.apply(Event::JobHeld { job: core, held: true });
+    let orders = world.rounds(40);
+    assert!(matches!(&orders[0], Order { id: leader, action: Action::Requeue } if *leader == id), "{orders:?}");
+    let holds: Vec<u32> = orders[1..].iter().map(|order| order.id).collect();
+    assert_eq!(holds, [id + 1, id], "{orders:?}");
+    world.apply(Event::JobHeld { job: core, held: false });
+    world.rounds(20);
+    world.agrees(id).unwrap();
+    world.slurm.end(id, 3);
+    world.rounds(3);
+    assert!(world.scheduler.state().jobs.is_empty());
+}
+
+#[test]
+fn one_refused_component_is_a_refusal_of_the_job() {
+    let mut world = World::new(2, 2, "fifo");
+    let id = world.sbatch_het("trainmaster;worker.cpu=4;worker.max=2;server.cpu=2", 1);
+    world.slurm.tick();
+    let seen = world.slurm.observation();
+    for _ in 0..3 {
+        let events = world.translator.observe(world.scheduler.state(), &seen);
+        events.into_iter().for_each(|event| world.apply(event));
+    }
+    world.scheduler.decide(Time(world.slurm.now * 1000));
+    let orders = world.translator.orders(world.scheduler.state());
+    assert_eq!(orders.iter().map(|order| order.id).collect::<Vec<_>>(), [id + 1, id]);
+    let error = SlurmError { code: 2072, text: "no".into() };
+    let refused = world.translator.answered(&orders[0], Err(error));
+    assert!(matches!(&refused[..], [Event::Enacted { result: Enactment::Refused { .. }, .. }]), "{refused:?}");
+    assert_eq!(world.translator.answered(&orders[1], Ok(())), [], "said already");
+    refused.into_iter().for_each(|event| world.apply(event));
+    world.rounds(60);
+    world.agrees(id).unwrap();
+}
+
+#[test]
+fn a_heterogeneous_job_in_two_partitions_is_not_taken() {
+    let mut world = World::new(2, 2, "fifo");
+    let id = world.sbatch_het("trainmaster;worker.cpu=4;worker.max=2", 1);
+    world.slurm.jobs.get_mut(&(id + 1)).unwrap().partition = "high".into();
+    world.rounds(60);
+    assert_eq!(world.translator.job(id), None);
+    let job = &world.slurm.jobs[&id];
+    assert!(job.admin_comment.contains("--partition") && job.admin_comment.contains("high"), "{job:?}");
 }
 
 #[test]
@@ -256,7 +342,10 @@ fn a_new_agent_finds_everything_as_it_was() {
     }
     // The core remembers.
     world.translator = Translator::new(world.config.clone());
-    assert_eq!(world.rounds(5), []);
+    let orders = world.rounds(5);
+    // Only why one waits is said anew.
+    let holds = |order: &Order| matches!(&order.action, Action::Update(update) if update.purpose == Purpose::Hold);
+    assert!(orders.iter().all(holds), "{orders:?}");
     // It doesn't: running jobs aren't stopped before it has decided about them.
     world.translator = Translator::new(world.config.clone());
     world.scheduler = Scheduler::new(settings("fifo")).unwrap();
@@ -306,7 +395,7 @@ enum Happening {
 fn happening() -> impl Strategy<Value = Happening> {
     use Happening::*;
     prop_oneof![
-        4 => (0..3_usize, 1..6_u32).prop_map(|(kind, most)| Submit(kind, most)),
+        4 => (0..4_usize, 1..6_u32).prop_map(|(kind, most)| Submit(kind, most)),
         2 => (0..6_usize, 3..6_u32).prop_map(|(at, state)| End(at, state)),
         1 => (0..4_usize, 0..3_u32).prop_map(|(at, gpus)| Foreign(at, gpus)),
         1 => (0..4_usize).prop_map(Fail),
@@ -333,6 +422,10 @@ proptest! {
             match happening {
                 Happening::Submit(0, most) => ids.push(world.sbatch(&format!("{RING};worker.max={most}"))),
                 Happening::Submit(1, most) => ids.push(world.sbatch(&format!("{SERVERS};worker.max={most}"))),
+                Happening::Submit(2, most) => {
+                    let comment = format!("trainmaster;worker.cpu=4;worker.max={most};server.max=4");
+                    ids.push(world.sbatch_het(&comment, most.min(4)));
+                }
                 Happening::Submit(_, most) => {
                     let begin = world.slurm.now + i64::from(most) * 30;
                     ids.push(world.slurm.sbatch("b", RING, begin, world.config.lease));
@@ -353,8 +446,8 @@ proptest! {
                 Happening::Fail(at) => world.slurm.fail(at),
                 Happening::Drain(at) => world.slurm.nodes[at].state |= DRAIN,
                 Happening::Repair(at) => world.slurm.nodes[at].state = IDLE,
-                Happening::Hold(at, held) => if let Some(id) = ids.get(at) {
-                    let job = world.slurm.jobs.get_mut(id).unwrap();
+                Happening::Hold(at, held) => for id in ids.get(at).map_or(Vec::new(), |id| world.slurm.components(*id)) {
+                    let job = world.slurm.jobs.get_mut(&id).unwrap();
                     if job.phase() == JobPhase::Pending {
                         job.priority = if held { 0 } else { 100 };
                     }
@@ -369,7 +462,7 @@ proptest! {
         }
         // Then nothing happens any more.
         world.apply(Event::ModeSet(Mode::Active));
-        ids.iter().for_each(|id| world.slurm.jobs.get_mut(id).unwrap().priority = 100);
+        world.slurm.jobs.values_mut().for_each(|job| job.priority = 100);
         world.rounds(900);
         for id in &ids {
             prop_assert_eq!(world.agrees(*id), Ok(()));

@@ -42,6 +42,8 @@ struct trainmaster_job {
 	size_t gres_count;
 	int64_t start;
 	uint32_t id, state, priority, exit;
+	/* Of a heterogeneous job: its leader's id, 0 of others, and which component it is. */
+	uint32_t leader, component;
 };
 
 enum trainmaster_action {

@@ -189,6 +189,8 @@ static void tell_job(trainmaster_agent *agent, slurm_job_info_t *job)
 		.state = job->job_state,
 		.priority = job->priority,
 		.exit = job->exit_code,
+		.leader = job->het_job_id,
+		.component = job->het_job_offset,
 	});
 }
 

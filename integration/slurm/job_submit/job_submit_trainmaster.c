@@ -158,6 +158,7 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 		.comment = job->comment,
 		.script = job->script,
 		.array = job->array_inx,
+		.partition = job->partition,
 		.tres_per_node = job->tres_per_node,
 		.tres_per_task = job->tres_per_task,
 		.tres_per_job = job->tres_per_job,
@@ -173,7 +174,7 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	};
 
 	(void) submit_uid;
-	if (!trainmaster_is_ours(submission.comment, submission.script))
+	if (!trainmaster_is_ours(submission.comment, submission.script, submission.component))
 		return SLURM_SUCCESS;
 	find_unsupported(job, &submission);
 	if (getrandom(random, sizeof(random), GRND_NONBLOCK) != (ssize_t) sizeof(random)) {

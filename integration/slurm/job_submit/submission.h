@@ -13,11 +13,13 @@
 
 /* A job as it is submitted. Texts may be NULL; numbers are -1 where nothing was said. */
 struct trainmaster_submission {
-	const char *name, *comment, *script, *array;
+	const char *name, *comment, *script, *array, *partition;
 	const char *tres_per_node, *tres_per_task, *tres_per_job;
 	/* An option that is not allowed for Trainmaster's jobs, and its value; NULL for none. */
 	const char *unsupported_option, *unsupported_value;
-	int64_t component, begin, requeue;
+	/* Of a heterogeneous job; its components come in order, one after the other on one thread. */
+	int64_t component;
+	int64_t begin, requeue;
 	int64_t min_nodes, max_nodes, tasks, tasks_per_node, cpus_per_task;
 	/* As Slurm has it, flag and all. */
 	uint64_t memory;
@@ -45,8 +47,8 @@ enum trainmaster_outcome {
 
 /* Reads the table [slurm] of this file, if it is there. 0, or -1 with a message. Once, before all else. */
 int trainmaster_configure(const char *path, char *message, size_t room);
-/* Whether a job is ours: cheap, for every job. Never panics across. */
-bool trainmaster_is_ours(const char *comment, const char *script);
+/* Whether a job is ours: cheap, for every job, and before all else of it. Never panics across. */
+bool trainmaster_is_ours(const char *comment, const char *script, int64_t component);
 enum trainmaster_outcome trainmaster_submit(const struct trainmaster_submission *job, int64_t now,
 					    const unsigned char random[16], struct trainmaster_held *held, char *message,
 					    size_t room);

@@ -3,6 +3,7 @@
 mod cluster;
 mod faults;
 mod golden;
+mod het;
 mod kinds;
 mod lifecycle;
 mod site;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::cluster::{Cluster, Plugins, available, until};
-use trainmaster_adapters::slurm::comment::{Tag, spec};
+use trainmaster_adapters::slurm::comment::{Part, Tag, spec};
 
 const SLEEP: &str = "#!/bin/sh\nsleep 60\n";
 const LEASE: i64 = 600;
@@ -27,6 +27,7 @@ fn a_real_slurm_takes_refuses_and_leaves_alone() {
     let cluster = Cluster::start(3, "JobSubmitPlugins=trainmaster", Some(&plugins), prepare);
     assert_eq!(ordinary_jobs(&cluster), before, "jobs that aren't ours are as without the plugin");
     good_jobs_are_held(&cluster);
+    components_are_held_as_one_job(&cluster);
     owners_begin_stands(&cluster);
     mistakes_are_refused(&cluster);
     the_environment_is_right(&cluster);
@@ -74,8 +75,11 @@ fn now() -> i64 {
 
 /// When a job may start, in Unix seconds.
 fn start_of(cluster: &Cluster, id: &str) -> i64 {
-    let shown = cluster.field(id, "StartTime");
-    let date = std::process::Command::new("date").args(["-d", &shown, "+%s"]).output().unwrap();
+    seconds(&cluster.field(id, "StartTime"))
+}
+
+fn seconds(shown: &str) -> i64 {
+    let date = std::process::Command::new("date").args(["-d", shown, "+%s"]).output().unwrap();
     String::from_utf8_lossy(&date.stdout).trim().parse().unwrap_or_else(|_| panic!("{shown:?} is no time"))
 }
 
@@ -115,6 +119,40 @@ fn good_jobs_are_held(cluster: &Cluster) {
     assert_eq!(tag_of(cluster, &id).pairs[0], ("mode".to_owned(), "allreduce".to_owned()));
 }
 
+/// Workers with GPUs, and what the other component asks for.
+const PAIR: &str = "--comment=trainmaster;model=resnet50;worker.max=8;server.max=4";
+
+fn components_are_held_as_one_job(cluster: &Cluster) {
+    let of_workers = [PAIR, "-N1", "-n2", "--gpus-per-node=2", "--begin=now+2hours"];
+    let of_servers = [":", "-N1", "-n3", "-c2", "--mem-per-cpu=200"];
+    let line = "#!/bin/sh\n#TRAINMASTER worker.max = 8\n#TRAINMASTER mode = sync\nsleep 60\n";
+    // Also where nothing but the script, which is the first component's, says whose it is.
+    for arguments in [[&of_workers[..], &of_servers].concat(), [&of_workers[1..], &of_servers].concat()] {
+        let begin = now() + 7200;
+        let id = cluster.sbatch(&arguments, line).unwrap();
+        let records: Vec<String> = cluster.show(&id).lines().map(str::to_owned).collect();
+        assert_eq!(records.len(), 2, "{records:#?}");
+        for record in &records {
+            assert!(record.contains("JobState=PENDING") && record.contains("Requeue=1"), "{record}");
+            let start = record.split(" StartTime=").nth(1).unwrap().split(' ').next().unwrap();
+            assert!((begin - 2..begin + 30).contains(&seconds(start)), "{record}");
+        }
+        let comment = |at: usize| {
+            let text = records[at].split_once(" Comment=").unwrap().1;
+            text.split(" StdErr=").next().unwrap().trim().to_owned()
+        };
+        let (tag, part) = (Tag::read(&comment(0)).unwrap(), Part::read(&comment(1)).unwrap());
+        let whole: Vec<_> = tag.pairs.iter().chain(&part.pairs).cloned().collect();
+        let spec = spec(&whole, "x").unwrap();
+        assert!(spec.separate_roles);
+        assert_eq!((spec.worker.requested, spec.worker.max, spec.worker.demand["gpu"]), (2, 8, 1000));
+        let server = spec.server.unwrap();
+        assert_eq!((server.requested, server.demand["cpu"], server.demand["memory"]), (3, 2000, 400));
+        assert_eq!((part.asked.tasks, part.asked.cpus_per_task), (3, 2));
+        cluster.run("scancel", &[&id]);
+    }
+}
+
 fn owners_begin_stands(cluster: &Cluster) {
     let begin = now() + 7200;
     let comment = "--comment=trainmaster;mode=allreduce;worker.gpu=1";
@@ -126,7 +164,7 @@ fn owners_begin_stands(cluster: &Cluster) {
 
 fn mistakes_are_refused(cluster: &Cluster) {
     let ring = "--comment=trainmaster;mode=allreduce;worker.gpu=1";
-    let cases: [(&[&str], &[&str]); 13] = [
+    let cases: [(&[&str], &[&str]); 19] = [
         (&["--comment=trainmaster;mode=allreduce;wroker.max=8"], &["wroker.max", "8", "worker"]),
         (&["--comment=trainmaster;mode=snyc"], &["mode", "snyc", "allreduce"]),
         (&["--comment=trainmaster;mode=allreduce;worker.memory=10"], &["worker.memory", "10", "10GiB"]),
@@ -139,7 +177,13 @@ fn mistakes_are_refused(cluster: &Cluster) {
         (&[ring, "--nodelist=node1"], &["--nodelist", "node1"]),
         (&[ring, "--no-requeue"], &["--no-requeue"]),
         (&["--comment=trainmaster;mode=allreduce", "-N1", "-n2", "--gres=gpu:3"], &["--gres", "3", "2 tasks"]),
-        (&[ring, ":", "-n1"], &["hetjob", "steps"]),
+        (&[ring, ":", "-n1"], &["hetjob", "allreduce"]),
+        (&[PAIR, ":", "-n1", ":", "-n1"], &["hetjob", "two"]),
+        (&[PAIR, ":", "-n1", "--gres=gpu:1"], &["--gres", "gpu:1", "second component"]),
+        (&[PAIR, "-plow", ":", "-n1", "-phigh"], &["--partition", "low", "high", "both"]),
+        (&["--comment=trainmaster;separate_roles=false", ":", "-n1"], &["separate_roles", "false"]),
+        (&["--comment=trainmaster;server.cpu=1;separate_roles=true"], &["separate_roles", "component"]),
+        (&["--comment=trainmaster;server.gpu=1", ":", "-n1"], &["server.gpu", "second component"]),
     ];
     for (arguments, parts) in cases {
         let complaint = cluster.sbatch(arguments, SLEEP).unwrap_err();

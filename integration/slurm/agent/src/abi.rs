@@ -73,6 +73,8 @@ pub struct CJob {
     pub state: u32,
     pub priority: u32,
     pub exit: u32,
+    pub leader: u32,
+    pub component: u32,
 }
 
 /// `struct trainmaster_order`; see [`Order`].
@@ -307,6 +309,7 @@ pub unsafe extern "C" fn trainmaster_agent_job(agent: *mut Handle, job: *const C
     let job = unsafe {
         Job {
             id: job.id,
+            component: (job.leader > 0).then_some((job.leader, job.component)),
             name: owned(job.name),
             user: owned(job.user),
             account: owned(job.account),

@@ -7,6 +7,7 @@
 
 use std::{
     any::Any,
+    cell::RefCell,
     ffi::{CStr, c_char},
     fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -17,7 +18,7 @@ use std::{
 use trainmaster_adapters::slurm::{
     Config, comment,
     seen::Memory,
-    submit::{Submission, submit},
+    submit::{Leader, Submission, submit, submit_servers},
 };
 
 const COMMENT: usize = 1025;
@@ -25,6 +26,12 @@ const TRES: usize = 256;
 const ENVIRONMENT: usize = 1024;
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
+
+thread_local! {
+    /// Of the heterogeneous job that is being submitted: slurmctld names its components one after the other on one
+    /// thread, and only the first has what tells whose it is.
+    static LEADER: RefCell<Option<Leader>> = const { RefCell::new(None) };
+}
 
 /// `struct trainmaster_submission`.
 #[repr(C)]
@@ -35,6 +42,7 @@ pub struct CSubmission {
     pub comment: *const c_char,
     pub script: *const c_char,
     pub array: *const c_char,
+    pub partition: *const c_char,
     pub tres_per_node: *const c_char,
     pub tres_per_task: *const c_char,
     pub tres_per_job: *const c_char,
@@ -113,11 +121,14 @@ fn configure(path: &Path) -> Result<Config, String> {
 /// # Safety
 /// Both are C strings or NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_is_ours(comment: *const c_char, script: *const c_char) -> bool {
+pub unsafe extern "C" fn trainmaster_is_ours(comment: *const c_char, script: *const c_char, component: i64) -> bool {
     let look = || {
+        if component <= 0 {
+            LEADER.take();
+        }
         // SAFETY: as promised by the caller.
         let (comment, script) = unsafe { (bytes(comment), bytes(script)) };
-        comment::is_ours(comment, script)
+        LEADER.with_borrow(Option::is_some) || comment::is_ours(comment, script)
     };
     catch_unwind(AssertUnwindSafe(look)).unwrap_or(false)
 }
@@ -142,9 +153,18 @@ pub unsafe extern "C" fn trainmaster_submit(
         let config = CONFIG.get().unwrap_or(&default);
         let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let hash = *blake3::hash(token.as_bytes()).as_bytes();
-        let Some(accepted) = submit(&job, now, config.lease, hash)? else { return Ok(false) };
-        let mut environment = vec![("TRAINMASTER_TOKEN", token)];
-        environment.extend(config.feed.clone().map(|feed| ("TRAINMASTER_FEED", feed)));
+        let leader = LEADER.with_borrow(|leader| leader.clone().filter(|_| job.component > Some(0)));
+        let mut environment = Vec::new();
+        let accepted = if let Some(leader) = leader {
+            submit_servers(&job, &leader)?
+        } else {
+            let Some((accepted, leader)) = submit(&job, now, config.lease, hash)? else { return Ok(false) };
+            LEADER.set(leader);
+            // The batch script is the first component's.
+            environment.push(("TRAINMASTER_TOKEN", token));
+            environment.extend(config.feed.clone().map(|feed| ("TRAINMASTER_FEED", feed)));
+            accepted
+        };
         environment.extend(accepted.environment);
         let environment: String = environment.iter().map(|(name, value)| format!("{name}\0{value}\0")).collect();
         for (name, text, room) in [
@@ -191,6 +211,7 @@ unsafe fn submission(job: &CSubmission) -> Submission {
             comment: text(job.comment),
             script: (!job.script.is_null()).then(|| text(job.script)),
             array: text(job.array),
+            partition: text(job.partition),
             component: number(job.component),
             begin: job.begin,
             requeue: number(job.requeue).map(|value| value > 0),
@@ -264,6 +285,7 @@ mod tests {
             comment: null(),
             script: null(),
             array: null(),
+            partition: null(),
             tres_per_node: null(),
             tres_per_task: null(),
             tres_per_job: null(),
@@ -317,6 +339,38 @@ mod tests {
     }
 
     #[test]
+    fn the_second_component_is_recognised_by_the_first() {
+        let (comment, script) =
+            (CString::new("trainmaster;worker.gpu=1").unwrap(), CString::new("#!/bin/sh\n").unwrap());
+        let first =
+            CSubmission { comment: comment.as_ptr(), script: script.as_ptr(), component: 0, tasks: 2, ..nothing() };
+        let second = CSubmission { component: 1, tasks: 3, ..nothing() };
+        let third = CSubmission { component: 2, ..nothing() };
+        // SAFETY: C strings and NULL.
+        let is_ours = |job: &CSubmission| unsafe { trainmaster_is_ours(job.comment, job.script, job.component) };
+        assert!(!is_ours(&nothing()) && !is_ours(&second));
+        assert!(is_ours(&first));
+        assert_eq!(call(&first).0, Outcome::Held);
+        assert!(is_ours(&second));
+        let (outcome, message, held) = call(&second);
+        assert_eq!((outcome, held.begin), (Outcome::Held, 1900), "{message}");
+        // SAFETY: they are terminated.
+        let (comment, environment) = unsafe { (text(held.comment.as_ptr()), text(held.environment.as_ptr())) };
+        assert_eq!(environment, "");
+        assert!(comment.starts_with("trainmaster;server.requested=3;server.cpu=1;@part=servers;@asked="), "{comment}");
+        assert!(is_ours(&third));
+        let (outcome, message, _) = call(&third);
+        assert_eq!(outcome, Outcome::Refused);
+        assert!(message.contains("two"), "{message}");
+        // Another job on the same thread.
+        assert!(!is_ours(&CSubmission { component: 0, ..nothing() }) && !is_ours(&second));
+        let comment = CString::new("trainmaster;worker.gpu=1").unwrap();
+        let late = CSubmission { comment: comment.as_ptr(), ..second };
+        assert!(is_ours(&late));
+        assert_eq!(call(&late).0, Outcome::Refused);
+    }
+
+    #[test]
     fn a_long_message_is_cut_and_a_long_job_refused() {
         let script = CString::new("#!/bin/sh\n").unwrap();
         let comment = CString::new(format!("trainmaster;mode=allreduce;x={}", "é".repeat(600))).unwrap();
@@ -330,8 +384,8 @@ mod tests {
         let strange = CString::new(b"#!/bin/sh\n\xff\xfe\n#TRAINMASTER mode = sync\n".to_vec()).unwrap();
         // SAFETY: C strings and NULL.
         unsafe {
-            assert!(!trainmaster_is_ours(null(), strange.as_ptr()));
-            assert!(!trainmaster_is_ours(null(), null()));
+            assert!(!trainmaster_is_ours(null(), strange.as_ptr(), -1));
+            assert!(!trainmaster_is_ours(null(), null(), 1));
         }
     }
 
