@@ -35,7 +35,7 @@ pub(crate) fn partitions_by_node(partitions: &[Partition]) -> BTreeMap<String, B
 pub fn server(node: &Node, partitions: &BTreeSet<&str>, expects_ours: bool, config: &Config) -> Option<ServerSpec> {
     let draining = match node.usable() {
         NodeUse::Down => return None,
-        NodeUse::Draining => true,
+        NodeUse::Draining | NodeUse::Silent => true,
         NodeUse::Planned => !expects_ours,
         NodeUse::Up => false,
     };
@@ -169,9 +169,10 @@ mod tests {
             (5 | PLANNED, true, Some(false)),
             (5 | PLANNED | DRAIN, true, Some(true)),
             (1, false, None),
-            (0, false, None),
+            (0, false, Some(true)),
             (6, false, None),
-            (2 | 1 << 11, false, None),
+            (2 | 1 << 11, false, Some(true)),
+            (1 | 1 << 11, false, None),
             (2 | 1 << 12, false, None),
             (2 | 1 << 15, false, Some(true)),
             (2 | 1 << 22, false, None),

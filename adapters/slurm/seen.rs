@@ -136,6 +136,8 @@ pub struct Job {
 pub enum NodeUse {
     /// It is not there.
     Down,
+    /// It hasn't answered of late, or not yet: what runs there runs on, as far as Slurm knows.
+    Silent,
     /// What runs may stay, nothing comes.
     Draining,
     /// Slurm keeps it for a job that it plans to start there.
@@ -157,11 +159,13 @@ impl Node {
         const RESERVED: u32 = 1 << 5;
         const PLANNED: u32 = 1 << 21;
         const INVALID: u32 = 1 << 22;
-        // UNKNOWN, DOWN, ERROR and FUTURE.
-        let base_is_up = matches!(self.state & 0xf, 2 | 3 | 5);
+        // DOWN, ERROR and FUTURE; after a restart of slurmctld nodes are UNKNOWN until they answer.
+        let base_is_down = !matches!(self.state & 0xf, 0 | 2 | 3 | 5);
         let has = |flags: u32| self.state & flags != 0;
-        if !base_is_up || has(NO_RESPOND | POWERED_DOWN | INVALID) {
+        if base_is_down || has(POWERED_DOWN | INVALID) {
             NodeUse::Down
+        } else if self.state & 0xf == 0 || has(NO_RESPOND) {
+            NodeUse::Silent
         } else if has(DRAIN | FAIL | MAINT | REBOOT | POWERING_DOWN | RESERVED) {
             NodeUse::Draining
         } else if has(PLANNED) {

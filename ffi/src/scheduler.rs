@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, TryLockError},
 };
 
-use trainmaster_core::{Issue, JobId, Mode, Proposal, Scheduler, Settings, Time, Verdict};
+use trainmaster_core::{Issue, JobId, Mode, Proposal, Scheduler, Settings, Verdict};
 
 use crate::{
     borrow::{self, Array},

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use trainmaster_core::{
-    Budget, Decision, Scheduler, Source, TicketId, Time,
+    Budget, Decision, Scheduler, Source, TicketId,
     scheduler::{FitOutcome, FitTicket, Outcome, Ticket, Why},
 };
 

@@ -34,6 +34,8 @@ pub struct Translator {
     /// The memory that partitions give those who don't ask.
     defaults: BTreeMap<String, Memory>,
     synced: bool,
+    /// When it was first shown anything.
+    begun: Option<i64>,
     /// Unix time in seconds of the last observation.
     now: i64,
     /// What came up between observations.
@@ -113,6 +115,7 @@ impl Translator {
             servers: BTreeMap::new(),
             defaults: BTreeMap::new(),
             synced: false,
+            begun: None,
             now: 0,
             events: Vec::new(),
         }
@@ -175,6 +178,9 @@ impl Translator {
         let Err(error) = answer else {
             job.ordered = true;
             job.retry = (0, 0);
+            if matches!(&order.action, Action::Update(update) if update.purpose == Purpose::Hold) {
+                job.let_go = None;
+            }
             // A restart is accepted once its second half is.
             let Some(Pending { decision, gives: Some((given, slots)) }) = pending else { return Vec::new() };
             job.given = Some(given);

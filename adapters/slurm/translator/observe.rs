@@ -10,17 +10,26 @@ use super::{
         gres::{parse_gres, parse_tres, total},
         hostlist,
         node::{self, Own, partitions_by_node},
-        seen::{Ending, Job, JobPhase, Observation},
+        seen::{Ending, Job, JobPhase, NodeUse, Observation},
     },
     Servers, Tracked, Translator,
     spec::spec,
 };
+
+/// Seconds in which a slurmctld that was just started hears from its nodes, if it ever does.
+const SETTLING: i64 = 15;
 
 impl Translator {
     /// What has changed since the last observation, for the core. To be called again with the same observation, once
     /// these events are applied, until nothing comes: a job that the core has just taken has a number only then.
     pub fn observe(&mut self, state: &State, seen: &Observation) -> Vec<Event> {
         self.now = seen.at;
+        let begun = *self.begun.get_or_insert(seen.at);
+        let silent = || seen.nodes.iter().any(|node| node.usable() == NodeUse::Silent);
+        if !self.synced && seen.at - begun < SETTLING && silent() {
+            // slurmctld has just been started and asks its nodes what they run. They aren't gone.
+            return Vec::new();
+        }
         let mut events = std::mem::take(&mut self.events);
         let first = !std::mem::replace(&mut self.synced, true);
         let manager = self.config.manager.clone();
@@ -34,7 +43,7 @@ impl Translator {
         self.recognise(state);
         self.servers(seen, &mut events);
         for (id, job) in &mut self.jobs {
-            job.tell(state, listed.contains(id), first, &mut events);
+            job.tell(state, seen.at, listed.contains(id), first, &mut events);
         }
         if first {
             // Jobs that ended while nobody looked.
@@ -104,6 +113,11 @@ impl Translator {
         for node in &seen.nodes {
             let partitions = partitions.get(&node.name).unwrap_or(&none);
             let expects = expected.contains(node.name.as_str());
+            if node.usable() == NodeUse::Silent && self.servers.contains_key(&node.name) {
+                // It is what it was until Slurm gives it up.
+                there.insert(node.name.clone());
+                continue;
+            }
             let Some(server) = node::server(node, partitions, expects, &self.config) else { continue };
             there.insert(node.name.clone());
             let foreign = node::foreign(node, own.get(node.name.as_str()).unwrap_or(&nothing));
@@ -219,8 +233,15 @@ impl Tracked {
         }
     }
 
+    /// Whether it is in the queue and can't start by itself.
+    fn is_kept(&self, now: i64) -> bool {
+        self.seen.phase() == JobPhase::Pending
+            && self.let_go.is_none()
+            && (self.seen.start > now || self.seen.is_held())
+    }
+
     /// What the core doesn't know of it yet.
-    fn tell(&mut self, state: &State, listed: bool, first: bool, events: &mut Vec<Event>) {
+    fn tell(&mut self, state: &State, at: i64, listed: bool, first: bool, events: &mut Vec<Event>) {
         let Some(id) = self.core else { return };
         let phase = self.seen.phase();
         let core = state.job(id);
@@ -245,6 +266,8 @@ impl Tracked {
         let news = match (end, core) {
             // It may have come and gone between two looks: what it was issued is free once that is said.
             (Some(_), Some(core)) => core.issued.is_some() || core.observed.is_some(),
+            // Slurm holds what it was issued and may no longer have: so that is free.
+            (None, Some(core)) if core.revoked && core.issued.is_some() && self.is_kept(at) => true,
             // A job that nothing was ever seen of needs no word of it, except in a resync.
             _ => self.told.as_ref().map_or(first || !now.1.is_empty(), |told| *told != now),
         };

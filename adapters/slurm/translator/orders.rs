@@ -33,6 +33,9 @@ impl Translator {
     /// observation.
     pub fn orders(&mut self, state: &State) -> Vec<Order> {
         let now = self.now;
+        if !self.synced {
+            return Vec::new();
+        }
         let (lease, patience, grace) = (self.config.lease, self.config.patience, self.config.grace);
         let mut orders = Vec::new();
         let priority = self.config.priority;

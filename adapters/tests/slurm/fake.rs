@@ -15,6 +15,7 @@ pub(crate) const RUNNING: u32 = 1;
 pub(crate) const IDLE: u32 = 2;
 pub(crate) const DOWN: u32 = 1;
 pub(crate) const DRAIN: u32 = 1 << 9;
+pub(crate) const NO_RESPOND: u32 = 1 << 11;
 const COMPLETING: u32 = 1 << 15;
 const REQUEUE: u32 = 1 << 10;
 
@@ -36,6 +37,8 @@ pub(crate) struct Slurm {
     asks: BTreeMap<u32, Asks>,
     /// When a job last left its nodes: the credentials of that second are revoked.
     left: BTreeMap<u32, i64>,
+    /// It starts nobody.
+    pub(crate) frozen: bool,
     next: u32,
     /// GPUs of other people's jobs on each node.
     pub(crate) foreign: BTreeMap<String, u32>,
@@ -60,6 +63,7 @@ impl Slurm {
             jobs: BTreeMap::new(),
             asks: BTreeMap::new(),
             left: BTreeMap::new(),
+            frozen: false,
             next: 1,
             foreign: BTreeMap::new(),
         }
@@ -264,7 +268,7 @@ impl Slurm {
             let components = self.components(leader);
             let may_start = |id: &u32| {
                 let job = &self.jobs[id];
-                job.phase() == JobPhase::Pending && job.start <= self.now && job.priority > 0
+                !self.frozen && job.phase() == JobPhase::Pending && job.start <= self.now && job.priority > 0
             };
             if !components.iter().all(may_start) {
                 continue;

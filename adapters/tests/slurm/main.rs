@@ -7,7 +7,7 @@ mod shrink;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fake::{DRAIN, IDLE, Slurm};
+use fake::{DRAIN, IDLE, NO_RESPOND, Slurm};
 use proptest::prelude::*;
 use trainmaster_adapters::slurm::{
     Config, Translator,
@@ -353,6 +353,26 @@ fn a_new_agent_finds_everything_as_it_was() {
     for id in ids {
         world.agrees(id).unwrap();
     }
+}
+
+#[test]
+fn nodes_that_have_not_answered_yet_are_not_gone() {
+    let mut world = World::new(2, 2, "fifo");
+    let id = world.sbatch(SERVERS);
+    world.rounds(3);
+    world.agrees(id).unwrap();
+    // slurmctld is started anew: for a while it knows its jobs, but hasn't heard from its nodes.
+    world.translator = Translator::new(world.config.clone());
+    world.slurm.nodes.iter_mut().for_each(|node| node.state |= NO_RESPOND);
+    assert_eq!(world.rounds(5), []);
+    world.slurm.nodes.iter_mut().for_each(|node| node.state &= !NO_RESPOND);
+    assert_eq!(world.rounds(3), []);
+    world.agrees(id).unwrap();
+    // Later one falls silent: it is gone once Slurm says so.
+    world.slurm.nodes[0].state |= NO_RESPOND;
+    assert_eq!(world.rounds(3), []);
+    world.agrees(id).unwrap();
+    assert_eq!(world.slurm.jobs[&id].phase(), JobPhase::Running);
 }
 
 #[test]

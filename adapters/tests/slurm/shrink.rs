@@ -63,6 +63,54 @@ fn purposes(orders: &[Order]) -> Vec<Option<Purpose>> {
     orders.iter().map(purpose).collect()
 }
 
+/// Two jobs of one worker each, on one of two servers, one pair a decision.
+struct Swap(Vec<[u32; 2]>);
+
+impl Engine for Swap {
+    type Memo = u32;
+    type Index = ();
+
+    fn triggers(&self) -> Triggers {
+        Triggers { interval: Some(trainmaster_core::Span::seconds(5)), arrival: false, departure: false }
+    }
+
+    fn decide(
+        &self,
+        state: &State,
+        _: &Vector<Change>,
+        round: &mut u32,
+        (): &mut (),
+        _: &mut Budget,
+    ) -> Result<Proposal, EngineError> {
+        let places = self.0[(*round as usize).min(self.0.len() - 1)];
+        *round += 1;
+        let changes = state.jobs.keys().zip(places).map(|(id, server)| {
+            let slot = Slot { role: Role::Worker, index: 0, server: ServerId(server), devices: Default::default() };
+            (*id, Verdict::Run(Arc::new(Allocation::new(vec![slot]))))
+        });
+        Ok(Proposal { changes: changes.collect(), wake_at: None })
+    }
+}
+
+#[test]
+fn what_was_let_go_and_is_planned_elsewhere_is_held_and_its_room_is_free() {
+    let whole = RING.replace("worker.gpu=1", "worker.gpu=2");
+    let mut world = World::new(2, 2, "fifo");
+    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(Swap(vec![[0, 1], [1, 0]]))).unwrap();
+    // Both may start, but Slurm doesn't get to it before they are to swap places.
+    world.slurm.frozen = true;
+    let ids = [world.sbatch(&whole), world.sbatch(&whole)];
+    let mut orders = Vec::new();
+    while !purposes(&orders).contains(&Some(Purpose::Hold)) {
+        orders.extend(world.round());
+        assert!(world.slurm.now < 1020, "{orders:?}");
+    }
+    world.slurm.frozen = false;
+    world.rounds(5);
+    assert_eq!(ids.map(|id| world.nodes(id)), [["node2"], ["node1"]]);
+    ids.iter().for_each(|id| world.agrees(*id).unwrap());
+}
+
 #[test]
 fn whole_nodes_are_given_up_in_place() {
     let (mut world, id) = world(vec![vec![0, 0, 1, 1, 2, 2], vec![0, 0, 1, 1], vec![0, 0]]);

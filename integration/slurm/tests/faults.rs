@@ -31,7 +31,7 @@ fn engines_that_panic_hand_jobs_back() {
     }
     let site = Setup { nodes: 2, plugins: Plugins::Faulty, ..Setup::default() }.start();
     let before = pid(&site);
-    let running = site.submit("running", &training(150, GPU));
+    let running = site.submit("running", &training(60, GPU));
     until("it runs", || site.state(&running) == "RUNNING");
     order(&site, "engine");
     let held = site.submit("held", &training(3, GPU));
@@ -59,7 +59,7 @@ fn after_a_panic_the_agent_goes_on_from_its_journal_and_pauses_after_another() {
     }
     let site = Setup { nodes: 2, plugins: Plugins::Faulty, ..Setup::default() }.start();
     let before = pid(&site);
-    let running = site.submit("running", &training(150, GPU));
+    let running = site.submit("running", &training(60, GPU));
     until("it trains", || site.job(&running).is_some_and(|job| job["epoch"].as_f64() > Some(0.0)));
     order(&site, "round");
     until("it went on", || site.log().contains("going on from the journal after a panic") && site.is_up());

@@ -17,7 +17,7 @@ fn typed_gpus_go_to_those_who_ask_for_them() {
     let job = |kind: &str, epochs| {
         training(epochs, &format!("#SBATCH --gpus-per-node={kind}:2\n#TRAINMASTER worker.gpu:{kind} = 1"))
     };
-    let ids = ["a100", "v100"].map(|kind| (kind, site.submit(kind, &job(kind, 60))));
+    let ids = ["a100", "v100"].map(|kind| (kind, site.submit(kind, &job(kind, 30))));
     for (kind, id) in &ids {
         until("it runs", || site.state(id) == "RUNNING");
         let shown = site.show(id);
@@ -55,7 +55,7 @@ fn reports_come_over_tls() {
     let tls = Some((cert.clone(), key));
     let site = Setup { nodes: 1, tls, ..Setup::default() }.start();
     let head = format!("#SBATCH --export=ALL,TRAINMASTER_FEED_CA={}\n#TRAINMASTER worker.gpu = 1", cert.display());
-    let job = site.submit("secret", &training(60, &head));
+    let job = site.submit("secret", &training(20, &head));
     until("it reports", || site.job(&job).is_some_and(|job| job["epoch"].as_f64() > Some(0.0)));
     site.completes(&job);
     // Nothing is understood without it.
@@ -74,7 +74,7 @@ fn shadow_tells_what_it_would_have_done() {
         return;
     }
     let site = Setup { nodes: 2, keys: "mode = \"shadow\"", ..Setup::default() }.start();
-    let job = site.submit("watched", &training(60, "#TRAINMASTER worker.gpu = 1"));
+    let job = site.submit("watched", &training(30, "#TRAINMASTER worker.gpu = 1"));
     until("Slurm starts it", || site.state(&job) == "RUNNING");
     assert_eq!(site.field(&job, "NumTasks"), "3", "as it was submitted");
     until("the agent says what it would have done", || site.log().contains("shadow: watched"));
@@ -95,8 +95,8 @@ fn settings_are_read_anew_and_bad_ones_change_nothing() {
     let good = fs::read_to_string(&file).unwrap();
     assert_eq!(site.status()["engine"], "optimus");
     fs::write(&file, good.replace("engine = \"optimus\"", "engine = \"optimum\"")).unwrap();
-    until("it is refused", || site.log().contains("optimum"));
-    assert!(site.log().contains("the last one stands"));
+    until("it is refused", || site.log().contains("the last one stands"));
+    assert!(site.log().contains("optimum"));
     assert_eq!(site.status()["engine"], "optimus");
     let drf = good.split("[scheduler]").next().unwrap().to_owned() + "[scheduler]\nengine = \"drf\"\n";
     fs::write(&file, drf).unwrap();

@@ -184,7 +184,7 @@ impl Site {
         let pid = fs::read_to_string(&file).unwrap().trim().to_owned();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         until("slurmctld ends", || !Path::new("/proc").join(&pid).exists());
-        let started = self.run("slurmctld", &[]);
+        let started = self.run("slurmctld", &["-f", self.folder().join("etc/slurm.conf").to_str().unwrap()]);
         assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
         until("slurmctld is back", || self.run("scontrol", &["ping"]).status.success());
         // For whoever stops the cluster.

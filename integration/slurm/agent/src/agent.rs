@@ -174,7 +174,7 @@ impl Agent {
 
     /// Pauses: every job is Slurm's again, as it was submitted.
     pub fn pause(&mut self) {
-        self.apply_own(Event::ModeSet(Mode::Paused));
+        self.set_mode(Mode::Paused);
     }
 
     /// How long the plugin's thread may sleep, if nobody wakes it.
@@ -239,17 +239,20 @@ impl Agent {
             None => {}
             Some(Err(error)) => tracing::error!(%error, "the configuration can't be used; the last one stands"),
             Some(Ok(config)) => {
+                if config.settings != self.config.settings
+                    && let Err(error) = self.apply_own(Event::Configured(Box::new(config.settings.clone())))
+                {
+                    tracing::error!(%error, "the configuration can't be used; the last one stands");
+                    return;
+                }
                 if config.feed != self.config.feed {
                     tracing::warn!("feed: a change takes effect when slurmctld is restarted");
                 }
                 if config.slurm != self.config.slurm {
                     self.translator = Translator::new(config.slurm.clone());
                 }
-                if config.settings != self.config.settings {
-                    self.apply_own(Event::Configured(Box::new(config.settings.clone())));
-                }
                 if config.mode != self.config.mode {
-                    self.apply_own(Event::ModeSet(config.mode));
+                    self.set_mode(config.mode);
                 }
                 tracing::info!("the configuration was read anew");
                 self.config = config;
@@ -257,10 +260,14 @@ impl Agent {
         }
     }
 
-    fn apply_own(&mut self, event: Event) {
+    fn apply_own(&mut self, event: Event) -> Result<(), EventError> {
         let now = self.clock.now();
-        if let Err(error) = self.scheduler.apply(now, event) {
-            tracing::error!(%error, "not accepted");
+        self.scheduler.apply(now, event)
+    }
+
+    fn set_mode(&mut self, mode: Mode) {
+        if let Err(error) = self.apply_own(Event::ModeSet(mode)) {
+            tracing::error!(%error, ?mode, "the mode can't be set");
         }
     }
 
@@ -456,7 +463,7 @@ impl Agent {
         match command {
             Command::Mode { mode } => {
                 tracing::info!(?mode, "the mode is set");
-                self.apply_own(Event::ModeSet(mode));
+                self.set_mode(mode);
                 text(&self.status())
             }
             Command::Status {} => text(&self.status()),
