@@ -10,6 +10,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(realpath "$here/../..")
 folder=$(realpath -m "${1:-$(mktemp -d /tmp/trainmaster-slurm-demo.XXXX)}")
+chmod a+rx "$folder" 2>/dev/null || true # munged, another user, has its socket below
 profile=${PROFILE:-release}
 programs=$root/target/$([ "$profile" = dev ] && echo debug || echo "$profile")
 
