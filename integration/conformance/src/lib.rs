@@ -4,7 +4,8 @@
 //! through the Rust core with one engine and writes down every decision and everything a manager is told; `golden/` has
 //! what that must be, a text file per scenario and engine that a person can review. Other paths to the same core (C,
 //! gRPC, adapters) read the same scenarios and are held against the same files. A C program gets them as plain lines
-//! ([`stream()`]): `tests/drive.c`.
+//! ([`stream()`]): `tests/drive.c`. Scenarios named `slurm_…` are also played on a real Slurm, and end at what `scontrol show
+//! job` answers: `integration/slurm/tests/golden.rs`.
 //!
 //! `BLESS=1 cargo test -p trainmaster-conformance` writes the golden files anew: read the difference before committing it.
 
