@@ -164,7 +164,9 @@ impl Site {
     pub(crate) fn completes(&self, id: &str) {
         until(&format!("job {id} completes"), || {
             let state = self.state(id);
-            assert!(!["FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"].contains(&state.as_str()), "{}", self.show(id));
+            let bad = ["FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"].contains(&state.as_str());
+            let said = || fs::read_to_string(self.field(id, "StdOut")).unwrap_or_default();
+            assert!(!bad, "{}{}", self.show(id), said());
             state == "COMPLETED"
         });
     }
