@@ -1,9 +1,9 @@
 //! How a job says that it is Trainmaster's, and what it is: `--comment='trainmaster;model=resnet50;worker.max=8'`,
 //! `#TRAINMASTER worker.max = 8` at the head of the batch script, and the comment that both become once it is accepted.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write as _};
 
-use trainmaster_core::{Job as CoreJob, JobSpec, Shape};
+use trainmaster_core::{Allocation, Job as CoreJob, JobSpec, ObservedSlot, Role, Shape, State};
 
 use super::seen::Memory;
 
@@ -238,7 +238,7 @@ fn hex(text: &str) -> Option<[u8; 32]> {
 }
 
 /// What a job was last given, as its admin comment says: enough for a new agent, for people, and for the script.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Given {
     /// The core's number of the job.
     pub job: u64,
@@ -248,18 +248,39 @@ pub struct Given {
     pub incarnation: u32,
     /// Changes in place.
     pub revision: u32,
-    /// Workers and parameter servers.
-    pub shape: Shape,
+    /// Its slots, by node, role and number.
+    pub slots: Vec<ObservedSlot>,
 }
 
 impl std::fmt::Display for Given {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { job, decision, incarnation, revision, shape } = self;
-        let Shape { workers, servers } = shape;
-        write!(
-            f,
-            "{MARK};job={job};workers={workers};servers={servers};incarnation={incarnation};revision={revision};decision={decision}"
-        )
+        let Self { job, decision, incarnation, revision, slots } = self;
+        let Shape { workers, servers } = self.shape();
+        write!(f, "{MARK};job={job};workers={workers};servers={servers};incarnation={incarnation};")?;
+        write!(f, "revision={revision};decision={decision};slots=")?;
+        let follows = |a: &ObservedSlot, b: &ObservedSlot| {
+            (&a.server, a.role) == (&b.server, b.role) && a.index.checked_add(1) == Some(b.index)
+        };
+        let mut node = None;
+        for run in slots.chunk_by(follows) {
+            let (first, last) = (&run[0], &run[run.len() - 1]);
+            match node.replace(&first.server) {
+                Some(same) if *same == first.server => f.write_char('+')?,
+                before => write!(f, "{}{}:", if before.is_some() { "," } else { "" }, first.server)?,
+            }
+            write!(f, "{}{}", letter(first.role), first.index)?;
+            if first.index != last.index {
+                write!(f, "-{}", last.index)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn letter(role: Role) -> char {
+    match role {
+        Role::Worker => 'w',
+        Role::Server => 's',
     }
 }
 
@@ -267,7 +288,7 @@ impl Given {
     /// Reads an admin comment; `None` where it says something else.
     pub fn read(text: &str) -> Option<Self> {
         let mut given = Self::default();
-        let mut seen = 0;
+        let (mut said, mut seen) = (Shape::default(), 0);
         let body = body(text)?;
         // What comes after it is for people.
         for part in body.split_once(";why=").map_or(body, |(given, _)| given).split(';') {
@@ -275,22 +296,55 @@ impl Given {
             seen += 1;
             match key {
                 "job" => given.job = value.parse().ok()?,
-                "workers" => given.shape.workers = value.parse().ok()?,
-                "servers" => given.shape.servers = value.parse().ok()?,
+                "workers" => said.workers = value.parse().ok()?,
+                "servers" => said.servers = value.parse().ok()?,
                 "incarnation" => given.incarnation = value.parse().ok()?,
                 "revision" => given.revision = value.parse().ok()?,
                 "decision" => given.decision = value.parse().ok()?,
+                "slots" => given.slots = read_slots(value, said)?,
                 _ => seen -= 1,
             }
         }
-        (seen == 6).then_some(given)
+        (seen == 7 && given.shape() == said).then_some(given)
     }
 
     /// What an active job is issued now.
-    pub fn of(job: &CoreJob, shape: Shape) -> Self {
+    pub fn of(state: &State, job: &CoreJob, allocation: &Allocation) -> Self {
+        let slots = allocation.slots().iter().map(|slot| ObservedSlot {
+            role: slot.role,
+            index: slot.index,
+            server: state.server_name(slot.server).to_owned(),
+            devices: Vec::new(),
+        });
+        let mut slots: Vec<_> = slots.collect();
+        slots.sort_unstable_by(|a, b| (&a.server, a.role, a.index).cmp(&(&b.server, b.role, b.index)));
         let (incarnation, revision) = (job.incarnation.0, job.revision.0);
-        Self { job: job.id.0, decision: job.issued_in.0, incarnation, revision, shape }
+        Self { job: job.id.0, decision: job.issued_in.0, incarnation, revision, slots }
     }
+
+    /// Workers and parameter servers in all.
+    pub fn shape(&self) -> Shape {
+        let count = |role| self.slots.iter().filter(|slot| slot.role == role).count() as u32;
+        Shape { workers: count(Role::Worker), servers: count(Role::Server) }
+    }
+}
+
+/// `n1:w0-1+s0,n2:w2-3`; no more of them than `shape` says.
+fn read_slots(text: &str, shape: Shape) -> Option<Vec<ObservedSlot>> {
+    let mut slots = Vec::new();
+    let mut left = shape.workers.checked_add(shape.servers)?;
+    for node in text.split(',').filter(|node| !node.is_empty()) {
+        let (server, runs) = node.split_once(':')?;
+        for run in runs.split('+') {
+            let role = [Role::Worker, Role::Server].into_iter().find(|role| run.starts_with(letter(*role)))?;
+            let (first, last) = run[1..].split_once('-').unwrap_or((&run[1..], &run[1..]));
+            let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+            left = left.checked_sub(last.checked_sub(first)?.checked_add(1)?)?;
+            let slot = |index| ObservedSlot { role, index, server: server.into(), devices: Vec::new() };
+            slots.extend((first..=last).map(slot));
+        }
+    }
+    Some(slots)
 }
 
 /// The description in a tag, for a job that Slurm calls `name`.
@@ -374,11 +428,31 @@ mod tests {
 
         #[test]
         fn what_was_given_reads_back(
-            job: u64, decision: u64, incarnation: u32, revision: u32, workers: u32, servers: u32,
+            job: u64, decision: u64, incarnation: u32, revision: u32,
+            slots in prop::collection::btree_set((0..4_u8, any::<bool>(), prop_oneof![0..12_u32, Just(u32::MAX)]), 0..40),
         ) {
-            let given = Given { job, decision, incarnation, revision, shape: Shape { workers, servers } };
-            prop_assert_eq!(Given::read(&given.to_string()), Some(given));
+            let slot = |(node, worker, index)| ObservedSlot {
+                role: if worker { Role::Worker } else { Role::Server },
+                index,
+                server: format!("gpu-{node}.a"),
+                devices: Vec::new(),
+            };
+            let slots = slots.into_iter().map(slot).collect();
+            let given = Given { job, decision, incarnation, revision, slots };
+            prop_assert_eq!(Given::read(&given.to_string()), Some(given.clone()));
             prop_assert_eq!(Given::read(&format!("{given};why=needs 2 GPU; has none")), Some(given));
+        }
+    }
+
+    #[test]
+    fn more_slots_than_were_given_are_no_admin_comment_of_ours() {
+        let said = |slots: &str| {
+            format!("trainmaster;job=1;workers=2;servers=1;incarnation=1;revision=0;decision=1;slots={slots}")
+        };
+        let given = Given::read(&said("n1:w0-1+s0")).unwrap();
+        assert_eq!((given.shape(), given.slots.len()), (Shape { workers: 2, servers: 1 }, 3));
+        for wrong in ["n1:w0+s0", "n1:w0-4294967295+s0", "n1:w1-0", "n1:x0-1+s0", "n1w0-1+s0", "n1:+", ""] {
+            assert_eq!(Given::read(&said(wrong)), None, "{wrong}");
         }
     }
 

@@ -62,6 +62,9 @@ struct File {
     feed: Option<String>,
 }
 
+/// From here on priorities mean something else to Slurm, as 0 does: held, unset, its own to choose.
+const OWN_PRIORITIES: u32 = 0xffff_fffe;
+
 impl Config {
     /// Reads the table `[slurm]`; what else is in the file is not looked at.
     ///
@@ -95,7 +98,13 @@ impl Config {
                 .bandwidth
                 .map(|text| Unit::Mbit.parse(&text).map_err(|error| ConfigError(format!("slurm.bandwidth: {error}"))))
                 .transpose()?,
-            priority: file.priority,
+            priority: match file.priority {
+                Some(priority @ (0 | OWN_PRIORITIES..)) => {
+                    let problem = format!("slurm.priority: {priority} must be from 1 to {}", OWN_PRIORITIES - 1);
+                    return Err(ConfigError(problem));
+                }
+                priority => priority,
+            },
             feed: file.feed,
         })
     }
@@ -112,6 +121,8 @@ mod tests {
             ("patience = \"x\"", &["slurm.patience", "x"]),
             ("bandwidth = \"10\"", &["slurm.bandwidth", "10", "Gbit"]),
             ("leese = \"5m\"", &["leese", "lease"]),
+            ("priority = 0", &["slurm.priority", "0", "1 to"]),
+            ("priority = 4294967295", &["slurm.priority", "4294967295"]),
         ] {
             let error = Config::from_toml(&format!("[slurm]\n{text}")).unwrap_err().to_string();
             for part in parts {

@@ -135,8 +135,8 @@ impl Update {
             update.tasks = Some(asked.tasks);
             update.tasks_per_node = Some(asked.tasks_per_node);
             update.cpus_per_task = Some(asked.cpus_per_task);
-            update.cpus = Some(asked.tasks * asked.cpus_per_task);
-            update.cpus_per_node = Some(asked.cpus_per_task * asked.tasks_per_node.max(1));
+            update.cpus = Some(asked.tasks.saturating_mul(asked.cpus_per_task));
+            update.cpus_per_node = Some(asked.cpus_per_task.saturating_mul(asked.tasks_per_node.max(1)));
             update.memory = if asked.memory == Memory::Unset { default } else { asked.memory };
             update.tres_per_node = Some(asked.tres_per_node.clone());
             update.tres_per_job = (!asked.tres_per_job.is_empty()).then(|| asked.tres_per_job.clone());
@@ -144,6 +144,13 @@ impl Update {
             update.admin_comment = Some(String::new());
         }
         update
+    }
+}
+
+impl Order {
+    /// Whether it gives a job nothing that a journal would have to remember: the job is held, or Slurm's own again.
+    pub fn gives_nothing(&self) -> bool {
+        matches!(&self.action, Action::Update(update) if matches!(update.purpose, Purpose::Hold | Purpose::Release))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A job at submission: what it is, what is wrong with it, and what Slurm is to be asked for instead.
 
-use trainmaster_core::JobSpec;
+use trainmaster_core::{JobSpec, job::RoleSpec};
 
 use super::{
     comment::{self, Asked, Pairs, Part, Tag},
@@ -108,7 +108,7 @@ pub fn submit(
     let ours = comment::is_ours(&job.comment, "");
     let note = if ours { String::new() } else { job.comment.clone() };
     let (tres_per_node, tres_per_job) = (asked.tres_per_node.clone(), asked.tres_per_job.clone());
-    let (begin, environment) = (job.begin.max(now + lease), spec.environment().into());
+    let (begin, environment) = (job.begin.max(now + lease), environment(&spec, &pairs, job.component.is_some()));
     let leader = job.component.map(|_| Leader {
         name: job.name.clone(),
         pairs: pairs.clone(),
@@ -152,6 +152,34 @@ pub fn submit_servers(job: &Submission, leader: &Leader) -> Result<Held, String>
     let comment = short_enough(Part { pairs, asked, note: leader.note.clone() }.to_string())?;
     let (tres_per_node, tres_per_job) = (String::new(), String::new());
     Ok(Held { comment, begin: leader.begin, tres_per_node, tres_per_job, environment: Vec::new() })
+}
+
+/// What its script is told: of the training, and of what `trainmaster-step` is to start while nothing is decided.
+/// The second component of a heterogeneous job says what its parameter servers are, unless the description does.
+fn environment(spec: &JobSpec, pairs: &Pairs, apart: bool) -> Vec<(&'static str, String)> {
+    let has = |key: &str| pairs.iter().any(|(known, _)| known == key || known == "server");
+    let amount = |role: &RoleSpec, name: &str| role.demand.get(name).copied().unwrap_or(0);
+    let whole = |milli: i64| milli.max(0).unsigned_abs().div_ceil(1000).to_string();
+    let mut told: Vec<_> = spec.environment().into();
+    let gpus = spec.worker.demand.iter().find(|(name, amount)| name.starts_with("gpu") && **amount > 0);
+    told.push(("TRAINMASTER_WORKERS", spec.worker.requested.to_string()));
+    told.push(("TRAINMASTER_WORKER_GPUS", whole(gpus.map_or(0, |(_, amount)| *amount))));
+    told.push(("TRAINMASTER_WORKER_CPUS", whole(amount(&spec.worker, "cpu").max(1))));
+    told.push(("TRAINMASTER_WORKER_MEMORY", amount(&spec.worker, "memory").to_string()));
+    if let Some(server) = &spec.server {
+        for (name, key, value) in [
+            ("TRAINMASTER_SERVERS", "server.requested", server.requested.to_string()),
+            ("TRAINMASTER_SERVER_CPUS", "server.cpu", whole(amount(server, "cpu").max(1))),
+            ("TRAINMASTER_SERVER_MEMORY", "server.memory", amount(server, "memory").to_string()),
+        ] {
+            if !apart || has(key) {
+                told.push((name, value));
+            }
+        }
+    } else {
+        told.push(("TRAINMASTER_SERVERS", "0".into()));
+    }
+    told
 }
 
 /// The partition is also what says where a job may run, which is one thing for both roles.
@@ -253,19 +281,27 @@ fn check_keys(pairs: &[(String, String)]) -> Result<(), String> {
 fn asked(job: &Submission) -> Result<Asked, String> {
     let nodes = (job.min_nodes.unwrap_or(0), job.max_nodes.or(job.min_nodes).unwrap_or(0));
     let tasks_per_node = job.tasks_per_node.unwrap_or(0);
-    let tasks = job.tasks.unwrap_or(nodes.0.max(1) * tasks_per_node.max(1));
+    let tasks = job.tasks.or_else(|| nodes.0.max(1).checked_mul(tasks_per_node.max(1))).filter(|tasks| *tasks > 0);
+    let tasks = tasks.ok_or_else(|| {
+        format!("--ntasks: {} nodes of {tasks_per_node} tasks must be from 1 to {} in all", nodes.0, u32::MAX)
+    })?;
+    let cpus_per_task = job.cpus_per_task.unwrap_or(1);
+    if tasks.checked_mul(cpus_per_task.max(tasks_per_node)).is_none() {
+        return Err(format!("--cpus-per-task: {cpus_per_task} for {tasks} tasks must be at most {} in all", u32::MAX));
+    }
     let mut asked = Asked {
         nodes,
         tasks,
         tasks_per_node,
-        cpus_per_task: job.cpus_per_task.unwrap_or(1),
+        cpus_per_task,
         memory: job.memory,
         tres_per_node: job.tres_per_node.clone(),
         tres_per_job: job.tres_per_job.clone(),
     };
     // Slurm lets nobody take "per task" back, and the tasks will change.
     if let Some(per_task) = gpus("--gpus-per-task", &job.tres_per_task)? {
-        let times = |count: u32| Gres { count: per_task.count * u64::from(count), ..per_task.clone() }.to_string();
+        let times =
+            |count: u32| Gres { count: per_task.count.saturating_mul(count.into()), ..per_task.clone() }.to_string();
         let even = nodes.0 > 0 && nodes.0 == nodes.1 && tasks.is_multiple_of(nodes.0);
         match even {
             true => asked.tres_per_node = times(tasks / nodes.0),
@@ -287,8 +323,8 @@ fn gpus(option: &str, text: &str) -> Result<Option<Gres>, String> {
     }
 }
 
-/// What the description leaves open of a role, from what sbatch was asked for: a task is a worker, or in the component of
-/// the parameter servers one of those.
+/// What the description leaves open of a role, from what sbatch was asked for: a task is a worker or a parameter server,
+/// and in a heterogeneous job's component one of its role.
 fn defaults(role: &str, pairs: &Pairs, job: &Submission, asked: &Asked) -> Result<Pairs, String> {
     let key = |field: &str| format!("{role}.{field}");
     let given = |key: &str| pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value);
@@ -297,24 +333,31 @@ fn defaults(role: &str, pairs: &Pairs, job: &Submission, asked: &Asked) -> Resul
     if given(role).is_some() {
         return Ok(defaults);
     }
+    let servers = if job.component.is_some() { 0 } else { servers_among(pairs) };
+    let workers = asked.tasks.saturating_sub(servers).max(1);
     if given(&key("requested")).is_none() {
         // Within what the owner allows.
         let bound = |field| given(&key(field)).and_then(|value| value.parse::<u32>().ok());
         let (least, most) = (bound("min").unwrap_or(1), bound("max").unwrap_or(u32::MAX));
-        defaults.push((key("requested"), asked.tasks.clamp(least, most.max(least)).to_string()));
+        defaults.push((key("requested"), workers.clamp(least, most.max(least)).to_string()));
     }
     let gpu = key("gpu");
     if !pairs
         .iter()
         .any(|(known, _)| known.strip_prefix(&gpu).is_some_and(|rest| rest.is_empty() || rest.starts_with(':')))
-        && let Some(gres) = gpus_of_a_task(job, asked)?
+        && let Some(gres) = gpus_of_a_worker(job, asked, servers)?
     {
         defaults.push((key(&gres.resource()), gres.count.to_string()));
     }
-    if given(&key("cpu")).is_none() {
-        defaults.push((key("cpu"), asked.cpus_per_task.to_string()));
-    }
-    if given(&key("memory")).is_none() {
+    // A task is one of either.
+    let roles: &[&str] = if servers > 0 && given("server").is_none() { &[role, "server"] } else { &[role] };
+    let open = |field: &str| -> Vec<String> {
+        let keys = roles.iter().map(|role| format!("{role}.{field}"));
+        keys.filter(|key| given(key).is_none()).collect()
+    };
+    defaults.extend(open("cpu").into_iter().map(|key| (key, asked.cpus_per_task.to_string())));
+    let open = open("memory");
+    if !open.is_empty() {
         let memory = match job.memory {
             Memory::Unset => None,
             Memory::PerCpu(each) => Some(each * u64::from(asked.cpus_per_task)),
@@ -329,7 +372,8 @@ fn defaults(role: &str, pairs: &Pairs, job: &Submission, asked: &Asked) -> Resul
                 Some(all / u64::from(on_node))
             }
         };
-        defaults.extend(memory.map(|memory| (key("memory"), format!("{memory}MiB"))));
+        defaults
+            .extend(memory.iter().flat_map(|memory| open.iter().map(move |key| (key.clone(), format!("{memory}MiB")))));
     }
     Ok(defaults)
 }
@@ -344,26 +388,40 @@ fn tasks_on_a_node(asked: &Asked) -> Option<u32> {
     (nodes > 0 && (least == most || asked.tasks == 1) && asked.tasks.is_multiple_of(nodes)).then(|| asked.tasks / nodes)
 }
 
-fn gpus_of_a_task(job: &Submission, asked: &Asked) -> Result<Option<Gres>, String> {
+/// How many of a job's tasks are parameter servers, as far as its owner says that there are any.
+fn servers_among(pairs: &Pairs) -> u32 {
+    let number = |key: &str| pairs.iter().find(|(known, _)| known == key).and_then(|(_, value)| value.parse().ok());
+    let any = pairs.iter().any(|(known, _)| known.starts_with("server."));
+    if any { number("server.requested").or_else(|| number("server.min")).unwrap_or(1) } else { 0 }
+}
+
+/// GPUs are shared by the workers among the tasks.
+fn gpus_of_a_worker(job: &Submission, asked: &Asked, servers: u32) -> Result<Option<Gres>, String> {
+    let tasks = asked.tasks;
+    let workers = tasks.saturating_sub(servers).max(1);
     let uneven = |option: &str, gres: &Gres, what: String| {
-        let tasks = asked.tasks;
+        let who = if servers > 0 { format!("{workers} workers among {tasks} tasks") } else { format!("{tasks} tasks") };
         Err(format!(
-            "{option}: {gres} {what} can't be shared equally by {tasks} tasks; use --gpus-per-task, or give \
-                     worker.gpu and worker.requested"
+            "{option}: {gres} {what} can't be shared equally by {who}; use --gpus-per-task, or give worker.gpu and \
+             worker.requested, or server.requested"
         ))
     };
     if let Some(gres) = gpus("--gpus-per-task", &job.tres_per_task)? {
         return Ok(Some(gres));
     }
     if let Some(gres) = gpus("--gres", &asked.tres_per_node)? {
-        return match tasks_on_a_node(asked).filter(|tasks| gres.count % u64::from(*tasks) == 0) {
-            Some(tasks) => Ok(Some(Gres { count: gres.count / u64::from(tasks), ..gres })),
+        // Evenly on the nodes, like all of it.
+        let on_node = tasks_on_a_node(asked)
+            .map(|on_node| tasks / on_node.max(1))
+            .and_then(|nodes| (nodes > 0 && workers.is_multiple_of(nodes)).then(|| workers / nodes));
+        return match on_node.filter(|workers| *workers > 0 && gres.count % u64::from(*workers) == 0) {
+            Some(workers) => Ok(Some(Gres { count: gres.count / u64::from(workers), ..gres })),
             None => uneven("--gres", &gres, "a node".into()),
         };
     }
     match gpus("--gpus", &asked.tres_per_job)? {
-        Some(gres) if gres.count % u64::from(asked.tasks.max(1)) == 0 => {
-            Ok(Some(Gres { count: gres.count / u64::from(asked.tasks.max(1)), ..gres }))
+        Some(gres) if gres.count % u64::from(workers) == 0 => {
+            Ok(Some(Gres { count: gres.count / u64::from(workers), ..gres }))
         }
         Some(gres) => uneven("--gpus", &gres, "in all".into()),
         None => Ok(None),

@@ -1,7 +1,6 @@
 //! `trainmaster replay`, run as a user runs it: on journals of daemons and of simulated clusters, whole and damaged.
 
-// Shared with the other tests, which use all of it.
-#[allow(dead_code)]
+#[allow(dead_code)] // shared with the other tests, which use all of it
 #[path = "daemon_service/support.rs"]
 mod support;
 

@@ -1,7 +1,6 @@
 //! A daemon that is killed at fifty random points forgets nothing that it promised, and decides the same again.
 
-// Shared with the other tests, which use all of it.
-#[allow(dead_code)]
+#[allow(dead_code)] // shared with the other tests, which use all of it
 #[path = "daemon_service/support.rs"]
 mod support;
 

@@ -30,6 +30,10 @@ use super::{
 pub struct Translator {
     config: Config,
     jobs: BTreeMap<u32, Tracked>,
+    /// Their numbers by the core's.
+    by_core: BTreeMap<JobId, u32>,
+    /// Their numbers by those of their second components.
+    by_part: BTreeMap<u32, u32>,
     servers: BTreeMap<String, (ServerSpec, BTreeMap<String, i64>)>,
     /// The memory that partitions give those who don't ask.
     defaults: BTreeMap<String, Memory>,
@@ -59,7 +63,6 @@ struct Tracked {
     told_held: bool,
     /// What Slurm was last made to give it.
     given: Option<Given>,
-    slots: Vec<ObservedSlot>,
     /// Why it waits, as its admin comment says.
     said: Option<Why>,
     /// What it holds of each node.
@@ -103,7 +106,7 @@ struct Servers {
 struct Pending {
     decision: DecisionId,
     /// What it gives; none for a requeue, which is but the first half.
-    gives: Option<(Given, Vec<ObservedSlot>)>,
+    gives: Option<Given>,
 }
 
 impl Translator {
@@ -112,6 +115,8 @@ impl Translator {
         Self {
             config,
             jobs: BTreeMap::new(),
+            by_core: BTreeMap::new(),
+            by_part: BTreeMap::new(),
             servers: BTreeMap::new(),
             defaults: BTreeMap::new(),
             synced: false,
@@ -135,13 +140,13 @@ impl Translator {
 
     /// What Slurm was last made to give a job: incarnation and revision.
     pub fn given(&self, job: JobId) -> Option<(u32, u32)> {
-        let given = self.jobs.values().find(|tracked| tracked.core == Some(job))?.given?;
+        let given = self.jobs.get(self.by_core.get(&job)?)?.given.as_ref()?;
         Some((given.incarnation, given.revision))
     }
 
     /// Slurm's number for a job of the core's.
     pub fn native(&self, job: JobId) -> Option<u32> {
-        self.jobs.iter().find(|(_, tracked)| tracked.core == Some(job)).map(|(native, _)| *native)
+        self.by_core.get(&job).copied()
     }
 
     /// The core didn't accept an [`Event::JobSubmitted`] of [`observe`](Self::observe): its owner is told why, and it
@@ -156,11 +161,8 @@ impl Translator {
 
     /// What Slurm answered to an order, as events.
     pub fn answered(&mut self, order: &Order, answer: Answer) -> Vec<Event> {
-        let leader = match self.jobs.contains_key(&order.id) {
-            true => Some(order.id),
-            false => self.jobs.iter().find(|(_, job)| job.has_component(order.id)).map(|(id, _)| *id),
-        };
-        let Some(job) = leader.and_then(|leader| self.jobs.get_mut(&leader)) else { return Vec::new() };
+        let leader = self.by_part.get(&order.id).copied().unwrap_or(order.id);
+        let Some(job) = self.jobs.get_mut(&leader) else { return Vec::new() };
         // The leader's answer comes last, and is for both.
         if let Some(servers) = &mut job.servers {
             let leads = order.id == job.seen.id;
@@ -178,13 +180,22 @@ impl Translator {
         let Err(error) = answer else {
             job.ordered = true;
             job.retry = (0, 0);
-            if matches!(&order.action, Action::Update(update) if update.purpose == Purpose::Hold) {
-                job.let_go = None;
+            if let Action::Update(update) = &order.action {
+                match update.purpose {
+                    Purpose::Hold => job.let_go = None,
+                    Purpose::Release => {
+                        job.let_go = Some(self.now);
+                        // As it was submitted: what it was given before is over.
+                        if update.admin_comment.is_some() {
+                            job.given = None;
+                        }
+                    }
+                    Purpose::Start | Purpose::Shrink => {}
+                }
             }
             // A restart is accepted once its second half is.
-            let Some(Pending { decision, gives: Some((given, slots)) }) = pending else { return Vec::new() };
+            let Some(Pending { decision, gives: Some(given) }) = pending else { return Vec::new() };
             job.given = Some(given);
-            job.slots = slots;
             job.let_go = Some(self.now);
             return enacted(job.core, decision, Enactment::Accepted);
         };

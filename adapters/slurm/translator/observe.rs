@@ -39,7 +39,7 @@ impl Translator {
         let listed: BTreeSet<u32> = seen.jobs.iter().map(|job| job.id).collect();
         let defaults = seen.partitions.iter().map(|partition| (partition.name.clone(), partition.default_memory));
         self.defaults = defaults.collect();
-        self.follow(seen);
+        self.follow(seen, first);
         self.recognise(state);
         self.servers(seen, &mut events);
         for (id, job) in &mut self.jobs {
@@ -51,10 +51,13 @@ impl Translator {
         }
         self.offer(seen, &mut events);
         self.jobs.retain(|id, job| listed.contains(id) || job.core.is_some_and(|job| state.job(job).is_some()));
+        let jobs = &self.jobs;
+        self.by_core.retain(|_, id| jobs.contains_key(id));
+        self.by_part.retain(|_, id| jobs.contains_key(id));
         events
     }
 
-    fn follow(&mut self, seen: &Observation) {
+    fn follow(&mut self, seen: &Observation, first: bool) {
         let component = |job: &Job| job.component.filter(|(_, offset)| *offset == 1);
         let of_servers = seen.jobs.iter().filter_map(|job| Some((component(job)?.0, job)));
         let of_servers: BTreeMap<u32, &Job> = of_servers.collect();
@@ -68,7 +71,8 @@ impl Translator {
                 let servers = servers.and_then(|servers| Some((servers, Part::read(&servers.comment)?)));
                 // Half a job is none.
                 if job.component.is_none() || servers.is_some() {
-                    self.jobs.insert(job.id, Tracked::new(job, tag, servers, seen.at));
+                    self.by_part.extend(servers.iter().map(|(servers, _)| (servers.id, job.id)));
+                    self.jobs.insert(job.id, Tracked::new(job, tag, servers, seen.at, first));
                 }
             }
         }
@@ -79,10 +83,12 @@ impl Translator {
         if self.jobs.values().all(|job| job.core.is_some()) {
             return;
         }
-        for job in state.jobs.values() {
+        // Those that are over in the core, too: their programs are still to end.
+        for job in state.jobs.values().chain(state.leaving_jobs()) {
             let external = job.external.as_ref().filter(|external| external.cluster == self.config.manager);
             let native = external.and_then(|external| external.native.parse::<u32>().ok());
-            if let Some(tracked) = native.and_then(|native| self.jobs.get_mut(&native)) {
+            if let Some((native, tracked)) = native.and_then(|native| Some((native, self.jobs.get_mut(&native)?))) {
+                self.by_core.insert(job.id, native);
                 if tracked.core.replace(job.id).is_none() {
                     // Slurm's word counts, also where it changed while nobody looked.
                     tracked.told_held = job.held;
@@ -98,7 +104,7 @@ impl Translator {
         let mut expected = BTreeSet::new();
         for job in self.jobs.values() {
             if job.seen.phase() == JobPhase::Pending {
-                expected.extend(job.slots.iter().map(|slot| slot.server.as_str()).filter(|_| job.let_go.is_some()));
+                expected.extend(job.slots().iter().map(|slot| slot.server.as_str()).filter(|_| job.let_go.is_some()));
             }
             // What the core doesn't charge is used by others, as far as it is concerned.
             for (name, part) in job.own.iter().filter(|_| job.core.is_some()) {
@@ -166,7 +172,7 @@ impl Translator {
 }
 
 impl Tracked {
-    fn new(job: &Job, tag: Tag, servers: Option<(&Job, Part)>, now: i64) -> Self {
+    fn new(job: &Job, tag: Tag, servers: Option<(&Job, Part)>, now: i64, first: bool) -> Self {
         let given = Given::read(&job.admin_comment);
         let of_servers = servers.as_ref().map(|(seen, _)| *seen);
         let servers = servers.map(|(_, part)| Servers { seen: Job::default(), part, update: None, refused: false });
@@ -179,12 +185,11 @@ impl Tracked {
             refused: None,
             told: None,
             told_held: false,
+            // What ran before may have been stopped just now, and of what there was before the first look nobody knows.
+            requeued: if first || given.is_some() { now } else { i64::MIN },
             given,
-            slots: Vec::new(),
             said: None,
             own: BTreeMap::new(),
-            // What ran before may have been stopped just now.
-            requeued: if given.is_some() { now } else { i64::MIN },
             let_go: None,
             over_since: None,
             ordered: false,
@@ -193,11 +198,6 @@ impl Tracked {
         };
         tracked.follow(job, of_servers, now);
         tracked
-    }
-
-    /// Whether this is the component of its parameter servers.
-    pub(super) fn has_component(&self, id: u32) -> bool {
-        self.servers.as_ref().is_some_and(|servers| servers.seen.id == id)
     }
 
     fn follow(&mut self, leader: &Job, of_servers: Option<&Job>, now: i64) {
@@ -257,11 +257,11 @@ impl Tracked {
         };
         let (slots, doing) = match (end, phase) {
             (Some(_), _) | (None, JobPhase::Pending | JobPhase::Over(_)) => (Vec::new(), Phase::Stopped),
-            (None, JobPhase::Starting) => (self.observed(state, core), Phase::Starting),
-            (None, JobPhase::Running) => (self.observed(state, core), Phase::Running),
-            (None, JobPhase::Leaving { .. }) => (self.observed(state, core), Phase::Stopping),
+            (None, JobPhase::Starting) => (self.observed(core), Phase::Starting),
+            (None, JobPhase::Running) => (self.observed(core), Phase::Running),
+            (None, JobPhase::Leaving { .. }) => (self.observed(core), Phase::Stopping),
         };
-        let incarnation = Incarnation(self.given.map_or(0, |given| given.incarnation));
+        let incarnation = Incarnation(self.given.as_ref().map_or(0, |given| given.incarnation));
         let now = (incarnation, slots, doing);
         let news = match (end, core) {
             // It may have come and gone between two looks: what it was issued is free once that is said.
@@ -284,24 +284,24 @@ impl Tracked {
         }
     }
 
+    /// What it was given.
+    fn slots(&self) -> &[ObservedSlot] {
+        self.given.as_ref().map_or(&[], |given| &given.slots)
+    }
+
     /// Its slots on the nodes that it has.
-    fn observed(&self, state: &State, core: Option<&std::sync::Arc<CoreJob>>) -> Vec<ObservedSlot> {
+    fn observed(&self, core: Option<&std::sync::Arc<CoreJob>>) -> Vec<ObservedSlot> {
         let nodes = hostlist::expand(&self.seen.nodes).unwrap_or_default();
         let here: BTreeSet<&str> = nodes.iter().map(String::as_str).collect();
-        let on_them = |slots: Vec<ObservedSlot>| {
-            let slots: Vec<_> = slots.into_iter().filter(|slot| here.contains(slot.server.as_str())).collect();
-            let used: BTreeSet<&str> = slots.iter().map(|slot| slot.server.as_str()).collect();
-            (used == here).then_some(slots)
-        };
-        let issued = core.filter(|job| self.given.is_some_and(|given| given.incarnation == job.incarnation.0));
-        let issued = issued.and_then(|job| job.issued.as_ref()).map(|issued| named(state, issued.slots()));
-        on_them(self.slots.clone()).or_else(|| issued.and_then(on_them)).unwrap_or_else(|| self.guessed(&nodes, core))
+        let slots: Vec<_> = self.slots().iter().filter(|slot| here.contains(slot.server.as_str())).cloned().collect();
+        let used: BTreeSet<&str> = slots.iter().map(|slot| slot.server.as_str()).collect();
+        if used == here { slots } else { self.guessed(&nodes, core) }
     }
 
     /// As Slurm spreads tasks over nodes, where nobody remembers who was put where.
     fn guessed(&self, nodes: &[String], core: Option<&std::sync::Arc<CoreJob>>) -> Vec<ObservedSlot> {
         let requested = || core.map(|job| job.spec.requested());
-        let Some(shape) = self.given.map(|given| given.shape).or_else(requested) else { return Vec::new() };
+        let Some(shape) = self.given.as_ref().map(Given::shape).or_else(requested) else { return Vec::new() };
         let of_servers = self.servers.as_ref().map(|servers| hostlist::expand(&servers.seen.nodes).unwrap_or_default());
         let spread = |role: Role, count: u32| {
             // Components share no node.
@@ -316,17 +316,6 @@ impl Tracked {
         };
         spread(Role::Worker, shape.workers).chain(spread(Role::Server, shape.servers)).collect()
     }
-}
-
-/// Slots as events name them.
-pub(super) fn named(state: &State, slots: &[trainmaster_core::Slot]) -> Vec<ObservedSlot> {
-    let named = slots.iter().map(|slot| ObservedSlot {
-        role: slot.role,
-        index: slot.index,
-        server: state.server_name(slot.server).to_owned(),
-        devices: Vec::new(),
-    });
-    named.collect()
 }
 
 /// What a running job holds of each of its nodes.

@@ -13,7 +13,6 @@ use super::{
         seen::{Job, JobPhase, Memory},
     },
     Pending, Tracked, Translator, Why, enacted,
-    observe::named,
 };
 
 /// Slurm keeps this much of an admin comment, and nobody reads more.
@@ -46,6 +45,8 @@ impl Translator {
             job.pending = None;
             let core = job.core.and_then(|core| state.job(core));
             let step = match core {
+                // In other modes it is its owner's to end.
+                None if job.core.is_some() && state.mode != Mode::Active => Step::Nothing,
                 None if job.core.is_some() => job.forgotten(now, grace),
                 None if state.mode == Mode::Active => {
                     let why = job.refused.clone().map(|text| (Why::NotTaken, text));
@@ -61,10 +62,13 @@ impl Translator {
             match step {
                 Step::Nothing => {}
                 Step::Order(mut action) => {
-                    if let Action::Update(update) = &mut action
-                        && update.purpose == Purpose::Start
-                    {
-                        update.priority = priority;
+                    if let Action::Update(update) = &mut action {
+                        match update.purpose {
+                            Purpose::Start => update.priority = priority,
+                            // Slurm's own again.
+                            Purpose::Release => update.priority = priority.map(|_| u32::MAX),
+                            Purpose::Hold | Purpose::Shrink => {}
+                        }
                     }
                     orders.extend(job.with_servers(*id, action));
                 }
@@ -114,8 +118,9 @@ impl Tracked {
             }
             (JobPhase::Pending, Verdict::Release(shape)) => {
                 let begin = self.tag.begin.max(now);
-                let asked = self.given.is_some_and(|given| given.shape != *shape);
-                let there = self.seen.start <= begin && !asked;
+                let asked = self.given.as_ref().is_some_and(|given| given.shape() != *shape);
+                // Backfill writes into the start time when it thinks that the job will start.
+                let there = (self.let_go.is_some() || self.seen.start <= begin) && !asked;
                 if there { Step::Nothing } else { self.release(begin, asked, default) }
             }
             (_, Verdict::Run(allocation)) => self.change(state, core, allocation),
@@ -150,17 +155,14 @@ impl Tracked {
     fn unknown_is_released(&mut self, now: i64) -> Step {
         let begin = self.tag.begin.max(now);
         let pending = self.seen.phase() == JobPhase::Pending && !self.seen.is_held() && !self.seen.waits_for_jobs();
-        if pending && self.seen.start > begin { self.release(begin, false, Memory::Unset) } else { Step::Nothing }
+        let there = self.let_go.is_some() || self.seen.start <= begin;
+        if pending && !there { self.release(begin, false, Memory::Unset) } else { Step::Nothing }
     }
 
     fn release(&mut self, begin: i64, as_asked: bool, default: Memory) -> Step {
         let update = Update::release(begin, as_asked.then_some(&self.tag.asked), default);
         if let Some(servers) = &mut self.servers {
             servers.update = Some(Update::release(begin, as_asked.then_some(&servers.part.asked), default));
-        }
-        if as_asked {
-            self.given = None;
-            self.slots.clear();
         }
         Step::Order(Action::Update(Box::new(update)))
     }
@@ -180,16 +182,17 @@ impl Tracked {
         }
         self.said = kind;
         let comment = text.map(|text| {
-            let given = self.given.map_or_else(|| super::super::comment::MARK.to_owned(), |given| given.to_string());
+            let given =
+                self.given.as_ref().map_or_else(|| super::super::comment::MARK.to_owned(), |given| given.to_string());
             format!("{given};why={}", text.chars().take(LONGEST_REASON).collect::<String>())
         });
         Some(Action::Update(Box::new(Update::hold(begin, comment))))
     }
 
     fn start(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation, now: i64, patience: i64) -> Step {
-        let given = Given::of(core, wanted.shape());
+        let given = Given::of(state, core, wanted);
         // Its start time says nothing of that: backfill writes there when it thinks the job will start.
-        if self.given == Some(given)
+        if self.given.as_ref() == Some(&given)
             && let Some(since) = self.let_go
         {
             return match now - since > patience {
@@ -209,18 +212,18 @@ impl Tracked {
             Err(cause) => Step::Refuse(cause),
             Ok(reservation) => {
                 let per_job = !self.seen.tres_per_job.is_empty() && self.seen.tres_per_job != "(null)";
-                let gives = Some((given, named(state, wanted.slots())));
-                self.pending = Some(Pending { decision: core.issued_in, gives });
+                let update = Update::start(&reservation, &given, now, per_job);
+                self.pending = Some(Pending { decision: core.issued_in, gives: Some(given) });
                 self.said = None;
-                Step::Order(Action::Update(Box::new(Update::start(&reservation, &given, now, per_job))))
+                Step::Order(Action::Update(Box::new(update)))
             }
         }
     }
 
     /// A running job's next shape: in place where Slurm can, else from a checkpoint.
     fn change(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation) -> Step {
-        let next = Given::of(core, wanted.shape());
-        let Some(given) = self.given.filter(|given| given.incarnation == next.incarnation) else {
+        let next = Given::of(state, core, wanted);
+        let Some(given) = self.given.as_ref().filter(|given| given.incarnation == next.incarnation) else {
             self.pending = Some(Pending { decision: core.issued_in, gives: None });
             return Step::Order(Action::Requeue);
         };
@@ -228,12 +231,10 @@ impl Tracked {
             return Step::Nothing;
         }
         let have: BTreeSet<String> = hostlist::expand(&self.seen.nodes).unwrap_or_default().into_iter().collect();
-        let slots = named(state, wanted.slots());
-        let keep: BTreeSet<String> = slots.iter().map(|slot| slot.server.clone()).collect();
+        let keep: BTreeSet<String> = next.slots.iter().map(|slot| slot.server.clone()).collect();
         if keep == have {
-            // Numbered anew, but where it is.
-            if given.shape == next.shape {
-                (self.given, self.slots) = (Some(next), slots);
+            if given.slots == next.slots {
+                self.given = Some(next);
                 return Step::Nothing;
             }
             return Step::Refuse("Slurm can't change what a running job has of a node, only take nodes away".into());
@@ -250,8 +251,9 @@ impl Tracked {
         let of_servers = self.servers.as_ref().and_then(|servers| hostlist::expand(&servers.seen.nodes));
         let keep: Vec<String> =
             keep.into_iter().filter(|node| !of_servers.iter().flatten().any(|of| of == node)).collect();
-        self.pending = Some(Pending { decision: core.issued_in, gives: Some((next, slots)) });
-        Step::Order(Action::Update(Box::new(Update::shrink(&keep, &next))))
+        let update = Update::shrink(&keep, &next);
+        self.pending = Some(Pending { decision: core.issued_in, gives: Some(next) });
+        Step::Order(Action::Update(Box::new(update)))
     }
 
     /// The core is through with it: it ends by itself, or is ended.

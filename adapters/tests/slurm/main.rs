@@ -153,10 +153,11 @@ fn a_job_is_taken_started_and_ended() {
     let orders = world.rounds(3);
     let [Order { id: first, action: Action::Update(update) }] = &orders[..] else { panic!("{orders:?}") };
     assert_eq!((*first, update.purpose, update.nodes), (id, Purpose::Start, Some((2, 2))));
+    assert!(!orders[0].gives_nothing());
     assert_eq!((update.tasks, update.tasks_per_node, update.cpus_per_task), (Some(8), Some(4), Some(2)));
     assert_eq!((update.memory.raw(), update.tres_per_node.as_deref()), (4096, Some("gres:gpu:4")));
     let given = Given::read(&world.slurm.jobs[&id].admin_comment).unwrap();
-    assert_eq!((given.incarnation, given.shape), (1, Shape { workers: 8, servers: 0 }));
+    assert_eq!((given.incarnation, given.shape()), (1, Shape { workers: 8, servers: 0 }));
     world.agrees(id).unwrap();
     let job = world.core(id);
     let state = world.scheduler.state();
@@ -225,6 +226,8 @@ fn the_components_of_a_heterogeneous_job_are_one_job() {
 #[test]
 fn one_refused_component_is_a_refusal_of_the_job() {
     let mut world = World::new(2, 2, "fifo");
+    // What is there at the first look may have been stopped in that second; this comes later.
+    world.round();
     let id = world.sbatch_het("trainmaster;worker.cpu=4;worker.max=2;server.cpu=2", 1);
     world.slurm.tick();
     let seen = world.slurm.observation();
@@ -326,7 +329,12 @@ fn a_pause_hands_jobs_back_as_they_were_submitted() {
     let orders = world.rounds(3);
     let [Order { id, action: Action::Update(update) }] = &orders[..] else { panic!("{orders:?}") };
     assert_eq!((*id, update.purpose, update.nodes), (two, Purpose::Release, None));
+    assert!(orders[0].gives_nothing(), "it goes out even where the journal can't be written");
     assert_eq!(world.slurm.jobs[&one].phase(), JobPhase::Running);
+    // What backfill guesses about it is no reason to say it again.
+    world.slurm.jobs.get_mut(&two).unwrap().start = world.slurm.now + 5000;
+    assert_eq!(world.rounds(5), []);
+    world.slurm.jobs.get_mut(&two).unwrap().start = world.slurm.now;
     world.slurm.end(one, 3);
     world.rounds(3);
     assert_eq!(world.slurm.jobs[&two].phase(), JobPhase::Running);
@@ -384,6 +392,53 @@ fn a_finished_training_that_does_not_end_is_ended() {
     world.apply(Event::JobEnded { job, end: trainmaster_core::End::Completed });
     let orders = world.rounds(6);
     assert!(matches!(&orders[..], [Order { action: Action::Cancel, .. }]), "{orders:?}");
+}
+
+#[test]
+fn a_finished_training_is_not_taken_anew_by_a_new_agent() {
+    let mut world = World::new(1, 1, "fifo");
+    let id = world.sbatch(RING);
+    world.rounds(3);
+    let job = world.core(id);
+    world.apply(Event::JobEnded { job, end: trainmaster_core::End::Completed });
+    world.translator = Translator::new(world.config.clone());
+    let orders = world.rounds(6);
+    assert!(matches!(&orders[..], [Order { action: Action::Cancel, .. }]), "{orders:?}");
+    assert!(world.scheduler.state().jobs.is_empty(), "it was taken a second time");
+}
+
+#[test]
+fn only_in_active_mode_a_finished_training_is_ended() {
+    for mode in [Mode::Shadow, Mode::Paused] {
+        let mut world = World::new(1, 1, "fifo");
+        let id = world.sbatch(RING);
+        world.rounds(3);
+        world.apply(Event::ModeSet(mode));
+        let job = world.core(id);
+        world.apply(Event::JobEnded { job, end: trainmaster_core::End::Completed });
+        assert_eq!(world.rounds(10), [], "{mode:?}");
+        assert_eq!(world.slurm.jobs[&id].phase(), JobPhase::Running);
+    }
+}
+
+#[test]
+fn the_documents_first_job_is_accepted_as_it_stands() {
+    use trainmaster_adapters::slurm::submit::{Submission, submit};
+    let text = include_str!("../../../docs/slurm.md");
+    let script = text.split("```bash\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    assert!(script.contains("#SBATCH -N 1 -n 3 --gpus-per-node=2"), "{script}");
+    let job = Submission {
+        name: "job.sh".into(),
+        script: Some(script.into()),
+        min_nodes: Some(1),
+        tasks: Some(3),
+        tres_per_node: "gres:gpu:2".into(),
+        ..Submission::default()
+    };
+    let (held, _) = submit(&job, 0, 900, [0; 32]).unwrap().unwrap();
+    let told = |name: &str| held.environment.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+    let shape = ["TRAINMASTER_WORKERS", "TRAINMASTER_WORKER_GPUS", "TRAINMASTER_WORKER_CPUS", "TRAINMASTER_SERVERS"];
+    assert_eq!(shape.map(told), [Some("2"), Some("1"), Some("1"), Some("1")]);
 }
 
 #[test]

@@ -124,6 +124,48 @@ fn whole_nodes_are_given_up_in_place() {
 }
 
 #[test]
+fn after_a_restart_of_the_agent_the_workers_left_have_their_own_numbers() {
+    /// The first nodes' workers go, so that those left aren't the first.
+    struct Last(Places);
+    impl Engine for Last {
+        type Memo = u32;
+        type Index = ();
+        fn triggers(&self) -> Triggers {
+            Engine::triggers(&self.0)
+        }
+        fn decide(
+            &self,
+            state: &State,
+            changes: &Vector<Change>,
+            round: &mut u32,
+            (): &mut (),
+            budget: &mut Budget,
+        ) -> Result<Proposal, EngineError> {
+            let kept = if *round == 0 { 0 } else { 2 };
+            let mut proposal = self.0.decide(state, changes, round, &mut (), budget)?;
+            for (_, verdict) in &mut proposal.changes {
+                let slots = verdict.allocation().unwrap().slots().to_vec();
+                let slots = slots.into_iter().filter(|slot| slot.index >= kept).collect();
+                *verdict = Verdict::Run(Arc::new(Allocation::new(slots)));
+            }
+            Ok(proposal)
+        }
+    }
+    let mut world = World::new(3, 2, "fifo");
+    let places = Places(vec![vec![1, 1, 0, 0]]);
+    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(Last(places))).unwrap();
+    let id = world.sbatch(RING);
+    world.rounds(20);
+    assert_eq!(world.nodes(id), ["node1"]);
+    world.translator = Translator::new(world.config.clone());
+    world.rounds(3);
+    world.agrees(id).unwrap();
+    let job = world.scheduler.state().job(world.core(id)).unwrap();
+    let seen = job.observed.as_ref().unwrap().slots();
+    assert_eq!(seen.iter().map(|slot| slot.index).collect::<Vec<_>>(), [2, 3]);
+}
+
+#[test]
 fn fewer_on_each_node_is_a_restart() {
     let (mut world, id) = world(vec![vec![0, 0, 1, 1], vec![0, 1]]);
     let orders = world.rounds(30);

@@ -179,6 +179,11 @@ impl State {
         self.jobs.get(&id)
     }
 
+    /// Jobs that are over, but of which something may still exist.
+    pub fn leaving_jobs(&self) -> impl Iterator<Item = &Arc<Job>> {
+        self.leaving.values()
+    }
+
     /// The active job of a name or number.
     pub fn find_job(&self, name: &str) -> Option<&Arc<Job>> {
         let id = self.job_names.get(name).copied().or_else(|| name.parse().ok().map(JobId))?;

@@ -101,13 +101,13 @@ pub fn server(at: usize) -> impl Strategy<Value = ServerSpec> {
         4 => vec(select(vec!["gpu", "gpu:a100", "gpu:v100"]), 1..=4).prop_map(|kinds| (kinds, 0)),
     ];
     let hosts = select(vec![None, None, None, Some("workers"), Some("servers")]);
-    (devices, 2_i64..=16, 4_i64..=64, 0..4_usize, hosts, prop::bool::weighted(0.1)).prop_map(
+    (devices, 2_i64..=16, 4_i64..=64, 0..5_usize, hosts, prop::bool::weighted(0.1)).prop_map(
         move |((kinds, gpus), cpus, gib, zone, hosts, draining)| {
             let mut capacity = amounts(&[("cpu", cpus * 1000), ("memory", gib * 1024), ("bandwidth", 10_000)]);
             if gpus > 0 {
                 capacity.insert("gpu".into(), gpus * 1000);
             }
-            let zone = ["a", "b"].get(zone).map(|zone| ("zone".to_owned(), (*zone).to_owned()));
+            let zone = ["a", "b", "cloud"].get(zone).map(|zone| ("zone".to_owned(), (*zone).to_owned()));
             let hosts = hosts.map(|hosts| ("hosts".to_owned(), hosts.to_owned()));
             ServerSpec {
                 name: format!("s{at}"),
@@ -225,12 +225,13 @@ pub fn settings(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value
         .filter(|parameter| matches!(parameter.default, DefaultValue::Flag(_)))
         .map(|parameter| parameter.name)
         .collect();
-    // The rules hold however short the search for an optimum is.
-    let nodes = entry.parameters.iter().find(|parameter| parameter.name == "nodes").map(|parameter| parameter.name);
+    // The rules hold however short the search for an optimum is, and however soon batches close and jobs grow old.
+    let least = [("nodes", 0), ("batch_jobs", 1), ("thresholds", 1)];
+    let least = least.into_iter().find(|(name, _)| entry.parameters.iter().any(|parameter| parameter.name == *name));
     let flags = (vec(any::<bool>(), flags.len()), 0..4_u8).prop_map(move |(on, few)| {
         let flags = flags.iter().zip(on).map(|(name, on)| ((*name).to_owned(), Parameter::Flag(on)));
-        let nodes = nodes.map(|name| (name.to_owned(), Parameter::Number(few.into())));
-        flags.chain(nodes).collect::<BTreeMap<_, _>>()
+        let few = least.map(|(name, least)| (name.to_owned(), Parameter::Number((least + few).into())));
+        flags.chain(few).collect::<BTreeMap<_, _>>()
     });
     let rules = if shape_rules { (any::<bool>(), any::<bool>()).boxed() } else { Just((false, true)).boxed() };
     (stability, flags, limit("q1"), limit("t1"), any::<bool>(), 1..4_u32, rules).prop_map(

@@ -40,11 +40,15 @@ extern char *slurm_job_reason_string(int reason);
 #define REOPEN_MS 30000
 /* After a call that failed. */
 #define RETRY_MS 2000
+/* Between two looks at Slurm at least. */
+#define BETWEEN_LOOKS_MS 100
 
 static pthread_t thread;
 static bool running;
 static int stop_event = -1, wake_socket = -1;
 static char wake_path[sizeof(((struct sockaddr_un *) 0)->sun_path)];
+/* As they were when the plugin was loaded: scontrol reconfigure frees slurmctld's own. */
+static char config[4096], state[4096];
 
 struct shown {
 	node_info_msg_t *nodes;
@@ -74,6 +78,14 @@ static bool rest(int milliseconds)
 		while (recv(wake_socket, drop, sizeof(drop), MSG_DONTWAIT) >= 0)
 			;
 	return true;
+}
+
+/* Whether the plugin is to end. */
+static bool ends(int milliseconds)
+{
+	struct pollfd event = {.fd = stop_event, .events = POLLIN};
+
+	return poll(&event, 1, milliseconds) > 0;
 }
 
 /* 0 and a new message, 0 and the old one where nothing changed, or an error. */
@@ -260,8 +272,8 @@ static int round_trip(trainmaster_agent *agent, struct shown *shown)
 	size_t count;
 
 	trainmaster_agent_begin(agent);
-	if ((error = load_nodes(shown, &nodes)) || (error = load_partitions(shown, &partitions)) ||
-	    (error = load_jobs(shown, &jobs)))
+	if ((error = load_nodes(shown, &nodes)) || ends(0) || (error = load_partitions(shown, &partitions)) || ends(0) ||
+	    (error = load_jobs(shown, &jobs)) || ends(0))
 		return error;
 	trainmaster_agent_look(agent, time(NULL), nodes, partitions, jobs);
 	for (uint32_t i = 0; nodes && i < shown->nodes->record_count; i++)
@@ -271,7 +283,8 @@ static int round_trip(trainmaster_agent *agent, struct shown *shown)
 	for (uint32_t i = 0; jobs && i < shown->jobs->record_count; i++)
 		tell_job(agent, &shown->jobs->job_array[i]);
 	count = trainmaster_agent_round(agent, &orders);
-	for (size_t i = 0; i < count; i++) {
+	/* A slurmctld that ends answers none of them: they come again when it is back. */
+	for (size_t i = 0; i < count && !ends(0); i++) {
 		uint32_t answer = carry_out(&orders[i]);
 
 		trainmaster_agent_answered(agent, i, answer, answer ? slurm_strerror((int) answer) : NULL);
@@ -280,27 +293,26 @@ static int round_trip(trainmaster_agent *agent, struct shown *shown)
 	return 0;
 }
 
-static void config_path(char *path, size_t room)
+static void find_paths(void)
 {
 	const char *conf = slurm_conf.slurm_conf ? slurm_conf.slurm_conf : "";
 	const char *end = strrchr(conf, '/');
 
-	snprintf(path, room, "%.*s/trainmaster.toml", end ? (int) (end - conf) : 1, end ? conf : ".");
+	snprintf(config, sizeof(config), "%.*s/trainmaster.toml", end ? (int) (end - conf) : 1, end ? conf : ".");
+	snprintf(state, sizeof(state), "%s", slurm_conf.state_save_location ? slurm_conf.state_save_location : ".");
 }
 
 static void *run(void *unused)
 {
 	struct shown shown = {NULL, NULL, NULL};
 	trainmaster_agent *agent;
-	char config[4096];
 	int known = 0;
 
 	(void) unused;
 	if (!rest(FIRST_LOOK_MS))
 		return NULL;
-	config_path(config, sizeof(config));
 	/* What is wrong, the log says; it may be mended while slurmctld runs. */
-	while (!(agent = trainmaster_agent_open(config, slurm_conf.state_save_location, log_line)))
+	while (!(agent = trainmaster_agent_open(config, state, log_line)))
 		if (!rest(REOPEN_MS))
 			return NULL;
 	for (;;) {
@@ -312,6 +324,9 @@ static void *run(void *unused)
 			slurm_info("trainmaster: Slurm answers again");
 		known = error;
 		if (!rest(error ? RETRY_MS : trainmaster_agent_wait(agent)))
+			break;
+		/* However many report and submit, slurmctld's locks are for Slurm. */
+		if (ends(BETWEEN_LOOKS_MS))
 			break;
 	}
 	trainmaster_agent_close(agent);
@@ -327,7 +342,7 @@ static void *run(void *unused)
 static void open_wake_socket(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	int length = snprintf(wake_path, sizeof(wake_path), "%s/trainmaster.socket", slurm_conf.state_save_location);
+	int length = snprintf(wake_path, sizeof(wake_path), "%s/trainmaster.socket", state);
 
 	if (length < 0 || (size_t) length >= sizeof(wake_path)) {
 		slurm_error("trainmaster: StateSaveLocation is too long a path for a socket; jobs are seen a second later");
@@ -353,6 +368,7 @@ extern int init(void)
 	stop_event = eventfd(0, EFD_CLOEXEC);
 	if (stop_event < 0)
 		return SLURM_ERROR;
+	find_paths();
 	open_wake_socket();
 	/* The agent's threads leave signals to slurmctld. */
 	sigfillset(&all);
@@ -368,7 +384,7 @@ extern int fini(void)
 	uint64_t one = 1;
 
 	if (running && write(stop_event, &one, sizeof(one)) == (ssize_t) sizeof(one)) {
-		/* A call of the API that is under way fails within slurmctld's own time limit. */
+		/* It ends after the call of the API that is under way. */
 		pthread_join(thread, NULL);
 		running = false;
 	}

@@ -102,6 +102,7 @@ static void find_unsupported(const job_desc_msg_t *job, struct trainmaster_submi
 		{"--cluster-constraint", job->cluster_features},
 		{"--batch", job->batch_features},
 		{"--prefer", job->prefer},
+		{"--reservation", job->reservation},
 		{"--gpus-per-socket", job->tres_per_socket},
 		{"--cpus-per-gpu", job->cpus_per_tres},
 		{"--mem-per-gpu", job->mem_per_tres},
@@ -117,6 +118,13 @@ static void find_unsupported(const job_desc_msg_t *job, struct trainmaster_submi
 		{"--ntasks-per-gpu", job->ntasks_per_tres != NO_VAL16},
 		{"--ntasks-per-socket", job->ntasks_per_socket != NO_VAL16},
 		{"--ntasks-per-core", job->ntasks_per_core != NO_VAL16},
+		{"--sockets-per-node", job->sockets_per_node != NO_VAL16},
+		{"--threads-per-core", job->threads_per_core != NO_VAL16},
+		{"--switches", job->req_switch != NO_VAL},
+		{"--tmp", job->pn_min_tmp_disk != NO_VAL},
+		{"--deadline", job->deadline > 0},
+		/* All memory of each node, whichever that is. */
+		{"--mem=0", job->pn_min_memory == 0},
 	};
 	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
 		if (texts[i].value && texts[i].value[0]) {

@@ -58,10 +58,10 @@ fn reports_come_over_tls() {
     let job = site.submit("secret", &training(20, &head));
     until("it reports", || site.job(&job).is_some_and(|job| job["epoch"].as_f64() > Some(0.0)));
     site.completes(&job);
-    // Nothing is understood without it.
+    // Nothing is understood without it. Whoever speaks so is hung up on, perhaps in the middle of a word.
     let plain = Command::new("bash")
         .arg("-c")
-        .arg(format!("exec 3<>/dev/tcp/localhost/{0}; printf 'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' >&3; timeout 5 head -c 9 <&3 | grep -c TRAINMASTER", site.port()))
+        .arg(format!("trap '' PIPE; exec 3<>/dev/tcp/localhost/{0}; printf 'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' >&3; timeout 5 head -c 9 <&3 | grep -c TRAINMASTER", site.port()))
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&plain.stdout).trim(), "0");

@@ -109,7 +109,7 @@ pub(crate) fn training(epochs: u32, head: &str) -> String {
          #TRAINMASTER worker.cpu = 1\n#TRAINMASTER server.requested = 1\n#TRAINMASTER server.max = 4\n\
          #TRAINMASTER server.cpu = 1\n#TRAINMASTER convergence.delta = 0\n\
          #TRAINMASTER convergence.max_epochs = {epochs}\n\
-         export PATH={programs}:{steps}:$PATH\nexport TRAINMASTER_WORKERS=2 TRAINMASTER_SERVERS=1 TRAINMASTER_BATCH=240 \
+         export PATH={programs}:{steps}:$PATH\nexport TRAINMASTER_BATCH=240 \
          TRAINMASTER_DELTA=0 TRAINMASTER_MAX_EPOCHS={epochs}\n\
          trainmaster-step -- trainmaster-trainer --device-example-ms 0.5 --device-step-ms 10 --device-update-ms 5\n"
     )

@@ -94,7 +94,8 @@ fn good_jobs_are_held(cluster: &Cluster) {
     let socket = UnixDatagram::bind(cluster.folder().join("state/trainmaster.socket")).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let before = now();
-    let comment = "--comment=trainmaster;model=resnet50;mode=sync;worker.max=8;server.cpu=2;server.max=2";
+    let comment =
+        "--comment=trainmaster;model=resnet50;mode=sync;worker.max=8;server.cpu=2;server.requested=2;server.max=2";
     let sized = ["-N2", "--ntasks-per-node=2", "--gres=gpu:2", "--mem-per-cpu=100", "-c3"];
     let id = cluster.sbatch(&[&[comment], &sized[..]].concat(), SLEEP).unwrap();
     socket.recv(&mut [0; 16]).expect("the agent is woken");
@@ -105,8 +106,10 @@ fn good_jobs_are_held(cluster: &Cluster) {
     assert_eq!(cluster.field(&id, "Requeue"), "1");
     let tag = tag_of(cluster, &id);
     let spec = spec(&tag.pairs, "x").unwrap();
-    assert_eq!((spec.worker.requested, spec.worker.max, spec.worker.demand["gpu"]), (4, 8, 1000));
+    assert_eq!((spec.worker.requested, spec.worker.max, spec.worker.demand["gpu"]), (2, 8, 2000));
     assert_eq!((spec.worker.demand["cpu"], spec.worker.demand["memory"]), (3000, 300));
+    let server = spec.server.unwrap();
+    assert_eq!((server.requested, server.demand["cpu"], server.demand["memory"]), (2, 2000, 300));
     assert_eq!((tag.asked.nodes, tag.asked.tasks, &*tag.asked.tres_per_node), ((2, 2), 4, "gres:gpu:2"));
 
     // Nobody can take "per task" back, so it becomes what can be changed.
@@ -198,7 +201,7 @@ fn the_environment_is_right(cluster: &Cluster) {
                   mv env.$SLURM_JOB_ID.part env.$SLURM_JOB_ID\n";
     let id = cluster.sbatch(&["-n2", "--ntasks-per-node=2"], script).unwrap();
     let hash = tag_of(cluster, &id).token;
-    // Resized before it starts, as the agent will: what sbatch's options said is old by then.
+    // It starts as it was submitted; what sbatch's options said would be wrong once it were resized, and is gone anyway.
     assert!(cluster.run("scontrol", &["update", &format!("JobId={id}"), "StartTime=now"]).status.success());
     let file = cluster.folder().join(format!("env.{id}"));
     until("the job has run", || file.exists());

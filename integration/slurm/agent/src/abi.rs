@@ -19,6 +19,8 @@ use crate::{
 
 /// A second panic within this time pauses: jobs go back to Slurm.
 const AGAIN: Duration = Duration::from_secs(600);
+/// An agent that couldn't be opened after a panic is opened again after so long.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 /// `struct trainmaster_node`; see [`Node`].
 #[repr(C)]
@@ -106,6 +108,10 @@ pub struct Handle {
     folders: Folders,
     agent: Option<Agent>,
     panicked: Option<Instant>,
+    /// It was the second one: it goes on paused.
+    again: bool,
+    /// When it was last opened, or that was tried.
+    tried: Instant,
     seen: Observation,
     loading: Instant,
     orders: Vec<Order>,
@@ -129,7 +135,14 @@ impl Handle {
     fn recover(&mut self) {
         // Its port and sockets have to be free first.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(self.agent.take())));
-        let again = self.panicked.replace(Instant::now()).is_some_and(|at| at.elapsed() < AGAIN);
+        self.again = self.panicked.replace(Instant::now()).is_some_and(|at| at.elapsed() < AGAIN);
+        self.reopen();
+    }
+
+    /// Goes on from the journal after a panic, or tries to once more.
+    fn reopen(&mut self) {
+        let again = self.again;
+        self.tried = Instant::now();
         let folders = self.folders.clone();
         let opened = catch_unwind(|| {
             let mut opened = open(&folders);
@@ -196,6 +209,8 @@ pub unsafe extern "C" fn trainmaster_agent_open(
                 folders,
                 agent: Some(agent),
                 panicked: None,
+                again: false,
+                tried: Instant::now(),
                 seen: Observation::default(),
                 loading: Instant::now(),
                 orders: Vec::new(),
@@ -231,8 +246,11 @@ pub unsafe extern "C" fn trainmaster_agent_close(agent: *mut Handle) {
 pub unsafe extern "C" fn trainmaster_agent_wait(agent: *mut Handle) -> i32 {
     // SAFETY: as promised by the caller.
     let handle = unsafe { &mut *agent };
+    if handle.agent.is_none() && handle.tried.elapsed() > TRY_AGAIN {
+        handle.reopen();
+    }
     let wait = handle.guarded(|agent, _| agent.wait().as_millis() as i32);
-    if handle.agent.is_none() { 60_000 } else { wait }
+    if handle.agent.is_none() { TRY_AGAIN.as_millis() as i32 } else { wait }
 }
 
 /// # Safety

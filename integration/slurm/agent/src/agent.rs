@@ -13,7 +13,7 @@ use trainmaster_adapters::slurm::{
     seen::Observation,
 };
 use trainmaster_core::{
-    Budget, End, Event, EventError, JobId, Mode, Role, Scheduler, Shape, Slot, Source, Span, Term, Verdict,
+    Budget, End, Event, EventError, JobId, Mode, Role, Scheduler, Shape, Source, Span, Term, Verdict,
 };
 use trainmaster_feed::{JobAssignment, Standing, Unavailable};
 use trainmaster_proto::{Progress, slots_to_wire};
@@ -60,14 +60,16 @@ type Late = Box<dyn FnOnce(Result<(), &str>) + Send>;
 /// The scheduler and everything around it.
 pub struct Agent {
     watched: Watched,
+    /// Keeps the mode that the configuration last said.
+    file_mode: PathBuf,
     config: Config,
     scheduler: Scheduler,
     translator: Translator,
     journal: Journal,
     clock: Clock,
     services: Services,
-    /// What training programs were told, and as what they know the core's slots.
-    told: BTreeMap<JobId, (JobAssignment, Numbers)>,
+    /// What training programs were told.
+    told: BTreeMap<JobId, JobAssignment>,
     late: Vec<Late>,
     /// Why nothing is acknowledged, if so.
     problem: Option<String>,
@@ -79,29 +81,6 @@ pub struct Agent {
     figures: Figures,
     #[cfg(feature = "fault-injection")]
     faults: crate::fault::Faults,
-}
-
-/// A step of Slurm's numbers its tasks from 0 on; the core's slots keep their numbers while others come and go. So the
-/// n-th slot of a role at the beginning of an incarnation is n to the training programs, as long as that lasts.
-#[derive(Clone, Debug, Default)]
-struct Numbers([Vec<u32>; 2]);
-
-impl Numbers {
-    fn of(slots: &[Slot]) -> Self {
-        Self([Role::Worker, Role::Server].map(|role| {
-            let mut indices: Vec<u32> = slots.iter().filter(|slot| slot.role == role).map(|slot| slot.index).collect();
-            indices.sort_unstable();
-            indices
-        }))
-    }
-
-    fn task(&self, role: Role, slot: u32) -> Option<u32> {
-        self.0[role as usize].binary_search(&slot).ok().and_then(|task| u32::try_from(task).ok())
-    }
-
-    fn slot(&self, role: Role, task: u32) -> u32 {
-        self.0[role as usize].get(task as usize).copied().unwrap_or(u32::MAX)
-    }
 }
 
 /// What is counted.
@@ -139,15 +118,20 @@ impl Agent {
         if *scheduler.state().settings != config.settings {
             scheduler.apply(now, Event::Configured(Box::new(config.settings.clone()))).map_err(io::Error::other)?;
         }
-        if !known && config.mode != Mode::Active {
+        // What people set since counts, unless the file was changed while slurmctld was down.
+        let file_mode = own.join("mode");
+        let name = format!("{:?}", config.mode);
+        if !known || fs::read_to_string(&file_mode).is_ok_and(|before| before != name) {
             scheduler.apply(now, Event::ModeSet(config.mode)).map_err(io::Error::other)?;
         }
+        fs::write(&file_mode, &name)?;
         journal.write(&mut scheduler)?;
         let services = start(&config.feed, &own.join("control"), &folders.wake())?;
         let jobs = scheduler.state().jobs.len();
         tracing::info!(engine = config.settings.engine, jobs, mode = ?scheduler.state().mode, "ready");
         Ok(Self {
             watched,
+            file_mode,
             translator: Translator::new(config.slurm.clone()),
             config,
             scheduler,
@@ -204,10 +188,13 @@ impl Agent {
         self.faults.in_round();
         self.decide();
         drop(self.scheduler.take_issues());
-        let orders = self.translator.orders(self.scheduler.state());
-        self.figures.orders += orders.len() as u64;
-        // Slurm is told only what is on disk.
+        // Slurm is told only what is on disk. Where nothing can be written held jobs stay held, and the kill switch works.
         self.flush();
+        let mut orders = self.translator.orders(self.scheduler.state());
+        if self.problem.is_some() {
+            orders.retain(Order::gives_nothing);
+        }
+        self.figures.orders += orders.len() as u64;
         #[cfg(feature = "fault-injection")]
         self.faults.before_orders(!orders.is_empty());
         self.ordered = Instant::now();
@@ -253,6 +240,7 @@ impl Agent {
                 }
                 if config.mode != self.config.mode {
                     self.set_mode(config.mode);
+                    let _ = fs::write(&self.file_mode, format!("{:?}", config.mode));
                 }
                 tracing::info!("the configuration was read anew");
                 self.config = config;
@@ -314,8 +302,6 @@ impl Agent {
         progress: Vec<Progress>,
     ) -> Answers {
         let now = self.clock.now();
-        let (role, task) = slot;
-        let slot = (role, self.told.get(&job).map_or(task, |(_, numbers)| numbers.slot(role, task)));
         let mut answers = Answers::with_capacity(progress.len());
         for Progress { report, finished, .. } in progress {
             let taken = self.scheduler.apply(now, Event::Reported { job, incarnation, slot, report });
@@ -421,40 +407,28 @@ impl Agent {
                 (None, None) => (job.observed_incarnation, job.revision, job.observed.as_ref()),
             };
             let slots = slots.map(|allocation| allocation.slots()).unwrap_or_default();
-            let numbers = match known {
-                Some((told, numbers)) if told.incarnation == incarnation && !told.slots.is_empty() => numbers.clone(),
-                _ => Numbers::of(slots),
-            };
-            let task = |slot: &Slot| {
-                let index = numbers.task(slot.role, slot.index)?;
-                Some(Slot { index, ..slot.clone() })
-            };
-            let tasks: Vec<Slot> = slots.iter().filter_map(task).collect();
-            let reported = job.reported.iter();
-            let accepted =
-                reported.filter_map(|((role, slot), seq)| Some(((*role, numbers.task(*role, *slot)?), *seq)));
             let assignment = JobAssignment {
                 name: job.spec.name.clone(),
                 token_hash: job.token_hash,
                 incarnation,
                 revision,
-                standing: if tasks.is_empty() { Standing::Stop } else { Standing::Run },
-                slots: slots_to_wire(state, &tasks),
+                standing: if slots.is_empty() { Standing::Stop } else { Standing::Run },
+                slots: slots_to_wire(state, slots),
                 grace: Span::seconds(self.config.slurm.grace),
-                accepted: accepted.collect(),
+                accepted: job.reported.clone(),
             };
-            let same = known.is_some_and(|(known, _)| {
+            let same = known.is_some_and(|known| {
                 (known.incarnation, known.revision, known.standing, &known.slots)
                     == (assignment.incarnation, assignment.revision, assignment.standing, &assignment.slots)
             });
             if !same {
                 self.services.feed.set(job.id, assignment.clone());
-                self.told.insert(job.id, (assignment, numbers));
+                self.told.insert(job.id, assignment);
             }
         }
         let over: Vec<JobId> = self.told.keys().filter(|id| state.job(**id).is_none()).copied().collect();
         for id in over {
-            let Some((assignment, _)) = self.told.remove(&id) else { continue };
+            let Some(assignment) = self.told.remove(&id) else { continue };
             self.services.feed.set(id, JobAssignment { standing: Standing::Over, ..assignment });
         }
     }

@@ -119,6 +119,11 @@ pub(crate) fn start(feed: &config::Feed, control: &Path, wake: &Path) -> io::Res
         Ok::<_, io::Error>(Identity::from_pem(read(cert)?, read(key)?))
     });
     let tls = tls.transpose()?;
+    let mut server = Server::builder().timeout(PATIENCE).http2_keepalive_interval(Some(PATIENCE));
+    if let Some(identity) = tls {
+        let tls = ServerTlsConfig::new().identity(identity);
+        server = server.tls_config(tls).map_err(|error| io::Error::other(format!("feed.cert, feed.key: {error}")))?;
+    }
     let listen = feed.listen;
     let named = |error: io::Error| io::Error::new(error.kind(), format!("feed.listen: {listen}: {error}"));
     let port = std::net::TcpListener::bind(listen).map_err(named)?;
@@ -140,10 +145,6 @@ pub(crate) fn start(feed: &config::Feed, control: &Path, wake: &Path) -> io::Res
     thread::Builder::new().name("trainmaster-feed".into()).spawn(move || {
         runtime.block_on(async move {
             let serve = async {
-                let mut server = Server::builder().timeout(PATIENCE).http2_keepalive_interval(Some(PATIENCE));
-                if let Some(identity) = tls {
-                    server = server.tls_config(ServerTlsConfig::new().identity(identity))?;
-                }
                 let port = TcpListenerStream::new(TcpListener::from_std(port)?);
                 server.add_service(service).serve_with_incoming(port).await?;
                 Ok::<_, Box<dyn std::error::Error>>(())
@@ -154,11 +155,14 @@ pub(crate) fn start(feed: &config::Feed, control: &Path, wake: &Path) -> io::Res
                     Err(error) => tracing::error!(%error, "no control socket"),
                 }
             };
-            tokio::select! {
-                result = serve => if let Err(error) = result {
+            let feed = async {
+                if let Err(error) = serve.await {
                     tracing::error!(%error, "the feed has ended: training programs can't report");
-                },
-                () = control => {}
+                }
+            };
+            // Who can't report can still be paused.
+            tokio::select! {
+                _ = async { tokio::join!(feed, control) } => {}
                 _ = stopped => {}
             }
         });

@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use trainmaster_core::{Scheduler, journal::Record};
+use trainmaster_core::{
+    Scheduler,
+    journal::{self, Record},
+};
 
 /// Bytes after the last snapshot at which a new one is wanted.
 const SNAPSHOT_AFTER: u64 = 16 << 20;
@@ -34,7 +37,8 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let records = frames(&bytes);
+        // A last one that is cut short was never acknowledged.
+        let records: Vec<&[u8]> = journal::frames(&bytes).filter(|record| is_whole(record)).collect();
         let last = records.iter().rposition(|record| Record::is_snapshot(record));
         let restored = match last {
             Some(last) => Scheduler::restore(records[last..].iter().copied()).map_err(|error| error.to_string()),
@@ -109,16 +113,8 @@ fn path(folder: &Path) -> PathBuf {
     folder.join("journal")
 }
 
-/// Whole records; a last one that is cut short was never acknowledged.
-fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
-    let mut frames = Vec::new();
-    while let Some(length) = bytes.get(..4) {
-        let length = u32::from_le_bytes(length.try_into().expect("four bytes")) as usize;
-        let Some((frame, rest)) = length.checked_add(8).and_then(|whole| bytes.split_at_checked(whole)) else { break };
-        frames.push(frame);
-        bytes = rest;
-    }
-    frames
+fn is_whole(record: &[u8]) -> bool {
+    record.first_chunk().is_some_and(|length| record.len() == 8 + u32::from_le_bytes(*length) as usize)
 }
 
 #[cfg(test)]

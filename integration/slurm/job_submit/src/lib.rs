@@ -11,8 +11,9 @@ use std::{
     ffi::{CStr, c_char},
     fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
-    sync::OnceLock,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::SystemTime,
 };
 
 use trainmaster_adapters::slurm::{
@@ -25,7 +26,40 @@ const COMMENT: usize = 1025;
 const TRES: usize = 256;
 const ENVIRONMENT: usize = 1024;
 
-static CONFIG: OnceLock<Config> = OnceLock::new();
+static CONFIG: Mutex<Option<Watched>> = Mutex::new(None);
+
+/// The configuration file, which is read anew when it is another.
+#[derive(Debug)]
+struct Watched {
+    path: PathBuf,
+    seen: Option<(SystemTime, u64)>,
+    config: Config,
+}
+
+impl Watched {
+    fn seen(path: &Path) -> Option<(SystemTime, u64)> {
+        let data = fs::metadata(path).ok()?;
+        Some((data.modified().ok()?, data.len()))
+    }
+
+    /// As it is now. What can't be used changes nothing: the agent's log says why.
+    fn current(&mut self) -> &Config {
+        let seen = Self::seen(&self.path);
+        if seen != self.seen {
+            self.seen = seen;
+            if let Ok(config) = configure(&self.path) {
+                self.config = config;
+            }
+        }
+        &self.config
+    }
+}
+
+/// What is configured: a look at the file's time, and where that changed at the file.
+fn config() -> Config {
+    let mut watched = CONFIG.lock().unwrap_or_else(PoisonError::into_inner);
+    watched.as_mut().map_or_else(Config::default, |watched| watched.current().clone())
+}
 
 thread_local! {
     /// Of the heterogeneous job that is being submitted: slurmctld names its components one after the other on one
@@ -94,9 +128,13 @@ pub unsafe extern "C" fn trainmaster_configure(path: *const c_char, message: *mu
     let read = || {
         // SAFETY: as promised by the caller.
         let path = unsafe { text(path) };
-        let config = configure(Path::new(&path))?;
-        let _ = CONFIG.set(config);
-        Ok::<_, String>(())
+        let path = PathBuf::from(path);
+        let seen = Watched::seen(&path);
+        let read = configure(&path);
+        // A file that is wrong now may be mended later.
+        let config = read.as_ref().cloned().unwrap_or_default();
+        *CONFIG.lock().unwrap_or_else(PoisonError::into_inner) = Some(Watched { path, seen, config });
+        read.map(drop)
     };
     let problem = match catch_unwind(AssertUnwindSafe(read)) {
         Ok(Ok(())) => return 0,
@@ -149,8 +187,7 @@ pub unsafe extern "C" fn trainmaster_submit(
     let work = || {
         // SAFETY: as promised by the caller.
         let (job, random) = unsafe { (submission(&*job), *random.cast::<[u8; 16]>()) };
-        let default = Config::default();
-        let config = CONFIG.get().unwrap_or(&default);
+        let config = config();
         let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let hash = *blake3::hash(token.as_bytes()).as_bytes();
         let leader = LEADER.with_borrow(|leader| leader.clone().filter(|_| job.component > Some(0)));
@@ -402,5 +439,9 @@ mod tests {
         assert_eq!(configure(&file).unwrap(), Config::default());
         fs::write(&file, "[slurm]\nlease = \"1s\"\n").unwrap();
         assert!(configure(&file).unwrap_err().contains("slurm.lease"));
+        let mut watched = Watched { path: file.clone(), seen: None, config: Config::default() };
+        assert_eq!(watched.current().lease, Config::default().lease);
+        fs::write(&file, "[slurm]\nlease = \"100s\"\n").unwrap();
+        assert_eq!(watched.current().lease, 100);
     }
 }
