@@ -63,7 +63,7 @@ pub struct ServerSpec {
     /// `"gpu"` or `"gpu:<type>"`, each a whole device. Empty where the manager picks devices itself; `gpu` is then
     /// part of `capacity`.
     pub devices: Vec<String>,
-    /// For placement constraints; `hosts` says which roles it takes ([`Hosts`]).
+    /// For placement constraints; `hosts` says which roles it takes ([`Hosts`]), `zone = "cloud"` that it is the cloud's.
     pub labels: BTreeMap<String, String>,
     /// Takes nothing new.
     pub draining: bool,
@@ -160,6 +160,11 @@ impl Server {
 
     fn usable_of(&self, resource: ResourceId) -> i64 {
         if self.present { self.capacity[resource] - self.foreign.amounts[resource] } else { 0 }
+    }
+
+    /// Whether it is the cloud's, not the edge's: its label `zone` is `cloud`. Engines that tell both apart go by it.
+    pub fn is_cloud(&self) -> bool {
+        self.labels.get("zone").is_some_and(|zone| zone == "cloud")
     }
 
     /// Whether it carries all these labels.

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use trainmaster_core::{
     Settings, Span, Time, TrainingMode,
     engines::REGISTRY,
+    job::Dataset,
     settings::{Parameter, Stability},
     sim::{
         Errors, Fate, Options, Outage, Report, Request, SimJob, Speed, Stragglers, Workload, play, workload::WORKLOADS,
@@ -92,6 +93,43 @@ fn a_job_alone_takes_what_its_truth_says() {
     // 1 s until the manager acts, 25 s to start; apart or together, as the engine placed it.
     assert!((fastest + 26.0 - 0.5..slowest + 26.0 + 0.5).contains(&jct), "{jct} is not in {fastest}..{slowest} + 26");
     assert_eq!((report.restarts, report.preemptions, report.rescales), (0, 0, 0));
+}
+
+#[test]
+fn a_preemption_is_a_stop_that_was_decided_and_no_restart_or_crash() {
+    // Two jobs, room for one, and the second says that it is the shorter one.
+    let mut tight = workload("optimus", 1, 2);
+    tight.servers.retain(|server| !server.devices.is_empty());
+    tight.servers.truncate(1);
+    tight.servers[0].devices.truncate(1);
+    let lengths = [(0, 1000), (50_000, 1)];
+    for (job, (arrival, epochs)) in tight.jobs.iter_mut().zip(lengths) {
+        job.arrival = Time(arrival);
+        job.profiling = None;
+        let data = Dataset { chunks: 1, batches_per_chunk: 1, epochs, ..Dataset::default() };
+        job.spec.dataset = Some(Dataset { batch_time: Some(Span::seconds(60)), ..data });
+        for role in [Some(&mut job.spec.worker), job.spec.server.as_mut()].into_iter().flatten() {
+            (role.min, role.max, role.requested) = (1, 1, 1);
+        }
+    }
+    let stopped = run("srtf", &tight, 1);
+    check("srtf", &tight, &stopped);
+    assert!(stopped.jobs.iter().all(|job| job.fate == Fate::Completed));
+    let stops: Vec<_> = stopped.jobs.iter().map(|job| (job.preemptions, job.restarts)).collect();
+    assert_eq!(stops, [(1, 1), (0, 0)]);
+    assert_eq!((stopped.preemptions, run("fifo", &tight, 1).preemptions), (1, 0));
+    // A server that fails stops the job as well, but nobody decided that.
+    let mut failing = tight.clone();
+    failing.jobs.truncate(1);
+    failing.outages = vec![Outage { server: 0, at: Time(50_000), back: Some(Time(60_000)) }];
+    let failed = run("srtf", &failing, 1);
+    assert_eq!((failed.jobs[0].crashes, failed.preemptions, failed.restarts), (1, 0, 1));
+    // Shapes change by restarts.
+    let mut options = options("drf", 1);
+    options.settings.shape.grow_in_place = false;
+    let restarted = play(&workload("optimus", 1, 2), &options, &mut ()).unwrap();
+    assert!(restarted.restarts > 0, "nobody was restarted");
+    assert_eq!(restarted.preemptions, 0);
 }
 
 #[test]

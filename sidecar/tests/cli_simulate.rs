@@ -86,6 +86,24 @@ fn rows_that_make_no_sense_are_named_counted_and_left_out() {
 }
 
 #[test]
+fn preemptions_are_told_of_each_engine() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("jobs.csv"), "time,gpus,duration\n0,2,10000\n1000,2,60\n").unwrap();
+    let args = ["--workload", "csv:jobs.csv", "--columns", "time=time,gpus=gpus,duration=duration", "--servers", "1"];
+    let more = ["--engines", "fifo,srtf", "--seeds", "1", "--no-timing"];
+    let (code, out, err) = simulate(folder.path(), &[&args[..], &more, &["--json"]].concat());
+    assert_eq!(code, 0, "{err}");
+    let engines = &serde_json::from_str::<Value>(&out).unwrap()["engines"];
+    for (engine, preemptions) in [("fifo", 0.0), ("srtf", 1.0)] {
+        let means = &engines[engine];
+        assert_eq!((&means["preemptions"], &means["unfinished"]), (&preemptions.into(), &0.0.into()), "{out}");
+    }
+    let (_, text, _) = simulate(folder.path(), &[&args[..], &more, &["--report", "page"]].concat());
+    assert!(text.contains("PREEMPTIONS"), "{text}");
+    assert!(fs::read_to_string(folder.path().join("page/index.html")).unwrap().contains("<th>preemptions"));
+}
+
+#[test]
 fn jobs_that_are_not_completed_have_no_times_and_earn_nothing() {
     let folder = TempDir::new().unwrap();
     let small = ["--workload", "oasis-small", "--seeds", "2", "--no-timing"];

@@ -18,7 +18,7 @@ use crate::{
 /// Free room on every server under the plan in the making, and the servers in its order.
 ///
 /// Building it is O(S log S); keeping it costs what changed.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Board {
     pub(super) room: Room,
     pub(super) free: FreeIndex,

@@ -66,6 +66,14 @@ impl Ledger {
         }
     }
 
+    /// Whether what one of these jobs has may keep the other from its tenant's or queue's limit.
+    pub(super) fn share_a_limit(&self, a: &Job, b: &Job) -> bool {
+        let limits = |left: &BTreeMap<ResourceId, i64>| !left.is_empty();
+        self.limited
+            && ((a.tenant == b.tenant && limits(&self.tenants[a.tenant.0 as usize]))
+                || (a.queue == b.queue && limits(&self.queues[a.queue.0 as usize])))
+    }
+
     /// What is left within limits, account by account.
     pub(super) fn limits(&self) -> impl Iterator<Item = (Owner, ResourceId, i64)> + '_ {
         let owner = |of: fn(u32) -> Owner| move |(at, left): (usize, _)| (of(at as u32), left);

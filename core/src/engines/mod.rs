@@ -1,5 +1,6 @@
 //! The engines and their registry: a line per engine; C ABI, gRPC, CLI and simulator find them by name.
 
+mod batch;
 pub mod board;
 mod dorm;
 mod drf;
@@ -10,10 +11,13 @@ pub mod offline;
 mod optimus;
 mod panicking;
 mod placing;
+mod preempting;
 mod random;
 mod rounds;
 mod rrh;
+mod srtf;
 mod tetris;
+mod tiresias;
 
 use std::{any::Any, collections::BTreeMap, sync::Arc};
 
@@ -22,8 +26,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
 pub use self::{
-    dorm::Dorm, drf::Drf, fifo::Fifo, oasis::Oasis, optimus::Optimus, panicking::Panicking, random::Random, rrh::Rrh,
-    tetris::Tetris,
+    batch::Batch, dorm::Dorm, drf::Drf, fifo::Fifo, oasis::Oasis, optimus::Optimus, panicking::Panicking,
+    random::Random, rrh::Rrh, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
 };
 use crate::{
     decision::Proposal,
@@ -42,6 +46,9 @@ pub const REGISTRY: &[Entry] = &[
     Entry::of::<Tetris>(tetris::NAME, tetris::SUMMARY, tetris::PAPER, tetris::PARAMETERS),
     Entry::of::<Rrh>(rrh::NAME, rrh::SUMMARY, rrh::PAPER, rrh::PARAMETERS),
     Entry::of::<Dorm>(dorm::NAME, dorm::SUMMARY, dorm::PAPER, dorm::PARAMETERS),
+    Entry::of::<Srtf>(srtf::NAME, srtf::SUMMARY, srtf::PAPER, srtf::PARAMETERS),
+    Entry::of::<Tiresias>(tiresias::NAME, tiresias::SUMMARY, tiresias::PAPER, tiresias::PARAMETERS),
+    Entry::of::<Batch>(batch::NAME, batch::SUMMARY, batch::PAPER, batch::PARAMETERS),
     Entry::of::<Random>(random::NAME, random::SUMMARY, random::PAPER, random::PARAMETERS),
 ];
 
@@ -466,6 +473,26 @@ impl Parameters {
             Ok(span) if span > Span::ZERO => Ok(span),
             _ => Err(Self::wrong(name, value, "a duration above zero such as \"30s\"")),
         }
+    }
+
+    /// One number or several, from least to most, with commas between them.
+    ///
+    /// # Errors
+    /// There is none, one is out of range, or they don't ascend.
+    pub fn ascending(&self, name: &str, range: std::ops::RangeInclusive<f64>) -> Result<Vec<f64>, SettingsError> {
+        let value = &self.0[name];
+        let numbers = match value {
+            Parameter::Number(number) => Some(vec![*number]),
+            Parameter::Text(text) => text.split(',').map(|part| part.trim().parse().ok()).collect(),
+            Parameter::Flag(_) => None,
+        };
+        let right = |numbers: &Vec<f64>| {
+            numbers.iter().all(|number| range.contains(number)) && numbers.windows(2).all(|pair| pair[0] < pair[1])
+        };
+        let (least, most) = (range.start(), range.end());
+        numbers
+            .filter(right)
+            .ok_or_else(|| Self::wrong(name, value, format_args!("ascending numbers from {least} to {most}")))
     }
 
     /// Any text.

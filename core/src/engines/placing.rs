@@ -16,7 +16,7 @@ pub(super) const fn placement(default: &'static str) -> ParameterInfo {
     ParameterInfo {
         name: NAME,
         default: Value::Text(default),
-        meaning: "even: both roles evenly on the fewest servers (Optimus, Theorem 1); spread: each slot to the freest server; pack: to the fullest; round_robin: to the next server with room (OASiS, §V)",
+        meaning: "even: both roles evenly on the fewest servers (Optimus, Theorem 1); consolidate: even, or pack where that fits nowhere; spread: each slot to the freest server; pack: to the fullest; round_robin: to the next server with room (OASiS, §V)",
     }
 }
 
@@ -26,6 +26,7 @@ const NAME: &str = "placement";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placing {
     Even,
+    Consolidate,
     Spread,
     Pack,
     RoundRobin,
@@ -33,8 +34,9 @@ pub(super) enum Placing {
 
 impl Placing {
     pub(super) fn of(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(match parameters.choice(NAME, &["even", "spread", "pack", "round_robin"])? {
+        Ok(match parameters.choice(NAME, &["even", "consolidate", "spread", "pack", "round_robin"])? {
             "even" => Self::Even,
+            "consolidate" => Self::Consolidate,
             "spread" => Self::Spread,
             "pack" => Self::Pack,
             _ => Self::RoundRobin,
@@ -54,6 +56,10 @@ impl Placing {
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         match self {
             Self::Even => board.place_even(state, job, shape, budget),
+            Self::Consolidate => match board.place_even(state, job, shape, budget)? {
+                Some(even) => Ok(Some(even)),
+                None => board.place_each(state, job, shape, budget, fullest(state)),
+            },
             Self::Spread => board.place_each(state, job, shape, budget, freest(state)),
             Self::Pack => board.place_each(state, job, shape, budget, fullest(state)),
             Self::RoundRobin => board.place_each(state, job, shape, budget, |board, job, role| {
@@ -88,7 +94,8 @@ fn next(state: &State, board: &Board, job: &Job, role: Role, last: u32) -> Optio
     after.find(|id| holds(state, board, *id, job, role))
 }
 
-fn holds(state: &State, board: &Board, id: ServerId, job: &Job, role: Role) -> bool {
+/// Whether a server takes one more of a role.
+pub(super) fn holds(state: &State, board: &Board, id: ServerId, job: &Job, role: Role) -> bool {
     let (w, p) = match role {
         Role::Worker => (1, 0),
         Role::Server => (0, 1),

@@ -12,9 +12,10 @@ use super::{
 use crate::{
     decision::{Proposal, Shape},
     ids::ServerId,
-    job::Job,
+    job::{Job, Training},
     reason::Reason,
     state::{Mandate, State},
+    time::Span,
 };
 
 /// The one parameter of engines that decide at intervals and have nothing else to set.
@@ -32,6 +33,20 @@ pub(super) fn free_jobs(state: &State) -> (impl Iterator<Item = &Arc<Job>>, Ledg
         ledger.take(job, &job.total(job.shape()), 1);
     }
     (free.into_iter(), ledger)
+}
+
+/// Time that a job needs at a shape: of its dataset what is left of the chunks, else as its fits predict; `None` where
+/// neither says anything.
+pub(super) fn remaining_time(job: &Job, shape: Shape) -> Option<Span> {
+    match Training::of(job) {
+        Ok(training) => {
+            let left = training.work() - training.done(&job.progress);
+            // In slots of a millisecond: worker-milliseconds.
+            let work = training.workers_for(left, Span(1));
+            Some(Span(i64::try_from(work.div_ceil(shape.workers.max(1).into())).unwrap_or(i64::MAX / 4)))
+        }
+        Err(_) => job.remaining_time(shape),
+    }
 }
 
 /// One more worker, and a parameter server with it where the job has any: the 1:1 ratio of Optimus's baselines (§6.1).

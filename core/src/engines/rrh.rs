@@ -31,11 +31,12 @@ use super::{
     ledger::Ledger,
     optimus::{run, wait},
     placing::{Placing, placement},
+    rounds,
 };
 use crate::{
-    decision::{Allocation, Proposal, Shape, Verdict},
+    decision::{Allocation, Proposal, Verdict},
     ids::JobId,
-    job::{Job, Training, Utility, UtilityKind},
+    job::{Job, Utility, UtilityKind},
     place::SortBy,
     reason::{Reason, Worth},
     settings::SettingsError,
@@ -176,7 +177,7 @@ struct Stake<'a> {
 impl<'a> Stake<'a> {
     fn of(state: &State, job: &'a Arc<Job>) -> Self {
         let shape = job.spec.requested();
-        let remaining = remaining(job, shape);
+        let remaining = rounds::remaining_time(job, shape).unwrap_or(Span::ZERO);
         Self {
             job,
             utility: state.utility(job).unwrap_or_else(|| Utility::new(UtilityKind::Constant)),
@@ -195,19 +196,6 @@ impl<'a> Stake<'a> {
     fn cost(&self, others: &[Stake<'_>]) -> f64 {
         let lost = |other: &Stake<'_>| other.gain(Span::ZERO) - other.gain(self.remaining);
         self.share * others.iter().filter(|other| other.job.id != self.job.id).map(lost).sum::<f64>()
-    }
-}
-
-/// Time that a job needs at a shape: of its dataset's chunks what is left of them, else as predicted, else none.
-fn remaining(job: &Job, shape: Shape) -> Span {
-    match Training::of(job) {
-        Ok(training) => {
-            let left = training.work() - training.done(&job.progress);
-            // In slots of a millisecond: worker-milliseconds.
-            let work = training.workers_for(left, Span(1));
-            Span(i64::try_from(work.div_ceil(shape.workers.max(1).into())).unwrap_or(i64::MAX / 4))
-        }
-        Err(_) => job.remaining_time(shape).unwrap_or(Span::ZERO),
     }
 }
 

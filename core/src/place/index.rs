@@ -39,7 +39,7 @@ struct Block {
     most: Amounts,
 }
 
-/// The servers that have something left of the same resource types, in blocks.
+/// The servers of the edge, or of the cloud, that have something left of the same resource types, in blocks.
 #[derive(Clone, Debug, Default)]
 struct Shelf {
     types: u64,
@@ -53,7 +53,7 @@ struct Shelf {
 /// Servers ordered by free room, freest first, ties by id.
 ///
 /// Those that have something left of the same resource types are kept together, since who needs a GPU needn't look at
-/// servers without one; within that, blocks and groups of blocks know their component-wise largest room, so that those
+/// servers without one, and the cloud's apart from the others; within that, blocks and groups of blocks know their component-wise largest room, so that those
 /// that can't hold something are skipped. Building is O(S log S), a change O(log S) and a move within a block, a walk
 /// O(groups + blocks and servers looked at).
 ///
@@ -96,7 +96,7 @@ impl FreeIndex {
         let mut sorted: Vec<(u64, Vec<Entry>)> = Vec::new();
         for server in state.servers.iter().filter(|server| server.present) {
             let free = room.free(server.id);
-            let (key, types) = (index.key(free), types_of(free));
+            let (key, types) = (index.key(free), types_of(room, server.id));
             index.places[server.id.index()] = (key, types);
             let at = sorted.iter().position(|(of, _)| *of == types).unwrap_or_else(|| {
                 sorted.push((types, Vec::new()));
@@ -133,7 +133,7 @@ impl FreeIndex {
         }
         let free = room.free(id);
         let old = self.places[id.index()];
-        let new = if present { (self.key(free), types_of(free)) } else { (GONE, 0) };
+        let new = if present { (self.key(free), types_of(room, id)) } else { (GONE, 0) };
         if old == new {
             if present {
                 // Same score, perhaps another mix: the maxima must still cover it.
@@ -158,30 +158,51 @@ impl FreeIndex {
         &mut self.shelves[at]
     }
 
-    /// Servers whose free room covers `need`, freest first. Draining and labels are the caller's to check.
+    /// Servers whose free room covers `need`, freest first, where the room is [limited](Room::limit) to. Draining and
+    /// labels are the caller's to check.
     pub fn freest<'a>(&'a self, room: &'a Room, need: &'a Amounts) -> impl Iterator<Item = ServerId> + 'a {
-        merged(self.having(need).map(|shelf| shelf.walk(need).copied()))
+        self.freest_in(room, need, room.limited())
+    }
+
+    /// The same of the cloud's servers, with `false` of the others, or of all, whatever the room is limited to.
+    pub fn freest_in<'a>(
+        &'a self,
+        room: &'a Room,
+        need: &'a Amounts,
+        cloud: Option<bool>,
+    ) -> impl Iterator<Item = ServerId> + 'a {
+        merged(self.having(need, cloud).map(|shelf| shelf.walk(need).copied()))
             .map(|(_, server)| ServerId(server))
             .filter(|server| need.fits(room.free(*server)))
     }
 
     /// The same, fullest first.
     pub fn fullest<'a>(&'a self, room: &'a Room, need: &'a Amounts) -> impl Iterator<Item = ServerId> + 'a {
-        merged(self.having(need).map(|shelf| shelf.walk(need).rev().copied().map(Reverse)))
+        merged(self.having(need, room.limited()).map(|shelf| shelf.walk(need).rev().copied().map(Reverse)))
             .map(|Reverse((_, server))| ServerId(server))
             .filter(|server| need.fits(room.free(*server)))
     }
 
     /// The shelves of servers that have something of every type that is needed.
-    fn having(&self, need: &Amounts) -> impl Iterator<Item = &Shelf> {
-        let needed = types_of(need);
-        self.shelves.iter().filter(move |shelf| needed & !shelf.types == 0)
+    fn having(&self, need: &Amounts, cloud: Option<bool>) -> impl Iterator<Item = &Shelf> {
+        let needed = types_in(need);
+        let zone = cloud.map(|cloud| if cloud { CLOUD } else { 0 });
+        let shelves = self.shelves.iter().filter(move |shelf| needed & !shelf.types == 0);
+        shelves.filter(move |shelf| zone.is_none_or(|zone| shelf.types & CLOUD == zone))
     }
 }
 
-/// A bit for each type of which there is something; types past the 64th are not told apart.
-fn types_of(amounts: &Amounts) -> u64 {
-    amounts.iter().take(64).fold(0, |types, (id, amount)| types | u64::from(amount > 0) << id.index())
+/// The bit of the cloud's servers.
+const CLOUD: u64 = 1 << 63;
+
+/// What a server has something left of, and whether it is the cloud's.
+fn types_of(room: &Room, id: ServerId) -> u64 {
+    types_in(room.free(id)) | if room.is_cloud(id) { CLOUD } else { 0 }
+}
+
+/// A bit for each type of which there is something; types past the 63rd are not told apart.
+fn types_in(amounts: &Amounts) -> u64 {
+    amounts.iter().take(63).fold(0, |types, (id, amount)| types | u64::from(amount > 0) << id.index())
 }
 
 /// Several ascending walks as one.

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Free room of every server under a plan in the making. Building it is O(servers), each change O(slots changed).
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Room {
     free: Vec<Amounts>,
     devices: Vec<SmallVec<[u16; 8]>>,
@@ -22,7 +22,9 @@ pub struct Room {
     /// Present and not draining.
     open: Vec<bool>,
     hosts: Vec<Hosts>,
+    cloud: Vec<bool>,
     spared: Option<Amounts>,
+    only: Option<bool>,
 }
 
 impl Room {
@@ -53,12 +55,14 @@ impl Room {
             self.kinds.resize_with(id.index() + 1, || Arc::new([]));
             self.open.resize(id.index() + 1, false);
             self.hosts.resize(id.index() + 1, Hosts::default());
+            self.cloud.resize(id.index() + 1, false);
         }
         self.free[id.index()] = free;
         self.devices[id.index()] = devices;
         self.kinds[id.index()] = server.devices.clone();
         self.open[id.index()] = server.present && !server.draining;
         self.hosts[id.index()] = server.hosts;
+        self.cloud[id.index()] = server.is_cloud();
     }
 
     /// What is free on a server.
@@ -86,7 +90,26 @@ impl Room {
     /// Whether new slots of a job may come to a server: it is there, not draining, and carries the job's labels.
     #[inline]
     pub fn accepts(&self, state: &State, id: ServerId, job: &Job) -> bool {
-        self.open[id.index()] && (job.spec.labels.is_empty() || state.server(id).matches(&job.spec.labels))
+        self.open[id.index()]
+            && (job.spec.labels.is_empty() || state.server(id).matches(&job.spec.labels))
+            && self.only.is_none_or(|cloud| self.cloud[id.index()] == cloud)
+    }
+
+    /// Whether a server is the cloud's.
+    #[inline]
+    pub fn is_cloud(&self, id: ServerId) -> bool {
+        self.cloud[id.index()]
+    }
+
+    /// From now on [`accepts`](Self::accepts) refuses servers that aren't the cloud's, or with `false` those that are,
+    /// and no walk of the index comes to them. `None`: no more of that.
+    pub fn limit(&mut self, cloud: Option<bool>) {
+        self.only = cloud;
+    }
+
+    /// What was last set by [`limit`](Self::limit).
+    pub(super) fn limited(&self) -> Option<bool> {
+        self.only
     }
 
     /// From now on [`holds`](Self::holds) refuses what would strand GPUs: where a server has room for n of this worker,

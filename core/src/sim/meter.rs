@@ -35,7 +35,7 @@ pub struct JobReport {
     pub restarts: u32,
     /// Changes of shape of the running job, restarts or not.
     pub rescales: u32,
-    /// Times it had to stop and wait.
+    /// Times a decision made it stop and wait, as a whole; a restart in another shape or place is none.
     pub preemptions: u32,
     /// Times a server failed under it.
     pub crashes: u32,
@@ -104,7 +104,7 @@ pub struct Report {
     pub restarts: u32,
     /// Sum of changes of shape of running jobs.
     pub rescales: u32,
-    /// Sum of stops into waiting.
+    /// Sum of times that decisions made a job with slots stop and wait.
     pub preemptions: u32,
     /// Mean share of a job's time that starts and checkpoints took.
     pub overhead_share: Option<f64>,

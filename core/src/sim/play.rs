@@ -334,10 +334,6 @@ impl<'a> Play<'a> {
             self.give(id)?;
             return self.planned(id);
         }
-        let stops = !matches!(issue.verdict, Verdict::Run(_));
-        if stops && program.stage == Stage::Training {
-            self.meter.preempted(program.number);
-        }
         program.wanted = Some(issue);
         if program.stop(now) { self.stopped(id) } else { self.planned(id) }
     }
@@ -474,6 +470,7 @@ impl<'a> Play<'a> {
             // Only this loop opens tickets, one at a time.
             let _ = self.scheduler.commit_fits(self.now, outcome);
         }
+        let before = self.scheduler.state().jobs.clone();
         let ticket = self.scheduler.prepare(self.now);
         self.send();
         let outcome = host.run(ticket);
@@ -487,6 +484,15 @@ impl<'a> Play<'a> {
         };
         self.not_before = self.now + wait;
         self.meter.decided(self.now, &self.scheduler, failed);
+        for (id, verdict) in &decision.changes {
+            let ran = before.get(id).is_some_and(|job| job.verdict.allocation().is_some());
+            // What it was given but never got it doesn't lose. Where it restarts, it is meant to go on.
+            if let (true, Verdict::Wait(_), Some(program)) = (ran, verdict, self.programs.get(id))
+                && program.slots.is_some()
+            {
+                self.meter.preempted(program.number);
+            }
+        }
         if !decision.changes.is_empty() || self.queue.next().is_some() {
             self.idle = None;
             return Ok(true);

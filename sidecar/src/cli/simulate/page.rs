@@ -115,13 +115,13 @@ fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]
 fn means(answer: &Answer) -> String {
     let mut table = String::from(
         "<table><tr><th>engine<th>average JCT, s<th>median<th>99th percentile<th>makespan, s<th>utility<th>admitted\
-         <th>rejected<th>refused<th>stopped<th>unfinished<th>utilisation<th>rescales<th>overhead<th>decision, 99th percentile\
-         </tr>\n",
+         <th>rejected<th>refused<th>stopped<th>unfinished<th>utilisation<th>rescales<th>preemptions<th>overhead\
+         <th>decision, 99th percentile</tr>\n",
     );
     for (name, means) in &answer.engines.0 {
         let _ = writeln!(
             table,
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1} %<td>{:.1}<td>{}<td>{}</tr>",
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1} %<td>{:.1}<td>{:.1}<td>{}<td>{}</tr>",
             escaped(name),
             with(means.average_jct_s, means.intervals.average_jct_s, 0, ""),
             shown(means.median_jct_s, 0, ""),
@@ -135,6 +135,7 @@ fn means(answer: &Answer) -> String {
             means.unfinished,
             means.utilisation * 100.0,
             means.rescales,
+            means.preemptions,
             shown(means.overhead_share.map(|share| share * 100.0), 1, " %"),
             shown(means.decision_ms.as_ref().map(|time| time.p99), 2, " ms"),
         );

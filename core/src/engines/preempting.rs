@@ -1,0 +1,185 @@
+//! Whole jobs in an order: each in turn gets all of its shape or nothing, and who runs further down makes room.
+//!
+//! What the preemptive engines share, which differ in the order alone. A job is skipped, not waited for, where its shape
+//! has no room even if all behind it made theirs. What runs stays where it is until somebody ahead of it can't do
+//! without its room: free room is taken first, then that of the jobs furthest behind, of as few as will do.
+
+use std::sync::Arc;
+
+use super::{
+    Budget, EngineError,
+    board::{Board, Largest},
+    ledger::Ledger,
+    optimus::{run, wait},
+    placing::Placing,
+    rounds::leaving,
+};
+use crate::{
+    decision::{Allocation, Proposal, Shape},
+    job::Job,
+    state::State,
+};
+
+/// The shape that a job is to run in: the one it has, else what its owner requested.
+pub(super) fn shape(job: &Job) -> Shape {
+    job.verdict.allocation().map_or_else(|| job.spec.requested(), |allocation| allocation.shape())
+}
+
+/// Serves jobs in their order, out of what `ledger` leaves them. `last` is for round-robin.
+///
+/// O(slots · log servers) for what each job has, gets or is refused; a job that others have to make room for costs that
+/// much for each of those tried, from the last one on.
+pub(super) fn serve_in_turn(
+    state: &State,
+    order: &[&Arc<Job>],
+    ledger: Ledger,
+    board: &mut Board,
+    proposal: &mut Proposal,
+    budget: &mut Budget,
+    (placing, last): (Placing, &mut u32),
+) -> Result<(), EngineError> {
+    let has: Vec<_> = order.iter().map(|job| job.verdict.allocation().cloned()).collect();
+    let mut left = ledger.clone();
+    for job in order.iter().filter(|job| job.verdict.allocation().is_some()) {
+        left.take(job, &job.total(shape(job)), 1);
+    }
+    let mut line = Line { state, order, has, board, left, above: ledger, above_board: None, placing, last, budget };
+    let leaving = leaving(state);
+    for (at, job) in order.iter().enumerate() {
+        if line.has[at].is_none() {
+            line.start(at)?;
+        } else if leaving(job) {
+            line.relocate(at)?;
+        }
+        line.settle(at);
+    }
+    let Line { has, board, left, .. } = line;
+    let mut largest = Largest::default();
+    for (job, has) in order.iter().zip(has) {
+        let total = job.total(shape(job));
+        match has {
+            Some(allocation) => run(proposal, job, allocation),
+            None if left.has(job, &total) => {
+                wait(proposal, job, largest.reason(state, &board.room, job, shape(job)));
+            }
+            None => wait(proposal, job, left.reason(state, job, &total)),
+        }
+    }
+    Ok(())
+}
+
+/// Jobs while they are served.
+struct Line<'a> {
+    state: &'a State,
+    order: &'a [&'a Arc<Job>],
+    /// What each has by now: of those not served yet, what they run on until they have to make room.
+    has: Vec<Option<Arc<Allocation>>>,
+    /// Less all that they have.
+    board: &'a mut Board,
+    left: Ledger,
+    /// Less what those have that were served: the most that the next in line could get.
+    above: Ledger,
+    /// The same; none before it is needed.
+    above_board: Option<Board>,
+    placing: Placing,
+    last: &'a mut u32,
+    budget: &'a mut Budget,
+}
+
+impl Line<'_> {
+    /// Finds room for a job that has none.
+    fn start(&mut self, at: usize) -> Result<(), EngineError> {
+        let job = self.order[at];
+        let total = job.total(shape(job));
+        if self.left.has(job, &total) {
+            self.has[at] = self.place(job)?;
+        }
+        if self.has[at].is_none() && self.above.has(job, &total) && self.could_run(at)? {
+            return self.displace(at);
+        }
+        if self.has[at].is_some() {
+            self.left.take(job, &total, 1);
+        }
+        Ok(())
+    }
+
+    /// A server of its drains: it goes elsewhere, if there is room.
+    fn relocate(&mut self, at: usize) -> Result<(), EngineError> {
+        let (job, Some(kept)) = (self.order[at], self.has[at].take()) else { return Ok(()) };
+        self.board.give_back(self.state, job, &kept);
+        self.has[at] = self.place(job)?;
+        if self.has[at].is_none() && self.board.restore(self.state, job, &kept) {
+            self.has[at] = Some(kept);
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, job: &Job) -> Result<Option<Arc<Allocation>>, EngineError> {
+        self.placing.place(self.state, self.board, job, shape(job), self.last, self.budget)
+    }
+
+    /// Whether it would have room if nobody behind it had any.
+    fn could_run(&mut self, at: usize) -> Result<bool, EngineError> {
+        let (state, job) = (self.state, self.order[at]);
+        let above = self.above_board.get_or_insert_with(|| {
+            let mut above = self.board.clone();
+            for (job, has) in self.order.iter().zip(&self.has).skip(at + 1) {
+                if let Some(allocation) = has {
+                    above.give_back(state, job, allocation);
+                }
+            }
+            above
+        });
+        let mut last = *self.last;
+        let found = self.placing.place(state, above, job, shape(job), &mut last, self.budget)?;
+        if let Some(allocation) = &found {
+            above.give_back(state, job, allocation);
+        }
+        Ok(found.is_some())
+    }
+
+    /// Starts a job in place of others: from the last in line on they make room until there is enough.
+    fn displace(&mut self, at: usize) -> Result<(), EngineError> {
+        let job = self.order[at];
+        let total = job.total(shape(job));
+        let mut displaced = Vec::new();
+        for other in (at + 1..self.order.len()).rev() {
+            let victim = self.order[other];
+            let in_the_way = |allocation: &Arc<Allocation>| {
+                self.left.share_a_limit(job, victim)
+                    || allocation.slots().iter().any(|slot| self.board.room.accepts(self.state, slot.server, job))
+            };
+            let Some(allocation) = self.has[other].take_if(|allocation| in_the_way(allocation)) else { continue };
+            self.board.give_back(self.state, victim, &allocation);
+            self.left.take(victim, &victim.total(allocation.shape()), -1);
+            displaced.push((other, allocation));
+            if self.left.has(job, &total) {
+                self.has[at] = self.place(job)?;
+            }
+            if self.has[at].is_some() {
+                self.left.take(job, &total, 1);
+                break;
+            }
+        }
+        // Those whose room wasn't taken go on where they are, the first in line first.
+        for (other, allocation) in displaced.into_iter().rev() {
+            let (victim, total) = (self.order[other], self.order[other].total(allocation.shape()));
+            if self.left.has(victim, &total) && self.board.restore(self.state, victim, &allocation) {
+                self.left.take(victim, &total, 1);
+                self.has[other] = Some(allocation);
+            }
+        }
+        Ok(())
+    }
+
+    /// What it has by now nobody behind it gets.
+    fn settle(&mut self, at: usize) {
+        let Some(allocation) = &self.has[at] else { return };
+        let job = self.order[at];
+        self.above.take(job, &job.total(allocation.shape()), 1);
+        if let Some(above) = &mut self.above_board {
+            let there = above.restore(self.state, job, allocation);
+            debug_assert!(there, "{} has room that it was not free to take", job.id);
+        }
+    }
+}

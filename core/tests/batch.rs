@@ -1,0 +1,186 @@
+//! What `batch` promises beyond the contract: when a batch is complete, who gets the cheap servers, and who waits.
+
+mod common;
+
+use common::build::{cluster, plain_with, ring, server, set, shape, submit};
+use trainmaster_core::{
+    End, Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Span, Time, Verdict, job::Dataset, settings::Parameter,
+};
+
+const MINUTE: i64 = 60_000;
+
+fn gpus(name: &str, zone: &str, count: usize) -> ServerSpec {
+    let labels = [("zone".to_owned(), zone.to_owned())].into();
+    ServerSpec { labels, ..server(name, 64, 64, &vec!["gpu"; count]) }
+}
+
+fn settings(parameters: &[(&str, Parameter)]) -> Settings {
+    plain_with("batch", parameters)
+}
+
+/// All-reduce over so many GPUs, for so many minutes.
+fn trained(name: &str, gpus: u32, minutes: u32) -> JobSpec {
+    let data = Dataset {
+        chunks: gpus,
+        batches_per_chunk: minutes,
+        epochs: 1,
+        batch_time: Some(Span(MINUTE)),
+        ..Dataset::default()
+    };
+    JobSpec { dataset: Some(data), ..ring(name, (gpus, gpus, gpus)) }
+}
+
+fn verdict(scheduler: &Scheduler, job: JobId) -> Verdict {
+    scheduler.state().job(job).expect("active").verdict.clone()
+}
+
+fn runs(scheduler: &Scheduler, jobs: &[JobId]) -> Vec<bool> {
+    jobs.iter().map(|job| !shape(scheduler, *job).is_empty()).collect()
+}
+
+/// Servers by name, one for each slot.
+fn places(scheduler: &Scheduler, job: JobId) -> Vec<String> {
+    let held = verdict(scheduler, job).allocation().cloned().unwrap_or_default();
+    let mut names: Vec<String> =
+        held.slots().iter().map(|slot| scheduler.state().server_name(slot.server).to_owned()).collect();
+    names.sort_unstable();
+    names
+}
+
+fn why(scheduler: &Scheduler, job: JobId) -> String {
+    verdict(scheduler, job).reason().expect("it waits").describe(scheduler.state())
+}
+
+/// The jobs come together, and their batch is scheduled.
+fn batch<const N: usize>(scheduler: &mut Scheduler, at: i64, specs: [JobSpec; N]) -> [JobId; N] {
+    let jobs = specs.map(|spec| submit(scheduler, at, spec));
+    scheduler.decide(Time(at));
+    scheduler.decide(Time(at + 10 * MINUTE));
+    jobs
+}
+
+#[test]
+fn jobs_gather_for_a_while_and_start_together() {
+    let mut scheduler = cluster(settings(&[]), &[gpus("edge", "", 4)]);
+    let first = submit(&mut scheduler, 0, trained("first", 1, 10));
+    scheduler.decide(Time(0));
+    assert_eq!(why(&scheduler, first), "scheduled; it goes on in 10m");
+    let second = submit(&mut scheduler, 4 * MINUTE, trained("second", 1, 10));
+    scheduler.decide(Time(4 * MINUTE));
+    assert_eq!(why(&scheduler, second), "scheduled; it goes on in 6m");
+    assert_eq!((runs(&scheduler, &[first, second]), scheduler.due()), (vec![false, false], Some(Time(10 * MINUTE))));
+    scheduler.decide(Time(10 * MINUTE));
+    assert_eq!((runs(&scheduler, &[first, second]), scheduler.due()), (vec![true, true], None));
+    // The next batch's time begins with its first job.
+    let third = submit(&mut scheduler, 15 * MINUTE, trained("third", 1, 10));
+    scheduler.decide(Time(15 * MINUTE));
+    assert_eq!((runs(&scheduler, &[third]), scheduler.due()), (vec![false], Some(Time(25 * MINUTE))));
+}
+
+#[test]
+fn enough_jobs_are_a_batch_at_once() {
+    let mut scheduler = cluster(settings(&[("batch_jobs", Parameter::Number(3.0))]), &[gpus("edge", "", 4)]);
+    let mut jobs = Vec::new();
+    for number in 0..3 {
+        jobs.push(submit(&mut scheduler, number, trained(&format!("j{number}"), 1, 10)));
+        scheduler.decide(Time(number));
+        assert_eq!(runs(&scheduler, &jobs), vec![number == 2; jobs.len()]);
+    }
+}
+
+#[test]
+fn the_cheaper_zone_is_taken_where_it_holds_the_whole_job() {
+    for (edge, cloud, expected) in [(1.0, 0.5, "cloud"), (0.5, 1.0, "edge"), (1.0, 1.0, "edge")] {
+        let prices = [("edge_price", Parameter::Number(edge)), ("cloud_price", Parameter::Number(cloud))];
+        let mut scheduler = cluster(settings(&prices), &[gpus("edge", "a", 4), gpus("cloud", "cloud", 4)]);
+        let [job] = batch(&mut scheduler, 0, [trained("job", 2, 10)]);
+        assert_eq!(places(&scheduler, job), [expected; 2], "{edge} and {cloud}");
+    }
+}
+
+#[test]
+fn the_cheap_room_goes_to_who_would_pay_most_for_the_other() {
+    let mut scheduler = cluster(settings(&[]), &[gpus("edge", "a", 4), gpus("cloud", "cloud", 4)]);
+    // Hours times slots, for what they take: the longest.
+    let specs = [trained("short", 2, 10), trained("long", 3, 100), trained("longest", 1, 200)];
+    let jobs = batch(&mut scheduler, 0, specs);
+    assert_eq!(jobs.map(|job| places(&scheduler, job)[0].clone()), ["edge", "cloud", "cloud"]);
+    // Who may go nowhere else comes before all of them.
+    let mut scheduler = cluster(settings(&[]), &[gpus("edge", "a", 4), gpus("cloud", "cloud", 4)]);
+    let bound = JobSpec { labels: gpus("", "cloud", 0).labels, ..trained("bound", 2, 1) };
+    let jobs = batch(&mut scheduler, 0, [trained("longest", 3, 200), bound]);
+    assert_eq!(jobs.map(|job| places(&scheduler, job)[0].clone()), ["edge", "cloud"]);
+}
+
+#[test]
+fn a_job_is_split_between_edge_and_cloud_only_where_neither_holds_it() {
+    let mut scheduler = cluster(settings(&[]), &[gpus("edge", "a", 4), gpus("cloud", "cloud", 2)]);
+    let [whole] = batch(&mut scheduler, 0, [trained("whole", 3, 10)]);
+    assert_eq!(places(&scheduler, whole), ["edge"; 3], "it would cost less in part");
+    let [split] = batch(&mut scheduler, 20 * MINUTE, [trained("split", 3, 10)]);
+    assert_eq!(places(&scheduler, split), ["cloud", "cloud", "edge"]);
+}
+
+#[test]
+fn batches_are_served_one_by_one_and_nobody_is_passed_for_ever() {
+    let mut scheduler = cluster(settings(&[]), &[gpus("edge", "", 4)]);
+    let [running, wide] = batch(&mut scheduler, 0, [trained("running", 2, 10), trained("wide", 3, 5)]);
+    assert_eq!(runs(&scheduler, &[running, wide]), [true, false]);
+    assert_eq!(why(&scheduler, wide), "needs 3 gpu; the cluster has 2 left of 4");
+    let [small] = batch(&mut scheduler, 20 * MINUTE, [trained("small", 1, 1)]);
+    assert_eq!(why(&scheduler, small), "number 2 in line, behind wide");
+    scheduler.apply(Time(40 * MINUTE), Event::JobEnded { job: running, end: End::Completed }).expect("active");
+    assert_eq!(scheduler.due(), Some(Time(40 * MINUTE)));
+    scheduler.decide(Time(40 * MINUTE));
+    assert_eq!(runs(&scheduler, &[wide, small]), [true, true]);
+}
+
+#[test]
+fn a_tenants_limit_holds_up_nobody_else() {
+    let mut settings = settings(&[]);
+    settings.tenants = [("t".to_owned(), [("gpu".to_owned(), 1000)].into())].into();
+    let mut scheduler = cluster(settings, &[gpus("edge", "", 4)]);
+    let of = |spec: JobSpec| JobSpec { tenant: "t".into(), ..spec };
+    let jobs = batch(&mut scheduler, 0, [of(trained("a", 1, 10)), of(trained("b", 1, 10))]);
+    assert_eq!(runs(&scheduler, &jobs), [true, false]);
+    assert_eq!(why(&scheduler, jobs[1]), "needs 1 gpu; tenant t has 0 left of 1");
+    let [other] = batch(&mut scheduler, 20 * MINUTE, [trained("other", 1, 10)]);
+    assert_eq!(runs(&scheduler, &[other]), [true]);
+}
+
+#[test]
+fn what_runs_stays_and_who_lost_its_place_goes_with_its_batch() {
+    let mut scheduler = cluster(settings(&[]), &[gpus("s0", "", 2), gpus("s1", "", 2)]);
+    let jobs = batch(&mut scheduler, 0, [trained("a", 2, 100), trained("b", 2, 90)]);
+    let before = jobs.map(|job| verdict(&scheduler, job));
+    let [later] = batch(&mut scheduler, 20 * MINUTE, [trained("later", 2, 1)]);
+    set(&mut scheduler, 31 * MINUTE, ServerSpec { draining: true, ..gpus("s0", "", 2) });
+    scheduler.decide(Time(31 * MINUTE));
+    assert_eq!(jobs.map(|job| verdict(&scheduler, job)), before, "shorter jobs and drains stop nobody");
+    let lost = jobs.into_iter().find(|job| places(&scheduler, *job) == ["s0"; 2]).expect("both run");
+    scheduler.apply(Time(32 * MINUTE), Event::ServerLeft { name: "s0".into() }).expect("it is there");
+    scheduler.decide(Time(32 * MINUTE));
+    assert!(why(&scheduler, lost).starts_with("needs 2 gpu"), "{}", why(&scheduler, lost));
+    set(&mut scheduler, 33 * MINUTE, gpus("s2", "", 2));
+    scheduler.decide(Time(33 * MINUTE));
+    assert_eq!(runs(&scheduler, &[lost, later]), [true, false]);
+    assert!(why(&scheduler, later).contains("needs 2 gpu"), "{}", why(&scheduler, later));
+}
+
+#[test]
+fn without_a_cloud_batches_are_served_in_the_order_of_arrival() {
+    let mut scheduler = cluster(settings(&[("batch", Parameter::Text("1s".into()))]), &[gpus("edge", "", 1)]);
+    let jobs = [("a", 0), ("b", 1), ("c", 2)].map(|(name, minute)| {
+        let at = minute * MINUTE;
+        let job = submit(&mut scheduler, at, trained(name, 1, 10));
+        scheduler.decide(Time(at));
+        scheduler.decide(Time(at + 1000));
+        job
+    });
+    for turn in 0..3 {
+        assert_eq!(runs(&scheduler, &jobs[turn..]), (turn..3).map(|at| at == turn).collect::<Vec<_>>());
+        let at = Time((turn as i64 + 10) * MINUTE);
+        scheduler.apply(at, Event::JobEnded { job: jobs[turn], end: End::Completed }).expect("active");
+        scheduler.decide(at);
+    }
+}
