@@ -550,7 +550,7 @@ struct trainmaster_utility {
     uint64_t points_stride;
 };
 
-// Training data, for engines that schedule its chunks (`oasis`).
+// Training data, for engines that schedule its chunks (`oasis`, `edge`).
 struct trainmaster_dataset {
     // sizeof(struct trainmaster_dataset).
     uint32_t size;
@@ -562,8 +562,10 @@ struct trainmaster_dataset {
     uint32_t epochs;
     // Time of a mini-batch on one worker without its communication, in milliseconds; 0: from the fitted speed.
     int64_t batch_time_ms;
-    // Where a chunk is uploaded from.
+    // Where a chunk is uploaded from: servers say how long that takes, by their label `upload.` with this name.
     struct trainmaster_string upload;
+    // MiB of a chunk on the disk of the server that trains it; 0 where unknown.
+    int64_t chunk_size;
 };
 
 // A speed at a number of workers and parameter servers. Never grows.
@@ -697,6 +699,13 @@ struct trainmaster_report {
     uint64_t slot_times_count;
     // Bytes from one to the next.
     uint64_t slot_times_stride;
+    // The first of the data chunks (places in the dataset) that are trained to their end: at least those since the last
+    // report.
+    const uint32_t *chunks;
+    // How many.
+    uint64_t chunks_count;
+    // Bytes from one to the next.
+    uint64_t chunks_stride;
 };
 
 // A part of a device. Never grows.

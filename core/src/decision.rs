@@ -85,7 +85,7 @@ pub struct Slot {
 }
 
 /// What a finer engine schedules inside a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WorkItem {
     /// A data chunk.
     Chunk(u32),
@@ -102,10 +102,12 @@ pub enum WorkState {
     Queued(u32),
     /// Interrupted; it stays where it is.
     Preempted,
+    /// Nothing is left to do of it.
+    Done,
 }
 
 /// A chunk or task, and the slot that has it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// Which.
     pub item: WorkItem,
@@ -120,8 +122,7 @@ pub struct Work {
 pub struct Allocation {
     /// Workers first, each role by index.
     slots: Vec<Slot>,
-    /// For engines that schedule chunks or tasks; else empty. A slot whose work is all queued or preempted is charged
-    /// memory and disk only.
+    /// For engines that schedule chunks or tasks; else empty. By slot, those without one first, and item.
     work: Vec<Work>,
     workers: u32,
 }
@@ -134,8 +135,9 @@ impl Allocation {
         Self { slots, work: Vec::new(), workers }
     }
 
-    /// The same slots with chunks or tasks on them.
-    pub fn with_work(mut self, work: Vec<Work>) -> Self {
+    /// The same slots with chunks or tasks on them, in any order.
+    pub fn with_work(mut self, mut work: Vec<Work>) -> Self {
+        work.sort_unstable_by_key(|work| (work.slot, work.item));
         self.work = work;
         self
     }
@@ -151,9 +153,23 @@ impl Allocation {
         if role == Role::Worker { workers } else { servers }
     }
 
-    /// Chunks and tasks.
+    /// The slot of a role and index. O(log slots).
+    pub fn slot(&self, role: Role, index: u32) -> Option<&Slot> {
+        let mine = self.of(role);
+        mine.binary_search_by_key(&index, |slot| slot.index).ok().map(|at| &mine[at])
+    }
+
+    /// Chunks and tasks: by slot, those without one first, and item.
     pub fn work(&self) -> &[Work] {
         &self.work
+    }
+
+    /// What a slot has to do. O(log work).
+    pub fn work_of(&self, slot: &Slot) -> &[Work] {
+        let key = Some((slot.role, slot.index));
+        let from = self.work.partition_point(|work| work.slot < key);
+        let count = self.work[from..].partition_point(|work| work.slot == key);
+        &self.work[from..from + count]
     }
 
     /// (w, p).
@@ -161,21 +177,52 @@ impl Allocation {
         Shape { workers: self.workers, servers: self.slots.len() as u32 - self.workers }
     }
 
-    /// Whether the slot computes now: it has no work items, or one that runs.
+    /// Whether the slot computes now: some of its work runs. A slot without work of its own, such as a parameter server,
+    /// computes where any work runs, or where nobody schedules work. What isn't busy is charged memory and disk only.
+    /// O(log work), without work of its own O(work).
     pub fn is_busy(&self, slot: &Slot) -> bool {
-        let mut mine = self.work.iter().filter(|work| work.slot == Some((slot.role, slot.index))).peekable();
-        mine.peek().is_none() || mine.any(|work| work.state == WorkState::Running)
+        let runs = |work: &Work| work.state == WorkState::Running;
+        match self.work_of(slot) {
+            [] => self.work.is_empty() || self.work.iter().any(runs),
+            mine => mine.iter().any(runs),
+        }
     }
 
     /// Whether it has this very slot. O(log slots).
     pub fn has(&self, slot: &Slot) -> bool {
-        let mine = self.of(slot.role);
-        mine.binary_search_by_key(&slot.index, |slot| slot.index).is_ok_and(|at| mine[at] == *slot)
+        self.slot(slot.role, slot.index) == Some(slot)
     }
 
-    /// The slots that are in both, unchanged.
+    /// The slots that are in both, unchanged, with what `other` has them do as far as they are busy already.
     pub fn common(&self, other: &Self) -> Self {
-        Self::new(self.slots.iter().filter(|slot| other.has(slot)).cloned().collect())
+        let common = Self::new(self.slots.iter().filter(|slot| other.has(slot)).cloned().collect());
+        let lets = |work: &Work| {
+            let slot = common.slot(work.slot?.0, work.slot?.1)?;
+            let starts = work.state == WorkState::Running && !self.is_busy(slot);
+            Some(Work { state: if starts { WorkState::Queued(0) } else { work.state }, ..*work })
+        };
+        let work = other.work.iter().filter_map(lets).collect();
+        common.with_work(work)
+    }
+
+    /// These slots doing what `known` has them do, less those that are seen `idle`; who is seen busy where nothing is to
+    /// run still runs something.
+    pub(crate) fn working_as(self, known: &Self, idle: impl Fn(&Slot) -> bool) -> Self {
+        let mut work: Vec<Work> = Vec::with_capacity(known.work.len());
+        for slot in &self.slots {
+            let first = work.len();
+            work.extend_from_slice(known.work_of(slot));
+            let mine = &mut work[first..];
+            if idle(slot) {
+                let running = mine.iter_mut().filter(|work| work.state == WorkState::Running);
+                running.for_each(|work| work.state = WorkState::Queued(0));
+            } else if !mine.iter().any(|work| work.state == WorkState::Running)
+                && let Some(first) = mine.first_mut()
+            {
+                first.state = WorkState::Running;
+            }
+        }
+        self.with_work(work)
     }
 }
 

@@ -182,6 +182,8 @@ pub struct Report {
     pub slot_times: Vec<(u32, f64)>,
     /// Time from start to first step, once per incarnation.
     pub restart: Option<Span>,
+    /// Data chunks that are trained to their end, by their place in the dataset: at least those since the last report.
+    pub chunks: Vec<u32>,
 }
 
 /// An event that can't be accepted. Nothing changed.

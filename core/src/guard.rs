@@ -120,6 +120,7 @@ pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang) -> Result<Su
         let job = state.job(*id).ok_or(Violation::UnknownJob(*id))?;
         match state.mandate(job) {
             Mandate::Free => {}
+            Mandate::Pinned(_) if state.may_become(job, verdict) => {}
             Mandate::Pinned(_) => return Err(Violation::NotFree { job: *id, what: "pinned" }),
             Mandate::Closed => return Err(Violation::NotFree { job: *id, what: "closed" }),
         }
@@ -194,9 +195,10 @@ fn check_allocation(state: &State, job: &Job, allocation: &Allocation, gang: Gan
         }
     }
     check_shape(state, job, allocation)?;
-    let no_such_slot = |role: Role, index: u32| !slots.iter().any(|slot| (slot.role, slot.index) == (role, index));
-    let work_is_wrong =
-        allocation.work().iter().any(|work| work.slot.is_some_and(|(role, index)| no_such_slot(role, index)));
+    let work_is_wrong = allocation
+        .work()
+        .iter()
+        .any(|work| work.slot.is_some_and(|(role, index)| allocation.slot(role, index).is_none()));
     if work_is_wrong || (gang == Gang::Whole && !allocation.work().is_empty()) {
         return Err(Violation::Work { job: job.id });
     }

@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::{
+    amount::{AmountError, Unit, parse_span},
     decision::{DeviceShare, Devices, Role, Shape},
     ids::{ManagerId, ResourceId, ServerId},
     job::Demand,
     resources::{Amounts, GPU},
+    time::Span,
 };
 
 /// Which roles a server takes: OASiS keeps workers and parameter servers on servers of their own (§III-A).
@@ -53,6 +55,47 @@ impl Hosts {
     }
 }
 
+/// Where a server is: in which zone, how far from the data, and how much of that it keeps. From its labels, for engines
+/// that dispatch data chunks.
+///
+/// | label | meaning |
+/// |---|---|
+/// | `zone` | `cloud`: it is the cloud's, what grows on demand; anything else, or nothing: it is the edge's |
+/// | `upload` | time that a data chunk takes to come here, such as `90s` |
+/// | `upload.NAME` | the same of data that is uploaded from NAME ([`Dataset::upload`](crate::job::Dataset::upload)) |
+/// | `storage` | room for data chunks, such as `500GiB`; without it as much as there are |
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// It is the cloud's.
+    pub cloud: bool,
+    /// MiB for data chunks.
+    pub storage: Option<i64>,
+    upload: Span,
+    uploads: BTreeMap<String, Span>,
+}
+
+impl Place {
+    /// Time that a chunk takes to come here from where it is uploaded.
+    pub fn upload(&self, from: &str) -> Span {
+        self.uploads.get(from).copied().unwrap_or(self.upload)
+    }
+
+    pub(crate) fn of(labels: &BTreeMap<String, String>) -> Result<Self, String> {
+        let mut place = Self { cloud: labels.get("zone").is_some_and(|zone| zone == "cloud"), ..Self::default() };
+        for (label, text) in labels {
+            let wrong = |error: AmountError| format!("label {label} = {text:?}: {error}");
+            if label == "storage" {
+                place.storage = Some(Unit::MiB.parse(text).map_err(wrong)?);
+            } else if label == "upload" {
+                place.upload = parse_span(text).map_err(wrong)?;
+            } else if let Some(from) = label.strip_prefix("upload.") {
+                place.uploads.insert(from.to_owned(), parse_span(text).map_err(wrong)?);
+            }
+        }
+        Ok(place)
+    }
+}
+
 /// A server as its manager describes it. Capacities by resource name, in sub-units.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSpec {
@@ -63,7 +106,7 @@ pub struct ServerSpec {
     /// `"gpu"` or `"gpu:<type>"`, each a whole device. Empty where the manager picks devices itself; `gpu` is then
     /// part of `capacity`.
     pub devices: Vec<String>,
-    /// For placement constraints; `hosts` says which roles it takes ([`Hosts`]), `zone = "cloud"` that it is the cloud's.
+    /// For placement constraints; some mean more: `hosts` ([`Hosts`]), `zone`, `upload` and `storage` ([`Place`]).
     pub labels: BTreeMap<String, String>,
     /// Takes nothing new.
     pub draining: bool,
@@ -135,6 +178,8 @@ pub struct Server {
     pub labels: Arc<BTreeMap<String, String>>,
     /// The roles it takes.
     pub hosts: Hosts,
+    /// Its zone and its way to the data.
+    pub place: Arc<Place>,
     /// Takes nothing new.
     pub draining: bool,
     /// False once it left; its number stays.
@@ -160,11 +205,6 @@ impl Server {
 
     fn usable_of(&self, resource: ResourceId) -> i64 {
         if self.present { self.capacity[resource] - self.foreign.amounts[resource] } else { 0 }
-    }
-
-    /// Whether it is the cloud's, not the edge's: its label `zone` is `cloud`. Engines that tell both apart go by it.
-    pub fn is_cloud(&self) -> bool {
-        self.labels.get("zone").is_some_and(|zone| zone == "cloud")
     }
 
     /// Whether it carries all these labels.

@@ -35,6 +35,8 @@ pub(crate) unsafe trait Grows: Plain {
 // SAFETY: integers and floats are valid whatever their bytes are.
 unsafe impl Plain for u8 {}
 // SAFETY: as above.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
 unsafe impl Plain for u64 {}
 
 /// Declares fixed structs.

@@ -208,6 +208,13 @@ pub struct trainmaster_report {
     pub slot_times_count: u64,
     /// Bytes from one to the next.
     pub slot_times_stride: u64,
+    /// The first of the data chunks (places in the dataset) that are trained to their end: at least those since the last
+    /// report.
+    pub chunks: *const u32,
+    /// How many.
+    pub chunks_count: u64,
+    /// Bytes from one to the next.
+    pub chunks_stride: u64,
 }
 
 /// Something that happened. What isn't read by its kind may be anything; zero is best.
@@ -369,6 +376,7 @@ impl trainmaster_report {
             workers: self.workers,
             servers: self.servers,
             slot_times: times.iter().map(|time| (time.worker, time.ms)).collect(),
+            chunks: borrow::copies(self.chunks, self.chunks_count, self.chunks_stride, "report.chunks")?,
             restart: has(Has::Restart).then(|| span(self.restart_ms, "report.restart_ms")).transpose()?,
         })
     }

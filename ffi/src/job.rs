@@ -118,7 +118,7 @@ pub struct trainmaster_utility {
     pub points_stride: u64,
 }
 
-/// Training data, for engines that schedule its chunks (`oasis`).
+/// Training data, for engines that schedule its chunks (`oasis`, `edge`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_dataset {
@@ -132,8 +132,10 @@ pub struct trainmaster_dataset {
     pub epochs: u32,
     /// Time of a mini-batch on one worker without its communication, in milliseconds; 0: from the fitted speed.
     pub batch_time_ms: i64,
-    /// Where a chunk is uploaded from.
+    /// Where a chunk is uploaded from: servers say how long that takes, by their label `upload.` with this name.
     pub upload: trainmaster_string,
+    /// MiB of a chunk on the disk of the server that trains it; 0 where unknown.
+    pub chunk_size: i64,
 }
 
 /// A speed at a number of workers and parameter servers. Never grows.
@@ -373,5 +375,6 @@ fn dataset(data: trainmaster_dataset) -> Result<job::Dataset, Failure> {
         epochs: data.epochs,
         batch_time: known(data.batch_time_ms, "job.dataset.batch_time_ms")?,
         upload: borrow::text(data.upload, "job.dataset.upload")?,
+        chunk_size: data.chunk_size,
     })
 }

@@ -90,6 +90,7 @@ struct DatasetFile {
     batch_time: Option<String>,
     #[serde(default)]
     upload: String,
+    chunk_size: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -152,6 +153,9 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
                 .collect::<Result<_, JobSpecError>>()?,
         }),
     };
+    let chunk_size = file.dataset.as_ref().and_then(|data| data.chunk_size.as_ref());
+    let chunk_size =
+        chunk_size.map(|text| Unit::MiB.parse(text).map_err(|error| wrong("dataset.chunk_size", error))).transpose()?;
     let model_size =
         file.model_size.as_ref().map(|text| Unit::MiB.parse(text).map_err(|error| wrong("model_size", error)));
     let spec = JobSpec {
@@ -185,6 +189,7 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
                 epochs: data.epochs,
                 batch_time: span("dataset.batch_time", data.batch_time.as_ref())?,
                 upload: data.upload,
+                chunk_size: chunk_size.unwrap_or(0),
             }),
         },
         labels: file.constraints.labels,
@@ -283,7 +288,7 @@ mod tests {
         deadline = "12h"
         accuracy = 0.92
         urgency = 3
-        dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "cloud" }
+        dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "cloud", chunk_size = "64MiB" }
         constraints = { labels = { zone = "a" } }
         time_limit = "2d"
         restart_cost = "20s"
@@ -301,7 +306,8 @@ mod tests {
         assert_eq!(spec.labels["zone"], "a");
         assert!(spec.separate_roles);
         assert_eq!(spec.profile.len(), 1);
-        assert_eq!(spec.dataset.unwrap().batch_time, Some(Span(250)));
+        let data = spec.dataset.unwrap();
+        assert_eq!((data.batch_time, data.chunk_size), (Some(Span(250)), 64));
         let table = "name = \"a\"\nmode = \"allreduce\"\nworker = { cpu = 1 }\n\
                      utility = { kind = \"table\", value = 50, points = [[\"6h\", 20], [\"12h\", 0.5]] }";
         let utility = parse(table).unwrap().utility.unwrap();

@@ -8,6 +8,7 @@ mod utility;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use imbl::OrdSet;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
@@ -185,6 +186,8 @@ pub struct Job {
     pub late_refusals: u32,
     /// From reports.
     pub progress: Progress,
+    /// Data chunks trained to their end.
+    pub chunks: OrdSet<u32>,
     /// Mean losses over epochs.
     pub losses: Arc<LossHistory>,
     /// Measured speeds by (p, w).

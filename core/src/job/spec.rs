@@ -79,8 +79,10 @@ pub struct Dataset {
     /// Time of one mini-batch on one worker, without its communication (τ); where it isn't given, engines take it from
     /// the fitted speed of a single worker.
     pub batch_time: Option<Span>,
-    /// Where a chunk is uploaded from.
+    /// Where a chunk is uploaded from: servers say how long that takes, by their label `upload.` with this name.
     pub upload: String,
+    /// MiB of a chunk on the disk of the server that trains it; 0 where unknown.
+    pub chunk_size: i64,
 }
 
 /// A speed measured before the job was submitted.
@@ -317,6 +319,9 @@ impl JobSpec {
                 if count == 0 {
                     return fail(&format!("dataset.{field}"), "0 must be at least 1".into());
                 }
+            }
+            if !(0..=1 << 40).contains(&data.chunk_size) {
+                return fail("dataset.chunk_size", format!("{} MiB must be from 0 to 2^40", data.chunk_size));
             }
             if data.batch_time.is_some_and(|time| time <= Span::ZERO) {
                 return fail("dataset.batch_time", "must be above 0, such as \"250ms\"".into());

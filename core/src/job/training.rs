@@ -142,6 +142,12 @@ impl Training {
         u64::try_from(time.div_ceil(self.chunk.1 * slot.0.max(1) as u128)).unwrap_or(u64::MAX)
     }
 
+    /// Time that one worker takes for so many passes over a chunk, rounded up.
+    pub fn time_of(&self, chunks: u64) -> Span {
+        let time = (u128::from(chunks) * self.chunk.0).div_ceil(self.chunk.1.max(1));
+        Span(i64::try_from(time).unwrap_or(i64::MAX))
+    }
+
     /// ⌊y/m⌋: chunks that y workers finish within a slot of this length.
     pub fn chunks_of(&self, workers: u64, slot: Span) -> u64 {
         let time = u128::from(workers) * self.chunk.1 * slot.0.max(0) as u128;

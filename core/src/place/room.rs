@@ -62,7 +62,7 @@ impl Room {
         self.kinds[id.index()] = server.devices.clone();
         self.open[id.index()] = server.present && !server.draining;
         self.hosts[id.index()] = server.hosts;
-        self.cloud[id.index()] = server.is_cloud();
+        self.cloud[id.index()] = server.place.cloud;
     }
 
     /// What is free on a server.

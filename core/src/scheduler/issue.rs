@@ -121,6 +121,7 @@ impl State {
         let was_running = job.started.is_some();
         // What is paused and goes on as it was has not changed.
         let shape_changed = job.last_shape != allocation.shape();
+        let only_work = stays && job.issued.as_ref().is_some_and(|issued| issued.slots() == allocation.slots());
         drop(job);
         self.move_charge(own, needed);
         let job = self.job_mut(id).expect("active");
@@ -131,7 +132,9 @@ impl State {
         job.renumber(stays);
         job.revoked = false;
         job.retried = true;
-        job.changed = now;
+        if !only_work {
+            job.changed = now;
+        }
         if was_running && shape_changed {
             job.rescales += 1;
             job.rescaled_at.retain(|at| *at > Time(now.0 - 3_600_000));

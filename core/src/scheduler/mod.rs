@@ -22,7 +22,7 @@ use crate::{
     job::{Job, JobSpec},
     journal::{self, JournalError, Record, Saved},
     settings::{Mode, Settings, SettingsError},
-    state::{Change, Mandate, State},
+    state::{Change, State},
     time::{Span, Time},
 };
 
@@ -490,8 +490,10 @@ impl Scheduler {
     /// the jobs that change · log of a job's slots), and see [`State::settle`].
     fn lay(&mut self, changes: Vec<(JobId, Verdict)>, sums: Sums, checked_at: u64) -> Vec<JobId> {
         let still = self.state.moved == checked_at;
-        let is_free = |id| self.state.job(id).is_some_and(|job| self.state.mandate(job) == Mandate::Free);
-        if still && changes.iter().all(|(id, _)| is_free(*id)) {
+        let may = |(id, verdict): &(JobId, Verdict)| {
+            self.state.job(*id).is_some_and(|job| self.state.may_become(job, verdict))
+        };
+        if still && changes.iter().all(may) {
             self.state.set_checked(changes, sums);
             return Vec::new();
         }
@@ -500,7 +502,7 @@ impl Scheduler {
         for (id, verdict) in changes {
             let job = self.state.job(id).cloned();
             let stands = |job: &Arc<Job>| {
-                self.state.mandate(job) == Mandate::Free && (still || self.state.takes_new_slots(job, &verdict))
+                self.state.may_become(job, &verdict) && (still || self.state.takes_new_slots(job, &verdict))
             };
             let Some(job) = job.filter(stands) else {
                 // In the engine's index it is where it doesn't go.

@@ -304,6 +304,7 @@ impl<'a> Program<'a> {
             servers: shape.servers,
             slot_times: self.slot_times(now),
             restart: self.restart.take(),
+            chunks: Vec::new(),
         };
         self.steady = (self.done, now);
         self.reported = now;

@@ -17,7 +17,7 @@ use crate::{
     reason::Reason,
     resources::{Amounts, GPU},
     scheduler::Issue,
-    server::{Hosts, Server, ServerSpec, Usage, devices_match},
+    server::{Hosts, Place, Server, ServerSpec, Usage, devices_match},
     settings::{Mode, Settings},
     time::{Span, Time},
 };
@@ -117,6 +117,10 @@ impl State {
             Ok(hosts) => hosts,
             Err(problem) => return fail(problem),
         };
+        let place = match Place::of(&spec.labels) {
+            Ok(place) => Arc::new(place),
+            Err(problem) => return fail(problem),
+        };
         self.check_types(used(&spec.capacity).chain(spec.devices.iter().map(String::as_str)))?;
         let manager = self.manager(manager);
         let resources = Arc::make_mut(&mut self.resources);
@@ -139,6 +143,7 @@ impl State {
                 devices: Arc::new([]),
                 labels: Arc::default(),
                 hosts: Hosts::default(),
+                place: Arc::default(),
                 draining: false,
                 present: false,
                 foreign: Usage::default(),
@@ -157,6 +162,7 @@ impl State {
             server.devices = devices.clone();
             server.labels = Arc::new(spec.labels.clone());
             server.hosts = hosts;
+            server.place = place;
             server.draining = spec.draining;
             server.present = true;
         };
@@ -340,6 +346,7 @@ impl State {
             retried: true,
             late_refusals: 0,
             progress: Progress::default(),
+            chunks: OrdSet::new(),
             losses: Arc::new(LossHistory::default()),
             speeds: Arc::new(speeds),
             fits: Arc::new(Fits::default()),
@@ -423,7 +430,7 @@ impl State {
                 jobs.insert(id);
             }
         }
-        let observed = (!seen.is_empty()).then(|| Arc::new(Allocation::new(seen)));
+        let observed = (!seen.is_empty()).then(|| Arc::new(self.working(id, incarnation, seen)));
         let released = observed.is_none();
         let now = self.now;
         self.recharge(id, |job| {
@@ -459,6 +466,31 @@ impl State {
         }
         self.forget_if_gone(id);
         Ok(())
+    }
+
+    /// Slots as they are seen, and what they do. Managers don't see work: it is what was last given to this incarnation. A
+    /// slot that is seen without the devices it was given has let go of them: it is idle.
+    fn working(&self, id: JobId, incarnation: Incarnation, mut seen: Vec<Slot>) -> Allocation {
+        let job = self.jobs.get(&id).or_else(|| self.leaving.get(&id));
+        let known =
+            job.and_then(|job| if incarnation == job.incarnation { &job.issued } else { &job.observed }.as_ref());
+        let Some(known) = known.filter(|known| !known.work().is_empty()) else { return Allocation::new(seen) };
+        let mut idle = BTreeSet::new();
+        for slot in &mut seen {
+            let given = known.slot(slot.role, slot.index).filter(|given| given.server == slot.server);
+            match given {
+                Some(given) if slot.devices.is_empty() && !given.devices.is_empty() => {
+                    slot.devices.clone_from(&given.devices);
+                    idle.insert((slot.role, slot.index));
+                }
+                // Where devices aren't told, nor is who uses them.
+                Some(given) if given.devices.is_empty() && !known.is_busy(given) => {
+                    idle.insert((slot.role, slot.index));
+                }
+                _ => {}
+            }
+        }
+        Allocation::new(seen).working_as(known, |slot| idle.contains(&(slot.role, slot.index)))
     }
 
     /// A job that is over is forgotten once nothing of it is left, and whoever was told of it knows.

@@ -78,7 +78,7 @@ impl Changes {
         let unknown_from = self.delivery.map_or(self.unknown_from, |delivery| delivery.unknown_from);
         let mut seen = BTreeSet::new();
         let matters = |change: &Change| match change {
-            Change::Job(id) | Change::Dropped(id) => is_active(*id),
+            Change::Job(id) | Change::Trained(id) | Change::Dropped(id) => is_active(*id),
             Change::Ended(id) => *id < unknown_from,
             Change::Server(_) | Change::Settings => true,
         };
@@ -128,7 +128,8 @@ impl State {
     pub(crate) fn note(&mut self, change: Change) {
         let urgency = match change {
             Change::Dropped(_) | Change::Settings => Urgency { at_once: true, ..Urgency::default() },
-            Change::Ended(_) => Urgency { departure: true, ..Urgency::default() },
+            // Who trained a chunk has a worker less to feed.
+            Change::Ended(_) | Change::Trained(_) => Urgency { departure: true, ..Urgency::default() },
             Change::Job(id) => match self.job(id).map(|job| &job.verdict) {
                 // What was unknown about a job that couldn't be run may be known now.
                 Some(Verdict::Wait(Reason::NotConsidered | Reason::Unsupported { .. })) => {

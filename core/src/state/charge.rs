@@ -14,7 +14,6 @@ use crate::{
 /// What an allocation takes of each server, by server. O(slots + servers touched · their log).
 pub(crate) fn usage_by_server(state: &State, job: &Job, allocation: &Allocation) -> Vec<(ServerId, Usage)> {
     let mut by_server: Vec<(ServerId, Usage)> = Vec::with_capacity(8);
-    let idle = |demand: &Demand| Amounts::of(&[(MEMORY, demand.amounts[MEMORY]), (DISK, demand.amounts[DISK])]);
     let all_busy = allocation.work().is_empty();
     // Slots of one role on one server mostly follow each other.
     for run in allocation.slots().chunk_by(|a, b| (a.role, a.server) == (b.role, b.server)) {
@@ -40,6 +39,11 @@ pub(crate) fn usage_by_server(state: &State, job: &Job, allocation: &Allocation)
         }
     }
     by_server
+}
+
+/// What a slot takes that has nothing to do for now.
+pub(crate) fn idle(demand: &Demand) -> Amounts {
+    Amounts::of(&[(MEMORY, demand.amounts[MEMORY]), (DISK, demand.amounts[DISK])])
 }
 
 impl State {

@@ -18,7 +18,7 @@ use imbl::{OrdMap, OrdSet, Vector};
 use serde::{Deserialize, Serialize};
 
 use self::changes::Changes;
-pub(crate) use self::charge::usage_by_server;
+pub(crate) use self::charge::{idle, usage_by_server};
 pub use self::names::{Account, Model};
 use crate::{
     decision::{Allocation, Verdict},
@@ -40,6 +40,8 @@ pub enum Change {
     Server(ServerId),
     /// A job came, was held or released, progressed, or its predictions changed.
     Job(JobId),
+    /// A job has trained another data chunk to its end.
+    Trained(JobId),
     /// A job is over.
     Ended(JobId),
     /// What the engine proposed for this job no longer fitted at commit, or no longer fits.
@@ -62,7 +64,7 @@ pub struct Manager {
 pub enum Mandate {
     /// Anything within its bounds.
     Free,
-    /// It keeps what it has (stability).
+    /// It keeps the slots it has (stability).
     Pinned(Arc<Allocation>),
     /// It isn't the engine's to plan: held, blocked by the manager, over its time.
     Closed,
@@ -226,6 +228,15 @@ impl State {
         match &job.verdict {
             Verdict::Run(allocation) if self.is_stable(job) => Mandate::Pinned(allocation.clone()),
             _ => Mandate::Free,
+        }
+    }
+
+    /// Whether an engine may give it this verdict now. Of a pinned job only what its slots do may change, not the slots.
+    pub(crate) fn may_become(&self, job: &Job, verdict: &Verdict) -> bool {
+        match self.mandate(job) {
+            Mandate::Free => true,
+            Mandate::Closed => false,
+            Mandate::Pinned(kept) => verdict.allocation().is_some_and(|next| next.slots() == kept.slots()),
         }
     }
 

@@ -65,6 +65,9 @@ impl State {
             self.learn(&model, sample);
         }
         let job = self.job_mut(id).expect("looked up above");
+        let before = job.chunks.len();
+        job.chunks.extend(report.chunks.iter().copied());
+        let trained = job.chunks.len() > before;
         if let Some(restart) = report.restart {
             // What the job lost: from being told to change until it trained again, checkpoint and stop included. A program
             // that was started again within its incarnation knows only its own part.
@@ -84,6 +87,9 @@ impl State {
         }
         if dirty {
             self.unfitted.insert(id);
+        }
+        if trained {
+            self.note(Change::Trained(id));
         }
         self.note(Change::Job(id));
         Ok(())
@@ -123,6 +129,10 @@ fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report
     }
     if report.accuracy.is_some_and(|accuracy| !(0.0..=1.0).contains(&accuracy)) {
         return Err("its accuracy is not from 0 to 1");
+    }
+    let chunks = job.spec.dataset.as_ref().map_or(0, |data| data.chunks);
+    if report.chunks.iter().any(|chunk| *chunk >= chunks) {
+        return Err("its dataset has no such chunk");
     }
     // Only a program that has just started from a checkpoint is behind what was reported before.
     if report.step < job.progress.step && report.restart.is_none() {

@@ -3,8 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use trainmaster_core::{
-    Allocation, Decision, Issue, Job, JobId, Mode, Role, Scheduler, Slot, State, TrainingMode, Verdict, job::Resize,
-    reason::ReasonKind, resources::Amounts, server::devices_match,
+    Allocation, Decision, Issue, Job, JobId, Mode, Role, Scheduler, Slot, State, TrainingMode, Verdict,
+    job::Resize,
+    reason::ReasonKind,
+    resources::{Amounts, DISK, MEMORY},
+    server::devices_match,
 };
 
 /// What was issued and seen before a step.
@@ -75,8 +78,12 @@ fn nothing_issued_onto_full_servers(state: &State, before: &Before) {
         for job in state.jobs.values() {
             let known = |slot: &&Slot| {
                 let had = before.jobs.get(&job.id);
+                let busy = job.issued.as_ref().is_some_and(|issued| issued.is_busy(slot));
                 let of = |allocation: &Option<Arc<Allocation>>| {
-                    allocation.as_ref().is_some_and(|allocation| allocation.slots().contains(slot))
+                    let has = |allocation: &Arc<Allocation>| {
+                        allocation.slots().contains(slot) && (!busy || allocation.is_busy(slot))
+                    };
+                    allocation.as_ref().is_some_and(has)
                 };
                 of(&job.observed) || had.is_some_and(|old| of(&old.issued) || of(&old.observed))
             };
@@ -103,13 +110,17 @@ pub fn committed(state: &State, decision: &Decision) {
         for slot in allocation.slots() {
             assert!(state.server(slot.server).present, "{} is planned on a lost server", job.id);
             let (amounts, devices) = planned.entry(slot.server).or_default();
-            *amounts += &job.demand(slot.role).amounts;
-            for share in &slot.devices {
+            let busy = allocation.is_busy(slot);
+            let demand = &job.demand(slot.role).amounts;
+            let idle = Amounts::of(&[(MEMORY, demand[MEMORY]), (DISK, demand[DISK])]);
+            let takes = if busy { demand } else { &idle };
+            *amounts += takes;
+            *tenants.entry(job.tenant).or_default() += takes;
+            *queues.entry(job.queue).or_default() += takes;
+            for share in slot.devices.iter().filter(|_| busy) {
                 *devices.entry(share.device).or_default() += i64::from(share.milli);
             }
         }
-        *tenants.entry(job.tenant).or_default() += &job.total(allocation.shape());
-        *queues.entry(job.queue).or_default() += &job.total(allocation.shape());
     }
     for (id, (amounts, devices)) in planned {
         let server = state.server(id);

@@ -6,8 +6,10 @@ use std::{
 };
 
 use trainmaster_core::{
-    Enactment, Event, Incarnation, Issue, Job, JobId, ObservedSlot, Revision, Slot, Span, State, Verdict,
-    ids::DecisionId, job::Phase,
+    Enactment, Event, Incarnation, Issue, Job, JobId, ObservedSlot, Revision, Role, Slot, Span, State, Verdict,
+    ids::DecisionId,
+    job::Phase,
+    resources::{Amounts, DISK, MEMORY},
 };
 
 /// What really runs of one job.
@@ -15,7 +17,15 @@ use trainmaster_core::{
 pub struct Actual {
     pub incarnation: Incarnation,
     pub slots: Vec<Slot>,
+    /// Those of them that have let go of their devices.
+    idle: BTreeSet<(Role, u32)>,
     pub complete: bool,
+}
+
+impl Actual {
+    fn is_idle(&self, slot: &Slot) -> bool {
+        self.idle.contains(&(slot.role, slot.index))
+    }
 }
 
 /// What it was told, what it did, and what it has yet to say.
@@ -106,15 +116,29 @@ impl Manager {
                 if !restart || before == 0 {
                     actual.incarnation = issue.incarnation;
                     let mut started = 0;
+                    actual.idle.retain(|(role, index)| wanted.slot(*role, *index).is_some());
+                    for slot in wanted.slots().iter().filter(|slot| !wanted.is_busy(slot)) {
+                        actual.idle.insert((slot.role, slot.index));
+                    }
                     for slot in wanted.slots() {
-                        let new = !actual.slots.contains(slot);
-                        if new && started < most && self.has_room(state, id, &actual, slot) {
-                            actual.slots.push(slot.clone());
+                        let exists = actual.slots.contains(slot);
+                        let wakes = actual.is_idle(slot) && wanted.is_busy(slot);
+                        let busy = wanted.is_busy(slot);
+                        if (!exists || wakes) && started < most && self.has_room(state, id, &actual, slot, busy) {
+                            if busy {
+                                actual.idle.remove(&(slot.role, slot.index));
+                            }
+                            if !exists {
+                                actual.slots.push(slot.clone());
+                            }
                             started += 1;
                         }
                     }
                 }
-                actual.complete = actual.incarnation == issue.incarnation && actual.slots.len() == wanted.slots().len();
+                let as_wanted = |slot: &Slot| actual.is_idle(slot) != wanted.is_busy(slot);
+                actual.complete = actual.incarnation == issue.incarnation
+                    && actual.slots.len() == wanted.slots().len()
+                    && actual.slots.iter().all(as_wanted);
             }
             // The manager's own now: it stays as it is.
             Verdict::Release(_) => {}
@@ -127,19 +151,25 @@ impl Manager {
         self.say_seen(state, id);
     }
 
-    fn has_room(&self, state: &State, id: JobId, actual: &Actual, slot: &Slot) -> bool {
+    fn has_room(&self, state: &State, id: JobId, actual: &Actual, slot: &Slot, busy: bool) -> bool {
         let server = state.server(slot.server);
         if !server.present {
             return false;
         }
         let others = self.actual.iter().filter(|(job, _)| **job != id);
-        let mut amounts = self.jobs[&id].demand(slot.role).amounts.clone();
-        let mut devices: BTreeMap<u16, u32> =
-            slot.devices.iter().map(|share| (share.device, u32::from(share.milli))).collect();
+        let takes = |job: &JobId, slot: &Slot, busy: bool| {
+            let amounts = &self.jobs[job].demand(slot.role).amounts;
+            if busy { amounts.clone() } else { Amounts::of(&[(MEMORY, amounts[MEMORY]), (DISK, amounts[DISK])]) }
+        };
+        let mut amounts = takes(&id, slot, busy);
+        let own = slot.devices.iter().filter(|_| busy);
+        let mut devices: BTreeMap<u16, u32> = own.map(|share| (share.device, u32::from(share.milli))).collect();
         for (job, actual) in others.chain([(&id, actual)]) {
-            for other in actual.slots.iter().filter(|other| other.server == slot.server) {
-                amounts += &self.jobs[job].demand(other.role).amounts;
-                for share in &other.devices {
+            let itself = |other: &Slot| *job == id && other == slot;
+            for other in actual.slots.iter().filter(|other| other.server == slot.server && !itself(other)) {
+                let busy = !actual.is_idle(other);
+                amounts += &takes(job, other, busy);
+                for share in other.devices.iter().filter(|_| busy) {
                     if let Some(milli) = devices.get_mut(&share.device) {
                         *milli += u32::from(share.milli);
                     }
@@ -165,7 +195,7 @@ impl Manager {
             role: slot.role,
             index: slot.index,
             server: state.server_name(slot.server).into(),
-            devices: slot.devices.to_vec(),
+            devices: if actual.is_idle(slot) { Vec::new() } else { slot.devices.to_vec() },
         };
         Event::Observed {
             job: id,

@@ -274,6 +274,7 @@ fn report() -> impl Strategy<Value = Report> {
             servers,
             slot_times,
             restart,
+            chunks: Vec::new(),
         },
     )
 }

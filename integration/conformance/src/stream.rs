@@ -192,6 +192,7 @@ fn submit(at: i64, spec: &JobSpec) -> Line {
             .pair("dataset.batches_per_chunk", data.batches_per_chunk)
             .pair("dataset.epochs", data.epochs)
             .pair("dataset.upload", &data.upload)
+            .pair("dataset.chunk_size", data.chunk_size)
             .some("dataset.batch_time", data.batch_time.map(|span| span.0));
     }
     for sample in &spec.profile {

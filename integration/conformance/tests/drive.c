@@ -224,6 +224,7 @@ static void submit(void) {
     data.epochs = small_of("dataset.epochs");
     data.batch_time_ms = integer_of("dataset.batch_time");
     data.upload = text_of("dataset.upload");
+    data.chunk_size = integer_of("dataset.chunk_size");
 
     struct trainmaster_job job = {0};
     job.size = sizeof job;

@@ -92,6 +92,7 @@ pub fn job_from_spec(spec: &JobSpec) -> v1::Job {
             epochs: data.epochs,
             upload: data.upload.clone(),
             batch_time_ms: data.batch_time.map(|span| span.0),
+            chunk_size_mib: data.chunk_size.max(0) as u64,
         }),
         labels: spec.labels.clone().into_iter().collect(),
         time_limit_ms: spec.time_limit.map(|span| span.0),
@@ -201,6 +202,7 @@ fn dataset(data: v1::Dataset) -> Result<Dataset, ConvertError> {
         epochs: data.epochs,
         batch_time: span("dataset.batch_time", data.batch_time_ms)?,
         upload: data.upload,
+        chunk_size: i64::try_from(data.chunk_size_mib).unwrap_or(i64::MAX),
     })
 }
 
@@ -233,7 +235,7 @@ mod tests {
         deadline = "12h"
         accuracy = 0.92
         urgency = 3
-        dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "cloud" }
+        dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "cloud", chunk_size = "64MiB" }
         constraints = { labels = { zone = "a" } }
         time_limit = "2d"
         restart_cost = "20s"

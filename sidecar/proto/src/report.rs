@@ -33,6 +33,7 @@ pub fn progress(wire: v1::Progress) -> Progress {
             servers: wire.servers,
             slot_times: wire.slot_times.iter().map(|time| (time.worker, time.step_ms)).collect(),
             restart: wire.restart_ms.map(span),
+            chunks: wire.chunks,
         },
         examples: wire.examples,
         finished: wire.finished,
@@ -59,6 +60,7 @@ pub fn progress_to_wire(progress: &Progress) -> v1::Progress {
         finished: *finished,
         converged: *converged,
         restart_ms: report.restart.map(|restart| restart.0 as f64),
+        chunks: report.chunks.clone(),
     }
 }
 
@@ -90,6 +92,7 @@ mod tests {
             loss in proptest::option::of(-1e6..1e6_f64),
             duration in 0..1_000_000_i64,
             times in proptest::collection::vec((any::<u32>(), 0.0..1e6_f64), 0..4),
+            chunks in proptest::collection::vec(any::<u32>(), 0..4),
             flags in any::<(bool, bool)>(),
             restart in proptest::option::of(0..1_000_000_i64),
         ) {
@@ -99,6 +102,7 @@ mod tests {
                 accuracy: loss.map(|loss| loss / 1e6),
                 duration: Span(duration),
                 slot_times: times,
+                chunks,
                 restart: restart.map(Span),
             };
             let whole = Progress { report, examples, finished: flags.0, converged: flags.1 };
