@@ -177,15 +177,15 @@ impl Allocation {
         Shape { workers: self.workers, servers: self.slots.len() as u32 - self.workers }
     }
 
-    /// Whether the slot computes now: some of its work runs. A slot without work of its own, such as a parameter server,
-    /// computes where any work runs, or where nobody schedules work. What isn't busy is charged memory and disk only.
-    /// O(log work), without work of its own O(work).
+    /// Whether the slot computes now: a worker some of whose work runs, a parameter server where any work runs, and everyone
+    /// where nobody schedules work. What isn't busy is charged memory and disk only. O(log work), of a server O(work).
     pub fn is_busy(&self, slot: &Slot) -> bool {
         let runs = |work: &Work| work.state == WorkState::Running;
-        match self.work_of(slot) {
-            [] => self.work.is_empty() || self.work.iter().any(runs),
-            mine => mine.iter().any(runs),
-        }
+        self.work.is_empty()
+            || match slot.role {
+                Role::Worker => self.work_of(slot).iter().any(runs),
+                Role::Server => self.work.iter().any(runs),
+            }
     }
 
     /// Whether it has this very slot. O(log slots).
@@ -193,35 +193,49 @@ impl Allocation {
         self.slot(slot.role, slot.index) == Some(slot)
     }
 
+    /// What is left of it without some of its slots. Their work is nobody's, but what it kept busy still is.
+    pub(crate) fn keeping(&self, keeps: impl Fn(&Slot) -> bool) -> Self {
+        let kept = Self::new(self.slots.iter().filter(|slot| keeps(slot)).cloned().collect());
+        kept.with_work_of(self, |_, work| work.state)
+    }
+
     /// The slots that are in both, unchanged, with what `other` has them do as far as they are busy already.
     pub fn common(&self, other: &Self) -> Self {
         let common = Self::new(self.slots.iter().filter(|slot| other.has(slot)).cloned().collect());
-        let lets = |work: &Work| {
-            let slot = common.slot(work.slot?.0, work.slot?.1)?;
-            let starts = work.state == WorkState::Running && !self.is_busy(slot);
-            Some(Work { state: if starts { WorkState::Queued(0) } else { work.state }, ..*work })
-        };
-        let work = other.work.iter().filter_map(lets).collect();
-        common.with_work(work)
+        common.with_work_of(other, |slot, work| match (work.state, slot) {
+            (WorkState::Running, Some(slot)) if self.is_busy(slot) => WorkState::Running,
+            (WorkState::Running, _) => WorkState::Queued(0),
+            (state, _) => state,
+        })
     }
 
     /// These slots doing what `known` has them do, less those that are seen `idle`; who is seen busy where nothing is to
     /// run still runs something.
     pub(crate) fn working_as(self, known: &Self, idle: impl Fn(&Slot) -> bool) -> Self {
-        let mut work: Vec<Work> = Vec::with_capacity(known.work.len());
-        for slot in &self.slots {
-            let first = work.len();
-            work.extend_from_slice(known.work_of(slot));
-            let mine = &mut work[first..];
-            if idle(slot) {
-                let running = mine.iter_mut().filter(|work| work.state == WorkState::Running);
-                running.for_each(|work| work.state = WorkState::Queued(0));
-            } else if !mine.iter().any(|work| work.state == WorkState::Running)
+        let mut seen = self.with_work_of(known, |slot, work| match work.state {
+            WorkState::Running if slot.is_some_and(&idle) => WorkState::Queued(0),
+            state => state,
+        });
+        for slot in seen.slots.iter().filter(|slot| slot.role == Role::Worker && !idle(slot)) {
+            let first = seen.work.partition_point(|work| work.slot < Some((slot.role, slot.index)));
+            let mine = seen.work[first..].partition_point(|work| work.slot == Some((slot.role, slot.index)));
+            let mine = &mut seen.work[first..first + mine];
+            if !mine.iter().any(|work| work.state == WorkState::Running)
                 && let Some(first) = mine.first_mut()
             {
                 first.state = WorkState::Running;
             }
         }
+        seen
+    }
+
+    /// The same slots with another allocation's work in other states; nobody's where its slot isn't here.
+    fn with_work_of(self, other: &Self, state: impl Fn(Option<&Slot>, &Work) -> WorkState) -> Self {
+        let own = |work: &Work| {
+            let slot = work.slot.and_then(|(role, index)| self.slot(role, index));
+            Work { item: work.item, slot: slot.map(|slot| (slot.role, slot.index)), state: state(slot, work) }
+        };
+        let work = other.work.iter().map(own).collect();
         self.with_work(work)
     }
 }

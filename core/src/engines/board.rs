@@ -6,10 +6,10 @@ use imbl::Vector;
 
 use super::{Budget, EngineError};
 use crate::{
-    decision::{Allocation, Role, Shape},
+    decision::{Allocation, Devices, Role, Shape},
     ids::{ResourceId, ServerId},
-    job::Job,
-    place::{self, Count, FreeIndex, Room, SortBy},
+    job::{Demand, Job},
+    place::{self, Count, FreeIndex, Room, SortBy, Use},
     reason::Reason,
     resources::CPU,
     state::{Change, State},
@@ -165,6 +165,19 @@ impl Board {
         }
         let counts: Vec<Count> = counts.into_iter().map(|(server, shape)| Count { server, shape }).collect();
         Ok(self.take(state, job, &counts))
+    }
+
+    /// A slot is used in another way.
+    pub(super) fn use_slot(
+        &mut self,
+        state: &State,
+        id: ServerId,
+        demand: &Demand,
+        devices: &Devices,
+        (from, to): (Use, Use),
+    ) {
+        self.room.use_slot(id, demand, devices, from, to);
+        self.free.update(&self.room, id, state.server(id).present);
     }
 
     /// Gives back what was taken for a job in this round.

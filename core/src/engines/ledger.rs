@@ -46,6 +46,16 @@ impl Ledger {
         Self { cluster: state.usable.clone(), tenants, queues, limited }
     }
 
+    /// What the plan leaves within limits. The cluster's total counts in full: servers say what is left there.
+    pub(super) fn left(state: &State) -> Self {
+        let mut ledger = Self::of(state);
+        let accounts = ledger.tenants.iter_mut().zip(&state.tenants).chain(ledger.queues.iter_mut().zip(&state.queues));
+        for (left, account) in accounts {
+            left.iter_mut().for_each(|(resource, left)| *left -= account.planned[*resource]);
+        }
+        ledger
+    }
+
     /// Whether this much more is left to a job.
     #[inline]
     pub(super) fn has(&self, job: &Job, amounts: &Amounts) -> bool {

@@ -4,6 +4,7 @@ mod batch;
 pub mod board;
 mod dorm;
 mod drf;
+mod edge;
 mod fifo;
 mod ledger;
 pub mod oasis;
@@ -26,7 +27,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
 pub use self::{
-    batch::Batch, dorm::Dorm, drf::Drf, fifo::Fifo, oasis::Oasis, optimus::Optimus, panicking::Panicking,
+    batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fifo::Fifo, oasis::Oasis, optimus::Optimus, panicking::Panicking,
     random::Random, rrh::Rrh, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
 };
 use crate::{
@@ -46,6 +47,7 @@ pub const REGISTRY: &[Entry] = &[
     Entry::of::<Tetris>(tetris::NAME, tetris::SUMMARY, tetris::PAPER, tetris::PARAMETERS),
     Entry::of::<Rrh>(rrh::NAME, rrh::SUMMARY, rrh::PAPER, rrh::PARAMETERS),
     Entry::of::<Dorm>(dorm::NAME, dorm::SUMMARY, dorm::PAPER, dorm::PARAMETERS),
+    Entry::of::<Edge>(edge::NAME, edge::SUMMARY, edge::PAPER, edge::PARAMETERS),
     Entry::of::<Srtf>(srtf::NAME, srtf::SUMMARY, srtf::PAPER, srtf::PARAMETERS),
     Entry::of::<Tiresias>(tiresias::NAME, tiresias::SUMMARY, tiresias::PAPER, tiresias::PARAMETERS),
     Entry::of::<Batch>(batch::NAME, batch::SUMMARY, batch::PAPER, batch::PARAMETERS),

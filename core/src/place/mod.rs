@@ -6,6 +6,7 @@ mod room;
 mod spread;
 mod transfer;
 
+pub(crate) use self::room::Use;
 pub use self::{
     assign::{Count, assign},
     index::{FreeIndex, SortBy},

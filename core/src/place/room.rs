@@ -5,13 +5,34 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::{
-    decision::{Allocation, Devices, Shape},
+    decision::{Allocation, DeviceShare, Devices, Shape},
     ids::{ResourceId, ServerId},
     job::{Demand, Job},
     resources::{Amounts, GPU},
     server::{self, Hosts},
-    state::State,
+    state::{State, idle},
 };
+
+/// What a slot takes of its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Use {
+    /// Nothing: it isn't there.
+    None,
+    /// Memory and disk: it has nothing to do for now.
+    Idle,
+    /// All that it demands.
+    Busy,
+}
+
+impl Use {
+    pub(crate) fn amounts(self, demand: &Demand) -> Amounts {
+        match self {
+            Self::None => Amounts::default(),
+            Self::Idle => idle(demand),
+            Self::Busy => demand.amounts.clone(),
+        }
+    }
+}
 
 /// Free room of every server under a plan in the making. Building it is O(servers), each change O(slots changed).
 #[derive(Clone, Default)]
@@ -180,6 +201,41 @@ impl Room {
         }
         self.charge(id, demand, devices, 1);
         true
+    }
+
+    /// Whether anything has a part of this device.
+    pub fn is_taken(&self, id: ServerId, device: u16) -> bool {
+        self.devices[id.index()].get(usize::from(device)).is_some_and(|milli| *milli > 0)
+    }
+
+    /// Whether a slot may be used for more than it is: there is room for the difference, and its devices are free.
+    pub(crate) fn holds_use(&self, id: ServerId, demand: &Demand, devices: &Devices, from: Use, to: Use) -> bool {
+        let mut extra = to.amounts(demand);
+        extra -= &from.amounts(demand);
+        let free = |share: &DeviceShare| {
+            let used = self.devices[id.index()].get(usize::from(share.device)).copied().unwrap_or(0);
+            used.saturating_add(share.milli) <= 1000
+        };
+        extra.fits(&self.free[id.index()]) && (to != Use::Busy || from == to || devices.iter().all(free))
+    }
+
+    /// A slot is used in another way.
+    pub(crate) fn use_slot(&mut self, id: ServerId, demand: &Demand, devices: &Devices, from: Use, to: Use) {
+        for (way, times) in [(from, -1), (to, 1)] {
+            if way != Use::Busy {
+                self.free[id.index()].add_times(&way.amounts(demand), -times);
+                continue;
+            }
+            let used = &mut self.devices[id.index()];
+            for share in devices {
+                let at = usize::from(share.device);
+                if used.len() <= at {
+                    used.resize(at + 1, 0);
+                }
+                used[at] = if times > 0 { used[at] + share.milli } else { used[at].saturating_sub(share.milli) };
+            }
+            self.charge(id, demand, devices, times);
+        }
     }
 
     /// Gives back all that an allocation takes.

@@ -174,6 +174,7 @@ impl State {
                 let limit = job.spec.time_limit.unwrap_or_default();
                 if !matches!(job.verdict, Verdict::Stop(_)) {
                     self.set_verdict(id, Verdict::Stop(Reason::TimeLimit { limit }));
+                    self.note(Change::Job(id));
                 }
             } else if job.blocked.as_ref().is_some_and(|(until, _)| *until <= self.now) {
                 self.job_mut(id).expect("looked up").blocked = None;

@@ -249,9 +249,8 @@ impl State {
             slots.map(|slot| slot.server).filter(|server| lost.contains(server)).min()
         };
         let without = |allocation: &Arc<Allocation>| {
-            let kept: Vec<Slot> =
-                allocation.slots().iter().filter(|slot| !lost.contains(&slot.server)).cloned().collect();
-            (!kept.is_empty()).then(|| Arc::new(Allocation::new(kept)))
+            let kept = allocation.keeping(|slot| !lost.contains(&slot.server));
+            (!kept.shape().is_empty()).then(|| Arc::new(kept))
         };
         let hit: Vec<JobId> = self
             .jobs

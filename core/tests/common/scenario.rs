@@ -101,19 +101,22 @@ pub fn server(at: usize) -> impl Strategy<Value = ServerSpec> {
         4 => vec(select(vec!["gpu", "gpu:a100", "gpu:v100"]), 1..=4).prop_map(|kinds| (kinds, 0)),
     ];
     let hosts = select(vec![None, None, None, Some("workers"), Some("servers")]);
-    (devices, 2_i64..=16, 4_i64..=64, 0..5_usize, hosts, prop::bool::weighted(0.1)).prop_map(
-        move |((kinds, gpus), cpus, gib, zone, hosts, draining)| {
+    let data = (select(vec![None, Some("upload"), Some("upload.near")]), select(vec![None, None, Some("16MiB")]));
+    (devices, 2_i64..=16, 4_i64..=64, 0..5_usize, hosts, prop::bool::weighted(0.1), data).prop_map(
+        move |((kinds, gpus), cpus, gib, zone, hosts, draining, (upload, storage))| {
             let mut capacity = amounts(&[("cpu", cpus * 1000), ("memory", gib * 1024), ("bandwidth", 10_000)]);
             if gpus > 0 {
                 capacity.insert("gpu".into(), gpus * 1000);
             }
             let zone = ["a", "b", "cloud"].get(zone).map(|zone| ("zone".to_owned(), (*zone).to_owned()));
             let hosts = hosts.map(|hosts| ("hosts".to_owned(), hosts.to_owned()));
+            let upload = upload.map(|label| (label.to_owned(), "40s".to_owned()));
+            let storage = storage.map(|storage| ("storage".to_owned(), storage.to_owned()));
             ServerSpec {
                 name: format!("s{at}"),
                 capacity,
                 devices: kinds.into_iter().map(str::to_owned).collect(),
-                labels: zone.into_iter().chain(hosts).collect(),
+                labels: zone.into_iter().chain(hosts).chain(upload).chain(storage).collect(),
                 draining,
             }
         },
@@ -192,6 +195,8 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
                 batches_per_chunk,
                 epochs,
                 batch_time: batch_time.map(Span::seconds),
+                upload: if apart { "near".into() } else { String::new() },
+                chunk_size: 2 * i64::from(chunks),
                 ..Dataset::default()
             }),
             time_limit: limit.map(Span),
@@ -203,6 +208,23 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
                 .collect(),
             ..JobSpec::minimal("unnamed")
         }
+    })
+}
+
+/// Mostly such as an engine takes.
+fn job_for(entry: &'static Entry) -> impl Strategy<Value = JobSpec> {
+    (job(), prop::bool::weighted(0.1)).prop_map(move |(mut spec, refused)| {
+        if entry.name == "edge" && !refused {
+            let kind = spec.worker.demand.keys().find(|name| name.starts_with("gpu")).cloned();
+            spec.worker.demand.insert(kind.unwrap_or_else(|| "gpu".into()), 1000);
+            spec.worker.min = 1;
+            spec.resize = if spec.resize == Resize::Fixed { Resize::Workers } else { spec.resize };
+            if spec.server.is_none() {
+                (spec.mode, spec.server) = (TrainingMode::Sync, Some(role(&[("cpu", 500)], 1, 1, 1)));
+                spec.profile.clear();
+            }
+        }
+        spec
     })
 }
 
@@ -274,7 +296,7 @@ fn report() -> impl Strategy<Value = Report> {
             servers,
             slot_times,
             restart,
-            chunks: Vec::new(),
+            chunks: if epoch % 3 == 0 { vec![epoch / 3 % 7] } else { Vec::new() },
         },
     )
 }
@@ -284,7 +306,7 @@ fn step(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value = Step>
     let foreign = (0..6_usize, select(vec![0, 0, 500, 1000, 4000]), select(vec![0, 0, 1000, 8000, 64_000]));
     prop_oneof![
         6 => select(vec![0, 1, 1000, 5000, 61_000, 301_000, 700_000, 4_000_000]).prop_map(Step::Advance),
-        8 => job().prop_map(|spec| Step::Submit(Box::new(spec))),
+        8 => job_for(entry).prop_map(|spec| Step::Submit(Box::new(spec))),
         3 => (any::<usize>(), end).prop_map(|(job, end)| Step::End(job, end)),
         2 => (any::<usize>(), any::<bool>()).prop_map(|(job, held)| Step::Hold(job, held)),
         4 => (any::<usize>(), report(), prop::bool::weighted(0.1))

@@ -1,0 +1,231 @@
+//! A_greedy: each chunk goes to the worker where it adds least to the average training time of all jobs (Alg. 2 and 3).
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+};
+
+use super::{
+    memo::{Item, Stage, Worker},
+    queue::Key,
+    round::Round,
+};
+use crate::{
+    decision::Role,
+    engines::EngineError,
+    ids::ServerId,
+    job::{Job, Training},
+    resources::GPU,
+    server::Server,
+    time::{Span, Time},
+};
+
+/// A worker that would take a chunk, and what that adds: the least Q first, then the edge's, then the earlier worker.
+type Offer = Reverse<(u128, bool, Worker)>;
+
+/// Who could take the chunks of a job, while they are dispatched.
+struct Market<'a> {
+    job: &'a Job,
+    /// Time of a chunk where its parameter servers are elsewhere.
+    apart: Span,
+    /// The same where the whole job sits together.
+    together: Span,
+    offers: BinaryHeap<Offer>,
+    /// Workers of the cloud that nobody uses, the one with the shortest upload last.
+    cloud: Vec<(Span, Worker)>,
+    /// Those that the job has, and the indices of their slots.
+    own: BTreeMap<Worker, u32>,
+    /// How many it may have.
+    most: usize,
+}
+
+/// Time that one worker takes for all passes over one chunk, with parameter servers elsewhere, and where the whole job
+/// sits together and sends nothing (Eq. 1). Where the time of a mini-batch is only known from measured speeds, both are
+/// the same.
+///
+/// # Errors
+/// What keeps it from being known.
+pub(super) fn chunk_times(job: &Job) -> Result<(Span, Span), String> {
+    let training = Training::of(job).map_err(|error| error.to_string())?;
+    let data = job.spec.dataset.as_ref().expect("it has a training");
+    let apart = training.time_of(data.epochs.into());
+    let batches = i64::from(data.epochs).saturating_mul(data.batches_per_chunk.into());
+    let together = data.batch_time.map_or(apart, |time| Span(time.0.saturating_mul(batches)));
+    if apart.0 > super::LONGEST.0 {
+        return Err(format!("dataset: a chunk would take {apart}, which must be at most {}", super::LONGEST));
+    }
+    Ok((apart, together.min(apart)))
+}
+
+impl<'a> Round<'a> {
+    /// Dispatches the chunks of a job that have no worker yet, in their order, as far as somebody can take them. True: all
+    /// of them have one now.
+    ///
+    /// The first looks at all workers, at O(log n) for n chunks pending there (and for each on its way there); each later
+    /// one at the worker that the one before it chose, O(log n + log workers).
+    pub(super) fn dispatch(&mut self, job: &'a Job, times: (Span, Span)) -> Result<bool, EngineError> {
+        let unsent: Vec<u32> = self.memo.jobs[&job.id].unsent().collect();
+        let mut market = self.market(job, times)?;
+        // The cloud takes a whole job, or all that is left of one, only where it has a worker for each chunk: it isn't
+        // endless.
+        let mut whole = market.own.is_empty() && market.cloud.len() >= market.most.min(unsent.len());
+        let mut all_to_cloud = false;
+        for (sent, chunk) in unsent.iter().enumerate() {
+            let worker = loop {
+                self.budget.spend(1)?;
+                let cloud = market.cloud_offer(if whole { market.together } else { market.apart });
+                let edge = if all_to_cloud && cloud.is_some() { None } else { market.offer() };
+                let (q, worker, to_cloud) = match (edge, cloud) {
+                    (Some((q, worker)), Some((dearer, _))) if q <= dearer => (q, worker, false),
+                    (_, Some((q, worker))) => (q, worker, true),
+                    (Some((q, worker)), None) => (q, worker, false),
+                    (None, None) => return Ok(false),
+                };
+                if to_cloud {
+                    _ = market.cloud.pop()
+                } else {
+                    _ = market.offers.pop()
+                }
+                if !self.index.stores(self.state.server(worker.server), self.memo.jobs[&job.id].size) {
+                    continue;
+                }
+                if to_cloud && whole {
+                    market.apart = market.together;
+                    self.change(job.id).train_in(market.together);
+                }
+                if self.find_home(job, worker) && self.send(job, *chunk, worker, &mut market) {
+                    all_to_cloud |= to_cloud && (whole || market.cloud.len() >= unsent.len() - sent - 1);
+                    self.memo.increase = self.memo.increase.saturating_add(q);
+                    break worker;
+                }
+                if self.memo.jobs[&job.id].home.is_none() {
+                    return Ok(false);
+                }
+            };
+            whole = false;
+            if let Some(q) = self.increase(job, worker, market.apart) {
+                market.offers.push(Reverse((q, self.state.server(worker.server).place.cloud, worker)));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Asks all workers.
+    fn market(&mut self, job: &'a Job, (apart, together): (Span, Span)) -> Result<Market<'a>, EngineError> {
+        let dispatched = &self.memo.jobs[&job.id];
+        let own: BTreeMap<Worker, u32> = dispatched.workers.iter().map(|(index, worker)| (*worker, *index)).collect();
+        let most = job.spec.bounds().workers.1 as usize;
+        let (apart, together) = if own.is_empty() { (apart, together) } else { (dispatched.each, dispatched.each) };
+        let mut market = Market { job, apart, together, offers: BinaryHeap::new(), cloud: Vec::new(), own, most };
+        let mut offers = Vec::new();
+        for id in (0..self.index.lanes.len() as u32).map(ServerId) {
+            let server = self.state.server(id);
+            if !self.takes(server, job) || (server.place.cloud && !self.engine.cloud) {
+                continue;
+            }
+            self.budget.spend(self.index.lanes[id.index()].len() as u64)?;
+            for (gpu, lane) in (0..).zip(&self.index.lanes[id.index()]) {
+                let worker = Worker { server: id, gpu };
+                let wanted = job.worker.devices.is_some_and(|(kind, _)| kind == GPU || kind == lane.kind);
+                if !wanted || (!market.own.contains_key(&worker) && self.is_foreign(worker)) {
+                    continue;
+                }
+                // Nobody waits in the cloud: a worker there has one job's chunks at a time.
+                if server.place.cloud && !market.own.contains_key(&worker) {
+                    if lane.pending.is_empty() {
+                        market.cloud.push((self.upload(job, server), worker));
+                    }
+                } else if let Some(q) = self.increase(job, worker, market.apart) {
+                    offers.push(Reverse((q, server.place.cloud, worker)));
+                }
+            }
+        }
+        market.offers = offers.into();
+        market.cloud.sort_unstable_by_key(|offer| Reverse(*offer));
+        Ok(market)
+    }
+
+    /// Whether chunks of a job may be sent to a server at all.
+    fn takes(&self, server: &Server, job: &Job) -> bool {
+        self.index.board.room.accepts(self.state, server.id, job)
+            && server.hosts.takes(Role::Worker)
+            && job.worker.amounts.fits(&server.usable())
+            && self.index.stores(server, self.memo.jobs[&job.id].size)
+    }
+
+    fn upload(&self, job: &Job, server: &Server) -> Span {
+        server.place.upload(job.spec.dataset.as_ref().map_or("", |data| &data.upload))
+    }
+
+    /// Q (Eq. 5): what one more chunk on this worker adds to Σ_j of the average time of j's chunks, in parts of
+    /// [`ONE`](super::queue::ONE) of a millisecond: its upload, the chunks that it waits for, its training, and those that
+    /// wait for it. Without the second and the fourth where the cloud's worker has no other chunk.
+    fn increase(&self, job: &Job, worker: Worker, each: Span) -> Option<u128> {
+        let server = self.state.server(worker.server);
+        let dispatched = &self.memo.jobs[&job.id];
+        let upload = self.upload(job, server);
+        let t0 = Time(self.state.now.0.saturating_add(upload.0));
+        let inverse = each.0.max(0) as u128 * dispatched.chunks.len() as u128;
+        let pending = &self.index.lane(worker)?.pending;
+        let found = pending.at(self.state.now, t0, inverse, each, self.engine.count_coming);
+        let (weight, takes) = (u128::from(dispatched.weight()), each.0.max(0) as u128);
+        Some(weight * (upload.0.max(0) as u128 + found.ahead + takes) + takes * found.behind)
+    }
+
+    /// Sends a chunk to a worker for good. False: its slot has no room.
+    fn send(&mut self, job: &'a Job, chunk: u32, worker: Worker, market: &mut Market<'_>) -> bool {
+        let index = match market.own.get(&worker) {
+            Some(index) => *index,
+            None => {
+                if !self.settle_in(job, worker.server) {
+                    return false;
+                }
+                let dispatched = self.change(job.id);
+                let index = dispatched.next;
+                dispatched.next += 1;
+                dispatched.workers.insert(index, worker);
+                market.own.insert(worker, index);
+                index
+            }
+        };
+        let now = self.state.now;
+        let ready = now + self.upload(job, self.state.server(worker.server));
+        let order = self.memo.orders;
+        self.memo.orders += 1;
+        let dispatched = self.change(job.id);
+        let sent = &mut dispatched.chunks[chunk as usize];
+        (sent.worker, sent.order, sent.ready, sent.stage) = (Some(index), order, ready, Stage::Queued);
+        let key = Key { inverse: dispatched.inverse(), order };
+        let entry = dispatched.entry(Item { job: job.id, chunk });
+        let size = dispatched.size;
+        self.index.stored[worker.server.index()] += size;
+        if ready > now {
+            let lane = self.index.lane_mut(worker).expect("it made an offer");
+            lane.pending.coming.insert((ready, key), entry);
+            self.index.coming.insert((ready, worker, key));
+        } else {
+            self.land(worker, key, entry);
+        }
+        true
+    }
+}
+
+impl Market<'_> {
+    /// The worker with the least Q that the job may still have. Of one with all the workers that it may have, its own.
+    fn offer(&mut self) -> Option<(u128, Worker)> {
+        loop {
+            let Reverse((q, _, worker)) = *self.offers.peek()?;
+            if self.own.len() < self.most || self.own.contains_key(&worker) {
+                return Some((q, worker));
+            }
+            self.offers.pop();
+        }
+    }
+
+    /// The same of the cloud's that nobody uses: Q is upload and training alone.
+    fn cloud_offer(&self, each: Span) -> Option<(u128, Worker)> {
+        let (upload, worker) = *self.cloud.last().filter(|_| self.own.len() < self.most)?;
+        let chunks = self.job.spec.dataset.as_ref().map_or(1, |data| u64::from(data.chunks.max(1)));
+        Some((u128::from(super::queue::ONE / chunks) * (upload.0.max(0) + each.0.max(0)) as u128, worker))
+    }
+}

@@ -1,0 +1,183 @@
+//! What is remembered between decisions: where each chunk was sent, and what is left of it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use imbl::{OrdMap, OrdSet};
+use serde::{Deserialize, Serialize};
+
+use super::queue::{Entry, Key, ONE};
+use crate::{
+    decision::{Allocation, DeviceShare, Devices, Role, Slot, Work, WorkItem, WorkState},
+    ids::{JobId, ServerId},
+    job::Dataset,
+    state::State,
+    time::{Span, Time},
+};
+
+/// A chunk of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Item {
+    pub(super) job: JobId,
+    /// Its place in the dataset.
+    pub(super) chunk: u32,
+}
+
+/// One GPU of a server, which trains one chunk at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Worker {
+    pub(super) server: ServerId,
+    /// Its place in the server's list; where there is none, one of so many.
+    pub(super) gpu: u16,
+}
+
+/// The engine's memory. What was dispatched stays where it is until the job is over.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Memo {
+    pub(super) jobs: OrdMap<JobId, Arc<Dispatched>>,
+    /// Jobs that have chunks which nobody could take yet, or slots for which there was no room.
+    pub(super) waiting: OrdSet<JobId>,
+    /// Counts the chunks dispatched.
+    pub(super) orders: u64,
+    /// Chunks whose upload was over by then are in their queues.
+    pub(super) landed: Time,
+    /// Σ min Q of all of them, in parts of [`ONE`] of a millisecond.
+    pub(super) increase: u128,
+}
+
+/// A job's chunks and slots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Dispatched {
+    /// E·Mb/n: the time of a whole chunk.
+    pub(super) each: Span,
+    /// By their place in the dataset.
+    pub(super) chunks: Vec<Chunk>,
+    /// By the index of their slots.
+    pub(super) workers: BTreeMap<u32, Worker>,
+    /// The index of the next slot.
+    pub(super) next: u32,
+    /// Where its parameter servers are.
+    pub(super) home: Option<ServerId>,
+    /// Its slots are in the plan.
+    pub(super) placed: bool,
+    /// Chunks that are being trained.
+    pub(super) running: u32,
+    /// MiB of a chunk.
+    pub(super) size: i64,
+}
+
+/// A chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Chunk {
+    /// The index of its slot, once it was dispatched.
+    pub(super) worker: Option<u32>,
+    pub(super) order: u64,
+    /// When its upload is over.
+    pub(super) ready: Time,
+    /// p̂, as of `stage`.
+    pub(super) left: Span,
+    pub(super) stage: Stage,
+}
+
+/// What happens to a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Stage {
+    /// It was not trained yet.
+    Queued,
+    /// What it trained since then isn't taken off `left` yet.
+    Running(Time),
+    /// It was, and will be.
+    Preempted,
+    /// To its end.
+    Done,
+}
+
+impl Dispatched {
+    /// A job of which no chunk was dispatched.
+    pub(super) fn new(data: &Dataset, each: Span) -> Self {
+        let chunk = Chunk { worker: None, order: 0, ready: Time(0), left: each, stage: Stage::Queued };
+        Self {
+            each,
+            chunks: vec![chunk; data.chunks as usize],
+            workers: BTreeMap::new(),
+            next: 0,
+            home: None,
+            placed: false,
+            running: 0,
+            size: data.chunk_size,
+        }
+    }
+
+    /// Each of its chunks takes so long after all.
+    pub(super) fn train_in(&mut self, each: Span) {
+        self.each = each;
+        self.chunks.iter_mut().for_each(|chunk| chunk.left = chunk.left.min(each));
+    }
+
+    /// 1/D.
+    pub(super) fn weight(&self) -> u64 {
+        ONE / self.chunks.len().max(1) as u64
+    }
+
+    /// 1/γ.
+    pub(super) fn inverse(&self) -> u128 {
+        self.each.0.max(0) as u128 * self.chunks.len() as u128
+    }
+
+    pub(super) fn key(&self, chunk: &Chunk) -> Key {
+        Key { inverse: self.inverse(), order: chunk.order }
+    }
+
+    pub(super) fn entry(&self, item: Item) -> Entry {
+        Entry { item, left: self.chunks[item.chunk as usize].left, weight: self.weight() }
+    }
+
+    /// Chunks that are dispatched and not trained to their end, and who has them.
+    pub(super) fn pending(&self) -> impl Iterator<Item = (u32, &Chunk, Worker)> {
+        (0..).zip(&self.chunks).filter(|(_, chunk)| chunk.stage != Stage::Done).filter_map(|(at, chunk)| {
+            let worker = self.workers.get(&chunk.worker?)?;
+            Some((at, chunk, *worker))
+        })
+    }
+
+    /// Chunks that are to be dispatched.
+    pub(super) fn unsent(&self) -> impl Iterator<Item = u32> {
+        let unsent = |(_, chunk): &(u32, &Chunk)| chunk.worker.is_none() && chunk.stage != Stage::Done;
+        (0..).zip(&self.chunks).filter(unsent).map(|(at, _)| at)
+    }
+
+    /// Its plan, with so many parameter servers in one place. Ranks are among its own chunks on each worker.
+    pub(super) fn allocation(&self, state: &State, servers: u32) -> Option<Allocation> {
+        let home = self.home?;
+        let of_servers =
+            (0..servers).map(|index| Slot { role: Role::Server, index, server: home, devices: Devices::new() });
+        let slots = self.workers.iter().map(|(index, worker)| worker.slot(state, *index)).chain(of_servers).collect();
+        let mut order: Vec<(u64, u32)> = (0..).zip(&self.chunks).map(|(at, chunk)| (chunk.order, at)).collect();
+        order.sort_unstable();
+        let mut ahead: BTreeMap<u32, u32> = BTreeMap::new();
+        let work = order.into_iter().map(|(_, at)| {
+            let chunk = &self.chunks[at as usize];
+            let worker = chunk.worker.filter(|index| self.workers.contains_key(index));
+            let state = match chunk.stage {
+                Stage::Queued => {
+                    let ahead = ahead.entry(worker.unwrap_or(u32::MAX)).or_default();
+                    *ahead += 1;
+                    WorkState::Queued(*ahead - 1)
+                }
+                Stage::Running(_) => WorkState::Running,
+                Stage::Preempted => WorkState::Preempted,
+                Stage::Done => WorkState::Done,
+            };
+            Work { item: WorkItem::Chunk(at), slot: worker.map(|index| (Role::Worker, index)), state }
+        });
+        Some(Allocation::new(slots).with_work(work.collect()))
+    }
+}
+
+impl Worker {
+    /// Its slot in a job. Managers that list no devices pick one themselves.
+    pub(super) fn slot(self, state: &State, index: u32) -> Slot {
+        let listed = !state.server(self.server).devices.is_empty();
+        let devices = listed.then_some(DeviceShare { device: self.gpu, milli: 1000 }).into_iter().collect();
+        Slot { role: Role::Worker, index, server: self.server, devices }
+    }
+}
