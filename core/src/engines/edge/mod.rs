@@ -42,8 +42,6 @@ mod index;
 mod memo;
 mod queue;
 mod round;
-#[cfg(test)]
-mod tests;
 
 use imbl::Vector;
 

@@ -1,0 +1,422 @@
+//! The edge-cloud engine: what its increases add up to, who is preempted, and what never moves.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{
+    build::{amounts, cluster, plain, plain_with, role, server},
+    config,
+};
+use proptest::{collection::vec, prelude::*, sample::select};
+use trainmaster_core::{
+    Allocation, End, Event, JobId, JobSpec, ObservedSlot, Phase, Reason, Report, Role, Scheduler, ServerId, ServerSpec,
+    Settings, Span, Time, Verdict,
+    decision::{WorkItem, WorkState},
+    job::Dataset,
+    settings::Parameter,
+};
+
+/// A server with GPUs, plenty of everything else, and its way to the data.
+fn place(name: &str, gpus: &[&str], labels: &[(&str, &str)]) -> ServerSpec {
+    let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    ServerSpec { labels, ..server(name, 1000, 1000, gpus) }
+}
+
+/// A job whose chunks each take so many seconds.
+fn job(name: &str, chunks: u32, seconds: i64) -> JobSpec {
+    JobSpec {
+        worker: role(&[("gpu", 1000), ("cpu", 1000)], 1, 100, 1),
+        server: Some(role(&[("cpu", 1000)], 1, 1, 1)),
+        dataset: Some(Dataset {
+            chunks,
+            batches_per_chunk: 1,
+            epochs: 1,
+            batch_time: Some(Span::seconds(seconds)),
+            ..Dataset::default()
+        }),
+        ..JobSpec::minimal(name)
+    }
+}
+
+/// A manager that does at once what it is told, and programs that train their chunks in the time that was said.
+struct World {
+    scheduler: Scheduler,
+    now: Time,
+    running: BTreeMap<JobId, Training>,
+    /// Where each chunk was sent, for good.
+    sent: BTreeMap<(JobId, u32), ServerId>,
+    /// Completion of each chunk.
+    ended: BTreeMap<(JobId, u32), Time>,
+    /// (job, chunk) that were interrupted.
+    interrupted: Vec<(JobId, u32)>,
+    reports: u64,
+}
+
+struct Training {
+    each: Span,
+    left: BTreeMap<u32, Span>,
+    runs: Vec<u32>,
+}
+
+impl World {
+    fn new(settings: Settings, servers: &[ServerSpec]) -> Self {
+        Self {
+            scheduler: cluster(settings, servers),
+            now: Time(0),
+            running: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            interrupted: Vec::new(),
+            reports: 0,
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        self.scheduler.apply(self.now, event).expect("it makes sense");
+    }
+
+    fn submit(&mut self, spec: JobSpec) -> JobId {
+        let data = spec.dataset.clone().expect("it has chunks");
+        self.apply(Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None });
+        let id = *self.scheduler.state().jobs.keys().next_back().expect("just submitted");
+        let each = Span(data.batch_time.unwrap().0 * i64::from(data.batches_per_chunk) * i64::from(data.epochs));
+        let left = (0..data.chunks).map(|chunk| (chunk, each)).collect();
+        self.running.insert(id, Training { each, left, runs: Vec::new() });
+        id
+    }
+
+    /// Decides what is due, and does it.
+    fn settle(&mut self) {
+        loop {
+            let issues = self.scheduler.take_issues();
+            for issue in &issues {
+                if let (Verdict::Run(allocation), Some(_)) = (&issue.verdict, self.scheduler.state().job(issue.job)) {
+                    self.enact(issue.job, &allocation.clone());
+                }
+                let event = self.observation(issue.job, issue.incarnation, issue.verdict.allocation());
+                if self.scheduler.state().job(issue.job).is_some() {
+                    self.apply(event);
+                }
+            }
+            if self.scheduler.due().is_some_and(|due| due <= self.now) {
+                self.scheduler.decide(self.now);
+            } else if issues.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn observation(
+        &self,
+        job: JobId,
+        incarnation: trainmaster_core::Incarnation,
+        allocation: Option<&std::sync::Arc<Allocation>>,
+    ) -> Event {
+        let state = self.scheduler.state();
+        let slots = allocation.iter().flat_map(|allocation| {
+            allocation.slots().iter().map(|slot| ObservedSlot {
+                role: slot.role,
+                index: slot.index,
+                server: state.server_name(slot.server).into(),
+                devices: if allocation.is_busy(slot) { slot.devices.to_vec() } else { Vec::new() },
+            })
+        });
+        Event::Observed { job, incarnation, slots: slots.collect(), phase: Phase::Running }
+    }
+
+    fn enact(&mut self, id: JobId, allocation: &Allocation) {
+        let training = self.running.get_mut(&id).expect("it was submitted");
+        let mut runs = Vec::new();
+        for work in allocation.work() {
+            let WorkItem::Chunk(chunk) = work.item else { panic!("no such work") };
+            if let Some((role, index)) = work.slot {
+                let server = allocation.slot(role, index).expect("the guard looked").server;
+                let first = *self.sent.entry((id, chunk)).or_insert(server);
+                assert_eq!(first, server, "chunk {chunk} of {id} moved");
+            }
+            if work.state == WorkState::Running {
+                runs.push(chunk);
+            }
+        }
+        let stopped = training.runs.iter().filter(|chunk| !runs.contains(chunk) && training.left.contains_key(chunk));
+        self.interrupted.extend(stopped.map(|chunk| (id, *chunk)));
+        training.runs = runs;
+    }
+
+    /// Until the next chunk ends or the engine wants to decide, at most until then.
+    fn pass(&mut self, until: Time) {
+        self.settle();
+        while self.now < until {
+            let ends = self.running.values().flat_map(|job| job.runs.iter().filter_map(|chunk| job.left.get(chunk)));
+            let next = ends.map(|left| self.now + *left).chain(self.scheduler.due()).min();
+            let next = next.map_or(until, |next| next.clamp(self.now, until));
+            let passed = next - self.now;
+            self.now = next;
+            let mut reports = Vec::new();
+            for (id, job) in &mut self.running {
+                for chunk in &job.runs {
+                    let Some(left) = job.left.get_mut(chunk) else { continue };
+                    left.0 -= passed.0;
+                    if left.0 <= 0 {
+                        job.left.remove(chunk);
+                        self.ended.insert((*id, *chunk), self.now);
+                        reports.push((*id, *chunk));
+                    }
+                }
+            }
+            for (id, chunk) in reports {
+                let incarnation = self.scheduler.state().job(id).expect("it trains").incarnation;
+                self.reports += 1;
+                let seq = self.reports;
+                let report = Report { seq, chunks: vec![chunk], workers: 1, ..Report::default() };
+                self.apply(Event::Reported { job: id, incarnation, slot: (Role::Worker, 0), report });
+            }
+            let over: Vec<JobId> =
+                self.running.iter().filter(|(_, job)| job.left.is_empty()).map(|(id, _)| *id).collect();
+            for id in over {
+                self.running.remove(&id);
+                self.apply(Event::JobEnded { job: id, end: End::Completed });
+                let gone = self.observation(id, trainmaster_core::Incarnation(1), None);
+                let _ = self.scheduler.apply(self.now, gone);
+            }
+            self.settle();
+        }
+    }
+
+    fn until_idle(&mut self) {
+        for _ in 0..100_000 {
+            if self.running.is_empty() {
+                return;
+            }
+            self.pass(Time(self.now.0 + 3_600_000));
+        }
+        panic!("{} jobs never end", self.running.len());
+    }
+
+    fn reading(&self, name: &str) -> f64 {
+        let readings = self.scheduler.readings();
+        readings.iter().find(|(known, _)| known == name).map(|(_, value)| *value).expect("the engine has it")
+    }
+
+    fn states(&self, id: JobId) -> Vec<(u32, WorkState)> {
+        let allocation = self.scheduler.state().job(id).and_then(|job| job.verdict.allocation().cloned());
+        let chunk = |work: &trainmaster_core::decision::Work| match work.item {
+            WorkItem::Chunk(chunk) => (chunk, work.state),
+            WorkItem::Task(task) => (task, work.state),
+        };
+        let mut states: Vec<_> = allocation.iter().flat_map(|allocation| allocation.work()).map(chunk).collect();
+        states.sort_unstable_by_key(|(chunk, _)| *chunk);
+        states
+    }
+}
+
+/// Histories of jobs on a few servers: (arrival, chunks, seconds of a chunk).
+fn histories() -> impl Strategy<Value = (Vec<(i64, u32, i64)>, Vec<(usize, i64)>)> {
+    let jobs = vec((0..400_i64, 1..9_u32, 1..120_i64), 1..14);
+    let servers = vec((1..4_usize, select(vec![0_i64, 0, 15, 40, 90])), 1..4);
+    (jobs, servers)
+}
+
+fn play(jobs: &[(i64, u32, i64)], servers: &[(usize, i64)], settings: Settings, zones: bool) -> (World, f64) {
+    let servers: Vec<ServerSpec> = servers
+        .iter()
+        .enumerate()
+        .map(|(at, (gpus, upload))| {
+            let upload = format!("{upload}s");
+            let far = format!("{}s", (at * 37) % 80);
+            let labels: &[(&str, &str)] =
+                if zones { &[("upload", &upload), ("upload.far", &far)] } else { &[("upload", &upload)] };
+            place(&format!("s{at}"), &vec!["gpu"; *gpus], labels)
+        })
+        .collect();
+    let mut world = World::new(settings, &servers);
+    let mut jobs = jobs.to_vec();
+    jobs.sort_unstable();
+    let mut total = 0.0;
+    let mut ids = Vec::new();
+    for (at, (arrival, chunks, seconds)) in jobs.iter().enumerate() {
+        world.pass(Time(arrival * 1000));
+        let mut spec = job(&format!("j{at}"), *chunks, *seconds);
+        if zones && at % 2 == 1 {
+            spec.dataset.as_mut().unwrap().upload = "far".into();
+        }
+        ids.push((world.submit(spec), *arrival, *chunks));
+        world.settle();
+    }
+    world.until_idle();
+    for (id, arrival, chunks) in ids {
+        for chunk in 0..chunks {
+            let took = world.ended[&(id, chunk)] - Time(arrival * 1000);
+            total += took.as_seconds() / f64::from(chunks);
+        }
+    }
+    (world, total)
+}
+
+proptest! {
+    #![proptest_config(config(1500))]
+
+    /// Where uploads depend on the server alone, chunks arrive at a worker in the order of their dispatch, so that each
+    /// increase is of all that came before.
+    #[test]
+    fn increases_add_up_to_the_average_training_times((jobs, servers) in histories()) {
+        let (world, total) = play(&jobs, &servers, plain("edge"), false);
+        let increase = world.reading("increase_s");
+        prop_assert!((increase - total).abs() <= 1e-6 * total.max(1.0), "Σ min Q {increase}, Σ (c − a)/D {total}");
+        prop_assert_eq!(world.reading("chunks_waiting"), 0.0);
+    }
+
+    /// With other ways to the data for some jobs, nothing moves and all end; counting what is still on its way never
+    /// makes the sum of increases smaller than the paper's.
+    #[test]
+    fn chunks_on_their_way_are_missed_by_the_paper((jobs, servers) in histories()) {
+        let (paper, _) = play(&jobs, &servers, plain("edge"), true);
+        prop_assert_eq!(paper.reading("chunks_waiting"), 0.0);
+        let counted = plain_with("edge", &[("count_coming", Parameter::Flag(true))]);
+        let (beyond, total) = play(&jobs, &servers, counted, true);
+        prop_assert!(beyond.reading("increase_s") > 0.0 && total > 0.0);
+    }
+}
+
+#[test]
+fn a_shorter_job_takes_single_workers_and_the_rest_trains_on() {
+    let mut world = World::new(plain("edge"), &[place("s0", &["gpu", "gpu"], &[])]);
+    let long = world.submit(job("long", 2, 1000));
+    world.pass(Time(10_000));
+    assert_eq!(world.states(long), [(0, WorkState::Running), (1, WorkState::Running)]);
+    let short = world.submit(job("short", 1, 100));
+    world.pass(Time(20_000));
+    assert_eq!(world.states(short), [(0, WorkState::Running)]);
+    assert_eq!(world.states(long), [(0, WorkState::Preempted), (1, WorkState::Running)]);
+    let job = world.scheduler.state().job(long).unwrap();
+    assert_eq!((job.incarnation.0, job.rescales), (1, 0), "nobody restarts and no shape changes");
+    world.until_idle();
+    assert_eq!(world.ended[&(short, 0)], Time(110_000));
+    assert_eq!(world.ended[&(long, 0)], Time(1_100_000), "it went on where it was");
+    assert_eq!(world.ended[&(long, 1)], Time(1_000_000));
+}
+
+#[test]
+fn the_cloud_takes_whole_jobs_single_chunks_or_none() {
+    let edge = || place("e", &["gpu"], &[("upload", "10s")]);
+    let cloud = |gpus: usize| place("c", &vec!["gpu"; gpus], &[("zone", "cloud"), ("upload", "60s")]);
+    let on = |world: &World, id, name: &str| {
+        let state = world.scheduler.state();
+        let there = |chunk| state.server_name(world.sent[&(id, chunk)]) == name;
+        (0..4).filter(|chunk| there(*chunk)).count()
+    };
+    let busy = |cloud: ServerSpec, settings: Settings, seconds| {
+        let mut world = World::new(settings, &[edge(), cloud]);
+        world.submit(job("first", 1, 500));
+        world.settle();
+        let second = world.submit(job("second", 4, seconds));
+        world.settle();
+        (world, second)
+    };
+    // Behind the first job's chunk each would wait longer than it takes to the cloud.
+    let (mut world, whole) = busy(cloud(4), plain("edge"), 200);
+    assert_eq!(on(&world, whole, "c"), 4);
+    let servers = world.scheduler.state().job(whole).unwrap().verdict.allocation().unwrap().of(Role::Server).to_vec();
+    assert_eq!(world.scheduler.state().server_name(servers[0].server), "c", "parameter servers go with their job");
+    world.until_idle();
+    // It isn't endless: where two of four have a worker there, the third ends sooner at the edge, and the fourth there
+    // behind one of the first.
+    let (world, part) = busy(cloud(2), plain("edge"), 480);
+    assert_eq!((on(&world, part, "c"), on(&world, part, "e")), (3, 1));
+    let off = plain_with("edge", &[("cloud", Parameter::Flag(false))]);
+    let (world, none) = busy(cloud(4), off, 200);
+    assert_eq!(on(&world, none, "e"), 4);
+}
+
+#[test]
+fn storage_workers_and_kinds_bound_where_chunks_go() {
+    let servers = [
+        place("full", &["gpu:a", "gpu:a"], &[("storage", "10MiB")]),
+        place("other", &["gpu:b"; 4], &[]),
+        place("room", &["gpu:a"; 4], &[("upload", "50s")]),
+    ];
+    let mut world = World::new(plain("edge"), &servers);
+    let mut spec = job("typed", 6, 100);
+    spec.worker.demand = amounts(&[("gpu:a", 1000), ("cpu", 1000)]);
+    spec.worker.max = 3;
+    spec.dataset.as_mut().unwrap().chunk_size = 5;
+    let id = world.submit(spec);
+    world.settle();
+    let state = world.scheduler.state();
+    let on = |name: &str| world.sent.values().filter(|server| state.server_name(**server) == name).count();
+    assert_eq!((on("full"), on("other"), on("room")), (2, 0, 4), "two chunks of 5 MiB fit 10 MiB");
+    assert_eq!(state.job(id).unwrap().shape().workers, 3);
+    world.until_idle();
+    // What was stored is free again.
+    let mut next = job("next", 2, 100);
+    next.worker.demand = amounts(&[("gpu:a", 1000), ("cpu", 1000)]);
+    next.dataset.as_mut().unwrap().chunk_size = 5;
+    let next = world.submit(next);
+    world.settle();
+    assert_eq!(world.scheduler.state().server_name(world.sent[&(next, 0)]), "full");
+    assert_eq!(world.scheduler.state().server_name(world.sent[&(next, 1)]), "full");
+}
+
+#[test]
+fn who_finds_no_place_waits_with_numbers() {
+    let mut world = World::new(plain("edge"), &[server("s", 2, 4, &["gpu"])]);
+    let mut big = job("big", 2, 100);
+    big.worker.demand.insert("memory".into(), 3 << 10);
+    let first = world.submit(JobSpec { name: "first".into(), ..big.clone() });
+    let second = world.submit(big);
+    world.settle();
+    let state = world.scheduler.state();
+    assert!(state.job(first).unwrap().verdict.allocation().is_some());
+    let reason = state.job(second).unwrap().verdict.reason().cloned().expect("there is no memory for its slot");
+    assert!(matches!(reason, Reason::Exhausted { needed: 3072, left: 1024, .. }), "{reason:?}");
+    world.until_idle();
+    assert_eq!(world.ended.len(), 4);
+}
+
+#[test]
+fn chunks_of_a_lost_server_are_dispatched_anew_with_what_they_had_left() {
+    let mut world = World::new(plain("edge"), &[place("a", &["gpu"], &[]), place("b", &["gpu"], &[])]);
+    let id = world.submit(job("j", 2, 100));
+    world.pass(Time(30_000));
+    world.apply(Event::ServerLeft { name: "b".into() });
+    // What was sent there is gone with it.
+    let lost: Vec<u32> = (0..2).filter(|chunk| world.sent[&(id, *chunk)] == ServerId(1)).collect();
+    assert_eq!(lost.len(), 1);
+    world.sent.remove(&(id, lost[0]));
+    let job = world.scheduler.state().job(id).unwrap().incarnation;
+    world.apply(Event::Observed { job: id, incarnation: job, slots: vec![], phase: Phase::Stopped });
+    world.until_idle();
+    let kept = 1 - lost[0];
+    assert!(world.ended[&(id, kept)] <= Time(102_000), "{:?}", world.ended);
+    assert!(world.ended[&(id, lost[0])] <= Time(175_000), "70 s are left of it: {:?}", world.ended);
+}
+
+#[test]
+fn jobs_that_it_cannot_run_are_refused_by_name() {
+    let mut world = World::new(plain("edge"), &[place("s", &["gpu"; 2], &[])]);
+    type Spoil = fn(&mut JobSpec);
+    let cases: [(Spoil, &str); 6] = [
+        (|spec| spec.dataset = None, "dataset"),
+        (|spec| spec.worker.demand = amounts(&[("gpu", 500)]), "worker.gpu: 0.5 must be 1"),
+        (|spec| (spec.worker.min, spec.worker.requested) = (2, 2), "worker.min: 2"),
+        (|spec| spec.resize = trainmaster_core::job::Resize::Fixed, "resize"),
+        (|spec| (spec.mode, spec.server) = (trainmaster_core::TrainingMode::AllReduce, None), "mode"),
+        (|spec| spec.dataset.as_mut().unwrap().chunks = 10_001, "dataset.chunks: 10001"),
+    ];
+    for (spoil, named) in cases {
+        let mut spec = job("bad", 2, 10);
+        spoil(&mut spec);
+        let event = Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
+        let error = world.scheduler.apply(world.now, event).unwrap_err().to_string();
+        assert!(error.contains(named), "{error}");
+    }
+    // Of which nobody knows how long a chunk takes waits and says so.
+    let mut spec = job("unknown", 2, 10);
+    spec.dataset.as_mut().unwrap().batch_time = None;
+    world.apply(Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None });
+    world.settle();
+    let job = world.scheduler.state().find_job("unknown").unwrap().clone();
+    let reason = job.verdict.reason().expect("it waits").describe(world.scheduler.state());
+    assert!(reason.contains("dataset.batch_time"), "{reason}");
+}
