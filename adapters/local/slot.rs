@@ -70,7 +70,7 @@ pub(crate) struct Placement {
 }
 
 /// The slot as the manager protocol has it.
-pub(crate) fn to_wire(slot: SlotId, placement: &Placement) -> v1::Slot {
+pub(crate) fn to_wire(slot: SlotId, placement: &Placement, idle: bool) -> v1::Slot {
     let role = match slot.role {
         Role::Worker => v1::SlotRole::Worker,
         Role::Server => v1::SlotRole::Server,
@@ -84,6 +84,7 @@ pub(crate) fn to_wire(slot: SlotId, placement: &Placement) -> v1::Slot {
             .iter()
             .map(|share| v1::DeviceShare { device: share.device, milli: share.milli })
             .collect(),
+        idle,
     }
 }
 

@@ -124,8 +124,9 @@ pub struct trainmaster_slot {
     pub role: u32,
     /// Unique among the job's slots of a role, and kept for as long as the slot stays as it is.
     pub index: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1 where all its work waits: it keeps memory and disk, and its devices are another job's for now. What a manager sees to
+    /// be so it reports so.
+    pub idle: u32,
     /// The server's name.
     pub server: trainmaster_string,
     /// Its devices; empty where the manager picks them.
@@ -393,7 +394,7 @@ fn observed(slots: trainmaster_slots) -> Result<Vec<ObservedSlot>, Failure> {
             role: role(slot.role, "slot.role")?,
             index: slot.index,
             server: borrow::text(slot.server, "slot.server")?,
-            devices: devices(slot.devices, "slot.devices")?,
+            devices: if slot.idle == 0 { devices(slot.devices, "slot.devices")? } else { Vec::new() },
         })
     };
     slots.iter().map(convert).collect()

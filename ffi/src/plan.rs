@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use trainmaster_core::{Decision, Incarnation, Issue, JobId, Revision, Role, ServerId, Source, State, Verdict};
+use trainmaster_core::{
+    Allocation, Decision, Incarnation, Issue, JobId, Revision, Role, ServerId, Source, State, Verdict,
+    decision::{Work, WorkItem, WorkState},
+};
 
 use crate::{
     borrow::grows,
@@ -31,6 +34,46 @@ pub enum trainmaster_verdict_kind {
     Release = 4,
 }
 
+/// What happens to a piece of work.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum trainmaster_work_state {
+    /// It is done now.
+    Running = 0,
+    /// It waits for its turn: `rank` others of its job go before it on its slot.
+    Queued = 1,
+    /// It was interrupted, and goes on where it is.
+    Preempted = 2,
+    /// Nothing is left of it.
+    Done = 3,
+}
+
+/// A data chunk, and who trains it. Never grows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_work {
+    /// Its place in the dataset.
+    pub chunk: u32,
+    /// One of TRAINMASTER_WORK_STATE_*.
+    pub state: u32,
+    /// Of TRAINMASTER_WORK_STATE_QUEUED.
+    pub rank: u32,
+    /// The index of its worker's slot; UINT32_MAX while it waits for one.
+    pub worker: u32,
+}
+
+/// An array of work: by slot, those without one first.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_works {
+    /// The first.
+    pub data: *const trainmaster_work,
+    /// How many.
+    pub count: u64,
+    /// Bytes from one to the next.
+    pub stride: u64,
+}
+
 /// What one job is to have.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +98,8 @@ pub struct trainmaster_verdict {
     pub reason: *const trainmaster_reason,
     /// Of TRAINMASTER_VERDICT_KIND_RUN.
     pub slots: trainmaster_slots,
+    /// What its slots do, where the engine schedules data chunks one by one; else none.
+    pub work: trainmaster_works,
 }
 
 /// An array of verdicts, by job, each job once.
@@ -167,7 +212,8 @@ impl<'a> Writer<'a> {
         text
     }
 
-    fn slots(&mut self, slots: &[trainmaster_core::Slot]) -> trainmaster_slots {
+    fn slots(&mut self, allocation: &Allocation) -> trainmaster_slots {
+        let slots = allocation.slots();
         let mut all = Vec::with_capacity(slots.len());
         let total = slots.iter().map(|slot| slot.devices.len()).sum();
         let mut parts = Vec::with_capacity(total);
@@ -190,7 +236,7 @@ impl<'a> Writer<'a> {
                     Role::Server => trainmaster_slot_role::Server,
                 } as u32,
                 index: slot.index,
-                reserved: 0,
+                idle: u32::from(!allocation.is_busy(slot)),
                 server: self.server(slot.server),
                 devices: trainmaster_devices { data, count: count as u64, stride: stride::<trainmaster_device>() },
             });
@@ -200,6 +246,27 @@ impl<'a> Writer<'a> {
         }
         let (data, count) = self.keep.array(all);
         trainmaster_slots { data, count, stride: stride::<trainmaster_slot>() }
+    }
+
+    fn work(&mut self, allocation: &Allocation) -> trainmaster_works {
+        use trainmaster_work_state as Kind;
+        let view = |work: &Work| {
+            let (state, rank) = match work.state {
+                WorkState::Running => (Kind::Running, 0),
+                WorkState::Queued(rank) => (Kind::Queued, rank),
+                WorkState::Preempted => (Kind::Preempted, 0),
+                WorkState::Done => (Kind::Done, 0),
+            };
+            let (WorkItem::Chunk(chunk) | WorkItem::Task(chunk)) = work.item;
+            trainmaster_work {
+                chunk,
+                state: state as u32,
+                rank,
+                worker: work.slot.map_or(u32::MAX, |(_, index)| index),
+            }
+        };
+        let (data, count) = self.keep.array(allocation.work().iter().map(view).collect());
+        trainmaster_works { data, count, stride: stride::<trainmaster_work>() }
     }
 
     pub(crate) fn reason(&mut self, reason: Option<&trainmaster_core::Reason>) -> *const trainmaster_reason {
@@ -218,6 +285,8 @@ impl<'a> Writer<'a> {
             Verdict::Stop(_) => (Kind::Stop, Default::default()),
             Verdict::Release(shape) => (Kind::Release, *shape),
         };
+        let none = Allocation::default();
+        let allocation = verdict.allocation().map_or(&none, |allocation| allocation);
         trainmaster_verdict {
             size: size_of::<trainmaster_verdict>() as u32,
             kind: kind as u32,
@@ -228,7 +297,8 @@ impl<'a> Writer<'a> {
             workers: shape.workers,
             servers: shape.servers,
             reason: self.reason(verdict.reason()),
-            slots: self.slots(verdict.allocation().map_or(&[], |allocation| allocation.slots())),
+            slots: self.slots(allocation),
+            work: self.work(allocation),
         }
     }
 

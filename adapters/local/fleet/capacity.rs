@@ -44,7 +44,8 @@ pub(super) fn prune(
 }
 
 fn shares(run: &Run) -> impl Iterator<Item = (&str, u32, u32)> {
-    run.slots.values().flat_map(|placement| {
+    let busy = run.slots.iter().filter(|(slot, _)| !run.idle.contains(slot));
+    busy.flat_map(|(_, placement)| {
         placement.devices.iter().map(|share| (placement.server.as_str(), share.device, share.milli))
     })
 }

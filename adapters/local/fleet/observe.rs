@@ -11,11 +11,18 @@ use super::{
 /// The slots that exist now, and in which phase the job is.
 pub(super) fn job(id: u64, job: &Job, now: Now) -> ObservedJob {
     let planned = job.run().map(|run| run.incarnation);
+    // A program lets go of a device between two steps: sooner than its manager could look.
+    let rests =
+        |incarnation, slot| job.run().is_some_and(|run| run.incarnation == incarnation && run.idle.contains(&slot));
     let incarnation = job.processes.keys().map(|(incarnation, _)| *incarnation).max().or(planned);
     ObservedJob {
         job: id,
         incarnation: incarnation.unwrap_or(0),
-        slots: job.processes.iter().map(|((_, slot), process)| to_wire(*slot, &process.placement)).collect(),
+        slots: job
+            .processes
+            .iter()
+            .map(|(&(incarnation, slot), process)| to_wire(slot, &process.placement, rests(incarnation, slot)))
+            .collect(),
         phase: phase(job, now, incarnation).into(),
         message: job.note.clone(),
     }

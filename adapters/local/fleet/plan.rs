@@ -1,6 +1,11 @@
 //! A job's plan as it arrives, checked and made into what is wanted.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::PathBuf,
+    time::Duration,
+};
 
 use trainmaster_proto::v1;
 
@@ -44,6 +49,8 @@ pub(crate) struct Run {
     pub(crate) incarnation: u32,
     pub(crate) revision: u32,
     pub(crate) slots: BTreeMap<SlotId, Placement>,
+    /// Those that have nothing to do for now: their devices are another job's.
+    pub(crate) idle: BTreeSet<SlotId>,
     pub(crate) worker: Command,
     pub(crate) server: Command,
     pub(crate) token: Token,
@@ -103,10 +110,12 @@ pub(crate) fn read(plan: v1::JobPlan, cluster: &Cluster, resolve: Resolve<'_>) -
             check_environment(&environment)?;
             let worker = plan.worker_command.trim();
             let server = plan.server_command.trim();
+            let (slots, idle) = slots(plan.slots, cluster)?;
             Goal::Run(Box::new(Run {
                 incarnation: plan.incarnation,
                 revision: plan.revision,
-                slots: slots(plan.slots, cluster)?,
+                slots,
+                idle,
                 worker: resolve(worker)?,
                 // One program can play both roles: it reads its role from the environment.
                 server: resolve(if server.is_empty() { worker } else { server })?,
@@ -139,13 +148,20 @@ fn check_environment(environment: &BTreeMap<String, String>) -> Result<(), Strin
     Ok(())
 }
 
-fn slots(slots: Vec<v1::Slot>, cluster: &Cluster) -> Result<BTreeMap<SlotId, Placement>, String> {
+/// Slots by role and index, and which of them are idle.
+type Slots = (BTreeMap<SlotId, Placement>, BTreeSet<SlotId>);
+
+fn slots(slots: Vec<v1::Slot>, cluster: &Cluster) -> Result<Slots, String> {
     if slots.is_empty() || slots.len() > MOST_SLOTS {
         return Err(format!("{} slots to run; allowed are 1 to {MOST_SLOTS}", slots.len()));
     }
-    let mut read = BTreeMap::new();
+    let (mut read, mut idle) = (BTreeMap::new(), BTreeSet::new());
     for slot in slots {
+        let rests = slot.idle;
         let (id, placement) = from_wire(slot)?;
+        if rests {
+            idle.insert(id);
+        }
         let server = cluster.server(&placement.server).ok_or_else(|| {
             format!("{id} is to run on {:?}, which is not a server of {:?}", placement.server, cluster.name())
         })?;
@@ -168,5 +184,5 @@ fn slots(slots: Vec<v1::Slot>, cluster: &Cluster) -> Result<BTreeMap<SlotId, Pla
             return Err(format!("{id} is named twice"));
         }
     }
-    Ok(read)
+    Ok((read, idle))
 }

@@ -154,6 +154,13 @@ impl Player {
                 };
                 Event::Reported { job: id, incarnation, slot: (Role::Worker, 0), report }
             }
+            Action::Trained { job, chunks } => {
+                let id = self.job(job)?;
+                let incarnation = self.scheduler.state().job(id).map(|job| job.incarnation).unwrap_or_default();
+                self.sequence += 1;
+                let report = Report { seq: self.sequence, chunks: chunks.clone(), ..Report::default() };
+                Event::Reported { job: id, incarnation, slot: (Role::Worker, 0), report }
+            }
             Action::Seen(job) => self.observed(self.job(job)?, true),
             Action::Gone(job) => self.observed(self.job(job)?, false),
             Action::Refused { job, cause } => {
@@ -175,11 +182,14 @@ impl Player {
             _ => None,
         });
         let state = self.scheduler.state();
-        let slots = allocation.iter().flat_map(|allocation| allocation.slots()).map(|slot| ObservedSlot {
-            role: slot.role,
-            index: slot.index,
-            server: state.server_name(slot.server).to_owned(),
-            devices: slot.devices.to_vec(),
+        // Who has nothing to do for now lets go of its devices.
+        let slots = allocation.iter().flat_map(|allocation| {
+            allocation.slots().iter().map(|slot| ObservedSlot {
+                role: slot.role,
+                index: slot.index,
+                server: state.server_name(slot.server).to_owned(),
+                devices: if allocation.is_busy(slot) { slot.devices.to_vec() } else { Vec::new() },
+            })
         });
         let incarnation = told.map(|issue| issue.incarnation).unwrap_or_default();
         Event::Observed { job, incarnation, slots: slots.collect(), phase: Phase::Running }

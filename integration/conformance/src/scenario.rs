@@ -129,6 +129,13 @@ pub enum Action {
         /// Its mean loss.
         loss: f64,
     },
+    /// It reports data chunks that are trained to their end.
+    Trained {
+        /// Its name.
+        job: String,
+        /// By their places in the dataset.
+        chunks: Vec<u32>,
+    },
     /// The manager runs exactly what it was told to give this job.
     Seen(String),
     /// Nothing of it is left.

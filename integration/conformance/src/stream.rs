@@ -105,6 +105,9 @@ fn line(step: &Step, engine: &str) -> Result<Line, PlayError> {
         }),
         Action::Hold { job, held } => Line::at("hold", at).field(job).field(u8::from(*held)),
         Action::Report { job, epoch, loss } => Line::at("report", at).field(job).field(epoch).field(loss),
+        Action::Trained { job, chunks } => {
+            chunks.iter().fold(Line::at("trained", at).field(job), |line, chunk| line.field(chunk))
+        }
         Action::Seen(job) => Line::at("seen", at).field(job),
         Action::Gone(job) => Line::at("gone", at).field(job),
         Action::Refused { job, cause } => Line::at("refused", at).field(job).field(cause),

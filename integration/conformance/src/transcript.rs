@@ -2,7 +2,10 @@
 
 use std::fmt::Write;
 
-use trainmaster_core::{Allocation, Decision, Issue, State, Verdict};
+use trainmaster_core::{
+    Allocation, Decision, Issue, State, Verdict,
+    decision::{Work, WorkItem, WorkState},
+};
 
 use crate::scenario::Action;
 
@@ -61,6 +64,7 @@ pub(crate) fn heading(at: &str, action: &Action) -> String {
         Action::End { job, how } => format!("{job} ended: {how:?}"),
         Action::Hold { job, held } => format!("{job} {}", if *held { "held" } else { "resumed" }),
         Action::Report { job, epoch, loss } => format!("{job} reports epoch {epoch}, loss {loss}"),
+        Action::Trained { job, chunks } => format!("{job} reports chunks {chunks:?}"),
         Action::Seen(job) => format!("{job} seen as told"),
         Action::Gone(job) => format!("{job} seen gone"),
         Action::Refused { job, cause } => format!("{job} refused: {cause}"),
@@ -78,12 +82,31 @@ fn one_line(table: &toml::Table) -> String {
 
 fn verdict_text(state: &State, verdict: &Verdict) -> String {
     match verdict {
-        Verdict::Run(allocation) => format!("run {}: {}", allocation.shape(), slots_text(state, allocation)),
+        Verdict::Run(allocation) => {
+            format!("run {}: {}{}", allocation.shape(), slots_text(state, allocation), work_text(allocation))
+        }
         Verdict::Wait(reason) => format!("wait: {}", reason.describe(state)),
         Verdict::Reject(reason) => format!("reject: {}", reason.describe(state)),
         Verdict::Stop(reason) => format!("stop: {}", reason.describe(state)),
         Verdict::Release(shape) => format!("release as {shape}"),
     }
+}
+
+/// `; c0 w1 runs, c1 w1 queued 0, c2 - queued 0`: chunk 0 on worker 1, and so on; chunk 2 has no worker.
+fn work_text(allocation: &Allocation) -> String {
+    let text = |work: &Work| {
+        let (WorkItem::Chunk(item) | WorkItem::Task(item)) = work.item;
+        let worker = work.slot.map_or_else(|| "-".to_owned(), |(_, index)| format!("w{index}"));
+        let state = match work.state {
+            WorkState::Running => "runs".to_owned(),
+            WorkState::Queued(rank) => format!("queued {rank}"),
+            WorkState::Preempted => "preempted".to_owned(),
+            WorkState::Done => "done".to_owned(),
+        };
+        format!("c{item} {worker} {state}")
+    };
+    let work: Vec<String> = allocation.work().iter().map(text).collect();
+    if work.is_empty() { String::new() } else { format!("; {}", work.join(", ")) }
 }
 
 /// `w0 s0[0,1]`: worker 0 on server s0, its devices 0 and 1; half of device 2 is `2:500`.

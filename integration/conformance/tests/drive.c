@@ -290,7 +290,7 @@ static const struct trainmaster_verdict **told_of(uint64_t job) {
     return NULL;
 }
 
-static void report(void) {
+static void report(int chunks_only) {
     struct trainmaster_event reported = event(TRAINMASTER_EVENT_KIND_REPORTED);
     reported.job = job_named(field(2));
     const struct trainmaster_jobs *status = NULL;
@@ -302,11 +302,21 @@ static void report(void) {
     struct trainmaster_report of = {0};
     of.size = sizeof of;
     of.seq = ++sequence;
-    of.epoch = small(field(3));
-    of.step = of.epoch;
-    of.steps_per_epoch = 1;
-    of.has = TRAINMASTER_REPORT_HAS_LOSS;
-    of.loss = strtod(field(4), NULL);
+    uint32_t chunks[64];
+    if (chunks_only) {
+        of.chunks = chunks;
+        of.chunks_stride = sizeof *chunks;
+        for (size_t at = 3; at < field_count; at++) {
+            if (of.chunks_count == sizeof chunks / sizeof *chunks) stop("too many chunks", fields[0]);
+            chunks[of.chunks_count++] = small(fields[at]);
+        }
+    } else {
+        of.epoch = small(field(3));
+        of.step = of.epoch;
+        of.steps_per_epoch = 1;
+        of.has = TRAINMASTER_REPORT_HAS_LOSS;
+        of.loss = strtod(field(4), NULL);
+    }
     reported.report = &of;
     apply(reported);
 }
@@ -351,6 +361,22 @@ static void print_slot(const struct trainmaster_slot *slot) {
     if (slot->devices.count > 0) printf("]");
 }
 
+// `; c0 w1 runs, c1 w1 queued 0`: data chunks, the worker that each has (`-`: none) and what happens to it.
+static void print_work(struct trainmaster_works works) {
+    for (uint64_t i = 0; i < works.count; i++) {
+        const struct trainmaster_work *work = TRAINMASTER_AT(struct trainmaster_work, works.data, works.stride, i);
+        printf("%s c%" PRIu32 " ", i == 0 ? ";" : ",", work->chunk);
+        if (work->worker == UINT32_MAX) printf("- ");
+        else printf("w%" PRIu32 " ", work->worker);
+        switch (work->state) {
+        case TRAINMASTER_WORK_STATE_RUNNING: printf("runs"); break;
+        case TRAINMASTER_WORK_STATE_QUEUED: printf("queued %" PRIu32, work->rank); break;
+        case TRAINMASTER_WORK_STATE_PREEMPTED: printf("preempted"); break;
+        default: printf("done");
+        }
+    }
+}
+
 static void print_verdict(const struct trainmaster_verdict *verdict) {
     static const char *const WORDS[] = {"run", "wait", "reject", "stop", "release as"};
     printf("%s", WORDS[verdict->kind]);
@@ -362,6 +388,7 @@ static void print_verdict(const struct trainmaster_verdict *verdict) {
         if (i > 0) printf(", ");
         print_slot(TRAINMASTER_AT(struct trainmaster_slot, verdict->slots.data, verdict->slots.stride, i));
     }
+    print_work(verdict->work);
     if (verdict->reason != NULL) print(verdict->reason->text);
     puts("");
 }
@@ -396,6 +423,15 @@ static int same_reason(const struct trainmaster_reason *a, const struct trainmas
            a->position == b->position;
 }
 
+static int same_work(struct trainmaster_works a, struct trainmaster_works b) {
+    for (uint64_t i = 0; a.count == b.count && i < a.count; i++) {
+        const struct trainmaster_work *x = TRAINMASTER_AT(struct trainmaster_work, a.data, a.stride, i);
+        const struct trainmaster_work *y = TRAINMASTER_AT(struct trainmaster_work, b.data, b.stride, i);
+        if (x->chunk != y->chunk || x->worker != y->worker || x->state != y->state || x->rank != y->rank) return 0;
+    }
+    return a.count == b.count;
+}
+
 static int same_slots(struct trainmaster_slots a, struct trainmaster_slots b) {
     for (uint64_t i = 0; a.count == b.count && i < a.count; i++) {
         const struct trainmaster_slot *x = TRAINMASTER_AT(struct trainmaster_slot, a.data, a.stride, i);
@@ -426,7 +462,7 @@ static void tell(void) {
         if (*last != NULL && (*last)->kind == verdict->kind && (*last)->incarnation == verdict->incarnation &&
             (*last)->revision == verdict->revision && (*last)->workers == verdict->workers &&
             (*last)->servers == verdict->servers && same_reason((*last)->reason, verdict->reason) &&
-            same_slots((*last)->slots, verdict->slots)) {
+            same_slots((*last)->slots, verdict->slots) && same_work((*last)->work, verdict->work)) {
             continue;
         }
         printf("  told %s %" PRIu32 ".%" PRIu32 ": ", name_of(verdict->job), verdict->incarnation, verdict->revision);
@@ -455,7 +491,9 @@ static void play(void) {
     } else if (strcmp(what, "decide") == 0) {
         decide();
     } else if (strcmp(what, "report") == 0) {
-        report();
+        report(0);
+    } else if (strcmp(what, "trained") == 0) {
+        report(1);
     } else if (strcmp(what, "seen") == 0 || strcmp(what, "gone") == 0) {
         observed(what[0] == 's');
     } else if (strcmp(what, "refused") == 0) {

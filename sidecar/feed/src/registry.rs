@@ -42,6 +42,8 @@ pub struct JobAssignment {
     pub standing: Standing,
     /// Its slots: workers and parameter servers, with their servers' names.
     pub slots: Vec<v1::Slot>,
+    /// What they do, where data chunks are scheduled one by one.
+    pub work: Vec<v1::Work>,
     /// How long a stopping program may take.
     pub grace: Span,
     /// The highest sequence number accepted from each slot of this incarnation.
@@ -263,6 +265,7 @@ impl Entry {
             phase: phase.into(),
             grace_ms: given.grace.0,
             last_seq: 0,
+            work: given.work.clone(),
         };
         let accepted = &given.accepted;
         self.view.send_if_modified(|view| {

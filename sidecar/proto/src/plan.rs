@@ -2,7 +2,10 @@
 
 use trainmaster_core::{Issue, JobSpec, Span, State, Verdict};
 
-use crate::{slot::slots_to_wire, v1};
+use crate::{
+    slot::{slots_to_wire, work_to_wire},
+    v1,
+};
 
 /// What a plan says about a job beside the decision.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +33,8 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
     plan.reason = issue.verdict.reason().map(|reason| reason.describe(state)).unwrap_or_default();
     let action = match &issue.verdict {
         Verdict::Run(allocation) => {
-            plan.slots = slots_to_wire(state, allocation.slots());
+            plan.slots = slots_to_wire(state, allocation);
+            plan.work = work_to_wire(allocation);
             facts.token.clone_into(&mut plan.token);
             if let Some(spec) = facts.spec {
                 plan.worker_command.clone_from(&spec.worker.command);

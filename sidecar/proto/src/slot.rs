@@ -1,6 +1,9 @@
 //! Slots: one worker or parameter server on one server.
 
-use trainmaster_core::{DeviceShare, ObservedSlot, Role, Slot, State};
+use trainmaster_core::{
+    Allocation, DeviceShare, ObservedSlot, Role, Slot, State,
+    decision::{Work, WorkItem, WorkState},
+};
 
 use crate::{ConvertError, v1};
 
@@ -27,19 +30,31 @@ pub fn role_from_wire(role: i32) -> Result<Role, ConvertError> {
     }
 }
 
-/// A planned slot, with its server's name.
-pub fn slot_to_wire(state: &State, slot: &Slot) -> v1::Slot {
-    v1::Slot {
+/// All of an allocation's slots, with their servers' names.
+pub fn slots_to_wire(state: &State, allocation: &Allocation) -> Vec<v1::Slot> {
+    let slot = |slot: &Slot| v1::Slot {
         role: role_to_wire(slot.role).into(),
         index: slot.index,
         server: state.server_name(slot.server).to_owned(),
         devices: shares_to_wire(&slot.devices),
-    }
+        idle: !allocation.is_busy(slot),
+    };
+    allocation.slots().iter().map(slot).collect()
 }
 
-/// All of an allocation's slots.
-pub fn slots_to_wire(state: &State, slots: &[Slot]) -> Vec<v1::Slot> {
-    slots.iter().map(|slot| slot_to_wire(state, slot)).collect()
+/// What an allocation's slots do, where data chunks are scheduled one by one.
+pub fn work_to_wire(allocation: &Allocation) -> Vec<v1::Work> {
+    let work = |work: &Work| {
+        let (state, rank) = match work.state {
+            WorkState::Running => (v1::WorkState::Running, 0),
+            WorkState::Queued(rank) => (v1::WorkState::Queued, rank),
+            WorkState::Preempted => (v1::WorkState::Preempted, 0),
+            WorkState::Done => (v1::WorkState::Done, 0),
+        };
+        let (WorkItem::Chunk(chunk) | WorkItem::Task(chunk)) = work.item;
+        v1::Work { chunk, worker: work.slot.map(|(_, index)| index), state: state.into(), rank }
+    };
+    allocation.work().iter().map(work).collect()
 }
 
 /// A slot as a manager sees it.
@@ -53,7 +68,7 @@ pub fn observed_slot(slot: v1::Slot) -> Result<ObservedSlot, ConvertError> {
     Ok(ObservedSlot {
         role: role_from_wire(slot.role)?,
         index: slot.index,
-        devices: shares_from_wire("devices", &slot.devices)?,
+        devices: if slot.idle { Vec::new() } else { shares_from_wire("devices", &slot.devices)? },
         server: slot.server,
     })
 }
@@ -65,6 +80,7 @@ pub fn observed_slot_to_wire(slot: &ObservedSlot) -> v1::Slot {
         index: slot.index,
         server: slot.server.clone(),
         devices: shares_to_wire(&slot.devices),
+        idle: false,
     }
 }
 

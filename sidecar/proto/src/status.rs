@@ -39,7 +39,7 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
         revision: job.revision.0,
         // A job that has nothing has no speed, whatever it last reported.
         speed: job.progress.speed.filter(|_| !shape.is_empty()),
-        slots: given.map(|allocation| slots_to_wire(state, allocation.slots())).unwrap_or_default(),
+        slots: given.map(|allocation| slots_to_wire(state, allocation)).unwrap_or_default(),
         rescales: job.rescales,
         restart_ms: job.restart_total.0,
         max_epochs: job.spec.convergence.max_epochs,

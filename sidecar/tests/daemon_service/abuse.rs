@@ -251,6 +251,7 @@ impl Odd {
                 .maybe(|odd| v1::DeviceShare { device: odd.pick(&[0, 1, 65_535]), milli: odd.pick(&[1, 500, 1000]) })
                 .into_iter()
                 .collect(),
+            idle: self.pick(&[0, 0, 0, 1]) == 1,
         });
         let slots = slots.collect();
         v1::ObservedJob {

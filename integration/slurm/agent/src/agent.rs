@@ -16,7 +16,7 @@ use trainmaster_core::{
     Budget, End, Event, EventError, JobId, Mode, Role, Scheduler, Shape, Source, Span, Term, Verdict,
 };
 use trainmaster_feed::{JobAssignment, Standing, Unavailable};
-use trainmaster_proto::{Progress, slots_to_wire};
+use trainmaster_proto::{Progress, slots_to_wire, work_to_wire};
 
 use crate::{
     clock::Clock,
@@ -406,14 +406,14 @@ impl Agent {
                 // Since before a restart of slurmctld.
                 (None, None) => (job.observed_incarnation, job.revision, job.observed.as_ref()),
             };
-            let slots = slots.map(|allocation| allocation.slots()).unwrap_or_default();
             let assignment = JobAssignment {
                 name: job.spec.name.clone(),
                 token_hash: job.token_hash,
                 incarnation,
                 revision,
-                standing: if slots.is_empty() { Standing::Stop } else { Standing::Run },
-                slots: slots_to_wire(state, slots),
+                standing: if slots.is_some() { Standing::Run } else { Standing::Stop },
+                slots: slots.map(|allocation| slots_to_wire(state, allocation)).unwrap_or_default(),
+                work: slots.map(|allocation| work_to_wire(allocation)).unwrap_or_default(),
                 grace: Span::seconds(self.config.slurm.grace),
                 accepted: job.reported.clone(),
             };

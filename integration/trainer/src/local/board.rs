@@ -155,7 +155,7 @@ impl Board {
                 role: SlotRole::from(id.role).into(),
                 index: id.index,
                 server: server.clone(),
-                devices: Vec::new(),
+                ..Slot::default()
             }),
             address: inner.addresses.get(id).map(|(_, address)| address.clone()).unwrap_or_default(),
         };
@@ -167,6 +167,7 @@ impl Board {
             phase: inner.phase.into(),
             grace_ms: inner.grace_ms,
             last_seq: inner.last_seq.get(&to).copied().unwrap_or_default(),
+            work: Vec::new(),
         }
     }
 }

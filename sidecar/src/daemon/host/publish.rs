@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use trainmaster_core::{Issue, Job, JobId, Mode, Verdict};
 use trainmaster_feed::{JobAssignment, Standing};
-use trainmaster_proto::{JobFacts, job_plan, slots_to_wire, v1};
+use trainmaster_proto::{JobFacts, job_plan, slots_to_wire, v1, work_to_wire};
 
 use super::{journal::Effect, owner::Owner};
 use crate::daemon::session::Outbox;
@@ -95,7 +95,8 @@ impl Owner {
             incarnation: job.incarnation,
             revision: job.revision,
             standing: if given.is_some() { Standing::Run } else { Standing::Stop },
-            slots: given.map(|allocation| slots_to_wire(state, allocation.slots())).unwrap_or_default(),
+            slots: given.as_ref().map(|allocation| slots_to_wire(state, allocation)).unwrap_or_default(),
+            work: given.as_ref().map(|allocation| work_to_wire(allocation)).unwrap_or_default(),
             grace: self.options.grace,
             accepted: job.reported.clone(),
         }
