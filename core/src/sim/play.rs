@@ -1,6 +1,6 @@
 //! The loop: whatever happens next happens, the scheduler hears of it, and decides when it wants to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
@@ -10,13 +10,15 @@ use super::{
     meter::Meter,
     program::{Came, Program, Stage},
     queue::Queue,
+    uploads::Places,
 };
 use crate::{
-    decision::{Source, Verdict},
+    decision::{Allocation, Source, Verdict, WorkItem, WorkState},
     engines::Budget,
     event::{End, Event, EventError, ObservedSlot},
     ids::JobId,
     job::Phase,
+    resources::Amounts,
     scheduler::{Issue, Outcome, Scheduler, Ticket},
     server::Usage,
     settings::{Settings, SettingsError},
@@ -108,6 +110,8 @@ pub(super) struct Play<'a> {
     programs: BTreeMap<JobId, Program<'a>>,
     /// What exists on each server.
     used: Vec<Usage>,
+    /// What the cloud's servers have; none once servers came or went.
+    cloud: Option<Amounts>,
     lots: Lots,
     oracle: Oracle,
     meter: Meter<'a>,
@@ -131,6 +135,7 @@ pub fn play(workload: &Workload, options: &Options, host: &mut dyn Host) -> Resu
         queue: Queue::new(),
         programs: BTreeMap::new(),
         used: Vec::new(),
+        cloud: None,
         lots: Lots::new(options.seed),
         oracle: Oracle::default(),
         meter: Meter::new(workload, options.trace),
@@ -188,7 +193,14 @@ impl<'a> Play<'a> {
     }
 
     fn pass(&mut self, to: Time) {
-        self.meter.pass(self.now, to, &self.scheduler.state().capacity);
+        let state = self.scheduler.state();
+        let cloud = self.cloud.get_or_insert_with(|| {
+            let mut sum = Amounts::default();
+            let servers = state.servers.iter().filter(|server| server.present && server.place.cloud);
+            servers.for_each(|server| sum += &server.capacity);
+            sum
+        });
+        self.meter.pass(self.now, to, &state.capacity, cloud);
         self.now = to;
     }
 
@@ -204,6 +216,9 @@ impl<'a> Play<'a> {
     /// Tells the scheduler, and the manager what comes of it.
     fn say(&mut self, event: Event) -> Result<(), SimError> {
         let kind = kind(&event);
+        if matches!(event, Event::ServerSet { .. } | Event::ServerLeft { .. }) {
+            self.cloud = None;
+        }
         let result = self.scheduler.apply(self.now, event);
         self.send();
         match result {
@@ -316,8 +331,9 @@ impl<'a> Play<'a> {
                     return Ok(());
                 }
                 self.take_away(id);
+                let places = self.places(&slots);
                 let program = self.programs.get_mut(&id).expect("found above");
-                program.resize(now, slots);
+                program.resize(now, slots, places);
                 self.give(id)?;
                 return self.planned(id);
             }
@@ -330,7 +346,9 @@ impl<'a> Play<'a> {
             if slots.slots().iter().any(gone) {
                 return Ok(());
             }
-            program.start(now, &issue, slots);
+            let places = self.places(&slots);
+            let program = self.programs.get_mut(&id).expect("found above");
+            program.start(now, &issue, slots, places);
             self.give(id)?;
             return self.planned(id);
         }
@@ -410,6 +428,11 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
+    fn places(&self, slots: &Allocation) -> Places {
+        let state = self.scheduler.state();
+        slots.slots().iter().map(|slot| (slot.server, state.server(slot.server).place.clone())).collect()
+    }
+
     /// A job's slots begin to exist.
     fn give(&mut self, id: JobId) -> Result<(), SimError> {
         let program = &self.programs[&id];
@@ -422,7 +445,7 @@ impl<'a> Play<'a> {
             let used = &mut self.used[server.index()];
             used.add_usage(&usage, 1);
             self.meter.overfull(state.server(server).excess(used).is_some());
-            self.meter.takes(&usage.amounts, 1);
+            self.meter.takes(&usage.amounts, state.server(server).place.cloud, 1);
         }
         self.meter.shaped(program, self.now);
         self.observed(id)
@@ -432,21 +455,24 @@ impl<'a> Play<'a> {
     fn take_away(&mut self, id: JobId) {
         let program = &self.programs[&id];
         let Some(slots) = &program.slots else { return };
-        for (server, usage) in usage_by_server(self.scheduler.state(), &program.job, slots) {
+        let state = self.scheduler.state();
+        for (server, usage) in usage_by_server(state, &program.job, slots) {
             self.used[server.index()].add_usage(&usage, -1);
-            self.meter.takes(&usage.amounts, -1);
+            self.meter.takes(&usage.amounts, state.server(server).place.cloud, -1);
         }
         self.meter.unshaped(program, self.now);
     }
 
+    /// What the manager sees. A slot that is idle has let go of its devices.
     fn observed(&mut self, id: JobId) -> Result<(), SimError> {
         let program = &self.programs[&id];
         let state = self.scheduler.state();
-        let slots = program.slots.iter().flat_map(|slots| slots.slots()).map(|slot| ObservedSlot {
+        let given = program.slots.iter().flat_map(|given| given.slots().iter().map(move |slot| (given, slot)));
+        let slots = given.map(|(given, slot)| ObservedSlot {
             role: slot.role,
             index: slot.index,
             server: state.server_name(slot.server).to_owned(),
-            devices: slot.devices.to_vec(),
+            devices: if given.is_busy(slot) { slot.devices.to_vec() } else { Vec::new() },
         });
         let phase = match program.stage {
             _ if program.is_complete() => Phase::Running,
@@ -485,12 +511,11 @@ impl<'a> Play<'a> {
         self.not_before = self.now + wait;
         self.meter.decided(self.now, &self.scheduler, failed);
         for (id, verdict) in &decision.changes {
-            let ran = before.get(id).is_some_and(|job| job.verdict.allocation().is_some());
+            let ran = before.get(id).and_then(|job| job.verdict.allocation());
+            let (Some(ran), Some(program)) = (ran, self.programs.get(id)) else { continue };
             // What it was given but never got it doesn't lose. Where it restarts, it is meant to go on.
-            if let (true, Verdict::Wait(_), Some(program)) = (ran, verdict, self.programs.get(id))
-                && program.slots.is_some()
-            {
-                self.meter.preempted(program.number);
+            if program.slots.is_some() {
+                self.meter.preempted(program.number, preemptions(ran, verdict));
             }
         }
         if !decision.changes.is_empty() || self.queue.next().is_some() {
@@ -515,6 +540,17 @@ impl<'a> Play<'a> {
         self.meter.left(reasons.collect());
         self.meter.report(self.now, self.scheduler.digest())
     }
+}
+
+/// Of a job that ran so: itself where it is to wait, else the work that is to.
+fn preemptions(ran: &Allocation, verdict: &Verdict) -> u32 {
+    let Verdict::Run(now) = verdict else { return u32::from(matches!(verdict, Verdict::Wait(_))) };
+    let of = |slots: &Allocation, wanted: fn(WorkState) -> bool| -> BTreeSet<WorkItem> {
+        slots.work().iter().filter(|work| wanted(work.state)).map(|work| work.item).collect()
+    };
+    let ran = of(ran, |state| state == WorkState::Running);
+    let waits = of(now, |state| matches!(state, WorkState::Queued(_) | WorkState::Preempted));
+    ran.intersection(&waits).count() as u32
 }
 
 fn kind(event: &Event) -> &'static str {
