@@ -164,7 +164,7 @@ impl<'a> Program<'a> {
     pub(super) fn traffic(&self) -> f64 {
         match &self.training {
             Some(training) if self.stage == Stage::Training => {
-                self.rate * self.truth.speed.traffic(self.spec().model_size, training)
+                self.rate * self.truth.speed.traffic(self.spec(), training)
             }
             _ => 0.0,
         }

@@ -197,13 +197,16 @@ impl Speed {
         }
     }
 
-    /// Megabits that a step sends between servers, for a model of `size` MiB: gradients out and parameters back.
-    pub fn traffic(&self, size: i64, allocation: &Allocation) -> f64 {
+    /// Megabits that a step sends between servers: gradients out and parameters back, of all workers that have something to
+    /// do, or of one where each makes steps of its own.
+    pub fn traffic(&self, spec: &JobSpec, allocation: &Allocation) -> f64 {
+        let busy = |slot: &&crate::decision::Slot| allocation.is_busy(slot);
+        let w = allocation.of(Role::Worker).iter().filter(busy).count() as f64;
         let shape = allocation.shape();
-        let (w, p) = (f64::from(shape.workers), f64::from(shape.servers));
-        let megabits = size as f64 * 8.388_608;
+        let p = f64::from(shape.servers);
+        let megabits = spec.model_size as f64 * 8.388_608;
         let mut on: BTreeMap<ServerId, (f64, f64)> = BTreeMap::new();
-        for slot in allocation.slots() {
+        for slot in allocation.slots().iter().filter(busy) {
             let here = on.entry(slot.server).or_default();
             match slot.role {
                 Role::Worker => here.0 += 1.0,
@@ -215,7 +218,8 @@ impl Speed {
             return if on.len() > 1 { 2.0 * megabits * (w - 1.0) / w * on.len() as f64 } else { 0.0 };
         }
         let crossing: f64 = on.values().map(|(workers, servers)| workers * (p - servers)).sum();
-        2.0 * megabits / p * crossing
+        let own_steps = spec.mode == TrainingMode::Async || matches!(self, Self::MiniBatches { .. });
+        2.0 * megabits / p * crossing / if own_steps { w.max(1.0) } else { 1.0 }
     }
 }
 
@@ -432,9 +436,13 @@ mod tests {
     fn traffic_is_what_crosses_between_servers() {
         let speed = Speed::Steps(time());
         let megabits = 10.0 * 8.388_608;
-        assert_eq!(speed.traffic(10, &placed(&[(3, 2)])), 0.0);
+        let spec = JobSpec { model_size: 10, ..spec() };
+        assert_eq!(speed.traffic(&spec, &placed(&[(3, 2)])), 0.0);
         // Each of 2 workers reaches half of the parameters on the other server, there and back.
-        assert!((speed.traffic(10, &placed(&[(1, 1), (1, 1)])) - 2.0 * megabits).abs() < 1e-9);
+        assert!((speed.traffic(&spec, &placed(&[(1, 1), (1, 1)])) - 2.0 * megabits).abs() < 1e-9);
+        // Out of step, a step is one worker's.
+        let asynchronous = JobSpec { mode: TrainingMode::Async, ..spec };
+        assert!((speed.traffic(&asynchronous, &placed(&[(1, 1), (1, 1)])) - megabits).abs() < 1e-9);
     }
 
     #[test]
