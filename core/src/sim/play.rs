@@ -694,7 +694,7 @@ mod tests {
         }
         // Each newcomer interrupts the chunk that runs.
         assert_eq!(report.jobs.iter().map(|job| job.preemptions).collect::<Vec<_>>(), [1, 1, 0]);
-        assert_eq!((report.preemptions, report.bytes_moved), (2, 3 * 2 * 5 << 20));
+        assert_eq!((report.preemptions, report.bytes_moved), (2, (3 * 2 * 5) << 20));
         // All on one server: only uploads are communication.
         assert_eq!(report.communication_s, Some(60.0));
         assert!((report.utilisation - 1.0).abs() < 0.01 && report.edge_utilisation == report.utilisation);
@@ -714,7 +714,7 @@ mod tests {
         assert!(report.jobs.iter().all(|job| job.fate == Fate::Completed), "{:?}", report.jobs);
         assert_eq!(report.jobs.iter().map(|job| job.crashes).collect::<Vec<_>>(), [1, 1, 0]);
         // The disk is still there.
-        assert_eq!(report.bytes_moved, 3 * 2 * 5 << 20);
+        assert_eq!(report.bytes_moved, (3 * 2 * 5) << 20);
     }
 
     #[test]
