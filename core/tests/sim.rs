@@ -6,12 +6,13 @@ mod common;
 
 use proptest::prelude::*;
 use trainmaster_core::{
-    Settings, Span, Time, TrainingMode,
+    ServerSpec, Settings, Span, Time, TrainingMode,
     engines::REGISTRY,
     job::Dataset,
     settings::{Parameter, Stability},
     sim::{
-        Errors, Fate, Options, Outage, Report, Request, SimJob, Speed, Stragglers, Workload, play, workload::WORKLOADS,
+        Errors, Fate, JobReport, Options, Outage, Report, Request, SimJob, Speed, Stragglers, Workload, play,
+        workload::WORKLOADS,
     },
 };
 
@@ -52,6 +53,12 @@ fn check(engine: &str, workload: &Workload, report: &Report) {
         }
     }
     assert!(report.utilisation <= 1.0 + 1e-9 && report.cpu_utilisation <= 1.0 + 1e-9);
+    assert!(report.edge_utilisation <= 1.0 + 1e-9);
+    let labels = |server: &ServerSpec| server.labels.keys().any(|label| label == "zone" || label.starts_with("upload"));
+    if !workload.servers.iter().any(labels) {
+        assert_eq!((report.bytes_moved, report.communication_s), (0, Some(0.0)), "{engine}");
+        assert_eq!(report.edge_utilisation, report.utilisation, "{engine}");
+    }
 }
 
 #[test]
@@ -130,6 +137,32 @@ fn a_preemption_is_a_stop_that_was_decided_and_no_restart_or_crash() {
     let restarted = play(&workload("optimus", 1, 2), &options, &mut ()).unwrap();
     assert!(restarted.restarts > 0, "nobody was restarted");
     assert_eq!(restarted.preemptions, 0);
+}
+
+#[test]
+fn data_is_sent_before_a_job_trains_and_again_where_it_moves() {
+    let nine = workload("edge-testbed", 1, 30);
+    let size = |job: &SimJob| {
+        let data = job.spec.dataset.as_ref().unwrap();
+        u64::from(data.chunks) * data.chunk_size as u64 * 1024 * 1024
+    };
+    let once: u64 = nine.jobs.iter().map(size).sum();
+    let fifo = run("fifo", &nine, 1);
+    check("fifo", &nine, &fifo);
+    assert!(fifo.jobs.iter().all(|job| job.fate == Fate::Completed));
+    // Who is never stopped sends everything once, and trains when it has come: an hour of the paper is a minute.
+    assert_eq!((fifo.bytes_moved, fifo.restarts, fifo.preemptions), (once, 0, 0));
+    assert!(fifo.jobs.iter().all(|job| (59.0..=900.0).contains(&job.overhead_s)), "{:?}", fifo.jobs);
+    assert!(fifo.communication_s.unwrap() > 60.0 && fifo.edge_utilisation > fifo.utilisation);
+    // Whoever stops jobs and starts them elsewhere sends it again, unless they come back to where it is.
+    let srtf = run("srtf", &nine, 1);
+    check("srtf", &nine, &srtf);
+    assert!(srtf.preemptions > 0 && srtf.bytes_moved > once, "{} of {once}", srtf.bytes_moved);
+    // Stopped before it began is a preemption and no restart.
+    let most = |job: &JobReport| u64::from(job.restarts + job.preemptions + 1);
+    for (job, report) in nine.jobs.iter().zip(&srtf.jobs) {
+        assert!((size(job)..=most(report) * size(job)).contains(&report.bytes_moved), "{report:?}");
+    }
 }
 
 #[test]

@@ -86,6 +86,18 @@ fn rows_that_make_no_sense_are_named_counted_and_left_out() {
 }
 
 #[test]
+fn data_that_moves_is_told() {
+    let folder = TempDir::new().unwrap();
+    let args =
+        ["--workload", "edge-testbed", "--jobs", "4", "--engines", "fifo", "--seeds", "1", "--no-timing", "--json"];
+    let (code, out, err) = simulate(folder.path(), &args);
+    assert_eq!(code, 0, "{err}");
+    let means = &serde_json::from_str::<Value>(&out).unwrap()["engines"]["fifo"];
+    assert!(means["bytes_moved"].as_f64() > Some(1e8) && means["communication_s"].as_f64() > Some(60.0), "{out}");
+    assert!(means["edge_utilisation"].is_number(), "{out}");
+}
+
+#[test]
 fn preemptions_are_told_of_each_engine() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("jobs.csv"), "time,gpus,duration\n0,2,10000\n1000,2,60\n").unwrap();
@@ -97,6 +109,8 @@ fn preemptions_are_told_of_each_engine() {
     for (engine, preemptions) in [("fifo", 0.0), ("srtf", 1.0)] {
         let means = &engines[engine];
         assert_eq!((&means["preemptions"], &means["unfinished"]), (&preemptions.into(), &0.0.into()), "{out}");
+        assert_eq!((&means["bytes_moved"], &means["communication_s"]), (&0.0.into(), &0.0.into()), "{out}");
+        assert_eq!(means["edge_utilisation"], means["utilisation"]);
     }
     let (_, text, _) = simulate(folder.path(), &[&args[..], &more, &["--report", "page"]].concat());
     assert!(text.contains("PREEMPTIONS"), "{text}");

@@ -8,7 +8,7 @@ use super::{Workload, program::Program, program::Stage};
 use crate::{
     decision::Role,
     ids::ServerId,
-    resources::{Amounts, CPU, GPU, MEMORY},
+    resources::{Amounts, CPU, GPU},
     scheduler::Scheduler,
     time::{Span, Time},
 };
@@ -35,7 +35,8 @@ pub struct JobReport {
     pub restarts: u32,
     /// Changes of shape of the running job, restarts or not.
     pub rescales: u32,
-    /// Times a decision made it stop and wait, as a whole; a restart in another shape or place is none.
+    /// Times a decision made it stop and wait, as a whole; a restart in another shape or place is none. Of a job that runs
+    /// on, each chunk that a decision interrupted.
     pub preemptions: u32,
     /// Times a server failed under it.
     pub crashes: u32,
@@ -53,6 +54,11 @@ pub struct JobReport {
     pub deadline_met: Option<bool>,
     /// Gigabytes sent between servers.
     pub traffic_gb: f64,
+    /// Bytes of data chunks that were sent to servers.
+    pub bytes_moved: u64,
+    /// Time with such an upload under way, and mean time of its workers in exchanging gradients, where the workload says
+    /// what that takes.
+    pub communication_s: f64,
 }
 
 /// What became of a job.
@@ -104,14 +110,20 @@ pub struct Report {
     pub restarts: u32,
     /// Sum of changes of shape of running jobs.
     pub rescales: u32,
-    /// Sum of times that decisions made a job with slots stop and wait.
+    /// Sum of times that decisions made a job with slots, or one of its chunks, stop and wait.
     pub preemptions: u32,
     /// Mean share of a job's time that starts and checkpoints took.
     pub overhead_share: Option<f64>,
     /// Sum of gigabytes sent between servers.
     pub traffic_gb: f64,
+    /// Sum of bytes of data chunks that were sent to servers.
+    pub bytes_moved: u64,
+    /// Mean time of a job in uploads and in exchanging gradients.
+    pub communication_s: Option<f64>,
     /// Mean share of the GPUs (of the cores, where there are none) that was taken while there were jobs.
     pub utilisation: f64,
+    /// The same of the servers that aren't the cloud's, which has no end.
+    pub edge_utilisation: f64,
     /// The same of the cores.
     pub cpu_utilisation: f64,
     /// Decisions made.
@@ -132,7 +144,7 @@ pub struct Report {
 /// What plots need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// (seconds, share of the GPUs, of the cores, jobs with slots, jobs without).
+    /// (seconds, share of the GPUs, of the cores, both without the cloud's, jobs that run, jobs that don't).
     pub load: Vec<(f64, f64, f64, u32, u32)>,
     /// Who ran where.
     pub places: Vec<Place>,
@@ -172,6 +184,8 @@ struct Record {
     trained: Span,
     /// Megabits sent, and per second now.
     traffic: (f64, f64),
+    bytes_moved: u64,
+    communication: f64,
     starts: u32,
     rescales: u32,
     preemptions: u32,
@@ -205,10 +219,11 @@ pub(super) struct Meter<'a> {
     over: usize,
     active: u32,
     running: u32,
+    /// On all servers, and on those of the cloud.
     used: Amounts,
-    /// Unit-seconds taken and there were, of GPUs, cores and memory, while there were jobs.
-    taken: [f64; 3],
-    there: [f64; 3],
+    used_in_cloud: Amounts,
+    all: Load,
+    edge: Load,
     decisions: u32,
     failed: u32,
     failure: Option<String>,
@@ -216,7 +231,34 @@ pub(super) struct Meter<'a> {
     trace: Option<Trace>,
 }
 
-const KINDS: [crate::ids::ResourceId; 3] = [GPU, CPU, MEMORY];
+/// Unit-seconds of GPUs and cores that were taken and that there were, while there were jobs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    taken: [f64; 2],
+    there: [f64; 2],
+}
+
+impl Load {
+    fn add(&mut self, used: [f64; 2], capacity: [f64; 2], seconds: f64) {
+        for kind in 0..2 {
+            self.taken[kind] += used[kind] * seconds;
+            self.there[kind] += capacity[kind] * seconds;
+        }
+    }
+
+    fn cores(&self) -> f64 {
+        share(self.taken[1], self.there[1])
+    }
+
+    /// Of the GPUs; of the cores, where there are none.
+    fn share(&self) -> f64 {
+        if self.there[0] > 0.0 { share(self.taken[0], self.there[0]) } else { self.cores() }
+    }
+}
+
+fn share(taken: f64, there: f64) -> f64 {
+    if there > 0.0 { taken / there } else { 0.0 }
+}
 
 impl<'a> Meter<'a> {
     pub(super) fn new(workload: &'a Workload, trace: bool) -> Self {
@@ -228,8 +270,9 @@ impl<'a> Meter<'a> {
             active: 0,
             running: 0,
             used: Amounts::default(),
-            taken: [0.0; 3],
-            there: [0.0; 3],
+            used_in_cloud: Amounts::default(),
+            all: Load::default(),
+            edge: Load::default(),
             decisions: 0,
             failed: 0,
             failure: None,
@@ -238,20 +281,21 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Time passes.
-    pub(super) fn pass(&mut self, from: Time, to: Time, capacity: &Amounts) {
+    /// Time passes; so much there is in all, and so much of it in the cloud.
+    pub(super) fn pass(&mut self, from: Time, to: Time, capacity: &Amounts, cloud: &Amounts) {
         let seconds = (to - from).as_seconds();
         if seconds <= 0.0 || self.active == 0 {
             return;
         }
-        for (at, kind) in KINDS.into_iter().enumerate() {
-            self.taken[at] += self.used[kind] as f64 * seconds;
-            self.there[at] += capacity[kind] as f64 * seconds;
-        }
+        let of = |all: &Amounts, less: &Amounts| [GPU, CPU].map(|kind| (all[kind] - less[kind]) as f64);
+        let none = Amounts::default();
+        self.all.add(of(&self.used, &none), of(capacity, &none), seconds);
+        let (used, there) = (of(&self.used, &self.used_in_cloud), of(capacity, cloud));
+        self.edge.add(used, there, seconds);
         if let Some(trace) = &mut self.trace {
-            let share = |kind| if capacity[kind] > 0 { self.used[kind] as f64 / capacity[kind] as f64 } else { 0.0 };
             let waiting = self.active - self.running;
-            trace.load.push((from.0 as f64 / 1000.0, share(GPU), share(CPU), self.running, waiting));
+            let (gpus, cores) = (share(used[0], there[0]), share(used[1], there[1]));
+            trace.load.push((from.0 as f64 / 1000.0, gpus, cores, self.running, waiting));
         }
     }
 
@@ -277,8 +321,8 @@ impl<'a> Meter<'a> {
         record.starts += 1;
     }
 
-    pub(super) fn preempted(&mut self, number: usize) {
-        self.records[number].preemptions += 1;
+    pub(super) fn preempted(&mut self, number: usize, times: u32) {
+        self.records[number].preemptions += times;
     }
 
     pub(super) fn crashed(&mut self, number: usize) {
@@ -290,8 +334,10 @@ impl<'a> Meter<'a> {
         let job = &self.workload.jobs[program.number];
         let record = &mut self.records[program.number];
         record.count(now);
-        record.trains = program.stage == Stage::Training;
+        record.trains = program.stage == Stage::Training && program.is_busy();
         record.traffic.1 = program.traffic();
+        record.bytes_moved = program.moved() << 20;
+        record.communication = program.communication();
         record.accuracy = program.accuracy();
         if job.spec.deadline.is_none_or(|deadline| now <= job.arrival + deadline) {
             record.at_deadline = record.accuracy;
@@ -301,16 +347,16 @@ impl<'a> Meter<'a> {
     pub(super) fn shaped(&mut self, program: &Program<'_>, now: Time) {
         let record = &mut self.records[program.number];
         record.count(now);
-        record.has_slots = true;
-        self.running += 1;
+        record.has_slots = program.is_busy();
+        self.running += u32::from(record.has_slots);
         record.since = now;
     }
 
     pub(super) fn unshaped(&mut self, program: &Program<'_>, now: Time) {
         let record = &mut self.records[program.number];
         record.count(now);
+        self.running -= u32::from(record.has_slots);
         (record.has_slots, record.trains, record.traffic.1) = (false, false, 0.0);
-        self.running -= 1;
         self.ran(program, now);
     }
 
@@ -319,7 +365,7 @@ impl<'a> Meter<'a> {
         let since = self.records[program.number].since;
         let (Some(trace), Some(slots)) = (&mut self.trace, &program.slots) else { return };
         let mut there: BTreeMap<ServerId, (u32, u32)> = BTreeMap::new();
-        for slot in slots.slots() {
+        for slot in slots.slots().iter().filter(|slot| slots.is_busy(slot)) {
             let counts = there.entry(slot.server).or_default();
             match slot.role {
                 Role::Worker => counts.0 += 1,
@@ -337,8 +383,11 @@ impl<'a> Meter<'a> {
         }));
     }
 
-    pub(super) fn takes(&mut self, amounts: &Amounts, times: i64) {
+    pub(super) fn takes(&mut self, amounts: &Amounts, cloud: bool, times: i64) {
         self.used.add_times(amounts, times);
+        if cloud {
+            self.used_in_cloud.add_times(amounts, times);
+        }
     }
 
     pub(super) fn overfull(&mut self, over: bool) {
@@ -408,7 +457,6 @@ impl<'a> Meter<'a> {
         let last = self.records.iter().filter_map(Record::completed).max();
         let count = |fate| jobs.iter().filter(|job| job.fate == fate).count() as u32;
         let (refused, rejected) = (count(Fate::Refused), count(Fate::Rejected));
-        let share = |at: usize| if self.there[at] > 0.0 { self.taken[at] / self.there[at] } else { 0.0 };
         let required = self.workload.jobs.iter().zip(&jobs).filter_map(|(job, report)| {
             let required = job.spec.accuracy?;
             Some(f64::from(u8::from(report.accuracy_at_deadline.is_some_and(|accuracy| accuracy >= required))))
@@ -433,8 +481,11 @@ impl<'a> Meter<'a> {
             preemptions: jobs.iter().map(|job| job.preemptions).sum(),
             overhead_share: mean(jobs.iter().filter_map(|job| Some(job.overhead_s / job.jct_s?.max(1e-3)))),
             traffic_gb: jobs.iter().map(|job| job.traffic_gb).sum(),
-            utilisation: if self.there[0] > 0.0 { share(0) } else { share(1) },
-            cpu_utilisation: share(1),
+            bytes_moved: jobs.iter().map(|job| job.bytes_moved).sum(),
+            communication_s: mean(jobs.iter().map(|job| job.communication_s)),
+            utilisation: self.all.share(),
+            edge_utilisation: self.edge.share(),
+            cpu_utilisation: self.all.cores(),
             decisions: self.decisions,
             failed: self.failed,
             failure: self.failure,
@@ -469,6 +520,8 @@ fn of_job(job: &super::SimJob, record: &Record) -> JobReport {
         accuracy_at_deadline: record.at_deadline,
         deadline_met: deadline.map(|deadline| jct.is_some_and(|jct| jct <= deadline)),
         traffic_gb: record.traffic.0 / 8000.0,
+        bytes_moved: record.bytes_moved,
+        communication_s: record.communication,
     }
 }
 

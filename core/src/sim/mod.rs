@@ -8,6 +8,7 @@
 //! Time is virtual and randomness comes by name from a seed ([`Lots`]), so that a run is the same on any machine and two
 //! engines meet the same luck.
 
+mod chunks;
 mod errors;
 mod lots;
 mod meter;
@@ -16,6 +17,7 @@ mod program;
 mod queue;
 pub mod recorded;
 pub mod truth;
+mod uploads;
 pub mod workload;
 
 pub use self::{

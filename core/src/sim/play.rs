@@ -1,6 +1,6 @@
 //! The loop: whatever happens next happens, the scheduler hears of it, and decides when it wants to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
@@ -10,13 +10,15 @@ use super::{
     meter::Meter,
     program::{Came, Program, Stage},
     queue::Queue,
+    uploads::Places,
 };
 use crate::{
-    decision::{Source, Verdict},
+    decision::{Allocation, Source, Verdict, WorkItem, WorkState},
     engines::Budget,
     event::{End, Event, EventError, ObservedSlot},
     ids::JobId,
     job::Phase,
+    resources::Amounts,
     scheduler::{Issue, Outcome, Scheduler, Ticket},
     server::Usage,
     settings::{Settings, SettingsError},
@@ -108,6 +110,8 @@ pub(super) struct Play<'a> {
     programs: BTreeMap<JobId, Program<'a>>,
     /// What exists on each server.
     used: Vec<Usage>,
+    /// What the cloud's servers have; none once servers came or went.
+    cloud: Option<Amounts>,
     lots: Lots,
     oracle: Oracle,
     meter: Meter<'a>,
@@ -124,13 +128,23 @@ pub(super) struct Play<'a> {
 /// # Errors
 /// The settings name no engine or parameter, or the workload breaks a rule of the scheduler's events.
 pub fn play(workload: &Workload, options: &Options, host: &mut dyn Host) -> Result<Report, SimError> {
+    play_with(Scheduler::new(options.settings.clone())?, workload, options, host)
+}
+
+fn play_with(
+    scheduler: Scheduler,
+    workload: &Workload,
+    options: &Options,
+    host: &mut dyn Host,
+) -> Result<Report, SimError> {
     let mut play = Play {
         workload,
         options,
-        scheduler: Scheduler::new(options.settings.clone())?,
+        scheduler,
         queue: Queue::new(),
         programs: BTreeMap::new(),
         used: Vec::new(),
+        cloud: None,
         lots: Lots::new(options.seed),
         oracle: Oracle::default(),
         meter: Meter::new(workload, options.trace),
@@ -188,7 +202,14 @@ impl<'a> Play<'a> {
     }
 
     fn pass(&mut self, to: Time) {
-        self.meter.pass(self.now, to, &self.scheduler.state().capacity);
+        let state = self.scheduler.state();
+        let cloud = self.cloud.get_or_insert_with(|| {
+            let mut sum = Amounts::default();
+            let servers = state.servers.iter().filter(|server| server.present && server.place.cloud);
+            servers.for_each(|server| sum += &server.capacity);
+            sum
+        });
+        self.meter.pass(self.now, to, &state.capacity, cloud);
         self.now = to;
     }
 
@@ -204,6 +225,9 @@ impl<'a> Play<'a> {
     /// Tells the scheduler, and the manager what comes of it.
     fn say(&mut self, event: Event) -> Result<(), SimError> {
         let kind = kind(&event);
+        if matches!(event, Event::ServerSet { .. } | Event::ServerLeft { .. }) {
+            self.cloud = None;
+        }
         let result = self.scheduler.apply(self.now, event);
         self.send();
         match result {
@@ -316,8 +340,9 @@ impl<'a> Play<'a> {
                     return Ok(());
                 }
                 self.take_away(id);
+                let places = self.places(&slots);
                 let program = self.programs.get_mut(&id).expect("found above");
-                program.resize(now, slots);
+                program.resize(now, slots, places);
                 self.give(id)?;
                 return self.planned(id);
             }
@@ -330,7 +355,9 @@ impl<'a> Play<'a> {
             if slots.slots().iter().any(gone) {
                 return Ok(());
             }
-            program.start(now, &issue, slots);
+            let places = self.places(&slots);
+            let program = self.programs.get_mut(&id).expect("found above");
+            program.start(now, &issue, slots, places);
             self.give(id)?;
             return self.planned(id);
         }
@@ -410,6 +437,11 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
+    fn places(&self, slots: &Allocation) -> Places {
+        let state = self.scheduler.state();
+        slots.slots().iter().map(|slot| (slot.server, state.server(slot.server).place.clone())).collect()
+    }
+
     /// A job's slots begin to exist.
     fn give(&mut self, id: JobId) -> Result<(), SimError> {
         let program = &self.programs[&id];
@@ -422,7 +454,7 @@ impl<'a> Play<'a> {
             let used = &mut self.used[server.index()];
             used.add_usage(&usage, 1);
             self.meter.overfull(state.server(server).excess(used).is_some());
-            self.meter.takes(&usage.amounts, 1);
+            self.meter.takes(&usage.amounts, state.server(server).place.cloud, 1);
         }
         self.meter.shaped(program, self.now);
         self.observed(id)
@@ -432,21 +464,24 @@ impl<'a> Play<'a> {
     fn take_away(&mut self, id: JobId) {
         let program = &self.programs[&id];
         let Some(slots) = &program.slots else { return };
-        for (server, usage) in usage_by_server(self.scheduler.state(), &program.job, slots) {
+        let state = self.scheduler.state();
+        for (server, usage) in usage_by_server(state, &program.job, slots) {
             self.used[server.index()].add_usage(&usage, -1);
-            self.meter.takes(&usage.amounts, -1);
+            self.meter.takes(&usage.amounts, state.server(server).place.cloud, -1);
         }
         self.meter.unshaped(program, self.now);
     }
 
+    /// What the manager sees. A slot that is idle has let go of its devices.
     fn observed(&mut self, id: JobId) -> Result<(), SimError> {
         let program = &self.programs[&id];
         let state = self.scheduler.state();
-        let slots = program.slots.iter().flat_map(|slots| slots.slots()).map(|slot| ObservedSlot {
+        let given = program.slots.iter().flat_map(|given| given.slots().iter().map(move |slot| (given, slot)));
+        let slots = given.map(|(given, slot)| ObservedSlot {
             role: slot.role,
             index: slot.index,
             server: state.server_name(slot.server).to_owned(),
-            devices: slot.devices.to_vec(),
+            devices: if given.is_busy(slot) { slot.devices.to_vec() } else { Vec::new() },
         });
         let phase = match program.stage {
             _ if program.is_complete() => Phase::Running,
@@ -485,12 +520,11 @@ impl<'a> Play<'a> {
         self.not_before = self.now + wait;
         self.meter.decided(self.now, &self.scheduler, failed);
         for (id, verdict) in &decision.changes {
-            let ran = before.get(id).is_some_and(|job| job.verdict.allocation().is_some());
+            let ran = before.get(id).and_then(|job| job.verdict.allocation());
+            let (Some(ran), Some(program)) = (ran, self.programs.get(id)) else { continue };
             // What it was given but never got it doesn't lose. Where it restarts, it is meant to go on.
-            if let (true, Verdict::Wait(_), Some(program)) = (ran, verdict, self.programs.get(id))
-                && program.slots.is_some()
-            {
-                self.meter.preempted(program.number);
+            if program.slots.is_some() {
+                self.meter.preempted(program.number, preemptions(ran, verdict));
             }
         }
         if !decision.changes.is_empty() || self.queue.next().is_some() {
@@ -517,6 +551,17 @@ impl<'a> Play<'a> {
     }
 }
 
+/// Of a job that ran so: itself where it is to wait, else the work that is to.
+fn preemptions(ran: &Allocation, verdict: &Verdict) -> u32 {
+    let Verdict::Run(now) = verdict else { return u32::from(matches!(verdict, Verdict::Wait(_))) };
+    let of = |slots: &Allocation, wanted: fn(WorkState) -> bool| -> BTreeSet<WorkItem> {
+        slots.work().iter().filter(|work| wanted(work.state)).map(|work| work.item).collect()
+    };
+    let ran = of(ran, |state| state == WorkState::Running);
+    let waits = of(now, |state| matches!(state, WorkState::Queued(_) | WorkState::Preempted));
+    ran.intersection(&waits).count() as u32
+}
+
 fn kind(event: &Event) -> &'static str {
     match event {
         Event::ServerSet { .. } => "a server",
@@ -526,5 +571,164 @@ fn kind(event: &Event) -> &'static str {
         Event::Reported { .. } => "a report",
         Event::Observed { .. } => "an observation",
         _ => "an event",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use imbl::Vector;
+
+    use super::*;
+    use crate::{
+        decision::{DeviceShare, Proposal, Role, Slot, Work},
+        engines::{Engine, EngineError, Gang, Triggers},
+        ids::ServerId,
+        job::{Dataset, Job, JobSpec},
+        settings::Stability,
+        sim::{Fate, Goal, SimJob, Speed, Truth},
+        state::{Change, State},
+    };
+
+    /// One server with one GPU: every job has a worker slot with it, and the job that came last has it until all its chunks
+    /// are trained.
+    struct Last;
+
+    impl Engine for Last {
+        type Memo = ();
+        type Index = ();
+
+        fn triggers(&self) -> Triggers {
+            Triggers { interval: None, arrival: true, departure: true }
+        }
+
+        fn gang(&self) -> Gang {
+            Gang::Partial
+        }
+
+        fn decide(
+            &self,
+            state: &State,
+            _: &Vector<Change>,
+            (): &mut (),
+            (): &mut (),
+            _: &mut Budget,
+        ) -> Result<Proposal, EngineError> {
+            if !state.server(ServerId(0)).present {
+                return Ok(Proposal::default());
+            }
+            let left = |job: &Job| (0..2).find(|chunk| !job.chunks.contains(chunk));
+            let first = state.jobs.values().rev().find(|job| left(job).is_some()).map(|job| job.id);
+            let give = |job: &Arc<Job>| {
+                let slot = |role, devices: &[DeviceShare]| Slot {
+                    role,
+                    index: 0,
+                    server: ServerId(0),
+                    devices: devices.iter().copied().collect(),
+                };
+                let gpu = DeviceShare { device: 0, milli: 1000 };
+                let work = (0..2).map(|chunk| Work {
+                    item: WorkItem::Chunk(chunk),
+                    slot: Some((Role::Worker, 0)),
+                    state: match left(job) {
+                        _ if job.chunks.contains(&chunk) => WorkState::Done,
+                        Some(next) if next == chunk && first == Some(job.id) => WorkState::Running,
+                        _ => WorkState::Queued(0),
+                    },
+                });
+                let slots = Allocation::new(vec![slot(Role::Worker, &[gpu]), slot(Role::Server, &[])]);
+                (job.id, Verdict::Run(Arc::new(slots.with_work(work.collect()))))
+            };
+            let changes = state.jobs.values().map(give);
+            let changes = changes.filter(|(id, verdict)| state.jobs[id].verdict != *verdict).collect();
+            Ok(Proposal { changes, wake_at: None })
+        }
+    }
+
+    fn workload() -> Workload {
+        let server = crate::ServerSpec {
+            name: "s".into(),
+            capacity: [("cpu", 2000)].map(|(name, have)| (name.to_owned(), have)).into(),
+            devices: vec!["gpu".into()],
+            labels: [("upload", "60s")].map(|(label, value)| (label.to_owned(), value.to_owned())).into(),
+            draining: false,
+        };
+        let job = |number: i64| {
+            let data = Dataset { chunks: 2, batches_per_chunk: 10, epochs: 3, chunk_size: 5, ..Dataset::default() };
+            let batch_time = Some(Span::seconds(10));
+            let spec =
+                JobSpec { dataset: Some(Dataset { batch_time, ..data }), ..JobSpec::minimal(&format!("job-{number}")) };
+            let truth = Truth {
+                speed: Speed::MiniBatches { seconds: 20.0, per_server: f64::INFINITY, together: Some(10.0) },
+                goal: Goal::Epochs(3, None),
+                epoch_steps: None,
+                speed_noise: 0.0,
+                start: Span::ZERO,
+                checkpoint: Span::ZERO,
+                stragglers: None,
+                accuracy: None,
+            };
+            SimJob { arrival: Time(number * 500_000), spec, profiling: None, done: 0, truth }
+        };
+        Workload { servers: vec![server], jobs: vec![job(0), job(1), job(2)], ..Workload::default() }
+    }
+
+    fn played(workload: &Workload) -> Report {
+        let stability = Stability { enabled: false, ..Stability::default() };
+        let options = Options { settings: Settings { stability, ..Settings::default() }, ..Options::default() };
+        let scheduler = Scheduler::with_engine(options.settings.clone(), Arc::new(Last)).unwrap();
+        play_with(scheduler, workload, &options, &mut ()).unwrap()
+    }
+
+    #[test]
+    fn jobs_with_chunks_take_turns_on_one_gpu() {
+        let report = played(&workload());
+        assert_eq!((report.failed, report.overfull, report.restarts), (0, 0, 0), "{:?}", report.failure);
+        assert!(report.jobs.iter().all(|job| job.fate == Fate::Completed), "{:?}", report.jobs);
+        // 300 s a chunk; uploads take 60 s, during which the newcomer has the GPU already. The last one goes through, then
+        // the second and the first do what they have left.
+        let ends: Vec<f64> = report.jobs.iter().map(|job| job.arrival_s + job.jct_s.unwrap()).collect();
+        for (end, expected) in ends.iter().zip([1980.0, 1820.0, 1660.0]) {
+            assert!((end - expected).abs() < 1.0, "{ends:?}");
+        }
+        // Each newcomer interrupts the chunk that runs.
+        assert_eq!(report.jobs.iter().map(|job| job.preemptions).collect::<Vec<_>>(), [1, 1, 0]);
+        assert_eq!((report.preemptions, report.bytes_moved), (2, (3 * 2 * 5) << 20));
+        // All on one server: only uploads are communication.
+        assert_eq!(report.communication_s, Some(60.0));
+        assert!((report.utilisation - 1.0).abs() < 0.01 && report.edge_utilisation == report.utilisation);
+        // The last never waits, the others do while their GPU is another's.
+        assert!(report.jobs[2].waited_s < 0.1 && report.jobs[0].waited_s > 1000.0, "{:?}", report.jobs);
+        assert_eq!(report, played(&workload()));
+    }
+
+    #[test]
+    fn chunks_survive_late_enactment_and_failures() {
+        let mut workload = workload();
+        workload.enact_delay = Span::seconds(7);
+        let back = Some(Time(1_000_000));
+        workload.outages = vec![super::super::Outage { server: 0, at: Time(900_000), back }];
+        let report = played(&workload);
+        assert_eq!((report.failed, report.overfull), (0, 0), "{:?}", report.failure);
+        assert!(report.jobs.iter().all(|job| job.fate == Fate::Completed), "{:?}", report.jobs);
+        assert_eq!(report.jobs.iter().map(|job| job.crashes).collect::<Vec<_>>(), [1, 1, 0]);
+        // The disk is still there.
+        assert_eq!(report.bytes_moved, (3 * 2 * 5) << 20);
+    }
+
+    #[test]
+    fn what_waits_or_is_interrupted_is_preempted() {
+        let with = |states: &[WorkState]| {
+            let work =
+                (0..).zip(states).map(|(item, state)| Work { item: WorkItem::Chunk(item), slot: None, state: *state });
+            Allocation::default().with_work(work.collect())
+        };
+        use WorkState::{Done, Preempted, Queued, Running};
+        let ran = with(&[Running, Running, Running, Running, Queued(0)]);
+        let now = with(&[Running, Queued(1), Preempted, Done, Running]);
+        assert_eq!(preemptions(&ran, &Verdict::Run(now.into())), 2);
+        assert_eq!(preemptions(&ran, &Verdict::Run(ran.clone().into())), 0);
+        assert_eq!(preemptions(&ran, &Verdict::Wait(crate::Reason::NotConsidered)), 1);
     }
 }

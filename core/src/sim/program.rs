@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Lots, Truth, workload::SimJob};
+use super::{
+    Lots, Truth,
+    chunks::{self, Chunks},
+    uploads::{Places, Uploads},
+    workload::SimJob,
+};
 use crate::{
     decision::{Allocation, Role, Shape},
     event::{Event, Report},
@@ -68,6 +73,14 @@ pub(super) struct Program<'a> {
     sequence: u64,
     /// What the start took, until it is reported.
     restart: Option<Span>,
+    places: Places,
+    uploads: Uploads,
+    /// Once it was scheduled by chunk.
+    chunks: Option<Chunks>,
+    /// It is now.
+    by_chunk: bool,
+    /// Seconds that went into exchanging gradients, mean over its workers; and of each second now.
+    exchanged: (f64, f64),
 }
 
 /// What a program has come to.
@@ -111,6 +124,11 @@ impl<'a> Program<'a> {
             reported: Time(i64::MIN),
             sequence: 0,
             restart: None,
+            places: Places::new(),
+            uploads: Uploads::default(),
+            chunks: None,
+            by_chunk: false,
+            exchanged: (0.0, 0.0),
         }
     }
 
@@ -146,29 +164,70 @@ impl<'a> Program<'a> {
     pub(super) fn traffic(&self) -> f64 {
         match &self.training {
             Some(training) if self.stage == Stage::Training => {
-                self.rate * self.truth.speed.traffic(self.spec().model_size, training)
+                self.rate * self.truth.speed.traffic(self.spec(), training)
             }
             _ => 0.0,
         }
     }
 
-    /// Starts anew with these slots.
-    pub(super) fn start(&mut self, now: Time, issue: &Issue, slots: Arc<Allocation>) {
+    /// MiB of data that was sent to servers.
+    pub(super) fn moved(&self) -> u64 {
+        let size = self.spec().dataset.as_ref().map_or(0, |data| data.chunk_size.max(0) as u64);
+        self.uploads.sent.saturating_mul(size)
+    }
+
+    /// Seconds in which its data was on its way, and those in which its workers exchanged gradients.
+    pub(super) fn communication(&self) -> f64 {
+        self.uploads.time.as_seconds() + self.exchanged.0
+    }
+
+    /// Starts anew with these slots at these places.
+    pub(super) fn start(&mut self, now: Time, issue: &Issue, slots: Arc<Allocation>, places: Places) {
+        let ready = self.send(now, &slots, places);
         self.incarnation = issue.incarnation;
         self.slots = Some(slots);
-        self.stage = Stage::Starting(now + self.truth.start);
+        self.stage = Stage::Starting(ready + self.truth.start);
+        if let Some(chunks) = &mut self.chunks {
+            chunks.tell_anew();
+        }
+    }
+
+    /// Sends the data to where these slots are; when it is there for all that can't begin without.
+    fn send(&mut self, now: Time, slots: &Allocation, places: Places) -> Time {
+        self.places = places;
+        let Some(data) = &self.job.spec.dataset else { return now };
+        let takes = |server| self.places.get(&server).map_or(Span::ZERO, |place| place.upload(&data.upload));
+        let by_chunk = chunks::are_in(slots);
+        if !by_chunk {
+            self.by_chunk = false;
+            return self.uploads.spread(now, data.chunks, slots, takes);
+        }
+        let (count, epochs) = (data.chunks.max(1), self.epochs);
+        let new = || Chunks::new(count, self.per_epoch / f64::from(count), epochs);
+        let chunks = self.chunks.get_or_insert_with(new);
+        if !self.by_chunk {
+            chunks.level(self.done);
+            self.by_chunk = true;
+        }
+        chunks.give(slots, |server| self.uploads.one(now, server, takes(server)));
+        now
     }
 
     /// Workers come or go; those that come take a start's time to join, nobody waits for them.
-    pub(super) fn resize(&mut self, now: Time, slots: Arc<Allocation>) {
+    pub(super) fn resize(&mut self, now: Time, slots: Arc<Allocation>, places: Places) {
         self.count(now);
+        let ready = self.send(now, &slots, places);
+        match &mut self.stage {
+            Stage::Starting(at) if ready > now => *at = (*at).max(ready + self.truth.start),
+            _ => {}
+        }
         if self.stage == Stage::Training {
             let before = self.training.take().expect("it trains");
             let staying = before.common(&slots);
             let comes = staying.slots().len() < slots.slots().len();
             self.training =
                 Some(if comes { Arc::new(staying.with_work(slots.work().to_vec())) } else { slots.clone() });
-            self.joining = comes.then(|| now + self.truth.start);
+            self.joining = comes.then(|| ready + self.truth.start);
             self.steady = (self.done, now);
         }
         self.slots = Some(slots);
@@ -197,7 +256,17 @@ impl<'a> Program<'a> {
     pub(super) fn crash(&mut self, now: Time) {
         self.count(now);
         if self.stage == Stage::Training {
-            self.done = f64::from(self.epoch()) * self.per_epoch;
+            self.done = match &mut self.chunks {
+                Some(chunks) if self.by_chunk => {
+                    chunks.crash();
+                    chunks.done()
+                }
+                // What chunks had was saved when they were no longer told apart.
+                chunks => {
+                    let saved = chunks.as_ref().map_or(0.0, Chunks::done);
+                    saved.max(f64::from(self.epoch()) * self.per_epoch)
+                }
+            };
         }
         self.leave();
     }
@@ -205,7 +274,15 @@ impl<'a> Program<'a> {
     /// Counts the steps since it was last looked at.
     fn count(&mut self, now: Time) {
         if self.stage == Stage::Training {
-            let steps = self.rate * (now - self.counted).as_seconds();
+            let seconds = (now - self.counted).as_seconds();
+            let steps = self.rate * seconds;
+            self.exchanged.0 += self.exchanged.1 * seconds;
+            if let Some(chunks) = self.chunks.as_mut().filter(|_| self.by_chunk) {
+                chunks.train(steps / f64::from(chunks.running().max(1)));
+                self.done = chunks.done();
+                self.counted = now;
+                return;
+            }
             let most = self.target.unwrap_or_else(|| self.goal());
             self.done = (self.done + steps).min(most);
         }
@@ -223,15 +300,34 @@ impl<'a> Program<'a> {
             Stage::Starting(at) | Stage::Stopping(at) => return Some(at),
             Stage::Training => {}
         }
-        let training = self.training.as_ref().expect("it trains");
-        let pace = 1.0 + self.truth.speed_noise * self.lots.of(PACE).normal(self.epoch().into());
-        let slow = self.slow(now);
-        self.rate = self.truth.speed.of(self.spec(), training, &slow) * pace.max(0.1);
+        let training = self.training.clone().expect("it trains");
+        let (training, uploaded) = match self.chunks.as_mut().filter(|_| self.by_chunk) {
+            None => (training, None),
+            Some(chunks) => {
+                let before = chunks.running();
+                let (working, uploaded) = chunks.run(&training, now);
+                if chunks.running() != before {
+                    self.steady = (self.done, now);
+                }
+                (Arc::new(working), uploaded)
+            }
+        };
+        self.pace(now, &training);
         // Stragglers come and go at the ends of their windows.
         let window = self.truth.stragglers.map(|straggling| {
             let length = straggling.length.0.max(1);
             Time((now.0.div_euclid(length) + 1) * length)
         });
+        if let Some(chunks) = self.chunks.as_ref().filter(|_| self.by_chunk) {
+            if chunks.has_news() {
+                return Some(now);
+            }
+            let each = self.rate / f64::from(chunks.running().max(1));
+            let ends = |left: f64| now + Span((left / each * 1000.0).ceil().max(1.0) as i64);
+            let end = chunks.nearest().filter(|_| each > 0.0).map(ends);
+            let window = window.filter(|_| end.is_some());
+            return [end, uploaded, window, self.joining].into_iter().flatten().min();
+        }
         let changes = [window, self.joining].into_iter().flatten().min();
         if self.rate <= 0.0 {
             return self.joining;
@@ -248,6 +344,24 @@ impl<'a> Program<'a> {
                 Some(at)
             }
         }
+    }
+
+    /// How fast these slots train from now on.
+    fn pace(&mut self, now: Time, training: &Allocation) {
+        let together = self.are_together(training);
+        let pace = 1.0 + self.truth.speed_noise * self.lots.of(PACE).normal(self.epoch().into());
+        self.rate = self.truth.speed.of(self.spec(), training, together, &self.slow(now)) * pace.max(0.1);
+        let workers = training.of(Role::Worker);
+        let busy = workers.iter().filter(|slot| training.is_busy(slot)).count() as f64 / workers.len().max(1) as f64;
+        self.exchanged.1 = if together { 0.0 } else { busy * self.truth.speed.exchange() };
+    }
+
+    /// All slots on one server, or all in the cloud.
+    fn are_together(&self, slots: &Allocation) -> bool {
+        let is_cloud = |server| self.places.get(&server).is_some_and(|place| place.cloud);
+        let mut servers = slots.slots().iter().map(|slot| slot.server);
+        let first = servers.next();
+        servers.clone().all(|server| Some(server) == first) || first.into_iter().chain(servers).all(is_cloud)
     }
 
     /// The moment that [`plan`](Self::plan) named has come.
@@ -276,7 +390,17 @@ impl<'a> Program<'a> {
             self.steady = (self.done, now);
             return Came::Joined;
         }
+        match self.chunks.as_ref().filter(|_| self.by_chunk) {
+            Some(chunks) if chunks.all_done() => return Came::Done,
+            Some(chunks) if chunks.has_news() => return Came::Reported,
+            _ => {}
+        }
         Came::Changed
+    }
+
+    /// Whether any of its slots has something to do.
+    pub(super) fn is_busy(&self) -> bool {
+        self.slots.as_ref().is_some_and(|slots| slots.slots().iter().any(|slot| slots.is_busy(slot)))
     }
 
     /// Whether all its slots run.
@@ -288,7 +412,12 @@ impl<'a> Program<'a> {
     pub(super) fn report(&mut self, now: Time) -> Event {
         let epoch = self.epoch();
         let training = self.training.as_ref().expect("only who trains reports");
-        let shape = training.shape();
+        let mut shape = training.shape();
+        let mut named = Vec::new();
+        if let Some(chunks) = self.chunks.as_mut().filter(|_| self.by_chunk) {
+            shape.workers = chunks.running();
+            named = chunks.tell();
+        }
         let (steps, since) = self.steady;
         self.sequence += 1;
         let report = Report {
@@ -304,7 +433,7 @@ impl<'a> Program<'a> {
             servers: shape.servers,
             slot_times: self.slot_times(now),
             restart: self.restart.take(),
-            chunks: Vec::new(),
+            chunks: named,
         };
         self.steady = (self.done, now);
         self.reported = now;
@@ -316,7 +445,8 @@ impl<'a> Program<'a> {
         let Some(training) = self.training.as_ref().filter(|_| self.truth.stragglers.is_some()) else {
             return Vec::new();
         };
-        let step = 1000.0 / self.truth.speed.of(self.spec(), training, &[]).max(1e-9);
+        let together = self.are_together(training);
+        let step = 1000.0 / self.truth.speed.of(self.spec(), training, together, &[]).max(1e-9);
         let slow = self.slow(now);
         let gap = |worker: u32| {
             let factor = slow.iter().find(|(slow, _)| *slow == worker).map_or(1.0, |(_, factor)| *factor);

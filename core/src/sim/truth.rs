@@ -45,6 +45,9 @@ pub enum Speed {
         seconds: f64,
         /// Workers that one parameter server's bandwidth serves (B/b); more share it. Infinite: no limit.
         per_server: f64,
+        /// Seconds where all of the job is together, on one server or in the cloud: gradients cross no slow link. None: the
+        /// same.
+        together: Option<f64>,
     },
     /// As fitted to what a real job reported: the same wherever its slots are.
     Fitted(SpeedCurve),
@@ -133,9 +136,9 @@ fn apart(allocation: &Allocation) -> f64 {
 }
 
 impl Speed {
-    /// Steps per second with these slots where they are. `slow` are (worker, factor by which its computing is slowed).
-    /// Zero for a shape that can't train.
-    pub fn of(&self, spec: &JobSpec, allocation: &Allocation, slow: &[(u32, f64)]) -> f64 {
+    /// Steps per second with these slots where they are. `together`: they share one server, or all are the cloud's. `slow`
+    /// are (worker, factor by which its computing is slowed). Zero for a shape that can't train.
+    pub fn of(&self, spec: &JobSpec, allocation: &Allocation, together: bool, slow: &[(u32, f64)]) -> f64 {
         let busy = |slot: &&crate::decision::Slot| allocation.work().is_empty() || allocation.is_busy(slot);
         let mut shape = allocation.shape();
         if !allocation.work().is_empty() {
@@ -157,7 +160,8 @@ impl Speed {
             }
             Self::MiniBatches { .. } => {
                 let lost: f64 = slow.iter().map(|factor| 1.0 - 1.0 / factor).sum();
-                let full = self.alone(spec, shape);
+                let apart = self.alone(spec, shape);
+                let full = if together { apart / (1.0 - self.exchange()) } else { apart };
                 full * (1.0 - lost / f64::from(shape.workers))
             }
             Self::Fitted(curve) => {
@@ -176,7 +180,7 @@ impl Speed {
     pub fn alone(&self, spec: &JobSpec, shape: Shape) -> f64 {
         match self {
             Self::Steps(time) => time.speed(spec, shape, 1.0, &[]),
-            Self::MiniBatches { seconds, per_server } => {
+            Self::MiniBatches { seconds, per_server, .. } => {
                 let w = f64::from(shape.workers);
                 let served = if spec.server.is_some() { f64::from(shape.servers) * per_server } else { w };
                 w.min(served) / seconds
@@ -185,13 +189,24 @@ impl Speed {
         }
     }
 
-    /// Megabits that a step sends between servers, for a model of `size` MiB: gradients out and parameters back.
-    pub fn traffic(&self, size: i64, allocation: &Allocation) -> f64 {
+    /// The share of a mini-batch that goes into exchanging gradients where the job isn't together; 0 where nobody knows.
+    pub fn exchange(&self) -> f64 {
+        match self {
+            Self::MiniBatches { seconds, together: Some(together), .. } => 1.0 - together / seconds,
+            _ => 0.0,
+        }
+    }
+
+    /// Megabits that a step sends between servers: gradients out and parameters back, of all workers that have something to
+    /// do, or of one where each makes steps of its own.
+    pub fn traffic(&self, spec: &JobSpec, allocation: &Allocation) -> f64 {
+        let busy = |slot: &&crate::decision::Slot| allocation.is_busy(slot);
+        let w = allocation.of(Role::Worker).iter().filter(busy).count() as f64;
         let shape = allocation.shape();
-        let (w, p) = (f64::from(shape.workers), f64::from(shape.servers));
-        let megabits = size as f64 * 8.388_608;
+        let p = f64::from(shape.servers);
+        let megabits = spec.model_size as f64 * 8.388_608;
         let mut on: BTreeMap<ServerId, (f64, f64)> = BTreeMap::new();
-        for slot in allocation.slots() {
+        for slot in allocation.slots().iter().filter(busy) {
             let here = on.entry(slot.server).or_default();
             match slot.role {
                 Role::Worker => here.0 += 1.0,
@@ -203,7 +218,8 @@ impl Speed {
             return if on.len() > 1 { 2.0 * megabits * (w - 1.0) / w * on.len() as f64 } else { 0.0 };
         }
         let crossing: f64 = on.values().map(|(workers, servers)| workers * (p - servers)).sum();
-        2.0 * megabits / p * crossing
+        let own_steps = spec.mode == TrainingMode::Async || matches!(self, Self::MiniBatches { .. });
+        2.0 * megabits / p * crossing / if own_steps { w.max(1.0) } else { 1.0 }
     }
 }
 
@@ -355,15 +371,15 @@ mod tests {
         // 100 examples on 2 workers: 0.5 s, 0.1 s, and 2 workers through 1 server: 1 s.
         let alone = speed.alone(&spec(), Shape { workers: 2, servers: 1 });
         assert!((1.0 / alone - 1.6).abs() < 1e-12);
-        assert_eq!(speed.of(&spec(), &placed(&[(1, 0), (1, 0), (0, 1)]), &[]), alone);
+        assert_eq!(speed.of(&spec(), &placed(&[(1, 0), (1, 0), (0, 1)]), false, &[]), alone);
         // All on one server, the exchange takes a fifth.
-        assert!((1.0 / speed.of(&spec(), &placed(&[(2, 1)]), &[]) - 0.8).abs() < 1e-12);
+        assert!((1.0 / speed.of(&spec(), &placed(&[(2, 1)]), false, &[]) - 0.8).abs() < 1e-12);
     }
 
     #[test]
     fn nearer_is_faster() {
         let speed = Speed::Steps(time());
-        let of = |counts: &[(u32, u32)]| speed.of(&spec(), &placed(counts), &[]);
+        let of = |counts: &[(u32, u32)]| speed.of(&spec(), &placed(counts), false, &[]);
         assert!(of(&[(2, 2), (2, 2)]) > of(&[(4, 0), (0, 4)]));
         assert!(of(&[(4, 4)]) > of(&[(2, 2), (2, 2)]));
     }
@@ -373,23 +389,27 @@ mod tests {
         let speed = Speed::Steps(time());
         let placed = placed(&[(4, 4)]);
         let sync = spec();
-        let fast = speed.of(&sync, &placed, &[]);
-        let slow = speed.of(&sync, &placed, &[(2, 3.0)]);
+        let fast = speed.of(&sync, &placed, false, &[]);
+        let slow = speed.of(&sync, &placed, false, &[(2, 3.0)]);
         // Computing takes 0.35 s of the step; three times as long adds 0.7.
         assert!((1.0 / slow - 1.0 / fast - 0.7).abs() < 1e-12);
         let asynchronous = JobSpec { mode: TrainingMode::Async, ..sync };
-        let (fast, slow) = (speed.of(&asynchronous, &placed, &[]), speed.of(&asynchronous, &placed, &[(2, 1e12)]));
+        let (fast, slow) =
+            (speed.of(&asynchronous, &placed, false, &[]), speed.of(&asynchronous, &placed, false, &[(2, 1e12)]));
         assert!((slow / fast - 0.75).abs() < 1e-9);
         // One who isn't there holds nobody up.
-        assert_eq!(speed.of(&asynchronous, &placed, &[(9, 1e12)]), fast);
+        assert_eq!(speed.of(&asynchronous, &placed, false, &[(9, 1e12)]), fast);
     }
 
     #[test]
     fn mini_batches_go_with_the_workers_up_to_the_servers_bandwidth() {
-        let speed = Speed::MiniBatches { seconds: 2.0, per_server: 4.0 };
+        let speed = Speed::MiniBatches { seconds: 2.0, per_server: 4.0, together: Some(0.5) };
         let of = |workers, servers| speed.alone(&spec(), Shape { workers, servers });
         assert_eq!([of(1, 1), of(4, 1), of(8, 1), of(8, 2)], [0.5, 2.0, 2.0, 4.0]);
-        assert_eq!(speed.of(&spec(), &placed(&[(4, 1)]), &[(0, 2.0)]), 1.75);
+        assert_eq!(speed.of(&spec(), &placed(&[(4, 1)]), false, &[(0, 2.0)]), 1.75);
+        // On one server or in the cloud a mini-batch takes what computing takes.
+        assert_eq!(speed.of(&spec(), &placed(&[(4, 1)]), true, &[]), 8.0);
+        assert_eq!((speed.exchange(), Speed::Steps(time()).exchange()), (0.75, 0.0));
     }
 
     #[test]
@@ -404,7 +424,8 @@ mod tests {
         for counts in [&[(4, 4)][..], &[(1, 0), (2, 1)], &[(3, 2), (0, 2)]] {
             for slow in [&[][..], &[(1, 3.0)], &[(0, 2.0), (9, 5.0)]] {
                 for (spec, fit) in [(&spec, &fitted), (&asynchronous, &async_fit)] {
-                    let (a, b) = (terms.of(spec, &placed(counts), slow), fit.of(spec, &placed(counts), slow));
+                    let (a, b) =
+                        (terms.of(spec, &placed(counts), false, slow), fit.of(spec, &placed(counts), false, slow));
                     assert!((a / b - 1.0).abs() < 1e-9, "{a} and {b} with {counts:?}, {slow:?}");
                 }
             }
@@ -415,9 +436,13 @@ mod tests {
     fn traffic_is_what_crosses_between_servers() {
         let speed = Speed::Steps(time());
         let megabits = 10.0 * 8.388_608;
-        assert_eq!(speed.traffic(10, &placed(&[(3, 2)])), 0.0);
+        let spec = JobSpec { model_size: 10, ..spec() };
+        assert_eq!(speed.traffic(&spec, &placed(&[(3, 2)])), 0.0);
         // Each of 2 workers reaches half of the parameters on the other server, there and back.
-        assert!((speed.traffic(10, &placed(&[(1, 1), (1, 1)])) - 2.0 * megabits).abs() < 1e-9);
+        assert!((speed.traffic(&spec, &placed(&[(1, 1), (1, 1)])) - 2.0 * megabits).abs() < 1e-9);
+        // Out of step, a step is one worker's.
+        let asynchronous = JobSpec { mode: TrainingMode::Async, ..spec };
+        assert!((speed.traffic(&asynchronous, &placed(&[(1, 1), (1, 1)])) - megabits).abs() < 1e-9);
     }
 
     #[test]

@@ -142,5 +142,5 @@ fn declared(spec: &JobSpec) -> Option<Speed> {
     let served = spec.server.as_ref().and_then(|role| bandwidth(&role.demand));
     let seconds = time.as_seconds() + own.map_or(0.0, |mbit| sent / mbit as f64);
     let per_server = own.zip(served).map_or(f64::INFINITY, |(own, served)| served as f64 / own as f64);
-    (seconds > 0.0).then_some(Speed::MiniBatches { seconds, per_server })
+    (seconds > 0.0).then_some(Speed::MiniBatches { seconds, per_server, together: None })
 }

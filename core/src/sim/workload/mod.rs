@@ -1,6 +1,7 @@
 //! Workloads: a cluster, the jobs that arrive, and what goes wrong. Each generator is a file and a line in
 //! [`WORKLOADS`].
 
+mod edge;
 mod mishaps;
 mod oasis;
 mod optimus;
@@ -171,6 +172,8 @@ pub const WORKLOADS: &[Entry] = &[
     oasis::SMALL,
     philly::ENTRY,
     pollux::ENTRY,
+    edge::LARGE,
+    edge::TESTBED,
 ];
 
 /// An arrival, in intervals from the start, most of which are quiet, as in the Google cluster trace: the weight of an

@@ -263,6 +263,7 @@ fn job(number: u32, arrival: Time, kind: &Kind, lots: Lots) -> SimJob {
             speed: Speed::MiniBatches {
                 seconds: training.batch_time.as_seconds() + training.exchange(),
                 per_server: training.bandwidth.1 as f64 / training.bandwidth.0 as f64,
+                together: None,
             },
             goal: Goal::Epochs(training.epochs, None),
             epoch_steps: None,

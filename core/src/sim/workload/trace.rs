@@ -56,10 +56,14 @@ pub fn recorded(jobs: impl IntoIterator<Item = Recorded>, servers: u32) -> Workl
     }
 }
 
-fn server(number: u32) -> ServerSpec {
-    // Spread evenly, so that any number of servers has the mix.
+/// GPUs of a server in Philly's mix, which is spread evenly, so that any number of servers has it.
+pub(super) fn gpus(number: u32) -> u32 {
     let large = |number: u32| u64::from(number) * u64::from(LARGE) / u64::from(SERVERS);
-    let gpus = if large(number + 1) > large(number) { 8 } else { 2 };
+    if large(number + 1) > large(number) { 8 } else { 2 }
+}
+
+fn server(number: u32) -> ServerSpec {
+    let gpus = i64::from(gpus(number));
     ServerSpec {
         name: format!("s{number}"),
         capacity: [("cpu", gpus * 6000), ("memory", (gpus * 64) << 10)]

@@ -77,7 +77,8 @@ fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]
     );
     figure(
         load(&names, &first)?,
-        "Share of the GPUs that was taken, over time (of the cores, where there are no GPUs). First seed.",
+        "Share of the GPUs that was taken, over time (of the cores, where there are no GPUs; without the cloud's). First \
+         seed.",
     );
     figure(
         worth(&names, workload, &first)?,
@@ -133,7 +134,7 @@ fn means(answer: &Answer) -> String {
             means.refused,
             means.stopped,
             means.unfinished,
-            means.utilisation * 100.0,
+            means.edge_utilisation * 100.0,
             means.rescales,
             means.preemptions,
             shown(means.overhead_share.map(|share| share * 100.0), 1, " %"),

@@ -1,0 +1,359 @@
+//! The experiments of the edge-cloud scheduler A_online, fixed before any engine was run on them: `edge` is its
+//! simulation, `edge-testbed` its nine machines.
+//!
+//! | what | `edge` | source |
+//! |---|---|---|
+//! | slots | of an hour; jobs arrive at their beginning | §V-A |
+//! | servers | 100 at the edge, with 8 or 2 GPUs in Philly's mix ([`trace`](super::trace)), and 6 cores a GPU | §V-A: as in the trace, which doesn't tell cores |
+//! | worker types | 8 to 10, `gpu:t0` …; all GPUs of a server are of one, drawn evenly | §V-A; "each worker in each server", here each server |
+//! | cloud | a server for each type, with a GPU for every chunk of every job of that type: none ever waits for one | "unlimited capacities" |
+//! | network | reserved by the job, never scarce; one parameter server has what all workers need | ours: the paper knows b alone |
+//! | model | six in pairs of one dataset: 27, 115 or 60 chunks of 58 mini-batches, evenly | Table II |
+//! | size of a chunk | 6, 1 or 2 MiB: CIFAR-10 (163 MB), Caltech101 (131 MB), ImageNet-12 (101.8 MB) over their chunks | the data sets; §V-B |
+//! | E | 20–60 epochs | §V-A |
+//! | m, G | 0.001–0.05 h, 10–100 ms a mini-batch | §V-A |
+//! | q, b | 30–575 MB of gradients, 100–5120 Mbit/s a worker | §V-A |
+//! | worker | 1 GPU of the job's type, drawn among those at the edge, and 1 core | ours |
+//! | parameter server | one, of 1 core | §III: one a job |
+//! | workers | at most a chunk each; requested 2, 4, 8, 16 or 32 as often as Philly's jobs of several GPUs (1217, 1461, 1136, 106, 30), at most as many as chunks and as GPUs of the type at the edge | "according to the number of GPUs of the real trace"; one worker is no distributed training |
+//! | upload of a chunk | 1–4 whole hours to a server of the edge, 10–15 to the cloud, by the zone of the job's data, z0 to z7 | §V-A; the paper draws for each job and server |
+//! | arrivals | within 336 slots: 20 % evenly, the others around slots 84 and 252 (normal, 24 slots) | Fig. 11 has two peaks; two weeks and the rest are ours |
+//! | end | when all are done | "T is large enough" |
+//! | a mini-batch | m + G + 2q/b; m + G where the job is on one server or in the cloud alone | Eq. (1) |
+//!
+//! All else is drawn uniformly. Starting and stopping cost nothing, as in the paper: what interrupting costs is moving data.
+//! A job needs 4,100 worker-hours on average: 300 of them keep the 450 GPUs of the edge busy for 115 days.
+//!
+//! `edge-testbed`: 30 jobs, 8 servers of one GPU and a cloud with the ninth, two worker types in turn (the paper's second one
+//! has no GPU). Its jobs were scaled down, nobody says how far: here a slot is a minute, for uploads and arrivals too, m is
+//! 5 to 150 ms, and 1 to 9 MiB go over 1 Gbit/s, which is 31 hours' work for the nine GPUs.
+
+use std::collections::BTreeMap;
+
+use super::{Entry, Request, SimJob, Workload, trace};
+use crate::{
+    job::{Convergence, Dataset, JobSpec, RoleSpec, TrainingMode},
+    server::ServerSpec,
+    settings::Parameter,
+    sim::{Goal, Lots, Speed, Truth},
+    time::{Span, Time},
+};
+
+const SOURCE: &str = "A_online (edge-cloud scheduling of distributed training), §V";
+
+pub(super) const LARGE: Entry = Entry {
+    name: "edge",
+    summary: "300 jobs in two weeks on 100 servers of the edge with 8 to 10 kinds of GPU, and a cloud that takes long to reach",
+    source: SOURCE,
+    build: |request| Ok(build(request, &SIMULATION)),
+};
+
+pub(super) const TESTBED: Entry = Entry {
+    name: "edge-testbed",
+    summary: "30 jobs on 8 servers of the edge with a GPU each, and a ninth in the cloud; an hour is a minute",
+    source: SOURCE,
+    build: |request| Ok(build(request, &NINE_MACHINES)),
+};
+
+/// What sets the two apart.
+struct Kind {
+    slot: Span,
+    jobs: u32,
+    servers: u32,
+    /// From, to.
+    types: (u64, u64),
+    /// Philly's GPUs and an endless cloud, or one GPU each.
+    large: bool,
+    /// m in seconds.
+    compute: (f64, f64),
+    /// q in MiB.
+    size: (u64, u64),
+    /// b in Mbit/s.
+    bandwidth: (u64, u64),
+}
+
+const SIMULATION: Kind = Kind {
+    slot: Span::seconds(3600),
+    jobs: 300,
+    servers: 100,
+    types: (8, 10),
+    large: true,
+    compute: (3.6, 180.0),
+    // 30 to 575 MB.
+    size: (29, 548),
+    bandwidth: (100, 5120),
+};
+
+const NINE_MACHINES: Kind = Kind {
+    slot: Span::seconds(60),
+    jobs: 30,
+    servers: 8,
+    types: (2, 2),
+    large: false,
+    compute: (0.005, 0.15),
+    size: (1, 9),
+    bandwidth: (1000, 1000),
+};
+
+/// Slots in which jobs arrive, and the peaks of it.
+const ARRIVALS: i64 = 336;
+const PEAKS: [f64; 2] = [84.0, 252.0];
+const WIDTH: f64 = 24.0;
+const EVENLY: f64 = 0.2;
+/// Where data comes from.
+const ZONES: u64 = 8;
+/// Slots that an upload takes, to the edge and to the cloud.
+const UPLOAD: (u64, u64) = (1, 4);
+const UPLOAD_TO_CLOUD: (u64, u64) = (10, 15);
+/// E.
+const EPOCHS: (u64, u64) = (20, 60);
+/// Chunks, and MiB of one.
+const DATASETS: [(u32, i64); 3] = [(27, 6), (115, 1), (60, 2)];
+const BATCHES: u32 = 58;
+/// Workers of Philly's jobs, and how many have so many.
+const REQUESTED: [(u32, u64); 5] = [(2, 1217), (4, 1461), (8, 1136), (16, 106), (32, 30)];
+/// Mbit/s of a server: more than anybody asks for.
+const NETWORK: i64 = 1_000_000_000;
+
+fn build(request: &Request, kind: &Kind) -> Workload {
+    let lots = Lots::new(request.seed);
+    let count = lots.whole(0, kind.types.0, kind.types.1);
+    let edge = |number: u32| edge_server(number, count, kind, lots.of(1).of(number.into()));
+    let mut servers: Vec<(ServerSpec, u64)> = (0..request.servers.unwrap_or(kind.servers)).map(edge).collect();
+    let mut types: BTreeMap<u64, u32> = BTreeMap::new();
+    for (server, of) in &servers {
+        *types.entry(*of).or_default() += server.devices.len() as u32;
+    }
+    let types: Vec<(u64, u32)> = types.into_iter().collect();
+    let mut arrivals: Vec<i64> =
+        (0..request.jobs.unwrap_or(kind.jobs)).map(|number| arrival(lots.of(2).of(number.into()))).collect();
+    arrivals.sort_unstable();
+    let jobs: Vec<SimJob> = (0..)
+        .zip(arrivals)
+        .map(|(number, slot)| job(number, Time(slot * kind.slot.0), &types, kind, lots.of(3).of(number.into())))
+        .collect();
+    servers.extend(cloud(&types, &jobs, kind, lots.of(4)));
+    let slot = || Parameter::Text(format!("{}s", kind.slot.0 / 1000));
+    Workload {
+        jobs,
+        servers: servers.into_iter().map(|(server, _)| server).collect(),
+        report_every: Span(kind.slot.0 / 6),
+        parameters: BTreeMap::from([
+            ("slot".to_owned(), slot()),
+            ("interval".to_owned(), slot()),
+            ("on_change".to_owned(), Parameter::Flag(true)),
+            // All that arrive within a slot, which they do at its beginning.
+            ("batch".to_owned(), slot()),
+            ("srtf.placement".to_owned(), Parameter::Text("consolidate".into())),
+            ("fifo.placement".to_owned(), Parameter::Text("consolidate".into())),
+            ("drf.placement".to_owned(), Parameter::Text("consolidate".into())),
+        ]),
+        ..Workload::default()
+    }
+}
+
+/// The slot of an arrival.
+fn arrival(lots: Lots) -> i64 {
+    if lots.unit(0) < EVENLY {
+        return lots.whole(1, 0, ARRIVALS as u64 - 1) as i64;
+    }
+    let peak = PEAKS[lots.whole(2, 0, 1) as usize];
+    let around = (0..).map(|attempt| (peak + WIDTH * lots.of(3).normal(attempt)).floor() as i64);
+    around.into_iter().find(|slot| (0..ARRIVALS).contains(slot)).expect("most are")
+}
+
+/// With its type.
+fn edge_server(number: u32, types: u64, kind: &Kind, lots: Lots) -> (ServerSpec, u64) {
+    let of = if kind.large { lots.whole(0, 0, types - 1) } else { u64::from(number) % types };
+    let gpus = if kind.large { trace::gpus(number) } else { 1 };
+    let labels = uploads(UPLOAD, kind, lots.of(1));
+    (server(format!("s{number}"), of, gpus, labels), of)
+}
+
+/// What the whole cloud is, a server a type.
+fn cloud(types: &[(u64, u32)], jobs: &[SimJob], kind: &Kind, lots: Lots) -> Vec<(ServerSpec, u64)> {
+    // They are one place: as far from each zone.
+    let mut labels = uploads(UPLOAD_TO_CLOUD, kind, lots);
+    labels.insert("zone".into(), "cloud".into());
+    let of_type = |(of, _): &(u64, u32)| {
+        let wants = |job: &&SimJob| job.spec.worker.demand.contains_key(&gpu(*of));
+        let gpus: u32 = jobs.iter().filter(wants).map(|job| job.spec.worker.max).sum();
+        // A server's devices are numbered in 16 bits.
+        (server(format!("cloud-t{of}"), *of, gpus.clamp(1, 60_000), labels.clone()), *of)
+    };
+    if kind.large {
+        return types.iter().map(of_type).collect();
+    }
+    types.first().map(|(of, _)| (server("cloud".into(), *of, 1, labels), *of)).into_iter().collect()
+}
+
+fn gpu(of: u64) -> String {
+    format!("gpu:t{of}")
+}
+
+fn server(name: String, of: u64, gpus: u32, labels: BTreeMap<String, String>) -> ServerSpec {
+    ServerSpec {
+        name,
+        capacity: [("cpu", i64::from(gpus) * 6000), ("bandwidth", NETWORK)]
+            .map(|(name, have)| (name.to_owned(), have))
+            .into(),
+        devices: vec![gpu(of); gpus as usize],
+        labels,
+        draining: false,
+    }
+}
+
+fn uploads((least, most): (u64, u64), kind: &Kind, lots: Lots) -> BTreeMap<String, String> {
+    let seconds = |zone| lots.whole(zone, least, most) * kind.slot.0 as u64 / 1000;
+    (0..ZONES).map(|zone| (format!("upload.z{zone}"), format!("{}s", seconds(zone)))).collect()
+}
+
+fn job(number: u32, arrival: Time, types: &[(u64, u32)], kind: &Kind, lots: Lots) -> SimJob {
+    let (of, gpus) = types[lots.whole(0, 0, types.len() as u64 - 1) as usize];
+    let (chunks, chunk_size) = DATASETS[lots.whole(1, 0, DATASETS.len() as u64 - 1) as usize];
+    let epochs = lots.whole(2, EPOCHS.0, EPOCHS.1) as u32;
+    let compute = lots.between(3, kind.compute.0, kind.compute.1) + lots.between(4, 0.010, 0.100);
+    let batch_time = Span((compute * 1000.0).round() as i64);
+    let size = lots.whole(5, kind.size.0, kind.size.1) as i64;
+    let bandwidth = lots.whole(6, kind.bandwidth.0, kind.bandwidth.1) as i64;
+    // 2q/b in seconds.
+    let exchange = 2.0 * 8.0 * (size << 20) as f64 / (bandwidth as f64 * 1e6);
+    let requested = requested(lots.of(7)).min(chunks).min(gpus);
+    let role = |demand: &[(&str, i64)], max: u32, requested: u32| RoleSpec {
+        demand: demand.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
+        min: 1,
+        max,
+        requested,
+        command: String::new(),
+    };
+    let spec = JobSpec {
+        mode: TrainingMode::Async,
+        convergence: Convergence { max_epochs: epochs, ..Convergence::default() },
+        worker: role(&[(&gpu(of), 1000), ("cpu", 1000), ("bandwidth", bandwidth)], chunks, requested),
+        server: Some(role(&[("cpu", 1000), ("bandwidth", bandwidth * i64::from(chunks))], 1, 1)),
+        model_size: size,
+        dataset: Some(Dataset {
+            chunks,
+            batches_per_chunk: BATCHES,
+            epochs,
+            batch_time: Some(batch_time),
+            upload: format!("z{}", lots.whole(8, 0, ZONES - 1)),
+            chunk_size,
+        }),
+        ..JobSpec::minimal(&format!("job-{number}"))
+    };
+    SimJob {
+        arrival,
+        spec,
+        profiling: None,
+        done: 0,
+        truth: Truth {
+            speed: Speed::MiniBatches {
+                seconds: batch_time.as_seconds() + exchange,
+                per_server: f64::INFINITY,
+                together: Some(batch_time.as_seconds()),
+            },
+            goal: Goal::Epochs(epochs, None),
+            epoch_steps: None,
+            speed_noise: 0.0,
+            start: Span::ZERO,
+            checkpoint: Span::ZERO,
+            stragglers: None,
+            accuracy: None,
+        },
+    }
+}
+
+fn requested(lots: Lots) -> u32 {
+    let total: u64 = REQUESTED.iter().map(|(_, count)| count).sum();
+    let mut left = lots.whole(0, 0, total - 1);
+    for (workers, count) in REQUESTED {
+        if left < count {
+            return workers;
+        }
+        left -= count;
+    }
+    unreachable!("below the total")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{job::Training, server::Place};
+
+    fn built(entry: &Entry, seed: u64, jobs: Option<u32>) -> Workload {
+        entry.build(&Request { seed, jobs, servers: None }).unwrap()
+    }
+
+    #[test]
+    fn every_job_is_valid_and_in_the_papers_ranges() {
+        for (entry, kind) in [(&LARGE, &SIMULATION), (&TESTBED, &NINE_MACHINES)] {
+            let workload = built(entry, 3, None);
+            assert_eq!(workload.jobs.len(), kind.jobs as usize);
+            for job in &workload.jobs {
+                job.spec.validate().unwrap();
+                let data = job.spec.dataset.as_ref().unwrap();
+                assert!([27, 115, 60].contains(&data.chunks) && data.batches_per_chunk == 58);
+                assert!((20..=60).contains(&data.epochs));
+                assert_eq!(job.arrival.0 % kind.slot.0, 0);
+                assert!(job.arrival.0 < ARRIVALS * kind.slot.0);
+                let workers = &job.spec.worker;
+                assert!(workers.requested.is_power_of_two() || workers.requested < 32, "{workers:?}");
+                assert_eq!(workers.max, data.chunks);
+                // The model that engines know is what is true.
+                let work = Training::new(&job.spec, None).unwrap();
+                assert_eq!(work.shapes().map(|shape| shape.workers).max(), Some(data.chunks));
+                let Speed::MiniBatches { seconds, together, .. } = job.truth.speed else { panic!("of another kind") };
+                assert!(
+                    (work.slots_per_chunk(kind.slot) * kind.slot.as_seconds() / (seconds * 58.0) - 1.0).abs() < 1e-9
+                );
+                assert_eq!(together, data.batch_time.map(Span::as_seconds));
+                if kind.large {
+                    assert!((3_610..=180_100).contains(&data.batch_time.unwrap().0));
+                    assert!((100..=5120).contains(&workers.demand["bandwidth"]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_cluster_is_an_edge_of_types_and_a_cloud_that_is_far_and_endless() {
+        for seed in 0..5 {
+            let workload = built(&LARGE, seed, None);
+            let place = |server: &ServerSpec| Place::of(&server.labels).unwrap();
+            let (cloud, edge): (Vec<&ServerSpec>, Vec<_>) = workload.servers.iter().partition(|it| place(it).cloud);
+            assert_eq!(edge.len(), 100);
+            assert!((8..=10).contains(&cloud.len()), "{} types", cloud.len());
+            let hours = |server: &ServerSpec, zone: u64| place(server).upload(&format!("z{zone}")).0 as f64 / 3.6e6;
+            for zone in 0..ZONES {
+                assert!(edge.iter().all(|server| [1.0, 2.0, 3.0, 4.0].contains(&hours(server, zone))));
+                assert!(cloud.iter().all(|server| (10.0..=15.0).contains(&hours(server, zone))));
+                assert!(cloud.iter().all(|server| hours(server, zone) == hours(cloud[0], zone)));
+            }
+            let gpus: usize = edge.iter().map(|server| server.devices.len()).sum();
+            assert!((440..=460).contains(&gpus), "{gpus} GPUs");
+            let there: usize = cloud.iter().map(|server| server.devices.len()).sum();
+            assert_eq!(there, workload.jobs.iter().map(|job| job.spec.worker.max as usize).sum::<usize>());
+        }
+        let nine = built(&TESTBED, 1, None);
+        assert_eq!(nine.servers.iter().map(|server| server.devices.len()).collect::<Vec<_>>(), [1; 9]);
+    }
+
+    #[test]
+    fn jobs_come_in_two_peaks_and_need_what_the_module_says() {
+        let workload = built(&LARGE, 7, Some(4000));
+        let slots: Vec<i64> = workload.jobs.iter().map(|job| job.arrival.0 / 3_600_000).collect();
+        let share = |from: i64, to: i64| slots.iter().filter(|slot| (from..to).contains(slot)).count() as f64 / 4000.0;
+        // 68 % of a peak's 40 %, and a seventh of the 20 %.
+        assert!((share(60, 108) - 0.30).abs() < 0.03 && (share(228, 276) - 0.30).abs() < 0.03);
+        assert!(share(144, 192) < 0.06);
+        let hours = |job: &SimJob| {
+            let work = Training::new(&job.spec, None).unwrap();
+            work.time_of(work.work()).as_seconds() / 3600.0
+        };
+        let mean = workload.jobs.iter().map(hours).sum::<f64>() / 4000.0;
+        assert!((3_700.0..4_300.0).contains(&mean), "{mean} worker-hours");
+        let two = workload.jobs.iter().filter(|job| job.spec.worker.requested == 2).count() as f64 / 4000.0;
+        assert!((two - 1217.0 / 3950.0).abs() < 0.03, "{two}");
+    }
+}
