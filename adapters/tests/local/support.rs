@@ -256,7 +256,7 @@ pub(crate) trait PlanExt: Sized {
 
 impl PlanExt for JobPlan {
     fn with(mut self, role: SlotRole, index: u32, server: &str) -> Self {
-        self.slots.push(Slot { role: role.into(), index, server: server.into(), devices: Vec::new() });
+        self.slots.push(Slot { role: role.into(), index, server: server.into(), devices: Vec::new(), idle: false });
         self
     }
 

@@ -7,7 +7,7 @@
 //! All else is chosen:
 //! * Jobs gather until the first of them has done so for `batch`, or until there are `batch_jobs`: that is a batch.
 //! * A slot costs `edge_price` an hour on a server of the edge and `cloud_price` on one of the cloud
-//!   ([`Server::is_cloud`](crate::Server::is_cloud)). A job costs its slots × the hours it needs × that: in the shape that
+//!   ([`Place::cloud`](crate::server::Place::cloud)). A job costs its slots × the hours it needs × that: in the shape that
 //!   was requested, for the time that is left of its dataset's chunks or as its fits predict. Where neither says anything,
 //!   the mean of the others in its batch.
 //! * The cost of a batch is made small by regret: each job is tried at the edge alone and in the cloud alone, on what is

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{
-    Budget, EngineError,
+    Budget, DefaultValue, EngineError, ParameterInfo,
     board::{Board, Largest},
     ledger::Ledger,
     optimus::{run, wait},
@@ -18,6 +18,13 @@ use crate::{
     decision::{Allocation, Proposal, Shape},
     job::Job,
     state::State,
+};
+
+/// Whether jobs may go to the cloud.
+pub(super) const CLOUD: ParameterInfo = ParameterInfo {
+    name: "cloud",
+    default: DefaultValue::Flag(true),
+    meaning: "off: jobs stay off servers labelled zone = \"cloud\", as A_online's authors have it",
 };
 
 /// The shape that a job is to run in: the one it has, else what its owner requested.

@@ -29,7 +29,7 @@ use super::{
     Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers,
     board::Board,
     placing::{Placing, placement},
-    preempting::{serve_in_turn, shape},
+    preempting::{CLOUD, serve_in_turn, shape},
     rounds,
 };
 use crate::{
@@ -44,18 +44,23 @@ use crate::{
 pub(super) const NAME: &str = "srtf";
 pub(super) const SUMMARY: &str = "runs whole jobs by predicted remaining time, stopping longer ones";
 pub(super) const PAPER: &str = "Schrage, SRPT, 1968; baseline of A_online";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[rounds::INTERVAL[0], placement("spread")];
+pub(super) const PARAMETERS: &[ParameterInfo] = &[rounds::INTERVAL[0], placement("spread"), CLOUD];
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
 pub struct Srtf {
     interval: Span,
     placing: Placing,
+    cloud: bool,
 }
 
 impl Build for Srtf {
     fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self { interval: parameters.span("interval")?, placing: Placing::of(parameters)? })
+        Ok(Self {
+            interval: parameters.span("interval")?,
+            placing: Placing::of(parameters)?,
+            cloud: parameters.flag("cloud")?,
+        })
     }
 }
 
@@ -77,6 +82,7 @@ impl Engine for Srtf {
         budget: &mut Budget,
     ) -> Result<Proposal, EngineError> {
         board.sync(state, changes, SortBy::Share);
+        board.room.limit((!self.cloud).then_some(false));
         let (jobs, ledger) = rounds::free_jobs(state);
         let order = by_remaining_time(state, jobs);
         budget.spend(order.len() as u64)?;

@@ -41,7 +41,7 @@ use super::{
     Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
     board::Board,
     placing::{Placing, placement},
-    preempting::serve_in_turn,
+    preempting::{CLOUD, serve_in_turn},
     rounds,
 };
 use crate::{
@@ -76,6 +76,7 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[
     },
     ParameterInfo { name: "interval", default: Value::Text("60s"), meaning: "longest time between rounds" },
     placement("consolidate"),
+    CLOUD,
 ];
 
 /// So many jobs must have ended before the Gittins index decides.
@@ -98,6 +99,7 @@ pub struct Tiresias {
     promote: f64,
     interval: Span,
     placing: Placing,
+    cloud: bool,
 }
 
 /// What jobs have had so far.
@@ -136,6 +138,7 @@ impl Build for Tiresias {
             promote: parameters.number("promote", 0.0..=1e6)?,
             interval: parameters.span("interval")?,
             placing: Placing::of(parameters)?,
+            cloud: parameters.flag("cloud")?,
         })
     }
 }
@@ -157,6 +160,7 @@ impl Engine for Tiresias {
         budget: &mut Budget,
     ) -> Result<Proposal, EngineError> {
         board.sync(state, changes, SortBy::Share);
+        board.room.limit((!self.cloud).then_some(false));
         let mut now = memo.clone();
         now.count(state);
         self.promote(&mut now.ages);

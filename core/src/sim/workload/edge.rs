@@ -144,6 +144,9 @@ fn build(request: &Request, kind: &Kind) -> Workload {
             ("on_change".to_owned(), Parameter::Flag(true)),
             // All that arrive within a slot, which they do at its beginning.
             ("batch".to_owned(), slot()),
+            // They stay at the edge; batch may go where it is cheapest.
+            ("srtf.cloud".to_owned(), Parameter::Flag(false)),
+            ("tiresias.cloud".to_owned(), Parameter::Flag(false)),
             ("srtf.placement".to_owned(), Parameter::Text("consolidate".into())),
             ("fifo.placement".to_owned(), Parameter::Text("consolidate".into())),
             ("drf.placement".to_owned(), Parameter::Text("consolidate".into())),
