@@ -15,9 +15,10 @@ test: ## everything, with the counts of tests run and skipped
 check: ## fmt, clippy, rustdoc, licences and sources of dependencies
 	scripts/check
 
-bench: ## a round of optimus and an arrival under oasis, each beside plain algorithms
+bench: ## a round of optimus, an arrival under oasis and one under edge, each beside plain algorithms
 	cargo bench --locked -p trainmaster-core --bench round
 	cargo bench --locked -p trainmaster-core --bench arrival
+	cargo bench --locked -p trainmaster-core --bench dispatch
 
 fits: ## docs/fits.md anew, from ../shared/data and a measured grid
 	cargo build --release --locked -p trainmaster -p trainmaster-trainer

@@ -1,9 +1,11 @@
 //! Why a job has what it has: typed findings, each with its numbers.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use crate::{
-    decision::{Shape, Verdict},
+    decision::{Role, Shape, Slot, Verdict, WorkState},
     ids::JobId,
     job::Job,
     reason::ReasonKind,
@@ -67,11 +69,13 @@ pub enum Topic {
     History,
     /// Reports that were ignored.
     Reports,
+    /// What becomes of its data chunks.
+    Work,
 }
 
 impl Scheduler {
     /// Explains one active job, as of a moment that is not before the last event; `None` if there is no such job.
-    /// O(servers + the job's slots).
+    /// O(servers + the job's slots); where some of its data chunks wait, O(slots of all jobs).
     pub fn explain(&self, at: Time, id: JobId) -> Option<Explanation> {
         let mut state = self.state().clone();
         state.now = state.now.max(at);
@@ -86,6 +90,7 @@ impl Scheduler {
             findings.extend(self.next_decision(state.now));
         }
         plan(state, job, &mut findings);
+        work(state, job, &mut findings);
         predictions(job, &mut findings);
         history(job, &mut findings);
         Some(Explanation {
@@ -176,6 +181,40 @@ fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
         );
         add(Topic::Stability, false, text);
     }
+}
+
+/// Which of its chunks train, and who is ahead of one that doesn't.
+fn work(state: &State, job: &Job, findings: &mut Vec<Finding>) {
+    let Some(planned) = job.verdict.allocation().filter(|planned| !planned.work().is_empty()) else { return };
+    let count = |is: fn(WorkState) -> bool| planned.work().iter().filter(|work| is(work.state)).count();
+    let running = count(|state| state == WorkState::Running);
+    let queued = count(|state| matches!(state, WorkState::Queued(_)));
+    let preempted = count(|state| state == WorkState::Preempted);
+    let done = count(|state| state == WorkState::Done);
+    let workers = planned.of(Role::Worker).len();
+    let mut text = format!(
+        "trains {running} of its {} on {workers} workers; {queued} wait for their turn, {preempted} were interrupted, {done} are done",
+        counted(planned.work().len(), "chunk"),
+    );
+    let waits = planned.of(Role::Worker).iter().filter(|slot| {
+        let mine = planned.work_of(slot);
+        !planned.is_busy(slot) && mine.iter().any(|work| work.state != WorkState::Done)
+    });
+    let ahead = waits.flat_map(|slot| {
+        let uses = move |other: &&Arc<Job>| {
+            other.verdict.allocation().is_some_and(|planned| {
+                let shares = |theirs: &&Slot| theirs.server == slot.server && theirs.devices == slot.devices;
+                planned.of(Role::Worker).iter().filter(shares).any(|theirs| planned.is_busy(theirs))
+            })
+        };
+        let others = state.jobs.values().filter(|other| other.id != job.id);
+        others.filter(uses).take(1).map(move |other| (slot, other))
+    });
+    if let Some((slot, other)) = ahead.take(1).next() {
+        let server = state.server_name(slot.server);
+        text += &format!("; worker {} on {server} waits for {}", slot.index, other.spec.name);
+    }
+    findings.push(Finding { topic: Topic::Work, blocks: running == 0 && done < planned.work().len(), text });
 }
 
 fn predictions(job: &Job, findings: &mut Vec<Finding>) {

@@ -291,6 +291,12 @@ fn a_shorter_job_takes_single_workers_and_the_rest_trains_on() {
     assert_eq!(world.states(long), [(0, WorkState::Preempted), (1, WorkState::Running)]);
     let job = world.scheduler.state().job(long).unwrap();
     assert_eq!((job.incarnation.0, job.rescales), (1, 0), "nobody restarts and no shape changes");
+    let explained = world.scheduler.explain(world.now, long).unwrap();
+    let text: Vec<&str> = explained.findings.iter().map(|finding| finding.text.as_str()).collect();
+    assert!(
+        text.iter().any(|text| text.contains("trains 1 of its 2 chunks") && text.ends_with("on s0 waits for short")),
+        "{text:?}"
+    );
     world.until_idle();
     assert_eq!(world.ended[&(short, 0)], Time(110_000));
     assert_eq!(world.ended[&(long, 0)], Time(1_100_000), "it went on where it was");

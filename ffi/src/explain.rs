@@ -40,6 +40,8 @@ pub enum trainmaster_topic {
     History = 9,
     /// Reports that were ignored.
     Reports = 10,
+    /// What becomes of its data chunks.
+    Work = 11,
 }
 
 /// One thing that was found.
@@ -137,6 +139,7 @@ fn topic(topic: Topic) -> (trainmaster_topic, u32) {
         Topic::Straggler => (C::Straggler, none),
         Topic::History => (C::History, none),
         Topic::Reports => (C::Reports, none),
+        Topic::Work => (C::Work, none),
     }
 }
 

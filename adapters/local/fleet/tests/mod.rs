@@ -145,7 +145,13 @@ pub(super) fn server(job: u64, incarnation: u32, index: u32) -> ProcessId {
 
 /// A job that runs with as many workers and servers, all on server `a`.
 pub(super) fn run(job: u64, incarnation: u32, revision: u32, workers: u32, servers: u32) -> v1::JobPlan {
-    let slot = |role: v1::SlotRole, index| v1::Slot { role: role.into(), index, server: "a".into(), devices: vec![] };
+    let slot = |role: v1::SlotRole, index| v1::Slot {
+        role: role.into(),
+        index,
+        server: "a".into(),
+        devices: vec![],
+        idle: false,
+    };
     let workers = (0..workers).map(|index| slot(v1::SlotRole::Worker, index));
     let servers = (0..servers).map(|index| slot(v1::SlotRole::Server, index));
     v1::JobPlan {

@@ -99,6 +99,27 @@ fn a_device_is_not_planned_twice() {
 }
 
 #[test]
+fn who_is_idle_shares_its_device_and_says_so() {
+    let mut world = World::new();
+    let whole = |job, idle| {
+        let mut plan = using(run(job, 1, 1, 1, 0), "b", 0, 1000);
+        plan.slots[0].idle = idle;
+        plan
+    };
+    assert_eq!(world.plan(vec![whole(1, false), whole(2, true)]), []);
+    world.pass(0);
+    assert!(world.lives(worker(1, 1, 0)) && world.lives(worker(2, 1, 0)));
+    let idle = |world: &World| world.fleet.observe(world.now).values().map(|job| job.slots[0].idle).collect::<Vec<_>>();
+    assert_eq!(idle(&world), [false, true]);
+    // They change places, and nobody is stopped for that.
+    let swapped = [whole(1, true), whole(2, false)].map(|plan| v1::JobPlan { revision: 2, ..plan });
+    assert_eq!(world.change(swapped.to_vec()), []);
+    assert_eq!((world.signals(), idle(&world)), (vec![], vec![true, false]));
+    let refused = world.change(vec![v1::JobPlan { revision: 3, ..whole(1, false) }]);
+    assert!(refused[0].1.contains("device 0 (gpu) of \"b\" would be planned for 2000"), "{refused:?}");
+}
+
+#[test]
 fn adopted_jobs_are_claimed_or_given_up() {
     let mut world = World::with(vec![adopted(worker(1, 3, 0)), adopted(worker(2, 1, 0)), adopted(worker(3, 1, 0))]);
     world.pass(100_000);
