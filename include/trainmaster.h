@@ -352,6 +352,8 @@ enum trainmaster_topic {
     TRAINMASTER_TOPIC_HISTORY = 9,
     // Reports that were ignored.
     TRAINMASTER_TOPIC_REPORTS = 10,
+    // What becomes of its data chunks.
+    TRAINMASTER_TOPIC_WORK = 11,
 };
 
 // How gradients meet parameters.
@@ -398,6 +400,18 @@ enum trainmaster_why {
     TRAINMASTER_WHY_LATE = 0,
     // It isn't wanted any more.
     TRAINMASTER_WHY_LOST = 1,
+};
+
+// What happens to a piece of work.
+enum trainmaster_work_state {
+    // It is done now.
+    TRAINMASTER_WORK_STATE_RUNNING = 0,
+    // It waits for its turn: `rank` others of its job go before it on its slot.
+    TRAINMASTER_WORK_STATE_QUEUED = 1,
+    // It was interrupted, and goes on where it is.
+    TRAINMASTER_WORK_STATE_PREEMPTED = 2,
+    // Nothing is left of it.
+    TRAINMASTER_WORK_STATE_DONE = 3,
 };
 
 // The policy core's state machine. One thread at a time may use it, whichever; a call while another is under way, or from
@@ -734,8 +748,9 @@ struct trainmaster_slot {
     uint32_t role;
     // Unique among the job's slots of a role, and kept for as long as the slot stays as it is.
     uint32_t index;
-    // 0.
-    uint32_t reserved;
+    // 1 where all its work waits: it keeps memory and disk, and its devices are another job's for now. What a manager sees to
+    // be so it reports so.
+    uint32_t idle;
     // The server's name.
     struct trainmaster_string server;
     // Its devices; empty where the manager picks them.
@@ -824,6 +839,28 @@ struct trainmaster_reason {
     uint32_t reserved;
 };
 
+// A data chunk, and who trains it. Never grows.
+struct trainmaster_work {
+    // Its place in the dataset.
+    uint32_t chunk;
+    // One of TRAINMASTER_WORK_STATE_*.
+    uint32_t state;
+    // Of TRAINMASTER_WORK_STATE_QUEUED.
+    uint32_t rank;
+    // The index of its worker's slot; UINT32_MAX while it waits for one.
+    uint32_t worker;
+};
+
+// An array of work: by slot, those without one first.
+struct trainmaster_works {
+    // The first.
+    const struct trainmaster_work *data;
+    // How many.
+    uint64_t count;
+    // Bytes from one to the next.
+    uint64_t stride;
+};
+
 // What one job is to have.
 struct trainmaster_verdict {
     // Set by the library: as much of the struct is there. What your header has beyond it isn't.
@@ -846,6 +883,8 @@ struct trainmaster_verdict {
     const struct trainmaster_reason *reason;
     // Of TRAINMASTER_VERDICT_KIND_RUN.
     struct trainmaster_slots slots;
+    // What its slots do, where the engine schedules data chunks one by one; else none.
+    struct trainmaster_works work;
 };
 
 // An array of verdicts, by job, each job once.

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use thiserror::Error;
 use toml::{Table, Value};
-use trainmaster_core::{End, Mode, amount, amount::Unit};
+use trainmaster_core::{
+    End, Mode,
+    amount::{self, Unit},
+    engines::REGISTRY,
+};
 
 /// A scenario, as in its file.
 ///
@@ -40,6 +44,9 @@ pub struct Scenario {
     /// The engines it has golden decisions for; all of the registry where none is named.
     #[serde(default)]
     pub engines: Vec<String>,
+    /// But those that don't take its jobs.
+    #[serde(default)]
+    pub without: Vec<String>,
     /// As in a settings file, without the engine.
     #[serde(default)]
     pub settings: Table,
@@ -175,6 +182,15 @@ impl Scenario {
     /// Names the line, the key and what is wrong.
     pub fn from_toml(text: &str) -> Result<Self, ScenarioError> {
         Ok(toml::from_str(text)?)
+    }
+
+    /// The engines it has golden decisions for.
+    pub fn played_by(&self) -> Vec<String> {
+        if !self.engines.is_empty() {
+            return self.engines.clone();
+        }
+        let all = REGISTRY.iter().map(|entry| entry.name.to_owned());
+        all.filter(|engine| !self.without.contains(engine)).collect()
     }
 }
 

@@ -27,10 +27,7 @@ fn all() -> Vec<(String, Scenario, String)> {
     for (name, path) in files("scenarios") {
         let text = fs::read_to_string(&path).expect("readable");
         let scenario = Scenario::from_toml(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let engines = match &scenario.engines[..] {
-            [] => REGISTRY.iter().map(|entry| entry.name.to_owned()).collect(),
-            named => named.to_vec(),
-        };
+        let engines = scenario.played_by();
         let stem = name.strip_suffix(".toml").unwrap_or_else(|| panic!("{name} is not a .toml file"));
         all.extend(engines.into_iter().map(|engine| (format!("{stem}.{engine}.txt"), scenario.clone(), engine)));
     }
