@@ -54,7 +54,6 @@ struct World {
 }
 
 struct Training {
-    each: Span,
     left: BTreeMap<u32, Span>,
     runs: Vec<u32>,
 }
@@ -82,7 +81,7 @@ impl World {
         let id = *self.scheduler.state().jobs.keys().next_back().expect("just submitted");
         let each = Span(data.batch_time.unwrap().0 * i64::from(data.batches_per_chunk) * i64::from(data.epochs));
         let left = (0..data.chunks).map(|chunk| (chunk, each)).collect();
-        self.running.insert(id, Training { each, left, runs: Vec::new() });
+        self.running.insert(id, Training { left, runs: Vec::new() });
         id
     }
 

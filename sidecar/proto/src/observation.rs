@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     fn seen(phase: v1::ObservedPhase) -> v1::ObservedJob {
-        let slot = v1::Slot { role: 1, index: 0, server: "a".into(), devices: Vec::new() };
+        let slot = v1::Slot { role: 1, index: 0, server: "a".into(), devices: Vec::new(), idle: false };
         v1::ObservedJob { job: 7, incarnation: 2, slots: vec![slot], phase: phase.into(), message: "m".into() }
     }
 
