@@ -53,6 +53,8 @@ struct Section {
 enum Table {
     /// A line for each engine of each run: completion times, makespan and both against the first engine.
     Times,
+    /// A line for each engine of each run: completion times, preemptions, and what moving data and gradients took.
+    Chunks,
     /// A line for each run, a column for each engine: utility; then the first engine's over the best of the others'.
     Utility,
     /// A line for each engine of each run: completion against the target.
@@ -125,6 +127,31 @@ impl Table {
                         against("makespan"),
                         number(&means["rescales"])?,
                         number(&means["utilisation"])? * 100.0,
+                        number(&means["unfinished"])?,
+                    );
+                }
+            }
+            Self::Chunks => {
+                head(
+                    headed,
+                    "run | engine | average JCT h | makespan h | JCT ÷ | makespan ÷ | preemptions | communication h a job | moved GiB | GPUs of the edge held | unfinished",
+                );
+                for (engine, means) in &engines {
+                    let ratio = &answer["ratios"][format!("{engine} vs {first}")];
+                    let against = |key: &str| match ratio[key].as_f64() {
+                        Some(value) => with(value, &ratio["intervals"][key], 2),
+                        None => "1".into(),
+                    };
+                    println!(
+                        "| {label} | {engine} | {:.1} | {:.0} | {} | {} | {:.0} | {:.1} | {:.1} | {:.0} % | {:.1} |",
+                        number(&means["average_jct_s"])? / 3600.0,
+                        number(&means["makespan_s"])? / 3600.0,
+                        against("average_jct"),
+                        against("makespan"),
+                        number(&means["preemptions"])?,
+                        number(&means["communication_s"])? / 3600.0,
+                        number(&means["bytes_moved"])? / f64::from(1 << 30),
+                        number(&means["edge_utilisation"])? * 100.0,
                         number(&means["unfinished"])?,
                     );
                 }
@@ -202,7 +229,7 @@ Made by `make experiments`, which runs the commands that stand below and nothing
 committed before any engine had run on them, with one exception: of the jobs first drawn for `oasis-small` none could end,
 under whatever engine, so they were made smaller. [simulate.md](simulate.md) says what is simulated, the sources of the
 workloads ([optimus.rs](../core/src/sim/workload/optimus.rs), [oasis.rs](../core/src/sim/workload/oasis.rs),
-[philly.rs](../core/src/sim/workload/philly.rs)) where each number comes from. Means over seeds; ± is half of a 95 % interval;
+[philly.rs](../core/src/sim/workload/philly.rs), [edge.rs](../core/src/sim/workload/edge.rs)) where each number comes from. Means over seeds; ± is half of a 95 % interval;
 ratios are paired by seed, against the first engine of the run, so that above 1 the first was faster.
 
 `beyond` is `optimus` with what `serve` turns on when it is given no settings: in the commands `BEYOND` stands for
