@@ -1,11 +1,14 @@
 //! A worker with parameter servers: waits for the whole model, computes its share, sends the gradients back.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use super::failed;
 use crate::{
-    args::Mode, batch::Batches, device::Device, id::Id, layout::Layout, net::Net, settings::Settings, tally::Tally,
-    trainer::Trainer, wire::Message,
+    args::Mode, batch::Batches, chunks::Portion, device::Device, id::Id, layout::Layout, net::Net, settings::Settings,
+    store::Store, tally::Tally, trainer::Trainer, wire::Message,
 };
 
 /// What the chief asked for.
@@ -15,6 +18,8 @@ struct Task {
     attempt: u64,
     /// Our place among so many workers.
     place: (usize, usize),
+    /// What of our chunk; none: our share of the step.
+    portion: Option<Portion>,
 }
 
 struct Computed {
@@ -35,6 +40,8 @@ pub(crate) struct Worker {
     device: Device,
     trainer: Trainer,
     batches: Batches,
+    /// Our data chunks, where they are scheduled one by one.
+    store: Option<Store>,
     ready: bool,
     /// The latest part of each server, and the attempt it belongs to; used once.
     parts: BTreeMap<Id, (u64, Vec<f32>)>,
@@ -43,7 +50,15 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, revision: u32, servers: Vec<Id>, layout: Layout) -> Self {
+    pub(crate) fn new(
+        settings: &Settings,
+        me: Id,
+        chief: Id,
+        revision: u32,
+        servers: Vec<Id>,
+        layout: Layout,
+        store: Option<Store>,
+    ) -> Self {
         Self {
             me,
             chief,
@@ -54,6 +69,7 @@ impl Worker {
             device: settings.device.clone(),
             trainer: Trainer::new(settings),
             batches: settings.batches,
+            store,
             ready: false,
             parts: BTreeMap::new(),
             task: None,
@@ -74,24 +90,50 @@ impl Worker {
         if net.is_up(self.chief) {
             let message = if ready { Message::Ready { revision: self.revision } } else { Message::Unready };
             net.send(self.chief, message);
+            let held = self.store.iter().filter(|_| ready).flat_map(Store::held);
+            held.for_each(|chunk| net.send(self.chief, Message::Stored { chunk }));
         }
         if ready && self.mode == Mode::Async {
             self.servers.iter().for_each(|server| net.send(*server, Message::Pull));
         }
     }
 
+    /// A revision gives this worker these chunks: their data are sent here, once.
+    pub(crate) fn expect(&mut self, chunks: &BTreeSet<u32>, net: &mut Net) {
+        if let Some(store) = &mut self.store {
+            store.expect(chunks);
+            self.receive(net);
+        }
+    }
+
+    fn receive(&mut self, net: &mut Net) {
+        match self.store.as_mut().map_or(Ok(Vec::new()), Store::arrived) {
+            Ok(chunks) if self.ready && net.is_up(self.chief) => {
+                chunks.into_iter().for_each(|chunk| net.send(self.chief, Message::Stored { chunk }));
+            }
+            Ok(_) => {} // the chief is told of all when we are ready
+            Err(error) => failed(self.chief, false, format!("{} can't store a chunk: {error}", self.me), net),
+        }
+    }
+
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.computed.as_ref().map(|computed| computed.done)
+        let computed = self.computed.as_ref().map(|computed| computed.done);
+        [computed, self.store.as_ref().and_then(Store::due)].into_iter().flatten().min()
     }
 
     pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net) {
         match message {
-            Message::Step { step, attempt, workers, .. } => {
+            Message::Step { step, attempt, workers, portions, .. } => {
                 self.computed = None;
                 let place = workers.iter().position(|worker| *worker == self.me.index);
-                self.task = place.map(|place| Task { step, attempt, place: (place, workers.len()) });
+                self.task = place.map(|place| {
+                    let portion = portions.get(place).copied();
+                    Task { step, attempt, place: (place, workers.len()), portion }
+                });
             }
-            Message::Ticket { step, attempt } => self.task = Some(Task { step, attempt, place: (0, 1) }),
+            Message::Ticket { step, attempt, portion } => {
+                self.task = Some(Task { step, attempt, place: (0, 1), portion });
+            }
             Message::Params { attempt, values } => {
                 self.parts.insert(from, (attempt, values));
             }
@@ -101,6 +143,7 @@ impl Worker {
     }
 
     pub(crate) fn tick(&mut self, net: &mut Net) {
+        self.receive(net);
         let Some(Computed { task, tally, sums, .. }) = self.computed.take_if(|it| it.done <= Instant::now()) else {
             return;
         };
@@ -131,8 +174,23 @@ impl Worker {
             }
         }
         self.task = None;
-        let shards = self.batches.share(task.step, task.place.0, task.place.1);
-        match self.trainer.sums(&parameters, task.step, shards) {
+        let computed = match task.portion {
+            None => {
+                let shards = self.batches.share(task.step, task.place.0, task.place.1);
+                self.trainer.sums(&parameters, task.step, shards)
+            }
+            Some(portion) => {
+                let Some(store) = &mut self.store else { return };
+                match store.examples(portion) {
+                    Ok(examples) => self.trainer.chunk_sums(&parameters, examples),
+                    Err(error) => {
+                        let reason = format!("{} can't read chunk {}: {error}", self.me, portion.chunk);
+                        return failed(self.chief, false, reason, net);
+                    }
+                }
+            }
+        };
+        match computed {
             Ok((sums, tally)) => {
                 let done = start + self.device.compute(self.me.index, tally.examples, self.servers.len());
                 self.computed = Some(Computed { task, tally, sums, done });
