@@ -289,10 +289,8 @@ impl Process {
         if self.settings.mode == Mode::Async || self.me.is_worker() && !trains {
             self.follow(assignment.revision);
         }
-        if let (Some(part), Some(chunks)) =
-            (&mut self.part, orders.as_ref().and_then(|orders| orders.sent.get(&self.me.index)))
-        {
-            part.node.expect(chunks, &mut self.net);
+        if let (Some(part), Some(orders)) = (&mut self.part, &orders) {
+            part.node.direct(orders, &mut self.net);
         }
         if let Some(Part { chief: Some(chief), .. }) = &mut self.part {
             chief.desire(workers, orders, assignment.revision, &mut self.net, &self.feed);

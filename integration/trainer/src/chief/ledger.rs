@@ -306,7 +306,7 @@ mod tests {
     fn chunks_end_one_by_one_and_then_the_job() {
         let flags = ["--chunks=2", "--chunk-batches=2", "--chunk-epochs=3", "--report-ms=3600000", "--max-epochs=1"];
         let mut ledger = ledger(&flags);
-        let mut train = |ledger: &mut Ledger, chunks: &[u32]| {
+        let train = |ledger: &mut Ledger, chunks: &[u32]| {
             let portions: Vec<Portion> = chunks.iter().filter_map(|chunk| ledger.left(*chunk)).collect();
             let tally = Tally { loss: 0, correct: 4, examples: 10 };
             ledger.record(&Step { tally, took: Duration::ZERO, times: &[], shape: (1, 1), portions: &portions })

@@ -11,6 +11,7 @@ use anyhow::Result;
 
 use crate::{
     args::Mode,
+    chunks::Orders,
     id::{Id, Role},
     layout::Layout,
     net::Net,
@@ -60,10 +61,10 @@ impl Node {
         }
     }
 
-    /// A revision says which data chunks this process is to have.
-    pub(crate) fn expect(&mut self, chunks: &BTreeSet<u32>, net: &mut Net) {
+    /// A revision says which data chunks this process is to have and to train.
+    pub(crate) fn direct(&mut self, orders: &Orders, net: &mut Net) {
         if let Self::Worker(node) = self {
-            node.expect(chunks, net);
+            node.direct(orders, net);
         }
     }
 

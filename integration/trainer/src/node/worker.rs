@@ -1,15 +1,25 @@
 //! A worker with parameter servers: waits for the whole model, computes its share, sends the gradients back.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Instant,
-};
+use std::{collections::BTreeMap, time::Instant};
 
 use super::failed;
 use crate::{
-    args::Mode, batch::Batches, chunks::Portion, device::Device, id::Id, layout::Layout, net::Net, settings::Settings,
-    store::Store, tally::Tally, trainer::Trainer, wire::Message,
+    args::Mode,
+    batch::Batches,
+    chunks::{Orders, Portion},
+    device::Device,
+    id::Id,
+    layout::Layout,
+    net::Net,
+    settings::Settings,
+    store::Store,
+    tally::Tally,
+    trainer::Trainer,
+    wire::Message,
 };
+
+/// In place of the attempt of parameters that a worker asked for.
+pub(super) const ASKED: u64 = 0;
 
 /// What the chief asked for.
 #[derive(Clone, Copy)]
@@ -20,6 +30,8 @@ struct Task {
     place: (usize, usize),
     /// What of our chunk; none: our share of the step.
     portion: Option<Portion>,
+    /// The parameters from before a break are too old: only those that were asked for since will do.
+    fresh: bool,
 }
 
 struct Computed {
@@ -42,6 +54,8 @@ pub(crate) struct Worker {
     batches: Batches,
     /// Our data chunks, where they are scheduled one by one.
     store: Option<Store>,
+    /// Had nothing to train since the last batch.
+    rested: bool,
     ready: bool,
     /// The latest part of each server, and the attempt it belongs to; used once.
     parts: BTreeMap<Id, (u64, Vec<f32>)>,
@@ -70,6 +84,7 @@ impl Worker {
             trainer: Trainer::new(settings),
             batches: settings.batches,
             store,
+            rested: false,
             ready: false,
             parts: BTreeMap::new(),
             task: None,
@@ -98,12 +113,14 @@ impl Worker {
         }
     }
 
-    /// A revision gives this worker these chunks: their data are sent here, once.
-    pub(crate) fn expect(&mut self, chunks: &BTreeSet<u32>, net: &mut Net) {
-        if let Some(store) = &mut self.store {
+    /// A revision gives this worker chunks: their data are sent here, once.
+    pub(crate) fn direct(&mut self, orders: &Orders, net: &mut Net) {
+        if let (Some(store), Some(chunks)) = (&mut self.store, orders.sent.get(&self.me.index)) {
             store.expect(chunks);
             self.receive(net);
         }
+        let held = |chunk: &u32| self.store.iter().flat_map(Store::held).any(|held| held == *chunk);
+        self.rested |= !orders.running.get(&self.me.index).is_some_and(held);
     }
 
     fn receive(&mut self, net: &mut Net) {
@@ -128,11 +145,16 @@ impl Worker {
                 let place = workers.iter().position(|worker| *worker == self.me.index);
                 self.task = place.map(|place| {
                     let portion = portions.get(place).copied();
-                    Task { step, attempt, place: (place, workers.len()), portion }
+                    Task { step, attempt, place: (place, workers.len()), portion, fresh: false }
                 });
             }
             Message::Ticket { step, attempt, portion } => {
-                self.task = Some(Task { step, attempt, place: (0, 1), portion });
+                let fresh = std::mem::take(&mut self.rested);
+                if fresh {
+                    self.parts.clear();
+                    self.servers.iter().for_each(|server| net.send(*server, Message::Pull));
+                }
+                self.task = Some(Task { step, attempt, place: (0, 1), portion, fresh });
             }
             Message::Params { attempt, values } => {
                 self.parts.insert(from, (attempt, values));
@@ -160,7 +182,10 @@ impl Worker {
     /// Computes once the task and all parts are there.
     fn compute(&mut self, net: &mut Net) {
         let Some(task) = self.task else { return };
-        let fits = |(attempt, _): &(u64, Vec<f32>)| self.mode == Mode::Async || *attempt == task.attempt;
+        let fits = |(attempt, _): &(u64, Vec<f32>)| match self.mode {
+            Mode::Async => !task.fresh || *attempt == ASKED,
+            _ => *attempt == task.attempt,
+        };
         if !self.servers.iter().all(|server| self.parts.get(server).is_some_and(fits)) {
             return;
         }
