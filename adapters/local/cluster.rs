@@ -268,6 +268,14 @@ impl VirtualServer {
         &self.labels
     }
 
+    /// How long a data chunk takes to get here from a place that a job's dataset names: as the label `upload.<place>`
+    /// says, else `upload`, else no time.
+    pub(crate) fn upload(&self, from: &str) -> Duration {
+        let label = self.labels.get(&format!("upload.{from}")).or_else(|| self.labels.get("upload"));
+        let span = label.and_then(|text| parse_span(text).ok()).unwrap_or_default();
+        Duration::from_millis(span.0.max(0).unsigned_abs())
+    }
+
     /// The number of its first device among the devices of the whole machine; servers number theirs one after another.
     pub fn first_device(&self) -> u32 {
         self.first_device

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, env, ffi::OsString, fs, io, path::Path, time::Duration};
 
 use super::{
-    cluster::Cluster,
+    cluster::{Cluster, VirtualServer},
     fleet::plan::Run,
     logs,
     process::{self, Handle, Watch},
@@ -77,7 +77,10 @@ impl Launcher {
         folder: &Path,
     ) -> Vec<(OsString, OsString)> {
         let Order { id, name, run, placement } = order;
-        let first = cluster.server(&placement.server).map_or(0, |server| server.first_device());
+        let server = cluster.server(&placement.server);
+        let first = server.map_or(0, VirtualServer::first_device);
+        let source = run.environment.get("TRAINMASTER_UPLOAD").map_or("", String::as_str);
+        let upload = server.map_or(Duration::ZERO, |server| server.upload(source));
         let devices = |first: u32| {
             let numbers: Vec<_> = placement.devices.iter().map(|share| (first + share.device).to_string()).collect();
             numbers.join(",")
@@ -102,6 +105,11 @@ impl Launcher {
         set(MARKER, state_id.to_owned());
         if !run.token.0.is_empty() {
             set("TRAINMASTER_TOKEN", run.token.0.clone());
+        }
+        if run.environment.contains_key("TRAINMASTER_CHUNKS") {
+            set("TRAINMASTER_UPLOAD_MS", upload.as_millis().to_string());
+            // Each virtual server has a disk of its own, which the job's slots there share.
+            environment.insert("TRAINMASTER_DATA_DIR".into(), folder.join("data").join(&placement.server).into());
         }
         environment.insert("TRAINMASTER_CHECKPOINT_DIR".into(), folder.join("checkpoints").into());
         environment.into_iter().collect()

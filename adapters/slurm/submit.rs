@@ -160,7 +160,7 @@ fn environment(spec: &JobSpec, pairs: &Pairs, apart: bool) -> Vec<(&'static str,
     let has = |key: &str| pairs.iter().any(|(known, _)| known == key || known == "server");
     let amount = |role: &RoleSpec, name: &str| role.demand.get(name).copied().unwrap_or(0);
     let whole = |milli: i64| milli.max(0).unsigned_abs().div_ceil(1000).to_string();
-    let mut told: Vec<_> = spec.environment().into();
+    let mut told = spec.environment();
     let gpus = spec.worker.demand.iter().find(|(name, amount)| name.starts_with("gpu") && **amount > 0);
     told.push(("TRAINMASTER_WORKERS", spec.worker.requested.to_string()));
     told.push(("TRAINMASTER_WORKER_GPUS", whole(gpus.map_or(0, |(_, amount)| *amount))));

@@ -12,6 +12,8 @@ async fn a_job_starts_with_its_environment_and_completes() {
     let adapter = Adapter::start(with_pass);
     let mut plan = job(7, 3, "env > environment-$TRAINMASTER_ROLE; echo hello; exit 0").worker(0).server(0);
     plan.environment.insert("BATCH".into(), "256".into());
+    plan.environment.insert("TRAINMASTER_CHUNKS".into(), "4".into());
+    plan.environment.insert("TRAINMASTER_UPLOAD".into(), "home".into());
     plan.environment.insert("TRAINMASTER_JOB".into(), "not for the job to say".into());
     plan.slots[0].devices = vec![DeviceShare { device: 1, milli: 1000 }];
     plan.slots[1].devices = vec![DeviceShare { device: 0, milli: 500 }];
@@ -45,12 +47,20 @@ async fn a_job_starts_with_its_environment_and_completes() {
         "TRAINMASTER_ORPHAN_GRACE_MS=300000",
         "TRAINMASTER_DEVICES=1",
         "CUDA_VISIBLE_DEVICES=1",
+        "TRAINMASTER_UPLOAD_MS=1500",
         &format!("TRAINMASTER_CHECKPOINT_DIR={}", checkpoints.display()),
+        &format!("TRAINMASTER_DATA_DIR={}", checkpoints.with_file_name("data").join("a").display()),
     ] {
         assert!(worker.lines().any(|found| found == line), "{line} should be in {worker}");
     }
     // Server b's only device is the third of the machine.
-    for line in ["TRAINMASTER_ROLE=server", "TRAINMASTER_SERVER=b", "TRAINMASTER_DEVICES=0", "CUDA_VISIBLE_DEVICES=2"] {
+    for line in [
+        "TRAINMASTER_ROLE=server",
+        "TRAINMASTER_SERVER=b",
+        "TRAINMASTER_DEVICES=0",
+        "CUDA_VISIBLE_DEVICES=2",
+        "TRAINMASTER_UPLOAD_MS=250",
+    ] {
         assert!(server.lines().any(|found| found == line), "{line} should be in {server}");
     }
     assert_eq!(read(state.path().join("logs/job-7/3-worker-0.log")).await, "hello");

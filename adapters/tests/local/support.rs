@@ -175,10 +175,12 @@ pub(crate) const CLUSTER: &str = r#"
     name = "a"
     gpu = 2
     cpu = 8
+    labels = { upload = "9s", "upload.home" = "1500ms" }
     [[server]]
     name = "b"
     gpu = ["a100"]
     cpu = 8
+    labels = { upload = "250ms" }
 "#;
 
 pub(crate) fn cluster() -> Cluster {

@@ -340,20 +340,29 @@ impl JobSpec {
     }
 
     /// The environment of its processes, beside what their manager adds.
-    pub fn environment(&self) -> [(&'static str, String); 6] {
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
         let mode = match self.mode {
             TrainingMode::Sync => "sync",
             TrainingMode::Async => "async",
             TrainingMode::AllReduce => "allreduce",
         };
-        [
+        let mut environment = vec![
             ("TRAINMASTER_MODE", mode.to_owned()),
             ("TRAINMASTER_BATCH", self.batch.to_string()),
             ("TRAINMASTER_EXAMPLES", self.examples.to_string()),
             ("TRAINMASTER_DELTA", self.convergence.delta.to_string()),
             ("TRAINMASTER_PATIENCE", self.convergence.patience.to_string()),
             ("TRAINMASTER_MAX_EPOCHS", self.convergence.max_epochs.to_string()),
-        ]
+        ];
+        if let Some(data) = &self.dataset {
+            environment.extend([
+                ("TRAINMASTER_CHUNKS", data.chunks.to_string()),
+                ("TRAINMASTER_CHUNK_EPOCHS", data.epochs.to_string()),
+                ("TRAINMASTER_CHUNK_BATCHES", data.batches_per_chunk.to_string()),
+                ("TRAINMASTER_UPLOAD", data.upload.clone()),
+            ]);
+        }
+        environment
     }
 
     /// The shape the owner asked for.

@@ -38,6 +38,15 @@ pub struct JobArgs {
     /// Training ends after so many epochs in any case; 0 for the default of 100.
     #[arg(long, env = "TRAINMASTER_MAX_EPOCHS", default_value_t = 0)]
     pub max_epochs: u32,
+    /// Chunks of the dataset, where the scheduler says who trains which; 0: it isn't cut.
+    #[arg(long, env = "TRAINMASTER_CHUNKS", default_value_t = 0)]
+    pub chunks: u32,
+    /// Passes over each chunk.
+    #[arg(long, env = "TRAINMASTER_CHUNK_EPOCHS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk_epochs: u32,
+    /// Mini-batches in a chunk.
+    #[arg(long, env = "TRAINMASTER_CHUNK_BATCHES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk_batches: u32,
 }
 
 /// The model and its data.
@@ -179,6 +188,12 @@ pub struct SlotArgs {
     /// Folder of the job's checkpoints, the same for all incarnations; without it nothing is saved.
     #[arg(long, env = "TRAINMASTER_CHECKPOINT_DIR", value_name = "FOLDER")]
     pub checkpoint_dir: Option<PathBuf>,
+    /// Folder on this server's disk for the job's data chunks; without it they are drawn anew whenever they are needed.
+    #[arg(long, env = "TRAINMASTER_DATA_DIR", value_name = "FOLDER")]
+    pub data_dir: Option<PathBuf>,
+    /// How long a data chunk takes to get to this server, in milliseconds.
+    #[arg(long, env = "TRAINMASTER_UPLOAD_MS", value_name = "MS", default_value_t = 0)]
+    pub upload_ms: u64,
     /// How long to train on while the feed is away, in milliseconds.
     #[arg(long, env = "TRAINMASTER_ORPHAN_GRACE_MS", value_name = "MS", default_value_t = 600_000)]
     pub orphan_grace_ms: u64,
@@ -231,6 +246,9 @@ impl JobArgs {
             format!("--delta={}", self.delta),
             format!("--patience={}", self.patience),
             format!("--max-epochs={}", self.max_epochs),
+            format!("--chunks={}", self.chunks),
+            format!("--chunk-epochs={}", self.chunk_epochs),
+            format!("--chunk-batches={}", self.chunk_batches),
         ]
     }
 }

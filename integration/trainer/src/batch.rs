@@ -79,6 +79,12 @@ impl Batches {
     }
 }
 
+/// The examples at some places of an epoch's order of `0..examples`.
+pub(crate) fn permuted(examples: u64, seed: u64, epoch: u64, places: Range<u64>) -> impl Iterator<Item = u64> {
+    let order = Order::new(examples, seed, epoch);
+    places.map(move |place| order.at(place))
+}
+
 /// A permutation of 0..examples.
 struct Order {
     examples: u64,

@@ -32,6 +32,8 @@ pub struct Checkpoint {
     pub losses: Vec<f64>,
     /// Sums over the epoch under way.
     pub epoch: Tally,
+    /// Mini-batches trained of each data chunk, where chunks are scheduled one by one.
+    pub chunks: Vec<(u32, u64)>,
     /// The parameters.
     pub parameters: Vec<f32>,
     /// The optimiser's momentum, one per parameter.
@@ -116,6 +118,14 @@ impl Checkpoint {
         out.u64(self.epoch.examples);
         out.f32s(&self.parameters);
         out.f32s(&self.velocity);
+        // Left out where there are none, as in files from before there were any.
+        if !self.chunks.is_empty() {
+            out.u32(self.chunks.len() as u32);
+            for (chunk, trained) in &self.chunks {
+                out.u32(*chunk);
+                out.u64(*trained);
+            }
+        }
         let hash = blake3::hash(&out);
         out.extend_from_slice(hash.as_bytes());
         out
@@ -130,14 +140,18 @@ impl Checkpoint {
         if fields.array::<8>()? != *MAGIC {
             return Err(Malformed);
         }
-        let checkpoint = Self {
+        let mut checkpoint = Self {
             fingerprint: fields.text()?,
             step: fields.u64()?,
             losses: fields.list(8, Fields::f64)?,
             epoch: Tally { loss: fields.i64()?, correct: fields.u64()?, examples: fields.u64()? },
             parameters: fields.f32s()?,
             velocity: fields.f32s()?,
+            chunks: Vec::new(),
         };
+        if fields.end().is_err() {
+            checkpoint.chunks = fields.list(12, |fields| Ok((fields.u32()?, fields.u64()?)))?;
+        }
         fields.end()?;
         if checkpoint.parameters.len() == checkpoint.velocity.len() { Ok(checkpoint) } else { Err(Malformed) }
     }
@@ -166,6 +180,7 @@ mod tests {
             step,
             losses: vec![2.3, 1.9],
             epoch: Tally { loss: 7, correct: 3, examples: 5 },
+            chunks: if step == 5 { vec![] } else { vec![(0, 7), (3, 1 << 40)] },
             parameters: vec![step as f32, -0.5],
             velocity: vec![0.25, f32::EPSILON],
         }

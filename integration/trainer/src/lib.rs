@@ -8,6 +8,7 @@
 //!
 //! - [`process`] is one process of a job: an event loop over `net` (peers), `feed` (scheduler) and timers.
 //! - `node` is what a process does in its role; `chief` is what one of them does for all.
+//! - `chunks` and `store`: a dataset whose chunks are scheduled one by one.
 //! - `batch`, `data`, `model`, `fixed`, `holder` are the training itself.
 //! - `device` and the network layer emulate accelerators and network interfaces where asked for.
 
@@ -15,6 +16,7 @@ pub mod args;
 pub mod batch;
 pub mod checkpoint;
 mod chief;
+pub mod chunks;
 pub mod cli;
 mod codec;
 pub mod convergence;
@@ -35,6 +37,7 @@ mod outbox;
 mod peers;
 pub mod process;
 pub mod settings;
+mod store;
 pub mod tally;
 mod trainer;
 mod wire;

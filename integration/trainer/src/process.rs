@@ -17,6 +17,7 @@ use trainmaster_proto::v1::{Assignment, AssignmentPhase};
 use crate::{
     args::{Mode, SlotArgs},
     chief::{Chief, Verdict},
+    chunks::Orders,
     exit,
     feed::{Caller, Feed, News},
     id::{Id, Role},
@@ -24,6 +25,7 @@ use crate::{
     node::Node,
     peers,
     settings::Settings,
+    store::Store,
     wire::{Hello, Message},
 };
 
@@ -281,11 +283,17 @@ impl Process {
             }
             self.join(&places, assignment.last_seq)?;
         }
-        if self.settings.mode == Mode::Async {
+        let orders = self.settings.chunks.and_then(|chunks| Orders::read(&assignment.work, chunks));
+        let trains = orders.as_ref().is_none_or(|orders| orders.running.contains_key(&self.me.index));
+        // Who has nothing to train hears of no step.
+        if self.settings.mode == Mode::Async || self.me.is_worker() && !trains {
             self.follow(assignment.revision);
         }
+        if let (Some(part), Some(orders)) = (&mut self.part, &orders) {
+            part.node.direct(orders, &mut self.net);
+        }
         if let Some(Part { chief: Some(chief), .. }) = &mut self.part {
-            chief.desire(workers, assignment.revision, &mut self.net, &self.feed);
+            chief.desire(workers, orders, assignment.revision, &mut self.net, &self.feed);
         } else if !places.contains_key(&self.me) {
             info!(revision = assignment.revision, "no longer wanted; leaving at the next step boundary");
             self.stop_by.get_or_insert(Instant::now() + if grace.is_zero() { STOP_LIMIT } else { grace });
@@ -310,7 +318,10 @@ impl Process {
                 anyhow!("the assignment has no parameter servers; --mode (TRAINMASTER_MODE) sync and async need them")
             })?,
         };
-        let mut node = Node::new(&self.settings, self.me, chief_id, self.revision, &servers)?;
+        let upload = Duration::from_millis(self.slot.upload_ms);
+        let store = |chunks| Store::new(&self.settings, chunks, self.slot.data_dir.clone(), upload);
+        let store = self.settings.chunks.map(store);
+        let mut node = Node::new(&self.settings, self.me, chief_id, self.revision, &servers, store)?;
         let mut chief = None;
         if chief_id == self.me {
             chief = Some(Chief::new(Rc::clone(&self.settings), self.me, &servers, self.begun, last_seq)?);
@@ -350,6 +361,7 @@ impl Process {
             message,
             Message::Ready { .. }
                 | Message::Unready
+                | Message::Stored { .. }
                 | Message::Leaving { .. }
                 | Message::Broken { .. }
                 | Message::Failed { .. }

@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use crate::{
     args::{DeviceArgs, JobArgs, Mode, ModelArgs, PaceArgs},
     batch::Batches,
+    chunks::Chunks,
     convergence::Convergence,
     data::DataSettings,
     device::Device,
@@ -27,6 +28,8 @@ pub struct Settings {
     pub mode: Mode,
     /// Epochs, steps and shares.
     pub batches: Batches,
+    /// How the dataset is cut, where its chunks may be scheduled one by one.
+    pub chunks: Option<Chunks>,
     /// When training is done.
     pub convergence: Convergence,
     /// The model.
@@ -93,6 +96,12 @@ impl Settings {
         Ok(Self {
             mode: job.mode,
             batches: Batches { examples, batch: job.batch.min(examples), seed: model.seed },
+            // A ring has no steps that some of its workers miss.
+            chunks: (job.chunks > 0 && job.mode != Mode::Allreduce).then_some(Chunks {
+                count: job.chunks,
+                epochs: job.chunk_epochs,
+                batches: job.chunk_batches,
+            }),
             convergence: Convergence {
                 delta: job.delta,
                 patience: job.patience,
@@ -129,11 +138,13 @@ impl Settings {
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let DataSettings { kind, noise, label_noise, seed, .. } = &self.data;
+        let chunks = self.chunks.map(|chunks| format!(" in {} chunks of {}", chunks.count, chunks.batches));
         format!(
-            "layers {:?}, {kind:?} noise {noise} label noise {label_noise} seed {seed}, examples {} batch {}",
+            "layers {:?}, {kind:?} noise {noise} label noise {label_noise} seed {seed}, examples {} batch {}{}",
             self.network.sizes(),
             self.batches.examples,
-            self.batches.batch
+            self.batches.batch,
+            chunks.unwrap_or_default()
         )
     }
 

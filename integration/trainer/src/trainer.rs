@@ -62,4 +62,27 @@ impl Trainer {
         }
         Ok((sums, tally))
     }
+
+    /// The same of some examples of a data chunk, with their labels.
+    ///
+    /// # Errors
+    ///
+    /// [`Diverged`] if a gradient or loss isn't finite.
+    pub(crate) fn chunk_sums<'a>(
+        &mut self,
+        parameters: &[f32],
+        examples: impl Iterator<Item = (usize, &'a [f32])>,
+    ) -> Result<(Vec<i64>, Tally), Diverged> {
+        let (mut sums, mut tally, mut loss) = (vec![0; parameters.len()], Tally::default(), 0.0);
+        self.gradient.fill(0.0);
+        for (label, features) in examples {
+            let outcome = self.network.learn(parameters, features, label, &mut self.gradient, &mut self.scratch);
+            loss += outcome.loss;
+            tally.correct += u64::from(outcome.correct);
+            tally.examples += 1;
+        }
+        accumulate(&mut sums, &self.gradient)?;
+        tally.loss = to_fixed(loss)?;
+        Ok((sums, tally))
+    }
 }

@@ -7,6 +7,7 @@
 //! `transfer` is 0, or names the emulated transfer (announced by `Begin`) that the frame is the payload of.
 
 use crate::{
+    chunks::Portion,
     codec::{Fields, Malformed, Put},
     id::{Id, Role},
     tally::Tally,
@@ -15,7 +16,7 @@ use crate::{
 /// First bytes of every connection.
 pub(crate) const MAGIC: u32 = 0x5254_4d54;
 /// Of this format; both ends must speak the same.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Longest frame before the other end has said who it is, in bytes.
 pub(crate) const HELLO_LIMIT: usize = 128;
 
@@ -49,10 +50,13 @@ pub(crate) enum Message {
     Broken { attempt: u64 },
     /// Node to chief: it can't go on.
     Failed { diverged: bool, reason: String },
+    /// Node to chief: it has the data of this chunk.
+    Stored { chunk: u32 },
     /// Chief to all: train this step with these workers; what was collected for the step before is now final.
-    Step { step: u64, attempt: u64, revision: u32, workers: Vec<u32> },
+    /// `portions`: what each worker trains; empty where all train of everything.
+    Step { step: u64, attempt: u64, revision: u32, workers: Vec<u32>, portions: Vec<Portion> },
     /// Chief to one worker (async): train this batch.
-    Ticket { step: u64, attempt: u64 },
+    Ticket { step: u64, attempt: u64, portion: Option<Portion> },
     /// Chief to a holder of parameters: this is the state at `version` (steps applied).
     Load { version: u64, parameters: Vec<f32>, velocity: Vec<f32> },
     /// Chief to the holders: make `version` final and send your part of it.
@@ -102,16 +106,19 @@ impl Message {
                 out.u32(reason.len() as u32);
                 out.extend_from_slice(reason.as_bytes());
             }
-            Self::Step { step, attempt, revision, workers } => {
+            Self::Stored { chunk } => out.u32(*chunk),
+            Self::Step { step, attempt, revision, workers, portions } => {
                 out.u64(*step);
                 out.u64(*attempt);
                 out.u32(*revision);
                 out.u32(workers.len() as u32);
                 workers.iter().for_each(|worker| out.u32(*worker));
+                put_portions(&mut out, portions);
             }
-            Self::Ticket { step, attempt } => {
+            Self::Ticket { step, attempt, portion } => {
                 out.u64(*step);
                 out.u64(*attempt);
+                put_portions(&mut out, portion.as_slice());
             }
             Self::Load { version, parameters, velocity } | Self::Shard { version, parameters, velocity } => {
                 out.u64(*version);
@@ -183,8 +190,13 @@ impl Message {
                 attempt: fields.u64()?,
                 revision: fields.u32()?,
                 workers: fields.list(4, Fields::u32)?,
+                portions: portions(&mut fields)?,
             },
-            7 => Self::Ticket { step: fields.u64()?, attempt: fields.u64()? },
+            7 => Self::Ticket {
+                step: fields.u64()?,
+                attempt: fields.u64()?,
+                portion: portions(&mut fields)?.first().copied(),
+            },
             8 => Self::Load { version: fields.u64()?, parameters: fields.f32s()?, velocity: fields.f32s()? },
             9 => Self::Gather { version: fields.u64()? },
             10 => Self::Shard { version: fields.u64()?, parameters: fields.f32s()?, velocity: fields.f32s()? },
@@ -206,6 +218,7 @@ impl Message {
             16 => Self::Chunk { attempt: fields.u64()?, round: fields.u32()?, sums: fields.i64s()? },
             17 => Self::Broken { attempt: fields.u64()? },
             18 => Self::Unready,
+            19 => Self::Stored { chunk: fields.u32()? },
             _ => return Err(Malformed),
         };
         fields.end()?;
@@ -232,6 +245,7 @@ impl Message {
             Self::Chunk { .. } => 16,
             Self::Broken { .. } => 17,
             Self::Unready => 18,
+            Self::Stored { .. } => 19,
         }
     }
 }
@@ -246,6 +260,18 @@ fn tally(fields: &mut Fields<'_>) -> Result<Tally, Malformed> {
     Ok(Tally { loss: fields.i64()?, correct: fields.u64()?, examples: fields.u64()? })
 }
 
+fn put_portions(out: &mut Vec<u8>, portions: &[Portion]) {
+    out.u32(portions.len() as u32);
+    for portion in portions {
+        out.u32(portion.chunk);
+        out.u64(portion.batch);
+    }
+}
+
+fn portions(fields: &mut Fields<'_>) -> Result<Vec<Portion>, Malformed> {
+    fields.list(12, |fields| Ok(Portion { chunk: fields.u32()?, batch: fields.u64()? }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,6 +279,7 @@ mod tests {
     fn all() -> Vec<Message> {
         let id = Id { role: Role::Worker, index: 7 };
         let tally = Tally { loss: -5, correct: 2, examples: 9 };
+        let portion = Portion { chunk: 4, batch: 1 << 33 };
         let (parameters, velocity) = (vec![1.5, -0.0], vec![f32::MIN]);
         vec![
             Message::Hello(Hello { job: 3, incarnation: 4, id, proof: [9; 32] }),
@@ -261,8 +288,11 @@ mod tests {
             Message::Unready,
             Message::Leaving { all: true },
             Message::Failed { diverged: true, reason: "é".into() },
-            Message::Step { step: 1, attempt: 2, revision: 3, workers: vec![0, 5] },
-            Message::Ticket { step: 1, attempt: 2 },
+            Message::Stored { chunk: 8 },
+            Message::Step { step: 1, attempt: 2, revision: 3, workers: vec![0, 5], portions: vec![] },
+            Message::Step { step: 1, attempt: 2, revision: 3, workers: vec![5], portions: vec![portion] },
+            Message::Ticket { step: 1, attempt: 2, portion: None },
+            Message::Ticket { step: 1, attempt: 2, portion: Some(portion) },
             Message::Load { version: 6, parameters: parameters.clone(), velocity: velocity.clone() },
             Message::Gather { version: 6 },
             Message::Shard { version: 6, parameters, velocity },

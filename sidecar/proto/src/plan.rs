@@ -39,7 +39,7 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
             if let Some(spec) = facts.spec {
                 plan.worker_command.clone_from(&spec.worker.command);
                 plan.server_command = spec.server.as_ref().map(|role| role.command.clone()).unwrap_or_default();
-                plan.environment = spec.environment().map(|(key, value)| (key.to_owned(), value)).into();
+                plan.environment = spec.environment().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
             }
             v1::Action::Run
         }

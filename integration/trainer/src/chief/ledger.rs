@@ -1,7 +1,7 @@
 //! The chief's books: steps, epochs, losses, and the reports made of them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -9,6 +9,7 @@ use trainmaster_proto::v1::{Progress, SlotTime};
 
 use crate::{
     checkpoint::Checkpoint,
+    chunks::{Chunks, Orders, Portion},
     convergence::{Convergence, Done},
     fixed::from_fixed,
     settings::Settings,
@@ -35,6 +36,8 @@ pub(crate) struct Step<'a> {
     pub(crate) times: &'a [(u32, f32)],
     /// Workers and parameter servers that trained it.
     pub(crate) shape: (u32, u32),
+    /// Mini-batches of chunks that it trained; none where all train of everything.
+    pub(crate) portions: &'a [Portion],
 }
 
 pub(crate) struct Ledger {
@@ -42,6 +45,11 @@ pub(crate) struct Ledger {
     pub(crate) losses: Vec<f64>,
     pub(crate) epoch: Tally,
     pub(crate) done: Option<Done>,
+    chunks: Option<Chunks>,
+    /// Mini-batches trained of each chunk.
+    trained: BTreeMap<u32, u64>,
+    /// Chunks whose end is to be reported.
+    ended: BTreeSet<u32>,
     steps_per_epoch: u64,
     rule: Convergence,
     max_steps: Option<u64>,
@@ -61,16 +69,14 @@ impl Ledger {
     pub(crate) fn new(settings: &Settings, from: Option<&Checkpoint>, last_seq: u64) -> Self {
         let losses = from.map(|checkpoint| checkpoint.losses.clone()).unwrap_or_default();
         let step = from.map_or(0, |checkpoint| checkpoint.step);
-        // A job that had finished and is started again has nothing left to do.
-        let mut done = settings.convergence.check(&losses);
-        if settings.pace.max_steps.is_some_and(|most| step >= most) {
-            done = done.or(Some(Done::Exhausted));
-        }
-        Self {
+        let mut ledger = Self {
             step,
             losses,
             epoch: from.map_or_else(Tally::default, |checkpoint| checkpoint.epoch),
-            done,
+            done: None,
+            chunks: settings.chunks,
+            trained: from.map(|checkpoint| checkpoint.chunks.iter().copied().collect()).unwrap_or_default(),
+            ended: BTreeSet::new(),
             steps_per_epoch: settings.batches.steps_per_epoch(),
             rule: settings.convergence,
             max_steps: settings.pace.max_steps,
@@ -84,6 +90,50 @@ impl Ledger {
             seq: last_seq,
             restart_ms: None,
             longest: Duration::ZERO,
+        };
+        // Whether their end was ever reported is not known.
+        ledger.ended = ledger.trained.keys().copied().filter(|chunk| ledger.left(*chunk).is_none()).collect();
+        // A job that had finished and is started again has nothing left to do.
+        ledger.judge();
+        ledger
+    }
+
+    /// Mini-batches trained of each chunk.
+    pub(crate) fn trained(&self) -> Vec<(u32, u64)> {
+        self.trained.iter().map(|(chunk, batches)| (*chunk, *batches)).collect()
+    }
+
+    /// The next mini-batch of a chunk; none if it is trained to its end.
+    pub(crate) fn left(&self, chunk: u32) -> Option<Portion> {
+        let batch = self.trained.get(&chunk).copied().unwrap_or_default();
+        self.chunks.filter(|chunks| batch < chunks.length()).map(|_| Portion { chunk, batch })
+    }
+
+    /// What the scheduler takes as trained is: it never runs again, although a checkpoint may know less of it. And what it
+    /// still runs has ended unheard.
+    pub(crate) fn heard(&mut self, orders: &Orders) {
+        let Some(chunks) = self.chunks else { return };
+        self.trained.extend(orders.done.iter().map(|chunk| (*chunk, chunks.length())));
+        let ended: Vec<u32> = orders.running.values().copied().filter(|chunk| self.left(*chunk).is_none()).collect();
+        self.ended.extend(ended);
+        self.judge();
+    }
+
+    /// A report of its own, if the end of a chunk is to be reported.
+    pub(crate) fn news(&mut self) -> Option<Progress> {
+        if self.ended.is_empty() { None } else { self.flush().or_else(|| Some(self.progress())) }
+    }
+
+    /// Is the job done? Chunks are counted one by one; else, epochs.
+    fn judge(&mut self) {
+        let by_losses = self.rule.check(&self.losses);
+        self.done = match self.chunks.filter(|_| !self.trained.is_empty()) {
+            Some(chunks) if (0..chunks.count).all(|chunk| self.left(chunk).is_none()) => Some(Done::Exhausted),
+            Some(_) => by_losses.filter(|done| *done == Done::Converged),
+            None => by_losses,
+        };
+        if self.max_steps.is_some_and(|most| self.step >= most) {
+            self.done = self.done.or(Some(Done::Exhausted));
         }
     }
 
@@ -126,17 +176,24 @@ impl Ledger {
                 *count += 1;
             }
         }
-        let whole = self.step.is_multiple_of(self.steps_per_epoch);
+        for portion in step.portions {
+            self.trained.insert(portion.chunk, portion.batch + 1);
+            if self.left(portion.chunk).is_none() {
+                self.ended.insert(portion.chunk);
+            }
+        }
+        // With chunks an epoch is so many mini-batches as a pass over all of them has, whichever they are.
+        let whole = match self.chunks.filter(|_| !step.portions.is_empty()) {
+            Some(chunks) => self.trained.values().sum::<u64>() / chunks.pass() > self.epochs().into(),
+            None => self.step.is_multiple_of(self.steps_per_epoch),
+        };
         if whole {
             self.losses.push(mean(self.epoch));
             self.epoch = Tally::default();
-            self.done = self.rule.check(&self.losses);
         }
-        if self.max_steps.is_some_and(|most| self.step >= most) {
-            self.done = self.done.or(Some(Done::Exhausted));
-        }
+        self.judge();
         let enough = self.report_steps.is_some_and(|steps| self.window.recorded >= steps);
-        if whole || enough || self.done.is_some() || self.opened.elapsed() >= self.report {
+        if whole || enough || !self.ended.is_empty() || self.done.is_some() || self.opened.elapsed() >= self.report {
             reports.extend(self.flush());
         }
         reports
@@ -174,7 +231,9 @@ impl Ledger {
             seq: self.seq,
             step: self.step,
             epoch: self.epochs(),
-            steps_per_epoch: self.steps_per_epoch,
+            // With chunks it depends on how many of them run.
+            steps_per_epoch: if self.trained.is_empty() { self.steps_per_epoch } else { 0 },
+            chunks: std::mem::take(&mut self.ended).into_iter().collect(),
             workers: self.shape.0,
             servers: self.shape.1,
             ..Progress::default()
@@ -198,7 +257,7 @@ mod tests {
     fn step(ledger: &mut Ledger, workers: u32, loss: f64) -> Vec<Progress> {
         let tally = Tally { loss: (loss * 10.0 * SCALE) as i64, correct: 4, examples: 10 };
         let took = Duration::from_millis(20);
-        ledger.record(&Step { tally, took, times: &[(0, 15.0)], shape: (workers, 1) })
+        ledger.record(&Step { tally, took, times: &[(0, 15.0)], shape: (workers, 1), portions: &[] })
     }
 
     const FLAGS: [&str; 4] = ["--batch=10", "--examples=30", "--report-ms=3600000", "--max-epochs=5"];
@@ -244,6 +303,28 @@ mod tests {
     }
 
     #[test]
+    fn chunks_end_one_by_one_and_then_the_job() {
+        let flags = ["--chunks=2", "--chunk-batches=2", "--chunk-epochs=3", "--report-ms=3600000", "--max-epochs=1"];
+        let mut ledger = ledger(&flags);
+        let train = |ledger: &mut Ledger, chunks: &[u32]| {
+            let portions: Vec<Portion> = chunks.iter().filter_map(|chunk| ledger.left(*chunk)).collect();
+            let tally = Tally { loss: 0, correct: 4, examples: 10 };
+            ledger.record(&Step { tally, took: Duration::ZERO, times: &[], shape: (1, 1), portions: &portions })
+        };
+        assert!(train(&mut ledger, &[0]).is_empty());
+        (0..4).for_each(|_| drop(train(&mut ledger, &[0, 1])));
+        assert_eq!((ledger.trained(), ledger.losses.len()), (vec![(0, 5), (1, 4)], 2));
+        let reports = train(&mut ledger, &[0]);
+        assert_eq!((reports[0].chunks.as_slice(), reports[0].steps_per_epoch), (&[0][..], 0));
+        assert_eq!((ledger.left(0), ledger.done, ledger.news()), (None, None, None));
+        // The scheduler hasn't heard; then it knows of an end that a lost incarnation reported.
+        ledger.heard(&Orders { running: [(0, 0)].into(), ..Orders::default() });
+        assert_eq!(ledger.news().unwrap().chunks, [0]);
+        ledger.heard(&Orders { done: [1].into(), ..Orders::default() });
+        assert_eq!(ledger.done, Some(Done::Exhausted));
+    }
+
+    #[test]
     fn a_finished_checkpoint_has_nothing_left_to_do() {
         let settings = settings(&["--max-epochs=2"]);
         let checkpoint = Checkpoint {
@@ -251,6 +332,7 @@ mod tests {
             step: 64,
             losses: vec![2.0, 1.0],
             epoch: Tally::default(),
+            chunks: vec![],
             parameters: vec![],
             velocity: vec![],
         };

@@ -19,7 +19,15 @@ use tracing::{info, warn};
 use trainmaster_proto::v1::Progress;
 
 use crate::{
-    args::Mode, checkpoint::Checkpoint, exit, feed::Feed, id::Id, layout::Layout, net::Net, settings::Settings,
+    args::Mode,
+    checkpoint::Checkpoint,
+    chunks::{Orders, Portion},
+    exit,
+    feed::Feed,
+    id::Id,
+    layout::Layout,
+    net::Net,
+    settings::Settings,
     wire::Message,
 };
 use ledger::Ledger;
@@ -67,6 +75,10 @@ pub(crate) struct Chief {
     layout: Option<Layout>,
     /// Workers that the scheduler wants in the job, and the revision that says so.
     desired: BTreeSet<u32>,
+    /// What they train of; none: each of everything.
+    orders: Option<Orders>,
+    /// The chunks that each worker has the data of.
+    stored: BTreeMap<u32, BTreeSet<u32>>,
     revision: u32,
     /// Processes that can take part, and the revisions in which they joined.
     ready: BTreeMap<Id, u32>,
@@ -124,6 +136,8 @@ impl Chief {
             servers: servers.to_vec(),
             layout,
             desired: BTreeSet::new(),
+            orders: None,
+            stored: BTreeMap::new(),
             revision: 0,
             ready: BTreeMap::new(),
             loaded: BTreeSet::new(),
@@ -150,9 +164,19 @@ impl Chief {
         self.verdict
     }
 
-    /// A new revision: these workers are to train from the next step boundary on.
-    pub(crate) fn desire(&mut self, workers: BTreeSet<u32>, revision: u32, net: &mut Net, feed: &Feed) {
-        (self.desired, self.revision) = (workers, revision);
+    /// A new revision: these workers are to train these chunks from the next step boundary on.
+    pub(crate) fn desire(
+        &mut self,
+        workers: BTreeSet<u32>,
+        orders: Option<Orders>,
+        revision: u32,
+        net: &mut Net,
+        feed: &Feed,
+    ) {
+        (self.desired, self.orders, self.revision) = (workers, orders, revision);
+        if let Some(orders) = &self.orders {
+            self.ledger.heard(orders);
+        }
         self.lost.retain(|worker, _| self.desired.contains(worker));
         if self.me.is_worker() && !self.desired.contains(&self.me.index) {
             warn!("the chief is no longer wanted; the job must start again from a checkpoint");
@@ -189,7 +213,12 @@ impl Chief {
                 self.ready.insert(from, revision);
                 if from.is_worker() {
                     self.lost.remove(&from.index);
+                    self.stored.remove(&from.index); // it says anew
                 }
+                self.proceed(net, feed);
+            }
+            Message::Stored { chunk } => {
+                self.stored.entry(from.index).or_default().insert(chunk);
                 self.proceed(net, feed);
             }
             Message::Unready => self.unready(from, net, feed),
@@ -231,6 +260,7 @@ impl Chief {
     pub(crate) fn due(&self) -> Option<Instant> {
         let pace = &self.settings.pace;
         let phase = match &self.phase {
+            Phase::Idle(_) if self.resting() => None,
             Phase::Idle(since) => {
                 let gather = Some(self.gather_end()).filter(|end| !self.stepped && Instant::now() < *end);
                 Some(gather.unwrap_or(*since + pace.start))
@@ -273,7 +303,7 @@ impl Chief {
                 }
                 self.stop.is_some_and(|stop| stop.by <= now)
             }
-            Phase::Idle(since) if now >= *since + pace.start => {
+            Phase::Idle(since) if now >= *since + pace.start && !self.resting() => {
                 warn!("nobody to train with; giving up");
                 self.give_up(exit::WORKER_LOST);
                 false
@@ -327,6 +357,9 @@ impl Chief {
 
     /// Between two steps: ends the job, saves it, lets workers come and go, or starts the next step.
     fn boundary(&mut self, net: &mut Net, feed: &Feed) {
+        if let Some(progress) = self.ledger.news() {
+            self.publish(vec![progress], feed);
+        }
         let ending = match (self.ledger.done, self.stop) {
             (Some(_), _) => Some(exit::DONE),
             (None, stop) => stop.map(|stop| stop.code),
@@ -383,9 +416,16 @@ impl Chief {
         let able = |index: &&u32| {
             let id = Id::worker(**index);
             let holds = self.settings.mode != Mode::Allreduce || self.loaded.contains(&id);
-            self.ready.contains_key(&id) && holds && !self.leaving.contains(*index)
+            let works = self.orders.is_none() || self.portion(**index).is_some();
+            self.ready.contains_key(&id) && holds && works && !self.leaving.contains(*index)
         };
         self.desired.iter().filter(able).copied().collect()
+    }
+
+    /// The next mini-batch of the chunk that a worker is to train, once its data are there.
+    fn portion(&self, worker: u32) -> Option<Portion> {
+        let chunk = *self.orders.as_ref()?.running.get(&worker)?;
+        self.stored.get(&worker)?.contains(&chunk).then(|| self.ledger.left(chunk))?
     }
 
     fn can_step(&self, workers: &[u32]) -> bool {
@@ -396,9 +436,17 @@ impl Chief {
 
     /// Is everyone there, or has the time for that passed?
     fn complete(&self) -> bool {
+        self.all_here() || Instant::now() >= self.gather_end()
+    }
+
+    fn all_here(&self) -> bool {
         let workers = self.desired.iter().all(|index| self.ready.contains_key(&Id::worker(*index)));
-        let servers = self.servers.iter().all(|server| self.ready.contains_key(server));
-        workers && servers || Instant::now() >= self.gather_end()
+        workers && self.servers.iter().all(|server| self.ready.contains_key(server))
+    }
+
+    /// Everyone is there, and no chunk of theirs is to run: that may take as long as it likes.
+    fn resting(&self) -> bool {
+        self.orders.is_some() && self.all_here()
     }
 
     /// Until then the first step waits for all workers.
@@ -459,6 +507,9 @@ impl Chief {
                 0 => String::new(),
                 _ => format!(", {:.2} steps/s{}", f64::from(steps) * 1e3 / duration_ms, self.settings.device.label()),
             };
+            if !progress.chunks.is_empty() {
+                info!(chunks = ?progress.chunks, "trained to their end");
+            }
             info!("step {step}, epoch {epoch}, loss {loss:.4}, {workers} workers, {servers} servers{speed}");
             feed.report(progress);
         }

@@ -108,6 +108,7 @@ impl Chief {
             step: state.version,
             losses: self.ledger.losses.clone(),
             epoch: self.ledger.epoch,
+            chunks: self.ledger.trained(),
             parameters: state.parameters.clone(),
             velocity: state.velocity.clone(),
         };

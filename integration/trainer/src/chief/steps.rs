@@ -3,12 +3,13 @@
 use std::{collections::BTreeSet, time::Instant};
 
 use super::{Chief, Phase, ledger::Step};
-use crate::{feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
+use crate::{chunks::Portion, feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
 
 /// A step under way.
 pub(super) struct Stepping {
     pub(super) attempt: u64,
     workers: Vec<u32>,
+    portions: Vec<Portion>,
     /// Holders that haven't collected it yet.
     missing: BTreeSet<Id>,
     tally: Tally,
@@ -33,11 +34,13 @@ impl Chief {
         let missing: BTreeSet<Id> =
             if self.servers.is_empty() { trainers.clone().collect() } else { self.servers.iter().copied().collect() };
         let (step, attempt, revision) = (self.ledger.step, self.attempt, self.revision);
+        let portions: Vec<Portion> = workers.iter().filter_map(|worker| self.portion(*worker)).collect();
         for id in self.servers.iter().copied().chain(trainers) {
-            net.send(id, Message::Step { step, attempt, revision, workers: workers.clone() });
+            let (workers, portions) = (workers.clone(), portions.clone());
+            net.send(id, Message::Step { step, attempt, revision, workers, portions });
         }
         let (tally, times, sent) = (Tally::default(), Vec::new(), Instant::now());
-        self.phase = Phase::Step(Stepping { attempt, workers, missing, tally, times, sent });
+        self.phase = Phase::Step(Stepping { attempt, workers, portions, missing, tally, times, sent });
     }
 
     /// A holder has all gradients of a step.
@@ -67,6 +70,7 @@ impl Chief {
             took: stepping.sent.elapsed(),
             times: &stepping.times,
             shape: (stepping.workers.len() as u32, self.servers.len() as u32),
+            portions: &stepping.portions,
         };
         let reports = self.ledger.record(&step);
         self.phase = Phase::Idle(Instant::now());

@@ -6,12 +6,13 @@ use std::{
 };
 
 use super::{Chief, Phase, ledger::Step};
-use crate::{feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
+use crate::{chunks::Portion, feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
 
 /// A batch that a worker has.
 struct Ticket {
     step: u64,
     attempt: u64,
+    portion: Option<Portion>,
     sent: Instant,
 }
 
@@ -59,10 +60,10 @@ impl Chief {
     /// Gives a batch to every worker that has none, unless something waits for all to be done.
     pub(super) fn issue(&mut self, net: &mut Net) {
         let halt = self.ledger.done.is_some() || self.stop.is_some() || self.checkpoint_due();
-        let workers = self.workers();
+        let workers: Vec<_> = self.workers().into_iter().map(|worker| (worker, self.portion(worker))).collect();
         let most = self.settings.pace.max_steps.unwrap_or(u64::MAX);
         let Phase::Stream(tickets) = &mut self.phase else { return };
-        for worker in workers {
+        for (worker, portion) in workers {
             let used_up = tickets.again.is_empty() && tickets.next >= most;
             if halt || used_up || tickets.open.contains_key(&worker) {
                 continue;
@@ -72,8 +73,9 @@ impl Chief {
                 tickets.next - 1
             });
             self.attempt += 1;
-            tickets.open.insert(worker, Ticket { step, attempt: self.attempt, sent: Instant::now() });
-            net.send(Id::worker(worker), Message::Ticket { step, attempt: self.attempt });
+            let attempt = self.attempt;
+            tickets.open.insert(worker, Ticket { step, attempt, portion, sent: Instant::now() });
+            net.send(Id::worker(worker), Message::Ticket { step, attempt, portion });
         }
     }
 
@@ -99,7 +101,8 @@ impl Chief {
         // Batches still under way when the job got done don't count.
         if self.ledger.done.is_none() {
             let times = [(worker, ticket.sent.elapsed().as_secs_f32() * 1e3)];
-            let reports = self.ledger.record(&Step { tally, took, times: &times, shape });
+            let portions = ticket.portion.as_slice();
+            let reports = self.ledger.record(&Step { tally, took, times: &times, shape, portions });
             self.publish(reports, feed);
         }
         self.proceed(net, feed);

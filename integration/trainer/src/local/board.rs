@@ -15,7 +15,7 @@ use tokio_stream::{
 use tonic::{Request, Response, Status, transport::Server};
 use trainmaster_proto::v1::{
     AcknowledgeReply, AcknowledgeRequest, Assignment, AssignmentPhase, Peer, Progress, ReportReply, ReportRequest,
-    Slot, SlotRole, WatchRequest,
+    Slot, SlotRole, WatchRequest, Work,
     feed_server::{Feed, FeedServer},
 };
 
@@ -35,6 +35,7 @@ struct Inner {
     phase: AssignmentPhase,
     grace_ms: i64,
     slots: BTreeMap<Id, String>,
+    work: Vec<Work>,
     addresses: BTreeMap<Id, (u64, String)>,
     serial: u64,
     reports: Vec<Progress>,
@@ -54,6 +55,7 @@ impl Board {
             phase: AssignmentPhase::Run,
             grace_ms: 0,
             slots,
+            work: Vec::new(),
             addresses: BTreeMap::new(),
             serial: 0,
             reports: Vec::new(),
@@ -87,6 +89,14 @@ impl Board {
         let mut inner = self.inner();
         inner.revision += 1;
         inner.slots = slots;
+        self.announce(inner);
+    }
+
+    /// The same slots do other work in a new revision.
+    pub fn direct(&self, work: Vec<Work>) {
+        let mut inner = self.inner();
+        inner.revision += 1;
+        inner.work = work;
         self.announce(inner);
     }
 
@@ -167,7 +177,7 @@ impl Board {
             phase: inner.phase.into(),
             grace_ms: inner.grace_ms,
             last_seq: inner.last_seq.get(&to).copied().unwrap_or_default(),
-            work: Vec::new(),
+            work: inner.work.clone(),
         }
     }
 }

@@ -11,10 +11,12 @@ use anyhow::Result;
 
 use crate::{
     args::Mode,
+    chunks::Orders,
     id::{Id, Role},
     layout::Layout,
     net::Net,
     settings::Settings,
+    store::Store,
     wire::Message,
 };
 use replica::Replica;
@@ -30,8 +32,15 @@ pub(crate) enum Node {
 
 impl Node {
     /// `revision`: the one in which this process joined. `servers`: the job's parameter servers, ascending; empty for
-    /// all-reduce.
-    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, revision: u32, servers: &[Id]) -> Result<Self> {
+    /// all-reduce. `store`: where a worker keeps its data chunks.
+    pub(crate) fn new(
+        settings: &Settings,
+        me: Id,
+        chief: Id,
+        revision: u32,
+        servers: &[Id],
+        store: Option<Store>,
+    ) -> Result<Self> {
         if settings.mode == Mode::Allreduce {
             return Ok(Self::Replica(Box::new(Replica::new(settings, me, chief, revision))));
         }
@@ -39,7 +48,7 @@ impl Node {
         Ok(match me.role {
             Role::Server => Self::Server(Box::new(Server::new(settings, me, chief, revision, servers.len()))),
             Role::Worker => {
-                Self::Worker(Box::new(Worker::new(settings, me, chief, revision, servers.to_vec(), layout)))
+                Self::Worker(Box::new(Worker::new(settings, me, chief, revision, servers.to_vec(), layout, store)))
             }
         })
     }
@@ -49,6 +58,13 @@ impl Node {
         match self {
             Self::Worker(_) => servers.iter().copied().collect(),
             Self::Server(_) | Self::Replica(_) => BTreeSet::from([chief]),
+        }
+    }
+
+    /// A revision says which data chunks this process is to have and to train.
+    pub(crate) fn direct(&mut self, orders: &Orders, net: &mut Net) {
+        if let Self::Worker(node) = self {
+            node.direct(orders, net);
         }
     }
 

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::failed;
+use super::{failed, worker::ASKED};
 use crate::{args::Mode, holder::Holder, id::Id, net::Net, settings::Settings, tally::Tally, wire::Message};
 
 /// A step being collected (sync).
@@ -86,11 +86,11 @@ impl Server {
             Message::Load { version, parameters, velocity } => {
                 self.holder.load(version, parameters, velocity);
                 self.loaded = true;
-                std::mem::take(&mut self.early).into_iter().for_each(|worker| self.hand_out(worker, 0, net));
+                std::mem::take(&mut self.early).into_iter().for_each(|worker| self.hand_out(worker, ASKED, net));
             }
             Message::Gather { version } => self.gather(version, net),
             Message::Step { step, attempt, workers, .. } => self.step(step, attempt, workers, net),
-            Message::Pull if self.loaded => self.hand_out(from, 0, net),
+            Message::Pull if self.loaded => self.hand_out(from, ASKED, net),
             Message::Pull => self.early.push(from),
             Message::Grad { step, attempt, tally, sums } => self.take_in(from, step, attempt, tally, sums, net),
             other => failed(self.chief, false, format!("{} can't deal with {other:?} from {from}", self.me), net),

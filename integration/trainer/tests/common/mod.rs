@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
@@ -85,8 +85,19 @@ impl Job {
             .arg(format!("--incarnation={}", self.incarnation))
             .arg("--checkpoint-dir")
             .arg(self.folder.path())
+            .arg("--data-dir")
+            .arg(self.data(id))
             .args(&self.flags);
         assert!(self.children.insert(id, command.spawn().unwrap()).is_none(), "{id} is still there");
+    }
+
+    /// Where a slot has its data: on a server of its own.
+    pub(crate) fn data(&self, id: Id) -> PathBuf {
+        self.folder.path().join(format!("data {id}"))
+    }
+
+    pub(crate) fn pid(&self, id: Id) -> u32 {
+        self.children[&id].id()
     }
 
     /// A new incarnation in another shape; the processes of the old one must be gone or going.
