@@ -378,9 +378,10 @@ impl<'a> Program<'a> {
             }
             Stage::Absent | Stage::Training => {}
         }
-        if let Some(target) = self.target.take() {
+        if let Some(target) = self.target {
+            self.count(now);
+            self.target = None;
             self.done = target;
-            self.counted = now;
             return if self.done >= self.goal() - NEAR { Came::Done } else { Came::Reported };
         }
         self.count(now);

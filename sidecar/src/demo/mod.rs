@@ -3,6 +3,7 @@
 //! Everything is the product: the daemon with its journal, the local adapter, the trainer's processes. Only the device is
 //! emulated (unless `--real`): gradients are computed, then the step is stretched to the device's time.
 
+mod chunks;
 mod plot;
 mod profile;
 mod record;
@@ -23,7 +24,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use self::{
     record::Run,
-    workload::{JOBS, settings},
+    workload::{CLUSTER, JOBS, arrivals, settings},
 };
 use crate::stop::{Stop, StopSignals};
 
@@ -37,8 +38,14 @@ pub struct Args {
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_SEED)))]
     pub seed: u32,
     /// Engines, each once, in the order of their runs: names of `trainmaster engines`, or optimus-paper (without what
-    /// goes beyond it)
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "optimus,drf,fifo")]
+    /// goes beyond it). `edge` alone: other jobs, whose data chunks are scheduled one by one
+    #[arg(
+        long,
+        visible_alias = "engine",
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "optimus,drf,fifo"
+    )]
     pub engines: Vec<String>,
     /// No emulated devices: larger models, as fast as this machine computes
     #[arg(long)]
@@ -93,18 +100,17 @@ async fn demo(args: &Args, stop: &Stop) -> Result<ExitCode> {
     std::fs::create_dir_all(&args.out).with_context(|| format!("can't make {}", args.out.display()))?;
     let scratch =
         tempfile::Builder::new().prefix("trainmaster-demo-").tempdir().context("can't make a scratch folder")?;
+    let of_chunks = args.engines == [chunks::ENGINE];
     let mut runs: Vec<Run> = Vec::new();
     for seed in u64::from(args.seed)..u64::from(args.seed) + u64::from(args.seeds) {
-        let bar = progress(JOBS.len() as u64, &format!("seed {seed}: profiling 5 shapes of each job"));
-        let profiles = profile::profile(&trainer, &JOBS, seed, args.real, &bar, stop).await?;
-        bar.finish_and_clear();
+        let jobs = if of_chunks { chunks::jobs(seed) } else { profiled(args, &trainer, seed, stop).await? };
         for engine in &args.engines {
             let plan = session::Plan {
                 engine,
                 seed,
-                real: args.real,
-                work: args.work,
-                profiles: &profiles,
+                cluster: if of_chunks { chunks::CLUSTER } else { CLUSTER },
+                settings: settings(engine),
+                jobs: jobs.clone(),
                 trainer: &trainer,
                 state_dir: scratch.path().join(format!("{engine}-{seed}")),
                 limit: Duration::from_secs(args.limit.into()),
@@ -112,6 +118,9 @@ async fn demo(args: &Args, stop: &Stop) -> Result<ExitCode> {
             };
             let run = session::run(&plan).await.with_context(|| format!("engine {engine}, seed {seed}"))?;
             report::print_run(&run);
+            if of_chunks {
+                chunks::report(&run, &plan.state_dir)?;
+            }
             plot::timeline(&run, &args.out.join(format!("timeline-{engine}-{seed}.svg")))?;
             plot::curves(&run, &args.out.join(format!("losses-{engine}-{seed}.svg")))?;
             runs.push(run);
@@ -120,7 +129,9 @@ async fn demo(args: &Args, stop: &Stop) -> Result<ExitCode> {
             }
         }
     }
-    report::print_summary(&runs, !args.real);
+    if !of_chunks {
+        report::print_summary(&runs, !args.real);
+    }
     println!("Timelines and fitted curves: {}", args.out.display());
     match runs.iter().filter(|run| !run.complete).count() {
         0 => Ok(ExitCode::SUCCESS),
@@ -128,8 +139,20 @@ async fn demo(args: &Args, stop: &Stop) -> Result<ExitCode> {
     }
 }
 
+/// The nine jobs with what was measured of their speeds, each at its arrival.
+async fn profiled(args: &Args, trainer: &Path, seed: u64, stop: &Stop) -> Result<Vec<(f64, String)>> {
+    let bar = progress(JOBS.len() as u64, &format!("seed {seed}: profiling 5 shapes of each job"));
+    let profiles = profile::profile(trainer, &JOBS, seed, args.real, &bar, stop).await?;
+    bar.finish_and_clear();
+    let jobs = JOBS.iter().zip(&profiles).zip(0..);
+    // Jobs of one run train on different data; the same job of another engine trains on the same.
+    let files = jobs.map(|((job, profile), at)| job.file(seed * 100 + at, args.real, args.work, profile));
+    Ok(arrivals(seed).into_iter().zip(files).collect())
+}
+
 /// Every engine has a setting, and a state folder of its own.
 fn check(engines: &[String]) -> Result<()> {
+    chunks::check(engines)?;
     for (at, engine) in engines.iter().enumerate() {
         if engines[..at].contains(engine) {
             bail!("--engines {}: {engine} is named twice; each engine runs once a seed", engines.join(","));

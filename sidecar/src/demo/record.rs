@@ -1,5 +1,7 @@
 //! What a run showed: samples of every job, and what follows from them.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use trainmaster_proto::v1::JobStatus;
 
@@ -20,6 +22,9 @@ pub(super) struct Sample {
     pub(super) predicted_epochs: Option<f64>,
     #[serde(skip)]
     incarnation: u32,
+    /// Workers that have nothing to do for now.
+    #[serde(skip)]
+    idle: BTreeSet<u32>,
 }
 
 /// A change of a running job's shape.
@@ -52,6 +57,12 @@ pub(super) struct JobRecord {
     pub(super) predicted_halfway: Option<f64>,
     pub(super) restart_s: f64,
     pub(super) rescales: Vec<Rescale>,
+    /// Times that a worker was another job's for a while.
+    pub(super) regained: u32,
+    /// How it ended, in words.
+    pub(super) reason: String,
+    /// Starts of the whole program.
+    pub(super) incarnations: u32,
     pub(super) samples: Vec<Sample>,
 }
 
@@ -97,6 +108,7 @@ impl Watch {
                 predicted_speed: job.predicted_speed,
                 predicted_epochs: job.predicted_epochs,
                 incarnation: job.incarnation,
+                idle: job.slots.iter().filter(|slot| slot.idle && slot.role == 0).map(|slot| slot.index).collect(),
             };
             match self.series.iter_mut().find(|(known, _)| known.job == job.job) {
                 Some((known, samples)) => {
@@ -142,6 +154,9 @@ impl Watch {
                     predicted_halfway: halfway.and_then(|sample| sample.predicted_epochs),
                     restart_s: job.restart_ms as f64 / 1000.0,
                     rescales: rescales(&samples),
+                    regained: regained(&samples),
+                    reason: job.reason,
+                    incarnations: samples.iter().map(|sample| sample.incarnation).max().unwrap_or(0),
                     name: job.name,
                     samples,
                 }
@@ -161,6 +176,21 @@ impl Watch {
             jobs,
         }
     }
+}
+
+/// How often a worker that had trained was idle, and trained again.
+fn regained(samples: &[Sample]) -> u32 {
+    let mut lost: BTreeSet<u32> = BTreeSet::new();
+    let mut count = 0;
+    for pair in samples.windows(2) {
+        let (before, now) = (&pair[0], &pair[1]);
+        // Those whose data were still on their way had not trained.
+        lost.extend(now.idle.difference(&before.idle));
+        let back: Vec<u32> = lost.difference(&now.idle).copied().collect();
+        count += back.iter().filter(|worker| **worker < now.workers).count() as u32;
+        lost.retain(|worker| now.idle.contains(worker));
+    }
+    count
 }
 
 /// Changes of shape while running, each with the speeds around it.

@@ -102,7 +102,7 @@ pub(super) fn write_json(runs: &[Run], emulated: bool, file: &Path) -> Result<()
 }
 
 /// A table of values with a name in front.
-fn sheet(name: &'static str, values: impl IntoIterator<Item = Column>) -> Sheet {
+pub(super) fn sheet(name: &'static str, values: impl IntoIterator<Item = Column>) -> Sheet {
     Sheet::new([Column::key(name)].into_iter().chain(values.into_iter().map(Column::right)))
 }
 

@@ -16,10 +16,8 @@ use trainmaster_proto::{
 
 use super::{
     INTERRUPTED,
-    profile::Profile,
     record::{Run, Watch},
     view::View,
-    workload::{CLUSTER, JOBS, arrivals, settings},
 };
 use crate::{
     daemon::{AdapterChoice, Config, Daemon},
@@ -36,9 +34,12 @@ pub(super) const ORPHAN_GRACE: Duration = Duration::from_secs(10);
 pub(super) struct Plan<'a> {
     pub(super) engine: &'a str,
     pub(super) seed: u64,
-    pub(super) real: bool,
-    pub(super) work: u32,
-    pub(super) profiles: &'a [Profile],
+    /// The virtual cluster's file.
+    pub(super) cluster: &'a str,
+    /// The daemon's settings.
+    pub(super) settings: String,
+    /// When jobs arrive, in seconds, and their files.
+    pub(super) jobs: Vec<(f64, String)>,
     pub(super) trainer: &'a Path,
     pub(super) state_dir: PathBuf,
     pub(super) limit: Duration,
@@ -49,7 +50,7 @@ pub(super) struct Plan<'a> {
 pub(super) async fn run(plan: &Plan<'_>) -> Result<Run> {
     std::fs::create_dir_all(&plan.state_dir)?;
     let cluster = plan.state_dir.join("cluster.toml");
-    std::fs::write(&cluster, CLUSTER)?;
+    std::fs::write(&cluster, plan.cluster)?;
     let daemon = Daemon::start(config(plan, cluster)?).await?;
     let run = tokio::select! {
         run = drive(plan, daemon.url().to_owned()) => run,
@@ -62,21 +63,21 @@ pub(super) async fn run(plan: &Plan<'_>) -> Result<Run> {
 
 async fn drive(plan: &Plan<'_>, address: String) -> Result<Run> {
     let mut client = JobsClient::connect(address).await.context("the daemon doesn't answer")?;
-    let mut arriving: Vec<(f64, usize)> = arrivals(plan.seed).into_iter().zip(0..).collect();
+    let mut arriving: Vec<&(f64, String)> = plan.jobs.iter().collect();
     arriving.sort_by(|mine, theirs| mine.0.total_cmp(&theirs.0));
     let mut arriving = arriving.into_iter().peekable();
     let began = Instant::now();
     let mut watch = Watch::new(now_ms());
     let mut view =
-        View::new(&format!("{}, seed {}: {} jobs arrive within a minute", plan.engine, plan.seed, JOBS.len()));
+        View::new(&format!("{}, seed {}: {} jobs arrive within a minute", plan.engine, plan.seed, plan.jobs.len()));
     loop {
-        while let Some((_, at)) = arriving.next_if(|(time, _)| began.elapsed().as_secs_f64() >= *time) {
-            submit(&mut client, plan, at).await?;
+        while let Some((_, file)) = arriving.next_if(|(time, _)| began.elapsed().as_secs_f64() >= *time) {
+            submit(&mut client, file).await?;
         }
         let jobs = client.list(ListRequest { all: true }).await.context("the daemon doesn't answer")?.into_inner().jobs;
         watch.look(now_ms(), jobs);
         view.show(began.elapsed().as_secs_f64(), watch.latest());
-        if watch.ended() == JOBS.len() || began.elapsed() > plan.limit {
+        if watch.ended() == plan.jobs.len() || began.elapsed() > plan.limit {
             break;
         }
         let next = began.elapsed() + LOOK;
@@ -86,16 +87,13 @@ async fn drive(plan: &Plan<'_>, address: String) -> Result<Run> {
     view.close();
     // Let the last processes go before the daemon does.
     sleep(LOOK).await;
-    Ok(watch.finish(plan.engine, plan.seed, JOBS.len(), now_ms()))
+    Ok(watch.finish(plan.engine, plan.seed, plan.jobs.len(), now_ms()))
 }
 
-async fn submit(client: &mut JobsClient<Channel>, plan: &Plan<'_>, at: usize) -> Result<()> {
-    let job = JOBS[at];
-    // Jobs of one run train on different data; the same job of another engine trains on the same.
-    let file = job.file(plan.seed * 100 + at as u64, plan.real, plan.work, &plan.profiles[at]);
-    let spec = JobSpec::from_toml(&file).with_context(|| format!("the job file of {}", job.name))?;
+async fn submit(client: &mut JobsClient<Channel>, file: &str) -> Result<()> {
+    let spec = JobSpec::from_toml(file).with_context(|| format!("the job file {file}"))?;
     let request = SubmitRequest { job: Some(job_from_spec(&spec)) };
-    client.submit(request).await.with_context(|| format!("{} was refused", job.name))?;
+    client.submit(request).await.with_context(|| format!("{} was refused", spec.name))?;
     Ok(())
 }
 
@@ -106,7 +104,7 @@ fn now_ms() -> i64 {
 fn config(plan: &Plan<'_>, cluster: PathBuf) -> Result<Config> {
     let mut config = Config::new(plan.state_dir.join("daemon"));
     config.listen = ([127, 0, 0, 1], 0).into();
-    config.settings = Settings::from_toml(&settings(plan.engine))?;
+    config.settings = Settings::from_toml(&plan.settings)?;
     config.adapters = Some(vec![AdapterChoice { name: "local".into(), config: Some(cluster) }]);
     config.end_jobs = true;
     config.orphan_grace = ORPHAN_GRACE;
