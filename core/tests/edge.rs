@@ -210,8 +210,10 @@ impl World {
     }
 }
 
-/// Histories of jobs on a few servers: (arrival, chunks, seconds of a chunk).
-fn histories() -> impl Strategy<Value = (Vec<(i64, u32, i64)>, Vec<(usize, i64)>)> {
+/// (arrival, chunks, seconds of a chunk) of each job; (GPUs, seconds of an upload) of each server.
+type History = (Vec<(i64, u32, i64)>, Vec<(usize, i64)>);
+
+fn histories() -> impl Strategy<Value = History> {
     let jobs = vec((0..400_i64, 1..9_u32, 1..120_i64), 1..14);
     let servers = vec((1..4_usize, select(vec![0_i64, 0, 15, 40, 90])), 1..4);
     (jobs, servers)

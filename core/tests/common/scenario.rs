@@ -197,7 +197,6 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
                 batch_time: batch_time.map(Span::seconds),
                 upload: if apart { "near".into() } else { String::new() },
                 chunk_size: 2 * i64::from(chunks),
-                ..Dataset::default()
             }),
             time_limit: limit.map(Span),
             restart_cost: restart.map(Span),

@@ -4,7 +4,7 @@
 //! | what | `edge` | source |
 //! |---|---|---|
 //! | slots | of an hour; jobs arrive at their beginning | §V-A |
-//! | servers | 100 at the edge, with 8 or 2 GPUs in Philly's mix ([`trace`](super::trace)), and 6 cores a GPU | §V-A: as in the trace, which doesn't tell cores |
+//! | servers | 100 at the edge, with 8 or 2 GPUs in Philly's mix ([`trace`]), and 6 cores a GPU | §V-A: as in the trace, which doesn't tell cores |
 //! | worker types | 8 to 10, `gpu:t0` …; all GPUs of a server are of one, drawn evenly | §V-A; "each worker in each server", here each server |
 //! | cloud | a server for each type, with a GPU for every chunk of every job of that type: none ever waits for one | "unlimited capacities" |
 //! | network | reserved by the job, never scarce; one parameter server has what all workers need | ours: the paper knows b alone |
