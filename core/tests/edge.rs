@@ -382,6 +382,26 @@ fn who_finds_no_place_waits_with_numbers() {
 }
 
 #[test]
+fn who_is_tried_again_and_again_takes_no_room() {
+    let mut world = World::new(plain("edge"), &[server("s", 8, 4, &["gpu", "gpu"])]);
+    let mut first = job("first", 2, 100_000);
+    first.worker.demand.insert("memory".into(), 1 << 10);
+    world.submit(first);
+    let mut big = job("big", 2, 100);
+    big.worker.demand.insert("memory".into(), 3 << 10);
+    big.server.as_mut().unwrap().demand.insert("memory".into(), 512);
+    world.submit(big);
+    // Its workers find no room, its parameter server would: an hour of retries.
+    world.pass(Time(3_600_000));
+    let mut small = job("small", 1, 100);
+    small.worker.demand.insert("memory".into(), 1 << 10);
+    small.server.as_mut().unwrap().demand.insert("memory".into(), 1 << 10);
+    let small = world.submit(small);
+    world.pass(Time(3_700_000));
+    assert!(world.ended.contains_key(&(small, 0)), "{:?}", world.states(small));
+}
+
+#[test]
 fn chunks_of_a_lost_server_are_dispatched_anew_with_what_they_had_left() {
     let mut world = World::new(plain("edge"), &[place("a", &["gpu"], &[]), place("b", &["gpu"], &[])]);
     let id = world.submit(job("j", 2, 100));

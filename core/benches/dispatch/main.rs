@@ -1,6 +1,7 @@
 //! One arrival under `edge`: its chunks are dispatched over workers that all have chunks pending; beside the same dispatch by
 //! an implementation that scans every queue for every chunk, in the same run. Both must add the same to the average
-//! training times. Times are CPU time of the one thread, the least of fifteen arrivals (of the plain one: of one).
+//! training times. Times are CPU time of the one thread: medians over 31 pairs of
+//! arrivals, one with a single chunk and one with D right after it (of the plain one: of one arrival).
 //!
 //! `cargo bench -p trainmaster-core --bench dispatch` prints the table.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a host: it measures time
@@ -11,14 +12,14 @@ mod plain;
 
 use std::collections::BTreeMap;
 
-use common::Clock;
+use common::{Clock, median};
 use trainmaster_core::{
     Budget, End, Event, JobId, JobSpec, Phase, Scheduler, ServerSpec, Settings, Span, Time,
     job::{Dataset, RoleSpec},
     settings::Stability,
 };
 
-const REPEAT: usize = 15;
+const REPEAT: usize = 31;
 /// A chunk's upload, to any server, of the arrivals that are measured. What is pending needed none.
 const UPLOAD: Span = Span::seconds(60);
 /// When they come.
@@ -53,12 +54,14 @@ fn main() {
 fn measure(size: Size, beside_plain: bool) {
     let mut scheduler = crowded(size);
     let mut plain = beside_plain.then(|| plain::Queues::of(&scheduler, NOW, UPLOAD));
-    let mut time = |chunks: u32| {
-        let runs = (0..REPEAT).map(|turn| arrive(&mut scheduler, chunks, turn).0);
-        runs.fold(f64::INFINITY, f64::min)
-    };
-    let (one, all) = (time(1), time(size.chunks));
-    let later = (all - one).max(0.0);
+    let (mut whole, mut later) = (Vec::new(), Vec::new());
+    for turn in 0..REPEAT {
+        let (one, _) = arrive(&mut scheduler, 1, turn);
+        let (all, _) = arrive(&mut scheduler, size.chunks, turn);
+        whole.push(all);
+        later.push(all - one);
+    }
+    let (all, later) = (median(&whole), median(&later));
     let by_plain = plain.as_mut().map(|plain| {
         let clock = Clock::start();
         let increase = plain.dispatch(size.chunks, each(0));

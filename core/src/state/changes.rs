@@ -33,7 +33,7 @@ impl Urgency {
 /// The changes since the engine last succeeded.
 ///
 /// Noting one is O(1) amortised: once the list has doubled since it was last looked through, repetitions go, and all
-/// that is about jobs which the engine never knew and which are over. What stays is at most one entry per server, two
+/// that is about jobs which the engine never knew and which are over. What stays is at most one entry per server, three
 /// per active job, and one for each job that was active when the engine last succeeded.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Changes {

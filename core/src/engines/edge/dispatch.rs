@@ -11,10 +11,11 @@ use super::{
     round::Round,
 };
 use crate::{
-    decision::Role,
+    decision::{Devices, Role},
     engines::EngineError,
     ids::ServerId,
     job::{Job, Training},
+    place::Use,
     resources::GPU,
     server::Server,
     time::{Span, Time},
@@ -89,18 +90,28 @@ impl<'a> Round<'a> {
                 if !self.index.stores(self.state.server(worker.server), self.memo.jobs[&job.id].size) {
                     continue;
                 }
-                if to_cloud && whole {
+                let new = !market.own.contains_key(&worker);
+                if new && !self.settle_in(job, worker.server) {
+                    continue;
+                }
+                if !self.find_home(job, worker) {
+                    if new {
+                        self.shift(job, Role::Worker, worker.server, &Devices::new(), Use::Idle, Use::None);
+                    }
+                    if self.state.settings.shape.of(&job.spec).colocate {
+                        return Ok(false);
+                    }
+                    // Beside another worker they may have room.
+                    continue;
+                }
+                if to_cloud && whole && self.is_home_in_cloud(job.id) {
                     market.apart = market.together;
                     self.change(job.id).train_in(market.together);
                 }
-                if self.find_home(job, worker) && self.send(job, *chunk, worker, &mut market) {
-                    all_to_cloud |= to_cloud && (whole || market.cloud.len() >= unsent.len() - sent - 1);
-                    self.memo.increase = self.memo.increase.saturating_add(q);
-                    break worker;
-                }
-                if self.memo.jobs[&job.id].home.is_none() {
-                    return Ok(false);
-                }
+                self.send(job, *chunk, worker, &mut market);
+                all_to_cloud |= to_cloud && (whole || market.cloud.len() >= unsent.len() - sent - 1);
+                self.memo.increase = self.memo.increase.saturating_add(q);
+                break worker;
             };
             whole = false;
             if let Some(q) = self.increase(job, worker, market.apart) {
@@ -116,6 +127,10 @@ impl<'a> Round<'a> {
         let own: BTreeMap<Worker, u32> = dispatched.workers.iter().map(|(index, worker)| (*worker, *index)).collect();
         let most = job.spec.bounds().workers.1 as usize;
         let (apart, together) = if own.is_empty() { (apart, together) } else { (dispatched.each, dispatched.each) };
+        if dispatched.each != apart {
+            // It was together, and lost all that it had.
+            self.change(job.id).each = apart;
+        }
         let mut market = Market { job, apart, together, offers: BinaryHeap::new(), cloud: Vec::new(), own, most };
         let mut offers = Vec::new();
         for id in (0..self.index.lanes.len() as u32).map(ServerId) {
@@ -124,8 +139,8 @@ impl<'a> Round<'a> {
                 continue;
             }
             self.budget.spend(self.index.lanes[id.index()].len() as u64)?;
-            for (gpu, lane) in (0..).zip(&self.index.lanes[id.index()]) {
-                let worker = Worker { server: id, gpu };
+            for (gpu, lane) in self.index.lanes[id.index()].iter().enumerate() {
+                let worker = Worker { server: id, gpu: gpu as u16 };
                 let wanted = job.worker.devices.is_some_and(|(kind, _)| kind == GPU || kind == lane.kind);
                 if !wanted || (!market.own.contains_key(&worker) && self.is_foreign(worker)) {
                     continue;
@@ -172,14 +187,11 @@ impl<'a> Round<'a> {
         Some(weight * (upload.0.max(0) as u128 + found.ahead + takes) + takes * found.behind)
     }
 
-    /// Sends a chunk to a worker for good. False: its slot has no room.
-    fn send(&mut self, job: &'a Job, chunk: u32, worker: Worker, market: &mut Market<'_>) -> bool {
+    /// Sends a chunk to a worker for good, where the job has a slot's room.
+    fn send(&mut self, job: &'a Job, chunk: u32, worker: Worker, market: &mut Market<'_>) {
         let index = match market.own.get(&worker) {
             Some(index) => *index,
             None => {
-                if !self.settle_in(job, worker.server) {
-                    return false;
-                }
                 let dispatched = self.change(job.id);
                 let index = dispatched.next;
                 dispatched.next += 1;
@@ -206,7 +218,6 @@ impl<'a> Round<'a> {
         } else {
             self.land(worker, key, entry);
         }
-        true
     }
 }
 

@@ -94,15 +94,19 @@ impl Index {
     /// All workers there are.
     pub(super) fn workers(&self) -> impl Iterator<Item = (Worker, &Lane)> {
         (0..).zip(&self.lanes).flat_map(|(server, lanes)| {
-            let worker = move |gpu| Worker { server: ServerId(server), gpu };
-            (0..).zip(lanes).map(move |(gpu, lane)| (worker(gpu), lane))
+            let worker = move |gpu: usize| Worker { server: ServerId(server), gpu: gpu as u16 };
+            lanes.iter().enumerate().map(move |(gpu, lane)| (worker(gpu), lane))
         })
     }
 
-    /// A server has other GPUs, or none. Whose chunks were there that aren't any more.
+    /// Whose chunks were on GPUs of a server that it hasn't any more. O(its GPUs); where they are others, O(chunks on
+    /// their way).
     pub(super) fn refit(&mut self, state: &State, id: ServerId) -> BTreeSet<JobId> {
         let kinds = gpus(state.server(id));
         let lanes = &mut self.lanes[id.index()];
+        if lanes.iter().map(|lane| lane.kind).eq(kinds.iter().copied()) {
+            return BTreeSet::new();
+        }
         let gone: Vec<Lane> = lanes.split_off(kinds.len().min(lanes.len()));
         lanes.resize_with(kinds.len(), Lane::default);
         for (lane, kind) in lanes.iter_mut().zip(kinds) {

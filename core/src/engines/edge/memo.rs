@@ -34,7 +34,8 @@ pub(super) struct Worker {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
     pub(super) jobs: OrdMap<JobId, Arc<Dispatched>>,
-    /// Jobs that have chunks which nobody could take yet, or slots for which there was no room.
+    /// Jobs to be served: new ones, those that have chunks which nobody could take yet or no room for their slots, and those
+    /// that weren't the engine's to run.
     pub(super) waiting: OrdSet<JobId>,
     /// Counts the chunks dispatched.
     pub(super) orders: u64,
@@ -81,7 +82,7 @@ pub(super) struct Chunk {
 /// What happens to a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Stage {
-    /// It was not trained yet.
+    /// It was not trained yet where it is.
     Queued,
     /// What it trained since then isn't taken off `left` yet.
     Running(Time),

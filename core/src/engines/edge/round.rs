@@ -16,7 +16,7 @@ use super::{
     queue::{Entry, Key, Running},
 };
 use crate::{
-    decision::{Devices, Proposal, Role, Shape},
+    decision::{Allocation, Devices, Proposal, Role, Shape},
     engines::{
         Budget, EngineError,
         board::Largest,
@@ -92,10 +92,8 @@ impl<'a> Round<'a> {
                 Change::Dropped(id) => _ = jobs.insert(*id, true),
                 Change::Server(id) => {
                     let orphaned = self.index.refit(self.state, *id);
+                    // Who waits for room there is among the stalled.
                     jobs.extend(orphaned.into_iter().map(|job| (job, true)));
-                    // What changed there may be what somebody waits for.
-                    let lanes = (0..self.index.lanes[id.index()].len() as u16).map(|gpu| Worker { server: *id, gpu });
-                    self.dirty.extend(lanes);
                 }
                 Change::Settings => {}
             }
@@ -154,7 +152,12 @@ impl<'a> Round<'a> {
             if dispatched.placed {
                 self.displace(job.id, &dispatched);
             }
-            self.memo.waiting.insert(job.id);
+            let known = dispatched.allocation(self.state, servers);
+            match planned.filter(|plan| !closed && known.is_some_and(|known| known.slots() == plan.slots())) {
+                // It has its slots, which do something else than was proposed: nothing, until they are told anew.
+                Some(plan) => self.adopt(job, &plan.clone(), &dispatched),
+                None => _ = self.memo.waiting.insert(job.id),
+            }
         }
         self.lose_workers(job);
         self.finish(job);
@@ -172,15 +175,27 @@ impl<'a> Round<'a> {
         (dispatched.placed, dispatched.running) = (false, 0);
     }
 
+    /// The slots of a job's plan are its own, and idle.
+    fn adopt(&mut self, job: &Job, plan: &Allocation, dispatched: &Dispatched) {
+        for slot in plan.slots().iter().filter(|slot| plan.is_busy(slot)) {
+            self.shift(job, slot.role, slot.server, &slot.devices, Use::Busy, Use::Idle);
+        }
+        self.change(job.id).placed = true;
+        self.dirty.extend(dispatched.workers.values());
+    }
+
     /// A chunk isn't trained any more. Its room is the caller's to give back.
     fn interrupt(&mut self, worker: Worker, item: Item) {
         self.dirty.insert(worker);
         let now = self.state.now;
-        let Some(lane) = self.index.lane_mut(worker) else { return };
-        let left = lane.pending.book(now).map(|(_, left)| left);
-        lane.pending.running = None;
+        if let Some(lane) = self.index.lane_mut(worker) {
+            lane.pending.book(now);
+            lane.pending.running = None;
+        }
         let chunk = &mut self.change(item.job).chunks[item.chunk as usize];
-        chunk.left = left.unwrap_or(chunk.left);
+        if let Stage::Running(since) = chunk.stage {
+            chunk.left = Span((chunk.left.0 - (now - since).0.max(0)).max(0));
+        }
         chunk.stage = Stage::Preempted;
     }
 
@@ -207,6 +222,11 @@ impl<'a> Round<'a> {
         if lost.is_empty() {
             return;
         }
+        if dispatched.placed {
+            // Slots change: that is for when the job is free.
+            self.displace(job.id, &dispatched);
+        }
+        let dispatched = self.memo.jobs[&job.id].clone();
         for (at, chunk) in (0..).zip(&dispatched.chunks) {
             let Some(worker) = chunk.worker.and_then(|index| lost.get(&index)) else { continue };
             if chunk.stage != Stage::Done {
@@ -304,6 +324,10 @@ impl<'a> Round<'a> {
             self.memo.jobs.insert(job.id, Arc::new(Dispatched::new(data, times.0)));
             self.finish(job);
         }
+        if !self.memo.jobs[&job.id].placed {
+            // Slots that come back are new to the plan: they go where slots may come now.
+            self.lose_workers(job);
+        }
         let before = self.memo.jobs[&job.id].clone();
         if let Some(planned) = job.verdict.allocation().filter(|_| !before.placed) {
             // Another engine's, or one that was put back: it is void.
@@ -376,7 +400,15 @@ impl<'a> Round<'a> {
     // Room.
 
     /// One slot of a job is used in another way; false, and nothing changed, where there is no room for that.
-    fn shift(&mut self, job: &Job, role: Role, server: ServerId, devices: &Devices, from: Use, to: Use) -> bool {
+    pub(super) fn shift(
+        &mut self,
+        job: &Job,
+        role: Role,
+        server: ServerId,
+        devices: &Devices,
+        from: Use,
+        to: Use,
+    ) -> bool {
         let demand = job.demand(role);
         let (before, after) = (from.amounts(demand), to.amounts(demand));
         let mut extra = after.clone();
@@ -430,13 +462,17 @@ impl<'a> Round<'a> {
         }
         let cloud = self.state.server(first.server).place.cloud;
         let zones = if cloud { [true, false] } else { [false, true] };
-        for zone in zones {
+        for zone in zones.into_iter().filter(|zone| !zone || self.engine.cloud) {
             if let Some(home) = self.pick_home(job, first, zone) {
                 self.change(job.id).home = Some(home);
                 return true;
             }
         }
         false
+    }
+
+    pub(super) fn is_home_in_cloud(&self, id: JobId) -> bool {
+        self.memo.jobs[&id].home.is_some_and(|home| self.state.server(home).place.cloud)
     }
 
     fn pick_home(&mut self, job: &'a Job, first: Worker, cloud: bool) -> Option<ServerId> {
@@ -525,17 +561,14 @@ impl<'a> Round<'a> {
     /// was taken while nothing of the job ran.
     fn start(&mut self, worker: Worker, key: Key, item: Item) -> bool {
         let state = self.state;
-        let (Some(job), Some(dispatched)) = (state.job(item.job), self.memo.jobs.get(&item.job).cloned()) else {
-            return false;
-        };
-        let Some(index) = dispatched.chunks[item.chunk as usize].worker.filter(|_| dispatched.placed) else {
-            return false;
-        };
+        let (Some(job), Some(known)) = (state.job(item.job), self.memo.jobs.get(&item.job)) else { return false };
+        let rests = known.running == 0;
+        let Some(index) = known.chunks[item.chunk as usize].worker.filter(|_| known.placed) else { return false };
         let slot = worker.slot(state, index);
         if !self.shift(job, Role::Worker, worker.server, &slot.devices, Use::Idle, Use::Busy) {
             return false;
         }
-        if dispatched.running == 0 && !self.wake_servers(job, &dispatched) {
+        if rests && !self.wake_servers(job) {
             self.shift(job, Role::Worker, worker.server, &slot.devices, Use::Busy, Use::Idle);
             return false;
         }
@@ -548,8 +581,9 @@ impl<'a> Round<'a> {
     }
 
     /// The parameter servers of a job of which nothing ran until now.
-    fn wake_servers(&mut self, job: &'a Arc<Job>, dispatched: &Dispatched) -> bool {
-        let Some(home) = dispatched.home else { return false };
+    fn wake_servers(&mut self, job: &'a Arc<Job>) -> bool {
+        let known = &self.memo.jobs[&job.id];
+        let (Some(home), Some(first)) = (known.home, known.workers.values().next().copied()) else { return false };
         if self.shift_servers(job, home, Use::Idle, Use::Busy) {
             return true;
         }
@@ -559,7 +593,6 @@ impl<'a> Round<'a> {
         }
         self.shift_servers(job, home, Use::Idle, Use::None);
         self.change(job.id).home = None;
-        let first = *dispatched.workers.values().next().expect("one is to start");
         if self.find_home(job, first) {
             let home = self.memo.jobs[&job.id].home.expect("just found");
             if self.shift_servers(job, home, Use::Idle, Use::Busy) {
