@@ -11,7 +11,8 @@ use crate::{
     state::State,
 };
 
-/// What an allocation takes of each server, by server. O(slots + servers touched · their log).
+/// What an allocation takes of each server, by server. O(slots + servers touched · their log); with
+/// work, O(log work) more for each worker and O(work) for each parameter server.
 pub(crate) fn usage_by_server(state: &State, job: &Job, allocation: &Allocation) -> Vec<(ServerId, Usage)> {
     let mut by_server: Vec<(ServerId, Usage)> = Vec::with_capacity(8);
     let all_busy = allocation.work().is_empty();
