@@ -20,6 +20,11 @@ pub const BANDWIDTH: ResourceId = ResourceId(4);
 
 const BUILT_IN: [&str; 5] = ["gpu", "cpu", "memory", "disk", "bandwidth"];
 
+/// Whether a resource, or a device, is a GPU: `gpu`, or `gpu:<type>`.
+pub(crate) fn is_gpu(name: &str) -> bool {
+    name == "gpu" || name.starts_with("gpu:")
+}
+
 /// The resource types in use: five that always exist, and any other in the order it was first named.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceTypes {

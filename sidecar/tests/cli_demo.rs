@@ -1,4 +1,4 @@
-//! `trainmaster demo` with a training program that only pretends, run as a user runs it.
+//! `trainmaster demo`, run as a user runs it: with a training program that only pretends, and, of `edge`, the real one.
 
 use std::{
     fs,
@@ -122,4 +122,24 @@ fn an_interrupt_ends_what_is_being_profiled() {
         lines
     };
     assert_eq!(lines("pids"), lines("ended"));
+}
+
+#[test]
+fn edge_loses_and_regains_workers_sends_no_chunk_twice_and_all_jobs_converge() {
+    let folder = TempDir::new().unwrap();
+    let trainer = Path::new(env!("CARGO_BIN_EXE_trainmaster")).with_file_name("trainmaster-trainer");
+    assert!(trainer.is_file(), "{} is missing: cargo build --workspace --bins", trainer.display());
+    let output = demo(folder.path(), &trainer, &["--engines", "edge"]).output().unwrap();
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    // It fails if a chunk was sent twice, or never.
+    assert!(output.status.success(), "{out}\n{err}");
+    let record: Value = serde_json::from_slice(&fs::read(folder.path().join("record.json")).unwrap()).unwrap();
+    let jobs = record["jobs"].as_array().unwrap();
+    assert_eq!(jobs.len(), 6);
+    for job in jobs {
+        assert!(job["reason"].as_str().unwrap().starts_with("converged"), "{}: {}", job["name"], job["reason"]);
+        assert_eq!(job["incarnations"], 1, "{} was restarted", job["name"]);
+    }
+    let regained: u64 = jobs.iter().map(|job| job["regained"].as_u64().unwrap()).sum();
+    assert!(regained > 0, "{out}");
 }

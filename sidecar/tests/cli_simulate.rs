@@ -37,6 +37,40 @@ fn offline_bounds_what_every_engine_earns() {
     assert!(again.contains("Offline: schedules worth") && again.contains("Offline over oasis"), "{again}");
 }
 
+/// A_online's measured ratio (edge-cloud paper, Fig. 12): below 1.7 at the offline's own speed, and falling with ε.
+#[test]
+fn jobs_in_chunks_are_near_the_relaxed_optimum_and_nearer_with_faster_workers() {
+    let folder = TempDir::new().unwrap();
+    let small = ["--workload", "edge", "--jobs", "10", "--servers", "10", "--seeds", "3", "--no-timing"];
+    let compared = ["--engines", "edge,fifo,offline"];
+    let ratios: Vec<f64> = ["1", "1.2", "1.5"]
+        .map(|speed| {
+            let args = [&small[..], &compared, &["--speed", speed, "--json"]].concat();
+            let (code, out, err) = simulate(folder.path(), &args);
+            assert_eq!(code, 0, "{err}");
+            let answer: Value = serde_json::from_str(&out).unwrap();
+            let best = &answer["offline"];
+            let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} in {answer}"));
+            let taken = number(&answer["engines"]["edge"]["average_jct_s"]);
+            let (bound, fractional) = (number(&best["average_jct_s"]), number(&best["fractional_s"]));
+            assert!((number(&best["ratios"]["edge"]) - taken / bound).abs() < 1e-6, "{best}");
+            assert!((number(&best["fractional_ratios"]["edge"]) - taken / fractional).abs() < 1e-6, "{best}");
+            assert!(number(&best["worst"]["edge"]) >= number(&best["ratios"]["edge"]) - 1e-9);
+            assert!(number(&best["ratios"]["fifo"]) > number(&best["ratios"]["edge"]));
+            if speed == "1" {
+                assert!(bound <= taken, "nobody is sooner than the bound");
+            }
+            number(&best["ratios"]["edge"])
+        })
+        .into();
+    assert!(ratios[0] < 1.7 && ratios[1] < ratios[0] && ratios[2] < ratios[1], "{ratios:?}");
+    let (code, out, _) = simulate(folder.path(), &[&small[..], &compared].concat());
+    assert!(
+        code == 0 && out.contains("no schedule's jobs take less than") && out.contains("edge over offline"),
+        "{out}"
+    );
+}
+
 #[test]
 fn offline_says_what_it_needs() {
     let folder = TempDir::new().unwrap();
@@ -52,6 +86,8 @@ fn offline_says_what_it_needs() {
         (&["--workload", "oasis-small", "--engines", "best"], "random, offline"),
         (&["--workload", "oasis-small", "--engines", "a.b=drf"], "letters, digits"),
         (&["--workload", "oasis-small", "--failures", "25"], "0 to 24"),
+        (&["--workload", "edge", "--speed", "0"], "from 0.1 to 10"),
+        (&["--workload", "optimus", "--speed", "2"], "edge and edge-testbed"),
         (&["--workload", "oasis-small", "--engines", "fifo,offline", "--set", "offline.solver=gurobi"], "microlp"),
     ] {
         let (code, out, err) = simulate(folder.path(), args);

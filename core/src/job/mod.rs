@@ -22,7 +22,7 @@ use crate::{
     fit::{LossFit, LossHistory, Prediction, SpeedFit, SpeedHistory, Straggler, StragglerWatch},
     ids::{DecisionId, Incarnation, JobId, QueueId, ResourceId, Revision, TenantId},
     reason::Reason,
-    resources::{Amounts, GPU, ResourceTypes},
+    resources::{Amounts, GPU, ResourceTypes, is_gpu},
     time::{Span, Time},
 };
 
@@ -41,7 +41,7 @@ impl Demand {
         let amounts = types.demand(table);
         let devices = table
             .iter()
-            .filter(|(name, value)| (name.as_str() == "gpu" || name.starts_with("gpu:")) && **value > 0)
+            .filter(|(name, value)| is_gpu(name) && **value > 0)
             .map(|(name, value)| (types.intern(name), *value as u32))
             .next();
         Self { amounts, devices }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{JobFileError, Utility, file, pairs};
-use crate::{decision::Shape, time::Span};
+use crate::{decision::Shape, resources::is_gpu, time::Span};
 
 /// How a job may be resized while it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -378,8 +378,7 @@ impl RoleSpec {
             if !(0..=1_000_000_000_000).contains(&value) {
                 return fail(name, format!("{value} must be from 0 to 10^12 sub-units"));
             }
-            let of_devices = name == "gpu" || name.starts_with("gpu:");
-            if of_devices && value > 1000 && value % 1000 != 0 {
+            if is_gpu(name) && value > 1000 && value % 1000 != 0 {
                 return fail(
                     name,
                     format!("{} must be a whole number or a fraction of one device", value as f64 / 1000.0),

@@ -124,6 +124,8 @@ pub struct Report {
     pub utilisation: f64,
     /// The same of the servers that aren't the cloud's, which has no end.
     pub edge_utilisation: f64,
+    /// The same of each of the first 60 days.
+    pub edge_by_day: Vec<f64>,
     /// The same of the cores.
     pub cpu_utilisation: f64,
     /// Decisions made.
@@ -224,6 +226,7 @@ pub(super) struct Meter<'a> {
     used_in_cloud: Amounts,
     all: Load,
     edge: Load,
+    edge_by_day: Vec<Load>,
     decisions: u32,
     failed: u32,
     failure: Option<String>,
@@ -256,6 +259,16 @@ impl Load {
     }
 }
 
+/// How much of a while lies in each of the first days.
+fn days(from: Time, to: Time) -> impl Iterator<Item = (usize, Span)> {
+    const DAY: i64 = 24 * 3_600_000;
+    const DAYS: i64 = 60;
+    let first = from.0.div_euclid(DAY).max(0);
+    (first..DAYS)
+        .take_while(move |day| day * DAY < to.0)
+        .map(move |day| (day as usize, Span(to.0.min((day + 1) * DAY) - from.0.max(day * DAY))))
+}
+
 fn share(taken: f64, there: f64) -> f64 {
     if there > 0.0 { taken / there } else { 0.0 }
 }
@@ -273,6 +286,7 @@ impl<'a> Meter<'a> {
             used_in_cloud: Amounts::default(),
             all: Load::default(),
             edge: Load::default(),
+            edge_by_day: Vec::new(),
             decisions: 0,
             failed: 0,
             failure: None,
@@ -292,6 +306,10 @@ impl<'a> Meter<'a> {
         self.all.add(of(&self.used, &none), of(capacity, &none), seconds);
         let (used, there) = (of(&self.used, &self.used_in_cloud), of(capacity, cloud));
         self.edge.add(used, there, seconds);
+        for (day, part) in days(from, to) {
+            self.edge_by_day.resize_with(self.edge_by_day.len().max(day + 1), Load::default);
+            self.edge_by_day[day].add(used, there, part.as_seconds());
+        }
         if let Some(trace) = &mut self.trace {
             let waiting = self.active - self.running;
             let (gpus, cores) = (share(used[0], there[0]), share(used[1], there[1]));
@@ -485,6 +503,7 @@ impl<'a> Meter<'a> {
             communication_s: mean(jobs.iter().map(|job| job.communication_s)),
             utilisation: self.all.share(),
             edge_utilisation: self.edge.share(),
+            edge_by_day: self.edge_by_day.iter().map(Load::share).collect(),
             cpu_utilisation: self.all.cores(),
             decisions: self.decisions,
             failed: self.failed,
@@ -539,6 +558,18 @@ fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_while_is_counted_in_the_days_it_is_in() {
+        let hours = |from: i64, to: i64| -> Vec<(usize, i64)> {
+            let while_ = days(Time(from * 3_600_000), Time(to * 3_600_000));
+            while_.map(|(day, part)| (day, part.0 / 3_600_000)).collect()
+        };
+        assert_eq!(hours(20, 50), [(0, 4), (1, 24), (2, 2)]);
+        assert_eq!(hours(24, 48), [(1, 24)]);
+        assert_eq!(hours(59 * 24 + 1, 90 * 24), [(59, 23)]);
+        assert_eq!(hours(60 * 24, 61 * 24), []);
+    }
 
     #[test]
     fn quantiles_are_values_that_occur() {

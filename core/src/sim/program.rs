@@ -227,7 +227,10 @@ impl<'a> Program<'a> {
             let comes = staying.slots().len() < slots.slots().len();
             self.training =
                 Some(if comes { Arc::new(staying.with_work(slots.work().to_vec())) } else { slots.clone() });
-            self.joining = comes.then(|| ready + self.truth.start);
+            // Who is on the way already is no later for a change of work.
+            let expected = self.slots.as_ref().filter(|old| old.common(&slots).slots().len() == slots.slots().len());
+            let on_the_way = expected.and(self.joining);
+            self.joining = comes.then(|| on_the_way.unwrap_or(ready + self.truth.start));
             self.steady = (self.done, now);
         }
         self.slots = Some(slots);

@@ -1,5 +1,5 @@
-//! A job's data on its way to the servers that train it. A server that got it keeps it, also while the job is away or the
-//! server itself is.
+//! A job's data on its way to the servers that train it. A chunk that is scheduled by itself stays where it was sent, also
+//! while the job is away or the server itself is; a job that is scheduled whole takes its data along.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -15,7 +15,7 @@ use crate::{
     ids::{DecisionId, Incarnation, JobId, ManagerId, ResourceId, Revision, ServerId},
     job::{Demand, ExternalId, Fits, Job, JobSpec, Phase, Progress},
     reason::Reason,
-    resources::{Amounts, GPU},
+    resources::{Amounts, GPU, is_gpu},
     scheduler::Issue,
     server::{Hosts, Place, Server, ServerSpec, Usage, devices_match},
     settings::{Mode, Settings},
@@ -107,7 +107,7 @@ impl State {
             return fail("a server needs a name".into());
         }
         check_amounts(&spec.name, &spec.capacity)?;
-        if let Some(kind) = spec.devices.iter().find(|kind| *kind != "gpu" && !kind.starts_with("gpu:")) {
+        if let Some(kind) = spec.devices.iter().find(|kind| !is_gpu(kind)) {
             return fail(format!("device {kind:?} must be \"gpu\" or \"gpu:<type>\""));
         }
         if spec.devices.len() > usize::from(u16::MAX) {

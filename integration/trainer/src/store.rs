@@ -46,9 +46,11 @@ impl Store {
         Self { chunks, settings: settings.clone(), folder, upload, coming, held, open, sent }
     }
 
-    /// Sends for chunks that are neither here nor on their way; [`Store::arrived`] has them, sooner or later.
+    /// Sends for chunks that are neither here nor on their way; [`Store::arrived`] has them, sooner or later. Those on their
+    /// way that are another's by now don't come.
     pub(crate) fn expect(&mut self, chunks: &BTreeSet<u32>) {
         let now = Instant::now();
+        self.coming.retain(|chunk, _| chunks.contains(chunk));
         for &chunk in chunks.difference(&self.held) {
             let here = self.path(chunk).is_some_and(|path| path.exists());
             self.coming.entry(chunk).or_insert(if here { now } else { now + self.upload });
@@ -209,5 +211,7 @@ mod tests {
         assert_eq!(slow.arrived().unwrap(), [2], "its file is there");
         let drawn = slow.draw(2);
         assert_eq!(*slow.open(2).unwrap(), drawn);
+        slow.expect(&[2].into());
+        assert_eq!(slow.due(), None, "chunk 0 went elsewhere");
     }
 }

@@ -51,6 +51,7 @@ use super::{Budget, Build, DefaultValue as Value, Engine, EngineError, Gang, Par
 use crate::{
     decision::Proposal,
     job::{JobSpec, Resize},
+    resources::is_gpu,
     settings::SettingsError,
     state::{Change, State},
     time::Span,
@@ -177,8 +178,4 @@ fn runs(spec: &JobSpec) -> Result<(), String> {
         return Err(format!("worker.min: {} must be 1: workers are preempted one by one", spec.worker.min));
     }
     Ok(())
-}
-
-fn is_gpu(name: &str) -> bool {
-    name == "gpu" || name.starts_with("gpu:")
 }

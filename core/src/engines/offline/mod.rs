@@ -19,14 +19,21 @@
 //! Cost: J·T·P·2 + J·T integer variables for J jobs, T slots and P pools of servers; the search is bounded by nodes or by
 //! gap.
 
+//!
+//! [`relaxed`] bounds another measure, the completion times of jobs in chunks, for A_online.
+
 mod build;
+mod chunks;
 mod greedy;
 mod packing;
 mod program;
 
 use thiserror::Error;
 
-pub use self::build::InstanceError;
+pub use self::{
+    build::InstanceError,
+    chunks::{Relaxed, RelaxedError, relaxed},
+};
 use crate::{
     decision::{Role, Shape},
     resources::Amounts,

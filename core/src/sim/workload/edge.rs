@@ -320,6 +320,32 @@ mod tests {
     }
 
     #[test]
+    fn faster_workers_are_so_in_truth_and_as_far_as_engines_know() {
+        let plain = built(&LARGE, 3, Some(40));
+        let mut fast = plain.clone();
+        fast.speed_up(1.5).unwrap();
+        for (fast, plain) in fast.jobs.iter().zip(&plain.jobs) {
+            let alone = |job: &SimJob| {
+                let Speed::MiniBatches { seconds, together, .. } = job.truth.speed else { panic!("of another kind") };
+                (seconds, together.unwrap())
+            };
+            assert!((alone(plain).0 / alone(fast).0 - 1.5).abs() < 1e-9);
+            assert!((alone(plain).1 / alone(fast).1 - 1.5).abs() < 1e-9);
+            let known = |job: &SimJob| {
+                let work = Training::new(&job.spec, None).unwrap();
+                work.slots_per_chunk(SIMULATION.slot)
+            };
+            assert!((known(plain) / known(fast) / 1.5 - 1.0).abs() < 0.01, "{} {}", known(plain), known(fast));
+        }
+        for wrong in [0.0, 11.0, f64::NAN] {
+            assert!(fast.speed_up(wrong).unwrap_err().to_string().contains("from 0.1 to 10"));
+        }
+        let other = crate::sim::workload::find("optimus").unwrap();
+        let error = other.build(&Request { seed: 1, jobs: None, servers: None }).unwrap().speed_up(2.0).unwrap_err();
+        assert!(error.to_string().contains("has no batch_time"), "{error}");
+    }
+
+    #[test]
     fn the_cluster_is_an_edge_of_types_and_a_cloud_that_is_far_and_endless() {
         for seed in 0..5 {
             let workload = built(&LARGE, seed, None);

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use super::{Lots, Truth};
+use super::{Lots, Speed, Truth};
 use crate::{
     decision::DeviceShare,
     job::JobSpec,
@@ -108,6 +108,36 @@ pub struct Request {
     pub jobs: Option<u32>,
     /// Instead of the generator's own number of servers.
     pub servers: Option<u32>,
+}
+
+impl Workload {
+    /// Lets every worker be so many times as fast, its network too, and lets jobs say so (speed augmentation: edge-cloud
+    /// paper, Definition 1). Uploads take what they took.
+    ///
+    /// # Errors
+    /// The factor is out of range, or a job doesn't train in chunks of mini-batches whose time it tells.
+    pub fn speed_up(&mut self, factor: f64) -> Result<(), WorkloadError> {
+        let wrong = |problem: String| WorkloadError { key: "speed", problem };
+        if !(0.1..=10.0).contains(&factor) {
+            return Err(wrong(format!("{factor} must be from 0.1 to 10")));
+        }
+        for job in &mut self.jobs {
+            let each = job.spec.dataset.as_mut().and_then(|data| data.batch_time.as_mut());
+            let (Some(each), Speed::MiniBatches { seconds, together, .. }) = (each, &mut job.truth.speed) else {
+                let name = &job.spec.name;
+                return Err(wrong(format!("job {name} has no batch_time; the workloads edge and edge-testbed do")));
+            };
+            each.0 = ((each.0 as f64 / factor).round() as i64).max(1);
+            *seconds /= factor;
+            together.iter_mut().for_each(|together| *together /= factor);
+            for role in std::iter::once(&mut job.spec.worker).chain(&mut job.spec.server) {
+                if let Some(bandwidth) = role.demand.get_mut("bandwidth") {
+                    *bandwidth = (*bandwidth as f64 * factor).round() as i64;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Request {

@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 use trainmaster_core::sim::{Report, recorded::Reality, workload::WORKLOADS};
 
-use super::{offline::Optimum, runs::Run};
+use super::{offline::Offline, runs::Run};
 use crate::cli::{
     Paper, Show,
     sheet::{Column, Sheet},
@@ -34,6 +34,8 @@ pub(in crate::cli) enum Over {
 pub(in crate::cli) struct Answer {
     pub(super) workload: String,
     pub(super) seeds: usize,
+    /// Mean number of jobs that arrive on each day from the first.
+    pub(super) arrivals_by_day: Vec<f64>,
     #[serde(skip)]
     over: Over,
     /// Whether jobs have utilities.
@@ -44,9 +46,9 @@ pub(in crate::cli) struct Answer {
     pub(in crate::cli) recorded: Option<Reality>,
     pub(super) engines: Named<Means>,
     pub(super) ratios: Named<Ratios>,
-    /// What could have been earned, where that was asked for.
+    /// The best that could have been, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) offline: Option<Optimum>,
+    pub(super) offline: Option<Offline>,
     /// Rows of the workload's file that make no sense.
     #[serde(skip_serializing_if = "no_rows")]
     pub(super) left_out: usize,
@@ -76,6 +78,8 @@ pub(super) struct Means {
     pub(super) communication_s: Option<f64>,
     pub(super) utilisation: f64,
     pub(super) edge_utilisation: f64,
+    /// Of each of the first 60 days in which some seed had jobs.
+    pub(super) edge_utilisation_by_day: Vec<f64>,
     pub(super) cpu_utilisation: f64,
     pub(super) waiting_s: Option<f64>,
     pub(super) overhead_share: Option<f64>,
@@ -177,6 +181,7 @@ impl Answer {
         Self {
             workload: workload.into(),
             seeds: first.len(),
+            arrivals_by_day: arrivals(first),
             over,
             valued: first.iter().flat_map(|run| &run.report.jobs).any(|job| job.decay.is_some()),
             recorded: None,
@@ -219,6 +224,7 @@ impl Means {
             communication_s: some(|report| report.communication_s),
             utilisation: all(|report| report.utilisation),
             edge_utilisation: all(|report| report.edge_utilisation),
+            edge_utilisation_by_day: by_day(runs),
             cpu_utilisation: all(|report| report.cpu_utilisation),
             waiting_s: some(|report| report.waiting_s),
             overhead_share: some(|report| report.overhead_share),
@@ -266,6 +272,27 @@ impl Ratios {
             },
         }
     }
+}
+
+fn arrivals(runs: &[Run]) -> Vec<f64> {
+    const DAYS: usize = 60;
+    let mut days = Vec::new();
+    for job in runs.iter().flat_map(|run| &run.report.jobs) {
+        let day = (job.arrival_s.max(0.0) / 86_400.0) as usize;
+        if day < DAYS {
+            days.resize(days.len().max(day + 1), 0.0);
+            days[day] += 1.0 / runs.len() as f64;
+        }
+    }
+    days
+}
+
+/// A day on which a seed has no jobs any more counts as none of it taken.
+fn by_day(runs: &[Run]) -> Vec<f64> {
+    let shares = || runs.iter().map(|run| &run.report.edge_by_day);
+    let days = shares().map(Vec::len).max().unwrap_or(0);
+    let of = |day| shares().map(|shares| shares.get(day).copied().unwrap_or(0.0)).sum::<f64>() / runs.len() as f64;
+    (0..days).map(of).collect()
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
@@ -322,7 +349,18 @@ impl Answer {
     /// What stands below the tables, a paragraph each.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if let Some(best) = &self.offline {
+        if let Some(Offline::Times(best)) = &self.offline {
+            let (bound, fractional) = (best.average_jct_s, best.fractional_s);
+            let mut note = format!(
+                "Offline: no schedule's jobs take less than {bound:.0} s on average (fractional flow time: {fractional:.0} s)."
+            );
+            for ((name, ratio), (_, worst)) in best.ratios.0.iter().zip(&best.worst.0) {
+                note +=
+                    &format!("\n{name} over offline: {}, at worst {}.", shown(*ratio, 2, " ×"), shown(*worst, 2, " ×"));
+            }
+            notes.push(note);
+        }
+        if let Some(Offline::Utility(best)) = &self.offline {
             let mut note = format!(
                 "Offline: schedules worth {:.2} exist, and none above {:.2} ({:.1} % more); proven for {} of {} seeds.",
                 best.utility,

@@ -35,7 +35,8 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "time=H,gpus=H,duration=H")]
     columns: Option<String>,
     /// Engines to compare, the first of them being what the others are compared with; NAME=ENGINE is an engine under
-    /// another name, with parameters of its own; `offline` adds the most that could have been earned
+    /// another name, with parameters of its own; `offline` adds the most that could have been earned, or the
+    /// soonest that jobs in chunks could have ended
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = ["optimus".to_owned(), "drf".into(), "tetris".into()])]
     engines: Vec<String>,
     /// How many times to play it, each time with other arrivals, losses and luck; all engines meet the same
@@ -53,6 +54,9 @@ pub(crate) struct SimulateArgs {
     /// Servers, instead of the workload's own number
     #[arg(long, value_name = "N")]
     servers: Option<u32>,
+    /// Let workers be so many times as fast, while `offline` counts with what they were: only jobs in chunks (edge)
+    #[arg(long, value_name = "FACTOR")]
+    speed: Option<f64>,
     /// Give engines predictions with these relative errors instead of fitted ones, shrinking with progress
     #[arg(long, value_name = "conv=E,speed=E")]
     errors: Option<String>,
@@ -96,8 +100,12 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
         return Err(usage("offline is compared with engines; name one, such as --engines oasis,offline"));
     }
     let search = (engines.len() < args.engines.len()).then(|| Search::of(&sets)).transpose()?;
+    let plain = |seed| source.build(&Request { seed, jobs: args.jobs, servers: args.servers });
     let build = |seed| {
-        let mut workload = source.build(&Request { seed, jobs: args.jobs, servers: args.servers })?;
+        let mut workload = plain(seed)?;
+        if let Some(factor) = args.speed {
+            workload.speed_up(factor)?;
+        }
         if let Some(per_day) = args.failures {
             workload.fail_servers(per_day, WHILE, seed);
         }
@@ -109,8 +117,8 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     let seeds: Vec<u64> = (0..args.seeds).map(|number| args.first_seed.wrapping_add(number)).collect();
     // Once here, so that a request that is out of range is refused before anything runs.
     let first = build(seeds[0]).map_err(usage)?;
-    if search.is_some() {
-        Search::check(&first)?;
+    if let Some(search) = &search {
+        search.check(&plain(seeds[0]).map_err(usage)?)?;
     }
     let stability = Stability { enabled: args.stability, ..Stability::default() };
     let base = Settings { stability, ..Settings::default() };
@@ -138,11 +146,11 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     let mut answer = Answer::new(&source.name, Over::Seeds, &engines, &runs, !args.no_timing);
     answer.left_out = source.left_out.len();
     if let Some(search) = search {
-        let workloads = seeds.iter().map(|seed| build(*seed));
+        let workloads = seeds.iter().map(|seed| plain(*seed));
         let workloads = workloads.collect::<Result<Vec<_>, _>>().map_err(usage)?;
-        let utilities = |runs: &Vec<runs::Run>| runs.iter().map(|run| run.report.utility).collect();
-        let earned: Vec<_> = engines.iter().cloned().zip(runs.iter().map(utilities)).collect();
-        answer.offline = Some(search.solve(&workloads, &earned)?);
+        let reports = runs.iter().map(|runs| runs.iter().map(|run| &run.report).collect());
+        let played: Vec<_> = engines.iter().cloned().zip(reports).collect();
+        answer.offline = Some(search.solve(&workloads, &played)?);
     }
     let shown = output.show(&answer);
     if let Some(directory) = &args.report {

@@ -1,12 +1,13 @@
-//! `offline` among the engines: what could have been earned with every arrival known from the start.
+//! `offline` among the engines: what could have been earned, or how soon jobs could have ended, with every arrival known
+//! from the start.
 
 use serde::Serialize;
 use trainmaster_core::{
     Span, amount,
     engines::offline::{self, Instance},
-    job::Slots,
+    job::{JobSpec, Slots},
     settings::Parameter,
-    sim::Workload,
+    sim::{Report, Workload},
     solver::{self, Limit, Solver},
 };
 
@@ -38,6 +39,31 @@ pub(super) struct Optimum {
     pub(super) bound_ratios: Named<Option<f64>>,
     /// The largest of any seed.
     pub(super) worst_bound: Named<Option<f64>>,
+}
+
+/// Means over seeds of what no schedule of jobs in chunks beats.
+#[derive(Serialize)]
+pub(super) struct Soonest {
+    /// No schedule's jobs take less on average.
+    pub(super) average_jct_s: f64,
+    /// The relaxed program's objective: average fractional flow time of a job's chunks, which counts half of their training.
+    pub(super) fractional_s: f64,
+    /// Each engine's completion times over the bound, all seeds together; none where a job is left.
+    pub(super) ratios: Named<Option<f64>>,
+    /// The largest of any seed.
+    pub(super) worst: Named<Option<f64>>,
+    /// Over the program's objective.
+    pub(super) fractional_ratios: Named<Option<f64>>,
+}
+
+/// What was asked for.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Offline {
+    /// The most that jobs with utilities could have earned.
+    Utility(Optimum),
+    /// The soonest that jobs in chunks could have ended.
+    Times(Soonest),
 }
 
 /// How hard to look.
@@ -75,16 +101,59 @@ impl Search {
     /// Whether a workload can be searched.
     ///
     /// # Errors
-    /// It isn't one in slots, or too large.
-    pub(super) fn check(workload: &Workload) -> Result<(), Failure> {
-        instance(workload).map(drop)
+    /// It is neither one in slots with an end nor one of jobs in chunks, or too large.
+    pub(super) fn check(&self, workload: &Workload) -> Result<(), Failure> {
+        if in_chunks(workload) { self.soonest(workload).map(drop) } else { instance(workload).map(drop) }
+    }
+
+    /// The best that could be with these workloads, beside what the engines did with them, by seed.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check); a solver that failed.
+    pub(super) fn solve(&self, workloads: &[Workload], engines: &[(String, Vec<&Report>)]) -> Result<Offline, Failure> {
+        if workloads.iter().all(in_chunks) {
+            self.times(workloads, engines).map(Offline::Times)
+        } else {
+            let earned: Vec<_> = engines
+                .iter()
+                .map(|(name, reports)| (name.clone(), reports.iter().map(|report| report.utility).collect()))
+                .collect();
+            self.utility(workloads, &earned).map(Offline::Utility)
+        }
+    }
+
+    fn times(&self, workloads: &[Workload], engines: &[(String, Vec<&Report>)]) -> Result<Soonest, Failure> {
+        let found = workloads.iter().map(|workload| self.soonest(workload)).collect::<Result<Vec<_>, _>>()?;
+        let jobs: usize = workloads.iter().map(|workload| workload.jobs.len()).sum();
+        let bound = || found.iter().map(|best| best.completion_s);
+        let fractional: f64 = found.iter().map(|best| best.fractional_s).sum();
+        // Sums over a seed's jobs, where all of them ended.
+        let taken = |reports: &[&Report]| -> Option<Vec<f64>> {
+            let of = |report: &&Report| report.jobs.iter().map(|job| job.jct_s).sum();
+            reports.iter().map(of).collect()
+        };
+        let over = |measure: &dyn Fn(&[f64]) -> f64| {
+            let of = |(name, reports): &(String, Vec<&Report>)| (name.clone(), taken(reports).map(|all| measure(&all)));
+            Named(engines.iter().map(of).collect())
+        };
+        Ok(Soonest {
+            average_jct_s: bound().sum::<f64>() / jobs as f64,
+            fractional_s: fractional / jobs as f64,
+            ratios: over(&|taken| taken.iter().sum::<f64>() / bound().sum::<f64>()),
+            worst: over(&|taken| taken.iter().zip(bound()).map(|(taken, bound)| taken / bound).fold(0.0, f64::max)),
+            fractional_ratios: over(&|taken| taken.iter().sum::<f64>() / fractional),
+        })
+    }
+
+    fn soonest(&self, workload: &Workload) -> Result<offline::Relaxed, Failure> {
+        let length = slot(workload).ok_or_else(unfit)?;
+        let jobs = workload.jobs.iter().map(|job| (job.arrival, &job.spec));
+        offline::relaxed(&workload.servers, jobs, Slots { length }, self.solver)
+            .map_err(|error| Failure::refused(format!("offline: {error}")))
     }
 
     /// The best schedules of these workloads and bounds on any; `earned` are the engines' utilities, by seed.
-    ///
-    /// # Errors
-    /// A workload that isn't one in slots, or is too large; a solver that failed.
-    pub(super) fn solve(&self, workloads: &[Workload], earned: &[(String, Vec<f64>)]) -> Result<Optimum, Failure> {
+    fn utility(&self, workloads: &[Workload], earned: &[(String, Vec<f64>)]) -> Result<Optimum, Failure> {
         let mut found = Vec::new();
         for workload in workloads {
             let instance = instance(workload)?;
@@ -124,13 +193,28 @@ impl Search {
     }
 }
 
+/// Whether jobs come in chunks that train for a known time, and earn nothing.
+fn in_chunks(workload: &Workload) -> bool {
+    let timed = |spec: &JobSpec| spec.dataset.as_ref().is_some_and(|data| data.batch_time.is_some());
+    workload.jobs.iter().all(|job| timed(&job.spec) && job.spec.utility.is_none())
+}
+
+fn slot(workload: &Workload) -> Option<Span> {
+    let Some(Parameter::Text(slot)) = workload.parameters.get("slot") else { return None };
+    amount::parse_span(slot).ok().filter(|slot| *slot > Span::ZERO)
+}
+
+fn unfit() -> Failure {
+    Failure::Usage(
+        "offline needs a workload in slots with an end (oasis-small, oasis-timely or oasis), or one of chunks (edge)"
+            .into(),
+    )
+}
+
 fn instance(workload: &Workload) -> Result<Instance, Failure> {
-    let in_slots =
-        || Failure::Usage("offline needs a workload in slots with an end: oasis-small, oasis-timely or oasis".into());
-    let Some(Parameter::Text(slot)) = workload.parameters.get("slot") else { return Err(in_slots()) };
-    let length = amount::parse_span(slot).ok().filter(|slot| *slot > Span::ZERO).ok_or_else(in_slots)?;
-    let end = workload.end.ok_or_else(in_slots)?;
-    let count = u32::try_from(end.0 / length.0).map_err(|_| in_slots())?;
+    let length = slot(workload).ok_or_else(unfit)?;
+    let end = workload.end.ok_or_else(unfit)?;
+    let count = u32::try_from(end.0 / length.0).map_err(|_| unfit())?;
     let jobs = workload.jobs.iter().map(|job| (job.arrival, &job.spec));
     let instance = Instance::of(&workload.servers, jobs, Slots { length }, count)
         .map_err(|error| Failure::refused(format!("offline: {error}")))?;
