@@ -85,6 +85,13 @@ pub enum FitError {
     TooLarge,
 }
 
+/// The place of the first point since the latest sudden drop; 0 if there was none. Losses aren't negative.
+pub(super) fn latest_segment(points: &[LossPoint]) -> usize {
+    let scale = points.iter().map(|point| point.loss).fold(f64::MIN_POSITIVE, f64::max);
+    let obs = |p: &LossPoint| Obs { k: p.epoch, l: p.loss / scale, weight: p.epochs, epochs: p.epochs };
+    segments::last(&points.iter().map(obs).collect::<Vec<_>>())
+}
+
 /// Fits loss curves; see the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub struct Convergence;

@@ -1,0 +1,166 @@
+//! When training on is not worth it.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::{AccuracyHistory, Forecast, Options};
+
+/// MLF-C's optimal stopping (MLFS, §3.5): stop when the target is out of reach, or as good as nothing is left to gain.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OptStop {
+    /// Epochs it would train at most.
+    pub max_epochs: u64,
+    /// Accuracy that is wanted; none: the best there is.
+    pub target: Option<f64>,
+    /// ε: so near to the best there is will do.
+    pub tolerance: f64,
+    /// How sure one has to be, from 0.5 to below 1.
+    pub confidence: f64,
+}
+
+/// Settings that make no sense.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{name}: {value} must be {allowed}")]
+pub struct OptStopError {
+    /// Which one.
+    pub name: &'static str,
+    /// What it is.
+    pub value: String,
+    /// What it may be.
+    pub allowed: &'static str,
+}
+
+/// Why a job stops before its last epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Stop {
+    /// The accuracy that is wanted was reached.
+    Reached {
+        /// What it has.
+        accuracy: f64,
+    },
+    /// It would end below what is wanted.
+    OutOfReach {
+        /// What it will have in the end, most likely.
+        predicted: f64,
+        /// How probably that is below what is wanted.
+        probability: f64,
+    },
+    /// What is left to gain is less than the tolerance.
+    Settled {
+        /// The best it has had.
+        accuracy: f64,
+        /// What it would have in the end, most likely.
+        predicted: f64,
+        /// How probably no more than the tolerance is left.
+        probability: f64,
+    },
+}
+
+impl OptStop {
+    /// ε of one percentage point, 90 % sure.
+    pub fn new(max_epochs: u64, target: Option<f64>) -> Self {
+        Self { max_epochs, target, tolerance: 0.01, confidence: 0.9 }
+    }
+
+    /// Whether the settings make sense.
+    ///
+    /// # Errors
+    /// The first that doesn't.
+    pub fn check(&self) -> Result<(), OptStopError> {
+        let wrong = |name, value: f64, allowed| Err(OptStopError { name, value: value.to_string(), allowed });
+        if let Some(target) = self.target.filter(|target| !(0.0..=1.0).contains(target)) {
+            return wrong("target", target, "from 0 to 1");
+        }
+        if !(0.0..=1.0).contains(&self.tolerance) {
+            return wrong("tolerance", self.tolerance, "from 0 to 1");
+        }
+        if !(0.5..1.0).contains(&self.confidence) {
+            return wrong("confidence", self.confidence, "from 0.5 to below 1");
+        }
+        Ok(())
+    }
+
+    /// Why to stop now; none: train on. O(points).
+    ///
+    /// ```
+    /// use trainmaster_core::fit::{AccuracyHistory, OptStop, Stop, learning_curve::Options};
+    /// let mut history = AccuracyHistory::default();
+    /// let rule = OptStop::new(100, None);
+    /// let smooth = Options::paper();
+    /// let stopped = (0..100_u64).find(|epoch| {
+    ///     history.push(*epoch, *epoch, 0.8 - 0.7 * (-(*epoch as f64) / 8.0).exp());
+    ///     rule.decide(&history, &smooth).is_some()
+    /// });
+    /// // e^(−34/8) leaves a hundredth.
+    /// assert!((30..45).contains(&stopped.unwrap()), "{stopped:?}");
+    /// assert!(matches!(rule.decide(&history, &smooth), None | Some(Stop::Settled { .. })));
+    /// ```
+    pub fn decide(&self, history: &AccuracyHistory, options: &Options) -> Option<Stop> {
+        let accuracy = history.best()?;
+        if self.target.is_some_and(|target| accuracy >= target) {
+            return Some(Stop::Reached { accuracy });
+        }
+        let end = Forecast::new(history, self.max_epochs.saturating_sub(1), options)?;
+        if end.is_rising() {
+            return None;
+        }
+        let predicted = end.mean();
+        if let Some(target) = self.target {
+            let probability = end.below(target);
+            if probability > self.confidence {
+                return Some(Stop::OutOfReach { predicted, probability });
+            }
+        }
+        let probability = end.below(accuracy + self.tolerance);
+        (probability > self.confidence).then_some(Stop::Settled { accuracy, predicted, probability })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The epoch at which it stops, and why.
+    fn stop(rule: OptStop, options: Options, accuracy: impl Fn(f64) -> f64) -> Option<(u64, Stop)> {
+        let mut history = AccuracyHistory::default();
+        (0..rule.max_epochs).find_map(|epoch| {
+            history.push(epoch, epoch, accuracy(epoch as f64));
+            rule.decide(&history, &options).map(|why| (epoch, why))
+        })
+    }
+
+    #[test]
+    fn a_target_is_reached_or_out_of_reach() {
+        let curve = |k: f64| 0.8 - 0.7 * libm::exp(-k / 8.0);
+        let (epoch, why) = stop(OptStop::new(100, Some(0.7)), Options::paper(), curve).unwrap();
+        assert_eq!((epoch, why), (16, Stop::Reached { accuracy: curve(16.0) }));
+        let (epoch, why) = stop(OptStop::new(100, Some(0.95)), Options::paper(), curve).unwrap();
+        assert!(
+            epoch < 20 && matches!(why, Stop::OutOfReach { probability, .. } if probability > 0.9),
+            "{epoch} {why:?}"
+        );
+    }
+
+    #[test]
+    fn a_plateau_may_not_be_the_last() {
+        // The learning rate is cut in epoch 40.
+        let stairs = |k: f64| if k < 40.0 { 0.55 - 0.4 / (k + 1.0) } else { 0.7 - 0.05 / (k - 39.0) };
+        let early = stop(OptStop::new(100, None), Options::paper(), stairs).unwrap().0;
+        let warned = stop(OptStop::new(100, None), Options::default(), stairs).unwrap().0;
+        assert!(early < 40 && warned >= 40, "{early} {warned}");
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        let rule = OptStop::new(10, Some(0.5));
+        assert_eq!(rule.check(), Ok(()));
+        for (wrong, says) in [
+            (OptStop { target: Some(75.0), ..rule }, "target: 75 must be from 0 to 1"),
+            (OptStop { tolerance: f64::NAN, ..rule }, "tolerance: NaN"),
+            (OptStop { confidence: 1.0, ..rule }, "confidence: 1 must be from 0.5 to below 1"),
+        ] {
+            assert!(wrong.check().unwrap_err().to_string().contains(says));
+        }
+        assert_eq!(rule.decide(&AccuracyHistory::default(), &Options::default()), None);
+    }
+}

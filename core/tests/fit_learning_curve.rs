@@ -1,0 +1,161 @@
+//! Accuracies that real jobs reported: where OptStop would have stopped them, and whether its confidence is to be believed.
+
+#![allow(clippy::disallowed_macros)] // tests print what they measure
+
+mod fit_data;
+
+use std::collections::BTreeMap;
+
+use fit_data::{columns, files, mean, shared};
+use trainmaster_core::fit::{AccuracyHistory, Forecast, OptStop, learning_curve::Options};
+
+/// (epoch from 0, accuracy), one run each.
+type Curve = Vec<(u64, f64)>;
+
+/// Runs of one set. MLPerf's end when their target is reached, which is the last thing they do.
+fn measured(set: &str) -> Vec<Curve> {
+    let number = |text: &str| text.parse::<f64>().expect("a number");
+    let mut curves: Vec<Curve> = match set {
+        "mlperf" => {
+            let Some(path) = shared("curves/mlperf_accuracy.csv") else { return Vec::new() };
+            let mut runs: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+            for [run, benchmark, epoch, accuracy] in columns(&path, ["run", "benchmark", "epoch", "eval_accuracy"]) {
+                // The others have three to five points.
+                if benchmark == "resnet" {
+                    runs.entry(run).or_default().push((number(&epoch), number(&accuracy)));
+                }
+            }
+            let from_0 = |mut run: Vec<(f64, f64)>| {
+                run.sort_by(|a, b| a.0.total_cmp(&b.0));
+                let first = run[0].0.min(0.0);
+                run.into_iter().map(|(epoch, accuracy)| ((epoch - first) as u64, accuracy)).collect()
+            };
+            runs.into_values().map(from_0).collect()
+        }
+        _ => {
+            let read = |path| -> Curve {
+                let accuracy = |metric: f64| if set == "deepspeech2" { 1.0 - metric / 100.0 } else { metric };
+                (0..)
+                    .zip(columns(path, ["metric"]))
+                    .map(|(epoch, [metric])| (epoch, accuracy(number(&metric))))
+                    .collect()
+            };
+            files(&format!("curves/pollux/{set}"), "validation").iter().map(read).collect()
+        }
+    };
+    // Some runs are recorded under several names.
+    curves.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
+    curves.dedup();
+    curves
+}
+
+fn history(seen: &[(u64, f64)]) -> AccuracyHistory {
+    let mut history = AccuracyHistory::default();
+    seen.iter().for_each(|(epoch, accuracy)| history.push(*epoch, *epoch, *accuracy));
+    history
+}
+
+/// Means over the runs of a set.
+struct Score {
+    /// Share of the epochs it trained, and that the best possible stop needs.
+    stopped: f64,
+    ideal: f64,
+    /// Accuracy lost against the best of the whole run; the mean and the worst.
+    lost: f64,
+    worst: f64,
+}
+
+fn stops(curves: &[Curve], options: &Options, confidence: f64) -> Score {
+    let (mut stopped, mut ideal, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+    for curve in curves {
+        let epochs = curve.last().unwrap().0 + 1;
+        let rule = OptStop { confidence, ..OptStop::new(epochs, None) };
+        let best = |points: &[(u64, f64)]| points.iter().map(|point| point.1).fold(0.0, f64::max);
+        let at = |points: usize| (curve[points - 1].0 + 1) as f64 / epochs as f64;
+        let stop = (1..curve.len()).find(|seen| rule.decide(&history(&curve[..*seen]), options).is_some());
+        let stop = stop.unwrap_or(curve.len());
+        stopped.push(at(stop));
+        lost.push(best(curve) - best(&curve[..stop]));
+        let soonest = (1..=curve.len()).find(|seen| best(&curve[..*seen]) >= best(curve) - rule.tolerance).unwrap();
+        ideal.push(at(soonest));
+    }
+    let worst = lost.iter().copied().fold(0.0, f64::max);
+    Score { stopped: mean(&stopped), ideal: mean(&ideal), lost: mean(&lost), worst }
+}
+
+/// Stops with an ε of one percentage point. The paper's way (one smooth curve) saves most and loses most, on runs whose
+/// learning rate is cut: their first plateau looks like the end.
+#[test]
+fn measured_runs_stop_early_and_lose_little() {
+    // (set, largest mean and worst loss, largest share of the epochs)
+    let bars = [
+        ("cifar10", 0.005, 0.01, 1.0),
+        ("deepspeech2", 0.005, 0.01, 1.0),
+        ("imagenet", 0.005, 0.01, 1.0),
+        ("mlperf", 0.03, 0.08, 1.01),
+    ];
+    for (set, lost_bar, worst_bar, stopped_bar) in bars {
+        let curves = measured(set);
+        if curves.is_empty() {
+            return;
+        }
+        for (name, options, confidence) in [
+            ("paper", Options::paper(), 0.9),
+            ("segments", Options { jumps: 0.0, ..Options::default() }, 0.9),
+            ("ours", Options::default(), 0.8),
+            ("ours", Options::default(), 0.9),
+        ] {
+            let Score { stopped, ideal, lost, worst } = stops(&curves, &options, confidence);
+            println!(
+                "{set}, {} runs, {name} {confidence}: stopped at {stopped:.2} of the epochs (possible {ideal:.2}), lost {:.1} points, at worst {:.1}",
+                curves.len(),
+                100.0 * lost,
+                100.0 * worst
+            );
+            if (name, confidence) == ("ours", 0.9) {
+                assert!(lost < lost_bar && worst < worst_bar && stopped < stopped_bar, "{set}");
+            }
+        }
+    }
+}
+
+/// Whether what happens with 80 % does so in eight of ten runs.
+#[test]
+fn its_confidence_is_calibrated() {
+    let mut inside_all = Vec::new();
+    for set in ["cifar10", "deepspeech2", "imagenet", "mlperf"] {
+        let curves = measured(set);
+        if curves.is_empty() {
+            return;
+        }
+        for share in [0.3, 0.5, 0.7, 0.85] {
+            let score = |options: &Options| {
+                let (mut inside, mut errors) = (Vec::new(), Vec::new());
+                for curve in &curves {
+                    let (end, truth) = *curve.last().unwrap();
+                    let seen = history(&curve[..(curve.len() as f64 * share) as usize]);
+                    let Some(forecast) = Forecast::new(&seen, end, options) else { continue };
+                    let (low, high) = (forecast.quantile(0.1), forecast.quantile(0.9));
+                    inside.push(if (low..=high).contains(&truth) { 1.0 } else { 0.0 });
+                    errors.push((forecast.mean() - truth).abs());
+                }
+                (inside, mean(&errors))
+            };
+            let ((paper, paper_error), (ours, error)) = (score(&Options::paper()), score(&Options::default()));
+            println!(
+                "{set} at {share}: {} runs; inside 80 %: {:.0} % (paper {:.0} %), error {:.1} points ({:.1})",
+                ours.len(),
+                100.0 * mean(&ours),
+                100.0 * mean(&paper),
+                100.0 * error,
+                100.0 * paper_error
+            );
+            if share >= 0.5 {
+                inside_all.push(mean(&ours));
+            }
+        }
+    }
+    let inside = mean(&inside_all);
+    println!("inside from half of the run on: {:.0} %", 100.0 * inside);
+    assert!((0.7..=1.0).contains(&inside));
+}
