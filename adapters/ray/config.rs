@@ -228,7 +228,8 @@ impl NodeType {
             }
             resources.insert("GPU".to_owned(), gpu as f64);
         }
-        let built_in = [("cpu", "CPU", 1000.0, &table.cpu), ("memory", "memory", 1.0 / (1 << 20) as f64, &table.memory)];
+        let built_in =
+            [("cpu", "CPU", 1000.0, &table.cpu), ("memory", "memory", 1.0 / (1 << 20) as f64, &table.memory)];
         for (key, ray, scale, value) in built_in {
             let Some(value) = value else { continue };
             let amount = amount(key, value).map_err(|problem| (key.into(), value.to_string(), problem))?;
@@ -307,9 +308,16 @@ fn check_address(address: &str) -> Result<(), String> {
     let fits = address.rsplit_once(':').is_some_and(|(host, port)| {
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let plain = bare.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':'));
-        !bare.is_empty() && plain && (bare == host) != host.contains(':') && port.parse::<u16>().is_ok_and(|port| port > 0)
+        !bare.is_empty()
+            && plain
+            && (bare == host) != host.contains(':')
+            && port.parse::<u16>().is_ok_and(|port| port > 0)
     });
-    if fits { Ok(()) } else { Err("write host:port, such as 127.0.0.1:6379: the port that `ray start --port` was given".into()) }
+    if fits {
+        Ok(())
+    } else {
+        Err("write host:port, such as 127.0.0.1:6379: the port that `ray start --port` was given".into())
+    }
 }
 
 fn quoted(text: &str) -> String {

@@ -23,7 +23,9 @@ pub fn doctor(config: &Config) -> Vec<Check> {
     match looked.expect("looking doesn't panic") {
         Ok((gcs, view)) => judge(config, &gcs.version, gcs.has_autoscaler, view),
         Err(error) if error.refused => vec![Check::new("token", Verdict::Bad, error.to_string())],
-        Err(error) => vec![Check::new("head", Verdict::Bad, format!("{error}; start it, or say where it is (address)"))],
+        Err(error) => {
+            vec![Check::new("head", Verdict::Bad, format!("{error}; start it, or say where it is (address)"))]
+        }
     }
 }
 
@@ -99,7 +101,8 @@ mod tests {
     use crate::ray::view::{Node, NodeId};
 
     fn view(label: &str) -> View {
-        let node = Node { name: "n".into(), labels: [("upload".to_owned(), label.to_owned())].into(), ..Node::default() };
+        let node =
+            Node { name: "n".into(), labels: [("upload".to_owned(), label.to_owned())].into(), ..Node::default() };
         View { nodes: [(NodeId(vec![1; 28]), node)].into(), ..View::default() }
     }
 

@@ -172,9 +172,8 @@ impl Gcs {
                 self.answer("RemovePlacementGroup", removed.map(|removed| (removed.into_inner().status, ())))
             }
             Effect::Ask(request) => {
-                let request = RequestClusterResourceConstraintRequest {
-                    cluster_resource_constraint: Some(constraint(&request)),
-                };
+                let request =
+                    RequestClusterResourceConstraintRequest { cluster_resource_constraint: Some(constraint(&request)) };
                 let asked = self.autoscaler.request_cluster_resource_constraint(request).await;
                 self.answer("RequestClusterResourceConstraint", asked.map(|_| (None, ())))
             }

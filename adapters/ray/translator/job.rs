@@ -88,6 +88,8 @@ pub(super) struct Job {
     pub(super) decision: u64,
     /// The daemon knows it.
     pub(super) listed: bool,
+    /// The daemon was told that nothing is left of it: until then it counts what it saw last.
+    pub(super) told_over: bool,
     /// Since when its driver has owed it placement groups.
     owed: Option<Duration>,
     /// Since when a node has been awaited.
@@ -169,7 +171,8 @@ impl Job {
         let late: Vec<_> = waiting.iter().filter(|group| now >= self.pending[&group.id] + timeout).collect();
         if let Some(first) = late.first() {
             let slots: Vec<_> = first.name.slots.iter().map(|slot| super::slot_name(*slot)).collect();
-            let cause = format!("the placement group of {} was pending for {timeout:?}: {}", slots.join(", "), first.why);
+            let cause =
+                format!("the placement group of {} was pending for {timeout:?}: {}", slots.join(", "), first.why);
             return Some(Refusal { cause, groups: late.iter().map(|group| group.id.clone()).collect() });
         }
 

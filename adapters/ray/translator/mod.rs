@@ -179,12 +179,13 @@ impl Translator {
         step
     }
 
-    /// Everything that the daemon is to know.
+    /// Everything that the daemon is to know; it is told now.
     pub(crate) fn picture(&mut self) -> Picture {
         let mut groups = by_job(&self.view);
         let mut jobs = BTreeMap::new();
         for (id, job) in &mut self.jobs {
             let seen = Seen::new(&self.view, groups.remove(id).unwrap_or_default(), *id, name_of(job));
+            job.told_over = job.is_over(&seen);
             jobs.extend(job.observe(*id, &seen, &self.names).map(|job| (*id, job)));
         }
         Picture { servers: self.servers.clone(), jobs }
@@ -274,7 +275,7 @@ impl Translator {
         }
     }
 
-    /// Jobs that are over, and of which nothing is left; their drivers' records go too.
+    /// Jobs that are over, as the daemon knows, and of which nothing is left; their drivers' records go too.
     fn forget_over(&mut self, step: &mut Step) {
         if !self.knows_all {
             return;
@@ -283,7 +284,7 @@ impl Translator {
         self.jobs.retain(|id, job| {
             let seen = Seen::new(view, groups.remove(id).unwrap_or_default(), *id, name_of(job));
             // A driver writes its record before the daemon's plan of the job is here.
-            let over = job.is_over(&seen) && (job.note.is_some() || !seen.driver_lives);
+            let over = job.told_over && job.is_over(&seen) && (job.note.is_some() || !seen.driver_lives);
             if over && seen.record.is_some() {
                 step.effects.push(Effect::Delete { key: format!("{RECORD}{id}") });
             }
@@ -296,7 +297,10 @@ impl Translator {
         let notes = self.jobs.iter().filter_map(|(id, job)| Some((id, job.note.as_ref()?)));
         let notes = notes.map(|(id, note)| (format!("{PLAN}{id}"), note.to_json()));
         let request = self.config.request_resources.then(|| (REQUEST.to_owned(), self.request()));
-        nodes.chain(notes).chain(request.map(|(key, request)| (key, request::to_json(&self.config.name, &request)))).collect()
+        nodes
+            .chain(notes)
+            .chain(request.map(|(key, request)| (key, request::to_json(&self.config.name, &request))))
+            .collect()
     }
 
     fn request(&self) -> Request {

@@ -40,11 +40,8 @@ struct WrittenBundle {
 }
 
 pub(super) fn to_json(owner: &str, request: &Request) -> String {
-    let bundle = |ask: &Ask| WrittenBundle {
-        count: ask.count,
-        resources: ask.resources.clone(),
-        labels: ask.labels.clone(),
-    };
+    let bundle =
+        |ask: &Ask| WrittenBundle { count: ask.count, resources: ask.resources.clone(), labels: ask.labels.clone() };
     let bundles = request.0.iter().map(bundle).collect();
     let written = Written { v: 1, owner: format!("trainmaster {owner}"), bundles };
     serde_json::to_string(&written).expect("a request is plain data")
