@@ -6,7 +6,8 @@ use trainmaster_proto::v1::{Device, DeviceShare};
 
 use super::view::{Node, Resources};
 
-const MIB: f64 = (1 << 20) as f64;
+/// Ray counts memory in bytes.
+pub(crate) const MIB: f64 = 1_048_576.0;
 const WHOLE: i64 = 1000;
 /// Names that mean something else to the core, or that Ray counts under another name.
 const TAKEN: [&str; 4] = ["gpu", "cpu", "disk", "bandwidth"];

@@ -12,6 +12,8 @@ use thiserror::Error;
 use toml::Value;
 use trainmaster_core::amount::{Unit, parse_span};
 
+use super::amounts::MIB;
+
 const MOST_NODES: u32 = 4096;
 const MOST_DEVICES: i64 = 1024;
 const SHORTEST_POLL: Duration = Duration::from_millis(100);
@@ -228,12 +230,11 @@ impl NodeType {
             }
             resources.insert("GPU".to_owned(), gpu as f64);
         }
-        let built_in =
-            [("cpu", "CPU", 1000.0, &table.cpu), ("memory", "memory", 1.0 / (1 << 20) as f64, &table.memory)];
-        for (key, ray, scale, value) in built_in {
+        let built_in = [("cpu", "CPU", 1.0 / 1000.0, &table.cpu), ("memory", "memory", MIB, &table.memory)];
+        for (key, name, scale, value) in built_in {
             let Some(value) = value else { continue };
             let amount = amount(key, value).map_err(|problem| (key.into(), value.to_string(), problem))?;
-            resources.insert(ray.to_owned(), amount as f64 / scale);
+            resources.insert(name.to_owned(), amount as f64 * scale);
         }
         for (key, value) in &table.resources {
             let wrong = |problem| (format!("resources.{key}"), value.to_string(), problem);

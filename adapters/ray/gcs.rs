@@ -63,7 +63,7 @@ const MOST_BYTES: usize = 256 << 20;
 pub(crate) struct GcsError {
     address: String,
     problem: String,
-    /// It didn't believe our token, or the lack of one.
+    /// It is about the token: there is none, or not the right one.
     pub(crate) refused: bool,
 }
 
@@ -108,7 +108,7 @@ impl Gcs {
     pub(crate) async fn connect(config: &Config) -> Result<Self, GcsError> {
         let address = config.address.clone();
         let fail = |problem: String| GcsError { address: address.clone(), problem, refused: false };
-        let token = token(config).map_err(fail)?;
+        let token = token(config).map_err(|problem| GcsError { refused: true, ..fail(problem) })?;
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| fail(error.to_string()))?;
         let endpoint = endpoint.connect_timeout(CONNECT).http2_keep_alive_interval(ANSWER).keep_alive_timeout(ANSWER);
         let channel = endpoint.connect().await.map_err(|error| fail(causes(&error)))?;

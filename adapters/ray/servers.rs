@@ -104,10 +104,13 @@ impl Names {
     }
 }
 
+/// What was seen to be used, and when.
+type History = VecDeque<(Duration, BTreeMap<String, i64>)>;
+
 /// What others use of each node, once it is sure.
 #[derive(Debug, Default)]
 pub(crate) struct ForeignUse {
-    seen: BTreeMap<NodeId, VecDeque<(Duration, BTreeMap<String, i64>)>>,
+    seen: BTreeMap<NodeId, History>,
 }
 
 impl ForeignUse {

@@ -65,6 +65,7 @@ pub(crate) struct Translator {
     asked: Option<Request>,
     /// What others asked instead, once that was said.
     overwritten: Option<Request>,
+    /// Groups that are to go, as long as they are seen.
     removing: BTreeSet<Vec<u8>>,
     /// (term, decision) of the newest plan.
     stamp: Option<(u64, u64)>,
@@ -265,14 +266,12 @@ impl Translator {
             let seen = Seen::new(&self.view, groups.remove(id).unwrap_or_default(), *id, name_of(job));
             let overdue = job.overdue(now, &seen, &self.names, &self.config, self.view.infeasible);
             let Some(Refusal { cause, groups }) = overdue else { continue };
-            for group in groups {
-                if self.removing.insert(group.clone()) {
-                    step.effects.push(Effect::RemoveGroup { id: group });
-                }
-            }
+            self.removing.extend(groups);
             job.note.as_mut().expect("it had a plan").refused = Some(cause.clone());
             step.refused.push((job.decision, Answer { job: *id, refused: Some(cause) }));
         }
+        // Again where it is still there: the head may have been away.
+        step.effects.extend(self.removing.iter().map(|id| Effect::RemoveGroup { id: id.clone() }));
     }
 
     /// Jobs that are over, as the daemon knows, and of which nothing is left; their drivers' records go too.

@@ -12,6 +12,9 @@ use crate::ray::names::GroupName;
 const DRIVER: &str = "01000000";
 const BURST: &str = "[[node_types]]\nname = \"burst\"\ncount = 2\ngpu = 2\ncpu = 8\nlabels = { tier = \"b\" }\n";
 
+/// Workers, each with its server.
+type Slots = Vec<(u32, String)>;
+
 /// A cluster that a test changes, and the translator that looks at it every second.
 struct World {
     translator: Translator,
@@ -118,7 +121,7 @@ impl World {
     }
 
     /// Phase, incarnation, and the workers with their servers.
-    fn job(&mut self, job: u64) -> Option<(ObservedPhase, u32, Vec<(u32, String)>)> {
+    fn job(&mut self, job: u64) -> Option<(ObservedPhase, u32, Slots)> {
         let seen = self.translator.picture().jobs.remove(&job)?;
         let slots = seen.slots.iter().map(|slot| (slot.index, slot.server.clone())).collect();
         Some((seen.phase(), seen.incarnation, slots))
@@ -172,7 +175,7 @@ fn asked(step: &Step) -> Vec<i64> {
     step.effects.iter().filter_map(count).collect()
 }
 
-fn at(slots: &[(u32, &str)]) -> Vec<(u32, String)> {
+fn at(slots: &[(u32, &str)]) -> Slots {
     slots.iter().map(|(index, server)| (*index, (*server).to_owned())).collect()
 }
 
@@ -291,12 +294,14 @@ fn a_group_that_cant_be_placed_is_withdrawn_and_refused() {
     let cause = answer.refused.as_deref().unwrap();
     assert_eq!((*decision, answer.job), (world.decision, 7));
     assert!(cause.contains("worker 0") && cause.contains("10s") && cause.contains("no room"), "{cause}");
-    assert!(step.effects.contains(&Effect::RemoveGroup { id: vec![1] }));
+    let removal = Effect::RemoveGroup { id: vec![1] };
+    assert!(step.effects.contains(&removal));
     assert_eq!(world.note(7)["refused"], cause);
+    assert_eq!(world.look().effects, [removal], "it is still there");
+    world.view.groups.clear();
     let after = world.look_for(20);
     assert_eq!((after.refused, after.effects), (vec![], vec![]), "once is enough");
     // The daemon tries again: the same shape, and a new chance.
-    world.view.groups.clear();
     world.run(7, 1, &[(0, "a")]);
     world.look();
     assert!(world.note(7).get("refused").is_none());
