@@ -20,10 +20,10 @@ use crate::{
 };
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// Runs the adapter until `shutdown` resolves: looks at Ray's cluster, attaches to the daemon, and writes its plans down
-/// where drivers read them. What runs goes on while the daemon or this adapter is away.
+/// Runs the adapter until `shutdown` resolves: looks at Ray's cluster, attaches to the daemon, and writes its plans
+/// down where drivers read them. What runs goes on while the daemon or this adapter is away.
 ///
 /// # Errors
 /// The daemon's address is no address. Everything that happens later is reported and survived.

@@ -34,7 +34,8 @@ pub(crate) fn capacity(total: &Resources) -> BTreeMap<String, i64> {
     known.map(|(name, amount)| (name.to_owned(), sub_units(name, *amount).floor() as i64)).collect()
 }
 
-/// What others use of a node: all that is gone of it, less what is ours. By the core's names, GPUs as `GPU`, rounded up.
+/// What others use of a node: all that is gone of it, less what is ours. By the core's names, GPUs as `GPU`, rounded
+/// up.
 pub(crate) fn foreign(node: &Node, ours: &Resources) -> BTreeMap<String, i64> {
     let mut used = BTreeMap::new();
     for (name, total) in &node.total {

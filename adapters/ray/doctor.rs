@@ -89,8 +89,8 @@ fn autoscaler(config: &Config, reports: bool) -> Check {
         (false, true, _) => found(Verdict::Good, "off, as far as can be seen, and no [[node_types]] need it"),
         (false, false, _) => found(
             Verdict::Bad,
-            "none of version 2 reports, so [[node_types]] never come; start the head with RAY_enable_autoscaler_v2=1 and \
-             an autoscaling configuration",
+            "none of version 2 reports, so [[node_types]] never come; start the head with \
+             RAY_enable_autoscaler_v2=1 and an autoscaling configuration",
         ),
     }
 }

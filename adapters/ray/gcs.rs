@@ -392,7 +392,8 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_left_out() {
-        let text = r#"{"v":1,"name":"n","driver":"01000000","phase":"active","running":{"incarnation":2,"revision":1,"slots":"w0"}}"#;
+        let text = r#"{"v":1,"name":"n","driver":"01000000","phase":"active",
+            "running":{"incarnation":2,"revision":1,"slots":"w0"}}"#;
         let (job, read) = record("job/7", text).unwrap();
         assert_eq!((job, read.name.as_str(), read.running.unwrap().incarnation), (7, "n", 2));
         assert_eq!(record("job/7", "{}"), None);

@@ -1,8 +1,9 @@
 //! A Ray cluster as a manager: its nodes are servers, and drivers make the placement groups that plans ask for.
 //!
-//! [`run`] attaches to a daemon over `manager.proto` and looks at Ray's head over gRPC. What the head tells goes through a
-//! state machine without I/O (`translator`), which says what the daemon is told, what is written where drivers read it,
-//! and what the autoscaler is asked for. See the folder's README for what is written where, and for every setting.
+//! [`run`] attaches to a daemon over `manager.proto` and looks at Ray's head over gRPC. What the head tells goes
+//! through a state machine without I/O (`translator`), which says what the daemon is told, what is written where
+//! drivers read it, and what the autoscaler is asked for. See the folder's README for what is written where, and for
+//! every setting.
 
 mod agent;
 mod amounts;

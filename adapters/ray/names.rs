@@ -29,7 +29,8 @@ impl GroupName {
     }
 }
 
-/// Reads a list of slots, such as `w0-3,w5,p0`: `w` for workers, `p` for parameter servers, both ends of a range included.
+/// Reads a list of slots, such as `w0-3,w5,p0`: `w` for workers, `p` for parameter servers, both ends of a range
+/// included.
 pub(crate) fn parse_slots(text: &str) -> Option<Vec<SlotId>> {
     let mut slots = Vec::new();
     for part in text.split(',').filter(|_| !text.is_empty()) {

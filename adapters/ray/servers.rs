@@ -84,8 +84,8 @@ impl Names {
         names.into_iter().find(fits).unwrap_or(hex)
     }
 
-    /// A node that nobody uses takes the place of one of its type that a plan waits for: otherwise the autoscaler, which
-    /// only counts them, would see no need for another.
+    /// A node that nobody uses takes the place of one of its type that a plan waits for: otherwise the autoscaler,
+    /// which only counts them, would see no need for another.
     fn rebind(&mut self, node_type: &NodeType, wanted: &BTreeSet<&str>, busy: &BTreeSet<String>) {
         let mut spare: Vec<String> = node_type
             .servers()
@@ -118,8 +118,8 @@ impl ForeignUse {
         self.seen.retain(|node, _| nodes.contains_key(node));
     }
 
-    /// The least that was seen in a while, so that more is believed late and less at once. What is seen of a node first is
-    /// believed.
+    /// The least that was seen in a while, so that more is believed late and less at once. What is seen of a node first
+    /// is believed.
     pub(crate) fn settle(
         &mut self,
         now: Duration,

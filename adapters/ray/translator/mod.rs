@@ -1,5 +1,5 @@
-//! Ray's cluster as a state machine: plans and what Ray's head tells go in, what is to be written, removed and asked for
-//! comes out. No I/O, no clock: `now` is the time since the adapter began.
+//! Ray's cluster as a state machine: plans and what Ray's head tells go in, what is to be written, removed and asked
+//! for comes out. No I/O, no clock: `now` is the time since the adapter began.
 
 mod job;
 mod order;

@@ -1,8 +1,8 @@
 //! What all jobs together ask of the autoscaler, in the one request that a cluster has.
 //!
-//! The autoscaler brings as many nodes as the request fills when they are empty, whoever uses them. So the request names
-//! whole nodes: as many of each type as the plans have a place on, and, if there are any, those of the type that others
-//! use besides. Smaller bundles would be packed together onto fewer nodes than the plans name.
+//! The autoscaler brings as many nodes as the request fills when they are empty, whoever uses them. So the request
+//! names whole nodes: as many of each type as the plans have a place on, and, if there are any, those of the type that
+//! others use besides. Smaller bundles would be packed together onto fewer nodes than the plans name.
 
 use std::collections::{BTreeMap, BTreeSet};
 

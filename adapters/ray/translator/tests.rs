@@ -222,7 +222,8 @@ fn a_job_runs_from_plan_to_end() {
     let seen = &world.translator.picture().jobs[&7];
     assert_eq!(seen.slots[1].devices, [v1::DeviceShare { device: 1, milli: 1000 }], "as they were given");
 
-    // A report ended it in the daemon before its groups were gone: it is remembered until the daemon hears that they are.
+    // A report ended it in the daemon before its groups were gone: it is remembered until the daemon hears that they
+    // are.
     world.plan(false, vec![other(7, Action::Stop)]);
     world.look();
     assert_eq!(world.told[&7].slots.len(), 2);

@@ -94,8 +94,8 @@ impl Outbox {
         self.flush_at
     }
 
-    /// Sends what is due, at a cost of O(jobs), and O(servers) where these changed; what is sent is what changed. Returns
-    /// whether the daemon now knows the state of all jobs, or needn't.
+    /// Sends what is due, at a cost of O(jobs), and O(servers) where these changed; what is sent is what changed.
+    /// Returns whether the daemon now knows the state of all jobs, or needn't.
     pub(crate) fn flush(&mut self, now: Duration, picture: impl FnOnce() -> Picture) -> bool {
         if self.flush_at.is_none_or(|at| now < at) {
             return false;

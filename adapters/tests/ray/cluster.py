@@ -1,6 +1,6 @@
 """A small Ray cluster, and a driver in it: a head and two raylets with pretended GPUs, on this machine's loopback.
 
-Reads commands from standard input, one a line, and answers each with one line of JSON. Everything ends with standard input.
+Reads commands from standard input, one a line, and answers each with one line of JSON. Everything ends with its input.
 """
 
 import json
@@ -25,7 +25,13 @@ def free_port():
 def start():
     """The head runs nothing; the raylets are called as they are asked for, and have addresses of their own."""
     small = {"object_store_memory": STORE}
-    head = {"num_cpus": 0, "num_gpus": 0, "include_dashboard": False, "gcs_server_port": free_port(), "node_name": "head"}
+    head = {
+        "num_cpus": 0,
+        "num_gpus": 0,
+        "include_dashboard": False,
+        "gcs_server_port": free_port(),
+        "node_name": "head",
+    }
     cluster = Cluster(initialize_head=True, head_node_args={**small, **head, "node_ip_address": "127.0.0.2"})
     # One after the other: two raylets that start at once get into each other's way.
     nodes = {
