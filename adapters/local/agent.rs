@@ -14,6 +14,7 @@ use tokio::{
     task::{JoinSet, yield_now},
     time::{Instant, sleep, sleep_until},
 };
+use trainmaster_proto::v1;
 
 use super::{
     LocalError, OnShutdown, Options, adopt,
@@ -21,14 +22,13 @@ use super::{
     command::Programs,
     fleet::{Action, Adopted, Exit, Failure, Fleet, Policy},
     launch::{Launcher, Order},
-    link::{Heard, Link},
     logs,
-    outbox::Outbox,
     process::{self, Handle, Watch},
     retain,
     slot::ProcessId,
     state::{Record, StateDir},
 };
+use crate::attach::{Heard, Link, LinkError, Outbox, Picture};
 
 /// Nothing is further away than this: time is looked at again then.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
@@ -49,7 +49,8 @@ pub async fn run(
     options: Options,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), LocalError> {
-    let link = Link::new(&options)?;
+    let link = Link::new(&options.daemon, options.token.as_deref(), options.ca.as_deref())
+        .map_err(|LinkError { address, problem }| LocalError::Daemon { address, problem })?;
     let state = lock(&options.state_dir).await?;
     let (sender, mut heard) = mpsc::channel(16);
     let mut agent = Agent::new(cluster, options, state);
@@ -107,6 +108,8 @@ struct Agent {
     /// Dropped with the agent, which leaves the processes running.
     watches: JoinSet<(ProcessId, Exit)>,
     outbox: Outbox,
+    /// As the daemon is told of them.
+    servers: Arc<BTreeMap<String, v1::Server>>,
     /// When the fleet is to be asked again by itself.
     next_step: Option<Duration>,
     /// A full plan came: what it doesn't name has ended.
@@ -141,7 +144,10 @@ impl Agent {
             watches.spawn(watched(record.id, watch));
             running.insert(record.id, Running { handle, record });
         }
+        let servers = cluster.servers().iter().map(|server| (server.name().to_owned(), server.to_wire())).collect();
         Self {
+            outbox: Outbox::new(cluster.name().to_owned()),
+            servers: Arc::new(servers),
             programs: Programs::new(options.trainer_path.clone()),
             launcher: Launcher { feed: options.feed.clone(), orphan_grace: options.orphan_grace },
             fleet: Fleet::new(cluster.clone(), policy, adopted),
@@ -150,7 +156,6 @@ impl Agent {
             state,
             running,
             watches,
-            outbox: Outbox::default(),
             next_step: None,
             knows_all: false,
             spared: BTreeSet::new(),
@@ -193,7 +198,7 @@ impl Agent {
             }
         }
         let now = self.now();
-        if self.outbox.flush(now, &self.cluster, || self.fleet.observe(now)) {
+        if self.outbox.flush(now, || picture(&self.servers, &self.fleet, now)) {
             self.fleet.forget_over();
         }
         let wake = self.next_step.into_iter().chain(self.outbox.due()).min();
@@ -204,7 +209,7 @@ impl Agent {
     fn hear(&mut self, heard: Heard) {
         let now = self.now();
         match heard {
-            Heard::Opened(stream) => self.outbox.open(stream, &self.cluster, self.fleet.observe(now)),
+            Heard::Opened(stream) => self.outbox.open(stream, picture(&self.servers, &self.fleet, now)),
             Heard::Attached => {
                 tracing::info!(daemon = self.options.daemon, "attached");
                 self.fleet.attached(now);
@@ -272,10 +277,14 @@ impl Agent {
         process::end_marked(self.state.id(), |_| false);
         let now = self.now();
         self.outbox.touch(now);
-        self.outbox.flush(now.saturating_add(LONGEST_SLEEP), &self.cluster, || self.fleet.observe(now));
+        self.outbox.flush(now.saturating_add(LONGEST_SLEEP), || picture(&self.servers, &self.fleet, now));
         // The last word needs a moment to get out.
         sleep(LAST_WORD).await;
     }
+}
+
+fn picture(servers: &Arc<BTreeMap<String, v1::Server>>, fleet: &Fleet, now: Duration) -> Picture {
+    Picture { servers: servers.clone(), jobs: fleet.observe(now) }
 }
 
 async fn watched(id: ProcessId, watch: Watch) -> (ProcessId, Exit) {

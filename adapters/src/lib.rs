@@ -3,11 +3,17 @@
 //! An adapter only translates: it carries out plans and reports what it sees. Each has a folder of its own, a feature of
 //! its own, and one line in [`all`]; nothing outside this crate names a manager.
 
+#[cfg(any(feature = "local", feature = "ray"))]
+mod attach;
 mod registry;
 
 #[cfg(feature = "local")]
 #[path = "../local/mod.rs"]
 pub mod local;
+
+#[cfg(feature = "ray")]
+#[path = "../ray/mod.rs"]
+pub mod ray;
 
 #[cfg(feature = "slurm")]
 #[path = "../slurm/mod.rs"]

@@ -142,6 +142,8 @@ pub fn all() -> &'static [AdapterInfo] {
     &[
         #[cfg(feature = "local")]
         crate::local::INFO,
+        #[cfg(feature = "ray")]
+        crate::ray::INFO,
     ]
 }
 

@@ -25,6 +25,7 @@ use super::{
     cluster::Cluster,
     slot::{Placement, ProcessId, SlotId},
 };
+use crate::attach::Answer;
 
 /// Jobs that ended and that the plan still names; beyond these the oldest are forgotten.
 const KEPT_OUTCOMES: usize = 256;
@@ -102,13 +103,6 @@ pub(crate) struct Adopted {
     pub(crate) name: String,
     pub(crate) placement: Placement,
     pub(crate) token: String,
-}
-
-/// The answer to a job's plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) job: u64,
-    pub(crate) refused: Option<String>,
 }
 
 /// All jobs of this machine.

@@ -1,7 +1,8 @@
 //! The stream to the daemon: attached again and again, with a growing wait while it is away.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
+use thiserror::Error;
 use tokio::{sync::mpsc, time::sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
@@ -10,8 +11,6 @@ use tonic::{
     transport::{Certificate, ClientTlsConfig, Endpoint},
 };
 use trainmaster_proto::v1::{self, manager_client::ManagerClient};
-
-use super::{LocalError, Options};
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -32,6 +31,14 @@ pub(crate) enum Heard {
     Plan(v1::Plan),
 }
 
+/// The daemon's address or certificate can't be used.
+#[derive(Debug, Error)]
+#[error("daemon {address:?}: {problem}; write http://host:port, or https://host:port")]
+pub(crate) struct LinkError {
+    pub(crate) address: String,
+    pub(crate) problem: String,
+}
+
 /// How to reach the daemon.
 pub(crate) struct Link {
     endpoint: Endpoint,
@@ -41,21 +48,21 @@ pub(crate) struct Link {
 impl Link {
     /// # Errors
     /// The address, the certificate or the token can't be used.
-    pub(crate) fn new(options: &Options) -> Result<Self, LocalError> {
-        let wrong = |problem: String| LocalError::Daemon { address: options.daemon.clone(), problem };
-        let endpoint = Endpoint::from_shared(options.daemon.clone()).map_err(|error| wrong(error.to_string()))?;
+    pub(crate) fn new(daemon: &str, token: Option<&str>, ca: Option<&Path>) -> Result<Self, LinkError> {
+        let wrong = |problem: String| LinkError { address: daemon.to_owned(), problem };
+        let endpoint = Endpoint::from_shared(daemon.to_owned()).map_err(|error| wrong(error.to_string()))?;
         let mut endpoint = endpoint
             .connect_timeout(Duration::from_secs(5))
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(20));
-        if let Some(path) = &options.ca {
+        if let Some(path) = ca {
             let pem = std::fs::read(path).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
             let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
             endpoint = endpoint.tls_config(tls).map_err(|error| wrong(error.to_string()))?;
-        } else if options.daemon.starts_with("https:") {
+        } else if daemon.starts_with("https:") {
             return Err(wrong("https needs the certificate authority's file".into()));
         }
-        let token = options.token.as_ref().map(|token| format!("Bearer {token}").parse());
+        let token = token.map(|token| format!("Bearer {token}").parse());
         let token =
             token.transpose().map_err(|_| wrong("the token has characters that a header can't carry".into()))?;
         Ok(Self { endpoint, token })

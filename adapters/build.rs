@@ -1,0 +1,15 @@
+//! Compiles what is used of the managers' own protocols, without a system protoc.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    #[cfg(feature = "ray")]
+    ray()?;
+    Ok(())
+}
+
+#[cfg(feature = "ray")]
+fn ray() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=ray/proto");
+    let descriptors = protox::compile(["autoscaler.proto", "gcs.proto"], ["ray/proto"])?;
+    tonic_prost_build::configure().build_server(false).compile_fds(descriptors)?;
+    Ok(())
+}

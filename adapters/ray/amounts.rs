@@ -1,0 +1,158 @@
+//! Ray's resources in the core's terms.
+
+use std::collections::BTreeMap;
+
+use trainmaster_proto::v1::{Device, DeviceShare};
+
+use super::view::{Node, Resources};
+
+/// Ray counts memory in bytes.
+pub(crate) const MIB: f64 = 1_048_576.0;
+const WHOLE: i64 = 1000;
+/// Names that mean something else to the core, or that Ray counts under another name.
+const TAKEN: [&str; 4] = ["gpu", "cpu", "disk", "bandwidth"];
+/// Ray's own bookkeeping: addresses, accelerators that are counted elsewhere, bundles of placement groups.
+const BOOKKEEPING: [&str; 3] = ["node:", "accelerator_type:", "bundle_group_"];
+
+/// The kind of a node's GPUs.
+pub(crate) fn gpu_kind(labels: &BTreeMap<String, String>) -> String {
+    match labels.get("ray.io/accelerator-type") {
+        Some(kind) if !kind.is_empty() => format!("gpu:{}", kind.to_lowercase()),
+        _ => "gpu".into(),
+    }
+}
+
+/// A node's whole GPUs.
+pub(crate) fn devices(total: &Resources, kind: &str) -> Vec<Device> {
+    let count = total.get("GPU").map_or(0, |count| count.max(0.0) as usize);
+    vec![Device { kind: kind.to_owned() }; count]
+}
+
+/// Everything but GPUs, rounded down.
+pub(crate) fn capacity(total: &Resources) -> BTreeMap<String, i64> {
+    let known = total.iter().filter_map(|(name, amount)| Some((name_of(name)?, amount)));
+    known.map(|(name, amount)| (name.to_owned(), sub_units(name, *amount).floor() as i64)).collect()
+}
+
+/// What others use of a node: all that is gone of it, less what is ours. By the core's names, GPUs as `GPU`, rounded
+/// up.
+pub(crate) fn foreign(node: &Node, ours: &Resources) -> BTreeMap<String, i64> {
+    let mut used = BTreeMap::new();
+    for (name, total) in &node.total {
+        let Some(known) = (if name == "GPU" { Some("GPU") } else { name_of(name) }) else { continue };
+        let of = |amounts: &Resources| amounts.get(name).copied().unwrap_or(0.0);
+        let amount = sub_units(known, total - of(&node.available) - of(ours)).ceil() as i64;
+        if amount > 0 {
+            used.insert(known.to_owned(), amount);
+        }
+    }
+    used
+}
+
+/// The core's name of a resource; none for GPUs, which are devices, and for what isn't counted.
+fn name_of(name: &str) -> Option<&str> {
+    match name {
+        "CPU" => Some("cpu"),
+        "GPU" | "object_store_memory" => None,
+        _ if BOOKKEEPING.iter().any(|prefix| name.starts_with(prefix)) => None,
+        // `CPU_group_<id>` and `CPU_group_<index>_<id>`: a bundle's own view of what it holds.
+        _ if name.rsplit_once('_').is_some_and(|(rest, id)| is_group(rest, id)) => None,
+        _ if TAKEN.contains(&name) || name.starts_with("gpu:") => None,
+        _ => Some(name),
+    }
+}
+
+fn is_group(rest: &str, id: &str) -> bool {
+    let rest = rest.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_');
+    id.len() == 36 && id.chars().all(|c| c.is_ascii_hexdigit()) && rest.ends_with("_group")
+}
+
+/// Ray counts to the ten-thousandth; what is finer than that is an error of its floats.
+fn sub_units(name: &str, amount: f64) -> f64 {
+    let scaled = if name == "memory" { amount / MIB } else { amount * WHOLE as f64 };
+    if (scaled - scaled.round()).abs() < 0.05 { scaled.round() } else { scaled }
+}
+
+/// Shares of GPUs that Ray says are used, without saying which: laid on those where most is free beside what ours have,
+/// the last first, whole ones before parts.
+pub(crate) fn shares(milli: i64, ours: &[i64]) -> Vec<DeviceShare> {
+    let mut shares = Vec::new();
+    let mut left = milli;
+    let mut free: Vec<(u32, i64)> = (0..).zip(ours.iter().map(|used| (WHOLE - used).max(0))).collect();
+    free.sort_by_key(|(device, free)| (*free, *device));
+    while left > 0 {
+        // A part goes where it fits best, as Ray packs them.
+        let best = if left < WHOLE { free.iter().position(|(_, free)| *free >= left) } else { None };
+        let Some((device, room)) = best.map(|at| free.remove(at)).or_else(|| free.pop()) else { break };
+        let taken = left.min(room);
+        if taken == 0 {
+            break;
+        }
+        shares.push(DeviceShare { device, milli: taken as u32 });
+        left -= taken;
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resources(pairs: &[(&str, f64)]) -> Resources {
+        pairs.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect()
+    }
+
+    #[test]
+    fn rays_resources_have_the_cores_names_and_units() {
+        // The ids of Ray's placement groups have 18 bytes.
+        let group = "320d8ef29de2645808990ce5c6e6b9990100";
+        let mut total = resources(&[
+            ("CPU", 4.0),
+            ("GPU", 2.0),
+            ("memory", 3.5 * MIB),
+            ("fpga", 0.5),
+            ("my_group_of_9", 1.0),
+            ("node:10.0.0.1", 1.0),
+            ("accelerator_type:A100", 1.0),
+            ("object_store_memory", 1e9),
+            ("cpu", 9.0),
+        ]);
+        for bundle in ["CPU_group_0", "CPU_group", "bundle_group"] {
+            total.insert(format!("{bundle}_{group}"), 1.0);
+        }
+        let expected = [("cpu", 4000), ("fpga", 500), ("memory", 3), ("my_group_of_9", 1000)];
+        assert_eq!(capacity(&total), expected.map(|(name, amount)| (name.to_owned(), amount)).into());
+        let labels = BTreeMap::from([("ray.io/accelerator-type".to_owned(), "A100".to_owned())]);
+        assert_eq!(devices(&total, &gpu_kind(&labels)), vec![Device { kind: "gpu:a100".into() }; 2]);
+        assert_eq!(gpu_kind(&BTreeMap::new()), "gpu");
+    }
+
+    #[test]
+    fn foreign_use_is_what_is_gone_and_not_ours() {
+        let node = Node {
+            total: resources(&[("CPU", 4.0), ("GPU", 2.0), ("memory", 8.0 * MIB)]),
+            // 0.1 + 0.2 and the like: the floats are a little off.
+            available: resources(&[("CPU", 1.0 - 1e-9), ("GPU", 0.75), ("memory", 5.5 * MIB)]),
+            ..Node::default()
+        };
+        let ours = resources(&[("CPU", 2.0), ("GPU", 1.0)]);
+        let used = foreign(&node, &ours);
+        let expected = [("GPU", 250), ("cpu", 1000), ("memory", 3)];
+        assert_eq!(used, expected.map(|(name, amount)| (name.to_owned(), amount)).into());
+        // A group that is just being placed or removed: its bundles are told before the node is.
+        assert_eq!(foreign(&node, &node.total), BTreeMap::new());
+    }
+
+    #[test]
+    fn foreign_shares_keep_off_ours() {
+        let laid = |milli, ours: &[i64]| -> Vec<_> {
+            shares(milli, ours).into_iter().map(|share| (share.device, share.milli)).collect()
+        };
+        assert_eq!(laid(2000, &[1000, 0, 0]), [(2, 1000), (1, 1000)]);
+        assert_eq!(laid(500, &[0, 500, 0]), [(1, 500)], "a part goes where it fits best");
+        assert_eq!(laid(1500, &[0, 0]), [(1, 1000), (0, 500)]);
+        assert_eq!(laid(700, &[500, 500]), [(1, 500), (0, 200)], "it is there, if in parts");
+        assert_eq!(laid(3000, &[1000]), [], "no more than there is");
+        assert_eq!(laid(1000, &[]), []);
+    }
+}

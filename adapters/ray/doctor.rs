@@ -1,0 +1,131 @@
+//! Whether a Ray cluster will do.
+
+use std::{sync::Arc, thread, time::Duration};
+
+use tokio::runtime;
+use trainmaster_core::{Event, Scheduler, ServerSpec, Settings, Time};
+
+use super::{
+    TESTED,
+    agent::is_tested,
+    config::Config,
+    gcs::{Gcs, GcsError},
+    translator::Translator,
+    view::View,
+};
+use crate::{Check, Verdict};
+
+/// Looks at Ray's head, its version, the token, the nodes and their labels, and at who scales the cluster. Writes
+/// nothing.
+pub fn doctor(config: &Config) -> Vec<Check> {
+    // Hosts may be inside a runtime of their own.
+    let looked = thread::scope(|scope| scope.spawn(|| look(config)).join());
+    match looked.expect("looking doesn't panic") {
+        Ok((gcs, view)) => judge(config, &gcs.version, gcs.has_autoscaler, view),
+        Err(error) if error.refused => vec![Check::new("token", Verdict::Bad, error.to_string())],
+        Err(error) => {
+            vec![Check::new("head", Verdict::Bad, format!("{error}; start it, or say where it is (address)"))]
+        }
+    }
+}
+
+fn look(config: &Config) -> Result<(Gcs, View), GcsError> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime of one thread");
+    runtime.block_on(async {
+        let mut gcs = Gcs::connect(config).await?;
+        let view = gcs.look().await?;
+        Ok((gcs, view))
+    })
+}
+
+fn judge(config: &Config, version: &str, has_autoscaler: bool, view: View) -> Vec<Check> {
+    let head = Check::new("head", Verdict::Good, format!("answers at {}", config.address));
+    let version = match is_tested(version) {
+        true => Check::new("version", Verdict::Good, version.into()),
+        false => Check::new("version", Verdict::Doubtful, format!("{version} is untested; tested is {TESTED}.x")),
+    };
+    let token = match &config.token_file {
+        Some(file) => Check::new("token", Verdict::Good, format!("{} is accepted", file.display())),
+        None => {
+            let detail = "none is asked for: whoever reaches the head's port can do everything; see RAY_AUTH_MODE";
+            Check::new("token", Verdict::Doubtful, detail.into())
+        }
+    };
+    let nodes = match view.nodes.len() {
+        0 if config.node_types.is_empty() => Check::new("nodes", Verdict::Bad, "none; start some (ray start)".into()),
+        count => Check::new("nodes", Verdict::Good, format!("{count} alive")),
+    };
+    vec![head, version, token, nodes, labels(config, view), autoscaler(config, has_autoscaler)]
+}
+
+/// Some labels mean something to the scheduler, which refuses servers where they make no sense.
+fn labels(config: &Config, view: View) -> Check {
+    let mut translator = Translator::new(Arc::new(config.clone()));
+    translator.see(Duration::ZERO, view);
+    let mut scheduler = Scheduler::new(Settings::default()).expect("the defaults are settings");
+    let servers = translator.picture().servers;
+    let refused = servers.values().find_map(|server| {
+        let server = ServerSpec {
+            name: server.name.clone(),
+            capacity: server.capacity.clone().into_iter().collect(),
+            devices: server.devices.iter().map(|device| device.kind.clone()).collect(),
+            labels: server.labels.clone().into_iter().collect(),
+            draining: server.draining,
+        };
+        scheduler.apply(Time(0), Event::ServerSet { manager: config.name.clone(), server }).err()
+    });
+    match refused {
+        None => Check::new("labels", Verdict::Good, "can be used on every node".into()),
+        Some(error) => Check::new("labels", Verdict::Bad, format!("{error}; start that node with another")),
+    }
+}
+
+fn autoscaler(config: &Config, reports: bool) -> Check {
+    let found = |verdict, detail: &str| Check::new("autoscaler", verdict, detail.into());
+    match (reports, config.node_types.is_empty(), config.request_resources) {
+        (true, false, true) => found(Verdict::Good, "on; it is asked for the nodes that plans need"),
+        (true, false, false) => found(Verdict::Doubtful, "on, but request_resources = false: it isn't asked for nodes"),
+        (true, true, _) => found(Verdict::Good, "on, but there are no [[node_types]] to ask it for"),
+        (false, true, _) => found(Verdict::Good, "off, as far as can be seen, and no [[node_types]] need it"),
+        (false, false, _) => found(
+            Verdict::Bad,
+            "none of version 2 reports, so [[node_types]] never come; start the head with \
+             RAY_enable_autoscaler_v2=1 and an autoscaling configuration",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ray::view::{Node, NodeId};
+
+    fn view(label: &str) -> View {
+        let node =
+            Node { name: "n".into(), labels: [("upload".to_owned(), label.to_owned())].into(), ..Node::default() };
+        View { nodes: [(NodeId(vec![1; 28]), node)].into(), ..View::default() }
+    }
+
+    fn worst(config: &Config, version: &str, autoscaler: bool, view: View) -> (Verdict, &'static str) {
+        let checks = judge(config, version, autoscaler, view);
+        let worst = checks.iter().max_by_key(|check| check.verdict).unwrap();
+        (worst.verdict, if worst.verdict == Verdict::Good { "" } else { worst.name })
+    }
+
+    #[test]
+    fn each_trouble_is_seen() {
+        let types = "[[node_types]]\nname = \"b\"\ncpu = 1\nlabels = { tier = \"b\" }";
+        let config = |text: &str| Config::parse(&format!("token_file = \"/t\"\n{text}"), "test").unwrap();
+        let plain = config("");
+        assert_eq!(worst(&plain, "2.60.0", false, view("1s")), (Verdict::Good, ""));
+        assert_eq!(worst(&plain, "2.61.0", false, view("1s")), (Verdict::Doubtful, "version"));
+        assert_eq!(worst(&plain, "2.60.0", false, view("soon")), (Verdict::Bad, "labels"));
+        assert_eq!(worst(&plain, "2.60.0", false, View::default()), (Verdict::Bad, "nodes"));
+        assert_eq!(worst(&config(types), "2.60.0", true, View::default()), (Verdict::Good, ""));
+        assert_eq!(worst(&config(types), "2.60.0", false, view("1s")), (Verdict::Bad, "autoscaler"));
+        let silent = config(&format!("request_resources = false\n{types}"));
+        assert_eq!(worst(&silent, "2.60.0", true, view("1s")), (Verdict::Doubtful, "autoscaler"));
+        let open = Config { token_file: None, ..plain };
+        assert_eq!(worst(&open, "2.60.0", false, view("1s")), (Verdict::Doubtful, "token"));
+    }
+}

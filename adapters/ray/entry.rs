@@ -1,0 +1,95 @@
+//! This adapter's line in the registry.
+
+use super::{Config, ConfigError, doctor, run};
+use crate::{AdapterInfo, Check, Launch, Running, Shutdown, Verdict};
+
+/// What hosts know of this adapter.
+pub const INFO: AdapterInfo = AdapterInfo {
+    name: "ray",
+    summary: "a Ray cluster; drivers make the placement groups that plans ask for",
+    default: false,
+    sample: include_str!("ray.toml"),
+    doctor: examine,
+    start,
+};
+
+fn start(launch: Launch, shutdown: Shutdown) -> anyhow::Result<Running> {
+    let config = config(&launch)?;
+    Ok(Box::pin(async move { Ok(run(config, launch, shutdown).await?) }))
+}
+
+fn examine(launch: &Launch) -> Vec<Check> {
+    match config(launch) {
+        Ok(config) => {
+            let types = match config.node_types.len() {
+                0 => "no node types to come".to_owned(),
+                1 => "1 node type to come".to_owned(),
+                count => format!("{count} node types to come"),
+            };
+            let file = launch.config.as_ref().map_or("none given".into(), |file| file.display().to_string());
+            let mut checks = vec![Check::new("configuration", Verdict::Good, format!("{file}: {types}"))];
+            checks.extend(doctor(&config));
+            checks
+        }
+        Err(error) => vec![Check::new("configuration", Verdict::Bad, error.to_string())],
+    }
+}
+
+fn config(launch: &Launch) -> Result<Config, ConfigError> {
+    launch.config.as_deref().map_or_else(|| Config::parse("", "the defaults"), Config::load)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn launch(config: &str, folder: &std::path::Path) -> Launch {
+        let path = folder.join("ray.toml");
+        std::fs::write(&path, config).unwrap();
+        Launch {
+            config: Some(path),
+            daemon: "http://127.0.0.1:1".into(),
+            token: None,
+            ca: None,
+            feed: "http://127.0.0.1:1".into(),
+            state_dir: folder.join("state"),
+            end_jobs: true,
+            orphan_grace: Duration::from_secs(1),
+            trainer: None,
+        }
+    }
+
+    #[test]
+    fn the_sample_has_every_setting() {
+        let config = Config::parse(INFO.sample, "sample").unwrap();
+        assert_eq!(config.node_types[0].name, "burst");
+        let bare = Config::parse("", "nothing").unwrap();
+        let defaults = Config { uncounted: bare.uncounted, node_types: bare.node_types, ..config.clone() };
+        assert_eq!(
+            (config.poll, config.placement_timeout, config.driver_timeout, config.request_resources),
+            (bare.poll, bare.placement_timeout, bare.driver_timeout, bare.request_resources)
+        );
+        assert_eq!((defaults.name, config.address.as_str()), (bare.name, "127.0.0.1:6379"));
+    }
+
+    #[tokio::test]
+    async fn it_waits_for_a_head_that_is_away_and_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let info = crate::by_name("ray").unwrap();
+        assert!((info.start)(launch("pol = 1", folder.path()), Box::pin(async {})).is_err());
+        let shutdown = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
+        let running = (info.start)(launch("address = \"127.0.0.1:1\"", folder.path()), shutdown).unwrap();
+        running.await.unwrap();
+    }
+
+    #[test]
+    fn the_doctor_names_the_head_that_is_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let checks = (INFO.doctor)(&launch("address = \"127.0.0.1:1\"", folder.path()));
+        let bad = checks.iter().find(|check| check.verdict == Verdict::Bad).unwrap();
+        assert!(bad.name == "head" && bad.detail.contains("127.0.0.1:1"), "{bad:?}");
+        assert_eq!((INFO.doctor)(&launch("oops", folder.path()))[0].verdict, Verdict::Bad);
+    }
+}

@@ -1,0 +1,298 @@
+//! Nodes as servers: which name each has, what it has, and what others use of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use trainmaster_core::amount::parse_span;
+use trainmaster_proto::v1;
+
+use super::{
+    amounts,
+    config::{Config, NodeType},
+    view::{Node, NodeId},
+};
+
+/// Placement groups are told before the nodes that hold them: what only seems to be others' is gone by then.
+const SETTLE: Duration = Duration::from_secs(3);
+/// Digits of a node's id that tell it from others of its name.
+const DIGITS: usize = 8;
+
+/// Which server each node is. A name stays as long as the node lives, and beyond that where the node is of a type that
+/// can come again.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    by_name: BTreeMap<String, NodeId>,
+    by_node: BTreeMap<NodeId, String>,
+}
+
+impl Names {
+    pub(crate) fn of(&self, node: &NodeId) -> Option<&str> {
+        self.by_node.get(node).map(String::as_str)
+    }
+
+    pub(crate) fn node(&self, server: &str) -> Option<&NodeId> {
+        self.by_name.get(server)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &NodeId)> {
+        self.by_name.iter().map(|(name, node)| (name.as_str(), node))
+    }
+
+    /// Takes over a name that was given earlier, if the node lives.
+    pub(crate) fn restore(&mut self, name: &str, node: &str, nodes: &BTreeMap<NodeId, Node>) {
+        let known = nodes.keys().find(|id| id.to_string() == node);
+        if let Some(id) = known.filter(|id| !self.by_node.contains_key(*id) && !self.by_name.contains_key(name)) {
+            self.set(name.to_owned(), id.clone());
+        }
+    }
+
+    /// Names for the nodes there are; `wanted` are servers that a plan names, `busy` those that anybody uses.
+    pub(crate) fn update(
+        &mut self,
+        nodes: &BTreeMap<NodeId, Node>,
+        config: &Config,
+        wanted: &BTreeSet<&str>,
+        busy: &BTreeSet<String>,
+    ) {
+        self.by_node.retain(|node, _| nodes.contains_key(node));
+        self.by_name.retain(|_, node| nodes.contains_key(node));
+        for (id, node) in nodes {
+            if !self.by_node.contains_key(id) {
+                let name = self.choose(id, node, config, wanted);
+                self.set(name, id.clone());
+            }
+        }
+        for node_type in &config.node_types {
+            self.rebind(node_type, wanted, busy);
+        }
+    }
+
+    fn choose(&self, id: &NodeId, node: &Node, config: &Config, wanted: &BTreeSet<&str>) -> String {
+        let node_type = config.node_types.iter().find(|node_type| node_type.name == node.node_type);
+        let free = |name: &String| !self.by_name.contains_key(name);
+        let mut to_come: Vec<String> = node_type.into_iter().flat_map(NodeType::servers).filter(free).collect();
+        let first = to_come.iter().position(|name| wanted.contains(name.as_str())).unwrap_or(0);
+        if !to_come.is_empty() {
+            return to_come.swap_remove(first);
+        }
+        let reserved = |name: &str| config.node_types.iter().any(|node_type| node_type.has(name));
+        let hex = id.to_string();
+        let names = [node.name.clone(), format!("{}-{:.DIGITS$}", node.name, hex)];
+        let fits = |name: &String| free(name) && !reserved(name);
+        names.into_iter().find(fits).unwrap_or(hex)
+    }
+
+    /// A node that nobody uses takes the place of one of its type that a plan waits for: otherwise the autoscaler,
+    /// which only counts them, would see no need for another.
+    fn rebind(&mut self, node_type: &NodeType, wanted: &BTreeSet<&str>, busy: &BTreeSet<String>) {
+        let mut spare: Vec<String> = node_type
+            .servers()
+            .filter(|name| self.by_name.contains_key(name) && !wanted.contains(name.as_str()) && !busy.contains(name))
+            .collect();
+        let missing = wanted.iter().filter(|name| node_type.has(name) && !self.by_name.contains_key(**name));
+        for name in missing.map(|name| (*name).to_owned()).collect::<Vec<_>>() {
+            let Some(node) = spare.pop().and_then(|spare| self.by_name.remove(&spare)) else { return };
+            self.set(name, node);
+        }
+    }
+
+    fn set(&mut self, name: String, node: NodeId) {
+        self.by_node.insert(node.clone(), name.clone());
+        self.by_name.insert(name, node);
+    }
+}
+
+/// What was seen to be used, and when.
+type History = VecDeque<(Duration, BTreeMap<String, i64>)>;
+
+/// What others use of each node, once it is sure.
+#[derive(Debug, Default)]
+pub(crate) struct ForeignUse {
+    seen: BTreeMap<NodeId, History>,
+}
+
+impl ForeignUse {
+    pub(crate) fn forget_all_but(&mut self, nodes: &BTreeMap<NodeId, Node>) {
+        self.seen.retain(|node, _| nodes.contains_key(node));
+    }
+
+    /// The least that was seen in a while, so that more is believed late and less at once. What is seen of a node first
+    /// is believed.
+    pub(crate) fn settle(
+        &mut self,
+        now: Duration,
+        node: &NodeId,
+        used: BTreeMap<String, i64>,
+    ) -> BTreeMap<String, i64> {
+        if !self.seen.contains_key(node) {
+            self.seen.insert(node.clone(), VecDeque::new());
+        }
+        let seen = self.seen.get_mut(node).expect("inserted above");
+        let mut least = used.clone();
+        seen.push_back((now, used));
+        while seen.len() > 2 && seen[0].0 + SETTLE < now {
+            seen.pop_front();
+        }
+        for (_, then) in seen.iter() {
+            least.retain(|name, amount| {
+                *amount = (*amount).min(then.get(name).copied().unwrap_or(0));
+                *amount > 0
+            });
+        }
+        least
+    }
+}
+
+/// A node, as the daemon is told of it. `ours` has the thousandths of each GPU that our jobs have.
+pub(crate) fn server(
+    name: &str,
+    node: &Node,
+    config: &Config,
+    foreign: BTreeMap<String, i64>,
+    ours: &[i64],
+) -> v1::Server {
+    let node_type = config.node_types.iter().find(|node_type| node_type.has(name));
+    let mut labels = node_type.map(cloud_labels).unwrap_or_default();
+    labels.extend(node.labels.iter().map(|(key, value)| (key.clone(), value.clone())));
+    let kind = amounts::gpu_kind(&labels);
+    let devices = amounts::devices(&node.total, &kind);
+    let mut ours = ours.to_vec();
+    ours.resize(devices.len(), 0);
+    let mut foreign = foreign;
+    let gpus = foreign.remove("GPU").unwrap_or(0);
+    let foreign_devices = amounts::shares(gpus, &ours);
+    let held: i64 = foreign_devices.iter().map(|share| i64::from(share.milli)).sum();
+    if held > 0 {
+        foreign.insert(kind, held);
+    }
+    let mut capacity = amounts::capacity(&node.total);
+    capacity.extend(config.uncounted.clone());
+    v1::Server {
+        name: name.to_owned(),
+        capacity: capacity.into_iter().collect(),
+        devices,
+        labels: labels.into_iter().collect(),
+        draining: node.draining,
+        foreign: foreign.into_iter().collect(),
+        foreign_devices,
+    }
+}
+
+/// A node that could come: all free, and so much further away as it takes to start.
+pub(crate) fn to_come(name: &str, node_type: &NodeType, config: &Config) -> v1::Server {
+    let node = Node { total: node_type.resources.clone(), labels: later(node_type), ..Node::default() };
+    server(name, &node, config, BTreeMap::new(), &[])
+}
+
+/// The labels of a node type. Its nodes are the cloud's, if they don't say otherwise.
+fn cloud_labels(node_type: &NodeType) -> BTreeMap<String, String> {
+    let mut labels = node_type.labels.clone();
+    labels.entry("zone".into()).or_insert_with(|| "cloud".into());
+    labels
+}
+
+/// The times that data take to a node that has yet to start.
+fn later(node_type: &NodeType) -> BTreeMap<String, String> {
+    let uploads = node_type.labels.iter().filter(|(key, _)| *key == "upload" || key.starts_with("upload."));
+    let mut times: BTreeMap<String, u128> = uploads
+        .map(|(key, text)| (key.clone(), parse_span(text).map_or(0, |span| u128::from(span.0.unsigned_abs()))))
+        .collect();
+    times.entry("upload".into()).or_default();
+    times.into_iter().map(|(key, ms)| (key, format!("{}ms", ms + node_type.delay.as_millis()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        let text =
+            "[[node_types]]\nname = \"burst\"\ncount = 2\ngpu = 2\ncpu = 4\nlabels = { tier = \"b\" }\ndelay = \"90s\"";
+        Config::parse(&format!("disk = \"1GiB\"\n{text}"), "test").unwrap()
+    }
+
+    fn nodes(list: &[(u8, &str, &str)]) -> BTreeMap<NodeId, Node> {
+        let node = |name: &str, node_type: &str| Node {
+            name: name.into(),
+            node_type: node_type.into(),
+            total: [("CPU".to_owned(), 4.0), ("GPU".to_owned(), 2.0)].into(),
+            ..Node::default()
+        };
+        list.iter().map(|(id, name, node_type)| (NodeId(vec![*id; 28]), node(name, node_type))).collect()
+    }
+
+    fn named(names: &Names) -> Vec<(&str, u8)> {
+        names.iter().map(|(name, node)| (name, node.0[0])).collect()
+    }
+
+    #[test]
+    fn names_are_the_nodes_own_where_they_can_be() {
+        let (config, mut names) = (config(), Names::default());
+        let all = nodes(&[(1, "a", ""), (2, "a", ""), (3, "burst-0", "")]);
+        names.update(&all, &config, &BTreeSet::new(), &BTreeSet::new());
+        assert_eq!(named(&names), [("a", 1), ("a-02020202", 2), ("burst-0-03030303", 3)]);
+        // Another of the name keeps its own; who comes later gets what is free.
+        names.update(&nodes(&[(2, "a", ""), (5, "a", "")]), &config, &BTreeSet::new(), &BTreeSet::new());
+        assert_eq!(named(&names), [("a", 5), ("a-02020202", 2)]);
+    }
+
+    #[test]
+    fn nodes_that_come_are_the_servers_that_were_waited_for() {
+        let (config, mut names) = (config(), Names::default());
+        let wanted = BTreeSet::from(["burst-1"]);
+        names.update(&nodes(&[(1, "x", "burst")]), &config, &wanted, &BTreeSet::new());
+        assert_eq!(named(&names), [("burst-1", 1)]);
+        let three = nodes(&[(1, "x", "burst"), (2, "x", "burst"), (3, "x", "burst")]);
+        names.update(&three, &config, &wanted, &BTreeSet::new());
+        assert_eq!(named(&names), [("burst-0", 2), ("burst-1", 1), ("x", 3)], "more than were said to come");
+        // The node dies; its server is waited for again, and the idle one takes its place.
+        let left = nodes(&[(2, "x", "burst")]);
+        names.update(&left, &config, &wanted, &BTreeSet::from(["burst-0".to_owned()]));
+        assert_eq!(named(&names), [("burst-0", 2)], "it is in use");
+        names.update(&left, &config, &wanted, &BTreeSet::new());
+        assert_eq!((named(&names), names.of(&NodeId(vec![2; 28]))), (vec![("burst-1", 2)], Some("burst-1")));
+    }
+
+    #[test]
+    fn names_given_earlier_are_kept() {
+        let (all, mut names) = (nodes(&[(1, "a", ""), (2, "a", "")]), Names::default());
+        names.restore("a", &"02".repeat(28), &all);
+        names.restore("b", &"02".repeat(28), &all);
+        names.restore("gone", &"07".repeat(28), &all);
+        names.update(&all, &config(), &BTreeSet::new(), &BTreeSet::new());
+        assert_eq!(named(&names), [("a", 2), ("a-01010101", 1)]);
+    }
+
+    #[test]
+    fn more_foreign_use_is_believed_late_and_less_at_once() {
+        let (mut foreign, node) = (ForeignUse::default(), NodeId(vec![1]));
+        let mut at = |seconds, cpu: i64| {
+            let used = if cpu == 0 { BTreeMap::new() } else { BTreeMap::from([("cpu".to_owned(), cpu)]) };
+            foreign.settle(Duration::from_secs(seconds), &node, used).get("cpu").copied().unwrap_or(0)
+        };
+        assert_eq!(at(0, 1000), 1000, "what is seen first");
+        assert_eq!(at(1, 3000), 1000);
+        assert_eq!(at(2, 0), 0);
+        assert_eq!(at(3, 2000), 0);
+        assert_eq!(at(4, 2000), 0);
+        assert_eq!(at(5, 2500), 0);
+        assert_eq!(at(6, 2500), 2000);
+    }
+
+    #[test]
+    fn a_node_to_come_is_the_clouds_and_further_away() {
+        let config = config();
+        let waits = to_come("burst-0", &config.node_types[0], &config);
+        assert_eq!((waits.labels["zone"].as_str(), waits.labels["upload"].as_str()), ("cloud", "90000ms"));
+        assert_eq!((waits.capacity["cpu"], waits.capacity["disk"], waits.devices.len()), (4000, 1024, 2));
+        let node = nodes(&[(1, "x", "burst")]).into_values().next().unwrap();
+        let foreign = BTreeMap::from([("GPU".to_owned(), 1000), ("cpu".to_owned(), 500)]);
+        let there = server("burst-0", &node, &config, foreign, &[0, 1000]);
+        assert_eq!((there.labels["tier"].as_str(), there.labels["zone"].as_str()), ("b", "cloud"));
+        assert!(!there.labels.contains_key("upload"), "it is there");
+        assert_eq!((there.foreign["gpu"], there.foreign["cpu"]), (1000, 500));
+        assert_eq!(there.foreign_devices, [v1::DeviceShare { device: 0, milli: 1000 }], "ours is the other one");
+    }
+}

@@ -1,0 +1,278 @@
+//! One job: what is wanted of it, what is there of it, and for how long something has been missing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use trainmaster_core::Role;
+use trainmaster_proto::v1::{DeviceShare, ObservedJob, ObservedPhase, Slot, SlotRole};
+
+use super::{
+    super::{
+        config::Config,
+        names::SlotId,
+        servers::Names,
+        view::{Group, GroupState, OnDriverDeath, Record, RecordPhase, View},
+    },
+    order::{Action, Note},
+};
+
+/// What there is of a job in the cluster.
+pub(super) struct Seen<'a> {
+    pub(super) groups: Vec<&'a Group>,
+    /// What its driver says of it; none where that is of another job of this number.
+    pub(super) record: Option<&'a Record>,
+    /// Another daemon's job has this number.
+    pub(super) taken_by: Option<&'a str>,
+    pub(super) driver_lives: bool,
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn new(view: &'a View, groups: Vec<&'a Group>, id: u64, name: Option<&str>) -> Self {
+        let said = view.records.get(&id);
+        let record = said.filter(|record| name.is_none_or(|name| record.name == name));
+        let lives = |record: &Record| view.drivers.contains(&record.driver);
+        Self {
+            groups,
+            record,
+            taken_by: said.filter(|said| record.is_none() && lives(said)).map(|said| said.name.as_str()),
+            driver_lives: record.is_some_and(lives),
+        }
+    }
+
+    /// It ended by itself, or with its driver.
+    fn end(&self) -> Option<(ObservedPhase, String)> {
+        let record = self.record?;
+        match record.phase {
+            RecordPhase::Completed => Some((ObservedPhase::Completed, record.message.clone())),
+            RecordPhase::Failed => Some((ObservedPhase::Failed, record.message.clone())),
+            RecordPhase::Active if !self.driver_lives && record.on_driver_death == OnDriverDeath::Cancel => {
+                Some((ObservedPhase::Failed, format!("its driver (Ray job {}) ended", record.driver)))
+            }
+            RecordPhase::Active => None,
+        }
+    }
+
+    /// Slots that have a reservation on a node that is alive, with the server's name, by incarnation.
+    fn reserved<'n>(&self, names: &'n Names) -> BTreeMap<u32, BTreeMap<SlotId, &'n str>> {
+        let mut reserved: BTreeMap<u32, BTreeMap<SlotId, &str>> = BTreeMap::new();
+        for group in &self.groups {
+            let placed = group.placed().filter_map(|(slot, node, _)| Some((slot, names.of(node)?)));
+            reserved.entry(group.name.incarnation).or_default().extend(placed);
+        }
+        reserved.retain(|_, slots| !slots.is_empty());
+        reserved
+    }
+
+    /// Those of them that are said to work. A record of another incarnation says nothing about them.
+    fn working<'n>(&self, names: &'n Names) -> BTreeMap<u32, BTreeMap<SlotId, &'n str>> {
+        let mut working = self.reserved(names);
+        if let Some(running) = self.record.and_then(|record| record.running.as_ref())
+            && let Some(slots) = working.get_mut(&running.incarnation)
+        {
+            let alive = running.slots();
+            slots.retain(|slot, _| alive.contains(slot));
+        }
+        working.retain(|_, slots| !slots.is_empty());
+        working
+    }
+}
+
+/// One job.
+#[derive(Debug, Default)]
+pub(super) struct Job {
+    /// None for what is there and no plan has named yet.
+    pub(super) note: Option<Note>,
+    /// The newest decision that named it: refusals are of this one.
+    pub(super) decision: u64,
+    /// The daemon knows it.
+    pub(super) listed: bool,
+    /// The daemon was told that nothing is left of it: until then it counts what it saw last.
+    pub(super) told_over: bool,
+    /// Since when its driver has owed it placement groups.
+    owed: Option<Duration>,
+    /// Since when a node has been awaited.
+    awaited: Option<Duration>,
+    /// Since when each group of it has been pending.
+    pending: BTreeMap<Vec<u8>, Duration>,
+    /// The devices that slots were given, as long as they may be there: Ray doesn't tell.
+    devices: BTreeMap<(u32, SlotId), Vec<(u32, u32)>>,
+}
+
+/// A plan that can't be carried out.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) cause: String,
+    /// Groups to be withdrawn.
+    pub(super) groups: Vec<Vec<u8>>,
+}
+
+impl Job {
+    /// Takes over a plan, or one that an earlier run of this adapter wrote down.
+    pub(super) fn plan(&mut self, note: Note) {
+        let incarnation = note.order.incarnation;
+        for slot in note.order.slots() {
+            self.devices.insert((incarnation, slot.id()), slot.devices.clone());
+        }
+        self.decision = self.decision.max(note.decision);
+        self.owed = None;
+        self.awaited = None;
+        self.pending.clear();
+        self.note = Some(note);
+    }
+
+    /// Why its plan can't be carried out, if it can't: the nodes or the driver don't come, or Ray can't place a group.
+    pub(super) fn overdue(
+        &mut self,
+        now: Duration,
+        seen: &Seen<'_>,
+        names: &Names,
+        config: &Config,
+        infeasible: bool,
+    ) -> Option<Refusal> {
+        let order = &self.note.as_ref().filter(|note| note.refused.is_none())?.order;
+        if order.action != Action::Run || seen.end().is_some() {
+            return None;
+        }
+        let just = |cause| Some(Refusal { cause, groups: Vec::new() });
+        if let Some(name) = seen.taken_by {
+            return just(format!(
+                "the cluster has another job {name:?} of the same number, from another daemon; stop its driver first"
+            ));
+        }
+        if seen.record.is_some() && !seen.driver_lives {
+            return just("its driver is gone; start it again with resume=True".into());
+        }
+
+        let missing = order.servers().into_iter().find(|server| names.node(server).is_none());
+        if let Some(server) = missing {
+            self.owed = None;
+            let since = *self.awaited.get_or_insert(now);
+            let node_type = config.node_types.iter().find(|node_type| node_type.has(server));
+            let patience = match node_type {
+                Some(node_type) if !infeasible => node_type.timeout,
+                _ => config.placement_timeout,
+            };
+            return (now >= since + patience).then(|| {
+                let why = if infeasible { ": the autoscaler says that it can't bring what is needed" } else { "" };
+                Refusal { cause: format!("no node came for {server:?} within {patience:?}{why}"), groups: Vec::new() }
+            });
+        }
+        self.awaited = None;
+
+        let (incarnation, timeout) = (order.incarnation, config.placement_timeout);
+        let mine = || seen.groups.iter().filter(|group| group.name.incarnation == incarnation);
+        let waiting: Vec<_> = mine().filter(|group| group.state == GroupState::Pending).collect();
+        self.pending.retain(|id, _| waiting.iter().any(|group| group.id == *id));
+        for group in &waiting {
+            self.pending.entry(group.id.clone()).or_insert(now);
+        }
+        let late: Vec<_> = waiting.iter().filter(|group| now >= self.pending[&group.id] + timeout).collect();
+        if let Some(first) = late.first() {
+            let slots: Vec<_> = first.name.slots.iter().map(|slot| super::slot_name(*slot)).collect();
+            let cause =
+                format!("the placement group of {} was pending for {timeout:?}: {}", slots.join(", "), first.why);
+            return Some(Refusal { cause, groups: late.iter().map(|group| group.id.clone()).collect() });
+        }
+
+        // Older incarnations leave first, and workers that are added wait for the end of a step.
+        let older = seen.groups.iter().any(|group| group.name.incarnation != incarnation);
+        if older || mine().next().is_some() {
+            self.owed = None;
+            return None;
+        }
+        let (since, patience) = (*self.owed.get_or_insert(now), config.driver_timeout);
+        if now < since + patience {
+            return None;
+        }
+        just(match seen.record {
+            Some(_) => format!("its driver made no placement group within {patience:?}"),
+            None => format!("no driver came for it within {patience:?}; jobs on Ray are submitted by their drivers"),
+        })
+    }
+
+    /// As the manager protocol reports it; nothing where there is nothing to say.
+    pub(super) fn observe(&mut self, id: u64, seen: &Seen<'_>, names: &Names) -> Option<ObservedJob> {
+        let (reserved, working) = (seen.reserved(names), seen.working(names));
+        let planned = self.note.as_ref().map(|note| note.order.incarnation);
+        self.devices.retain(|(incarnation, _), _| planned == Some(*incarnation) || reserved.contains_key(incarnation));
+        let end = seen.end();
+        if self.note.is_none() && end.is_none() && reserved.is_empty() {
+            return None;
+        }
+        // While two incarnations are there, the newer one counts; what is left of the older is there all the same.
+        let incarnation = reserved.keys().copied().max().or(planned).unwrap_or(0);
+        let mut slots: BTreeMap<SlotId, (u32, &str)> = BTreeMap::new();
+        for (incarnation, there) in &working {
+            slots.extend(there.iter().map(|(slot, server)| (*slot, (*incarnation, *server))));
+        }
+        let (phase, message) =
+            end.unwrap_or_else(|| (self.phase(seen, &reserved, !slots.is_empty(), incarnation), String::new()));
+        let slots = slots.into_iter().map(|(slot, (incarnation, server))| {
+            let devices = self.devices.get(&(incarnation, slot)).into_iter().flatten();
+            wire(slot, server, devices)
+        });
+        Some(ObservedJob { job: id, incarnation, slots: slots.collect(), phase: phase.into(), message })
+    }
+
+    fn phase(
+        &self,
+        seen: &Seen<'_>,
+        reserved: &BTreeMap<u32, BTreeMap<SlotId, &str>>,
+        any: bool,
+        incarnation: u32,
+    ) -> ObservedPhase {
+        let leaving = if any { ObservedPhase::Stopping } else { ObservedPhase::Stopped };
+        match self.note.as_ref().map(|note| &note.order) {
+            // Not yet named by a plan, or let go: what there is runs on.
+            None => ObservedPhase::Running,
+            Some(order) if order.action == Action::Release && any => ObservedPhase::Running,
+            Some(order) if order.action == Action::Run => {
+                let works = |record: &&Record| {
+                    record.running.as_ref().is_some_and(|running| running.incarnation == order.incarnation)
+                };
+                if reserved.keys().any(|there| *there != order.incarnation) {
+                    leaving
+                } else if any && incarnation == order.incarnation && seen.record.filter(works).is_some() {
+                    ObservedPhase::Running
+                } else {
+                    ObservedPhase::Starting
+                }
+            }
+            Some(_) => leaving,
+        }
+    }
+
+    /// Thousandths of each device of a server that this job has or is to have.
+    pub(super) fn devices_on<'a>(&'a self, server: &'a str) -> impl Iterator<Item = (u32, u32)> + 'a {
+        let slots = self.note.iter().flat_map(|note| note.order.slots());
+        slots.filter(move |slot| slot.server == server).flat_map(|slot| slot.devices.iter().copied())
+    }
+
+    /// The servers that it is to have something on.
+    pub(super) fn wants(&self) -> BTreeSet<&str> {
+        self.note.iter().filter(|note| note.refused.is_none()).flat_map(|note| note.order.servers()).collect()
+    }
+
+    /// Nothing is left that anybody waits for.
+    pub(super) fn is_over(&self, seen: &Seen<'_>) -> bool {
+        let ended = self.note.as_ref().is_none_or(|note| note.order.ends());
+        let told = !seen.driver_lives || seen.record.is_none_or(|record| record.phase != RecordPhase::Active);
+        ended && seen.groups.is_empty() && told
+    }
+}
+
+fn wire<'a>((role, index): SlotId, server: &str, devices: impl Iterator<Item = &'a (u32, u32)>) -> Slot {
+    let role = match role {
+        Role::Worker => SlotRole::Worker,
+        Role::Server => SlotRole::Server,
+    };
+    Slot {
+        role: role.into(),
+        index,
+        server: server.to_owned(),
+        devices: devices.map(|&(device, milli)| DeviceShare { device, milli }).collect(),
+        idle: false,
+    }
+}

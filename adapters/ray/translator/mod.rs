@@ -1,0 +1,343 @@
+//! Ray's cluster as a state machine: plans and what Ray's head tells go in, what is to be written, removed and asked
+//! for comes out. No I/O, no clock: `now` is the time since the adapter began.
+
+mod job;
+mod order;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use trainmaster_proto::v1;
+
+use self::{
+    job::{Job, Refusal, Seen},
+    order::{Note, Order},
+};
+use super::{
+    amounts,
+    config::Config,
+    names::slot_name,
+    servers::{self, ForeignUse, Names},
+    view::{Group, NodeId, Request, Resources, View},
+};
+use crate::attach::{Answer, Picture};
+
+const SERVER: &str = "server/";
+const PLAN: &str = "plan/";
+const RECORD: &str = "job/";
+const REQUEST: &str = "request";
+
+/// Something to do at Ray's head.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Effect {
+    Put { key: String, value: String },
+    Delete { key: String },
+    RemoveGroup { id: Vec<u8> },
+    Ask(Request),
+}
+
+/// What there is to do and to say.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Step {
+    pub(crate) effects: Vec<Effect>,
+    /// Plans that can't be carried out, with the decisions that brought them.
+    pub(crate) refused: Vec<(u64, Answer)>,
+}
+
+/// All jobs and nodes of a Ray cluster.
+#[derive(Debug)]
+pub(crate) struct Translator {
+    config: Arc<Config>,
+    view: View,
+    names: Names,
+    foreign: ForeignUse,
+    servers: Arc<BTreeMap<String, v1::Server>>,
+    jobs: BTreeMap<u64, Job>,
+    /// What this adapter wrote, as far as it is known to be there.
+    written: BTreeMap<String, String>,
+    /// What the autoscaler was asked for last, by this adapter or one before it.
+    asked: Option<Request>,
+    /// What others asked instead, once that was said.
+    overwritten: Option<Request>,
+    /// Groups that are to go, as long as they are seen.
+    removing: BTreeSet<Vec<u8>>,
+    /// (term, decision) of the newest plan.
+    stamp: Option<(u64, u64)>,
+    /// A full plan came: jobs that it doesn't name aren't the daemon's.
+    knows_all: bool,
+    /// The next plan is the first since the daemon came (back): all of it is answered.
+    answer_all: bool,
+}
+
+impl Translator {
+    pub(crate) fn new(config: Arc<Config>) -> Self {
+        Self {
+            config,
+            view: View::default(),
+            names: Names::default(),
+            foreign: ForeignUse::default(),
+            servers: Arc::default(),
+            jobs: BTreeMap::new(),
+            written: BTreeMap::new(),
+            asked: None,
+            overwritten: None,
+            removing: BTreeSet::new(),
+            stamp: None,
+            knows_all: false,
+            answer_all: true,
+        }
+    }
+
+    /// The daemon listens.
+    pub(crate) fn attached(&mut self) {
+        self.answer_all = true;
+    }
+
+    /// Takes a plan over, as far as it makes sense; answers for each job that it changes.
+    pub(crate) fn plan(&mut self, plan: v1::Plan) -> Vec<Answer> {
+        let stamp = (plan.term, plan.decision);
+        if self.stamp.is_some_and(|applied| stamp < applied) {
+            tracing::warn!(?stamp, applied = ?self.stamp, "ignoring a plan older than the one in force");
+            return Vec::new();
+        }
+        self.stamp = Some(stamp);
+        self.knows_all |= plan.full;
+        let answer_all = std::mem::take(&mut self.answer_all) || !plan.full;
+        let mut answers = Vec::new();
+        let mut named = BTreeSet::new();
+        for wanted in plan.jobs {
+            let id = wanted.job;
+            named.insert(id);
+            let order = Order::read(wanted, |server| self.servers.contains_key(server));
+            let job = self.jobs.entry(id).or_default();
+            job.decision = plan.decision;
+            job.listed = true;
+            let refused = match order {
+                Err(cause) => {
+                    answers.push(Answer { job: id, refused: Some(cause) });
+                    continue;
+                }
+                Ok(order) => {
+                    let same = job.note.as_ref().is_some_and(|note| note.order == order && note.refused.is_none());
+                    if !same {
+                        job.plan(Note::new(plan.decision, order));
+                    }
+                    (!same || answer_all).then_some(Answer { job: id, refused: None })
+                }
+            };
+            answers.extend(refused);
+        }
+        if plan.full {
+            for (_, job) in self.jobs.iter_mut().filter(|(id, _)| !named.contains(id)) {
+                job.listed = false;
+                if let Some(note) = job.note.as_ref().filter(|note| !note.order.ends()) {
+                    job.plan(Note::new(plan.decision, note.order.unlisted()));
+                }
+            }
+        }
+        answers
+    }
+
+    /// Takes over what Ray's head tells. O(nodes + bundles + jobs).
+    pub(crate) fn see(&mut self, now: Duration, mut view: View) {
+        if let Some(written) = view.written.take() {
+            self.remember(&view, written);
+        }
+        self.view = view;
+        self.removing.retain(|id| self.view.groups.iter().any(|group| group.id == *id));
+        for id in self.view.records.keys().chain(self.view.groups.iter().map(|group| &group.name.job)) {
+            self.jobs.entry(*id).or_default();
+        }
+        let wanted = self.jobs.values().flat_map(Job::wants).collect();
+        let busy = self.busy();
+        self.names.update(&self.view.nodes, &self.config, &wanted, &busy);
+        self.look_at_servers(now);
+    }
+
+    /// What is to be done now, as far as the last view tells. O(jobs + groups); what is written is what changed.
+    pub(crate) fn step(&mut self, now: Duration) -> Step {
+        let mut step = Step::default();
+        self.refuse_overdue(now, &mut step);
+        self.forget_over(&mut step);
+        let wanted = self.to_write();
+        for (key, value) in &wanted {
+            if self.written.get(key) != Some(value) {
+                step.effects.push(Effect::Put { key: key.clone(), value: value.clone() });
+            }
+        }
+        let gone = self.written.keys().filter(|key| !wanted.contains_key(*key));
+        step.effects.extend(gone.map(|key| Effect::Delete { key: key.clone() }));
+        self.written = wanted;
+        if self.config.request_resources {
+            self.ask(&mut step);
+        }
+        step
+    }
+
+    /// Everything that the daemon is to know; it is told now.
+    pub(crate) fn picture(&mut self) -> Picture {
+        let mut groups = by_job(&self.view);
+        let mut jobs = BTreeMap::new();
+        for (id, job) in &mut self.jobs {
+            let seen = Seen::new(&self.view, groups.remove(id).unwrap_or_default(), *id, name_of(job));
+            job.told_over = job.is_over(&seen);
+            jobs.extend(job.observe(*id, &seen, &self.names).map(|job| (*id, job)));
+        }
+        Picture { servers: self.servers.clone(), jobs }
+    }
+
+    /// What an earlier run wrote, and what is left of it after the head started anew.
+    fn remember(&mut self, view: &View, written: BTreeMap<String, String>) {
+        for (key, value) in &written {
+            if let Some(name) = key.strip_prefix(SERVER) {
+                self.names.restore(name, value, &view.nodes);
+            } else if let Some(note) = key.strip_prefix(PLAN).and_then(|_| Note::from_json(value))
+                && let Ok(id) = key[PLAN.len()..].parse()
+            {
+                let job = self.jobs.entry(id).or_default();
+                if job.note.is_none() {
+                    job.plan(note);
+                }
+            }
+        }
+        self.asked = written.get(REQUEST).and_then(|request| request::from_json(request));
+        self.written = written;
+    }
+
+    /// Servers that anybody uses.
+    fn busy(&self) -> BTreeSet<String> {
+        let foreign = self.servers.values().filter(|server| !server.foreign.is_empty()).map(|server| &server.name);
+        let nodes = self.view.groups.iter().flat_map(Group::placed).filter_map(|(_, node, _)| self.names.of(node));
+        foreign.cloned().chain(nodes.map(str::to_owned)).collect()
+    }
+
+    fn look_at_servers(&mut self, now: Duration) {
+        let mut ours: BTreeMap<&NodeId, Resources> = BTreeMap::new();
+        for group in self.view.groups.iter().filter(|group| self.is_ours(group)) {
+            for (_, node, resources) in group.placed() {
+                let held = ours.entry(node).or_default();
+                for (name, amount) in resources {
+                    *held.entry(name.clone()).or_default() += amount;
+                }
+            }
+        }
+        self.foreign.forget_all_but(&self.view.nodes);
+        let mut seen = BTreeMap::new();
+        for (id, node) in &self.view.nodes {
+            let name = self.names.of(id).expect("every node has a name");
+            let used = amounts::foreign(node, ours.get(id).unwrap_or(&Resources::new()));
+            let used = self.foreign.settle(now, id, used);
+            let mut devices = Vec::new();
+            // Only where somebody else's GPUs are to be told apart from ours.
+            if used.contains_key("GPU") {
+                for (device, milli) in self.jobs.values().flat_map(|job| job.devices_on(name)) {
+                    let device = device as usize;
+                    devices.resize(devices.len().max(device + 1), 0);
+                    devices[device] += i64::from(milli);
+                }
+            }
+            seen.insert(name.to_owned(), servers::server(name, node, &self.config, used, &devices));
+        }
+        for node_type in &self.config.node_types {
+            for name in node_type.servers() {
+                let waits = || servers::to_come(&name, node_type, &self.config);
+                seen.entry(name.clone()).or_insert_with(waits);
+            }
+        }
+        if *self.servers != seen {
+            self.servers = Arc::new(seen);
+        }
+    }
+
+    /// Whether the daemon can know what holds this: otherwise it is as foreign as any other's.
+    fn is_ours(&self, group: &Group) -> bool {
+        !self.knows_all || self.jobs.get(&group.name.job).is_some_and(|job| job.listed)
+    }
+
+    fn refuse_overdue(&mut self, now: Duration, step: &mut Step) {
+        let mut groups = by_job(&self.view);
+        for (id, job) in &mut self.jobs {
+            let seen = Seen::new(&self.view, groups.remove(id).unwrap_or_default(), *id, name_of(job));
+            let overdue = job.overdue(now, &seen, &self.names, &self.config, self.view.infeasible);
+            let Some(Refusal { cause, groups }) = overdue else { continue };
+            self.removing.extend(groups);
+            job.note.as_mut().expect("it had a plan").refused = Some(cause.clone());
+            step.refused.push((job.decision, Answer { job: *id, refused: Some(cause) }));
+        }
+        // Again where it is still there: the head may have been away.
+        step.effects.extend(self.removing.iter().map(|id| Effect::RemoveGroup { id: id.clone() }));
+    }
+
+    /// Jobs that are over, as the daemon knows, and of which nothing is left; their drivers' records go too.
+    fn forget_over(&mut self, step: &mut Step) {
+        if !self.knows_all {
+            return;
+        }
+        let (view, mut groups) = (&self.view, by_job(&self.view));
+        self.jobs.retain(|id, job| {
+            let seen = Seen::new(view, groups.remove(id).unwrap_or_default(), *id, name_of(job));
+            // A driver writes its record before the daemon's plan of the job is here.
+            let over = job.told_over && job.is_over(&seen) && (job.note.is_some() || !seen.driver_lives);
+            if over && seen.record.is_some() {
+                step.effects.push(Effect::Delete { key: format!("{RECORD}{id}") });
+            }
+            !over
+        });
+    }
+
+    fn to_write(&self) -> BTreeMap<String, String> {
+        let nodes = self.names.iter().map(|(name, node)| (format!("{SERVER}{name}"), node.to_string()));
+        let notes = self.jobs.iter().filter_map(|(id, job)| Some((id, job.note.as_ref()?)));
+        let notes = notes.map(|(id, note)| (format!("{PLAN}{id}"), note.to_json()));
+        let request = self.config.request_resources.then(|| (REQUEST.to_owned(), self.request()));
+        nodes
+            .chain(notes)
+            .chain(request.map(|(key, request)| (key, request::to_json(&self.config.name, &request))))
+            .collect()
+    }
+
+    fn request(&self) -> Request {
+        let wanted: BTreeSet<&str> = self.jobs.values().flat_map(Job::wants).collect();
+        request::merged(&self.config.node_types, &wanted, &self.busy())
+    }
+
+    /// Asks the autoscaler where that changed, and again where somebody else asked for something else since.
+    fn ask(&mut self, step: &mut Step) {
+        let (wanted, there) = (self.request(), &self.view.asked);
+        if wanted == *there {
+            self.overwritten = None;
+        } else if self.asked.as_ref() == Some(&wanted) && self.overwritten.as_ref() != Some(there) {
+            // Nobody but us changed it: the head forgets it when it starts anew.
+            tracing::warn!(request = %wanted, there = %there, "somebody else asked the autoscaler for other nodes");
+            self.overwritten = Some(there.clone());
+        }
+        // Where we want nothing, what others want may stay.
+        let others = wanted.is_empty() && self.asked.as_ref() != Some(there);
+        if wanted != *there && !others {
+            if self.asked.as_ref() != Some(&wanted) {
+                tracing::info!(request = %wanted, "asking the autoscaler");
+            }
+            step.effects.push(Effect::Ask(wanted.clone()));
+            self.view.asked = wanted.clone();
+        }
+        self.asked = Some(wanted);
+    }
+}
+
+fn name_of(job: &Job) -> Option<&str> {
+    job.note.as_ref().map(|note| note.order.name.as_str())
+}
+
+fn by_job(view: &View) -> BTreeMap<u64, Vec<&Group>> {
+    let mut groups: BTreeMap<u64, Vec<&Group>> = BTreeMap::new();
+    for group in &view.groups {
+        groups.entry(group.name.job).or_default().push(group);
+    }
+    groups
+}

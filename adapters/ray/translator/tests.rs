@@ -1,0 +1,554 @@
+//! Scenarios: what Ray's head tells and what the daemon plans go in; what is done and said is looked at.
+
+use trainmaster_core::Role;
+use trainmaster_proto::v1::{Action, JobPlan, ObservedPhase, Plan, Server, Slot, SlotRole};
+
+use super::{
+    super::view::{Ask, Bundle, GroupState, Node, OnDriverDeath, Record, RecordPhase},
+    *,
+};
+use crate::ray::names::GroupName;
+
+const DRIVER: &str = "01000000";
+const BURST: &str = "[[node_types]]\nname = \"burst\"\ncount = 2\ngpu = 2\ncpu = 8\nlabels = { tier = \"b\" }\n";
+
+/// Workers, each with its server.
+type Slots = Vec<(u32, String)>;
+
+/// A cluster that a test changes, and the translator that looks at it every second.
+struct World {
+    translator: Translator,
+    /// What the daemon was told last.
+    told: BTreeMap<u64, v1::ObservedJob>,
+    view: View,
+    second: u64,
+    decision: u64,
+}
+
+impl World {
+    fn new(config: &str) -> Self {
+        let config = Config::parse(config, "test").unwrap();
+        let mut world = Self {
+            translator: Translator::new(Arc::new(config)),
+            told: BTreeMap::new(),
+            view: View::default(),
+            second: 0,
+            decision: 0,
+        };
+        world.view.drivers.insert(DRIVER.into());
+        world.view.written = Some(BTreeMap::new());
+        world
+    }
+
+    /// With nodes `a` and `b`.
+    fn with_nodes(config: &str) -> Self {
+        let mut world = Self::new(config);
+        world.node(1, "a", "");
+        world.node(2, "b", "");
+        world
+    }
+
+    fn node(&mut self, id: u8, name: &str, node_type: &str) {
+        let total: Resources = [("CPU".to_owned(), 8.0), ("GPU".to_owned(), 2.0)].into();
+        let node =
+            Node { name: name.into(), node_type: node_type.into(), available: total.clone(), total, ..Node::default() };
+        self.view.nodes.insert(NodeId(vec![id; 28]), node);
+    }
+
+    fn take(&mut self, id: u8, resource: &str, amount: f64) {
+        let node = self.view.nodes.get_mut(&NodeId(vec![id; 28])).unwrap();
+        *node.available.get_mut(resource).unwrap() -= amount;
+    }
+
+    fn group(&mut self, id: u8, name: &str, state: GroupState, nodes: &[u8]) {
+        self.view.groups.retain(|group| group.id != [id]);
+        let bundle = |node: &u8| Bundle {
+            node: (*node > 0).then(|| NodeId(vec![*node; 28])),
+            resources: [("CPU".to_owned(), 1.0), ("GPU".to_owned(), 1.0)].into(),
+        };
+        let bundles = nodes.iter().map(bundle).collect();
+        let name = GroupName::parse(name).unwrap();
+        self.view.groups.push(Group { id: vec![id], name, state, why: "no room", bundles });
+    }
+
+    fn record(&mut self, job: u64, change: impl FnOnce(&mut Record)) {
+        let new = || Record { name: format!("job{job}"), driver: DRIVER.into(), ..Record::default() };
+        change(self.view.records.entry(job).or_insert_with(new));
+    }
+
+    fn running(&mut self, job: u64, incarnation: u32, slots: &str) {
+        let text = format!(r#"{{"incarnation":{incarnation},"revision":0,"slots":"{slots}"}}"#);
+        self.record(job, |record| record.running = serde_json::from_str(&text).unwrap());
+    }
+
+    /// The head is looked at, once a second.
+    fn look(&mut self) -> Step {
+        self.second += 1;
+        let now = Duration::from_secs(self.second);
+        self.translator.see(now, self.view.clone());
+        self.view.written = None;
+        let step = self.translator.step(now);
+        self.told = self.translator.picture().jobs;
+        for effect in &step.effects {
+            if let Effect::Ask(request) = effect {
+                self.view.asked = request.clone();
+            }
+        }
+        step
+    }
+
+    fn look_for(&mut self, seconds: u64) -> Step {
+        let mut all = Step::default();
+        for _ in 0..seconds {
+            let step = self.look();
+            all.effects.extend(step.effects);
+            all.refused.extend(step.refused);
+        }
+        all
+    }
+
+    fn plan(&mut self, full: bool, jobs: Vec<JobPlan>) -> Vec<Answer> {
+        self.decision += 1;
+        self.translator.plan(Plan { term: 1, decision: self.decision, ttl_ms: 0, jobs, full })
+    }
+
+    fn run(&mut self, job: u64, incarnation: u32, slots: &[(u32, &str)]) -> Vec<Answer> {
+        self.plan(false, vec![run(job, incarnation, slots)])
+    }
+
+    fn server(&self, name: &str) -> &Server {
+        &self.translator.servers[name]
+    }
+
+    /// Phase, incarnation, and the workers with their servers.
+    fn job(&mut self, job: u64) -> Option<(ObservedPhase, u32, Slots)> {
+        let seen = self.translator.picture().jobs.remove(&job)?;
+        let slots = seen.slots.iter().map(|slot| (slot.index, slot.server.clone())).collect();
+        Some((seen.phase(), seen.incarnation, slots))
+    }
+
+    fn note(&self, job: u64) -> serde_json::Value {
+        serde_json::from_str(&self.translator.written[&format!("plan/{job}")]).unwrap()
+    }
+}
+
+/// Workers, each with a GPU.
+fn run(job: u64, incarnation: u32, slots: &[(u32, &str)]) -> JobPlan {
+    let slot = |&(index, server): &(u32, &str)| Slot {
+        role: SlotRole::Worker.into(),
+        index,
+        server: server.into(),
+        devices: vec![v1::DeviceShare { device: index % 2, milli: 1000 }],
+        idle: false,
+    };
+    JobPlan {
+        job,
+        name: format!("job{job}"),
+        action: Action::Run.into(),
+        incarnation,
+        slots: slots.iter().map(slot).collect(),
+        ..JobPlan::default()
+    }
+}
+
+fn other(job: u64, action: Action) -> JobPlan {
+    JobPlan { action: action.into(), slots: Vec::new(), ..run(job, 1, &[]) }
+}
+
+fn put(step: &Step, key: &str) -> Option<String> {
+    let value = |effect: &Effect| match effect {
+        Effect::Put { key: put, value } if put == key => Some(value.clone()),
+        _ => None,
+    };
+    step.effects.iter().find_map(value)
+}
+
+fn deleted(step: &Step, key: &str) -> bool {
+    step.effects.contains(&Effect::Delete { key: key.into() })
+}
+
+fn asked(step: &Step) -> Vec<i64> {
+    let count = |effect: &Effect| match effect {
+        Effect::Ask(request) => Some(request.0.iter().map(|ask| ask.count).sum()),
+        _ => None,
+    };
+    step.effects.iter().filter_map(count).collect()
+}
+
+fn at(slots: &[(u32, &str)]) -> Slots {
+    slots.iter().map(|(index, server)| (*index, (*server).to_owned())).collect()
+}
+
+#[test]
+fn nodes_are_servers_and_drivers_find_them_by_name() {
+    let mut world = World::with_nodes("bandwidth = \"1Gbit\"");
+    let step = world.look();
+    assert_eq!(put(&step, "server/a"), Some("01".repeat(28)));
+    let a = world.server("a");
+    assert_eq!((a.capacity["cpu"], a.capacity["bandwidth"], a.devices.len()), (8000, 1000, 2));
+    assert_eq!(world.look().effects, [], "what is there isn't written again");
+    let same = world.translator.servers.clone();
+    world.look();
+    assert!(Arc::ptr_eq(&same, &world.translator.servers));
+
+    world.view.nodes.get_mut(&NodeId(vec![2; 28])).unwrap().draining = true;
+    world.view.nodes.remove(&NodeId(vec![1; 28]));
+    let step = world.look();
+    assert!(deleted(&step, "server/a") && world.server("b").draining);
+    assert!(!world.translator.servers.contains_key("a"));
+}
+
+#[test]
+fn a_job_runs_from_plan_to_end() {
+    let mut world = World::with_nodes("");
+    world.look();
+    assert_eq!(world.plan(true, vec![]), []);
+    assert_eq!(world.run(7, 1, &[(0, "a"), (1, "b")]), [Answer { job: 7, refused: None }]);
+    let step = world.look();
+    assert!(put(&step, "plan/7").is_some());
+    assert_eq!(world.job(7), Some((ObservedPhase::Starting, 1, vec![])));
+    assert_eq!(world.note(7)["slots"][1]["server"], "b");
+
+    world.record(7, |_| {});
+    world.group(1, "trainmaster/7/1/0/w0-1", GroupState::Pending, &[0, 0]);
+    world.look();
+    assert_eq!(world.job(7), Some((ObservedPhase::Starting, 1, vec![])));
+    world.group(1, "trainmaster/7/1/0/w0-1", GroupState::Created, &[1, 2]);
+    world.look();
+    assert_eq!(world.job(7), Some((ObservedPhase::Starting, 1, at(&[(0, "a"), (1, "b")]))), "no actor yet");
+    world.running(7, 1, "w0-1");
+    world.look();
+    assert_eq!(world.job(7), Some((ObservedPhase::Running, 1, at(&[(0, "a"), (1, "b")]))));
+    let seen = &world.translator.picture().jobs[&7];
+    assert_eq!(seen.slots[1].devices, [v1::DeviceShare { device: 1, milli: 1000 }], "as they were given");
+
+    // A report ended it in the daemon before its groups were gone: it is remembered until the daemon hears that they
+    // are.
+    world.plan(false, vec![other(7, Action::Stop)]);
+    world.look();
+    assert_eq!(world.told[&7].slots.len(), 2);
+    world.view.groups.clear();
+    world.record(7, |record| record.phase = RecordPhase::Completed);
+    let step = world.look();
+    assert!(!deleted(&step, "plan/7"), "{step:?}");
+    assert_eq!((world.told[&7].phase(), world.told[&7].slots.len()), (ObservedPhase::Completed, 0));
+    let step = world.look();
+    assert!(deleted(&step, "plan/7") && deleted(&step, "job/7"), "{step:?}");
+    world.view.records.clear();
+    world.look();
+    assert_eq!(world.job(7), None);
+}
+
+#[test]
+fn workers_that_come_have_groups_of_their_own_and_those_that_go_are_gone() {
+    let mut world = World::with_nodes("");
+    world.look();
+    world.run(7, 1, &[(0, "a")]);
+    world.group(1, "trainmaster/7/1/0/w0", GroupState::Created, &[1]);
+    world.running(7, 1, "w0");
+    world.look();
+    world.run(7, 1, &[(0, "a"), (1, "b")]);
+    world.group(2, "trainmaster/7/1/1/w1", GroupState::Created, &[2]);
+    world.look();
+    assert_eq!(world.job(7), Some((ObservedPhase::Running, 1, at(&[(0, "a")]))), "its actor isn't there yet");
+    world.running(7, 1, "w0-1");
+    world.look();
+    assert_eq!(world.job(7), Some((ObservedPhase::Running, 1, at(&[(0, "a"), (1, "b")]))));
+    world.running(7, 1, "w0");
+    world.look();
+    assert_eq!(world.job(7).unwrap().2, at(&[(0, "a")]));
+}
+
+#[test]
+fn an_old_incarnation_leaves_before_a_new_one_starts() {
+    let mut world = World::with_nodes("");
+    world.look();
+    world.run(7, 1, &[(0, "a")]);
+    world.group(1, "trainmaster/7/1/0/w0", GroupState::Created, &[1]);
+    world.running(7, 1, "w0");
+    world.look();
+    world.run(7, 2, &[(0, "b")]);
+    // However long its checkpoint takes, the driver owes nothing yet.
+    assert_eq!(world.look_for(200).refused, []);
+    assert_eq!(world.job(7), Some((ObservedPhase::Stopping, 1, at(&[(0, "a")]))));
+    world.group(1, "trainmaster/7/2/0/w0", GroupState::Created, &[2]);
+    world.look();
+    assert_eq!(world.job(7), Some((ObservedPhase::Starting, 2, at(&[(0, "b")]))));
+    world.plan(false, vec![other(7, Action::Wait)]);
+    world.look();
+    assert_eq!(world.job(7).unwrap().0, ObservedPhase::Stopping);
+    world.view.groups.clear();
+    world.look();
+    assert_eq!(world.job(7), Some((ObservedPhase::Stopped, 1, vec![])));
+}
+
+#[test]
+fn a_group_that_cant_be_placed_is_withdrawn_and_refused() {
+    let mut world = World::with_nodes("placement_timeout = \"10s\"");
+    world.look();
+    world.run(7, 1, &[(0, "a")]);
+    world.record(7, |_| {});
+    world.group(1, "trainmaster/7/1/0/w0", GroupState::Pending, &[0]);
+    assert_eq!(world.look_for(10).refused, []);
+    let step = world.look();
+    let (decision, answer) = &step.refused[0];
+    let cause = answer.refused.as_deref().unwrap();
+    assert_eq!((*decision, answer.job), (world.decision, 7));
+    assert!(cause.contains("worker 0") && cause.contains("10s") && cause.contains("no room"), "{cause}");
+    let removal = Effect::RemoveGroup { id: vec![1] };
+    assert!(step.effects.contains(&removal));
+    assert_eq!(world.note(7)["refused"], cause);
+    assert_eq!(world.look().effects, [removal], "it is still there");
+    world.view.groups.clear();
+    let after = world.look_for(20);
+    assert_eq!((after.refused, after.effects), (vec![], vec![]), "once is enough");
+    // The daemon tries again: the same shape, and a new chance.
+    world.run(7, 1, &[(0, "a")]);
+    world.look();
+    assert!(world.note(7).get("refused").is_none());
+}
+
+#[test]
+fn growth_that_cant_be_placed_leaves_the_rest_alone() {
+    let mut world = World::with_nodes("placement_timeout = \"10s\"");
+    world.look();
+    world.run(7, 1, &[(0, "a"), (1, "a")]);
+    world.running(7, 1, "w0");
+    world.group(1, "trainmaster/7/1/0/w0", GroupState::Created, &[1]);
+    world.group(2, "trainmaster/7/1/1/w1", GroupState::Pending, &[0]);
+    let step = world.look_for(11);
+    assert_eq!(step.refused.len(), 1);
+    let removed = step.effects.iter().filter(|effect| matches!(effect, Effect::RemoveGroup { .. }));
+    assert_eq!(removed.collect::<Vec<_>>(), [&Effect::RemoveGroup { id: vec![2] }]);
+    assert_eq!(world.job(7), Some((ObservedPhase::Running, 1, at(&[(0, "a")]))));
+}
+
+#[test]
+fn a_driver_that_makes_nothing_or_never_comes_is_named() {
+    let mut world = World::with_nodes("driver_timeout = \"10s\"");
+    world.look();
+    world.run(7, 1, &[(0, "a")]);
+    let cause = |step: Step| step.refused[0].1.refused.clone().unwrap();
+    assert!(cause(world.look_for(11)).contains("no driver came"));
+    world.record(7, |_| {});
+    world.run(7, 1, &[(0, "a")]);
+    assert!(cause(world.look_for(11)).contains("made no placement group"));
+    // Workers that are added wait for the end of a step.
+    world.run(7, 1, &[(0, "a"), (1, "a")]);
+    world.group(1, "trainmaster/7/1/0/w0", GroupState::Created, &[1]);
+    assert_eq!(world.look_for(50).refused, []);
+}
+
+#[test]
+fn a_lost_node_takes_its_slots_along() {
+    let mut world = World::with_nodes("");
+    world.look();
+    world.run(7, 1, &[(0, "a"), (1, "b")]);
+    world.running(7, 1, "w0-1");
+    world.group(1, "trainmaster/7/1/0/w0-1", GroupState::Created, &[1, 2]);
+    world.look();
+    world.view.nodes.remove(&NodeId(vec![2; 28]));
+    world.look();
+    assert_eq!(world.job(7), Some((ObservedPhase::Running, 1, at(&[(0, "a")]))), "the group doesn't say so yet");
+    world.group(1, "trainmaster/7/1/0/w0-1", GroupState::Rescheduling, &[1, 0]);
+    world.running(7, 1, "");
+    world.look();
+    assert_eq!(world.job(7), Some((ObservedPhase::Starting, 1, vec![])));
+    let answers = world.run(7, 1, &[(0, "b")]);
+    assert!(answers[0].refused.as_deref().unwrap().contains("\"b\""), "{answers:?}");
+}
+
+#[test]
+fn a_dead_driver_ends_its_job_or_leaves_it_to_the_next_one() {
+    let mut world = World::with_nodes("");
+    world.look();
+    world.run(7, 1, &[(0, "a")]);
+    world.run(8, 1, &[(1, "a")]);
+    world.running(7, 1, "w0");
+    world.running(8, 1, "w1");
+    world.record(8, |record| record.on_driver_death = OnDriverDeath::Resume);
+    world.group(1, "trainmaster/7/1/0/w0", GroupState::Created, &[1]);
+    world.group(2, "trainmaster/8/1/0/w1", GroupState::Created, &[1]);
+    assert_eq!(world.look().refused, []);
+    world.view.drivers.clear();
+    world.view.groups.clear();
+    let step = world.look();
+    let seen = world.translator.picture().jobs;
+    assert_eq!((seen[&7].phase(), seen[&7].message.contains(DRIVER)), (ObservedPhase::Failed, true));
+    assert_eq!(seen[&8].slots, []);
+    assert_eq!(step.refused.len(), 1);
+    assert!(step.refused[0].1.refused.as_deref().unwrap().contains("resume=True"), "{step:?}");
+    // The next driver takes it over.
+    world.view.drivers.insert("02000000".into());
+    world.record(8, |record| record.driver = "02000000".into());
+    world.run(8, 1, &[(1, "a")]);
+    assert_eq!(world.look().refused, []);
+    assert!(world.note(8).get("refused").is_none());
+    // Nothing is left of the other once the daemon has dropped it.
+    world.plan(true, vec![run(8, 1, &[(1, "a")])]);
+    let step = world.look_for(2);
+    assert!(deleted(&step, "job/7") && deleted(&step, "plan/7"));
+}
+
+#[test]
+fn what_others_use_is_foreign_and_what_ours_hold_isnt() {
+    let mut world = World::with_nodes("");
+    world.take(1, "CPU", 2.0);
+    world.take(1, "GPU", 0.5);
+    world.look();
+    let a = world.server("a");
+    assert_eq!((a.foreign["cpu"], a.foreign["gpu"]), (2000, 500));
+    assert_eq!(a.foreign_devices, [v1::DeviceShare { device: 0, milli: 500 }]);
+
+    world.run(7, 1, &[(0, "a")]);
+    world.plan(true, vec![run(7, 1, &[(0, "a")])]);
+    world.group(1, "trainmaster/7/1/0/w0", GroupState::Created, &[1]);
+    world.take(1, "CPU", 1.0);
+    world.take(1, "GPU", 1.0);
+    world.look_for(5);
+    let a = world.server("a");
+    assert_eq!((a.foreign["cpu"], a.foreign["gpu"]), (2000, 500), "the group's is ours");
+    assert_eq!(a.foreign_devices, [v1::DeviceShare { device: 1, milli: 500 }], "beside ours");
+
+    // The group goes before the node tells that it is free again.
+    world.view.groups.clear();
+    world.look_for(2);
+    assert_eq!(world.server("a").foreign["cpu"], 2000);
+    // A group that no plan of this daemon knows is as foreign as any other.
+    world.group(2, "trainmaster/99/1/0/w0", GroupState::Created, &[1]);
+    world.look_for(5);
+    assert_eq!(world.server("a").foreign["cpu"], 3000);
+}
+
+#[test]
+fn jobs_wait_for_nodes_to_come_and_the_request_is_merged() {
+    let mut world = World::with_nodes(BURST);
+    world.look();
+    assert_eq!(world.server("burst-1").labels["upload"], "120000ms");
+    world.run(7, 1, &[(0, "burst-0"), (1, "a")]);
+    world.record(7, |_| {});
+    assert_eq!(asked(&world.look()), [1]);
+    world.run(8, 1, &[(0, "burst-0"), (1, "burst-1")]);
+    world.record(8, |_| {});
+    let step = world.look_for(60);
+    assert_eq!((asked(&step), step.refused), (vec![2], vec![]), "asked once, and waiting has no end yet");
+    let ask = &world.view.asked.0[0];
+    assert_eq!((ask.resources["GPU"], ask.labels["tier"].as_str()), (2.0, "b"));
+    let written: serde_json::Value = serde_json::from_str(&world.translator.written["request"]).unwrap();
+    assert_eq!((&written["owner"], &written["bundles"][0]["count"]), (&"trainmaster ray".into(), &2.into()));
+
+    // It comes, under the address that all have here.
+    world.node(3, "a", "burst");
+    let step = world.look();
+    assert_eq!(put(&step, "server/burst-0"), Some("03".repeat(28)));
+    assert!(!world.server("burst-0").labels.contains_key("upload"));
+
+    // Somebody else asks for something else: ours is said again, with a word about it.
+    world.view.asked = Request(vec![Ask { count: 9, ..Ask::default() }]);
+    assert_eq!(asked(&world.look()), [2]);
+    assert_eq!(asked(&world.look_for(3)), Vec::<i64>::new());
+
+    // The jobs are gone: the request is emptied once; what others ask from then on is theirs.
+    world.plan(true, vec![]);
+    assert_eq!(asked(&world.look()), [0]);
+    world.view.asked = Request(vec![Ask { count: 9, ..Ask::default() }]);
+    assert_eq!(asked(&world.look_for(3)), Vec::<i64>::new());
+}
+
+#[test]
+fn a_node_that_never_comes_is_refused() {
+    let mut world = World::with_nodes(&format!("placement_timeout = \"10s\"\n{BURST}timeout = \"1m\""));
+    world.look();
+    world.run(7, 1, &[(0, "burst-0")]);
+    world.record(7, |_| {});
+    assert_eq!(world.look_for(60).refused, []);
+    let step = world.look();
+    let cause = step.refused[0].1.refused.clone().unwrap();
+    assert!(cause.contains("\"burst-0\"") && cause.contains("60s"), "{cause}");
+    assert_eq!(asked(&step), [0], "it isn't asked for any longer");
+    // An autoscaler that says so at once isn't waited for.
+    world.run(7, 1, &[(0, "burst-0")]);
+    world.view.infeasible = true;
+    let cause = world.look_for(11).refused[0].1.refused.clone().unwrap();
+    assert!(cause.contains("can't bring"), "{cause}");
+}
+
+#[test]
+fn nodes_that_others_use_are_asked_for_beside_ours() {
+    let mut world = World::with_nodes(BURST);
+    world.node(3, "x", "burst");
+    world.take(3, "GPU", 1.0);
+    world.look();
+    assert_eq!(world.server("burst-0").foreign["gpu"], 1000);
+    world.run(7, 1, &[(0, "burst-1")]);
+    assert_eq!(asked(&world.look()), [2], "otherwise the one that is there would do");
+}
+
+#[test]
+fn what_an_earlier_run_wrote_is_taken_over() {
+    let mut world = World::with_nodes(BURST);
+    world.node(3, "x", "burst");
+    world.look();
+    world.plan(true, vec![run(7, 1, &[(0, "a"), (1, "burst-0")])]);
+    world.running(7, 1, "w0-1");
+    world.group(1, "trainmaster/7/1/0/w0-1", GroupState::Created, &[1, 3]);
+    world.look();
+    let (before, written) = (world.translator.picture(), world.translator.written.clone());
+
+    let mut next = World { translator: Translator::new(world.translator.config.clone()), ..world };
+    next.view.written = Some(written);
+    assert_eq!(next.look().effects, [], "all of it is there");
+    let after = next.translator.picture();
+    assert_eq!((after.servers, after.jobs), (before.servers, before.jobs), "before any plan");
+    // The daemon knows nothing of it any more: the driver is told to stop.
+    next.plan(true, vec![]);
+    next.look();
+    assert_eq!(next.note(7)["action"], "stop");
+}
+
+#[test]
+fn a_head_that_starts_anew_is_written_to_anew() {
+    let mut world = World::with_nodes(BURST);
+    world.look();
+    world.plan(true, vec![run(7, 1, &[(0, "burst-0")])]);
+    world.record(7, |_| {});
+    world.look();
+    world.view = View { written: Some(BTreeMap::new()), ..View::default() };
+    world.node(9, "a", "");
+    let step = world.look();
+    assert!(put(&step, "plan/7").is_some() && put(&step, "server/a") == Some("09".repeat(28)), "{step:?}");
+    assert_eq!(asked(&step), [1]);
+    assert!(world.translator.overwritten.is_none(), "nobody else did it");
+}
+
+#[test]
+fn another_daemons_job_of_the_same_number_isnt_ours() {
+    let mut world = World::with_nodes("");
+    world.look();
+    world.record(7, |record| record.name = "other".into());
+    world.run(7, 1, &[(0, "a")]);
+    let step = world.look();
+    assert!(step.refused[0].1.refused.as_deref().unwrap().contains("\"other\""), "{step:?}");
+    assert_eq!(world.note(7)["name"], "job7", "its driver sees that it isn't its plan");
+    world.record(7, |record| record.phase = RecordPhase::Completed);
+    world.look();
+    assert_eq!(world.job(7).unwrap().0, ObservedPhase::Starting, "it didn't end");
+}
+
+#[test]
+fn plans_are_answered_once_and_in_order() {
+    let mut world = World::with_nodes("");
+    world.look();
+    let plan = || vec![run(7, 1, &[(0, "a")])];
+    let accepted = [Answer { job: 7, refused: None }];
+    assert_eq!(world.plan(true, plan()), accepted);
+    assert_eq!(world.plan(true, plan()), [], "it is known");
+    world.translator.attached();
+    assert_eq!(world.plan(true, plan()), accepted, "a daemon that came back hears it again");
+    let old = Plan { term: 1, decision: 1, ttl_ms: 0, jobs: vec![other(7, Action::Stop)], full: true };
+    assert_eq!(world.translator.plan(old), []);
+    world.look();
+    assert_eq!((world.note(7)["action"].as_str(), world.note(7)["decision"].as_u64()), (Some("run"), Some(1)));
+    assert_eq!(world.translator.jobs[&7].decision, 3, "what a refusal is of");
+    assert_eq!(slot_name((Role::Server, 2)), "server 2");
+}

@@ -1,0 +1,152 @@
+//! What the daemon is told: answers in order, and of each server and job only its newest state.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::sync::mpsc;
+use trainmaster_proto::v1::{
+    Delta, Enacted, EnactedResult, Observation, ObservedJob, Server, Snapshot, observation::Kind,
+};
+
+/// Changes within this time travel together.
+const TOGETHER: Duration = Duration::from_millis(20);
+/// Answers that wait for a daemon that doesn't read; it gets a snapshot when it comes back.
+const MOST_ANSWERS: usize = 10_000;
+
+/// The answer to a job's plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) job: u64,
+    pub(crate) refused: Option<String>,
+}
+
+/// Everything that an adapter sees.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Picture {
+    /// By name. Shared: where it is the same as last time, nothing is compared.
+    pub(crate) servers: Arc<BTreeMap<String, Server>>,
+    /// By number.
+    pub(crate) jobs: BTreeMap<u64, ObservedJob>,
+}
+
+/// Messages to the daemon, as far as it is there.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    /// The manager's name.
+    manager: String,
+    stream: Option<mpsc::Sender<Observation>>,
+    /// What the daemon knows.
+    told: Picture,
+    answers: VecDeque<Enacted>,
+    /// Something changed; not to be sent before this.
+    flush_at: Option<Duration>,
+}
+
+impl Outbox {
+    pub(crate) fn new(manager: String) -> Self {
+        Self { manager, stream: None, told: Picture::default(), answers: VecDeque::new(), flush_at: None }
+    }
+
+    /// A new stream: begins with everything there is.
+    pub(crate) fn open(&mut self, stream: mpsc::Sender<Observation>, picture: Picture) {
+        self.answers.clear();
+        self.flush_at = None;
+        // The stream is new, so it has room.
+        let sent = stream.try_send(self.snapshot(&picture));
+        self.told = picture;
+        self.stream = sent.is_ok().then_some(stream);
+    }
+
+    /// The daemon is away.
+    pub(crate) fn close(&mut self) {
+        *self = Self::new(std::mem::take(&mut self.manager));
+    }
+
+    /// Answers the plan of a decision.
+    pub(crate) fn answer(&mut self, decision: u64, answers: Vec<Answer>) {
+        for Answer { job, refused } in answers {
+            if let Some(cause) = &refused {
+                tracing::warn!(job, decision, cause, "refused a job's plan");
+            }
+            let result = if refused.is_some() { EnactedResult::Refused } else { EnactedResult::Accepted };
+            self.answers.push_back(Enacted {
+                decision,
+                job,
+                result: result.into(),
+                cause: refused.unwrap_or_default(),
+                retry_after_ms: 0,
+            });
+        }
+        let beyond = self.answers.len().saturating_sub(MOST_ANSWERS);
+        self.answers.drain(..beyond);
+    }
+
+    /// Something may have changed.
+    pub(crate) fn touch(&mut self, now: Duration) {
+        self.flush_at.get_or_insert(now.saturating_add(TOGETHER));
+    }
+
+    /// When [`flush`](Self::flush) is next of use.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.flush_at
+    }
+
+    /// Sends what is due, at a cost of O(jobs), and O(servers) where these changed; what is sent is what changed.
+    /// Returns whether the daemon now knows the state of all jobs, or needn't.
+    pub(crate) fn flush(&mut self, now: Duration, picture: impl FnOnce() -> Picture) -> bool {
+        if self.flush_at.is_none_or(|at| now < at) {
+            return false;
+        }
+        self.flush_at = None;
+        let Some(stream) = &self.stream else { return true };
+        // A daemon that reads slowly gets fewer, larger messages.
+        while let Some(answer) = self.answers.front() {
+            match stream.try_send(self.observation(Kind::Enacted(answer.clone()))) {
+                Ok(()) => self.answers.pop_front(),
+                Err(_) => return self.full(now),
+            };
+        }
+        let Ok(room) = stream.try_reserve() else { return self.full(now) };
+        let picture = picture();
+        let delta = self.delta(&picture);
+        if delta != Delta::default() {
+            room.send(self.observation(Kind::Delta(delta)));
+        }
+        self.told = picture;
+        true
+    }
+
+    fn full(&mut self, now: Duration) -> bool {
+        self.flush_at = Some(now.saturating_add(TOGETHER));
+        false
+    }
+
+    fn delta(&self, picture: &Picture) -> Delta {
+        let mut delta = Delta { jobs: changed(&self.told.jobs, &picture.jobs), ..Delta::default() };
+        if !Arc::ptr_eq(&self.told.servers, &picture.servers) {
+            delta.servers = changed(&self.told.servers, &picture.servers);
+            let left = self.told.servers.keys().filter(|name| !picture.servers.contains_key(*name));
+            delta.servers_left = left.cloned().collect();
+        }
+        delta
+    }
+
+    fn snapshot(&self, picture: &Picture) -> Observation {
+        self.observation(Kind::Snapshot(Snapshot {
+            servers: picture.servers.values().cloned().collect(),
+            jobs: picture.jobs.values().cloned().collect(),
+            owns_queue: false,
+        }))
+    }
+
+    fn observation(&self, kind: Kind) -> Observation {
+        Observation { manager: self.manager.clone(), kind: Some(kind) }
+    }
+}
+
+fn changed<K: Ord, V: Clone + PartialEq>(told: &BTreeMap<K, V>, now: &BTreeMap<K, V>) -> Vec<V> {
+    now.iter().filter(|(key, value)| told.get(key) != Some(value)).map(|(_, value)| value.clone()).collect()
+}

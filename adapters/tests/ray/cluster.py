@@ -1,0 +1,88 @@
+"""A small Ray cluster, and a driver in it: a head and two raylets with pretended GPUs, on this machine's loopback.
+
+Reads commands from standard input, one a line, and answers each with one line of JSON. Everything ends with its input.
+"""
+
+import json
+import os
+import socket
+import sys
+
+import ray
+from ray.cluster_utils import Cluster
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+from ray.util.placement_group import placement_group, remove_placement_group
+
+STORE = 80 * 2**20
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def start():
+    """The head runs nothing; the raylets are called as they are asked for, and have addresses of their own."""
+    small = {"object_store_memory": STORE}
+    head = {
+        "num_cpus": 0,
+        "num_gpus": 0,
+        "include_dashboard": False,
+        "gcs_server_port": free_port(),
+        "node_name": "head",
+    }
+    cluster = Cluster(initialize_head=True, head_node_args={**small, **head, "node_ip_address": "127.0.0.2"})
+    # One after the other: two raylets that start at once get into each other's way.
+    nodes = {
+        name: cluster.add_node(num_cpus=4, num_gpus=2, node_name=name, node_ip_address=address, **small)
+        for name, address in (("a", "127.0.0.3"), ("b", "127.0.0.4"))
+    }
+    # By way of the head's raylet: the others are there to be killed.
+    ray.init(address=cluster.address, _node_ip_address="127.0.0.2")
+    return cluster, nodes
+
+
+def main(answers):
+    cluster, nodes = start()
+    groups = {}
+
+    def put(key, value):
+        _internal_kv_put(key, json.dumps(value), namespace=b"trainmaster")
+        return {}
+
+    def get(key):
+        value = _internal_kv_get(key, namespace=b"trainmaster")
+        return {"value": value and value.decode()}
+
+    def group(name, bundles, server, gpu=1):
+        """One bundle a slot, all on that server, wherever the key-value store says that it is."""
+        node = _internal_kv_get(f"server/{server}", namespace=b"trainmaster").decode()
+        bundle = {"GPU": gpu, "CPU": 1}
+        selector = [{"ray.io/node-id": node}] * bundles
+        groups[name] = placement_group([bundle] * bundles, name=name, bundle_label_selector=selector)
+        return {}
+
+    def remove(name):
+        remove_placement_group(groups.pop(name))
+        return {}
+
+    def kill(server):
+        cluster.remove_node(nodes.pop(server), allow_graceful=False)
+        return {}
+
+    commands = {"put": put, "get": get, "group": group, "remove": remove, "kill": kill}
+    driver = ray.get_runtime_context().get_job_id()
+    print(json.dumps({"address": cluster.address, "driver": driver}), file=answers, flush=True)
+    for line in sys.stdin:
+        command, arguments = json.loads(line)
+        print(json.dumps(commands[command](**arguments)), file=answers, flush=True)
+    ray.shutdown()
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    # Ray prints too, from threads of its own: that is for people.
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        main(answers)

@@ -1,0 +1,261 @@
+//! The daemon with this adapter on a real Ray cluster: a head and two raylets with pretended GPUs, and a driver that
+//! makes placement groups as the Python package does.
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+/// Far longer than anything here takes; only a failing test waits for it.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository")
+}
+
+/// A Python with Ray; without one the test is skipped, and counted.
+fn python() -> Option<PathBuf> {
+    let install = Command::new(root().join("scripts/install")).arg("ray").output().expect("a script");
+    if install.status.success() {
+        let own = || root().join("target/ray-venv/bin/python");
+        return Some(env::var_os("TRAINMASTER_RAY_PYTHON").map_or_else(own, PathBuf::from));
+    }
+    let errors = String::from_utf8_lossy(&install.stderr);
+    let problem = format!("no Ray: {}", errors.lines().last().unwrap_or("scripts/install ray failed"));
+    assert!(env::var("CI").as_deref() != Ok("true"), "{problem}");
+    println!("skipped: {problem}");
+    if let Some(file) = env::var_os("TRAINMASTER_SKIPS") {
+        let file = fs::OpenOptions::new().append(true).create(true).open(file);
+        let _ = file.and_then(|mut file| writeln!(file, "{problem}"));
+    }
+    None
+}
+
+/// The cluster, with the driver that answers.
+struct Cluster {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    address: String,
+    driver: String,
+}
+
+impl Cluster {
+    fn start(python: &Path, folder: &Path) -> Self {
+        let errors = fs::File::create(folder.join("cluster.log")).unwrap();
+        let mut child = Command::new(python)
+            .arg(root().join("adapters/tests/ray/cluster.py"))
+            .env("RAY_AUTH_MODE", "disabled")
+            .env("RAY_TMPDIR", folder)
+            // A raylet that is killed is missed soon.
+            .env("RAY_health_check_initial_delay_ms", "0")
+            .env("RAY_health_check_period_ms", "500")
+            .env("RAY_health_check_failure_threshold", "4")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut cluster = Self { child, stdin, stdout, address: String::new(), driver: String::new() };
+        let hello = cluster.answer();
+        cluster.address = hello["address"].as_str().unwrap().to_owned();
+        cluster.driver = hello["driver"].as_str().unwrap().to_owned();
+        cluster
+    }
+
+    fn answer(&mut self) -> Value {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).expect("the cluster answers; see cluster.log")
+    }
+
+    fn ask(&mut self, command: &str, arguments: Value) -> Value {
+        writeln!(self.stdin.as_mut().unwrap(), "{}", json!([command, arguments])).unwrap();
+        self.answer()
+    }
+
+    /// What stands under a key.
+    fn read(&mut self, key: &str) -> Option<String> {
+        self.ask("get", json!({ "key": key }))["value"].as_str().map(str::to_owned)
+    }
+
+    fn plan(&mut self, job: u64) -> Option<Value> {
+        self.read(&format!("plan/{job}")).map(|text| serde_json::from_str(&text).unwrap())
+    }
+
+    /// What a driver says of its job, whose slots of that incarnation work.
+    fn record(&mut self, job: u64, name: &str, phase: &str, incarnation: u64, slots: &str) {
+        let running = json!({ "incarnation": incarnation, "revision": 0, "slots": slots });
+        let record = json!({
+            "v": 1, "name": name, "driver": self.driver, "on_driver_death": "cancel", "phase": phase, "message": "",
+            "running": running,
+        });
+        self.ask("put", json!({ "key": format!("job/{job}"), "value": record }));
+    }
+}
+
+impl Drop for Cluster {
+    /// The end of its input ends it, and with it all that it started.
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// The daemon.
+struct Daemon {
+    child: Child,
+    program: PathBuf,
+    url: String,
+}
+
+impl Daemon {
+    fn start(folder: &Path, address: &str) -> Self {
+        let config = folder.join("ray.toml");
+        fs::write(&config, format!("address = {address:?}\nplacement_timeout = \"3s\"\npoll = \"200ms\"\n")).unwrap();
+        // This test is in `deps/`, beside it.
+        let program = env::current_exe().unwrap().ancestors().nth(2).unwrap().join("trainmaster");
+        assert!(program.exists(), "{} isn't there: cargo build --bins", program.display());
+        let mut child = Command::new(&program)
+            .args(["serve", "--json", "--listen", "127.0.0.1:0", "--engine", "fifo", "--adapter"])
+            .arg(format!("ray={}", config.display()))
+            .arg("--state-dir")
+            .arg(folder.join("state"))
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(folder.join("daemon.log")).unwrap())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let serving: Value = serde_json::from_str(&line).expect("a line that says where it serves");
+        let url = serving["url"].as_str().unwrap().to_owned();
+        Self { child, program, url }
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Value {
+        let output = Command::new(&self.program).args(["--server", &self.url]).args(arguments).arg("--json").output();
+        serde_json::from_slice(&output.unwrap().stdout).unwrap()
+    }
+
+    fn submit(&self, folder: &Path, name: &str, workers: u32) -> u64 {
+        let file = folder.join(format!("{name}.toml"));
+        let worker = format!("{{ gpu = 1, cpu = 1, min = {workers}, max = {workers}, requested = {workers} }}");
+        fs::write(&file, format!("name = {name:?}\nmode = \"allreduce\"\nbatch = 64\nworker = {worker}\n")).unwrap();
+        self.ask(&["submit", file.to_str().unwrap()])["job"].as_u64().unwrap()
+    }
+
+    fn job(&self, name: &str) -> Option<Value> {
+        let jobs = self.ask(&["jobs", "--all"]);
+        jobs["jobs"].as_array().unwrap().iter().find(|job| job["name"] == name).cloned()
+    }
+
+    fn is(&self, name: &str, state: &str) -> bool {
+        self.job(name).is_some_and(|job| job["state"] == state)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[track_caller]
+fn until<T>(what: &str, mut there: impl FnMut() -> Option<T>) -> T {
+    let limit = Instant::now() + LIMIT;
+    loop {
+        if let Some(it) = there() {
+            return it;
+        }
+        assert!(Instant::now() < limit, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn servers(plan: &Value) -> Vec<&str> {
+    plan["slots"].as_array().unwrap().iter().map(|slot| slot["server"].as_str().unwrap()).collect()
+}
+
+/// A job's plan to run, in an incarnation after `last`.
+fn run(cluster: &mut Cluster, job: u64, last: u64) -> Value {
+    until("a plan to run", || {
+        cluster.plan(job).filter(|plan| plan["action"] == "run" && plan["incarnation"].as_u64() > Some(last))
+    })
+}
+
+#[test]
+fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
+    let Some(python) = python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(&python, folder.path());
+    let daemon = Daemon::start(folder.path(), &cluster.address);
+    until("the nodes as servers", || cluster.read("server/b"));
+
+    // One that is placed as planned.
+    let job = daemon.submit(folder.path(), "first", 1);
+    let plan = run(&mut cluster, job, 0);
+    let server = servers(&plan)[0].to_owned();
+    let group = format!("trainmaster/{job}/1/0/w0");
+    cluster.record(job, "first", "active", 1, "w0");
+    cluster.ask("group", json!({ "name": group, "bundles": 1, "server": server }));
+    until("the job running", || daemon.is("first", "running").then_some(()));
+    let first = daemon.job("first").unwrap();
+    assert_eq!((&first["slots"][0]["server"], &first["incarnation"]), (&server.as_str().into(), &1.into()));
+
+    // Its group is gone: so are its slots, until the driver makes it anew.
+    cluster.ask("remove", json!({ "name": group }));
+    cluster.ask("group", json!({ "name": "somebody else's", "bundles": 2, "server": server }));
+    until("the slots gone", || daemon.is("first", "waiting").then_some(()));
+
+    // What others hold by now keeps it out: its group can't be placed, and that is told, here and there.
+    cluster.ask("group", json!({ "name": group, "bundles": 1, "server": server }));
+    until("a refusal", || {
+        let explained = daemon.ask(&["explain", "first"]).to_string();
+        explained.contains("was pending for 3s").then_some(())
+    });
+    cluster.ask("remove", json!({ "name": "somebody else's" }));
+    let plan = until("another plan to run", || {
+        cluster.plan(job).filter(|plan| plan["action"] == "run" && plan.get("refused").is_none())
+    });
+    let (incarnation, server) = (plan["incarnation"].as_u64().unwrap(), servers(&plan)[0].to_owned());
+    let group = format!("trainmaster/{job}/{incarnation}/{}/w0", plan["revision"]);
+    cluster.record(job, "first", "active", incarnation, "w0");
+    cluster.ask("group", json!({ "name": group, "bundles": 1, "server": server }));
+    until("the job running again", || daemon.is("first", "running").then_some(()));
+
+    // The raylet is killed: the job is planned onto the other one.
+    cluster.ask("kill", json!({ "server": server }));
+    let plan = run(&mut cluster, job, incarnation);
+    let (incarnation, other) = (plan["incarnation"].as_u64().unwrap(), servers(&plan)[0].to_owned());
+    assert_ne!(other, server);
+    assert_eq!(cluster.read(&format!("server/{server}")), None);
+    cluster.ask("remove", json!({ "name": group }));
+    cluster.record(job, "first", "active", incarnation, "w0");
+    let group = format!("trainmaster/{job}/{incarnation}/{}/w0", plan["revision"]);
+    cluster.ask("group", json!({ "name": group, "bundles": 1, "server": other }));
+    until("the job running elsewhere", || daemon.is("first", "running").then_some(()));
+
+    // The driver says that it is done, and what was written about it goes.
+    cluster.ask("remove", json!({ "name": group }));
+    cluster.record(job, "first", "completed", incarnation, "");
+    until("the job completed", || daemon.is("first", "completed").then_some(()));
+    until("its plan and record gone", || {
+        let left = cluster.plan(job).is_some() || cluster.read(&format!("job/{job}")).is_some();
+        (!left).then_some(())
+    });
+
+    // A job whose driver is no more has failed.
+    let job = daemon.submit(folder.path(), "second", 1);
+    cluster.driver = "77000000".into();
+    cluster.record(job, "second", "active", 1, "");
+    until("the job failed", || daemon.is("second", "failed").then_some(()));
+}
