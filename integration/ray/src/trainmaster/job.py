@@ -198,7 +198,9 @@ class Job:
         if self.mode == "allreduce" and self.server:
             raise JobError("server: an allreduce job has no parameter servers; leave it out or change the mode")
         if self.mode != "allreduce" and not self.server:
-            raise JobError(f'server: is missing: a {self.mode} job needs parameter servers (mode = "allreduce" needs none)')
+            raise JobError(
+                f'server: is missing: a {self.mode} job needs parameter servers (mode = "allreduce" needs none)'
+            )
         if self.separate_roles and not self.server:
             raise JobError("separate_roles: true needs parameter servers to keep apart; leave it out")
         self.worker.check("worker")
