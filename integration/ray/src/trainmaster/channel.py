@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -50,7 +50,7 @@ class Jobs:
     def __init__(self, address: str, token: str = "", ca: str | Path | None = None) -> None:
         self.address = address
         self._channel = channel(address, ca)
-        self._stub = jobs_pb2_grpc.JobsStub(self._channel)
+        self._stub = jobs_pb2_grpc.JobsStub(self._channel)  # type: ignore[no-untyped-call]
         self._metadata = bearer(token)
 
     def submit(self, job: Job) -> tuple[int, str]:
@@ -64,16 +64,16 @@ class Jobs:
     def pause(self, job: str, resume: bool = False) -> None:
         self._call(self._stub.Pause, jobs_pb2.PauseRequest(job=job, resume=resume))
 
-    def list(self, all: bool = False) -> list[jobs_pb2.JobStatus]:
-        return list(self._call(self._stub.List, jobs_pb2.ListRequest(all=all)).jobs)
+    def list(self, all: bool = False) -> Sequence[jobs_pb2.JobStatus]:
+        return tuple(self._call(self._stub.List, jobs_pb2.ListRequest(all=all)).jobs)
 
     def find(self, job: str) -> jobs_pb2.JobStatus | None:
         """A job by its name or number; of several that bore the name, the newest."""
         found = [status for status in self.list(all=True) if job in (status.name, str(status.job))]
         return max(found, key=lambda status: status.job, default=None)
 
-    def explain(self, job: str) -> list[str]:
-        return list(self._call(self._stub.Explain, jobs_pb2.ExplainRequest(job=job)).lines)
+    def explain(self, job: str) -> Sequence[str]:
+        return tuple(self._call(self._stub.Explain, jobs_pb2.ExplainRequest(job=job)).lines)
 
     def close(self) -> None:
         self._channel.close()

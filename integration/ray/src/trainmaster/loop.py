@@ -34,9 +34,9 @@ def report(
 ) -> None:
     """Says how far training is. Call it at every step, or less often.
 
-    `step` counts from the job's begin, over all its restarts; `examples` are those trained since the last call; `epoch`
-    counts whole epochs done. It never waits and never raises. Where Trainmaster didn't start the program it does nothing;
-    with torchrun, only rank 0 reports.
+    `step` counts from the job's begin, over all its restarts; `examples` are those trained since the last call;
+    `epoch` counts whole epochs done. It never waits and never raises. Where Trainmaster didn't start the program it
+    does nothing; with torchrun, only rank 0 reports.
     """
     global _last
     try:

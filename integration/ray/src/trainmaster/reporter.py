@@ -38,7 +38,7 @@ class Slot:
     job: str
     token: str = ""
     incarnation: int = 1
-    role: int = job_pb2.SLOT_ROLE_WORKER
+    role: job_pb2.SlotRole = job_pb2.SLOT_ROLE_WORKER
     index: int = 0
 
 
@@ -55,7 +55,7 @@ class Reporter:
         on_assignment: Callable[[pb.Assignment], None] | None = None,
     ) -> None:
         self._channel = channel(address, ca)
-        self._stub = feed_pb2_grpc.FeedStub(self._channel)
+        self._stub = feed_pb2_grpc.FeedStub(self._channel)  # type: ignore[no-untyped-call]
         self._slot = slot
         self._interval = interval
         self._on_assignment = on_assignment

@@ -15,8 +15,8 @@ from .training import GO, LEAVE, Gather, Optimizer, Part, Trainer
 class AllReduceWorker(Trainer):
     """Trains without parameter servers: a subclass says `init` and `gradient`.
 
-    Each worker sends every other its part of the gradient and gets back the mean: as many bytes as in a ring. When workers
-    come or go, all leave after the same step and go on from its checkpoint, in the processes that are there.
+    Each worker sends every other its part of the gradient and gets back the mean: as many bytes as in a ring. When
+    workers come or go, all leave after the same step and go on from its checkpoint, in the processes that are there.
     """
 
     def __init__(self, learning_rate: float = 0.1, momentum: float = 0.0) -> None:

@@ -63,8 +63,8 @@ class Assignment:
 class Context:
     """What a slot is part of, and how it tells how training goes.
 
-    `rank` (from 0 on, without gaps) and `world` are a worker's place among the workers now; `index` is its slot, which it
-    keeps. `workers` and `servers` are the peers, in the order of rank; `server` is the machine.
+    `rank` (from 0 on, without gaps) and `world` are a worker's place among the workers now; `index` is its slot, which
+    it keeps. `workers` and `servers` are the peers, in the order of rank; `server` is the machine.
     """
 
     def __init__(self, assignment: Assignment, sink: Callable[[Report], None]) -> None:

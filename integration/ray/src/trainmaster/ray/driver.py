@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from ..errors import JobFailed, Refused
 from ..job import Job
@@ -30,6 +30,8 @@ Phase = Literal["active", "completed", "failed"]
 OnDriverDeath = Literal["cancel", "resume"]
 
 _TICK = 0.1
+# How it shows that Ray's control store doesn't answer.
+_AWAY = (RayError, OSError, TimeoutError)
 _GRACE = 30.0
 _FIRST_WAIT, _LAST_WAIT = 1.0, 30.0
 # So many failures without a step in between end a job.
@@ -111,6 +113,8 @@ class Driver:
         self._failures = 0
         self._not_before = 0.0
         self._shown = ""
+        self._next_look = 0.0
+        self._unwritten: dict[str, Any] | None = None
 
     def run(self) -> Result:
         self._document("active")
@@ -152,9 +156,13 @@ class Driver:
 
     def _read_plan(self) -> Plan | None:
         """The newest plan; the last one while there is no news."""
+        if time.monotonic() < self._next_look:
+            return self._plan
+        self._next_look = time.monotonic() + _TICK
+        self._write()
         try:
             plan = gcs.plan(self._settings.number)
-        except (RayError, OSError, TimeoutError) as error:
+        except _AWAY as error:
             log.debug("the control store is away: %s", error)
             plan = None
         # A daemon whose store is lost counts its jobs anew.
@@ -412,7 +420,7 @@ class Driver:
         self._reported = plan.incarnation
 
     def _changed(self, how: Literal["start", "live", "restart", "failure"]) -> None:
-        assert self._running and self._plan, "something was started"
+        assert self._running, "something was started"
         workers = sum(slot.role == "worker" for slot in self._running.placed)
         servers = len(self._running.placed) - workers
         at = time.monotonic() - self._begin
@@ -439,7 +447,17 @@ class Driver:
                 "slots": slots.write(running.placed) if running else "",
             },
         }
-        gcs.put_job_document(self._settings.number, document)
+        self._unwritten = document
+        self._write()
+
+    def _write(self) -> None:
+        if not self._unwritten:
+            return
+        try:
+            gcs.put_job_document(self._settings.number, self._unwritten)
+            self._unwritten = None
+        except _AWAY as error:
+            log.debug("the control store is away: %s", error)
 
     # Ends
 
@@ -489,7 +507,11 @@ def _remove(groups: Iterable[Group]) -> None:
 def _get(ref: Any) -> Any:
     try:
         return ray.get(ref)
-    except (RayActorError, ActorUnavailableError) as error:
-        raise _Lost(str(error).splitlines()[0]) from None
-    except RayTaskError as error:
+    except RayError as error:
+        root: BaseException | None = error
+        while isinstance(root, RayTaskError):
+            root = root.cause
+        # A peer that is gone fails those who talk to it, too; all else is the fault of the user's code.
+        if isinstance(root, RayError):
+            raise _Lost(str(root).strip().splitlines()[0]) from None
         raise JobFailed(str(error)) from None

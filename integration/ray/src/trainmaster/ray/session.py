@@ -82,12 +82,12 @@ class Session:
     ) -> Result:
         """Trains a job to its end, in whatever shapes it is given, and says how that went.
 
-        `worker` and `server` are classes, or other callables without arguments that make an object. A worker has a method
-        `run(ctx)`. If this driver dies, the job is cancelled or, with `on_driver_death="resume"`, waits for a driver that
-        says `resume=True`, which goes on with it if it is there and submits it if not.
+        `worker` and `server` are classes, or other callables without arguments that make an object. A worker has a
+        method `run(ctx)`. If this driver dies, the job is cancelled or, with `on_driver_death="resume"`, waits for a
+        driver that says `resume=True`, which goes on with it if it is there and submits it if not.
 
-        Raises `Refused` if the daemon doesn't take it (a name in use, a demand that can't be met), `JobFailed` if its own
-        code failed.
+        Raises `Refused` if the daemon doesn't take it (a name in use, a demand that can't be met), `JobFailed` if it
+        ended without success.
         """
         if (server is None) != (job.server is None):
             raise TrainmasterError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -50,7 +51,7 @@ def finished(rule: Convergence, losses: Sequence[float]) -> int:
     """GO, EXHAUSTED or CONVERGED, by the mean losses of all epochs so far."""
     if rule.delta > 0 and len(losses) > rule.patience:
         last = losses[-rule.patience - 1 :]
-        if all(a - b < rule.delta * losses[0] for a, b in zip(last, last[1:], strict=False)):
+        if all(a - b < rule.delta * losses[0] for a, b in itertools.pairwise(last)):
             return CONVERGED
     return EXHAUSTED if len(losses) >= rule.max_epochs else GO
 
