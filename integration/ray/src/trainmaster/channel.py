@@ -13,7 +13,7 @@ from ._proto import jobs_pb2, jobs_pb2_grpc
 from .errors import Refused, TrainmasterError, Unreachable
 from .job import Job
 
-_CALL_SECONDS = 10.0
+_CALL_SECONDS = 5.0
 _OPTIONS = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -80,8 +80,9 @@ class Jobs:
 
     def _call(self, method: Callable[..., Any], request: object) -> Any:
         try:
-            return method(request, timeout=_CALL_SECONDS, metadata=self._metadata)
+            # A daemon that is being started again is waited for.
+            return method(request, timeout=_CALL_SECONDS, metadata=self._metadata, wait_for_ready=True)
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                raise Unreachable(f"no daemon answers at {self.address}: {error.details()}") from None
+                raise Unreachable(f"no daemon answers at {self.address} within {_CALL_SECONDS:g} s") from None
             raise Refused(error.details()) from None

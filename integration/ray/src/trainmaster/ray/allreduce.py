@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import ray
 
 from . import training
 from .context import Context
@@ -64,7 +63,7 @@ class AllReduceWorker(Trainer):
 
     def _reduce(self, ctx: Context, step: int, part: Part) -> Part:
         pieces = np.array_split(part.gradient, ctx.world)
-        means = ray.get(
+        means = ctx.get(
             [
                 peer.average.remote(
                     (ctx.round, step), ctx.rank, ctx.world, Part(piece, part.weight, part.loss, part.flag)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ class Context:
     it keeps. `workers` and `servers` are the peers, in the order of rank; `server` is the machine.
     """
 
-    def __init__(self, assignment: Assignment, sink: Callable[[Report], None]) -> None:
+    def __init__(self, assignment: Assignment, sink: Callable[[Report], None], loop: asyncio.AbstractEventLoop) -> None:
         self.job = assignment.job
         self.round = assignment.round
         self.incarnation = assignment.incarnation
@@ -87,6 +88,7 @@ class Context:
         self._folder = Path(assignment.folder)
         self._stop = threading.Event()
         self._sink = sink
+        self._loop = loop
 
     @property
     def checkpoint(self) -> Path | None:
@@ -124,6 +126,10 @@ class Context:
         self.step = report.step
         self._sink(report)
 
+    def get(self, refs: Sequence[Any]) -> list[Any]:
+        """What peers' methods returned, in `run`: as `ray.get`, which warns since it takes its thread for the actor's."""
+        return asyncio.run_coroutine_threadsafe(_all(refs), self._loop).result()
+
     @property
     def stopping(self) -> bool:
         """Whether `should_stop` would say so, without promising to leave."""
@@ -144,3 +150,7 @@ class Context:
 
     def stop(self) -> None:
         self._stop.set()
+
+
+async def _all(refs: Sequence[Any]) -> list[Any]:
+    return list(await asyncio.gather(*refs))

@@ -253,8 +253,10 @@ class Driver:
                 return None
             nodes[slot] = node
         number = self._settings.number
-        made = [Group.make(self._job, number, plan.incarnation, plan.revision, group, nodes) for group in wanted]
+        made: list[Group] = []
         try:
+            for group in wanted:
+                made.append(Group.make(self._job, number, plan.incarnation, plan.revision, group, nodes))
             while True:
                 states = {group.state for group in made}
                 if states <= {"CREATED"}:
@@ -267,6 +269,10 @@ class Driver:
                 self._pump()
                 if self._runs and self._finished():
                     break
+        except RayError as error:
+            # Groups of these names are still there: of a driver that has just died.
+            log.info("%s: %s", self._job.name, error)
+            self._not_before = time.monotonic() + _FIRST_WAIT
         except BaseException:
             _remove(made)
             raise
@@ -343,10 +349,7 @@ class Driver:
                 late = slots.write(self._runs.values())
                 raise _Lost(f"{late} did not return from run() within the grace of {self._grace():g} s")
             self._pump()
-        # What was said between the last poll and the end.
-        for slot in list(self._polls.values()):
-            self._take(slot, _get(self._actors[slot].reports.remote()))
-        self._polls = {}
+        self._drain()
 
     def _grace(self) -> float:
         assignment = self._reporter.assignment if self._reporter else None
@@ -365,6 +368,13 @@ class Driver:
             elif slot := self._polls.pop(ref, None):
                 self._take(slot, _get(ref))
                 self._polls[self._actors[slot].reports.remote()] = slot
+
+    def _drain(self) -> None:
+        """What was said until the round's end: what the last poll has, and what came after it."""
+        for ref, slot in self._polls.items():
+            self._take(slot, _get(ref))
+            self._take(slot, _get(self._actors[slot].reports.remote()))
+        self._polls = {}
 
     def _take(self, slot: Slot, reports: list[Report]) -> None:
         for report in reports:
@@ -483,8 +493,7 @@ class Driver:
         result = self._result
         result.converged, result.checkpoint = end.converged, checkpoint.newest(self._folder)
         result.seconds = time.monotonic() - self._begin
-        for slot in list(self._polls.values()):
-            self._take(slot, _get(self._actors[slot].reports.remote()))
+        self._drain()
         if self._reporter:
             self._reporter.finish(Report(max(end.step, self._last.step), epoch=result.epoch), end.converged)
             self._reporter.flush(10.0)

@@ -53,7 +53,7 @@ class WorkerHost(Host):
         self._reports: deque[Report] = deque(maxlen=_MOST_REPORTS)
 
     async def run(self, assignment: Assignment) -> RoundEnd:
-        context = self._context = Context(assignment, self._reports.append)
+        context = self._context = Context(assignment, self._reports.append, asyncio.get_running_loop())
         loop.sink = context.take
         await asyncio.to_thread(self._user.run, context)
         return RoundEnd(context.left, context.converged, context.step, context.checkpoint_step, context.checkpoint_ms)
@@ -73,4 +73,4 @@ class ServerHost(Host):
 
     async def begin(self, assignment: Assignment) -> None:
         """Another round starts: no worker of the last one is waiting any more."""
-        self._user.begin(Context(assignment, lambda report: None))
+        self._user.begin(Context(assignment, lambda report: None, asyncio.get_running_loop()))

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import ray
 
 from . import training
 from .context import Context
@@ -98,20 +97,20 @@ class PSWorker(Trainer):
     def _begin(self, ctx: Context) -> Epochs:
         """Fills the servers of a new incarnation. Those of a job that only got other workers have what they need."""
         step, state, epochs = training.load(ctx.checkpoint)
-        if ctx.rank == 0 and not all(ray.get([server.loaded.remote() for server in ctx.servers])):
+        if ctx.rank == 0 and not all(ctx.get([server.loaded.remote() for server in ctx.servers])):
             state = state or {"params": np.asarray(self.init(), np.float32)}
             parts = {name: np.array_split(array, len(ctx.servers)) for name, array in state.items()}
             loads = [
                 server.load.remote(step, {name: split[at] for name, split in parts.items()})
                 for at, server in enumerate(ctx.servers)
             ]
-            ray.get(loads)
+            ctx.get(loads)
         return epochs
 
     def _train_sync(self, ctx: Context, epochs: Epochs) -> None:
         job = ctx.job
         steps = training.steps_per_epoch(job)
-        step, params, _, _ = _whole(ray.get([server.pull.remote() for server in ctx.servers]))
+        step, params, _, _ = _whole(ctx.get([server.pull.remote() for server in ctx.servers]))
         # Every worker knows the same losses, so only leaving has to be agreed on.
         done, flag = training.finished(job.convergence, epochs.losses), GO
         while done == flag == GO:
@@ -136,11 +135,11 @@ class PSWorker(Trainer):
     def _train_async(self, ctx: Context, epochs: Epochs) -> None:
         job, flag = ctx.job, GO
         steps = training.steps_per_epoch(job)
-        step, params, _, flag = _whole(ray.get([server.pull.remote() for server in ctx.servers]))
+        step, params, _, flag = _whole(ctx.get([server.pull.remote() for server in ctx.servers]))
         pushed = 0
         while flag == GO and not ctx.stopping:
             if ctx.rank == 0 and (done := training.finished(job.convergence, epochs.losses)):
-                ray.get([server.end.remote(done) for server in ctx.servers])
+                ctx.get([server.end.remote(done) for server in ctx.servers])
             start, before = time.monotonic(), step
             indices = training.draw(job, step + pushed, ctx.index)
             loss, gradient = self._measure(params, indices)
@@ -170,7 +169,7 @@ class PSWorker(Trainer):
         )
 
     def _save(self, ctx: Context, step: int, epochs: Epochs) -> None:
-        states = ray.get([server.state.remote() for server in ctx.servers])
+        states = ctx.get([server.state.remote() for server in ctx.servers])
         whole = {name: np.concatenate([state[name] for state in states]) for name in states[0]}
         training.save(ctx, step, whole, epochs)
 
@@ -186,7 +185,7 @@ def _push(ctx: Context, gradient: Floats, weight: int, loss: float, flag: int) -
         server.push.remote(ctx.rank, Part(part, weight, loss, flag))
         for server, part in zip(ctx.servers, parts, strict=True)
     ]
-    return _whole(ray.get(pushes))
+    return _whole(ctx.get(pushes))
 
 
 def _whole(replies: Sequence[Reply]) -> tuple[int, Floats, float, int]:
