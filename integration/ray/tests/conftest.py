@@ -37,6 +37,7 @@ class Run:
     """A driver in a process of its own, and what it writes."""
 
     def __init__(self, cluster: Cluster, address: str, folder: Path, name: str, **options: Any) -> None:
+        folder.mkdir(exist_ok=True)
         self._cluster = cluster
         self._out = folder / f"{name}.json"
         self._options = {"address": address, "dir": str(folder), "name": name, "out": str(self._out), **options}
@@ -53,8 +54,9 @@ class Run:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def document(self) -> dict[str, Any] | None:
+        ended = self.process.poll()
         if self._out.exists():
             document: dict[str, Any] = json.loads(self._out.read_text())
             return document
-        assert self.process.poll() is None, f"it ended with {self.process.returncode}; see {self._cluster.folder}"
+        assert ended is None, f"it ended with {self.process.returncode}; see {self._cluster.folder}"
         return None

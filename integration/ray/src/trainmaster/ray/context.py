@@ -127,7 +127,7 @@ class Context:
         self._sink(report)
 
     def get(self, refs: Sequence[Any]) -> list[Any]:
-        """What peers' methods returned, in `run`: as `ray.get`, which warns since it takes its thread for the actor's."""
+        """What peers' methods returned. As `ray.get`, which takes the thread of `run` for the actor's and warns."""
         return asyncio.run_coroutine_threadsafe(_all(refs), self._loop).result()
 
     @property
