@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,10 @@ class Round:
         return None
 
     def results(self) -> dict[str, dict[str, Any]]:
-        return {
-            name: wait_for(f"{name}'s end", lambda name=name: self.finished(name), PATIENCE) for name in self._options
-        }
+        ends: dict[str, dict[str, Any]] = {}
+        for name in self._options:
+            ends[name] = wait_for(f"{name}'s end", partial(self.finished, name), PATIENCE)
+        return ends
 
     def checkpoints(self, name: str) -> list[Path]:
         return list(self._folder.glob(f"{name}/*/checkpoint-*"))
@@ -98,7 +100,7 @@ def elastic(cluster: Cluster, address: str) -> tuple[Round, list[str]]:
     jobs = Round(cluster, address, "any")
     wait_for("all jobs to run", lambda: all(jobs.changes(job[0]) for job in JOBS), PATIENCE)
     wait_for("checkpoints", lambda: all(jobs.checkpoints(job[0]) for job in JOBS), PATIENCE)
-    cluster.kill_node(cluster.nodes[-1])
+    cluster.kill_node(list(cluster.nodes)[-1])
     told.append("killed a raylet (kill -9)")
     print(told[-1], flush=True)
     victim = "ring-a"
@@ -144,9 +146,7 @@ def report(
     jobs: Round, shaped: dict[str, dict[str, Any]], fixed: dict[str, dict[str, Any]], told: list[str], took: float
 ) -> int:
     print(f"\nElastic: {took:.0f} s in all; {'; '.join(told)}.")
-    print(
-        "(w,p) as they came: ~ without a stop, ! by a restart from the checkpoint, ✗ after a failure. Emulated devices.\n"
-    )
+    print("(w,p) as they came: ~ without a stop, ! by a restart from the checkpoint, ✗ after a failure.\n")
     print(f"{'job':8} {'loss':>6} {'JCT':>6} {'fixed':>6}  {'restarts (s)':14} (w,p)")
     good = True
     sums = [0.0, 0.0]

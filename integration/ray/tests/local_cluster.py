@@ -96,7 +96,8 @@ class Cluster:
         }
         # A dead raylet is noticed by its closed connection; this is for the rest.
         self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
-        self.nodes: list[subprocess.Popen[bytes]] = []
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._made = 0
 
     def __enter__(self) -> Cluster:
         try:
@@ -121,15 +122,18 @@ class Cluster:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def add_node(self) -> subprocess.Popen[bytes]:
-        node = self._start(
-            f"node-{len(self.nodes)}",
+    def add_node(self) -> str:
+        """A raylet; it has its name as the label `name`."""
+        name = f"node-{self._made}"
+        self._made += 1
+        self.nodes[name] = self._start(
+            name,
             f"--address={self.address}",
             f"--num-cpus={self._cpus}",
             f"--num-gpus={self._gpus}",
+            f"--labels=name={name}",
         )
-        self.nodes.append(node)
-        return node
+        return name
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """One after the other: two at once on one machine get in each other's way."""
@@ -157,13 +161,13 @@ class Cluster:
         wait_for(f"ray start of {name}", started)
         return process
 
-    def kill_node(self, node: subprocess.Popen[bytes]) -> None:
+    def kill_node(self, name: str) -> None:
         """kill -9 of a raylet; its workers follow it."""
+        node = self.nodes.pop(name)
         raylets = [pid for pid in self._processes() if _parent(pid) == node.pid and _name(pid) == "raylet"]
         assert len(raylets) == 1, f"children of {node.pid}: {raylets}"
         os.kill(raylets[0], signal.SIGKILL)
         node.wait()
-        self.nodes.remove(node)
 
     def serve(self, *arguments: str, adapter: str | None = None) -> Daemon:
         """Starts a daemon for this cluster."""
@@ -186,7 +190,7 @@ class Cluster:
             for pid in self._processes():
                 _kill(pid, number)
             while self._processes() and time.monotonic() < limit:
-                for process in self.nodes:
+                for process in self.nodes.values():
                     process.poll()
                 time.sleep(0.1)
         if "TRAINMASTER_KEEP_LOGS" not in os.environ:
