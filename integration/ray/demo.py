@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Six jobs on a Ray of this machine: resized while they train, through the death of a raylet and of a driver.
 
 The accelerators are emulated: gradients are computed for real, and then a sleep stands for the time that a device takes
