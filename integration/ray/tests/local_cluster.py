@@ -23,6 +23,17 @@ from typing import Any
 _OBJECT_STORE = 80 << 20
 _PATIENCE = 120.0
 _MARK = "TRAINMASTER_TEST_CLUSTER"
+_SCHEDULER = """
+[scheduler]
+engine = "optimus"
+stability = "off"
+[scheduler.parameters]
+interval = "3s"
+between_rounds = true
+rescale_cost = true
+resize_in_place = true
+shrink_to_fit = true
+"""
 
 
 def wait_for(what: str, condition: Callable[[], Any], patience: float = _PATIENCE) -> Any:
@@ -131,6 +142,7 @@ class Cluster:
             f"--address={self.address}",
             f"--num-cpus={self._cpus}",
             f"--num-gpus={self._gpus}",
+            f"--node-name={name}",
             f"--labels=name={name}",
         )
         return name
@@ -170,11 +182,13 @@ class Cluster:
         node.wait()
 
     def serve(self, *arguments: str, adapter: str | None = None) -> Daemon:
-        """Starts a daemon for this cluster."""
+        """Starts a daemon for this cluster. It decides often, and nothing keeps it from changing its mind."""
+        config = self.folder / "daemon.toml"
+        config.write_text(_SCHEDULER)
         settings = self.folder / "ray.toml"
         settings.write_text(f'address = "{self.address}"\nplacement_timeout = "5s"\n')
         folder = Path(tempfile.mkdtemp(dir=self.folder))
-        return Daemon(folder, adapter or f"ray={settings}", *arguments, env=self.env)
+        return Daemon(folder, adapter or f"ray={settings}", f"--config={config}", *arguments, env=self.env)
 
     def run(self, script: Path, *arguments: str) -> subprocess.Popen[bytes]:
         """A driver of its own."""

@@ -21,7 +21,7 @@ PROGRAMS = dict(re.findall(r"<!-- test: (\w+) -->\n```python\n(.*?)```", DOCS.re
 def test_a_program_of_the_docs_runs(cluster: Cluster, tmp_path: Path, name: str, lines: int) -> None:
     program = PROGRAMS[name]
     assert len(program.splitlines()) <= lines
-    daemon = cluster.serve("--set=interval=3s")
+    daemon = cluster.serve()
     path = tmp_path / f"{name}.py"
     path.write_text(program.replace("localhost:7070", daemon.address))
     env = cluster.env | {"HOME": str(tmp_path)}

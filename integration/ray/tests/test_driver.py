@@ -93,6 +93,9 @@ def address(cluster: Cluster) -> Iterator[str]:
     daemon = cluster.serve(adapter="none")
     yield daemon.address
     daemon.end()
+    # The next daemon counts its jobs from 1 again.
+    for key in internal_kv._internal_kv_list("", namespace="trainmaster"):
+        internal_kv._internal_kv_del(key, namespace="trainmaster")
 
 
 @pytest.fixture

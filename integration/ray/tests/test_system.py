@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def daemon(cluster: Cluster) -> Iterator[Daemon]:
-    daemon = cluster.serve("--set=interval=3s")
+    daemon = cluster.serve()
     yield daemon
     daemon.end()
 
@@ -73,9 +73,14 @@ def test_a_job_trains_to_its_loss(cluster: Cluster, daemon: Daemon, jobs: Jobs, 
     assert not groups("simple", jobs)
 
 
-def test_a_job_grows_without_a_stop(cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path) -> None:
-    run = Run(cluster, daemon.address, tmp_path, "grows", epochs=25, seconds=0.4, workers=(1, 4, 1), gpu=1)
-    end = result(run)
+def test_a_job_grows_without_a_stop_when_another_ends(
+    cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
+) -> None:
+    short = Run(cluster, daemon.address, tmp_path, "short", epochs=15, seconds=0.4, workers=(6, 6, 6), gpu=1)
+    wait_for("training", lambda: running(jobs, "short"))
+    grows = Run(cluster, daemon.address, tmp_path, "grows", epochs=40, seconds=0.4, workers=(1, 4, 1), gpu=1)
+    result(short)
+    end = result(grows)
     live = [change for change in end["history"] if change["how"] == "live"]
     assert live, end["history"]
     assert max(change["workers"] for change in live) > end["history"][0]["workers"]
