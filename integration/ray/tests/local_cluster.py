@@ -16,12 +16,15 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 _OBJECT_STORE = 80 << 20
 _PATIENCE = 120.0
+# Ray gives a raylet 30 s to start, which a machine that is busy with others' may not keep.
+_TRIES = 3
 _MARK = "TRAINMASTER_TEST_CLUSTER"
 _SCHEDULER = """
 [scheduler]
@@ -162,16 +165,12 @@ class Cluster:
             "--disable-usage-stats",
             *arguments,
         ]
-        with log.open("wb") as out:
-            process = subprocess.Popen(command, env=self.env, stdout=out, stderr=out, start_new_session=True)
-
-        def started() -> bool:
-            if process.poll() is not None:
-                raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
-            return "Ray runtime started" in log.read_text()
-
-        wait_for(f"ray start of {name}", started)
-        return process
+        for _ in range(_TRIES):
+            with log.open("wb") as out:
+                process = subprocess.Popen(command, env=self.env, stdout=out, stderr=out, start_new_session=True)
+            if wait_for(f"ray start of {name}", partial(_started, process, log)) == "yes":
+                return process
+        raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
 
     def kill_node(self, name: str) -> None:
         """kill -9 of a raylet; its workers follow it."""
@@ -228,6 +227,12 @@ def daemon_binary() -> str:
     """`TRAINMASTER_BIN`, or the debug build."""
     default = Path(__file__).resolve().parents[3] / "target/debug/trainmaster"
     return os.environ.get("TRAINMASTER_BIN", str(default))
+
+
+def _started(process: subprocess.Popen[bytes], log: Path) -> str:
+    if process.poll() is not None:
+        return "no"
+    return "yes" if "Ray runtime started" in log.read_text() else ""
 
 
 def _kill(pid: int, number: signal.Signals) -> None:

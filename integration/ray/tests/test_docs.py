@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import forget
 from .local_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -27,6 +28,7 @@ def test_a_program_of_the_docs_runs(cluster: Cluster, tmp_path: Path, name: str,
     env = cluster.env | {"HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, str(path)], env=env, capture_output=True, text=True)
     daemon.end()
+    forget()
     assert done.returncode == 0, done.stderr
     loss = float(done.stdout.split()[0])
     assert loss < 0.1, done.stdout

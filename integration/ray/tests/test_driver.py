@@ -18,7 +18,7 @@ from ray.util.placement_group import placement_group_table
 from trainmaster.channel import Jobs
 from trainmaster.ray.slots import Slot, read
 
-from .conftest import Run
+from .conftest import Run, forget
 from .local_cluster import Cluster, wait_for
 
 pytestmark = pytest.mark.cluster
@@ -93,9 +93,7 @@ def address(cluster: Cluster) -> Iterator[str]:
     daemon = cluster.serve(adapter="none")
     yield daemon.address
     daemon.end()
-    # The next daemon counts its jobs from 1 again.
-    for key in internal_kv._internal_kv_list("", namespace="trainmaster"):
-        internal_kv._internal_kv_del(key, namespace="trainmaster")
+    forget()
 
 
 @pytest.fixture

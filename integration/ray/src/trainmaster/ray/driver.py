@@ -494,7 +494,8 @@ class Driver:
         result.seconds = time.monotonic() - self._begin
         self._drain()
         if self._reporter:
-            self._reporter.finish(Report(max(end.step, self._last.step), epoch=result.epoch), end.converged)
+            last = Report(max(end.step, self._last.step), epoch=result.epoch, at=self._last.at)
+            self._reporter.finish(last, end.converged)
             self._reporter.flush(10.0)
         self._document("completed", "converged" if end.converged else "its training is over")
         _remove(self._groups)
