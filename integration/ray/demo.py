@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Six jobs on a Ray of this machine: resized while they train, through the death of a raylet and of a driver.
+
+The accelerators are emulated: gradients are computed for real, and then a sleep stands for the time that a device takes
+for its share of the batch. Afterwards the same jobs run with the shape they asked for, and nothing dies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.local_cluster import Cluster, wait_for
+from trainmaster.channel import Jobs
+
+# name, mode, workers (min, max, requested), servers requested, most servers, epochs, emulated seconds of a batch
+JOBS = [
+    ("sync-a", "sync", (1, 4, 2), 1, 2, 45, 0.4),
+    ("sync-b", "sync", (1, 4, 1), 1, 1, 25, 0.4),
+    ("async-a", "async", (1, 3, 2), 1, 1, 30, 0.4),
+    ("async-b", "async", (1, 3, 1), 1, 1, 30, 0.4),
+    ("ring-a", "allreduce", (1, 4, 2), 0, 0, 40, 0.4),
+    ("ring-b", "allreduce", (1, 2, 1), 0, 0, 20, 0.4),
+]
+LOSS = 0.35
+PATIENCE = 900.0
+
+
+def options(job: tuple[Any, ...], folder: Path, address: str, resize: str) -> dict[str, Any]:
+    name, mode, workers, servers, most, epochs, seconds = job
+    return {
+        "name": name,
+        "mode": mode,
+        "workers": workers,
+        "servers": servers,
+        "most_servers": most,
+        "epochs": epochs,
+        "seconds": seconds,
+        "gpu": 1,
+        "resize": resize,
+        "address": address,
+        "dir": str(folder),
+        "out": str(folder / f"{name}.json"),
+        "on_driver_death": "resume",
+    }
+
+
+class Round:
+    """All six jobs, each with a driver of its own."""
+
+    def __init__(self, cluster: Cluster, address: str, resize: str) -> None:
+        self._cluster = cluster
+        self._jobs = Jobs(address)
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{resize}-", dir=cluster.folder))
+        self._options = {job[0]: options(job, self._folder, address, resize) for job in JOBS}
+        self._drivers: dict[str, subprocess.Popen[bytes]] = {}
+        for name in self._options:
+            self.start(name)
+
+    def start(self, name: str, **more: Any) -> None:
+        script = Path(__file__).parent / "tests/logistic.py"
+        self._drivers[name] = self._cluster.run(script, json.dumps(self._options[name] | more))
+
+    def kill_driver(self, name: str) -> None:
+        os.kill(self._drivers[name].pid, signal.SIGKILL)
+        self._drivers[name].wait()
+
+    def changes(self, name: str) -> list[dict[str, Any]]:
+        path = self._folder / f"{name}.changes"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def finished(self, name: str) -> dict[str, Any] | None:
+        path = self._folder / f"{name}.json"
+        if path.exists():
+            document: dict[str, Any] = json.loads(path.read_text())
+            return document
+        if self._drivers[name].poll() is not None:
+            return {"error": f"its driver ended with {self._drivers[name].returncode}"}
+        return None
+
+    def results(self) -> dict[str, dict[str, Any]]:
+        ends: dict[str, dict[str, Any]] = {}
+        for name in self._options:
+            ends[name] = wait_for(f"{name}'s end", partial(self.finished, name), PATIENCE)
+            if "result" in ends[name]:
+                ends[name]["seconds"] = self._completion(name)
+        return ends
+
+    def _completion(self, name: str) -> float:
+        """From submission to end, by the daemon's clock: a driver may have been one of several."""
+
+        def ended() -> Any:
+            status = self._jobs.find(name)
+            return status if status and status.HasField("ended_ms") else None
+
+        status = wait_for(f"the daemon to see {name}'s end", ended)
+        return float(status.ended_ms - status.submitted_ms) / 1000
+
+    def checkpoints(self, name: str) -> list[Path]:
+        return list(self._folder.glob(f"{name}/*/checkpoint-*"))
+
+
+def elastic(cluster: Cluster, address: str) -> tuple[Round, list[str]]:
+    """The jobs as Trainmaster shapes them, and what was done to them."""
+    told = []
+    jobs = Round(cluster, address, "any")
+    wait_for("all jobs to run", lambda: all(jobs.changes(job[0]) for job in JOBS), PATIENCE)
+    wait_for("checkpoints", lambda: all(jobs.checkpoints(job[0]) for job in JOBS), PATIENCE)
+    cluster.kill_node(list(cluster.nodes)[-1])
+    told.append("killed a raylet (kill -9)")
+    print(told[-1], flush=True)
+    victim = "ring-a"
+    jobs.kill_driver(victim)
+    told.append(f"killed the driver of {victim} (kill -9), started it again with resume=True")
+    print(told[-1], flush=True)
+    jobs.start(victim, resume=True)
+    return jobs, told
+
+
+def history(changes: list[dict[str, Any]]) -> str:
+    sign = {"start": "", "live": "~", "restart": "!", "failure": "✗"}
+    return " ".join(f"{sign[change['how']]}({change['workers']},{change['servers']})" for change in changes)
+
+
+def costs(result: dict[str, Any]) -> str:
+    """Of restarts, in seconds; the first start is none."""
+    found = [c["cost_ms"] for c in result["history"] if c["how"] in ("restart", "failure") and c["cost_ms"] is not None]
+    return " ".join(f"{cost / 1000:.1f}" for cost in found) or "–"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", default="optimus", help="the scheduling engine (default: %(default)s)")
+    parser.add_argument("--interval", default="10s", help="time between its decisions (default: %(default)s)")
+    chosen = parser.parse_args()
+    with Cluster(4) as cluster:
+        print(f"Ray at {cluster.address}: a head and 4 raylets of 2 emulated GPUs each", flush=True)
+        daemon = cluster.serve(f"--engine={chosen.engine}", f"--set=interval={chosen.interval}")
+        begin = time.monotonic()
+        jobs, told = elastic(cluster, daemon.address)
+        shaped = jobs.results()
+        took = time.monotonic() - begin
+        cluster.add_node()
+        print("the same jobs at the shape they asked for", flush=True)
+        fixed_jobs = Round(cluster, daemon.address, "fixed")
+        fixed = fixed_jobs.results()
+        daemon.end()
+        return report(jobs, shaped, fixed, told, took)
+
+
+def report(
+    jobs: Round, shaped: dict[str, dict[str, Any]], fixed: dict[str, dict[str, Any]], told: list[str], took: float
+) -> int:
+    print(f"\nElastic: {took:.0f} s in all; {'; '.join(told)}.")
+    print("(w,p) as they came: ~ without a stop, ! by a restart from the checkpoint, ✗ after a failure.\n")
+    print(f"{'job':8} {'loss':>6} {'JCT':>6} {'fixed':>6}  {'restarts (s)':14} (w,p)")
+    good = True
+    sums = [0.0, 0.0]
+    for name in shaped:
+        ends = [shaped[name], fixed[name]]
+        if any("error" in end for end in ends):
+            print(f"{name:8} failed: {[end.get('error') for end in ends]}")
+            good = False
+            continue
+        elastic_end, fixed_end = (end["result"] for end in ends)
+        good &= elastic_end["loss"] < LOSS and fixed_end["loss"] < LOSS
+        jct = [end["seconds"] for end in ends]
+        sums = [total + one for total, one in zip(sums, jct, strict=True)]
+        print(
+            f"{name:8} {elastic_end['loss']:6.3f} {jct[0]:6.1f} {jct[1]:6.1f}  {costs(elastic_end):14} "
+            + history(jobs.changes(name))
+        )
+    if good:
+        print(f"\naverage JCT: {sums[0] / len(shaped):.1f} s elastic, {sums[1] / len(shaped):.1f} s fixed")
+    live = any(change["how"] == "live" for name in shaped for change in jobs.changes(name))
+    print(f"grown or shrunk without a stop: {'yes' if live else 'no'}; all at a loss below {LOSS}: {good}")
+    return 0 if good and live else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

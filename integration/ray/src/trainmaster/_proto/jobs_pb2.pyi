@@ -1,0 +1,137 @@
+from . import job_pb2 as _job_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SubmitRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: _job_pb2.Job
+    def __init__(self, job: _Optional[_Union[_job_pb2.Job, _Mapping]] = ...) -> None: ...
+
+class SubmitReply(_message.Message):
+    __slots__ = ("job", "token", "next_decision_ms")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NEXT_DECISION_MS_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    token: str
+    next_decision_ms: int
+    def __init__(self, job: _Optional[int] = ..., token: _Optional[str] = ..., next_decision_ms: _Optional[int] = ...) -> None: ...
+
+class CancelRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class CancelReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PauseRequest(_message.Message):
+    __slots__ = ("job", "resume")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    resume: bool
+    def __init__(self, job: _Optional[str] = ..., resume: bool = ...) -> None: ...
+
+class PauseReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListRequest(_message.Message):
+    __slots__ = ("all",)
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    all: bool
+    def __init__(self, all: bool = ...) -> None: ...
+
+class ListReply(_message.Message):
+    __slots__ = ("jobs", "decision", "engine", "mode", "next_decision_ms", "fallback")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_DECISION_MS_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
+    decision: int
+    engine: str
+    mode: str
+    next_decision_ms: int
+    fallback: str
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., decision: _Optional[int] = ..., engine: _Optional[str] = ..., mode: _Optional[str] = ..., next_decision_ms: _Optional[int] = ..., fallback: _Optional[str] = ...) -> None: ...
+
+class JobStatus(_message.Message):
+    __slots__ = ("job", "name", "tenant", "queue", "state", "reason", "workers", "servers", "step", "epoch", "loss", "predicted_epochs", "predicted_low", "predicted_high", "remaining_ms", "submitted_ms", "started_ms", "ended_ms", "incarnation", "revision", "speed", "slots", "rescales", "restart_ms", "max_epochs", "predicted_speed")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_LOW_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_HIGH_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_MS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_MS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    SPEED_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    RESCALES_FIELD_NUMBER: _ClassVar[int]
+    RESTART_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_SPEED_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    name: str
+    tenant: str
+    queue: str
+    state: str
+    reason: str
+    workers: int
+    servers: int
+    step: int
+    epoch: int
+    loss: float
+    predicted_epochs: float
+    predicted_low: float
+    predicted_high: float
+    remaining_ms: int
+    submitted_ms: int
+    started_ms: int
+    ended_ms: int
+    incarnation: int
+    revision: int
+    speed: float
+    slots: _containers.RepeatedCompositeFieldContainer[_job_pb2.Slot]
+    rescales: int
+    restart_ms: int
+    max_epochs: int
+    predicted_speed: float
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., workers: _Optional[int] = ..., servers: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., loss: _Optional[float] = ..., predicted_epochs: _Optional[float] = ..., predicted_low: _Optional[float] = ..., predicted_high: _Optional[float] = ..., remaining_ms: _Optional[int] = ..., submitted_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., speed: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[_job_pb2.Slot, _Mapping]]] = ..., rescales: _Optional[int] = ..., restart_ms: _Optional[int] = ..., max_epochs: _Optional[int] = ..., predicted_speed: _Optional[float] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class ExplainReply(_message.Message):
+    __slots__ = ("lines", "json")
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    lines: _containers.RepeatedScalarFieldContainer[str]
+    json: str
+    def __init__(self, lines: _Optional[_Iterable[str]] = ..., json: _Optional[str] = ...) -> None: ...

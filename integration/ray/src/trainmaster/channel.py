@@ -1,0 +1,88 @@
+"""How a daemon is reached, and its Jobs service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+
+from ._proto import jobs_pb2, jobs_pb2_grpc
+from .errors import Refused, TrainmasterError, Unreachable
+from .job import Job
+
+_CALL_SECONDS = 5.0
+_OPTIONS = [
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_reconnect_backoff_ms", 3000),
+    # The daemon is reached directly; a proxy for the web is none for it.
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+def channel(address: str, ca: str | Path | None = None) -> grpc.Channel:
+    """A channel to "host:port", "http://host:port" or, with TLS, "https://host:port". It connects when first used."""
+    url = urlsplit(address if "://" in address else f"http://{address}")
+    if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/"):
+        raise TrainmasterError(f"address: {address!r} must be host:port, http://host:port or https://host:port")
+    try:
+        port = url.port
+    except ValueError:
+        port = None
+    if port is None:
+        raise TrainmasterError(f"address: {address!r} has no port from 1 to 65535, as in localhost:7070")
+    if url.scheme == "http":
+        return grpc.insecure_channel(url.netloc, options=_OPTIONS)
+    roots = None if ca is None else Path(ca).read_bytes()
+    return grpc.secure_channel(url.netloc, grpc.ssl_channel_credentials(roots), options=_OPTIONS)
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),) if token else ()
+
+
+class Jobs:
+    """The daemon's Jobs service."""
+
+    def __init__(self, address: str, token: str = "", ca: str | Path | None = None) -> None:
+        self.address = address
+        self._channel = channel(address, ca)
+        self._stub = jobs_pb2_grpc.JobsStub(self._channel)  # type: ignore[no-untyped-call]
+        self._metadata = bearer(token)
+
+    def submit(self, job: Job) -> tuple[int, str]:
+        """Its number, and its token for the feed."""
+        reply = self._call(self._stub.Submit, jobs_pb2.SubmitRequest(job=job.message()))
+        return reply.job, reply.token
+
+    def cancel(self, job: str) -> None:
+        self._call(self._stub.Cancel, jobs_pb2.CancelRequest(job=job))
+
+    def pause(self, job: str, resume: bool = False) -> None:
+        self._call(self._stub.Pause, jobs_pb2.PauseRequest(job=job, resume=resume))
+
+    def list(self, all: bool = False) -> Sequence[jobs_pb2.JobStatus]:
+        return tuple(self._call(self._stub.List, jobs_pb2.ListRequest(all=all)).jobs)
+
+    def find(self, job: str) -> jobs_pb2.JobStatus | None:
+        """A job by its name or number; of several that bore the name, the newest."""
+        found = [status for status in self.list(all=True) if job in (status.name, str(status.job))]
+        return max(found, key=lambda status: status.job, default=None)
+
+    def explain(self, job: str) -> Sequence[str]:
+        return tuple(self._call(self._stub.Explain, jobs_pb2.ExplainRequest(job=job)).lines)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _call(self, method: Callable[..., Any], request: object) -> Any:
+        try:
+            # A daemon that is being started again is waited for.
+            return method(request, timeout=_CALL_SECONDS, metadata=self._metadata, wait_for_ready=True)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise Unreachable(f"no daemon answers at {self.address} within {_CALL_SECONDS:g} s") from None
+            raise Refused(error.details()) from None

@@ -1,0 +1,308 @@
+"""What a job is: the fields and units of the TOML job file, as dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_args
+
+from . import units
+from ._proto import job_pb2 as pb
+from .errors import JobError
+
+Quantity = int | float | str
+Mode = Literal["sync", "async", "allreduce"]
+Resize = Literal["any", "workers", "fixed"]
+UtilityKind = Literal["sigmoid", "constant", "linear", "step", "table"]
+
+_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
+_AMOUNTS = ("gpu", "cpu", "memory", "disk", "bandwidth")
+_MOST_SLOTS = 10_000
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Role:
+    """What one worker or parameter server needs, and how many there may be.
+
+    `resources` has all others by name: types of GPU (`{"gpu:a100": 1}`) and custom resources (`{"license": 2}`).
+    """
+
+    gpu: Quantity | None = None
+    cpu: Quantity | None = None
+    memory: Quantity | None = None
+    disk: Quantity | None = None
+    bandwidth: Quantity | None = None
+    resources: Mapping[str, Quantity] = field(default_factory=dict)
+    min: int = 1
+    max: int | None = None
+    requested: int | None = None
+    command: str = ""
+
+    def counts(self) -> tuple[int, int, int]:
+        """min, max, requested; one that names only `requested` wants no more than that."""
+        requested = self.min if self.requested is None else self.requested
+        return self.min, requested if self.max is None else self.max, requested
+
+    def demand(self, key: str) -> dict[str, int]:
+        """By resource name, in thousandths, MiB and Mbit/s."""
+        given: dict[str, Quantity] = {name: value for name in _AMOUNTS if (value := getattr(self, name)) is not None}
+        demand = {name: units.amount(f"{key}.{name}", name, value) for name, value in given.items()}
+        for name, value in self.resources.items():
+            demand[name] = units.amount(f"{key}.resources.{name}", name, value)
+        return demand
+
+    def check(self, key: str) -> None:
+        demand = self.demand(key)
+        gpus = [name for name, value in demand.items() if value and (name == "gpu" or name.startswith("gpu:"))]
+        if len(gpus) > 1:
+            raise JobError(f"{key}.gpu: name one kind of GPU, not both {gpus[0]!r} and {gpus[1]!r}")
+        for name in gpus:
+            if demand[name] > 1000 and demand[name] % 1000:
+                raise JobError(
+                    f"{key}.{name}: {demand[name] / 1000} must be a whole number or a fraction of one device"
+                )
+        if not any(demand.values()):
+            raise JobError(f"{key}.cpu: a demand of nothing can't be scheduled; give at least one resource")
+        for name in ("min", "max", "requested"):
+            value = getattr(self, name)
+            if value is not None and not _is_count(value):
+                raise JobError(f"{key}.{name}: {value!r} must be a whole number")
+        least, most, requested = self.counts()
+        if not 1 <= least <= most <= _MOST_SLOTS:
+            raise JobError(f"{key}.max: min = {least}, max = {most} must be 1 ≤ min ≤ max ≤ {_MOST_SLOTS}")
+        if not least <= requested <= most:
+            raise JobError(f"{key}.requested: {requested} must be from min = {least} to max = {most}")
+
+    def message(self, key: str) -> pb.Role:
+        least, most, requested = self.counts()
+        return pb.Role(demand=self.demand(key), min=least, max=most, requested=requested, command=self.command)
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Converged when `patience` epochs in a row each lower the loss by less than `delta` times the first loss."""
+
+    delta: float = 0.01
+    patience: int = 3
+    max_epochs: int = 200
+
+
+@dataclass(frozen=True)
+class Utility:
+    """What the job is worth by the time from its arrival to its end."""
+
+    kind: UtilityKind
+    value: float
+    decay: float = 0.0
+    target: Quantity | None = None
+    points: Sequence[tuple[Quantity, float]] = ()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Data chunks, for engines that schedule those one by one."""
+
+    chunks: int
+    batches_per_chunk: int
+    epochs: int
+    batch_time: Quantity | None = None
+    upload: str = ""
+    chunk_size: Quantity | None = None
+
+
+@dataclass(frozen=True)
+class SpeedSample:
+    """A speed measured beforehand: p servers, w workers, steps per second."""
+
+    p: int
+    w: int
+    speed: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job, under the names and units of the job file. A plain dict does for each nested part.
+
+    >>> Job(name="digits", worker={"gpu": 0.5, "memory": "1GiB", "max": 4}, server={"cpu": 1}).worker.max
+    4
+    """
+
+    name: str
+    worker: Role
+    server: Role | None = None
+    mode: Mode = "sync"
+    model: str | None = None
+    tenant: str = "default"
+    queue: str = "default"
+    priority: int = 0
+    resize: Resize = "any"
+    batch: int = 1
+    examples: int = 0
+    convergence: Convergence = field(default_factory=Convergence)
+    separate_roles: bool = False
+    model_size: Quantity | None = None
+    utility: Utility | None = None
+    deadline: Quantity | None = None
+    accuracy: float | None = None
+    urgency: int | None = None
+    dataset: Dataset | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    time_limit: Quantity | None = None
+    restart_cost: Quantity | None = None
+    profile: Sequence[SpeedSample] = ()
+
+    def __post_init__(self) -> None:
+        def nest(key: str, kind: type[_T]) -> None:
+            object.__setattr__(self, key, _nested(key, kind, getattr(self, key)))
+
+        nest("worker", Role)
+        nest("convergence", Convergence)
+        for key, kind in (("server", Role), ("utility", Utility), ("dataset", Dataset)):
+            if getattr(self, key) is not None:
+                nest(key, kind)
+        profile = tuple(_nested(f"profile[{at}]", SpeedSample, row) for at, row in enumerate(self.profile))
+        object.__setattr__(self, "profile", profile)
+        self._check()
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Job:
+        """From a job file's table (`tomllib.load`)."""
+        fields = dict(fields)
+        constraints = fields.pop("constraints", {})
+        unknown = set(constraints) - {"labels"}
+        if unknown:
+            raise JobError(f"constraints.{min(unknown)}: unknown key; allowed is labels")
+        if "labels" in constraints:
+            fields["labels"] = constraints["labels"]
+        return _nested("", cls, fields)
+
+    def _check(self) -> None:
+        names = {"name": self.name, "model": self.model or self.name, "tenant": self.tenant, "queue": self.queue}
+        for key, name in names.items():
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                allowed = "1 to 128 letters, digits, '.', '_' or '-', not starting with '.'"
+                raise JobError(f"{key}: {name!r} must be {allowed}")
+        if self.name.isdecimal():
+            raise JobError(f"name: {self.name!r} reads as a job's number; put a letter into it")
+        _one_of("mode", self.mode, get_args(Mode))
+        _one_of("resize", self.resize, get_args(Resize))
+        _at_least("batch", self.batch, 1)
+        _at_least("examples", self.examples, 0)
+        if not 0 <= self.convergence.delta < 1:
+            raise JobError(f"convergence.delta: {self.convergence.delta} must be from 0 up to 1")
+        _at_least("convergence.patience", self.convergence.patience, 1)
+        _at_least("convergence.max_epochs", self.convergence.max_epochs, 1)
+        if self.mode == "allreduce" and self.server:
+            raise JobError("server: an allreduce job has no parameter servers; leave it out or change the mode")
+        if self.mode != "allreduce" and not self.server:
+            raise JobError(
+                f'server: is missing: a {self.mode} job needs parameter servers (mode = "allreduce" needs none)'
+            )
+        if self.separate_roles and not self.server:
+            raise JobError("separate_roles: true needs parameter servers to keep apart; leave it out")
+        self.worker.check("worker")
+        if self.server:
+            self.server.check("server")
+        if self.accuracy is not None and not 0 <= self.accuracy <= 1:
+            raise JobError(f"accuracy: {self.accuracy} must be from 0 to 1")
+        if self.utility:
+            _one_of("utility.kind", self.utility.kind, get_args(UtilityKind))
+        self.message()  # reads every quantity
+
+    def message(self) -> pb.Job:
+        """For the wire."""
+        job = pb.Job(
+            name=self.name,
+            model=self.model or "",
+            tenant=self.tenant,
+            queue=self.queue,
+            priority=self.priority,
+            resize=_number(pb.Resize, "RESIZE", self.resize),
+            mode=_number(pb.TrainingMode, "TRAINING_MODE", self.mode),
+            batch=self.batch,
+            examples=self.examples,
+            convergence=pb.Convergence(**dataclasses.asdict(self.convergence)),
+            worker=self.worker.message("worker"),
+            separate_roles=self.separate_roles,
+            labels=self.labels,
+            accuracy=self.accuracy,
+            urgency=self.urgency,
+            profile=[pb.SpeedSample(servers=row.p, workers=row.w, speed=row.speed) for row in self.profile],
+        )
+        if self.server:
+            job.server.CopyFrom(self.server.message("server"))
+        for key in ("deadline", "time_limit", "restart_cost"):
+            if (value := getattr(self, key)) is not None:
+                setattr(job, f"{key}_ms", units.span(key, value))
+        if self.model_size is not None:
+            job.model_size_mib = units.size("model_size", self.model_size)
+        if self.utility:
+            job.utility.CopyFrom(_utility(self.utility))
+        if self.dataset:
+            job.dataset.CopyFrom(_dataset(self.dataset))
+        return job
+
+
+def _utility(utility: Utility) -> pb.Utility:
+    return pb.Utility(
+        kind=_number(pb.UtilityKind, "UTILITY_KIND", utility.kind),
+        value=utility.value,
+        decay=utility.decay,
+        target_ms=0 if utility.target is None else units.span("utility.target", utility.target),
+        points=[pb.UtilityPoint(elapsed_ms=units.span("utility.points", at), worth=w) for at, w in utility.points],
+    )
+
+
+def _dataset(data: Dataset) -> pb.Dataset:
+    message = pb.Dataset(
+        chunks=data.chunks, batches_per_chunk=data.batches_per_chunk, epochs=data.epochs, upload=data.upload
+    )
+    if data.batch_time is not None:
+        message.batch_time_ms = units.span("dataset.batch_time", data.batch_time)
+    if data.chunk_size is not None:
+        message.chunk_size_mib = units.size("dataset.chunk_size", data.chunk_size)
+    return message
+
+
+def _nested(key: str, kind: type[_T], value: object) -> _T:
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise JobError(f"{key}: {value!r} must be a {kind.__name__} or a table of its fields")
+    fields = {spec.name: spec for spec in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    prefix = f"{key}." if key else ""
+    given = dict(value)
+    if kind is Role:
+        # In the job file a type of GPU stands beside the others.
+        typed = {name: given.pop(name) for name in list(given) if str(name).startswith("gpu:")}
+        if typed:
+            given["resources"] = {**given.get("resources", {}), **typed}
+    for name in given:
+        if name not in fields:
+            raise JobError(f"{prefix}{name}: unknown key; allowed are {', '.join(fields)}")
+    for name, spec in fields.items():
+        required = spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
+        if required and name not in given:
+            raise JobError(f"{prefix}{name}: is missing")
+    return kind(**given)
+
+
+def _number(enum: Any, prefix: str, value: str) -> Any:
+    return enum.Value(f"{prefix}_{value.upper()}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _one_of(key: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise JobError(f"{key}: {value!r} must be one of {', '.join(allowed)}")
+
+
+def _at_least(key: str, value: object, least: int) -> None:
+    if not _is_count(value) or value < least:  # type: ignore[operator]
+        raise JobError(f"{key}: {value!r} must be a whole number of at least {least}")

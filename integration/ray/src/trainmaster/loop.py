@@ -1,0 +1,102 @@
+"""`trainmaster.report` for any Python loop. It needs no Ray."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+
+from ._proto import feed_pb2, job_pb2
+from .reporter import Reporter, Slot
+from .tally import Report
+
+log = logging.getLogger("trainmaster")
+
+_lock = threading.Lock()
+_reporter: Reporter | None = None
+_looked = False
+_last: Report | None = None
+
+# Set inside a worker on Ray, whose context takes the reports.
+sink: Callable[[Report], None] | None = None
+
+
+def report(
+    *,
+    step: int,
+    loss: float | None = None,
+    examples: int = 0,
+    epoch: int | None = None,
+    accuracy: float | None = None,
+    steps_per_epoch: int = 0,
+) -> None:
+    """Says how far training is. Call it at every step, or less often.
+
+    `step` counts from the job's begin, over all its restarts; `examples` are those trained since the last call;
+    `epoch` counts whole epochs done. It never waits and never raises. Where Trainmaster didn't start the program it
+    does nothing; with torchrun, only rank 0 reports.
+    """
+    global _last
+    try:
+        said = Report(step, loss, examples, epoch, accuracy, steps_per_epoch)
+        if sink:
+            sink(said)
+        elif reporter := _find():
+            _last = said
+            reporter.report(said)
+    except Exception as error:
+        log.warning("a report is left out: %s", error)
+
+
+def finish(converged: bool = False) -> None:
+    """Says that training is over, once and for all: the job ends."""
+    reporter = _find()
+    if reporter and _last:
+        reporter.finish(_last, converged)
+        reporter.flush(10.0)
+
+
+def should_stop() -> bool:
+    """Whether to write a checkpoint and leave now: the job gets another shape, or none."""
+    reporter = _find()
+    if not reporter or not reporter.assignment:
+        return False
+    stop = reporter.assignment.phase == feed_pb2.ASSIGNMENT_PHASE_STOP
+    return stop or reporter.assignment.incarnation != _number(os.environ, "TRAINMASTER_INCARNATION", 1)
+
+
+def _find() -> Reporter | None:
+    global _reporter, _looked
+    with _lock:
+        if not _looked:
+            _looked = True
+            if slot := slot_of(os.environ):
+                feed = os.environ["TRAINMASTER_FEED"]
+                _reporter = Reporter(feed, slot, ca=os.environ.get("TRAINMASTER_FEED_CA"))
+                atexit.register(_reporter.close)
+        return _reporter
+
+
+def slot_of(environment: Mapping[str, str]) -> Slot | None:
+    """Whose reports this process sends; None if it sends none."""
+    job = environment.get("TRAINMASTER_JOB")
+    if not job or not environment.get("TRAINMASTER_FEED"):
+        return None
+    index = _number(environment, "TRAINMASTER_INDEX", 0)
+    role = environment.get("TRAINMASTER_ROLE", "worker")
+    # torchrun numbers the processes of all slots; without it, slots are the processes.
+    if role != "worker" or _number(environment, "RANK", index) != 0:
+        return None
+    incarnation = _number(environment, "TRAINMASTER_INCARNATION", 1)
+    return Slot(job, environment.get("TRAINMASTER_TOKEN", ""), incarnation, job_pb2.SLOT_ROLE_WORKER, index)
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, "")
+    if not text:
+        return default
+    if not text.isdecimal():
+        raise ValueError(f"{name}: {text!r} must be a whole number")
+    return int(text)

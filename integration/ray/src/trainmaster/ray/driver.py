@@ -1,0 +1,526 @@
+"""The driver's side of a job: follows the plan, keeps the workers training, tells the feed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from ..errors import JobFailed, Refused
+from ..job import Job
+from ..reporter import Reporter
+from ..reporter import Slot as FeedSlot
+from ..tally import Report
+from . import checkpoint, gcs, slots
+from .context import Assignment, Peer
+from .groups import Group
+from .hosts import RoundEnd, ServerHost, WorkerHost
+from .plan import Kind, Plan, Running, step
+from .slots import Slot
+
+log = logging.getLogger("trainmaster")
+
+Phase = Literal["active", "completed", "failed"]
+OnDriverDeath = Literal["cancel", "resume"]
+
+_TICK = 0.1
+# How it shows that Ray's control store doesn't answer.
+_AWAY = (RayError, OSError, TimeoutError)
+_GRACE = 30.0
+_FIRST_WAIT, _LAST_WAIT = 1.0, 30.0
+# So many failures without a step in between end a job.
+_MOST_FAILURES = 8
+
+
+@dataclass(frozen=True)
+class Change:
+    """A shape that the job was given. `cost_ms`: from giving up the last one to the first step in this one."""
+
+    at: float
+    how: Literal["start", "live", "restart", "failure"]
+    incarnation: int
+    revision: int
+    workers: int
+    servers: int
+    cost_ms: float | None = None
+
+
+@dataclass
+class Result:
+    """How a job ended, and its way there."""
+
+    job: int
+    name: str
+    step: int = 0
+    epoch: int = 0
+    loss: float | None = None
+    converged: bool = False
+    checkpoint: Path | None = None
+    seconds: float = 0.0
+    history: list[Change] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `fit` was given."""
+
+    job: Job
+    number: int
+    token: str
+    feed: str
+    ca: str | Path | None
+    worker: Callable[[], Any]
+    server: Callable[[], Any] | None
+    folder: Path
+    on_driver_death: OnDriverDeath
+    runtime_env: dict[str, Any] | None
+
+
+class _Lost(Exception):
+    """An actor or its node is gone."""
+
+
+class Driver:
+    """Runs one job to its end."""
+
+    def __init__(self, settings: Settings, on_change: Callable[[Change], None] | None = None) -> None:
+        self._settings = settings
+        self._job = settings.job
+        self._on_change = on_change
+        self._result = Result(settings.number, settings.job.name)
+        self._begin = time.monotonic()
+        self._plan: Plan | None = None
+        self._running: Running | None = None
+        self._groups: list[Group] = []
+        self._actors: dict[Slot, Any] = {}
+        self._reporter: Reporter | None = None
+        self._reported = 0  # incarnation
+        self._round = 0
+        self._runs: dict[Any, Slot] = {}  # ObjectRef of a worker's run
+        self._polls: dict[Any, Slot] = {}
+        self._ends: dict[Slot, RoundEnd] = {}
+        self._last = Report(0)
+        self._idle_since = self._begin
+        self._how: Literal["start", "live", "restart", "failure"] = "start"
+        self._unmeasured: Change | None = None
+        self._failures = 0
+        self._not_before = 0.0
+        self._shown = ""
+        self._next_look = 0.0
+        self._unwritten: dict[str, Any] | None = None
+
+    def run(self) -> Result:
+        self._document("active")
+        try:
+            while not self._done():
+                try:
+                    self._follow()
+                    self._pump()
+                except _Lost as lost:
+                    self._fail(str(lost))
+            self._complete()
+        except BaseException as error:
+            self._abandon(error)
+            raise
+        finally:
+            if self._reporter:
+                self._reporter.close()
+        return self._result
+
+    # What to do
+
+    def _follow(self) -> None:
+        """Takes one step towards the plan."""
+        plan = self._read_plan()
+        if not plan:
+            return
+        todo = step(self._running, plan)
+        if todo.kind is Kind.END:
+            raise Refused(f"{self._job.name}: {plan.action}: {plan.reason}")
+        if todo.kind is Kind.LEAVE:
+            self._leave("restart")
+        elif todo.kind is Kind.REBUILD:
+            self._leave("restart", revision=plan.revision)
+            self._start(plan)
+        elif todo.kind is Kind.START:
+            self._start(plan)
+        elif todo.kind is Kind.RESIZE:
+            self._resize(plan, todo.add, todo.drop)
+
+    def _read_plan(self) -> Plan | None:
+        """The newest plan; the last one while there is no news."""
+        if time.monotonic() < self._next_look:
+            return self._plan
+        self._next_look = time.monotonic() + _TICK
+        self._write()
+        try:
+            plan = gcs.plan(self._settings.number)
+        except _AWAY as error:
+            log.debug("the control store is away: %s", error)
+            plan = None
+        # A daemon whose store is lost counts its jobs anew.
+        if plan and plan.name in ("", self._job.name):
+            self._plan = plan
+            self._show(plan)
+        return self._plan
+
+    def _show(self, plan: Plan) -> None:
+        news = plan.refused or (plan.reason if plan.action != "run" else "")
+        if news and news != self._shown:
+            log.warning("%s: %s: %s", self._job.name, "refused" if plan.refused else plan.action, news)
+            if plan.refused:
+                self._result.refusals.append(plan.refused)
+        self._shown = news
+
+    def _start(self, plan: Plan) -> None:
+        """Makes all groups and actors of a plan; comes back later if that isn't possible now."""
+        if time.monotonic() < self._not_before:
+            return
+        fixed = len(plan.placed) if self._job.resize == "fixed" else self._job.worker.counts()[0]
+        made = self._make(plan, slots.groups(plan.placed, fixed))
+        if not made:
+            return
+        self._report_for(plan)
+        self._groups = made
+        self._staff(made)
+        self._running = Running(plan.incarnation, plan.revision, plan.placed, [group.slots for group in made])
+        self._begin_round()
+        self._changed(self._how)
+
+    def _resize(self, plan: Plan, add: frozenset[Slot], drop: frozenset[Slot]) -> None:
+        """Workers come and go. What comes is started while the others train on."""
+        assert self._running, "only what runs is resized"
+        made = self._make(plan, [(slot,) for slot in slots.ordered(add)])
+        if made is None:
+            return
+        self._groups += made
+        self._staff(made)
+        self._end_round()
+        if self._finished():
+            return
+        # What goes, goes between two rounds.
+        for group in [group for group in self._groups if set(group.slots) <= drop]:
+            self._groups.remove(group)
+            group.remove()
+        for slot in drop:
+            self._actors.pop(slot)
+        self._running = Running(plan.incarnation, plan.revision, plan.placed, [group.slots for group in self._groups])
+        self._begin_round()
+        self._changed("live")
+        if self._reporter:
+            self._reporter.acknowledge(plan.revision, leaving=False, step=self._last.step)
+
+    def _leave(self, how: Literal["restart", "failure"], revision: int | None = None) -> None:
+        """Checkpoint, acknowledge, give everything back."""
+        assert self._running, "only what runs can leave"
+        self._end_round()
+        if self._finished():
+            return
+        self._idle(how)
+        end = self._ends.get(self._chief())
+        if self._reporter and end:
+            self._reporter.acknowledge(
+                self._running.revision if revision is None else revision,
+                leaving=revision is None,
+                step=end.checkpoint_step,
+                checkpoint_ms=end.checkpoint_ms,
+            )
+            self._reporter.flush(2.0)
+        self._remove()
+
+    def _idle(self, how: Literal["restart", "failure"]) -> None:
+        self._idle_since, self._how = time.monotonic(), how
+        if self._reporter:
+            self._reporter.interrupted()
+
+    # Placement
+
+    def _make(self, plan: Plan, wanted: list[tuple[Slot, ...]]) -> list[Group] | None:
+        """Groups on the servers that the plan names; None if the plan changed meanwhile or can't be carried out."""
+        nodes: dict[Slot, str] = {}
+        alive = gcs.live_nodes()
+        for slot in (slot for group in wanted for slot in group):
+            node = gcs.server_node(plan.placed[slot])
+            if node is None or node not in alive:
+                log.debug("%s: server %s has no node yet", self._job.name, plan.placed[slot])
+                return None
+            nodes[slot] = node
+        number = self._settings.number
+        made: list[Group] = []
+        try:
+            for group in wanted:
+                made.append(Group.make(self._job, number, plan.incarnation, plan.revision, group, nodes))
+            while True:
+                states = {group.state for group in made}
+                if states <= {"CREATED"}:
+                    return made
+                now = self._read_plan()
+                if "REMOVED" in states or not now or now.refused or now.action != "run":
+                    break
+                if (now.incarnation, now.revision) != (plan.incarnation, plan.revision):
+                    break
+                self._pump()
+                if self._runs and self._finished():
+                    break
+        except RayError as error:
+            # Groups of these names are still there: of a driver that has just died.
+            log.info("%s: %s", self._job.name, error)
+            self._not_before = time.monotonic() + _FIRST_WAIT
+        except BaseException:
+            _remove(made)
+            raise
+        _remove(made)
+        return None
+
+    def _staff(self, groups: Iterable[Group]) -> None:
+        """Starts the actors of groups and waits until they are there."""
+        settings = self._settings
+        started: list[Any] = []
+        for group in groups:
+            for slot in group.slots:
+                if slot.role == "worker":
+                    actor = group.actor(slot, WorkerHost, self._job, settings.worker, settings.runtime_env)
+                else:
+                    assert settings.server, "checked by fit"
+                    actor = group.actor(slot, ServerHost, self._job, settings.server, settings.runtime_env)
+                self._actors[slot] = actor
+                started.append(actor.ready.remote())
+        while started:
+            done, started = ray.wait(started, num_returns=len(started), timeout=0)
+            for ref in done:
+                _get(ref)
+            self._pump()
+
+    def _remove(self) -> None:
+        _remove(self._groups)
+        self._groups, self._actors, self._running = [], {}, None
+        self._runs, self._polls = {}, {}
+        self._document("active")
+
+    # Rounds: times in which workers and servers stay the same
+
+    def _begin_round(self) -> None:
+        assert self._running, "a round is of what runs"
+        self._round += 1
+        running, self._ends = self._running, {}
+        placed = slots.ordered(running.placed)
+        peers = {slot: Peer(slot.role, slot.index, running.placed[slot], self._actors[slot]) for slot in placed}
+        workers = [slot for slot in placed if slot.role == "worker"]
+        servers = [slot for slot in placed if slot.role == "server"]
+
+        def assignment(slot: Slot, rank: int) -> Assignment:
+            return Assignment(
+                job=self._job,
+                round=self._round,
+                incarnation=running.incarnation,
+                revision=running.revision,
+                role=slot.role,
+                index=slot.index,
+                rank=rank,
+                server=running.placed[slot],
+                workers=tuple(peers[worker] for worker in workers),
+                servers=tuple(peers[server] for server in servers),
+                folder=str(self._folder),
+            )
+
+        begun = [self._actors[slot].begin.remote(assignment(slot, rank)) for rank, slot in enumerate(servers)]
+        for ref in begun:
+            _get(ref)
+        if self._reporter:
+            self._reporter.shape(len(workers), len(servers))
+        self._runs = {self._actors[slot].run.remote(assignment(slot, rank)): slot for rank, slot in enumerate(workers)}
+        self._polls = {self._actors[slot].reports.remote(): slot for slot in workers}
+        self._document("active")
+
+    def _end_round(self) -> None:
+        """Has the workers leave at a step boundary."""
+        for slot in self._runs.values():
+            self._actors[slot].stop.remote()
+        limit = time.monotonic() + self._grace()
+        while self._runs:
+            if time.monotonic() > limit:
+                late = slots.write(self._runs.values())
+                raise _Lost(f"{late} did not return from run() within the grace of {self._grace():g} s")
+            self._pump()
+        self._drain()
+
+    def _grace(self) -> float:
+        assignment = self._reporter.assignment if self._reporter else None
+        return assignment.grace_ms / 1000 if assignment and assignment.grace_ms else _GRACE
+
+    def _pump(self) -> None:
+        """Waits a moment for what the workers have to say."""
+        refs = [*self._runs, *self._polls]
+        if not refs:
+            time.sleep(_TICK)
+            return
+        done, _ = ray.wait(refs, num_returns=1, timeout=_TICK)
+        for ref in done:
+            if slot := self._runs.pop(ref, None):
+                self._ends[slot] = _get(ref)
+            elif slot := self._polls.pop(ref, None):
+                self._take(slot, _get(ref))
+                self._polls[self._actors[slot].reports.remote()] = slot
+
+    def _drain(self) -> None:
+        """What was said until the round's end: what the last poll has, and what came after it."""
+        for ref, slot in self._polls.items():
+            self._take(slot, _get(ref))
+            self._take(slot, _get(self._actors[slot].reports.remote()))
+        self._polls = {}
+
+    def _take(self, slot: Slot, reports: list[Report]) -> None:
+        chief = slot == self._chief()
+        for report in reports:
+            if self._reporter:
+                if self._unmeasured and chief:
+                    self._measured(self._unmeasured)
+                self._reporter.report(report, leads=chief)
+            if chief:
+                self._last = report
+                self._result.step = report.step
+                self._result.epoch = report.epoch or self._result.epoch
+                self._result.loss = report.loss if report.loss is not None else self._result.loss
+
+    def _measured(self, change: Change) -> None:
+        """The first step in a new shape."""
+        self._unmeasured, self._failures = None, 0
+        cost = (time.monotonic() - self._idle_since) * 1000
+        if change.how != "live":
+            assert self._reporter, "asked by the caller"
+            self._reporter.restarted(cost)
+            at = self._result.history.index(change)
+            self._result.history[at] = Change(**{**vars(change), "cost_ms": cost})
+
+    def _chief(self) -> Slot:
+        assert self._running, "what doesn't run has no chief"
+        return min(slot for slot in self._running.placed if slot.role == "worker")
+
+    def _finished(self) -> bool:
+        """Whether the round ended because training is over."""
+        return bool(self._ends) and not self._runs and not any(end.left for end in self._ends.values())
+
+    def _done(self) -> bool:
+        return self._running is not None and self._finished()
+
+    # Telling
+
+    @property
+    def _folder(self) -> Path:
+        return self._settings.folder / str(self._settings.number)
+
+    def _report_for(self, plan: Plan) -> None:
+        """One reporter an incarnation; what is unsent of the last would be ignored."""
+        if self._reported == plan.incarnation:
+            return
+        if self._reporter:
+            self._reporter.close(0.0)
+        settings = self._settings
+        index = min(slot.index for slot in plan.placed if slot.role == "worker")
+        feed_slot = FeedSlot(str(settings.number), settings.token, plan.incarnation, index=index)
+        self._reporter = Reporter(settings.feed, feed_slot, ca=settings.ca)
+        self._reported = plan.incarnation
+
+    def _changed(self, how: Literal["start", "live", "restart", "failure"]) -> None:
+        assert self._running, "something was started"
+        workers = sum(slot.role == "worker" for slot in self._running.placed)
+        servers = len(self._running.placed) - workers
+        at = time.monotonic() - self._begin
+        change = Change(at, how, self._running.incarnation, self._running.revision, workers, servers)
+        self._result.history.append(change)
+        if how != "live":
+            self._unmeasured = change
+        log.info("%s: %d workers, %d servers (%s)", self._job.name, workers, servers, how)
+        if self._on_change:
+            self._on_change(change)
+
+    def _document(self, phase: Phase, message: str = "") -> None:
+        running = self._running
+        document = {
+            "v": 1,
+            "name": self._job.name,
+            "driver": gcs.driver_id(),
+            "on_driver_death": self._settings.on_driver_death,
+            "phase": phase,
+            "message": message,
+            "running": {
+                "incarnation": running.incarnation if running else self._reported,
+                "revision": running.revision if running else 0,
+                "slots": slots.write(running.placed) if running else "",
+            },
+        }
+        self._unwritten = document
+        self._write()
+
+    def _write(self) -> None:
+        if not self._unwritten:
+            return
+        try:
+            gcs.put_job_document(self._settings.number, self._unwritten)
+            self._unwritten = None
+        except _AWAY as error:
+            log.debug("the control store is away: %s", error)
+
+    # Ends
+
+    def _fail(self, cause: str) -> None:
+        """What is left is given back; the plan says where the job goes on, from its checkpoint."""
+        self._failures += 1
+        log.warning("%s: %s; it resumes from step %d", self._job.name, cause, self._checkpoint_step())
+        if self._failures >= _MOST_FAILURES:
+            raise JobFailed(
+                f"{self._job.name}: {self._failures} failures without a step between them; the last: {cause}"
+            )
+        self._idle("failure")
+        self._remove()
+        self._ends = {}
+        self._last = Report(self._checkpoint_step())
+        self._not_before = time.monotonic() + min(_FIRST_WAIT * 2 ** (self._failures - 1), _LAST_WAIT)
+
+    def _checkpoint_step(self) -> int:
+        return checkpoint.step_of(checkpoint.newest(self._folder))
+
+    def _complete(self) -> None:
+        end = self._ends[self._chief()]
+        result = self._result
+        result.converged, result.checkpoint = end.converged, checkpoint.newest(self._folder)
+        result.seconds = time.monotonic() - self._begin
+        self._drain()
+        if self._reporter:
+            last = Report(max(end.step, self._last.step), epoch=result.epoch, at=self._last.at)
+            self._reporter.finish(last, end.converged)
+            self._reporter.flush(10.0)
+        self._document("completed", "converged" if end.converged else "its training is over")
+        _remove(self._groups)
+
+    def _abandon(self, error: BaseException) -> None:
+        _remove(self._groups)
+        self._groups, self._running = [], None
+        if isinstance(error, Exception) or self._settings.on_driver_death == "cancel":
+            text = str(error).strip().splitlines()
+            self._document("failed", text[-1] if text else type(error).__name__)
+
+
+def _remove(groups: Iterable[Group]) -> None:
+    for group in groups:
+        group.remove()
+
+
+def _get(ref: Any) -> Any:
+    try:
+        return ray.get(ref)
+    except RayError as error:
+        root: BaseException | None = error
+        while isinstance(root, RayTaskError):
+            root = root.cause
+        # A peer that is gone fails those who talk to it, too; all else is the fault of the user's code.
+        if isinstance(root, RayError):
+            raise _Lost(str(root).strip().splitlines()[0]) from None
+        raise JobFailed(str(error)) from None

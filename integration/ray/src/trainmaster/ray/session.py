@@ -1,0 +1,157 @@
+"""A connection to the daemon, on a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import ray
+
+from ..channel import Jobs
+from ..errors import JobFailed, Refused, TrainmasterError
+from ..job import Job
+from . import gcs
+from .driver import Change, Driver, OnDriverDeath, Result, Settings
+
+# States in which a job can still train.
+_ACTIVE = ("running", "waiting", "released")
+# Label selectors of placement groups came with it.
+_OLDEST_RAY = (2, 49)
+
+
+def connect(
+    address: str = "localhost:7070",
+    *,
+    token: str = "",
+    ca: str | Path | None = None,
+    checkpoint_dir: str | Path = "~/trainmaster",
+    ray_address: str = "auto",
+) -> Session:
+    """Connects to a daemon (`trainmaster serve --adapter ray`) and, unless that is done, to its Ray cluster.
+
+    `token` is the daemon's, where it asks for one; `ca` the file of its certificate authority, for https.
+    `checkpoint_dir` must be a folder that all nodes share.
+    """
+    version = tuple(int(part) for part in ray.__version__.split(".")[:2])
+    if version < _OLDEST_RAY:
+        raise TrainmasterError(f"ray {ray.__version__} is too old: 2.49 or newer is needed for label selectors")
+    jobs = Jobs(address, token, ca)
+    jobs.list()  # better now than in the midst of a job
+    owns_ray = not ray.is_initialized()
+    if owns_ray:
+        ray.init(address=ray_address)
+    return Session(jobs, Path(checkpoint_dir).expanduser().absolute(), ca, owns_ray)
+
+
+class Session:
+    """Runs jobs. Several threads may each run one."""
+
+    def __init__(self, jobs: Jobs, checkpoint_dir: Path, ca: str | Path | None, owns_ray: bool) -> None:
+        self.jobs = jobs
+        self._checkpoint_dir = checkpoint_dir
+        self._ca = ca
+        self._owns_ray = owns_ray
+        self._lock = threading.Lock()
+        self._names: set[str] = set()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.jobs.close()
+        if self._owns_ray:
+            ray.shutdown()
+
+    def fit(
+        self,
+        job: Job,
+        *,
+        worker: Callable[[], Any],
+        server: Callable[[], Any] | None = None,
+        on_driver_death: OnDriverDeath = "cancel",
+        resume: bool = False,
+        runtime_env: dict[str, Any] | None = None,
+        on_change: Callable[[Change], None] | None = None,
+    ) -> Result:
+        """Trains a job to its end, in whatever shapes it is given, and says how that went.
+
+        `worker` and `server` are classes, or other callables without arguments that make an object. A worker has a
+        method `run(ctx)`. If this driver dies, the job is cancelled or, with `on_driver_death="resume"`, waits for a
+        driver that says `resume=True`, which goes on with it if it is there and submits it if not.
+
+        Raises `Refused` if the daemon doesn't take it (a name in use, a demand that can't be met), `JobFailed` if it
+        ended without success.
+        """
+        if (server is None) != (job.server is None):
+            raise TrainmasterError(
+                f"server: {server!r} must be given exactly if the job has servers; {job.name} has "
+                + ("none" if job.server is None else "some")
+            )
+        if on_driver_death not in get_args(OnDriverDeath):
+            raise TrainmasterError(f"on_driver_death: {on_driver_death!r} must be cancel or resume")
+        with self._lock:
+            if job.name in self._names:
+                raise Refused(f"{job.name}: this session already runs a job of that name")
+            self._names.add(job.name)
+        try:
+            number, token = self._enter(job, resume)
+            settings = Settings(
+                job,
+                number,
+                token,
+                self.jobs.address,
+                self._ca,
+                worker,
+                server,
+                self._checkpoint_dir / job.name,
+                on_driver_death,
+                runtime_env,
+            )
+            try:
+                result = Driver(settings, on_change).run()
+            except Refused:
+                raise self._end_of(number) from None
+            self._record(job).unlink(missing_ok=True)
+            return result
+        finally:
+            with self._lock:
+                self._names.discard(job.name)
+
+    def _record(self, job: Job) -> Path:
+        return self._checkpoint_dir / job.name / "trainmaster.json"
+
+    def _enter(self, job: Job, resume: bool) -> tuple[int, str]:
+        """The job's number and token: submitted now, or by a driver that is gone."""
+        record = self._record(job)
+        if resume and record.exists():
+            known = json.loads(record.read_text())
+            number, token = int(known["job"]), str(known["token"])
+            status = self.jobs.find(str(number))
+            if status and status.name == job.name and status.state in _ACTIVE:
+                document = gcs.job_document(number)
+                if document and document["driver"] != gcs.driver_id() and gcs.driver_lives(document["driver"]):
+                    raise Refused(f"{job.name}: its driver (Ray job {document['driver']}) is still alive")
+                return number, token
+        number, token = self.jobs.submit(job)
+        record.parent.mkdir(parents=True, exist_ok=True)
+        partial = record.with_suffix(".partial")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"job": number, "token": token}, file)
+        partial.rename(record)
+        return number, token
+
+    def _end_of(self, number: int) -> Exception:
+        """Why a job was ended, in the daemon's words."""
+        status = self.jobs.find(str(number))
+        if not status:
+            return JobFailed(f"job {number}: the daemon knows it no more")
+        kind = Refused if status.state == "rejected" else JobFailed
+        return kind(f"{status.name}: {status.state}: {status.reason}")

@@ -1,0 +1,45 @@
+"""PyTorch models for the ready trainers. Needs PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from .context import Context
+from .training import Floats, Indices, Trainer
+
+
+class TorchModel(Trainer):
+    """Mix in before `PSWorker` or `AllReduceWorker`: a subclass says `model` and `loss`."""
+
+    def model(self) -> Any:
+        """A new `torch.nn.Module`; the same in every worker."""
+        raise NotImplementedError
+
+    def loss(self, model: Any, indices: Any) -> Any:
+        """Mean loss over these examples, as a tensor that has a gradient."""
+        raise NotImplementedError
+
+    def setup(self, ctx: Context) -> None:
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._module = self.model().to(self._device)
+
+    def init(self) -> Floats:
+        torch.manual_seed(0)
+        return _array(parameters_to_vector(self.model().parameters()))
+
+    def gradient(self, params: Floats, indices: Indices) -> tuple[float, Floats]:
+        vector_to_parameters(torch.from_numpy(params.copy()).to(self._device), self._module.parameters())
+        self._module.zero_grad()
+        loss = self.loss(self._module, torch.from_numpy(indices).to(self._device))
+        loss.backward()
+        parameters = list(self._module.parameters())
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        return float(loss.detach()), _array(parameters_to_vector(gradients))
+
+
+def _array(vector: Any) -> Floats:
+    return vector.detach().cpu().numpy().astype(np.float32)  # type: ignore[no-any-return]

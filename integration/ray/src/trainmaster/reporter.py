@@ -1,0 +1,264 @@
+"""Reports to the feed, from threads of their own: training never waits for them and never fails because of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from ._proto import feed_pb2 as pb
+from ._proto import feed_pb2_grpc, job_pb2
+from .channel import bearer, channel
+from .tally import Outbox, Report, Tally
+
+log = logging.getLogger("trainmaster")
+
+_FIRST_PAUSE = 0.1
+_LAST_PAUSE = 3.0
+_CALL_SECONDS = 10.0
+# Asked again, these would only get the same answer.
+_FINAL = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Who reports."""
+
+    job: str
+    token: str = ""
+    incarnation: int = 1
+    role: job_pb2.SlotRole = job_pb2.SLOT_ROLE_WORKER
+    index: int = 0
+
+
+class Reporter:
+    """Tells the feed about one slot, and listens to what it is assigned."""
+
+    def __init__(
+        self,
+        address: str,
+        slot: Slot,
+        *,
+        ca: str | Path | None = None,
+        interval: float = 1.0,
+        on_assignment: Callable[[pb.Assignment], None] | None = None,
+    ) -> None:
+        self._channel = channel(address, ca)
+        self._stub = feed_pb2_grpc.FeedStub(self._channel)  # type: ignore[no-untyped-call]
+        self._slot = slot
+        self._interval = interval
+        self._on_assignment = on_assignment
+        self._lock = threading.Condition()
+        self._tally = Tally()
+        self._outbox = Outbox()
+        self._acks: list[pb.AcknowledgeRequest] = []
+        self._shape = (0, 0)
+        self._restart_ms: float | None = None
+        self._assignment: pb.Assignment | None = None
+        self._last_seq: int | None = None
+        self._watch: grpc.Call | None = None
+        self._sending = False
+        self._hurry = False
+        self._closed = False
+        self._pid = os.getpid()
+        for name, work in (("trainmaster-report", self._deliver), ("trainmaster-watch", self._listen)):
+            threading.Thread(target=work, name=name, daemon=True).start()
+
+    @property
+    def assignment(self) -> pb.Assignment | None:
+        """What the feed said last; None until it has answered."""
+        return self._assignment
+
+    def report(self, report: Report, leads: bool = True) -> None:
+        """Never waits."""
+        # The threads don't exist in a child that was forked.
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._tally.add(report, leads)
+
+    def shape(self, workers: int, servers: int) -> None:
+        """What was reported until now was so many workers' and servers' work; the rest is these'."""
+        with self._lock:
+            if (workers, servers) != self._shape:
+                self._take()
+                self._tally.rebase()
+                self._shape = (workers, servers)
+
+    def interrupted(self) -> None:
+        """The time until the next report is no training."""
+        with self._lock:
+            self._take()
+            self._tally.rebase()
+
+    def restarted(self, milliseconds: float) -> None:
+        """Goes out with the next progress, once."""
+        with self._lock:
+            self._restart_ms = milliseconds
+
+    def acknowledge(self, revision: int, *, leaving: bool, step: int = 0, checkpoint_ms: float = 0.0) -> None:
+        """Goes out after the reports before it."""
+        with self._lock:
+            self._take()
+            self._acks.append(
+                pb.AcknowledgeRequest(
+                    job=self._slot.job,
+                    incarnation=self._slot.incarnation,
+                    revision=revision,
+                    role=self._slot.role,
+                    index=self._slot.index,
+                    checkpoint_step=step,
+                    checkpoint_ms=checkpoint_ms,
+                    leaving=leaving,
+                )
+            )
+            self._wake()
+
+    def finish(self, report: Report, converged: bool) -> None:
+        """The job is done."""
+        with self._lock:
+            self._tally.add(report)
+            self._take(finished=True, converged=converged)
+            self._wake()
+
+    def flush(self, limit: float) -> bool:
+        """Waits until everything was answered, but not longer than `limit` seconds."""
+        with self._lock:
+            self._take()
+            self._wake()
+            return self._lock.wait_for(lambda: not self._outbox and not self._acks and not self._sending, limit)
+
+    def close(self, limit: float = 2.0) -> None:
+        if os.getpid() != self._pid:
+            return
+        if not self.flush(limit) or self._outbox.dropped:
+            log.warning(
+                "not all reports reached the feed: %d dropped, %d unsent", self._outbox.dropped, len(self._outbox)
+            )
+        with self._lock:
+            self._closed = True
+            self._wake()
+            if self._watch:
+                self._watch.cancel()
+        self._channel.close()
+
+    def _wake(self) -> None:
+        self._hurry = True
+        self._lock.notify_all()
+
+    def _take(self, finished: bool = False, converged: bool = False) -> None:
+        progress = self._tally.take(*self._counts())
+        if progress is None:
+            return
+        if self._restart_ms is not None:
+            progress.restart_ms, self._restart_ms = self._restart_ms, None
+        progress.finished, progress.converged = finished, converged
+        self._outbox.add(progress)
+
+    def _counts(self) -> tuple[int, int]:
+        if self._shape != (0, 0) or self._assignment is None:
+            return self._shape
+        roles = [peer.slot.role for peer in self._assignment.peers]
+        return roles.count(job_pb2.SLOT_ROLE_WORKER), roles.count(job_pb2.SLOT_ROLE_SERVER)
+
+    def _listen(self) -> None:
+        request = pb.WatchRequest(
+            job=self._slot.job, incarnation=self._slot.incarnation, role=self._slot.role, index=self._slot.index
+        )
+        pause = _FIRST_PAUSE
+        while not self._closed:
+            try:
+                stream = self._stub.Watch(request, metadata=bearer(self._slot.token))
+                with self._lock:
+                    self._watch = stream
+                for assignment in stream:
+                    pause = _FIRST_PAUSE
+                    self._assigned(assignment)
+            except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed
+                log.debug("the feed is away: %s", error)
+                if isinstance(error, grpc.RpcError) and error.code() in _FINAL:
+                    # It will not have the reports either; they need not wait for their numbers.
+                    with self._lock:
+                        self._last_seq = self._last_seq or 0
+                        self._lock.notify_all()
+            with self._lock:
+                self._lock.wait_for(lambda: self._closed, pause)
+            pause = min(pause * 2, _LAST_PAUSE)
+
+    def _assigned(self, assignment: pb.Assignment) -> None:
+        with self._lock:
+            self._assignment = assignment
+            if self._last_seq is None:
+                # Who was started again in its incarnation goes on from there.
+                self._last_seq = assignment.last_seq if assignment.incarnation == self._slot.incarnation else 0
+            self._lock.notify_all()
+        if self._on_assignment:
+            self._on_assignment(assignment)
+
+    def _deliver(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._hurry or self._closed, self._interval)
+                self._lock.wait_for(lambda: self._last_seq is not None or self._closed)
+                if self._closed:
+                    return
+                self._take()
+                assert self._last_seq is not None, "waited for above"
+                batch = self._outbox.next(self._last_seq)
+                ack = self._acks[0] if self._acks and not batch else None
+                self._hurry = bool(batch or ack)
+                self._sending = self._hurry
+                if batch:
+                    self._last_seq = max(self._last_seq, batch[-1].seq)
+                if not self._sending:
+                    self._lock.notify_all()
+                    continue
+            done = self._send(batch, ack)
+            with self._lock:
+                self._sending = False
+                if done:
+                    pause = _FIRST_PAUSE
+                    if batch:
+                        self._outbox.answered(batch)
+                    elif ack:
+                        self._acks.pop(0)
+                else:
+                    self._lock.wait_for(lambda: self._closed, pause)
+                    pause = min(pause * 2, _LAST_PAUSE)
+
+    def _send(self, batch: list[pb.Progress], ack: pb.AcknowledgeRequest | None) -> bool:
+        """Whether it was answered, in whatever way."""
+        try:
+            metadata = bearer(self._slot.token)
+            if ack:
+                self._stub.Acknowledge(ack, timeout=_CALL_SECONDS, metadata=metadata)
+                return True
+            request = pb.ReportRequest(
+                job=self._slot.job,
+                incarnation=self._slot.incarnation,
+                role=self._slot.role,
+                index=self._slot.index,
+                progress=batch,
+            )
+            reply = self._stub.Report(request, timeout=_CALL_SECONDS, metadata=metadata)
+            if not reply.accepted:
+                log.debug("the feed ignored a report: %s", reply.reason)
+            return True
+        except grpc.RpcError as error:
+            if error.code() in _FINAL:
+                log.warning("the feed refuses a report: %s", error.details())
+                return True
+            return False
+        except ValueError:  # the channel was closed
+            return True

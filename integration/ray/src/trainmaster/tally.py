@@ -1,0 +1,140 @@
+"""What a training loop says step by step, as progress that is worth sending. Pure: times are in the reports."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from ._proto import feed_pb2 as pb
+
+
+@dataclass
+class Report:
+    """One call of `report`."""
+
+    step: int
+    loss: float | None = None
+    examples: int = 0
+    epoch: int | None = None
+    accuracy: float | None = None
+    steps_per_epoch: int = 0
+    # Mean time of a step, by worker.
+    slot_times: dict[int, float] = field(default_factory=dict)
+    # By the clock of who reports, in seconds.
+    at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.step = int(self.step)
+        if self.step < 0:
+            raise ValueError(f"step: {self.step} must be at least 0")
+        self.examples = int(self.examples)
+        self.steps_per_epoch = int(self.steps_per_epoch)
+        self.epoch = None if self.epoch is None else int(self.epoch)
+        # A loss that has become NaN says nothing that could be fitted.
+        self.loss = _finite(self.loss)
+        self.accuracy = _finite(self.accuracy)
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+class Tally:
+    """Merges reports until they are taken: the loss is the mean over examples; steps and time are differences."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._since = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self._last: Report | None = None
+        self._loss = self._weight = 0.0
+        self._examples = 0
+        self._accuracy: float | None = None
+        self._slot_times: dict[int, float] = {}
+
+    def add(self, report: Report, leads: bool = True) -> None:
+        """One that doesn't lead, another worker's, adds its examples, its loss and its times, and no steps."""
+        if report.loss is not None:
+            weight = report.examples or 1
+            self._loss += report.loss * weight
+            self._weight += weight
+        self._examples += report.examples
+        self._accuracy = report.accuracy if report.accuracy is not None else self._accuracy
+        self._slot_times.update(report.slot_times)
+        if not leads:
+            return
+        if self._step is None or report.step < self._step:
+            # The first, or back at a checkpoint: nothing to measure a distance from.
+            self._step, self._since = report.step, report.at
+        if report.epoch is None and self._last:
+            report.epoch = self._last.epoch
+        self._last = report
+
+    def rebase(self) -> None:
+        """What follows is not measured from here: training was interrupted."""
+        self._step = None
+
+    def take(self, workers: int = 0, servers: int = 0) -> pb.Progress | None:
+        """Progress since the last time; None if there is nothing new."""
+        last = self._last
+        if last is None:
+            return None
+        progress = pb.Progress(
+            step=last.step,
+            epoch=last.epoch or 0,
+            steps_per_epoch=last.steps_per_epoch,
+            loss=self._loss / self._weight if self._weight else None,
+            accuracy=self._accuracy,
+            examples=self._examples,
+            workers=workers,
+            servers=servers,
+            slot_times=[pb.SlotTime(worker=w, step_ms=ms) for w, ms in sorted(self._slot_times.items())],
+        )
+        if self._step is not None and last.step > self._step:
+            progress.steps = last.step - self._step
+            progress.duration_ms = max(last.at - self._since, 0.0) * 1000
+        self._step, self._since = last.step, last.at
+        self._start()
+        return progress
+
+
+class Outbox:
+    """Progress on its way out: bounded, in order, kept until it was answered. The oldest goes first."""
+
+    LIMIT = 1024
+    AT_ONCE = 64
+
+    def __init__(self) -> None:
+        self._waiting: deque[pb.Progress] = deque()
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, progress: pb.Progress) -> None:
+        if len(self._waiting) == self.LIMIT:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append(progress)
+
+    def next(self, last_seq: int) -> list[pb.Progress]:
+        """What to send next. It gets its numbers, above `last_seq`, when it is first sent, and keeps them."""
+        batch = list(self._waiting)[: self.AT_ONCE]
+        for progress in batch:
+            if progress.seq == 0:
+                progress.seq = last_seq + 1
+            last_seq = max(last_seq, progress.seq)
+        return batch
+
+    def answered(self, batch: list[pb.Progress]) -> None:
+        # By number, not by count: the oldest may have been dropped while the call was under way.
+        last = batch[-1].seq
+        while self._waiting and 0 < self._waiting[0].seq <= last:
+            self._waiting.popleft()
+
+    def clear(self) -> None:
+        self._waiting.clear()

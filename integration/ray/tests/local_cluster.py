@@ -1,0 +1,257 @@
+"""A real Ray on this machine: a head and raylets with fake GPUs, and a real daemon beside it. Used by tests and demo.
+
+Everything is ended by process id: `ray stop` would end every Ray of the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+# The package need not be installed.
+_SOURCES = str(Path(__file__).resolve().parents[1] / "src")
+_OBJECT_STORE = 80 << 20
+_PATIENCE = 120.0
+# Ray gives a raylet 30 s to start, which a machine that is busy with others' may not keep.
+_TRIES = 3
+_MARK = "TRAINMASTER_TEST_CLUSTER"
+_SCHEDULER = """
+[scheduler]
+engine = "optimus"
+stability = "off"
+[scheduler.parameters]
+interval = "3s"
+between_rounds = true
+rescale_cost = true
+resize_in_place = true
+shrink_to_fit = true
+"""
+
+
+def wait_for(what: str, condition: Callable[[], Any], patience: float = _PATIENCE) -> Any:
+    """What the condition returns once that is true."""
+    limit = time.monotonic() + patience
+    while not (value := condition()):
+        if time.monotonic() > limit:
+            raise TimeoutError(f"waited {patience:g} s for {what}")
+        time.sleep(0.1)
+    return value
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Daemon:
+    """`trainmaster serve`, on the same address whenever it is started."""
+
+    def __init__(self, folder: Path, adapter: str, *arguments: str, env: Mapping[str, str] = os.environ) -> None:
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
+        self.log = folder / "daemon.log"
+        listen, state = f"--listen={self.address}", f"--state-dir={folder / 'state'}"
+        self._command = [daemon_binary(), "serve", listen, state, f"--adapter={adapter}", *arguments]
+        self._env = env
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, env=self._env, stdout=log, stderr=log)
+
+        def listens() -> bool:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the daemon ended:\n{self.log.read_text()}")
+            host, _, port = self.address.rpartition(":")
+            with socket.socket() as probe:
+                return probe.connect_ex((host, int(port))) == 0
+
+        wait_for("the daemon", listens)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+class Cluster:
+    """Head and raylets. Use it in a `with` block."""
+
+    def __init__(self, nodes: int = 4, *, cpus: int = 8, gpus: int = 2, folder: Path | None = None) -> None:
+        self._count, self._cpus, self._gpus = nodes, cpus, gpus
+        # Sockets' paths must be short.
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp"))
+        self.address = f"127.0.0.2:{free_port()}"
+        self._mark = uuid.uuid4().hex
+        self.env = {
+            **os.environ,
+            _MARK: self._mark,
+            "PYTHONPATH": os.pathsep.join([_SOURCES, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_DISABLE_IMPORT_WARNING": "1",
+            "RAY_ADDRESS": self.address,
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        # A dead raylet is noticed by its closed connection; this is for the rest.
+        self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._made = 0
+
+    def __enter__(self) -> Cluster:
+        try:
+            port = self.address.rpartition(":")[2]
+            self._start(
+                "head",
+                "--head",
+                f"--port={port}",
+                "--num-cpus=0",
+                "--num-gpus=0",
+                f"--ray-client-server-port={free_port()}",
+                "--include-dashboard=false",
+                f"--temp-dir={self.folder / 'r'}",
+            )
+            for _ in range(self._count):
+                self.add_node()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def add_node(self) -> str:
+        """A raylet; it has its name as the label `name`."""
+        name = f"node-{self._made}"
+        self._made += 1
+        self.nodes[name] = self._start(
+            name,
+            f"--address={self.address}",
+            f"--num-cpus={self._cpus}",
+            f"--num-gpus={self._gpus}",
+            f"--node-name={name}",
+            f"--labels=name={name}",
+        )
+        return name
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """One after the other: two at once on one machine get in each other's way."""
+        log = self.folder / f"{name}.log"
+        command = [
+            str(Path(sys.executable).parent / "ray"),
+            "start",
+            "--block",
+            "--node-ip-address=127.0.0.2",
+            f"--object-store-memory={_OBJECT_STORE}",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            "--dashboard-agent-listen-port=0",
+            "--disable-usage-stats",
+            *arguments,
+        ]
+        for _ in range(_TRIES):
+            with log.open("wb") as out:
+                process = subprocess.Popen(command, env=self.env, stdout=out, stderr=out, start_new_session=True)
+            if wait_for(f"ray start of {name}", partial(_started, process, log)) == "yes":
+                return process
+        raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
+
+    def kill_node(self, name: str) -> None:
+        """kill -9 of a raylet; its workers follow it."""
+        node = self.nodes.pop(name)
+        raylets = [pid for pid in self._processes() if _parent(pid) == node.pid and _name(pid) == "raylet"]
+        assert len(raylets) == 1, f"children of {node.pid}: {raylets}"
+        os.kill(raylets[0], signal.SIGKILL)
+        node.wait()
+
+    def serve(self, *arguments: str, adapter: str | None = None) -> Daemon:
+        """Starts a daemon for this cluster. It decides often, and nothing keeps it from changing its mind."""
+        config = self.folder / "daemon.toml"
+        config.write_text(_SCHEDULER)
+        settings = self.folder / "ray.toml"
+        settings.write_text(f'address = "{self.address}"\nplacement_timeout = "5s"\n')
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        return Daemon(folder, adapter or f"ray={settings}", f"--config={config}", *arguments, env=self.env)
+
+    def run(self, script: Path, *arguments: str) -> subprocess.Popen[bytes]:
+        """A driver of its own."""
+        name = "-".join((script.stem, *arguments))[:80].replace("/", "_")
+        with (self.folder / f"{name}-{uuid.uuid4().hex[:4]}.log").open("wb") as out:
+            command = [sys.executable, str(script), *arguments]
+            return subprocess.Popen(command, env=self.env, stdout=out, stderr=out, start_new_session=True)
+
+    def close(self) -> None:
+        """Ends all processes of this cluster, found by their mark, and waits until they are gone."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            limit = time.monotonic() + 3
+            for pid in self._processes():
+                _kill(pid, number)
+            while self._processes() and time.monotonic() < limit:
+                for process in self.nodes.values():
+                    process.poll()
+                time.sleep(0.1)
+        if "TRAINMASTER_KEEP_LOGS" not in os.environ:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _processes(self) -> list[int]:
+        mark = f"{_MARK}={self._mark}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+                continue
+            try:
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # gone, or another user's
+        return found
+
+
+def daemon_binary() -> str:
+    """`TRAINMASTER_BIN`, or the debug build."""
+    default = Path(__file__).resolve().parents[3] / "target/debug/trainmaster"
+    return os.environ.get("TRAINMASTER_BIN", str(default))
+
+
+def _started(process: subprocess.Popen[bytes], log: Path) -> str:
+    if process.poll() is not None:
+        return "no"
+    return "yes" if "Ray runtime started" in log.read_text() else ""
+
+
+def _kill(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,268 @@
+"""The driver's side alone: plans are written by the test, where the adapter writes them; Ray is real."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.experimental import internal_kv
+from ray.util.placement_group import placement_group_table
+
+from trainmaster.channel import Jobs
+from trainmaster.ray.slots import Slot, read
+
+from .conftest import Run, forget
+from .local_cluster import Cluster, wait_for
+
+pytestmark = pytest.mark.cluster
+
+
+class Plans:
+    """Writes what the adapter writes."""
+
+    def __init__(self, address: str) -> None:
+        self.jobs = Jobs(address)
+        self._decisions = itertools.count(1)
+        nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+        self.nodes = [node["NodeID"] for node in nodes]
+        for at, node in enumerate(self.nodes):
+            _put(f"server/n{at}", node)
+
+    def number(self, name: str) -> int:
+        """Of a job, once its driver is there."""
+
+        def known() -> int | None:
+            status = self.jobs.find(name)
+            return status.job if status and self.document(status.job) else None
+
+        number: int = wait_for(f"the driver of {name}", known)
+        return number
+
+    def document(self, number: int) -> dict[str, Any] | None:
+        text = internal_kv._internal_kv_get(f"job/{number}", namespace="trainmaster")
+        return json.loads(text) if text else None
+
+    def running(self, number: int) -> tuple[int, int, str]:
+        document = self.document(number)
+        assert document, "written before the first group"
+        running = document["running"]
+        return running["incarnation"], running["revision"], running["slots"]
+
+    def write(
+        self, number: int, name: str, incarnation: int, revision: int, placed: dict[str, str], **other: Any
+    ) -> None:
+        slots = [
+            {"role": slot.role, "index": slot.index, "server": server}
+            for text, server in placed.items()
+            for slot in read(text)
+        ]
+        document = {
+            "v": 1,
+            "name": name,
+            "decision": next(self._decisions),
+            "action": "run",
+            "incarnation": incarnation,
+            "revision": revision,
+            "reason": "",
+            "slots": slots,
+        }
+        _put(f"plan/{number}", json.dumps(document | other))
+
+    def groups(self, number: int) -> dict[str, list[str]]:
+        """Of a job: name → the node of each bundle."""
+        return {
+            entry["name"]: [entry["bundles_to_node_id"][at] for at in sorted(entry["bundles_to_node_id"])]
+            for entry in placement_group_table().values()
+            if entry["name"].startswith(f"trainmaster/{number}/") and entry["state"] == "CREATED"
+        }
+
+
+def _put(key: str, value: str) -> None:
+    internal_kv._internal_kv_put(key, value, True, namespace="trainmaster")
+
+
+@pytest.fixture(scope="module")
+def address(cluster: Cluster) -> Iterator[str]:
+    daemon = cluster.serve(adapter="none")
+    yield daemon.address
+    daemon.end()
+    forget()
+
+
+@pytest.fixture
+def plans(address: str) -> Plans:
+    return Plans(address)
+
+
+def result(run: Run) -> dict[str, Any]:
+    document = wait_for("the driver's end", run.document)
+    assert "result" in document, document
+    found: dict[str, Any] = document["result"]
+    return found
+
+
+def test_workers_come_and_go_without_a_stop(cluster: Cluster, address: str, plans: Plans, tmp_path: Path) -> None:
+    run = Run(cluster, address, tmp_path, "live", seconds=0.05, epochs=30)
+    number = plans.number("live")
+    plans.write(number, "live", 1, 0, {"w0": "n0", "p0": "n0"})
+    wait_for("the start", lambda: plans.running(number) == (1, 0, "w0,p0"))
+    server_before = _actor(number, "p0")
+    plans.write(number, "live", 1, 1, {"w0": "n0", "w1": "n1", "w2": "n2", "p0": "n0"})
+    wait_for("the growth", lambda: plans.running(number) == (1, 1, "w0-2,p0"))
+    n = plans.nodes
+    base = f"trainmaster/{number}/1/0/w0,p0"
+    assert plans.groups(number) == {
+        base: [n[0], n[0]],
+        f"trainmaster/{number}/1/1/w1": [n[1]],
+        f"trainmaster/{number}/1/1/w2": [n[2]],
+    }
+    plans.write(number, "live", 1, 2, {"w0": "n0", "w2": "n2", "p0": "n0"})
+    wait_for("the drop", lambda: plans.running(number) == (1, 2, "w0,w2,p0"))
+    assert set(plans.groups(number)) == {base, f"trainmaster/{number}/1/1/w2"}
+    assert _actor(number, "p0") == server_before, "the server must not have been started again"
+    end = result(run)
+    assert (end["step"], end["epoch"]) == (30 * 8, 30)
+    assert end["loss"] < 0.3
+    assert [change["how"] for change in end["history"]] == ["start", "live", "live"]
+    assert plans.groups(number) == {}
+    document = plans.document(number)
+    assert document
+    assert document["phase"] == "completed"
+
+
+def _actor(number: int, slot: str) -> set[str]:
+    """The ids of the placement groups that hold a slot: they change when it is started again."""
+    return {
+        key
+        for key, entry in placement_group_table().items()
+        if entry["name"].startswith(f"trainmaster/{number}/")
+        and entry["state"] == "CREATED"
+        and Slot("server", 0) in read(entry["name"].rpartition("/")[2])
+        and slot == "p0"
+    }
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
+def test_another_incarnation_goes_on_from_the_checkpoint(
+    cluster: Cluster, address: str, plans: Plans, tmp_path: Path, mode: str
+) -> None:
+    servers = 0 if mode == "allreduce" else 1
+    run = Run(cluster, address, tmp_path, mode, mode=mode, seconds=0.05, epochs=30, servers=servers, most_servers=2)
+    number = plans.number(mode)
+    ps = [{}, {"p0": "n0"}, {"p0-1": "n3"}]
+    plans.write(number, mode, 1, 0, {"w0-1": "n0", **ps[servers]})
+    wait_for("the start", lambda: plans.running(number)[2])
+    wait_for("training", lambda: list(tmp_path.glob(f"{mode}/{number}/checkpoint-*")))
+    plans.write(number, mode, 2, 0, {}, action="wait", reason="held")
+    wait_for("the release", lambda: plans.running(number)[2] == "" and not plans.groups(number))
+    left_at = max(int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"{mode}/{number}/checkpoint-*"))
+    plans.write(number, mode, 2, 0, {"w0-2": "n1", **ps[2 * servers]})
+    end = result(run)
+    assert end["epoch"] == 30
+    assert end["step"] >= 30 * 8 > left_at > 0
+    assert end["loss"] < 0.3
+    assert [change["how"] for change in end["history"]] == ["start", "restart"]
+    assert all(change["cost_ms"] > 0 for change in end["history"])
+
+
+def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
+    cluster: Cluster, address: str, plans: Plans, tmp_path: Path
+) -> None:
+    run = Run(cluster, address, tmp_path, "raylet", seconds=0.05, epochs=30)
+    number = plans.number("raylet")
+    node = cluster.add_node()
+    alive = {entry["NodeID"] for entry in ray.nodes() if entry["Alive"] and entry["Resources"].get("GPU")}
+    (new,) = alive - set(plans.nodes)
+    _put("server/doomed", new)
+    plans.write(number, "raylet", 1, 0, {"w0": "doomed", "p0": "n1"})
+    wait_for("training", lambda: list(tmp_path.glob(f"raylet/{number}/checkpoint-*")))
+    cluster.kill_node(node)
+    wait_for("the loss to be seen", lambda: plans.running(number)[2] == "" and not plans.groups(number))
+    plans.write(number, "raylet", 2, 0, {"w0": "n1", "p0": "n1"})
+    end = result(run)
+    assert [change["how"] for change in end["history"]] == ["start", "failure"]
+    assert end["epoch"] == 30
+
+
+def test_a_crash_is_mended_within_the_incarnation(cluster: Cluster, address: str, plans: Plans, tmp_path: Path) -> None:
+    run = Run(cluster, address, tmp_path, "crash", epochs=10, crash_once=str(tmp_path / "crashed"))
+    number = plans.number("crash")
+    plans.write(number, "crash", 1, 0, {"w0": "n0", "p0": "n1"})
+    end = result(run)
+    assert [(change["how"], change["incarnation"]) for change in end["history"]] == [("start", 1), ("failure", 1)]
+    assert (end["epoch"], end["step"]) == (10, 80)
+
+
+def test_a_driver_dies_between_checkpoint_and_recreation(
+    cluster: Cluster, address: str, plans: Plans, tmp_path: Path
+) -> None:
+    run = Run(cluster, address, tmp_path, "mortal", seconds=0.05, epochs=20, on_driver_death="resume")
+    number = plans.number("mortal")
+    plans.write(number, "mortal", 1, 0, {"w0": "n0", "p0": "n0"})
+    wait_for("training", lambda: list(tmp_path.glob(f"mortal/{number}/checkpoint-*")))
+    rival = Run(cluster, address, tmp_path / "rival", "mortal")
+    assert "mortal" in wait_for("a refusal", rival.document)["error"]
+    twin = Run(cluster, address, tmp_path, "mortal", out=str(tmp_path / "twin.json"), resume=True)
+    twin_end = wait_for("a refusal", lambda: _read(tmp_path / "twin.json"))
+    assert "still alive" in twin_end["error"], twin_end
+    assert twin.process.wait() == 0
+    plans.write(number, "mortal", 2, 0, {}, action="wait", reason="held")
+    wait_for("the release", lambda: plans.running(number)[2] == "")
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    left_at = max(int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"mortal/{number}/checkpoint-*"))
+    run.start(resume=True)
+    plans.write(number, "mortal", 2, 0, {"w0-1": "n1", "p0": "n1"})
+    end = result(run)
+    assert end["job"] == number
+    assert end["step"] == 20 * 8 > left_at > 0
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def test_a_refused_plan_is_shown_and_the_next_one_followed(
+    cluster: Cluster, address: str, plans: Plans, tmp_path: Path
+) -> None:
+    run = Run(cluster, address, tmp_path, "refused", epochs=3)
+    number = plans.number("refused")
+    # More than a node has: Ray leaves the group pending, and the adapter withdraws it.
+    plans.write(number, "refused", 1, 0, {"w0-39": "n0", "p0": "n0"})
+    wait_for("a group that waits", lambda: any(_pending(number)))
+    plans.write(number, "refused", 1, 0, {"w0-39": "n0", "p0": "n0"}, refused="no room on n0")
+    wait_for("its withdrawal", lambda: not any(_pending(number)))
+    plans.write(number, "refused", 2, 0, {"w0": "n0", "p0": "n0"})
+    end = result(run)
+    assert end["refusals"] == ["no room on n0"]
+    assert len(end["history"]) == 1
+
+
+def _pending(number: int) -> list[str]:
+    return [
+        entry["name"]
+        for entry in placement_group_table().values()
+        if entry["name"].startswith(f"trainmaster/{number}/") and entry["state"] == "PENDING"
+    ]
+
+
+def test_a_job_that_is_cancelled_ends_with_the_daemons_words(
+    cluster: Cluster, address: str, plans: Plans, tmp_path: Path
+) -> None:
+    run = Run(cluster, address, tmp_path, "unwanted", seconds=0.05, epochs=1000)
+    number = plans.number("unwanted")
+    plans.write(number, "unwanted", 1, 0, {"w0": "n0", "p0": "n0"})
+    wait_for("the start", lambda: plans.running(number)[2])
+    plans.jobs.cancel("unwanted")
+    plans.write(number, "unwanted", 1, 0, {}, action="stop", reason="cancelled")
+    document = wait_for("its end", run.document)
+    assert document["kind"] == "JobFailed"
+    assert "unwanted: cancelled" in document["error"]
+    wait_for("its groups to go", lambda: not plans.groups(number))

@@ -1,0 +1,141 @@
+"""Job descriptions and their units."""
+
+from __future__ import annotations
+
+import pytest
+import tomllib
+
+from trainmaster import Job, JobError, Role
+from trainmaster._proto import job_pb2 as pb
+from trainmaster.units import amount, span
+
+WHOLE = """
+name = "resnet50"
+model = "resnet"
+tenant = "vision"
+queue = "batch"
+priority = 1
+resize = "workers"
+mode = "sync"
+batch = 256
+examples = 50000
+convergence = { delta = 0.02, patience = 3, max_epochs = 100 }
+worker = { gpu = 1, cpu = 4, memory = "10GiB", bandwidth = "1Gbit", min = 1, max = 16, requested = 4, command = "t" }
+server = { cpu = 4, memory = "10GiB", bandwidth = "5Gbit", max = 16, requested = 2 }
+separate_roles = true
+model_size = "100MiB"
+utility = { kind = "sigmoid", value = 50, decay = 0.5, target = "6h" }
+deadline = "12h"
+accuracy = 0.92
+urgency = 3
+dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "b", chunk_size = "64MiB" }
+constraints = { labels = { zone = "a" } }
+time_limit = "2d"
+restart_cost = "20s"
+profile = [{ p = 1, w = 1, speed = 0.5 }]
+"""
+
+
+def test_every_key_of_the_job_file_travels() -> None:
+    message = Job.from_dict(tomllib.loads(WHOLE)).message()
+    given = {field.name for field, _ in message.ListFields()}
+    assert {field.name for field in message.DESCRIPTOR.fields} - given == {"mode"}, "sync is 0"
+    assert dict(message.worker.demand) == {"gpu": 1000, "cpu": 4000, "memory": 10240, "bandwidth": 1000}
+    assert (message.worker.min, message.worker.max, message.worker.requested) == (1, 16, 4)
+    assert (message.server.min, message.server.max, message.server.requested) == (1, 16, 2)
+    assert (message.resize, message.utility.kind) == (pb.RESIZE_WORKERS, pb.UTILITY_KIND_SIGMOID)
+    assert (message.deadline_ms, message.time_limit_ms, message.restart_cost_ms) == (43_200_000, 172_800_000, 20_000)
+    assert (message.dataset.batch_time_ms, message.dataset.chunk_size_mib, message.model_size_mib) == (250, 64, 100)
+    assert dict(message.labels) == {"zone": "a"}
+
+
+def test_every_field_of_the_message_has_a_key() -> None:
+    """A field that is added to job.proto is missing here."""
+    ours = set(Job.__dataclass_fields__)
+    theirs = {field.name.removesuffix("_ms").removesuffix("_mib") for field in pb.Job.DESCRIPTOR.fields}
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("resource", "text", "value"),
+    [
+        ("gpu", 2, 2000),
+        ("gpu", 0.5, 500),
+        ("cpu", "250m", 250),
+        ("memory", "1.5GiB", 1536),
+        ("disk", "2TiB", 2 << 20),
+        ("bandwidth", "2.5Gbit", 2500),
+        ("license", "3", 3000),
+    ],
+)
+def test_quantities(resource: str, text: object, value: int) -> None:
+    assert amount("key", resource, text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("250ms", 250), ("20s", 20_000), ("5m", 300_000), ("1.5h", 5_400_000)])
+def test_durations(text: str, value: int) -> None:
+    assert span("key", text) == value
+
+
+@pytest.mark.parametrize(
+    ("resource", "text", "problem"),
+    [
+        ("memory", "-1GiB", "negative"),
+        ("memory", "10GB", "unknown unit"),
+        ("memory", 10, "unit is missing"),
+        ("gpu", "0.0001", "finer"),
+        ("gpu", "x", "not a number"),
+        ("gpu", True, "neither"),
+        ("gpu", float("nan"), "not a number"),
+        ("bandwidth", "99999999999999Gbit", "too large"),
+    ],
+)
+def test_bad_quantities_are_named_with_what_is_allowed(resource: str, text: object, problem: str) -> None:
+    with pytest.raises(JobError, match=problem) as caught:
+        amount("worker.x", resource, text)
+    assert "worker.x" in str(caught.value)
+    assert repr(text) in str(caught.value)
+    assert "write a number" in str(caught.value)
+
+
+MISTAKES = [
+    ({"worker": {"gpu": 1.5}}, "worker.gpu"),
+    ({"worker": {"gpu": -1}}, "negative"),
+    ({"worker": {"memory": 10}}, "10GiB"),
+    ({"worker": {"memroy": "1GiB"}}, "worker.memroy: unknown key"),
+    ({"worker": {"gpu": 1, "min": 3, "max": 2}}, "min = 3"),
+    ({"worker": {"gpu": 1, "min": 0}}, "min = 0"),
+    ({"worker": {"gpu": 1, "max": 4, "requested": 5}}, "worker.requested: 5"),
+    ({"worker": {"gpu": 0}}, "worker.cpu"),
+    ({"worker": {"gpu": 1, "gpu:a100": 1}}, "one kind"),
+    ({"worker": {"gpu": 1, "max": 1.5}}, "worker.max: 1.5"),
+    ({"worker": 3}, "worker: 3"),
+    ({"server": {"cpu": 1}}, "allreduce"),
+    ({"mode": "sync"}, "server: is missing"),
+    ({"mode": "ring"}, "mode: 'ring'"),
+    ({"resize": "maybe"}, "resize: 'maybe'"),
+    ({"batches": 2}, "batches: unknown key"),
+    ({"batch": 0}, "batch: 0"),
+    ({"separate_roles": True}, "separate_roles"),
+    ({"deadline": "soon"}, "deadline"),
+    ({"convergence": {"delta": 2.0}}, "convergence.delta"),
+    ({"convergence": {"epochs": 2}}, "convergence.epochs: unknown key"),
+    ({"profile": [{"p": 1, "w": 1}]}, r"profile\[0\].speed: is missing"),
+    ({"utility": {"kind": "steep", "value": 1}}, "utility.kind: 'steep'"),
+    ({"dataset": {"chunks": 1}}, "dataset.batches_per_chunk: is missing"),
+    ({"constraints": {"zone": "a"}}, "constraints.zone: unknown key"),
+    ({"accuracy": 2}, "accuracy: 2"),
+    ({"name": "../x"}, "name"),
+    ({"name": "17"}, "number"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
+def test_mistakes_are_named(change: dict[str, object], message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        Job.from_dict({"name": "a", "mode": "allreduce", "worker": {"gpu": 1}} | change)
+
+
+def test_one_that_names_only_requested_wants_no_more() -> None:
+    assert Role(cpu=1, requested=3).counts() == (1, 3, 3)
+    assert Role(cpu=1).counts() == (1, 1, 1)

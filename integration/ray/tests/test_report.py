@@ -1,0 +1,86 @@
+"""`trainmaster.report` in a plain loop, as a job of a real daemon on this machine; no Ray."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import trainmaster
+from trainmaster import Job, Refused, Role, TrainmasterError, Unreachable
+from trainmaster.channel import Jobs
+from trainmaster.reporter import Reporter, Slot
+from trainmaster.tally import Outbox, Report
+
+from .local_cluster import Daemon, free_port, wait_for
+
+LOOP = Path(__file__).with_name("plain_loop.py")
+
+
+@pytest.fixture
+def daemon(binary: str, tmp_path: Path) -> Iterator[Daemon]:
+    (tmp_path / "cluster.toml").write_text('[[server]]\nname = "a"\ncpu = 4\n')
+    daemon = Daemon(tmp_path, f"local={tmp_path / 'cluster.toml'}", "--end-jobs")
+    yield daemon
+    daemon.end()
+
+
+def loop(name: str) -> Job:
+    role = Role(cpu=1, max=2, requested=2, command=f"{sys.executable} {LOOP}")
+    return Job(name, role, mode="allreduce", resize="fixed", batch=32, examples=320)
+
+
+def test_a_plain_loop_reports_and_ends_its_job(daemon: Daemon) -> None:
+    jobs = Jobs(daemon.address)
+    number, token = jobs.submit(loop("plain"))
+    assert number > 0
+    assert token
+    with pytest.raises(Refused, match="plain"):
+        jobs.submit(loop("plain"))
+    status = wait_for("a loss", lambda: next((s for s in jobs.list() if s.HasField("loss")), None))
+    assert 0 < status.loss < 1
+    ended = wait_for("its end", lambda: next((s for s in jobs.list(all=True) if s.state == "completed"), None))
+    assert (ended.step, ended.epoch) == (60, 6)
+    assert "converged" in ended.reason
+
+
+def test_reports_outlive_the_daemon(daemon: Daemon) -> None:
+    jobs = Jobs(daemon.address)
+    number, _ = jobs.submit(loop("patient"))
+    wait_for("a loss", lambda: next((s for s in jobs.list() if s.HasField("loss")), None))
+    daemon.kill()
+    with pytest.raises(Unreachable, match=daemon.address):
+        jobs.list()
+    daemon.start()
+    ended = wait_for("its end", lambda: next((s for s in jobs.list(all=True) if s.state == "completed"), None))
+    assert (ended.job, ended.step) == (number, 60)
+
+
+def test_a_reporter_without_a_daemon_neither_waits_nor_grows() -> None:
+    reporter = Reporter(f"127.0.0.1:{free_port()}", Slot("1"), interval=0.001)
+    for step in range(50_000):
+        reporter.shape(step % 2 + 1, 0)  # so that every report is one to send
+        reporter.report(Report(step, 1.0))
+    assert len(reporter._outbox) <= Outbox.LIMIT
+    assert reporter._outbox.dropped > 0
+    assert not reporter.flush(0.0)
+    reporter.close(0.0)
+
+
+def test_outside_of_a_job_nothing_is_reported() -> None:
+    program = (
+        "import trainmaster, sys; trainmaster.report(step=1); trainmaster.report(step='x'); print(len(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={})
+    assert int(done.stdout) > 0
+    assert "a report is left out" in done.stderr
+    assert not trainmaster.should_stop()
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:x", "ftp://localhost:1", "localhost:1/jobs"])
+def test_bad_addresses_are_named(address: str) -> None:
+    with pytest.raises(TrainmasterError, match="address"):
+        Jobs(address)

@@ -1,0 +1,200 @@
+"""The whole: drivers, Ray, and the daemon that decides."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+
+from trainmaster.channel import Jobs
+
+from .conftest import Run, forget
+from .local_cluster import Cluster, Daemon, wait_for
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def daemon(cluster: Cluster) -> Iterator[Daemon]:
+    daemon = cluster.serve()
+    yield daemon
+    daemon.end()
+    forget()
+
+
+@pytest.fixture
+def jobs(daemon: Daemon) -> Jobs:
+    return Jobs(daemon.address)
+
+
+def result(run: Run) -> dict[str, Any]:
+    document = wait_for("the driver's end", run.document)
+    assert "result" in document, document
+    found: dict[str, Any] = document["result"]
+    return found
+
+
+def running(jobs: Jobs, name: str) -> Any:
+    status = jobs.find(name)
+    return status if status and status.state == "running" and status.step else None
+
+
+def ended(jobs: Jobs, name: str) -> Any:
+    status = jobs.find(name)
+    return status if status and status.HasField("ended_ms") else None
+
+
+def groups(name: str, jobs: Jobs) -> list[dict[str, Any]]:
+    status = jobs.find(name)
+    assert status
+    return [
+        entry
+        for entry in placement_group_table().values()
+        if entry["name"].startswith(f"trainmaster/{status.job}/") and entry["state"] == "CREATED"
+    ]
+
+
+def test_a_job_trains_to_its_loss(cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path) -> None:
+    run = Run(cluster, daemon.address, tmp_path, "simple", epochs=20, workers=(2, 2, 2))
+    end = result(run)
+    assert (end["epoch"], end["step"]) == (20, 160)
+    assert end["loss"] < 0.3
+    status = wait_for("its end", lambda: ended(jobs, "simple"))
+    assert (status.state, status.step, status.epoch) == ("completed", 160, 20)
+    assert not groups("simple", jobs)
+
+
+def test_a_job_grows_without_a_stop_when_another_ends(
+    cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
+) -> None:
+    short = Run(cluster, daemon.address, tmp_path, "short", epochs=15, seconds=0.4, workers=(6, 6, 6), gpu=1)
+    wait_for("training", lambda: running(jobs, "short"))
+    grows = Run(cluster, daemon.address, tmp_path, "grows", epochs=40, seconds=0.4, workers=(1, 4, 1), gpu=1)
+    result(short)
+    end = result(grows)
+    live = [change for change in end["history"] if change["how"] == "live"]
+    assert live, end["history"]
+    assert max(change["workers"] for change in live) > end["history"][0]["workers"]
+    assert end["loss"] < 0.3
+
+
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+def test_a_held_job_goes_on_from_its_checkpoint(
+    cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path, mode: str
+) -> None:
+    run = Run(cluster, daemon.address, tmp_path, "held", mode=mode, epochs=15, seconds=0.1, resize="fixed")
+    wait_for("training", lambda: list(tmp_path.glob("held/*/checkpoint-*")))
+    jobs.pause("held")
+    wait_for("the release", lambda: not groups("held", jobs))
+    jobs.pause("held", resume=True)
+    end = result(run)
+    assert [change["how"] for change in end["history"]] == ["start", "restart"]
+    assert end["history"][1]["incarnation"] > end["history"][0]["incarnation"]
+    assert end["epoch"] == 15
+    status = jobs.find("held")
+    assert status
+    assert status.restart_ms > 0
+
+
+def test_a_driver_dies_between_checkpoint_and_recreation(
+    cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
+) -> None:
+    run = Run(cluster, daemon.address, tmp_path, "mortal", epochs=15, seconds=0.1, on_driver_death="resume")
+    wait_for("training", lambda: list(tmp_path.glob("mortal/*/checkpoint-*")))
+    rival = Run(cluster, daemon.address, tmp_path / "rival", "mortal")
+    assert "mortal" in wait_for("a refusal", rival.document)["error"]
+    jobs.pause("mortal")
+    wait_for("the release", lambda: not groups("mortal", jobs))
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    (number,) = (status.job for status in jobs.list() if status.name == "mortal")
+    jobs.pause("mortal", resume=True)
+    run.start(resume=True)
+    end = result(run)
+    assert (end["job"], end["epoch"]) == (number, 15)
+
+
+def test_a_driver_that_dies_takes_its_job_along_unless_told_otherwise(
+    cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
+) -> None:
+    run = Run(cluster, daemon.address, tmp_path, "lonely", epochs=1000, seconds=0.1)
+    wait_for("training", lambda: running(jobs, "lonely"))
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    status = wait_for(
+        "its end", lambda: next((s for s in jobs.list(all=True) if s.name == "lonely" and s.ended_ms), None)
+    )
+    assert (status.state, "driver" in status.reason) == ("failed", True), status.reason
+    assert not groups("lonely", jobs)
+
+
+def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
+    cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
+) -> None:
+    run = Run(cluster, daemon.address, tmp_path, "homeless", epochs=20, seconds=0.2, gpu=1, resize="fixed")
+    wait_for("training", lambda: list(tmp_path.glob("homeless/*/checkpoint-*")))
+    (group,) = groups("homeless", jobs)
+    node = next(node for node in ray.nodes() if node["NodeID"] == group["bundles_to_node_id"][0])
+    cluster.kill_node(node["Labels"]["name"])
+    end = result(run)
+    assert [change["how"] for change in end["history"]][:2] == ["start", "failure"]
+    assert end["epoch"] == 20
+    cluster.add_node()
+
+
+def test_the_daemon_dies_and_comes_back(cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path) -> None:
+    run = Run(cluster, daemon.address, tmp_path, "steady", epochs=20, seconds=0.2, resize="fixed")
+    wait_for("training", lambda: list(tmp_path.glob("steady/*/checkpoint-*")))
+    daemon.kill()
+    before = _steps(tmp_path)
+    wait_for("training to go on", lambda: _steps(tmp_path) > before)
+    daemon.start()
+    end = result(run)
+    assert len(end["history"]) == 1, end["history"]
+    ended = wait_for(
+        "its end", lambda: next((s for s in jobs.list(all=True) if s.name == "steady" and s.ended_ms), None)
+    )
+    assert (ended.state, ended.step) == ("completed", 160)
+
+
+def _steps(folder: Path) -> int:
+    return max((int(path.name.rpartition("-")[2]) for path in folder.glob("steady/*/checkpoint-*")), default=0)
+
+
+def test_a_demand_that_no_node_meets_is_refused_with_its_numbers(
+    cluster: Cluster, daemon: Daemon, tmp_path: Path
+) -> None:
+    run = Run(cluster, daemon.address, tmp_path, "huge", gpu=3)
+    document = wait_for("a refusal", run.document)
+    assert document["kind"] == "Refused"
+    assert "needs 3 gpu on one server; the largest has 2" in document["error"]
+
+
+def test_a_placement_that_others_prevent_is_given_up_and_tried_again(
+    cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
+) -> None:
+    run = Run(cluster, daemon.address, tmp_path, "crowded", gpu=1, epochs=15, seconds=0.1, resize="fixed")
+    wait_for("training", lambda: list(tmp_path.glob("crowded/*/checkpoint-*")))
+    jobs.pause("crowded")
+    wait_for("the release", lambda: not groups("crowded", jobs))
+    others = [placement_group([{"GPU": 1}]) for _ in range(2 * len(cluster.nodes))]
+    assert all(group.wait(60) for group in others)
+    jobs.pause("crowded", resume=True)
+
+    def told() -> bool:
+        """Refused, if it was planned before the others were seen; else it waits."""
+        status = jobs.find("crowded")
+        return bool(status and status.state == "waiting" and "held" not in status.reason and status.reason)
+
+    wait_for("a reason", told)
+    for group in others:
+        remove_placement_group(group)
+    end = result(run)
+    assert [change["how"] for change in end["history"]] == ["start", "restart"]
+    assert end["epoch"] == 15
