@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -76,10 +76,39 @@ class Daemon:
         self._process.wait()
 
 
+def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
+    """One after the other: two at once on one machine get in each other's way."""
+    command = [
+        str(Path(sys.executable).parent / "ray"),
+        "start",
+        "--block",
+        "--node-ip-address=127.0.0.2",
+        f"--object-store-memory={_OBJECT_STORE}",
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+        "--dashboard-agent-listen-port=0",
+        "--disable-usage-stats",
+        *arguments,
+    ]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+
+    def started() -> bool:
+        if process.poll() is not None:
+            raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
+        return "Ray runtime started" in log.read_text()
+
+    wait_for(f"the raylet of {log}", started)
+    return process
+
+
 class Cluster:
     """Head and raylets. Use it in a `with` block."""
 
-    def __init__(self, nodes: int = 4, *, cpus: int = 8, gpus: int = 2, folder: Path | None = None) -> None:
+    def __init__(
+        self, nodes: int = 4, *, cpus: int = 8, gpus: int = 2, folder: Path | None = None, head: Sequence[str] = ()
+    ) -> None:
+        self._head_arguments = head
         self._count, self._cpus, self._gpus = nodes, cpus, gpus
         # Sockets' paths must be short.
         self.folder = folder or Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp"))
@@ -111,6 +140,7 @@ class Cluster:
                 f"--ray-client-server-port={free_port()}",
                 "--include-dashboard=false",
                 f"--temp-dir={self.folder / 'r'}",
+                *self._head_arguments,
             )
             for _ in range(self._count):
                 self.add_node()
@@ -136,30 +166,7 @@ class Cluster:
         return name
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """One after the other: two at once on one machine get in each other's way."""
-        log = self.folder / f"{name}.log"
-        command = [
-            str(Path(sys.executable).parent / "ray"),
-            "start",
-            "--block",
-            "--node-ip-address=127.0.0.2",
-            f"--object-store-memory={_OBJECT_STORE}",
-            "--min-worker-port=0",
-            "--max-worker-port=0",
-            "--dashboard-agent-listen-port=0",
-            "--disable-usage-stats",
-            *arguments,
-        ]
-        with log.open("wb") as out:
-            process = subprocess.Popen(command, env=self.env, stdout=out, stderr=out, start_new_session=True)
-
-        def started() -> bool:
-            if process.poll() is not None:
-                raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
-            return "Ray runtime started" in log.read_text()
-
-        wait_for(f"ray start of {name}", started)
-        return process
+        return ray_start(self.folder / f"{name}.log", self.env, *arguments)
 
     def kill_node(self, name: str) -> None:
         """kill -9 of a raylet; its workers follow it."""
