@@ -24,8 +24,8 @@ from ray.autoscaler.tags import (
     TAG_RAY_NODE_STATUS,
     TAG_RAY_USER_NODE_TYPE,
 )
-from ray.autoscaler.v2.sdk import get_cluster_resource_state
-from ray.core.generated.autoscaler_pb2 import NodeStatus
+from ray.autoscaler.v2.sdk import get_cluster_resource_state, request_cluster_resources
+from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
 from .local_cluster import Cluster, ray_start
 
@@ -42,15 +42,17 @@ class NodeType:
     labels: Mapping[str, str]
     most: int
 
+    def resources(self) -> dict[str, float]:
+        return {name: count for name, count in (("CPU", self.cpus), ("GPU", self.gpus)) if count}
+
     def configuration(self) -> dict[str, Any]:
-        resources = {"CPU": self.cpus, "GPU": self.gpus}
-        return {"resources": resources, "labels": dict(self.labels), "node_config": {}, "max_workers": self.most}
+        return {"resources": self.resources(), "labels": dict(self.labels), "node_config": {}, "max_workers": self.most}
 
     def toml(self, name: str) -> str:
         labels = ", ".join(f'{key} = "{value}"' for key, value in self.labels.items())
         return (
             f'[[node_types]]\nname = "{name}"\ncount = {self.most}\ncpu = {self.cpus}\ngpu = {self.gpus}\n'
-            f'labels = {{ {labels} }}\ndelay = "5s"\ntimeout = "2m"\n'
+            f'labels = {{ {labels} }}\ndelay = "5s"\n'
         )
 
 
@@ -126,8 +128,8 @@ class LocalProvider(NodeProvider):  # type: ignore[misc]
             {**os.environ, **identity},
             f"--address={self.provider_config['gcs_address']}",
             f"--node-name={name}",
-            f"--num-cpus={resources['CPU']:g}",
-            f"--num-gpus={resources['GPU']:g}",
+            f"--num-cpus={resources.get('CPU', 0):g}",
+            f"--num-gpus={resources.get('GPU', 0):g}",
             "--labels=" + ",".join(f"{key}={value}" for key, value in labels.items()),
         )
 
@@ -202,9 +204,8 @@ class AutoscalingCluster(Cluster):
             self.monitor = subprocess.Popen(command, env=self.env, stdout=log, stderr=log, start_new_session=True)
 
     def settings(self) -> str:
-        """For the daemon's ray.toml."""
         tables = "\n".join(node_type.toml(name) for name, node_type in self.node_types.items())
-        return f'address = "{self.address}"\nplacement_timeout = "10s"\n\n{tables}'
+        return f"{super().settings()}\n{tables}"
 
     def added(self) -> Counter[str]:
         """How many nodes of each type there are."""
@@ -231,19 +232,21 @@ class AutoscalingCluster(Cluster):
                 found[frozenset(entry.request.resources_bundle.items()), frozenset(labels)] += entry.count
         return found
 
+    def ask(self, *bundles: dict[str, float]) -> None:
+        """Replaces what the autoscaler is asked for."""
+        request_cluster_resources(self.address, [{"resources": bundle} for bundle in bundles])
+
+    def infeasible(self) -> bool:
+        """Whether the autoscaler says that it can't bring what it is asked for."""
+        reply = GetClusterStatusReply()
+        reply.ParseFromString(self._client.get_cluster_status())
+        return bool(reply.autoscaling_state.infeasible_cluster_resource_constraints)
+
     def _state(self) -> Any:
         return get_cluster_resource_state(self._client)
 
-    def key(self, name: str) -> Any:
-        """A JSON document of the adapter's or a driver's, or None."""
-        text = self._client.internal_kv_get(name.encode(), _NAMESPACE, timeout=10)
-        return json.loads(text) if text else None
-
     def put_key(self, name: str, value: bytes) -> None:
         self._client.internal_kv_put(name.encode(), value, True, _NAMESPACE, timeout=10)
-
-    def delete_key(self, name: str) -> None:
-        self._client.internal_kv_del(name.encode(), False, _NAMESPACE, timeout=10)
 
     def script(self, text: str) -> subprocess.Popen[bytes]:
         """A Python program of somebody else, as a driver of its own."""

@@ -176,10 +176,14 @@ class Cluster:
         os.kill(raylets[0], signal.SIGKILL)
         node.wait()
 
+    def settings(self) -> str:
+        """Of the adapter, for this cluster."""
+        return f'address = "{self.address}"\nplacement_timeout = "5s"\n'
+
     def serve(self, *arguments: str, adapter: str | None = None) -> Daemon:
         """Starts a daemon for this cluster."""
         settings = self.folder / "ray.toml"
-        settings.write_text(f'address = "{self.address}"\nplacement_timeout = "5s"\n')
+        settings.write_text(self.settings())
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         return Daemon(folder, adapter or f"ray={settings}", *arguments, env=self.env)
 
