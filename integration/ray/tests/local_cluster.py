@@ -15,14 +15,32 @@ import sys
 import tempfile
 import time
 import uuid
+<<<<<<< HEAD
 from collections.abc import Callable, Mapping, Sequence
+=======
+from collections.abc import Callable, Mapping
+from functools import partial
+>>>>>>> h/ray-py
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 _OBJECT_STORE = 80 << 20
 _PATIENCE = 120.0
+# Ray gives a raylet 30 s to start, which a machine that is busy with others' may not keep.
+_TRIES = 3
 _MARK = "TRAINMASTER_TEST_CLUSTER"
+_SCHEDULER = """
+[scheduler]
+engine = "optimus"
+stability = "off"
+[scheduler.parameters]
+interval = "3s"
+between_rounds = true
+rescale_cost = true
+resize_in_place = true
+shrink_to_fit = true
+"""
 
 
 def wait_for(what: str, condition: Callable[[], Any], patience: float = _PATIENCE) -> Any:
@@ -161,12 +179,36 @@ class Cluster:
             f"--address={self.address}",
             f"--num-cpus={self._cpus}",
             f"--num-gpus={self._gpus}",
+            f"--node-name={name}",
             f"--labels=name={name}",
         )
         return name
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+<<<<<<< HEAD
         return ray_start(self.folder / f"{name}.log", self.env, *arguments)
+=======
+        """One after the other: two at once on one machine get in each other's way."""
+        log = self.folder / f"{name}.log"
+        command = [
+            str(Path(sys.executable).parent / "ray"),
+            "start",
+            "--block",
+            "--node-ip-address=127.0.0.2",
+            f"--object-store-memory={_OBJECT_STORE}",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            "--dashboard-agent-listen-port=0",
+            "--disable-usage-stats",
+            *arguments,
+        ]
+        for _ in range(_TRIES):
+            with log.open("wb") as out:
+                process = subprocess.Popen(command, env=self.env, stdout=out, stderr=out, start_new_session=True)
+            if wait_for(f"ray start of {name}", partial(_started, process, log)) == "yes":
+                return process
+        raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
+>>>>>>> h/ray-py
 
     def kill_node(self, name: str) -> None:
         """kill -9 of a raylet; its workers follow it."""
@@ -181,11 +223,13 @@ class Cluster:
         return f'address = "{self.address}"\nplacement_timeout = "5s"\n'
 
     def serve(self, *arguments: str, adapter: str | None = None) -> Daemon:
-        """Starts a daemon for this cluster."""
+        """Starts a daemon for this cluster. It decides often, and nothing keeps it from changing its mind."""
+        config = self.folder / "daemon.toml"
+        config.write_text(_SCHEDULER)
         settings = self.folder / "ray.toml"
         settings.write_text(self.settings())
         folder = Path(tempfile.mkdtemp(dir=self.folder))
-        return Daemon(folder, adapter or f"ray={settings}", *arguments, env=self.env)
+        return Daemon(folder, adapter or f"ray={settings}", f"--config={config}", *arguments, env=self.env)
 
     def run(self, script: Path, *arguments: str) -> subprocess.Popen[bytes]:
         """A driver of its own."""
@@ -225,6 +269,12 @@ def daemon_binary() -> str:
     """`TRAINMASTER_BIN`, or the debug build."""
     default = Path(__file__).resolve().parents[3] / "target/debug/trainmaster"
     return os.environ.get("TRAINMASTER_BIN", str(default))
+
+
+def _started(process: subprocess.Popen[bytes], log: Path) -> str:
+    if process.poll() is not None:
+        return "no"
+    return "yes" if "Ray runtime started" in log.read_text() else ""
 
 
 def _kill(pid: int, number: signal.Signals) -> None:
