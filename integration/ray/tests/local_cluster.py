@@ -15,12 +15,8 @@ import sys
 import tempfile
 import time
 import uuid
-<<<<<<< HEAD
 from collections.abc import Callable, Mapping, Sequence
-=======
-from collections.abc import Callable, Mapping
 from functools import partial
->>>>>>> h/ray-py
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -108,25 +104,18 @@ def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.
         "--disable-usage-stats",
         *arguments,
     ]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
-
-    def started() -> bool:
-        if process.poll() is not None:
-            raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
-        return "Ray runtime started" in log.read_text()
-
-    wait_for(f"the raylet of {log}", started)
-    return process
+    for _ in range(_TRIES):
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+        if wait_for(f"the raylet of {log}", partial(_started, process, log)) == "yes":
+            return process
+    raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
 
 
 class Cluster:
     """Head and raylets. Use it in a `with` block."""
 
-    def __init__(
-        self, nodes: int = 4, *, cpus: int = 8, gpus: int = 2, folder: Path | None = None, head: Sequence[str] = ()
-    ) -> None:
-        self._head_arguments = head
+    def __init__(self, nodes: int = 4, *, cpus: int = 8, gpus: int = 2, folder: Path | None = None) -> None:
         self._count, self._cpus, self._gpus = nodes, cpus, gpus
         # Sockets' paths must be short.
         self.folder = folder or Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp"))
@@ -145,6 +134,7 @@ class Cluster:
         self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._made = 0
+        self._head_arguments: Sequence[str] = ()
 
     def __enter__(self) -> Cluster:
         try:
@@ -185,30 +175,7 @@ class Cluster:
         return name
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-<<<<<<< HEAD
         return ray_start(self.folder / f"{name}.log", self.env, *arguments)
-=======
-        """One after the other: two at once on one machine get in each other's way."""
-        log = self.folder / f"{name}.log"
-        command = [
-            str(Path(sys.executable).parent / "ray"),
-            "start",
-            "--block",
-            "--node-ip-address=127.0.0.2",
-            f"--object-store-memory={_OBJECT_STORE}",
-            "--min-worker-port=0",
-            "--max-worker-port=0",
-            "--dashboard-agent-listen-port=0",
-            "--disable-usage-stats",
-            *arguments,
-        ]
-        for _ in range(_TRIES):
-            with log.open("wb") as out:
-                process = subprocess.Popen(command, env=self.env, stdout=out, stderr=out, start_new_session=True)
-            if wait_for(f"ray start of {name}", partial(_started, process, log)) == "yes":
-                return process
-        raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
->>>>>>> h/ray-py
 
     def kill_node(self, name: str) -> None:
         """kill -9 of a raylet; its workers follow it."""
