@@ -1,4 +1,7 @@
-"""A driver whose job does nothing until a file says that it is over: `idle.py '{"address": …, "dir": …, "job": {…}}'`."""
+"""A driver whose job does nothing until a file says that it is over.
+
+`idle.py '{"address": …, "dir": …, "job": {…}}'`
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from .conftest import connected, forget
 from .local_cluster import Cluster, Daemon, wait_for
 
 pytestmark = pytest.mark.cluster
+tomllib = pytest.importorskip("tomllib", reason="Python 3.11 has it")
 
 _CONFORMANCE = Path(__file__).resolve().parents[2] / "conformance"
 # What daemon, Ray and drivers do by themselves.
@@ -146,7 +146,7 @@ class Player:
     def end(self) -> None:
         for job, driver in self._drivers.items():
             (self._folder / f"{job}.over").touch()
-            wait_for(f"the driver of {job}", lambda driver=driver: driver.poll() is not None)
+            driver.wait(_PATIENCE)
         self._jobs.close()
         self._daemon.end()
 
