@@ -33,6 +33,14 @@ def cluster(binary: str) -> Iterator[Cluster]:
         ray.shutdown()
 
 
+def forget() -> None:
+    """Whatever is written in the control store: the next daemon counts its jobs from 1 again."""
+    from ray.experimental import internal_kv
+
+    for key in internal_kv._internal_kv_list("", namespace="trainmaster"):
+        internal_kv._internal_kv_del(key, namespace="trainmaster")
+
+
 class Run:
     """A driver in a process of its own, and what it writes."""
 

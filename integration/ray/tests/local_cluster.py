@@ -16,13 +16,27 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 _OBJECT_STORE = 80 << 20
 _PATIENCE = 120.0
+# Ray gives a raylet 30 s to start, which a machine that is busy with others' may not keep.
+_TRIES = 3
 _MARK = "TRAINMASTER_TEST_CLUSTER"
+_SCHEDULER = """
+[scheduler]
+engine = "optimus"
+stability = "off"
+[scheduler.parameters]
+interval = "3s"
+between_rounds = true
+rescale_cost = true
+resize_in_place = true
+shrink_to_fit = true
+"""
 
 
 def wait_for(what: str, condition: Callable[[], Any], patience: float = _PATIENCE) -> Any:
@@ -90,25 +104,18 @@ def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.
         "--disable-usage-stats",
         *arguments,
     ]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
-
-    def started() -> bool:
-        if process.poll() is not None:
-            raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
-        return "Ray runtime started" in log.read_text()
-
-    wait_for(f"the raylet of {log}", started)
-    return process
+    for _ in range(_TRIES):
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+        if wait_for(f"the raylet of {log}", partial(_started, process, log)) == "yes":
+            return process
+    raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
 
 
 class Cluster:
     """Head and raylets. Use it in a `with` block."""
 
-    def __init__(
-        self, nodes: int = 4, *, cpus: int = 8, gpus: int = 2, folder: Path | None = None, head: Sequence[str] = ()
-    ) -> None:
-        self._head_arguments = head
+    def __init__(self, nodes: int = 4, *, cpus: int = 8, gpus: int = 2, folder: Path | None = None) -> None:
         self._count, self._cpus, self._gpus = nodes, cpus, gpus
         # Sockets' paths must be short.
         self.folder = folder or Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp"))
@@ -127,6 +134,7 @@ class Cluster:
         self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._made = 0
+        self._head_arguments: Sequence[str] = ()
 
     def __enter__(self) -> Cluster:
         try:
@@ -161,6 +169,7 @@ class Cluster:
             f"--address={self.address}",
             f"--num-cpus={self._cpus}",
             f"--num-gpus={self._gpus}",
+            f"--node-name={name}",
             f"--labels=name={name}",
         )
         return name
@@ -181,11 +190,13 @@ class Cluster:
         return f'address = "{self.address}"\nplacement_timeout = "5s"\n'
 
     def serve(self, *arguments: str, adapter: str | None = None) -> Daemon:
-        """Starts a daemon for this cluster."""
+        """Starts a daemon for this cluster. It decides often, and nothing keeps it from changing its mind."""
+        config = self.folder / "daemon.toml"
+        config.write_text(_SCHEDULER)
         settings = self.folder / "ray.toml"
         settings.write_text(self.settings())
         folder = Path(tempfile.mkdtemp(dir=self.folder))
-        return Daemon(folder, adapter or f"ray={settings}", *arguments, env=self.env)
+        return Daemon(folder, adapter or f"ray={settings}", f"--config={config}", *arguments, env=self.env)
 
     def run(self, script: Path, *arguments: str) -> subprocess.Popen[bytes]:
         """A driver of its own."""
@@ -225,6 +236,12 @@ def daemon_binary() -> str:
     """`TRAINMASTER_BIN`, or the debug build."""
     default = Path(__file__).resolve().parents[3] / "target/debug/trainmaster"
     return os.environ.get("TRAINMASTER_BIN", str(default))
+
+
+def _started(process: subprocess.Popen[bytes], log: Path) -> str:
+    if process.poll() is not None:
+        return "no"
+    return "yes" if "Ray runtime started" in log.read_text() else ""
 
 
 def _kill(pid: int, number: signal.Signals) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import trainmaster.ray
-from trainmaster import Convergence, Job, Role, TrainmasterError
+from trainmaster import Convergence, Job, Role, SpeedSample, TrainmasterError
 from trainmaster.ray import AllReduceWorker, Change, Context, PSServer, PSWorker, Trainer
 from trainmaster.ray.training import Floats, Indices
 
@@ -61,7 +61,8 @@ class AllReduceLogistic(Logistic, AllReduceWorker):
 def job(options: dict[str, Any]) -> Job:
     least, most, requested = options.get("workers", (1, 4, 1))
     mode = options.get("mode", "sync")
-    p = options.get("servers", 1)
+    p = 0 if mode == "allreduce" else options.get("servers", 1)
+    seconds = options.get("seconds", 0.0)
     return Job(
         name=options["name"],
         mode=mode,
@@ -70,6 +71,8 @@ def job(options: dict[str, Any]) -> Job:
         examples=512,
         convergence=Convergence(delta=0.0, max_epochs=options.get("epochs", 5)),
         worker=Role(gpu=options.get("gpu", 0.5), cpu=options.get("cpu", 0.5), min=least, max=most, requested=requested),
+        # An engine that knows speeds need not try shapes first.
+        profile=[SpeedSample(p, w, w / seconds) for w in range(1, most + 1)] if seconds else (),
         server=None if mode == "allreduce" else Role(cpu=0.5, max=max(p, options.get("most_servers", p)), requested=p),
     )
 

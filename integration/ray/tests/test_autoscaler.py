@@ -83,7 +83,7 @@ def scaling(binary: str) -> Iterator[AutoscalingCluster]:
 
 @pytest.fixture(scope="module")
 def daemon(scaling: AutoscalingCluster) -> Iterator[Daemon]:
-    daemon = scaling.serve("--set=interval=3s")
+    daemon = scaling.serve()
     yield daemon
     daemon.end()
 

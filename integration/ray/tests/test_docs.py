@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import forget
 from .local_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -21,12 +22,13 @@ PROGRAMS = dict(re.findall(r"<!-- test: (\w+) -->\n```python\n(.*?)```", DOCS.re
 def test_a_program_of_the_docs_runs(cluster: Cluster, tmp_path: Path, name: str, lines: int) -> None:
     program = PROGRAMS[name]
     assert len(program.splitlines()) <= lines
-    daemon = cluster.serve("--set=interval=3s")
+    daemon = cluster.serve()
     path = tmp_path / f"{name}.py"
     path.write_text(program.replace("localhost:7070", daemon.address))
     env = cluster.env | {"HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, str(path)], env=env, capture_output=True, text=True)
     daemon.end()
+    forget()
     assert done.returncode == 0, done.stderr
     loss = float(done.stdout.split()[0])
     assert loss < 0.1, done.stdout

@@ -18,7 +18,7 @@ from ray.util.placement_group import placement_group_table
 from trainmaster.channel import Jobs
 from trainmaster.ray.slots import Slot, read
 
-from .conftest import Run
+from .conftest import Run, forget
 from .local_cluster import Cluster, wait_for
 
 pytestmark = pytest.mark.cluster
@@ -93,6 +93,7 @@ def address(cluster: Cluster) -> Iterator[str]:
     daemon = cluster.serve(adapter="none")
     yield daemon.address
     daemon.end()
+    forget()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -11,29 +10,27 @@ from typing import Any
 
 import pytest
 import ray
-from ray.util.placement_group import placement_group_table
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from trainmaster.channel import Jobs
 
-from .conftest import Run
+from .conftest import Run, forget
 from .local_cluster import Cluster, Daemon, wait_for
 
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def daemon(cluster: Cluster) -> Iterator[Daemon]:
-    daemon = cluster.serve("--set=interval=3s")
+    daemon = cluster.serve()
     yield daemon
     daemon.end()
+    forget()
 
 
 @pytest.fixture
 def jobs(daemon: Daemon) -> Jobs:
-    jobs = Jobs(daemon.address)
-    # What the test before left.
-    wait_for("an empty queue", lambda: not jobs.list())
-    return jobs
+    return Jobs(daemon.address)
 
 
 def result(run: Run) -> dict[str, Any]:
@@ -73,9 +70,14 @@ def test_a_job_trains_to_its_loss(cluster: Cluster, daemon: Daemon, jobs: Jobs, 
     assert not groups("simple", jobs)
 
 
-def test_a_job_grows_without_a_stop(cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path) -> None:
-    run = Run(cluster, daemon.address, tmp_path, "grows", epochs=25, seconds=0.4, workers=(1, 4, 1), gpu=1)
-    end = result(run)
+def test_a_job_grows_without_a_stop_when_another_ends(
+    cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
+) -> None:
+    short = Run(cluster, daemon.address, tmp_path, "short", epochs=15, seconds=0.4, workers=(6, 6, 6), gpu=1)
+    wait_for("training", lambda: running(jobs, "short"))
+    grows = Run(cluster, daemon.address, tmp_path, "grows", epochs=40, seconds=0.4, workers=(1, 4, 1), gpu=1)
+    result(short)
+    end = result(grows)
     live = [change for change in end["history"] if change["how"] == "live"]
     assert live, end["history"]
     assert max(change["workers"] for change in live) > end["history"][0]["workers"]
@@ -165,13 +167,34 @@ def _steps(folder: Path) -> int:
     return max((int(path.name.rpartition("-")[2]) for path in folder.glob("steady/*/checkpoint-*")), default=0)
 
 
-def test_a_demand_that_no_node_meets_waits_with_its_reason(
-    cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
+def test_a_demand_that_no_node_meets_is_refused_with_its_numbers(
+    cluster: Cluster, daemon: Daemon, tmp_path: Path
 ) -> None:
     run = Run(cluster, daemon.address, tmp_path, "huge", gpu=3)
-    status = wait_for("a reason", lambda: next((s for s in jobs.list() if s.name == "huge" and s.reason), None))
-    wait_for("its numbers", lambda: "3 gpu" in " ".join(jobs.explain("huge")).lower())
-    assert status.state in ("waiting", "rejected")
-    jobs.cancel("huge")
-    document = wait_for("its end", run.document)
-    assert "huge: cancelled" in document["error"], json.dumps(document)
+    document = wait_for("a refusal", run.document)
+    assert document["kind"] == "Refused"
+    assert "needs 3 gpu on one server; the largest has 2" in document["error"]
+
+
+def test_a_placement_that_others_prevent_is_given_up_and_tried_again(
+    cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
+) -> None:
+    run = Run(cluster, daemon.address, tmp_path, "crowded", gpu=1, epochs=15, seconds=0.1, resize="fixed")
+    wait_for("training", lambda: list(tmp_path.glob("crowded/*/checkpoint-*")))
+    jobs.pause("crowded")
+    wait_for("the release", lambda: not groups("crowded", jobs))
+    others = [placement_group([{"GPU": 1}]) for _ in range(2 * len(cluster.nodes))]
+    assert all(group.wait(60) for group in others)
+    jobs.pause("crowded", resume=True)
+
+    def told() -> bool:
+        """Refused, if it was planned before the others were seen; else it waits."""
+        status = jobs.find("crowded")
+        return bool(status and status.state == "waiting" and "held" not in status.reason and status.reason)
+
+    wait_for("a reason", told)
+    for group in others:
+        remove_placement_group(group)
+    end = result(run)
+    assert [change["how"] for change in end["history"]] == ["start", "restart"]
+    assert end["epoch"] == 15

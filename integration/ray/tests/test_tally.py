@@ -13,39 +13,40 @@ from trainmaster.tally import Outbox, Report, Tally
 
 def test_reports_are_merged() -> None:
     tally = Tally()
-    assert tally.take(0.0) is None
-    tally.add(Report(10, 1.0, examples=100, epoch=1), 1.0)
-    first = tally.take(1.0, 2, 1)
+    assert tally.take() is None
+    tally.add(Report(10, 1.0, examples=100, epoch=1, at=1.0))
+    first = tally.take(2, 1)
     assert first
     assert (first.step, first.steps, first.examples, first.loss, first.epoch) == (10, 0, 100, 1.0, 1)
-    tally.add(Report(11, 1.0, examples=100, slot_times={0: 5.0}), 2.0)
-    tally.add(Report(14, 0.5, examples=300, accuracy=0.9, epoch=2, slot_times={1: 7.0}), 3.0)
-    second = tally.take(3.5, 2, 1)
+    tally.add(Report(11, 1.0, examples=100, slot_times={0: 5.0}, at=2.0))
+    tally.add(Report(14, 0.5, examples=100, accuracy=0.9, epoch=2, at=3.5))
+    tally.add(Report(15, 0.5, examples=200, slot_times={1: 7.0}, at=77.0), leads=False)
+    second = tally.take(2, 1)
     assert second
     assert (second.step, second.steps, second.examples, second.loss) == (14, 4, 400, 0.625)
     assert (second.duration_ms, second.workers, second.servers, second.epoch) == (2500.0, 2, 1, 2)
     assert [(time.worker, time.step_ms) for time in second.slot_times] == [(0, 5.0), (1, 7.0)]
-    assert tally.take(4.0) is None
+    assert tally.take() is None
 
 
 def test_an_interruption_is_no_training_time() -> None:
     tally = Tally()
-    tally.add(Report(10), 1.0)
-    tally.take(1.0)
+    tally.add(Report(10, at=1.0))
+    tally.take()
     tally.rebase()
-    tally.add(Report(11), 60.0)
-    tally.add(Report(13), 62.0)
-    after = tally.take(62.0)
+    tally.add(Report(11, at=60.0))
+    tally.add(Report(13, at=62.0))
+    after = tally.take()
     assert after
     assert (after.steps, after.duration_ms) == (2, 2000.0)
 
 
 def test_back_at_a_checkpoint_nothing_is_measured_across() -> None:
     tally = Tally()
-    tally.add(Report(100), 1.0)
-    tally.take(1.0)
-    tally.add(Report(81), 5.0)
-    back = tally.take(5.0)
+    tally.add(Report(100, at=1.0))
+    tally.take()
+    tally.add(Report(81, at=5.0))
+    back = tally.take()
     assert back
     assert (back.step, back.steps) == (81, 0)
 
@@ -53,8 +54,8 @@ def test_back_at_a_checkpoint_nothing_is_measured_across() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_is_left_out(bad: float) -> None:
     tally = Tally()
-    tally.add(Report(1, bad, accuracy=bad), 0.0)
-    progress = tally.take(1.0)
+    tally.add(Report(1, bad, accuracy=bad))
+    progress = tally.take()
     assert progress
     assert not progress.HasField("loss")
     assert not progress.HasField("accuracy")

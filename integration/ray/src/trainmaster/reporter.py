@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,19 +79,20 @@ class Reporter:
         """What the feed said last; None until it has answered."""
         return self._assignment
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Report, leads: bool = True) -> None:
         """Never waits."""
         # The threads don't exist in a child that was forked.
         if os.getpid() != self._pid:
             return
         with self._lock:
-            self._tally.add(report, time.monotonic())
+            self._tally.add(report, leads)
 
     def shape(self, workers: int, servers: int) -> None:
         """What was reported until now was so many workers' and servers' work; the rest is these'."""
         with self._lock:
             if (workers, servers) != self._shape:
                 self._take()
+                self._tally.rebase()
                 self._shape = (workers, servers)
 
     def interrupted(self) -> None:
@@ -127,7 +127,7 @@ class Reporter:
     def finish(self, report: Report, converged: bool) -> None:
         """The job is done."""
         with self._lock:
-            self._tally.add(report, time.monotonic())
+            self._tally.add(report)
             self._take(finished=True, converged=converged)
             self._wake()
 
@@ -157,7 +157,7 @@ class Reporter:
         self._lock.notify_all()
 
     def _take(self, finished: bool = False, converged: bool = False) -> None:
-        progress = self._tally.take(time.monotonic(), *self._counts())
+        progress = self._tally.take(*self._counts())
         if progress is None:
             return
         if self._restart_ms is not None:

@@ -1,8 +1,9 @@
-"""What a training loop says step by step, as progress that is worth sending. Pure: time comes in."""
+"""What a training loop says step by step, as progress that is worth sending. Pure: times are in the reports."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -21,6 +22,8 @@ class Report:
     steps_per_epoch: int = 0
     # Mean time of a step, by worker.
     slot_times: dict[int, float] = field(default_factory=dict)
+    # By the clock of who reports, in seconds.
+    at: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.step = int(self.step)
@@ -39,11 +42,11 @@ def _finite(value: float | None) -> float | None:
 
 
 class Tally:
-    """Merges reports until they are taken: the loss is the mean over examples, steps and time are differences."""
+    """Merges reports until they are taken: the loss is the mean over examples; steps and time are differences."""
 
     def __init__(self) -> None:
         self._step: int | None = None
-        self._since: float | None = None
+        self._since = 0.0
         self._start()
 
     def _start(self) -> None:
@@ -53,10 +56,8 @@ class Tally:
         self._accuracy: float | None = None
         self._slot_times: dict[int, float] = {}
 
-    def add(self, report: Report, now: float) -> None:
-        if self._step is None or report.step < self._step:
-            # The first, or back at a checkpoint: nothing to measure a distance from.
-            self._step, self._since = report.step, now
+    def add(self, report: Report, leads: bool = True) -> None:
+        """One that doesn't lead, another worker's, adds its examples, its loss and its times, and no steps."""
         if report.loss is not None:
             weight = report.examples or 1
             self._loss += report.loss * weight
@@ -64,15 +65,20 @@ class Tally:
         self._examples += report.examples
         self._accuracy = report.accuracy if report.accuracy is not None else self._accuracy
         self._slot_times.update(report.slot_times)
+        if not leads:
+            return
+        if self._step is None or report.step < self._step:
+            # The first, or back at a checkpoint: nothing to measure a distance from.
+            self._step, self._since = report.step, report.at
         if report.epoch is None and self._last:
             report.epoch = self._last.epoch
         self._last = report
 
     def rebase(self) -> None:
         """What follows is not measured from here: training was interrupted."""
-        self._step = self._since = None
+        self._step = None
 
-    def take(self, now: float, workers: int = 0, servers: int = 0) -> pb.Progress | None:
+    def take(self, workers: int = 0, servers: int = 0) -> pb.Progress | None:
         """Progress since the last time; None if there is nothing new."""
         last = self._last
         if last is None:
@@ -88,10 +94,10 @@ class Tally:
             servers=servers,
             slot_times=[pb.SlotTime(worker=w, step_ms=ms) for w, ms in sorted(self._slot_times.items())],
         )
-        if self._step is not None and self._since is not None and last.step > self._step:
+        if self._step is not None and last.step > self._step:
             progress.steps = last.step - self._step
-            progress.duration_ms = max(now - self._since, 0.0) * 1000
-        self._step, self._since = last.step, now
+            progress.duration_ms = max(last.at - self._since, 0.0) * 1000
+        self._step, self._since = last.step, last.at
         self._start()
         return progress
 

@@ -377,14 +377,13 @@ class Driver:
         self._polls = {}
 
     def _take(self, slot: Slot, reports: list[Report]) -> None:
+        chief = slot == self._chief()
         for report in reports:
-            # Asynchronous workers tell their steps in any order; they count together.
-            report.step = max(report.step, self._last.step) if self._unmeasured is None else report.step
             if self._reporter:
-                if self._unmeasured:
+                if self._unmeasured and chief:
                     self._measured(self._unmeasured)
-                self._reporter.report(report)
-            if report.loss is not None or slot == self._chief():
+                self._reporter.report(report, leads=chief)
+            if chief:
                 self._last = report
                 self._result.step = report.step
                 self._result.epoch = report.epoch or self._result.epoch
@@ -426,7 +425,7 @@ class Driver:
         settings = self._settings
         index = min(slot.index for slot in plan.placed if slot.role == "worker")
         feed_slot = FeedSlot(str(settings.number), settings.token, plan.incarnation, index=index)
-        self._reporter = Reporter(settings.feed, feed_slot, ca=settings.ca, interval=0.5)
+        self._reporter = Reporter(settings.feed, feed_slot, ca=settings.ca)
         self._reported = plan.incarnation
 
     def _changed(self, how: Literal["start", "live", "restart", "failure"]) -> None:
@@ -495,7 +494,8 @@ class Driver:
         result.seconds = time.monotonic() - self._begin
         self._drain()
         if self._reporter:
-            self._reporter.finish(Report(max(end.step, self._last.step), epoch=result.epoch), end.converged)
+            last = Report(max(end.step, self._last.step), epoch=result.epoch, at=self._last.at)
+            self._reporter.finish(last, end.converged)
             self._reporter.flush(10.0)
         self._document("completed", "converged" if end.converged else "its training is over")
         _remove(self._groups)
