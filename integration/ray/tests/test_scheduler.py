@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -347,3 +348,9 @@ def test_the_monitor_gets_the_strict_scheduler(monkeypatch: pytest.MonkeyPatch) 
     other = made(rays)
     assert "tested: 1.0" in monitor.replace_scheduler(other)[0]
     assert other.autoscaler._scheduler is rays
+
+
+def test_the_monitor_names_the_file_that_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        monitor.main([f"--autoscaling-config={tmp_path}/none.yaml"])
+    assert f"--autoscaling-config: '{tmp_path}/none.yaml' must be a file" in capsys.readouterr().err
