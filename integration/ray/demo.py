@@ -149,7 +149,7 @@ def main() -> int:
         jobs, told = elastic(cluster, daemon.address)
         shaped = jobs.results()
         took = time.monotonic() - begin
-        cluster.add_node()
+        cluster.mend()
         print("the same jobs at the shape they asked for", flush=True)
         fixed_jobs = Round(cluster, daemon.address, "fixed")
         fixed = fixed_jobs.results()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .local_cluster import Cluster, daemon_binary
+from .local_cluster import NO_TOKEN, Cluster, daemon_binary
+
+
+collect_ignore = [] if find_spec("torch") else ["test_torch.py"]
+
+
+def pytest_report_header() -> str:
+    return f"left out, since PyTorch is not installed: {', '.join(collect_ignore)}" if collect_ignore else ""
 
 
 @pytest.fixture(scope="session")
@@ -23,27 +30,22 @@ def binary() -> str:
 
 
 @pytest.fixture(scope="session")
-def cluster(binary: str) -> Iterator[Cluster]:
-    """Head and 4 raylets."""
-    with Cluster(4) as made, connected(made.address):
+def shared(binary: str) -> Iterator[Cluster]:
+    """Head and 3 raylets, which start once; this process is a driver there."""
+    with Cluster(3) as made:
+        os.environ |= NO_TOKEN
+        import ray
+
+        ray.init(address=made.address, log_to_driver=False, logging_level="error")
         yield made
-
-
-@contextlib.contextmanager
-def connected(address: str) -> Iterator[None]:
-    """This process is a driver of that cluster, and afterwards of the one that it was before, if any."""
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    import ray
-
-    before = ray.get_runtime_context().gcs_address if ray.is_initialized() else None
-    ray.shutdown()
-    ray.init(address=address, log_to_driver=False, logging_level="error")
-    try:
-        yield
-    finally:
         ray.shutdown()
-        if before:
-            ray.init(address=before, log_to_driver=False, logging_level="error")
+
+
+@pytest.fixture
+def cluster(shared: Cluster) -> Cluster:
+    """All of it, whatever the last test ended."""
+    shared.mend()
+    return shared
 
 
 def forget() -> None:

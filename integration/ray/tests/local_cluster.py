@@ -27,6 +27,7 @@ _OBJECT_STORE = 80 << 20
 _PATIENCE = 120.0
 # Ray gives a raylet 30 s to start, which a machine that is busy with others' may not keep.
 _TRIES = 3
+NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
 _MARK = "TRAINMASTER_TEST_CLUSTER"
 _SCHEDULER = """
 [scheduler]
@@ -117,17 +118,19 @@ def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.
 class Cluster:
     """Head and raylets. Use it in a `with` block."""
 
-    def __init__(self, nodes: int = 4, *, cpus: int = 8, gpus: int = 2, folder: Path | None = None) -> None:
-        self._count, self._cpus, self._gpus = nodes, cpus, gpus
+    def __init__(self, nodes: int, *, token_file: Path | None = None) -> None:
+        """With a token file, Ray's token authentication is on."""
+        self._count = nodes
+        self._token_file = token_file
         # Sockets' paths must be short.
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp"))
         self.address = f"127.0.0.2:{free_port()}"
         self._mark = uuid.uuid4().hex
         self.env = {
             **os.environ,
             _MARK: self._mark,
             "PYTHONPATH": os.pathsep.join([_SOURCES, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
-            "RAY_AUTH_MODE": "disabled",
+            **({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file)} if token_file else NO_TOKEN),
             "RAY_DISABLE_IMPORT_WARNING": "1",
             "RAY_ADDRESS": self.address,
             "OMP_NUM_THREADS": "1",
@@ -136,25 +139,12 @@ class Cluster:
         # A dead raylet is noticed by its closed connection; this is for the rest.
         self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self._made = 0
         self._head_arguments: Sequence[str] = ()
 
     def __enter__(self) -> Cluster:
         try:
-            port = self.address.rpartition(":")[2]
-            self._start(
-                "head",
-                "--head",
-                f"--port={port}",
-                "--num-cpus=0",
-                "--num-gpus=0",
-                f"--ray-client-server-port={free_port()}",
-                "--include-dashboard=false",
-                f"--temp-dir={self.folder / 'r'}",
-                *self._head_arguments,
-            )
-            for _ in range(self._count):
-                self.add_node()
+            self.start_head()
+            self.mend()
         except BaseException:
             self.close()
             raise
@@ -163,34 +153,55 @@ class Cluster:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def add_node(self) -> str:
-        """A raylet; it has its name as the label `name`."""
-        name = f"node-{self._made}"
-        self._made += 1
-        self.nodes[name] = self._start(
-            name,
-            f"--address={self.address}",
-            f"--num-cpus={self._cpus}",
-            f"--num-gpus={self._gpus}",
-            f"--node-name={name}",
-            f"--labels=name={name}",
+    def start_head(self) -> None:
+        """At the same address whenever it is started."""
+        self._head = self._start(
+            "head",
+            "--head",
+            f"--port={self.address.rpartition(':')[2]}",
+            "--num-cpus=0",
+            "--num-gpus=0",
+            f"--ray-client-server-port={free_port()}",
+            "--include-dashboard=false",
+            f"--temp-dir={self.folder / 'r'}",
+            *self._head_arguments,
         )
-        return name
+
+    def mend(self) -> None:
+        """Starts the raylets that aren't there. Each has its name as the label `name`."""
+        for name in (f"node-{at}" for at in range(self._count)):
+            if name not in self.nodes or self.nodes[name].poll() is not None:
+                self.nodes[name] = self._start(
+                    name,
+                    f"--address={self.address}",
+                    "--num-cpus=8",
+                    "--num-gpus=2",
+                    f"--node-name={name}",
+                    f"--labels=name={name}",
+                )
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         return ray_start(self.folder / f"{name}.log", self.env, *arguments)
 
     def kill_node(self, name: str) -> None:
         """kill -9 of a raylet; its workers follow it."""
-        node = self.nodes.pop(name)
-        raylets = [pid for pid in self._processes() if _parent(pid) == node.pid and _name(pid) == "raylet"]
-        assert len(raylets) == 1, f"children of {node.pid}: {raylets}"
-        os.kill(raylets[0], signal.SIGKILL)
-        node.wait()
+        self._kill_child(self.nodes.pop(name), "raylet")
+
+    def kill_head(self) -> None:
+        """kill -9 of the control store; raylets and drivers follow it, since Ray keeps it in memory."""
+        self._kill_child(self._head, "gcs_server")
+        wait_for("the raylets to follow", lambda: all(node.poll() is not None for node in self.nodes.values()))
+
+    def _kill_child(self, parent: subprocess.Popen[bytes], name: str) -> None:
+        found = [pid for pid in self._processes() if _parent(pid) == parent.pid and _name(pid) == name]
+        assert len(found) == 1, f"{name}s below {parent.pid}: {found}"
+        os.kill(found[0], signal.SIGKILL)
+        parent.wait()
 
     def settings(self) -> str:
         """Of the adapter, for this cluster."""
-        return f'address = "{self.address}"\nplacement_timeout = "5s"\n'
+        token = f'token_file = "{self._token_file}"\n' if self._token_file else ""
+        return f'address = "{self.address}"\nplacement_timeout = "5s"\n{token}'
 
     def serve(self, *arguments: str, adapter: str | None = None) -> Daemon:
         """Starts a daemon for this cluster. It decides often, and nothing keeps it from changing its mind."""

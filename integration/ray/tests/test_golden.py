@@ -16,7 +16,7 @@ from ray.util.placement_group import placement_group_table
 from trainmaster.channel import Jobs
 from trainmaster.ray import slots
 
-from .conftest import connected, forget
+from .conftest import forget
 from .local_cluster import Cluster, Daemon, wait_for
 
 pytestmark = pytest.mark.cluster
@@ -28,24 +28,17 @@ _BY_ITSELF = {"decide", "seen", "gone"}
 _PATIENCE = 60.0
 
 
-@pytest.fixture(scope="module")
-def three(binary: str) -> Iterator[Cluster]:
-    """The scenarios' servers: head and 3 raylets."""
-    with Cluster(3) as made, connected(made.address):
-        yield made
-
-
 # The second loses a node.
 @pytest.mark.parametrize(("name", "engine"), [("ray_in_place", "drf"), ("ray_queue", "fifo")])
-def test_placement_groups_are_what_rust_and_c_decide(name: str, engine: str, tmp_path: Path, three: Cluster) -> None:
+def test_placement_groups_are_what_rust_and_c_decide(name: str, engine: str, tmp_path: Path, cluster: Cluster) -> None:
     scenario = tomllib.loads((_CONFORMANCE / f"scenarios/{name}.toml").read_text())
     golden = (_CONFORMANCE / f"golden/{name}.{engine}.txt").read_text()
     assert engine in scenario["engines"]
-    assert [server["name"] for server in scenario["server"]] == list(three.nodes)
+    assert [server["name"] for server in scenario["server"]] == list(cluster.nodes)
     # The first block is the heading.
     blocks = golden.split("\n\n")[1:]
     assert len(blocks) == len(scenario["step"]), "a block for each step"
-    player = Player(three, scenario["settings"], engine, tmp_path)
+    player = Player(cluster, scenario["settings"], engine, tmp_path)
     for step, block in zip(scenario["step"], blocks, strict=True):
         (kind,) = step.keys() - {"at"}
         if kind not in _BY_ITSELF:

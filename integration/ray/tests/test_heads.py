@@ -1,0 +1,53 @@
+"""A head of its own for each: Ray's token authentication, and a head that dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainmaster.channel import Jobs
+
+from .conftest import Run
+from .local_cluster import Cluster, wait_for
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_job_trains_where_ray_asks_for_a_token(binary: str, tmp_path: Path) -> None:
+    token_file = tmp_path / "token"
+    token_file.write_text("0123456789abcdef0123456789abcdef")
+    with Cluster(1, token_file=token_file) as cluster:
+        daemon = cluster.serve()
+        assert f"token_file = \"{token_file}\"" in cluster.settings()
+        run = Run(cluster, daemon.address, tmp_path, "known", epochs=5)
+        document = wait_for("the driver's end", run.document)
+        assert document.get("result", document).get("epoch") == 5, document
+        daemon.end()
+
+
+def test_a_head_dies_and_a_new_driver_goes_on(binary: str, tmp_path: Path) -> None:
+    cluster = Cluster(1)
+    # So long do raylets and drivers outlive their head.
+    cluster.env["RAY_gcs_rpc_server_reconnect_timeout_s"] = "5"
+    with cluster:
+        daemon = cluster.serve()
+        jobs = Jobs(daemon.address)
+        run = Run(cluster, daemon.address, tmp_path, "orphan", epochs=15, seconds=0.2, on_driver_death="resume")
+        wait_for("training", lambda: list(tmp_path.glob("orphan/*/checkpoint-*")))
+        before = jobs.find("orphan")
+        assert before
+        cluster.kill_head()
+        wait_for("the driver to follow", lambda: run.process.poll() is not None)
+        cluster.start_head()
+        cluster.mend()
+        run.start(resume=True)
+        document = wait_for("the driver's end", run.document)
+        assert "result" in document, document
+        end = document["result"]
+        assert (end["job"], end["epoch"], end["step"]) == (before.job, 15, 120)
+        assert [status.job for status in jobs.list(all=True)] == [before.job]
+        after = jobs.find("orphan")
+        assert after
+        assert (after.submitted_ms, after.step) == (before.submitted_ms, 120)
+        daemon.end()
