@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from .local_cluster import NO_TOKEN, Cluster, daemon_binary
-
+from .local_cluster import NO_TOKEN, Cluster, daemon_binary, wait_for
 
 collect_ignore = [] if find_spec("torch") else ["test_torch.py"]
 
@@ -83,3 +82,10 @@ class Run:
             return document
         assert ended is None, f"it ended with {self.process.returncode}; see {self._cluster.folder}"
         return None
+
+    def result(self) -> dict[str, Any]:
+        """Of the job, once it is over."""
+        document = wait_for("the driver's end", self.document)
+        assert "result" in document, document
+        found: dict[str, Any] = document["result"]
+        return found

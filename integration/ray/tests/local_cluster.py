@@ -176,6 +176,8 @@ class Cluster:
                     f"--address={self.address}",
                     "--num-cpus=8",
                     "--num-gpus=2",
+                    # Else what is free at the moment, which makes nodes differ.
+                    f"--memory={1 << 30}",
                     f"--node-name={name}",
                     f"--labels=name={name}",
                 )
@@ -185,7 +187,7 @@ class Cluster:
 
     def kill_node(self, name: str) -> None:
         """kill -9 of a raylet; its workers follow it."""
-        self._kill_child(self.nodes.pop(name), "raylet")
+        self._kill_child(self.nodes[name], "raylet")
 
     def kill_head(self) -> None:
         """kill -9 of the control store; raylets and drivers follow it, since Ray keeps it in memory."""

@@ -102,13 +102,6 @@ def plans(cluster: Cluster, address: str) -> Plans:
     return Plans(address)
 
 
-def result(run: Run) -> dict[str, Any]:
-    document = wait_for("the driver's end", run.document)
-    assert "result" in document, document
-    found: dict[str, Any] = document["result"]
-    return found
-
-
 def test_workers_come_and_go_without_a_stop(cluster: Cluster, address: str, plans: Plans, tmp_path: Path) -> None:
     run = Run(cluster, address, tmp_path, "live", seconds=0.05, epochs=30)
     number = plans.number("live")
@@ -128,7 +121,7 @@ def test_workers_come_and_go_without_a_stop(cluster: Cluster, address: str, plan
     wait_for("the drop", lambda: plans.running(number) == (1, 2, "w0,w2,p0"))
     assert set(plans.groups(number)) == {base, f"trainmaster/{number}/1/1/w2"}
     assert _actor(number, "p0") == server_before, "the server must not have been started again"
-    end = result(run)
+    end = run.result()
     assert (end["step"], end["epoch"]) == (30 * 8, 30)
     assert end["loss"] < 0.3
     assert [change["how"] for change in end["history"]] == ["start", "live", "live"]
@@ -165,7 +158,7 @@ def test_another_incarnation_goes_on_from_the_checkpoint(
     wait_for("the release", lambda: plans.running(number)[2] == "" and not plans.groups(number))
     left_at = max(int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"{mode}/{number}/checkpoint-*"))
     plans.write(number, mode, 2, 0, {"w0-2": "n1", **ps[2 * servers]})
-    end = result(run)
+    end = run.result()
     assert end["epoch"] == 30
     assert end["step"] >= 30 * 8 > left_at > 0
     assert end["loss"] < 0.3
@@ -183,7 +176,7 @@ def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
     cluster.kill_node(plans.names[0])
     wait_for("the loss to be seen", lambda: plans.running(number)[2] == "" and not plans.groups(number))
     plans.write(number, "raylet", 2, 0, {"w0": "n1", "p0": "n1"})
-    end = result(run)
+    end = run.result()
     assert [change["how"] for change in end["history"]] == ["start", "failure"]
     assert end["epoch"] == 15
 
@@ -192,7 +185,7 @@ def test_a_crash_is_mended_within_the_incarnation(cluster: Cluster, address: str
     run = Run(cluster, address, tmp_path, "crash", epochs=10, crash_once=str(tmp_path / "crashed"))
     number = plans.number("crash")
     plans.write(number, "crash", 1, 0, {"w0": "n0", "p0": "n1"})
-    end = result(run)
+    end = run.result()
     assert [(change["how"], change["incarnation"]) for change in end["history"]] == [("start", 1), ("failure", 1)]
     assert (end["epoch"], end["step"]) == (10, 80)
 
@@ -217,7 +210,7 @@ def test_a_driver_dies_between_checkpoint_and_recreation(
     left_at = max(int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"mortal/{number}/checkpoint-*"))
     run.start(resume=True)
     plans.write(number, "mortal", 2, 0, {"w0-1": "n1", "p0": "n1"})
-    end = result(run)
+    end = run.result()
     assert end["job"] == number
     assert end["step"] == 20 * 8 > left_at > 0
 
@@ -237,7 +230,7 @@ def test_a_refused_plan_is_shown_and_the_next_one_followed(
     plans.write(number, "refused", 1, 0, {"w0-39": "n0", "p0": "n0"}, refused="no room on n0")
     wait_for("its withdrawal", lambda: not any(_pending(number)))
     plans.write(number, "refused", 2, 0, {"w0": "n0", "p0": "n0"})
-    end = result(run)
+    end = run.result()
     assert end["refusals"] == ["no room on n0"]
     assert len(end["history"]) == 1
 

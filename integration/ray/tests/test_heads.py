@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,22 @@ pytestmark = pytest.mark.cluster
 
 
 def test_a_job_trains_where_ray_asks_for_a_token(binary: str, tmp_path: Path) -> None:
-    token_file = tmp_path / "token"
+    token_file, other_file = tmp_path / "token", tmp_path / "other"
     token_file.write_text("0123456789abcdef0123456789abcdef")
+    other_file.write_text("fedcba9876543210fedcba9876543210")
     with Cluster(1, token_file=token_file) as cluster:
+
+        def doctor(settings: str) -> str:
+            path = tmp_path / "doctor.toml"
+            path.write_text(settings)
+            command = [binary, "doctor", f"--adapter=ray={path}", f"--state-dir={tmp_path / 'state'}"]
+            return subprocess.run(command, env=cluster.env, capture_output=True, text=True).stdout
+
+        assert f"{token_file} is accepted" in doctor(cluster.settings())
+        assert "missing or incorrect" in doctor(cluster.settings().replace(str(token_file), str(other_file)))
         daemon = cluster.serve()
-        assert f"token_file = \"{token_file}\"" in cluster.settings()
         run = Run(cluster, daemon.address, tmp_path, "known", epochs=5)
-        document = wait_for("the driver's end", run.document)
-        assert document.get("result", document).get("epoch") == 5, document
+        assert run.result()["epoch"] == 5
         daemon.end()
 
 
@@ -42,9 +51,7 @@ def test_a_head_dies_and_a_new_driver_goes_on(binary: str, tmp_path: Path) -> No
         cluster.start_head()
         cluster.mend()
         run.start(resume=True)
-        document = wait_for("the driver's end", run.document)
-        assert "result" in document, document
-        end = document["result"]
+        end = run.result()
         assert (end["job"], end["epoch"], end["step"]) == (before.job, 15, 120)
         assert [status.job for status in jobs.list(all=True)] == [before.job]
         after = jobs.find("orphan")

@@ -33,13 +33,6 @@ def jobs(daemon: Daemon) -> Jobs:
     return Jobs(daemon.address)
 
 
-def result(run: Run) -> dict[str, Any]:
-    document = wait_for("the driver's end", run.document)
-    assert "result" in document, document
-    found: dict[str, Any] = document["result"]
-    return found
-
-
 def running(jobs: Jobs, name: str) -> Any:
     status = jobs.find(name)
     return status if status and status.state == "running" and status.step else None
@@ -62,7 +55,7 @@ def groups(name: str, jobs: Jobs) -> list[dict[str, Any]]:
 
 def test_a_job_trains_to_its_loss(cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path) -> None:
     run = Run(cluster, daemon.address, tmp_path, "simple", epochs=20, workers=(2, 2, 2))
-    end = result(run)
+    end = run.result()
     assert (end["epoch"], end["step"]) == (20, 160)
     assert end["loss"] < 0.3
     status = wait_for("its end", lambda: ended(jobs, "simple"))
@@ -76,8 +69,8 @@ def test_a_job_grows_without_a_stop_when_another_ends(
     short = Run(cluster, daemon.address, tmp_path, "short", epochs=10, seconds=0.4, workers=(4, 4, 4), gpu=1)
     wait_for("training", lambda: running(jobs, "short"))
     grows = Run(cluster, daemon.address, tmp_path, "grows", epochs=20, seconds=0.4, workers=(1, 4, 1), gpu=1)
-    result(short)
-    end = result(grows)
+    short.result()
+    end = grows.result()
     live = [change for change in end["history"] if change["how"] == "live"]
     assert live, end["history"]
     assert max(change["workers"] for change in live) > end["history"][0]["workers"]
@@ -93,7 +86,7 @@ def test_a_held_job_goes_on_from_its_checkpoint(
     jobs.pause("held")
     wait_for("the release", lambda: not groups("held", jobs))
     jobs.pause("held", resume=True)
-    end = result(run)
+    end = run.result()
     assert [change["how"] for change in end["history"]] == ["start", "restart"]
     assert end["history"][1]["incarnation"] > end["history"][0]["incarnation"]
     assert end["epoch"] == 10
@@ -116,7 +109,7 @@ def test_a_driver_dies_between_checkpoint_and_recreation(
     (number,) = (status.job for status in jobs.list() if status.name == "mortal")
     jobs.pause("mortal", resume=True)
     run.start(resume=True)
-    end = result(run)
+    end = run.result()
     assert (end["job"], end["epoch"]) == (number, 15)
 
 
@@ -142,7 +135,7 @@ def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
     (group,) = groups("homeless", jobs)
     node = next(node for node in ray.nodes() if node["NodeID"] == group["bundles_to_node_id"][0])
     cluster.kill_node(node["Labels"]["name"])
-    end = result(run)
+    end = run.result()
     assert [change["how"] for change in end["history"]][:2] == ["start", "failure"]
     assert end["epoch"] == 15
 
@@ -154,7 +147,7 @@ def test_the_daemon_dies_and_comes_back(cluster: Cluster, daemon: Daemon, jobs: 
     before = _steps(tmp_path)
     wait_for("training to go on", lambda: _steps(tmp_path) > before)
     daemon.start()
-    end = result(run)
+    end = run.result()
     assert len(end["history"]) == 1, end["history"]
     ended = wait_for(
         "its end", lambda: next((s for s in jobs.list(all=True) if s.name == "steady" and s.ended_ms), None)
@@ -194,6 +187,6 @@ def test_a_placement_that_others_prevent_is_given_up_and_tried_again(
     wait_for("a reason", told)
     for group in others:
         remove_placement_group(group)
-    end = result(run)
+    end = run.result()
     assert [change["how"] for change in end["history"]] == ["start", "restart"]
     assert end["epoch"] == 15
