@@ -27,7 +27,7 @@ def test_a_program_of_the_docs_runs(cluster: Cluster, tmp_path: Path, name: str,
 def run_program(cluster: Cluster, folder: Path, name: str) -> float:
     """The loss that it prints first."""
     daemon = cluster.serve()
-    path = folder / f"{name}.py"
+    path = folder / "program.py"
     path.write_text(PROGRAMS[name].replace("localhost:7070", daemon.address))
     env = cluster.env | {"HOME": str(folder)}
     done = subprocess.run([sys.executable, str(path)], env=env, capture_output=True, text=True)
