@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -24,13 +25,25 @@ def binary() -> str:
 @pytest.fixture(scope="session")
 def cluster(binary: str) -> Iterator[Cluster]:
     """Head and 4 raylets."""
-    with Cluster(4) as made:
-        os.environ["RAY_AUTH_MODE"] = "disabled"
-        import ray
-
-        ray.init(address=made.address, log_to_driver=False, logging_level="error")
+    with Cluster(4) as made, connected(made.address):
         yield made
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[None]:
+    """This process is a driver of that cluster, and afterwards of the one that it was before, if any."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    import ray
+
+    before = ray.get_runtime_context().gcs_address if ray.is_initialized() else None
+    ray.shutdown()
+    ray.init(address=address, log_to_driver=False, logging_level="error")
+    try:
+        yield
+    finally:
         ray.shutdown()
+        if before:
+            ray.init(address=before, log_to_driver=False, logging_level="error")
 
 
 def forget() -> None:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -92,6 +92,28 @@ class Daemon:
         self._process.wait()
 
 
+def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
+    """One after the other: two at once on one machine get in each other's way."""
+    command = [
+        str(Path(sys.executable).parent / "ray"),
+        "start",
+        "--block",
+        "--node-ip-address=127.0.0.2",
+        f"--object-store-memory={_OBJECT_STORE}",
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+        "--dashboard-agent-listen-port=0",
+        "--disable-usage-stats",
+        *arguments,
+    ]
+    for _ in range(_TRIES):
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+        if wait_for(f"the raylet of {log}", partial(_started, process, log)) == "yes":
+            return process
+    raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
+
+
 class Cluster:
     """Head and raylets. Use it in a `with` block."""
 
@@ -115,6 +137,7 @@ class Cluster:
         self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._made = 0
+        self._head_arguments: Sequence[str] = ()
 
     def __enter__(self) -> Cluster:
         try:
@@ -128,6 +151,7 @@ class Cluster:
                 f"--ray-client-server-port={free_port()}",
                 "--include-dashboard=false",
                 f"--temp-dir={self.folder / 'r'}",
+                *self._head_arguments,
             )
             for _ in range(self._count):
                 self.add_node()
@@ -154,26 +178,7 @@ class Cluster:
         return name
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """One after the other: two at once on one machine get in each other's way."""
-        log = self.folder / f"{name}.log"
-        command = [
-            str(Path(sys.executable).parent / "ray"),
-            "start",
-            "--block",
-            "--node-ip-address=127.0.0.2",
-            f"--object-store-memory={_OBJECT_STORE}",
-            "--min-worker-port=0",
-            "--max-worker-port=0",
-            "--dashboard-agent-listen-port=0",
-            "--disable-usage-stats",
-            *arguments,
-        ]
-        for _ in range(_TRIES):
-            with log.open("wb") as out:
-                process = subprocess.Popen(command, env=self.env, stdout=out, stderr=out, start_new_session=True)
-            if wait_for(f"ray start of {name}", partial(_started, process, log)) == "yes":
-                return process
-        raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
+        return ray_start(self.folder / f"{name}.log", self.env, *arguments)
 
     def kill_node(self, name: str) -> None:
         """kill -9 of a raylet; its workers follow it."""
@@ -183,12 +188,16 @@ class Cluster:
         os.kill(raylets[0], signal.SIGKILL)
         node.wait()
 
+    def settings(self) -> str:
+        """Of the adapter, for this cluster."""
+        return f'address = "{self.address}"\nplacement_timeout = "5s"\n'
+
     def serve(self, *arguments: str, adapter: str | None = None) -> Daemon:
         """Starts a daemon for this cluster. It decides often, and nothing keeps it from changing its mind."""
         config = self.folder / "daemon.toml"
         config.write_text(_SCHEDULER)
         settings = self.folder / "ray.toml"
-        settings.write_text(f'address = "{self.address}"\nplacement_timeout = "5s"\n')
+        settings.write_text(self.settings())
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         return Daemon(folder, adapter or f"ray={settings}", f"--config={config}", *arguments, env=self.env)
 

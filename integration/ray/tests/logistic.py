@@ -70,7 +70,7 @@ def job(options: dict[str, Any]) -> Job:
         batch=64,
         examples=512,
         convergence=Convergence(delta=0.0, max_epochs=options.get("epochs", 5)),
-        worker=Role(gpu=options.get("gpu", 0.5), cpu=0.5, min=least, max=most, requested=requested),
+        worker=Role(gpu=options.get("gpu", 0.5), cpu=options.get("cpu", 0.5), min=least, max=most, requested=requested),
         # An engine that knows speeds need not try shapes first.
         profile=[SpeedSample(p, w, w / seconds) for w in range(1, most + 1)] if seconds else (),
         server=None if mode == "allreduce" else Role(cpu=0.5, max=max(p, options.get("most_servers", p)), requested=p),

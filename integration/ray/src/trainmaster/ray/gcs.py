@@ -11,7 +11,7 @@ from ray.experimental import internal_kv
 
 from .plan import Plan
 
-_NAMESPACE = "trainmaster"
+NAMESPACE = "trainmaster"
 
 
 def plan(job: int) -> Plan | None:
@@ -35,7 +35,7 @@ def job_document(job: int) -> dict[str, Any] | None:
 
 
 def put_job_document(job: int, document: dict[str, Any]) -> None:
-    internal_kv._internal_kv_put(f"job/{job}", json.dumps(document), True, namespace=_NAMESPACE)
+    internal_kv._internal_kv_put(f"job/{job}", json.dumps(document), True, namespace=NAMESPACE)
 
 
 def driver_id() -> str:
@@ -48,5 +48,5 @@ def driver_lives(driver: str) -> bool:
 
 
 def _get(key: str) -> bytes | None:
-    value: bytes | None = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
+    value: bytes | None = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
     return value

@@ -1,0 +1,235 @@
+"""Strict mode's scheduler: of the node types that Trainmaster plans with, there are as many nodes as its plans need.
+
+Which nodes start and end is still worked out by Ray's own scheduler, in its order and after its idle timeouts. It is
+given narrower limits: at least as many nodes of a type as the plans need, and no more than that or than there are. So
+nobody else's demand adds such a node, and none is ended that is in use or about to be. Other types are Ray's affair.
+
+This is Ray's private interface. `differences` says where an installed Ray has another one than was tested.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.autoscaler.v2.instance_manager.common import InstanceUtil
+from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
+from ray.autoscaler.v2.scheduler import IResourceScheduler, SchedulingReply, SchedulingRequest
+from ray.autoscaler.v2.schema import AutoscalerInstance
+from ray.core.generated.autoscaler_pb2 import NodeState
+from ray.core.generated.instance_manager_pb2 import Instance
+
+# The adapter writes the target anew four times in this time.
+STALE_MS = 120_000
+TESTED = ("2.60",)
+
+_VERSION = 1
+_LOG = logging.getLogger(__name__)
+
+
+class BadTarget(ValueError):
+    """There is no target that could be followed."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the plans of all jobs need, from the adapter's document `request`."""
+
+    # How many nodes there shall be, of every type that Trainmaster plans with.
+    nodes: Mapping[str, int]
+    # Ray's ids (hex) of nodes that a plan names: idle or not, they stay.
+    keep: frozenset[str]
+
+    @classmethod
+    def read(cls, text: bytes | None, now_ms: int) -> Target:
+        """Raises `BadTarget` if the document is missing, malformed or stale. The same fault has the same words."""
+        if not text:
+            raise BadTarget("there is none; is the daemon running, with an adapter for this cluster?")
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise BadTarget(f"not JSON: {error}") from None
+        if not isinstance(document, dict) or document.get("v") != _VERSION:
+            version = document.get("v") if isinstance(document, dict) else document
+            raise BadTarget(f"version {version!r} must be {_VERSION}; package and daemon don't fit")
+        nodes, keep, at = document.get("nodes"), document.get("keep", []), document.get("at_ms")
+        if not isinstance(nodes, dict) or not all(_is_count(count) for count in nodes.values()):
+            raise BadTarget(f"nodes: {nodes!r} must have a count of nodes, 0 or more, for each type")
+        if not isinstance(keep, list) or not all(isinstance(node, str) for node in keep):
+            raise BadTarget(f"keep: {keep!r} must be a list of node ids")
+        if not isinstance(at, int):
+            raise BadTarget(f"at_ms: {at!r} must be the time of writing, in milliseconds since 1970")
+        if abs(now_ms - at) > STALE_MS:
+            raise BadTarget(
+                f"at_ms: {at} is more than {STALE_MS // 1000} s from this machine's time; "
+                "is the daemon alive, and do the clocks agree?"
+            )
+        return cls(nodes, frozenset(keep))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {name}" for name, count in sorted(self.nodes.items())) or "no node types"
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many nodes of a type there may be."""
+
+    least: int
+    most: int
+
+
+def narrow(site: Mapping[str, Limits], live: Mapping[str, int], room: int | None, target: Target) -> dict[str, Limits]:
+    """Limits that make the target come true, for the types that it names.
+
+    `site` has the limits of the cluster's configuration, which hold; `live` how many nodes are or start; `room` how
+    many more there may be of all types together. Only the target may grow a type. A node too many isn't forbidden,
+    since Ray ends what is forbidden at once, idle or not; it goes when it is idle.
+
+    >>> target = Target({"edge": 2, "cloud": 9}, frozenset())
+    >>> narrow({"edge": Limits(0, 8), "cloud": Limits(1, 2)}, {"edge": 3}, None, target)
+    {'edge': Limits(least=2, most=3), 'cloud': Limits(least=2, most=2)}
+    """
+    narrowed = {}
+    for name, limits in site.items():
+        if name not in target.nodes:
+            continue
+        have = live.get(name, 0)
+        least = min(max(target.nodes[name], limits.least), limits.most)
+        if room is not None and least > have:
+            least = min(least, have + max(room, 0))
+            room -= least - have
+        narrowed[name] = Limits(least, min(max(least, have), limits.most))
+    return narrowed
+
+
+class StrictScheduler(IResourceScheduler):  # type: ignore[misc]
+    """Follows the target as long as there is a good one; else it is Ray's own scheduler, and says why."""
+
+    def __init__(self, rays: Any, fetch: Callable[[], bytes | None]) -> None:
+        """`rays` is Ray's own scheduler; `fetch` reads the document `request`."""
+        self._rays = rays
+        self._fetch = fetch
+        self._said = ""
+
+    def schedule(self, request: SchedulingRequest) -> SchedulingReply:
+        try:
+            target = Target.read(self._read(), time.time_ns() // 1_000_000)
+        except BadTarget as fault:
+            self._say(logging.WARNING, f"Ray's own scheduler decides, since the target can't be followed: {fault}")
+            return self._rays.schedule(request)
+        limits = limits_for(request, target)
+        short = [
+            f"{limits[name].least} of {count} {name}" if name in limits else f"{name}: not in available_node_types"
+            for name, count in sorted(target.nodes.items())
+            if name not in limits or limits[name].least < count
+        ]
+        if short:
+            self._say(logging.WARNING, f"target: {target}; the cluster's configuration allows less: {', '.join(short)}")
+        else:
+            self._say(logging.INFO, f"target: {target}")
+        return self._rays.schedule(narrowed(request, limits, target.keep))
+
+    def _read(self) -> bytes | None:
+        try:
+            return self._fetch()
+        # Whatever it is that Ray raises: without a target, Ray decides.
+        except Exception as error:
+            raise BadTarget(f"Ray's key-value store doesn't answer ({type(error).__name__})") from error
+
+    def _say(self, level: int, text: str) -> None:
+        """Once, not every second."""
+        if text != self._said:
+            self._said = text
+            _LOG.log(level, text)
+
+
+def limits_for(request: SchedulingRequest, target: Target) -> dict[str, Limits]:
+    """`narrow`, for what Ray tells."""
+    configs = request.node_type_configs
+    site = {name: Limits(config.min_worker_nodes, config.max_worker_nodes) for name, config in configs.items()}
+    live = Counter(
+        entry.im_instance.instance_type
+        for entry in request.current_instances
+        # As Ray counts. What ends or has ended is listed, too.
+        if entry.im_instance is not None and InstanceUtil.is_ray_running_reachable(entry.im_instance.status)
+    )
+    # The head is among both.
+    room = None if request.max_num_nodes is None else request.max_num_nodes - live.total()
+    return narrow(site, live, room, target)
+
+
+def narrowed(request: SchedulingRequest, limits: Mapping[str, Limits], keep: Set[str]) -> SchedulingRequest:
+    """The same request with these limits, in which no node that is to be kept is idle."""
+    configs = {
+        name: dataclasses.replace(config, min_worker_nodes=limits[name].least, max_worker_nodes=limits[name].most)
+        if name in limits
+        else config
+        for name, config in request.node_type_configs.items()
+    }
+    instances = [
+        _busy(entry) if entry.ray_node is not None and entry.ray_node.node_id.hex() in keep else entry
+        for entry in request.current_instances
+    ]
+    return dataclasses.replace(request, node_type_configs=configs, current_instances=instances)
+
+
+def _busy(instance: AutoscalerInstance) -> AutoscalerInstance:
+    node = NodeState()
+    node.CopyFrom(instance.ray_node)
+    node.idle_duration_ms = 0
+    return dataclasses.replace(instance, ray_node=node)
+
+
+# What is used here, by name, of Ray's data classes and messages.
+_CLASSES: Mapping[Any, Set[str]] = {
+    SchedulingRequest: {"node_type_configs", "current_instances", "max_num_nodes"},
+    NodeTypeConfig: {"min_worker_nodes", "max_worker_nodes"},
+    AutoscalerInstance: {"im_instance", "ray_node"},
+}
+_MESSAGES: Mapping[Any, Set[str]] = {
+    Instance: {"instance_type", "status"},
+    NodeState: {"node_id", "idle_duration_ms"},
+}
+# Whether a node in this state counts as one that there is.
+_COUNTED = {
+    "QUEUED": True,
+    "REQUESTED": True,
+    "ALLOCATED": True,
+    "RAY_INSTALLING": True,
+    "RAY_RUNNING": True,
+    "RAY_STOPPED": False,
+    "TERMINATING": False,
+    "TERMINATED": False,
+}
+
+
+def differences(version: str = ray.__version__) -> list[str]:
+    """What isn't as it was tested, in words; nothing if this Ray's scheduler can be replaced."""
+    found = []
+    if version.split(".")[:2] not in [tested.split(".") for tested in TESTED]:
+        found.append(f"Ray is {version}; tested: {', '.join(TESTED)}")
+    if IResourceScheduler.__abstractmethods__ != {"schedule"}:
+        found.append(f"IResourceScheduler has {sorted(IResourceScheduler.__abstractmethods__)}, not only schedule")
+    for kind, names in _CLASSES.items():
+        has = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+        found += [f"{kind.__name__} has no field {name}" for name in sorted(names - has)]
+    for kind, names in _MESSAGES.items():
+        found += [
+            f"{kind.__name__} has no field {name}" for name in sorted(names - set(kind.DESCRIPTOR.fields_by_name))
+        ]
+    for name, counted in _COUNTED.items():
+        status = getattr(Instance, name, None)
+        if status is None or InstanceUtil.is_ray_running_reachable(status) != counted:
+            found.append(f"instances that are {name} " + ("aren't counted any more" if counted else "are counted"))
+    return found

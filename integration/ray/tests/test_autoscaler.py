@@ -1,0 +1,128 @@
+"""Nodes come and go as jobs need them, on a real Ray with its second autoscaler."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.channel import Jobs
+
+from .autoscaling import AutoscalingCluster, NodeType
+from .conftest import Run
+from .local_cluster import Daemon, wait_for
+
+pytestmark = pytest.mark.cluster
+
+EDGE = NodeType(cpus=2, gpus=2, labels={"tier": "edge"}, most=1)
+CLOUD = NodeType(cpus=4, gpus=0, labels={"tier": "cloud"}, most=1)
+TYPES = {"edge": EDGE, "cloud": CLOUD}
+# A raylet that starts on a busy machine may fail and be started again.
+PATIENCE = 300
+
+FALLBACK = "Ray's own scheduler decides, since the target can't be followed"
+
+# Somebody else's program.
+OTHER = """
+import ray
+from ray.autoscaler.sdk import request_resources
+
+ray.init()
+request_resources(bundles=[{"CPU": 1}])
+"""
+
+
+def slot(*asked: NodeType) -> Counter[Any]:
+    """A request for whole nodes."""
+    return Counter(
+        (frozenset(node_type.resources().items()), frozenset(node_type.labels.items())) for node_type in asked
+    )
+
+
+def target(**nodes: int) -> bytes:
+    """What the adapter writes for strict mode."""
+    return json.dumps({"v": 1, "nodes": nodes, "at_ms": time.time_ns() // 1_000_000}).encode()
+
+
+def test_strict_mode_has_the_nodes_that_are_planned_and_no_others(binary: str) -> None:
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    with AutoscalingCluster(TYPES, strict=True) as cluster:
+        wait_for("Ray's own scheduler", lambda: "there is none" in cluster.monitor_log.read_text())
+        cluster.put_key("request", target(edge=1, cloud=0))
+        wait_for("the node", lambda: cluster.added() == {"edge": 1}, PATIENCE)
+        cluster.ask({"CPU": 4})
+        wait_for("the demand to be refused", cluster.infeasible)
+        assert cluster.added() == {"edge": 1}
+        cluster.put_key("request", target(edge=0, cloud=1))
+        wait_for("the other node", lambda: cluster.added() == {"cloud": 1}, PATIENCE)
+        # Without a good target Ray decides; to it, the node is one that nobody wants.
+        cluster.ask()
+        cluster.put_key("request", b"{")
+        wait_for("the node to go", lambda: not cluster.added())
+        told = [line for line in cluster.monitor_log.read_text().splitlines() if "trainmaster.ray.scheduler" in line]
+        assert [line.partition(" -- ")[2].partition(":")[0] for line in told] == [
+            FALLBACK,
+            "target",
+            "target",
+            FALLBACK,
+        ]
+
+
+@pytest.fixture(scope="module")
+def scaling(binary: str) -> Iterator[AutoscalingCluster]:
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    with AutoscalingCluster(TYPES) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def daemon(scaling: AutoscalingCluster) -> Iterator[Daemon]:
+    daemon = scaling.serve()
+    yield daemon
+    daemon.end()
+
+
+def test_three_jobs_share_the_request(scaling: AutoscalingCluster, daemon: Daemon, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"workers": (1, 1, 1), "epochs": 8, "seconds": 0.1}
+    runs = [
+        Run(scaling, daemon.address, tmp_path, "sync", gpu=1, **options),
+        Run(scaling, daemon.address, tmp_path, "async", gpu=1, mode="async", **options),
+        Run(scaling, daemon.address, tmp_path, "reduce", gpu=0, cpu=3, mode="allreduce", **options),
+    ]
+    wait_for("a request for all", lambda: scaling.slot() == slot(EDGE, CLOUD))
+    seen: set[str] = set()
+
+    def ends() -> list[dict[str, Any]]:
+        seen.update(scaling.added())
+        found = [document for run in runs if (document := run.document())]
+        return found if len(found) == len(runs) else []
+
+    documents = wait_for("the jobs to end", ends, PATIENCE)
+    assert [document.get("result", document).get("epoch") for document in documents] == [8, 8, 8], documents
+    assert seen == {"edge", "cloud"}
+    wait_for("the nodes to go", lambda: not scaling.added())
+    assert not scaling.slot()
+
+
+def test_a_request_that_was_overwritten_is_put_back(
+    scaling: AutoscalingCluster, daemon: Daemon, tmp_path: Path
+) -> None:
+    run = Run(
+        scaling, daemon.address, tmp_path, "steady", gpu=0, cpu=3, mode="allreduce", workers=(1, 1, 1), epochs=10_000
+    )
+    wait_for("training", lambda: list(tmp_path.glob("steady/*/checkpoint-*")), PATIENCE)
+    assert scaling.slot() == slot(CLOUD)
+    node = scaling.added_ids()
+    assert scaling.script(OTHER).wait() == 0
+    wait_for("the warning", lambda: "somebody else asked the autoscaler" in daemon.log.read_text())
+    wait_for("the request", lambda: scaling.slot() == slot(CLOUD))
+    assert scaling.added_ids() == node
+    Jobs(daemon.address).cancel("steady")
+    assert "cancelled" in wait_for("its end", run.document)["error"]
+    wait_for("the node to go", lambda: not scaling.added() and not scaling.slot())
