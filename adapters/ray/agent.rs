@@ -1,6 +1,11 @@
 //! The loop that ties the daemon, Ray's head and time together.
 
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use tokio::{
     sync::mpsc,
@@ -129,7 +134,7 @@ impl Agent {
             self.next_look = now + self.config.poll;
             (self.wait, self.said) = (FIRST_WAIT, false);
         }
-        let Step { effects, refused } = self.translator.step(self.now());
+        let Step { effects, refused } = self.translator.step(self.now(), clock_ms());
         for (decision, answer) in refused {
             self.outbox.answer(decision, vec![answer]);
         }
@@ -171,6 +176,12 @@ impl Agent {
             }
         }
     }
+}
+
+/// Unix time.
+fn clock_ms() -> i64 {
+    let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    passed.as_millis() as i64
 }
 
 /// Whether this adapter was tested with that version of Ray.

@@ -1,5 +1,5 @@
 //! Ray's cluster as a state machine: plans and what Ray's head tells go in, what is to be written, removed and asked
-//! for comes out. No I/O, no clock: `now` is the time since the adapter began.
+//! for comes out. No I/O, no clock: `now` is the time since the adapter began, `clock_ms` the Unix time.
 
 mod job;
 mod order;
@@ -161,11 +161,11 @@ impl Translator {
     }
 
     /// What is to be done now, as far as the last view tells. O(jobs + groups); what is written is what changed.
-    pub(crate) fn step(&mut self, now: Duration) -> Step {
+    pub(crate) fn step(&mut self, now: Duration, clock_ms: i64) -> Step {
         let mut step = Step::default();
         self.refuse_overdue(now, &mut step);
         self.forget_over(&mut step);
-        let wanted = self.to_write();
+        let wanted = self.to_write(clock_ms);
         for (key, value) in &wanted {
             if self.written.get(key) != Some(value) {
                 step.effects.push(Effect::Put { key: key.clone(), value: value.clone() });
@@ -291,25 +291,27 @@ impl Translator {
         });
     }
 
-    fn to_write(&self) -> BTreeMap<String, String> {
+    fn to_write(&self, clock_ms: i64) -> BTreeMap<String, String> {
         let nodes = self.names.iter().map(|(name, node)| (format!("{SERVER}{name}"), node.to_string()));
         let notes = self.jobs.iter().filter_map(|(id, job)| Some((id, job.note.as_ref()?)));
         let notes = notes.map(|(id, note)| (format!("{PLAN}{id}"), note.to_json()));
-        let request = self.config.request_resources.then(|| (REQUEST.to_owned(), self.request()));
-        nodes
-            .chain(notes)
-            .chain(request.map(|(key, request)| (key, request::to_json(&self.config.name, &request))))
-            .collect()
+        let Config { name, node_types, .. } = &*self.config;
+        let request = (!node_types.is_empty()).then(|| {
+            let text = request::to_json(name, node_types, &self.wanted(), &self.busy(), &self.names, clock_ms);
+            (REQUEST.to_owned(), text)
+        });
+        nodes.chain(notes).chain(request).collect()
     }
 
-    fn request(&self) -> Request {
-        let wanted: BTreeSet<&str> = self.jobs.values().flat_map(Job::wants).collect();
-        request::merged(&self.config.node_types, &wanted, &self.busy())
+    /// Servers that plans name.
+    fn wanted(&self) -> BTreeSet<&str> {
+        self.jobs.values().flat_map(Job::wants).collect()
     }
 
     /// Asks the autoscaler where that changed, and again where somebody else asked for something else since.
     fn ask(&mut self, step: &mut Step) {
-        let (wanted, there) = (self.request(), &self.view.asked);
+        let wanted = request::merged(&self.config.node_types, &self.wanted(), &self.busy());
+        let there = &self.view.asked;
         if wanted == *there {
             self.overwritten = None;
         } else if self.asked.as_ref() == Some(&wanted) && self.overwritten.as_ref() != Some(there) {

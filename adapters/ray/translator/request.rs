@@ -10,26 +10,49 @@ use serde::{Deserialize, Serialize};
 
 use super::super::{
     config::NodeType,
+    servers::Names,
     view::{Ask, Request},
 };
 
-/// The nodes to ask for: `wanted` are the servers that plans name, `busy` those that anybody uses.
-pub(super) fn merged(node_types: &[NodeType], wanted: &BTreeSet<&str>, busy: &BTreeSet<String>) -> Request {
-    let ask = |node_type: &NodeType| {
+/// Strict mode takes what is four times as old for stale.
+const RENEWED: i64 = 30_000;
+
+/// How many nodes of each type there shall be: `wanted` are the servers that plans name, `busy` those that anybody uses.
+fn counts<'a>(
+    node_types: &'a [NodeType],
+    wanted: &BTreeSet<&str>,
+    busy: &BTreeSet<String>,
+) -> impl Iterator<Item = (&'a NodeType, i64)> {
+    node_types.iter().map(|node_type| {
         let ours = wanted.iter().filter(|server| node_type.has(server)).count();
         let others = busy.iter().filter(|server| node_type.has(server) && !wanted.contains(server.as_str())).count();
-        let (resources, labels) = (node_type.resources.clone(), node_type.labels.clone());
-        (ours > 0).then(|| Ask { count: (ours + others) as i64, resources, labels })
-    };
-    Request(node_types.iter().filter_map(ask).collect())
+        (node_type, if ours > 0 { (ours + others) as i64 } else { 0 })
+    })
 }
 
-/// What is written about the request, for people and for other adapters.
+/// The nodes to ask for.
+pub(super) fn merged(node_types: &[NodeType], wanted: &BTreeSet<&str>, busy: &BTreeSet<String>) -> Request {
+    let needed = counts(node_types, wanted, busy).filter(|(_, count)| *count > 0);
+    let ask = |(node_type, count): (&NodeType, i64)| Ask {
+        count,
+        resources: node_type.resources.clone(),
+        labels: node_type.labels.clone(),
+    };
+    Request(needed.map(ask).collect())
+}
+
+/// What is written about the request, for people, for other adapters, and for strict mode.
 #[derive(Serialize, Deserialize)]
 struct Written {
     v: u32,
     owner: String,
     bundles: Vec<WrittenBundle>,
+    /// Every node type of the configuration.
+    nodes: BTreeMap<String, i64>,
+    /// Ids of nodes that are there and that plans name.
+    keep: Vec<String>,
+    /// Unix time of about when it was written: strict mode follows nobody who is gone.
+    at_ms: i64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -39,11 +62,26 @@ struct WrittenBundle {
     labels: BTreeMap<String, String>,
 }
 
-pub(super) fn to_json(owner: &str, request: &Request) -> String {
-    let bundle =
-        |ask: &Ask| WrittenBundle { count: ask.count, resources: ask.resources.clone(), labels: ask.labels.clone() };
-    let bundles = request.0.iter().map(bundle).collect();
-    let written = Written { v: 1, owner: format!("trainmaster {owner}"), bundles };
+/// The request for these servers; it changes with every `RENEWED` milliseconds of the clock.
+pub(super) fn to_json(
+    owner: &str,
+    node_types: &[NodeType],
+    wanted: &BTreeSet<&str>,
+    busy: &BTreeSet<String>,
+    names: &Names,
+    clock_ms: i64,
+) -> String {
+    let bundle = |ask: Ask| WrittenBundle { count: ask.count, resources: ask.resources, labels: ask.labels };
+    let nodes = counts(node_types, wanted, busy).map(|(node_type, count)| (node_type.name.clone(), count));
+    let of_types = wanted.iter().filter(|server| node_types.iter().any(|node_type| node_type.has(server)));
+    let written = Written {
+        v: 1,
+        owner: format!("trainmaster {owner}"),
+        bundles: merged(node_types, wanted, busy).0.into_iter().map(bundle).collect(),
+        nodes: nodes.collect(),
+        keep: of_types.filter_map(|server| names.node(server)).map(ToString::to_string).collect(),
+        at_ms: clock_ms - clock_ms.rem_euclid(RENEWED),
+    };
     serde_json::to_string(&written).expect("a request is plain data")
 }
 

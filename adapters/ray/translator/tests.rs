@@ -87,7 +87,7 @@ impl World {
         let now = Duration::from_secs(self.second);
         self.translator.see(now, self.view.clone());
         self.view.written = None;
-        let step = self.translator.step(now);
+        let step = self.translator.step(now, 1_000_000_000 + now.as_millis() as i64);
         self.told = self.translator.picture().jobs;
         for effect in &step.effects {
             if let Effect::Ask(request) = effect {
@@ -436,12 +436,16 @@ fn jobs_wait_for_nodes_to_come_and_the_request_is_merged() {
     assert_eq!((ask.resources["GPU"], ask.labels["tier"].as_str()), (2.0, "b"));
     let written: serde_json::Value = serde_json::from_str(&world.translator.written["request"]).unwrap();
     assert_eq!((&written["owner"], &written["bundles"][0]["count"]), (&"trainmaster ray".into(), &2.into()));
+    assert_eq!(written["nodes"], serde_json::json!({ "burst": 2 }));
+    assert_eq!((&written["keep"], &written["at_ms"]), (&serde_json::json!([]), &1_000_050_000.into()));
 
     // It comes, under the address that all have here.
     world.node(3, "a", "burst");
     let step = world.look();
     assert_eq!(put(&step, "server/burst-0"), Some("03".repeat(28)));
     assert!(!world.server("burst-0").labels.contains_key("upload"));
+    let written: serde_json::Value = serde_json::from_str(&world.translator.written["request"]).unwrap();
+    assert_eq!(written["keep"], serde_json::json!(["03".repeat(28)]));
 
     // Somebody else asks for something else: ours is said again, with a word about it.
     world.view.asked = Request(vec![Ask { count: 9, ..Ask::default() }]);

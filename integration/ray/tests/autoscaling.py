@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -151,17 +150,18 @@ class AutoscalingCluster(Cluster):
         super().__init__(0)
         self.node_types = node_types
         self._strict = strict
+        self._monitor: subprocess.Popen[bytes] | None = None
+        self.monitor_log = self.folder / "monitor.log"
         self._configuration = self.folder / "autoscaling.json"
         self._configuration.write_text(json.dumps(self._content()))
         self._head_arguments = ["--no-monitor"] if strict else [f"--autoscaling-config={self._configuration}"]
-        tests = Path(__file__).resolve().parent
         self.env |= {
             "RAY_enable_autoscaler_v2": "1",
             "AUTOSCALER_UPDATE_INTERVAL_S": "1",
             "RAY_CLOUD_INSTANCE_ID": _HEAD,
             "RAY_NODE_TYPE_NAME": _HEAD,
             # The autoscaler imports the provider from here.
-            "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests.parent / "src"), *_python_path()]),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[1]), self.env["PYTHONPATH"]]),
         }
 
     def _content(self) -> dict[str, Any]:
@@ -190,18 +190,17 @@ class AutoscalingCluster(Cluster):
         super().__enter__()
         self._client = GcsClient(address=self.address)
         if self._strict:
-            self.start_monitor()
+            self._monitor = self._start_monitor()
         return self
 
-    def start_monitor(self) -> None:
+    def _start_monitor(self) -> subprocess.Popen[bytes]:
         command = [
             *(sys.executable, "-m", "trainmaster.ray.monitor"),
             f"--address={self.address}",
             f"--autoscaling-config={self._configuration}",
         ]
-        self.monitor_log = self.folder / "monitor.log"
-        with self.monitor_log.open("ab") as log:
-            self.monitor = subprocess.Popen(command, env=self.env, stdout=log, stderr=log, start_new_session=True)
+        with self.monitor_log.open("wb") as log:
+            return subprocess.Popen(command, env=self.env, stdout=log, stderr=log, start_new_session=True)
 
     def settings(self) -> str:
         tables = "\n".join(node_type.toml(name) for name, node_type in self.node_types.items())
@@ -256,10 +255,5 @@ class AutoscalingCluster(Cluster):
 
     def close(self) -> None:
         super().close()
-        if self._strict:
-            with contextlib.suppress(AttributeError):
-                self.monitor.wait()
-
-
-def _python_path() -> list[str]:
-    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        if self._monitor:
+            self._monitor.wait()

@@ -50,7 +50,7 @@ def target(**nodes: int) -> bytes:
     return json.dumps({"v": 1, "nodes": nodes, "at_ms": time.time_ns() // 1_000_000}).encode()
 
 
-def test_strict_mode_has_the_nodes_that_are_planned_and_no_others(binary: str) -> None:
+def test_strict_mode_has_the_nodes_that_are_planned_and_no_others(binary: str, tmp_path: Path) -> None:
     os.environ["RAY_AUTH_MODE"] = "disabled"
     with AutoscalingCluster(TYPES, strict=True) as cluster:
         wait_for("Ray's own scheduler", lambda: "there is none" in cluster.monitor_log.read_text())
@@ -65,13 +65,21 @@ def test_strict_mode_has_the_nodes_that_are_planned_and_no_others(binary: str) -
         cluster.ask()
         cluster.put_key("request", b"{")
         wait_for("the node to go", lambda: not cluster.added())
-        told = [line for line in cluster.monitor_log.read_text().splitlines() if "trainmaster.ray.scheduler" in line]
-        assert [line.partition(" -- ")[2].partition(":")[0] for line in told] == [
-            FALLBACK,
-            "target",
-            "target",
-            FALLBACK,
-        ]
+        assert told(cluster) == [FALLBACK, "target", "target", FALLBACK]
+
+        # And with what the daemon writes.
+        daemon = cluster.serve()
+        run = Run(cluster, daemon.address, tmp_path, "strict", gpu=1, workers=(1, 1, 1), epochs=8, seconds=0.1)
+        assert wait_for("the job to end", run.document, PATIENCE)["result"]["epoch"] == 8
+        wait_for("the node to go", lambda: not cluster.added())
+        assert set(told(cluster)[4:]) == {"target"}
+        daemon.end()
+
+
+def told(cluster: AutoscalingCluster) -> list[str]:
+    """What the monitor logged of its target."""
+    lines = [line for line in cluster.monitor_log.read_text().splitlines() if "trainmaster.ray.scheduler" in line]
+    return [line.partition(" -- ")[2].partition(":")[0] for line in lines]
 
 
 @pytest.fixture(scope="module")
