@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 # The package need not be installed.
-_SOURCES = str(Path(__file__).resolve().parents[1] / "src")
+SOURCES = str(Path(__file__).resolve().parents[1] / "src")
 _OBJECT_STORE = 80 << 20
 _PATIENCE = 120.0
 # Ray gives a raylet 30 s to start, which a machine that is busy with others' may not keep.
@@ -129,7 +129,7 @@ class Cluster:
         self.env = {
             **os.environ,
             _MARK: self._mark,
-            "PYTHONPATH": os.pathsep.join([_SOURCES, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+            "PYTHONPATH": os.pathsep.join([SOURCES, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
             **({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file)} if token_file else NO_TOKEN),
             "RAY_DISABLE_IMPORT_WARNING": "1",
             "RAY_ADDRESS": self.address,

@@ -15,7 +15,7 @@ from trainmaster.channel import Jobs
 from trainmaster.reporter import Reporter, Slot
 from trainmaster.tally import Outbox, Report
 
-from .local_cluster import Daemon, free_port, wait_for
+from .local_cluster import SOURCES, Daemon, free_port, wait_for
 
 LOOP = Path(__file__).with_name("plain_loop.py")
 
@@ -74,7 +74,9 @@ def test_outside_of_a_job_nothing_is_reported() -> None:
     program = (
         "import trainmaster, sys; trainmaster.report(step=1); trainmaster.report(step='x'); print(len(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={})
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONPATH": SOURCES}
+    )
     assert int(done.stdout) > 0
     assert "a report is left out" in done.stderr
     assert not trainmaster.should_stop()
