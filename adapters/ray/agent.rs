@@ -1,6 +1,7 @@
 //! The loop that ties the daemon, Ray's head and time together.
 
 use std::{
+    collections::BTreeSet,
     future::Future,
     pin::pin,
     sync::Arc,
@@ -14,9 +15,9 @@ use tokio::{
 };
 
 use super::{
-    RayError, TESTED,
+    RayError,
     config::Config,
-    gcs::{Gcs, GcsError},
+    head::{Head, HeadError, Trouble},
     translator::{Step, Translator},
 };
 use crate::{
@@ -63,12 +64,14 @@ struct Agent {
     config: Arc<Config>,
     translator: Translator,
     outbox: Outbox,
-    gcs: Option<Gcs>,
+    head: Option<Head>,
+    /// What was wrong with the head's answers: the next connection is to the dashboard.
+    strange: Option<String>,
     /// When the head is to be looked at, or tried, again.
     next_look: Duration,
     wait: Duration,
-    /// That the head is away was said.
-    said: bool,
+    /// What was said to be wrong since it was last well.
+    said: BTreeSet<String>,
     has_seen: bool,
     /// Something may be to do at the head before the next look.
     is_due: bool,
@@ -80,10 +83,11 @@ impl Agent {
         Self {
             translator: Translator::new(config.clone()),
             outbox: Outbox::new(config.name.clone()),
-            gcs: None,
+            head: None,
+            strange: None,
             next_look: Duration::ZERO,
             wait: FIRST_WAIT,
-            said: false,
+            said: BTreeSet::new(),
             has_seen: false,
             is_due: false,
             began: Instant::now(),
@@ -103,7 +107,7 @@ impl Agent {
     async fn act(&mut self) {
         let now = self.now();
         let looks = now >= self.next_look;
-        if looks || (self.is_due && self.gcs.is_some()) {
+        if looks || (self.is_due && self.head.is_some()) {
             match self.talk(looks).await {
                 Ok(()) => self.is_due = false,
                 Err(error) => self.lose(&error),
@@ -114,47 +118,57 @@ impl Agent {
         self.outbox.flush(now, || translator.picture());
     }
 
-    async fn talk(&mut self, looks: bool) -> Result<(), GcsError> {
-        let mut gcs = match self.gcs.take() {
-            Some(gcs) => gcs,
-            None => {
-                let gcs = Gcs::connect(&self.config).await?;
-                tracing::info!(address = self.config.address, version = gcs.version, "connected to Ray's head");
-                if !is_tested(&gcs.version) {
-                    tracing::warn!(version = gcs.version, "this version of Ray is untested; tested is {TESTED}.x");
-                }
-                gcs
-            }
+    async fn talk(&mut self, looks: bool) -> Result<(), HeadError> {
+        let mut head = match self.head.take() {
+            Some(head) => head,
+            None => self.connect().await?,
         };
         if looks {
-            let view = gcs.look().await?;
+            let view = head.look().await?;
             let now = self.now();
             self.translator.see(now, view);
             self.has_seen = true;
             self.next_look = now + self.config.poll;
-            (self.wait, self.said) = (FIRST_WAIT, false);
+            self.wait = FIRST_WAIT;
+            self.said.clear();
         }
         let Step { effects, refused } = self.translator.step(self.now(), clock_ms());
         for (decision, answer) in refused {
             self.outbox.answer(decision, vec![answer]);
         }
         self.outbox.touch(self.now());
-        for effect in effects {
-            tracing::debug!(?effect, "at Ray's head");
-            gcs.carry_out(effect).await?;
+        if let Head::Grpc(gcs) = &mut head {
+            for effect in effects {
+                tracing::debug!(?effect, "at Ray's head");
+                gcs.carry_out(effect).await?;
+            }
         }
-        self.gcs = Some(gcs);
+        self.head = Some(head);
         Ok(())
     }
 
-    /// The head is away: what was seen last stands until it is back.
-    fn lose(&mut self, error: &GcsError) {
-        // Once is enough, however long it stays away.
-        if std::mem::replace(&mut self.said, true) {
-            tracing::debug!(%error, wait = ?self.wait, "Ray's head is still away");
-        } else {
-            tracing::warn!(%error, "Ray's head can't be asked; trying again");
+    async fn connect(&mut self) -> Result<Head, HeadError> {
+        let head = Head::connect(&self.config, self.strange.take()).await?;
+        let (version, why) = (head.version(), head.observing());
+        tracing::info!(version, observing = why.is_some(), "connected to Ray");
+        if let Some(why) = why
+            && self.translator.observing() != Some(why)
+        {
+            tracing::warn!("{why}");
         }
+        self.translator.observe(why.map(str::to_owned));
+        Ok(head)
+    }
+
+    /// The head is away: what was seen last stands until it is back.
+    fn lose(&mut self, error: &HeadError) {
+        // Once is enough, however long it stays away.
+        if self.said.insert(error.to_string()) {
+            tracing::warn!("{error}; trying again");
+        } else {
+            tracing::debug!(%error, wait = ?self.wait, "still so");
+        }
+        self.strange = (error.kind == Trouble::Strange).then(|| error.to_string());
         self.next_look = self.now() + self.wait;
         self.wait = (self.wait * 2).min(LONGEST_WAIT);
     }
@@ -182,9 +196,4 @@ impl Agent {
 fn clock_ms() -> i64 {
     let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     passed.as_millis() as i64
-}
-
-/// Whether this adapter was tested with that version of Ray.
-pub(crate) fn is_tested(version: &str) -> bool {
-    version.strip_prefix(TESTED).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

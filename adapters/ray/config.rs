@@ -17,6 +17,7 @@ use super::amounts::MIB;
 const MOST_NODES: u32 = 4096;
 const MOST_DEVICES: i64 = 1024;
 const SHORTEST_POLL: Duration = Duration::from_millis(100);
+const DASHBOARD: &str = "http://127.0.0.1:8265";
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// A configuration file that can't be used.
@@ -77,6 +78,12 @@ pub struct Config {
     pub name: String,
     /// Ray's head, as `host:port`.
     pub address: String,
+    /// Ray's dashboard, as `host:port`.
+    pub dashboard: String,
+    /// Which of Ray's interfaces is used.
+    pub api: Api,
+    /// What is done with a version of Ray that this adapter wasn't tested with.
+    pub untested: Untested,
     /// The file with the token of Ray's token authentication; none where Ray runs without.
     pub token_file: Option<PathBuf>,
     /// How often the head is asked.
@@ -91,6 +98,28 @@ pub struct Config {
     pub uncounted: BTreeMap<String, i64>,
     /// The nodes that an autoscaler could add.
     pub node_types: Vec<NodeType>,
+}
+
+/// Which of Ray's interfaces is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Api {
+    /// The head's gRPC; where that can't be trusted, the dashboard's REST.
+    #[default]
+    Auto,
+    /// The dashboard's REST: what there is is seen, nothing is changed.
+    Rest,
+}
+
+/// What is done with a version of Ray that this adapter wasn't tested with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Untested {
+    /// It is looked at over REST.
+    #[default]
+    Observe,
+    /// It is spoken to as if it were tested.
+    Trust,
 }
 
 /// Nodes of one kind that an autoscaler could add.
@@ -115,6 +144,11 @@ pub struct NodeType {
 struct File {
     name: Option<String>,
     address: Option<String>,
+    dashboard: Option<String>,
+    #[serde(default)]
+    api: Api,
+    #[serde(default)]
+    untested: Untested,
     token_file: Option<PathBuf>,
     poll: Option<String>,
     placement_timeout: Option<String>,
@@ -156,7 +190,7 @@ impl Config {
     }
 
     /// Reads the text of a configuration file; `origin` is the name that errors give it. What it leaves open comes from
-    /// `RAY_ADDRESS` and `RAY_AUTH_TOKEN_PATH`, then from the defaults.
+    /// `RAY_ADDRESS`, `RAY_API_SERVER_ADDRESS` and `RAY_AUTH_TOKEN_PATH`, then from the defaults.
     ///
     /// # Errors
     /// Names the file, the key, the value and what is allowed.
@@ -184,12 +218,21 @@ impl Config {
         };
         let address = if address.is_empty() && key == "RAY_ADDRESS" { "127.0.0.1:6379".into() } else { address };
         check_address(&address).map_err(|problem| (key.into(), quoted(&address), problem))?;
+        // As Ray's own programs have it.
+        let (key, dashboard) = match file.dashboard {
+            Some(dashboard) => ("dashboard", dashboard),
+            None => ("RAY_API_SERVER_ADDRESS", variable("RAY_API_SERVER_ADDRESS").unwrap_or_else(|| DASHBOARD.into())),
+        };
+        let dashboard = read_dashboard(&dashboard).map_err(|problem| (key.into(), quoted(&dashboard), problem))?;
         let span = |key: &str, text: Option<String>, default: u64, least: Duration| {
             span(text, Duration::from_secs(default), least).map_err(|(value, problem)| (key.into(), value, problem))
         };
         let mut config = Self {
             name,
             address,
+            dashboard,
+            api: file.api,
+            untested: file.untested,
             token_file: file.token_file.or_else(|| variable("RAY_AUTH_TOKEN_PATH").map(PathBuf::from)),
             poll: span("poll", file.poll, 1, SHORTEST_POLL)?,
             placement_timeout: span("placement_timeout", file.placement_timeout, 30, SHORTEST_POLL)?,
@@ -306,19 +349,31 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 fn check_address(address: &str) -> Result<(), String> {
-    let fits = address.rsplit_once(':').is_some_and(|(host, port)| {
+    if is_address(address) {
+        Ok(())
+    } else {
+        Err("write host:port, such as 127.0.0.1:6379: the port that `ray start --port` was given".into())
+    }
+}
+
+/// Its `host:port`.
+fn read_dashboard(url: &str) -> Result<String, String> {
+    let address = url.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+    match address {
+        Some(address) if is_address(address) => Ok(address.to_owned()),
+        _ => Err(format!("write http://host:port, such as {DASHBOARD}")),
+    }
+}
+
+fn is_address(address: &str) -> bool {
+    address.rsplit_once(':').is_some_and(|(host, port)| {
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let plain = bare.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':'));
         !bare.is_empty()
             && plain
             && (bare == host) != host.contains(':')
             && port.parse::<u16>().is_ok_and(|port| port > 0)
-    });
-    if fits {
-        Ok(())
-    } else {
-        Err("write host:port, such as 127.0.0.1:6379: the port that `ray start --port` was given".into())
-    }
+    })
 }
 
 fn quoted(text: &str) -> String {
@@ -339,6 +394,9 @@ mod tests {
             r#"
             name = "ray-a"
             address = "10.0.0.1:6380"
+            dashboard = "http://[::1]:8266/"
+            api = "rest"
+            untested = "trust"
             token_file = "/run/token"
             poll = "500ms"
             placement_timeout = "1m"
@@ -359,6 +417,10 @@ mod tests {
         )
         .unwrap();
         assert_eq!((config.name.as_str(), config.address.as_str()), ("ray-a", "10.0.0.1:6380"));
+        assert_eq!(
+            (config.dashboard.as_str(), config.api, config.untested),
+            ("[::1]:8266", Api::Rest, Untested::Trust)
+        );
         assert_eq!((config.poll, config.placement_timeout), (Duration::from_millis(500), Duration::from_secs(60)));
         assert_eq!((config.driver_timeout, config.request_resources), (Duration::from_secs(300), false));
         assert_eq!(config.uncounted["bandwidth"], 10_000);
@@ -375,14 +437,18 @@ mod tests {
         let read = |text: &str, address: &str| {
             let variable = |name: &str| match name {
                 "RAY_ADDRESS" => Some(address.to_owned()).filter(|address| !address.is_empty()),
+                "RAY_API_SERVER_ADDRESS" => Some(format!("http://{address}0")).filter(|_| !address.is_empty()),
                 _ => Some("/tokens/ray".to_owned()),
             };
             Config::read(toml::from_str(text).unwrap(), &variable)
         };
         let config = read("", "head:1234").unwrap();
         assert_eq!((config.address.as_str(), config.token_file), ("head:1234", Some("/tokens/ray".into())));
-        assert_eq!(read("", "").unwrap().address, "127.0.0.1:6379");
-        assert_eq!(read("", "auto").unwrap().address, "127.0.0.1:6379");
+        assert_eq!(config.dashboard, "head:12340");
+        let config = read("", "").unwrap();
+        assert_eq!((config.address.as_str(), config.dashboard.as_str()), ("127.0.0.1:6379", "127.0.0.1:8265"));
+        assert_eq!((config.api, config.untested), (Api::Auto, Untested::Observe));
+        assert_eq!(read("dashboard = \"http://a:1\"", "auto").unwrap().address, "127.0.0.1:6379");
         assert_eq!(read("address = \"[::1]:6379\"", "head:1234").unwrap().address, "[::1]:6379");
         assert_eq!(read("", "ray://head:10001").unwrap_err().0, "RAY_ADDRESS");
     }
@@ -394,6 +460,9 @@ mod tests {
             ("adress = \"a:1\"".to_owned(), &["ray.toml", "adress", "unknown field", "address"][..]),
             ("address = \"head\"".into(), &["ray.toml", "address", "\"head\"", "host:port"]),
             ("address = \"::1:6379\"".into(), &["address", "::1:6379", "host:port"]),
+            ("dashboard = \"https://a:1\"".into(), &["dashboard", "https://a:1", "http://host:port"]),
+            ("api = \"grpc\"".into(), &["ray.toml", "api", "grpc", "auto", "rest"]),
+            ("untested = \"yes\"".into(), &["untested", "yes", "observe", "trust"]),
             ("poll = \"5\"".into(), &["poll", "\"5\"", "20s"]),
             ("poll = \"1ms\"".into(), &["poll", "\"1ms\"", "100ms"]),
             ("placement_timeout = \"60d\"".into(), &["placement_timeout", "60d", "86400s"]),

@@ -6,10 +6,8 @@ use tokio::runtime;
 use trainmaster_core::{Event, Scheduler, ServerSpec, Settings, Time};
 
 use super::{
-    TESTED,
-    agent::is_tested,
     config::Config,
-    gcs::{Gcs, GcsError},
+    head::{Head, HeadError, Trouble, is_tested, untested},
     translator::Translator,
     view::View,
 };
@@ -21,28 +19,58 @@ pub fn doctor(config: &Config) -> Vec<Check> {
     // Hosts may be inside a runtime of their own.
     let looked = thread::scope(|scope| scope.spawn(|| look(config)).join());
     match looked.expect("looking doesn't panic") {
-        Ok((gcs, view)) => judge(config, &gcs.version, gcs.has_autoscaler, view),
-        Err(error) if error.refused => vec![Check::new("token", Verdict::Bad, error.to_string())],
+        Ok((head, view)) => judge(config, &Found::new(&head), view),
+        Err(error) if error.kind == Trouble::Token => vec![Check::new("token", Verdict::Bad, error.to_string())],
         Err(error) => {
-            vec![Check::new("head", Verdict::Bad, format!("{error}; start it, or say where it is (address)"))]
+            let detail = format!("{error}; start it, or say where it is (address, dashboard)");
+            vec![Check::new("head", Verdict::Bad, detail)]
         }
     }
 }
 
-fn look(config: &Config) -> Result<(Gcs, View), GcsError> {
+fn look(config: &Config) -> Result<(Head, View), HeadError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime of one thread");
     runtime.block_on(async {
-        let mut gcs = Gcs::connect(config).await?;
-        let view = gcs.look().await?;
-        Ok((gcs, view))
+        let mut head = Head::connect(config, None).await?;
+        let view = match head.look().await {
+            Err(error) if error.kind == Trouble::Strange => {
+                head = Head::connect(config, Some(error.to_string())).await?;
+                head.look().await?
+            }
+            view => view?,
+        };
+        Ok((head, view))
     })
 }
 
-fn judge(config: &Config, version: &str, has_autoscaler: bool, view: View) -> Vec<Check> {
-    let head = Check::new("head", Verdict::Good, format!("answers at {}", config.address));
-    let version = match is_tested(version) {
-        true => Check::new("version", Verdict::Good, version.into()),
-        false => Check::new("version", Verdict::Doubtful, format!("{version} is untested; tested is {TESTED}.x")),
+/// What answered.
+struct Found<'a> {
+    version: &'a str,
+    /// Why nothing can be changed.
+    observing: Option<&'a str>,
+    /// An autoscaler reports; none where that can't be seen.
+    has_autoscaler: Option<bool>,
+}
+
+impl<'a> Found<'a> {
+    fn new(head: &'a Head) -> Self {
+        let has_autoscaler = match head {
+            Head::Grpc(gcs) => Some(gcs.has_autoscaler),
+            Head::Dashboard { .. } => None,
+        };
+        Self { version: head.version(), observing: head.observing(), has_autoscaler }
+    }
+}
+
+fn judge(config: &Config, found: &Found<'_>, view: View) -> Vec<Check> {
+    let head = match found.observing {
+        None => Check::new("head", Verdict::Good, format!("answers at {}", config.address)),
+        Some(_) => Check::new("dashboard", Verdict::Good, format!("answers at http://{}", config.dashboard)),
+    };
+    let version = match found.observing {
+        Some(why) => Check::new("version", Verdict::Doubtful, why.into()),
+        None if is_tested(found.version) => Check::new("version", Verdict::Good, found.version.into()),
+        None => Check::new("version", Verdict::Doubtful, untested(found.version)),
     };
     let token = match &config.token_file {
         Some(file) => Check::new("token", Verdict::Good, format!("{} is accepted", file.display())),
@@ -55,7 +83,9 @@ fn judge(config: &Config, version: &str, has_autoscaler: bool, view: View) -> Ve
         0 if config.node_types.is_empty() => Check::new("nodes", Verdict::Bad, "none; start some (ray start)".into()),
         count => Check::new("nodes", Verdict::Good, format!("{count} alive")),
     };
-    vec![head, version, token, nodes, labels(config, view), autoscaler(config, has_autoscaler)]
+    let mut checks = vec![head, version, token, nodes, labels(config, view)];
+    checks.extend(found.has_autoscaler.map(|reports| autoscaler(config, reports)));
+    checks
 }
 
 /// Some labels mean something to the scheduler, which refuses servers where they make no sense.
@@ -106,8 +136,8 @@ mod tests {
         View { nodes: [(NodeId(vec![1; 28]), node)].into(), ..View::default() }
     }
 
-    fn worst(config: &Config, version: &str, autoscaler: bool, view: View) -> (Verdict, &'static str) {
-        let checks = judge(config, version, autoscaler, view);
+    fn worst(config: &Config, found: &Found<'_>, view: View) -> (Verdict, &'static str) {
+        let checks = judge(config, found, view);
         let worst = checks.iter().max_by_key(|check| check.verdict).unwrap();
         (worst.verdict, if worst.verdict == Verdict::Good { "" } else { worst.name })
     }
@@ -117,15 +147,20 @@ mod tests {
         let types = "[[node_types]]\nname = \"b\"\ncpu = 1\nlabels = { tier = \"b\" }";
         let config = |text: &str| Config::parse(&format!("token_file = \"/t\"\n{text}"), "test").unwrap();
         let plain = config("");
-        assert_eq!(worst(&plain, "2.60.0", false, view("1s")), (Verdict::Good, ""));
-        assert_eq!(worst(&plain, "2.61.0", false, view("1s")), (Verdict::Doubtful, "version"));
-        assert_eq!(worst(&plain, "2.60.0", false, view("soon")), (Verdict::Bad, "labels"));
-        assert_eq!(worst(&plain, "2.60.0", false, View::default()), (Verdict::Bad, "nodes"));
-        assert_eq!(worst(&config(types), "2.60.0", true, View::default()), (Verdict::Good, ""));
-        assert_eq!(worst(&config(types), "2.60.0", false, view("1s")), (Verdict::Bad, "autoscaler"));
+        let tested = Found { version: "2.60.0", observing: None, has_autoscaler: Some(false) };
+        let scaled = Found { has_autoscaler: Some(true), ..tested };
+        let trusted = Found { version: "2.61.0", ..tested };
+        let observed = Found { observing: Some("untested"), has_autoscaler: None, ..trusted };
+        assert_eq!(worst(&plain, &tested, view("1s")), (Verdict::Good, ""));
+        assert_eq!(worst(&plain, &trusted, view("1s")), (Verdict::Doubtful, "version"));
+        assert_eq!(worst(&config(types), &observed, view("1s")), (Verdict::Doubtful, "version"));
+        assert_eq!(worst(&plain, &tested, view("soon")), (Verdict::Bad, "labels"));
+        assert_eq!(worst(&plain, &tested, View::default()), (Verdict::Bad, "nodes"));
+        assert_eq!(worst(&config(types), &scaled, View::default()), (Verdict::Good, ""));
+        assert_eq!(worst(&config(types), &tested, view("1s")), (Verdict::Bad, "autoscaler"));
         let silent = config(&format!("request_resources = false\n{types}"));
-        assert_eq!(worst(&silent, "2.60.0", true, view("1s")), (Verdict::Doubtful, "autoscaler"));
+        assert_eq!(worst(&silent, &scaled, view("1s")), (Verdict::Doubtful, "autoscaler"));
         let open = Config { token_file: None, ..plain };
-        assert_eq!(worst(&open, "2.60.0", false, view("1s")), (Verdict::Doubtful, "token"));
+        assert_eq!(worst(&open, &tested, view("1s")), (Verdict::Doubtful, "token"));
     }
 }

@@ -72,6 +72,7 @@ mod tests {
             (bare.poll, bare.placement_timeout, bare.driver_timeout, bare.request_resources)
         );
         assert_eq!((defaults.name, config.address.as_str()), (bare.name, "127.0.0.1:6379"));
+        assert_eq!((config.dashboard, config.api, config.untested), (bare.dashboard, bare.api, bare.untested));
     }
 
     #[tokio::test]

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use thiserror::Error;
 use tonic::{
     Code, Request as Call, Status,
     metadata::{Ascii, MetadataValue},
@@ -26,14 +25,14 @@ use self::{
         internal_kv_gcs_service_client::InternalKvGcsServiceClient,
         job_info_gcs_service_client::JobInfoGcsServiceClient, node_info_gcs_service_client::NodeInfoGcsServiceClient,
         placement_group_info_gcs_service_client::PlacementGroupInfoGcsServiceClient,
-        placement_group_stats::SchedulingState, placement_group_table_data::PlacementGroupState,
     },
 };
 use super::{
     config::Config,
+    head::{HeadError, Trouble},
     names::GroupName,
     translator::Effect,
-    view::{Ask, Bundle, Group, GroupState, Node, NodeId, Record, Request, View},
+    view::{Ask, Bundle, Group, GroupState, Node, NodeId, Record, Request, View, why},
 };
 
 /// What Ray's head and this adapter say to each other.
@@ -56,16 +55,10 @@ const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(10);
 /// A large cluster is far larger than gRPC's default of 4 MiB allows.
 const MOST_BYTES: usize = 256 << 20;
-
-/// Ray's head doesn't do what it was asked.
-#[derive(Clone, Debug, Error)]
-#[error("Ray's head at {address}: {problem}")]
-pub(crate) struct GcsError {
-    address: String,
-    problem: String,
-    /// It is about the token: there is none, or not the right one.
-    pub(crate) refused: bool,
-}
+/// How prost's errors begin.
+const UNREADABLE: &str = "failed to decode Protobuf message";
+/// What to do where the token is refused.
+pub(crate) const TOKEN_HINT: &str = "; give the file with the cluster's token (token_file)";
 
 type Authorized = InterceptedService<Channel, Token>;
 
@@ -105,10 +98,10 @@ impl Gcs {
     ///
     /// # Errors
     /// The token's file can't be read, nobody answers, or the token isn't the right one.
-    pub(crate) async fn connect(config: &Config) -> Result<Self, GcsError> {
+    pub(crate) async fn connect(config: &Config) -> Result<Self, HeadError> {
         let address = config.address.clone();
-        let fail = |problem: String| GcsError { address: address.clone(), problem, refused: false };
-        let token = token(config).map_err(|problem| GcsError { refused: true, ..fail(problem) })?;
+        let fail = |problem: String| HeadError { place: place(&address), problem, kind: Trouble::Away };
+        let token = token(config).map_err(|problem| HeadError { kind: Trouble::Token, ..fail(problem) })?;
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| fail(error.to_string()))?;
         let endpoint = endpoint.connect_timeout(CONNECT).http2_keep_alive_interval(ANSWER).keep_alive_timeout(ANSWER);
         let channel = endpoint.connect().await.map_err(|error| fail(causes(&error)))?;
@@ -132,7 +125,7 @@ impl Gcs {
     }
 
     /// Everything that matters, as it is now: one call for each table, whatever the size of the cluster.
-    pub(crate) async fn look(&mut self) -> Result<View, GcsError> {
+    pub(crate) async fn look(&mut self) -> Result<View, HeadError> {
         let mut view = View { drivers: self.drivers().await?, ..View::default() };
         let keys = self.keys(if self.is_new { "" } else { RECORD }).await?;
         let mut written = self.read(keys).await?;
@@ -149,7 +142,7 @@ impl Gcs {
     }
 
     /// Does something at the head.
-    pub(crate) async fn carry_out(&mut self, effect: Effect) -> Result<(), GcsError> {
+    pub(crate) async fn carry_out(&mut self, effect: Effect) -> Result<(), HeadError> {
         match effect {
             Effect::Put { key, value } => {
                 let request = InternalKvPutRequest {
@@ -180,7 +173,7 @@ impl Gcs {
         }
     }
 
-    async fn drivers(&mut self) -> Result<BTreeSet<String>, GcsError> {
+    async fn drivers(&mut self) -> Result<BTreeSet<String>, HeadError> {
         let request = GetAllJobInfoRequest {
             skip_submission_job_info_field: Some(true),
             skip_is_running_tasks_field: Some(true),
@@ -190,13 +183,13 @@ impl Gcs {
         Ok(jobs.into_iter().filter(|job| !job.is_dead).map(|job| NodeId(job.job_id).to_string()).collect())
     }
 
-    async fn keys(&mut self, prefix: &str) -> Result<Vec<Vec<u8>>, GcsError> {
+    async fn keys(&mut self, prefix: &str) -> Result<Vec<Vec<u8>>, HeadError> {
         let request = InternalKvKeysRequest { prefix: prefix.into(), namespace: NAMESPACE.into() };
         let keys = self.store.internal_kv_keys(request).await.map(tonic::Response::into_inner);
         self.answer("InternalKVKeys", keys.map(|keys| (keys.status, keys.results)))
     }
 
-    async fn read(&mut self, keys: Vec<Vec<u8>>) -> Result<BTreeMap<String, String>, GcsError> {
+    async fn read(&mut self, keys: Vec<Vec<u8>>) -> Result<BTreeMap<String, String>, HeadError> {
         if keys.is_empty() {
             return Ok(BTreeMap::new());
         }
@@ -207,7 +200,7 @@ impl Gcs {
         Ok(read.into_iter().map(|entry| (text(entry.key), text(entry.value))).collect())
     }
 
-    async fn groups(&mut self) -> Result<Vec<Group>, GcsError> {
+    async fn groups(&mut self) -> Result<Vec<Group>, HeadError> {
         let groups = self.groups.get_all_placement_group(GetAllPlacementGroupRequest {}).await;
         let groups = groups.map(tonic::Response::into_inner);
         let groups =
@@ -215,7 +208,7 @@ impl Gcs {
         Ok(groups.into_iter().filter_map(group).collect())
     }
 
-    async fn look_at_nodes(&mut self, view: &mut View) -> Result<(), GcsError> {
+    async fn look_at_nodes(&mut self, view: &mut View) -> Result<(), HeadError> {
         let status = self.autoscaler.get_cluster_status(GetClusterStatusRequest {}).await;
         let status = self.answer("GetClusterStatus", status.map(|status| (None, status.into_inner())))?;
         let state = status.cluster_resource_state.unwrap_or_default();
@@ -249,21 +242,36 @@ impl Gcs {
         Ok(())
     }
 
-    fn answer<T>(&self, call: &str, answer: Result<(Option<GcsStatus>, T), Status>) -> Result<T, GcsError> {
-        let (problem, refused) = match answer {
+    fn answer<T>(&self, call: &str, answer: Result<(Option<GcsStatus>, T), Status>) -> Result<T, HeadError> {
+        let (problem, kind) = match answer {
             Ok((None | Some(GcsStatus { code: 0, .. }), answer)) => return Ok(answer),
-            Ok((Some(status), _)) => (format!("{call}: {} (code {})", status.message, status.code), false),
+            Ok((Some(status), _)) => (format!("{call}: {} (code {})", status.message, status.code), Trouble::Away),
             Err(status) => {
-                let refused = matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied);
-                let hint = if refused { "; give the file with the cluster's token (token_file)" } else { "" };
-                (format!("{call}: {:?}: {}{hint}", status.code(), status.message()), refused)
+                let kind = trouble(&status);
+                let hint = if kind == Trouble::Token { TOKEN_HINT } else { "" };
+                (format!("{call}: {:?}: {}{hint}", status.code(), status.message()), kind)
             }
         };
-        Err(GcsError { address: self.address.clone(), problem, refused })
+        Err(HeadError { place: place(&self.address), problem, kind })
     }
 }
 
-fn token(config: &Config) -> Result<Option<MetadataValue<Ascii>>, String> {
+fn place(address: &str) -> String {
+    format!("Ray's head at {address}")
+}
+
+fn trouble(status: &Status) -> Trouble {
+    match status.code() {
+        Code::Unauthenticated | Code::PermissionDenied => Trouble::Token,
+        Code::Unimplemented => Trouble::Strange,
+        // tonic's code for what it can't read, which the other end may use as well.
+        Code::Internal if status.message().starts_with(UNREADABLE) => Trouble::Strange,
+        _ => Trouble::Away,
+    }
+}
+
+/// As a header's value.
+pub(crate) fn token(config: &Config) -> Result<Option<MetadataValue<Ascii>>, String> {
     let Some(path) = &config.token_file else { return Ok(None) };
     let text = fs::read_to_string(path).map_err(|error| format!("token file {}: {error}", path.display()))?;
     let token = format!("Bearer {}", text.trim()).parse();
@@ -296,19 +304,9 @@ fn record(key: &str, value: &str) -> Option<(u64, Record)> {
 /// `None`: it isn't ours, or is gone.
 fn group(data: PlacementGroupTableData) -> Option<Group> {
     let name = GroupName::parse(&data.name)?;
-    let state = match data.state() {
-        PlacementGroupState::Removed => return None,
-        PlacementGroupState::Created => GroupState::Created,
-        PlacementGroupState::Rescheduling => GroupState::Rescheduling,
-        PlacementGroupState::Pending | PlacementGroupState::Prepared => GroupState::Pending,
-    };
+    let state = GroupState::named(data.state().as_str_name())?;
     let stats = data.stats.map(|stats| stats.scheduling_state()).unwrap_or_default();
-    let why = match stats {
-        SchedulingState::NoResources => "its nodes don't have enough free",
-        SchedulingState::Infeasible => "no node can ever hold it",
-        SchedulingState::FailedToCommitResources => "its nodes didn't keep their promise",
-        _ => "Ray hasn't tried yet",
-    };
+    let why = why(stats.as_str_name());
     let mut bundles = data.bundles;
     bundles.sort_by_key(|bundle| bundle.bundle_id.map_or(0, |id| id.bundle_index));
     let bundles = bundles.into_iter().map(|bundle| Bundle {
@@ -356,7 +354,21 @@ fn request(constraint: &ClusterResourceConstraint) -> Request {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{rpc::placement_group_table_data::PlacementGroupState, *};
+
+    #[test]
+    fn answers_in_another_language_are_told_from_none() {
+        let unreadable = <CheckAliveRequest as prost::Message>::decode(&[0xff][..]).unwrap_err();
+        for (status, kind) in [
+            (Status::unimplemented("no such call"), Trouble::Strange),
+            (Status::internal(unreadable.to_string()), Trouble::Strange),
+            (Status::internal("a bug"), Trouble::Away),
+            (Status::unavailable("not now"), Trouble::Away),
+            (Status::unauthenticated("who?"), Trouble::Token),
+        ] {
+            assert_eq!(trouble(&status), kind, "{status}");
+        }
+    }
 
     #[test]
     fn a_request_comes_back_as_it_was_asked() {

@@ -2,15 +2,18 @@
 //!
 //! [`run`] attaches to a daemon over `manager.proto` and looks at Ray's head over gRPC. What the head tells goes
 //! through a state machine without I/O (`translator`), which says what the daemon is told, what is written where
-//! drivers read it, and what the autoscaler is asked for. See the folder's README for what is written where, and for
+//! drivers read it, and what the autoscaler is asked for. A version of Ray that wasn't tested is only observed, over the
+//! dashboard's REST API. See the folder's README for what is written where, and for
 //! every setting.
 
 mod agent;
 mod amounts;
 mod config;
+mod dashboard;
 mod doctor;
 mod entry;
 mod gcs;
+mod head;
 mod names;
 mod servers;
 mod translator;
@@ -20,13 +23,10 @@ use thiserror::Error;
 
 pub use self::{
     agent::run,
-    config::{Config, ConfigError, NodeType},
+    config::{Api, Config, ConfigError, NodeType, Untested},
     doctor::doctor,
     entry::INFO,
 };
-
-/// The versions of Ray that this adapter was tested with, without the last number.
-pub const TESTED: &str = "2.60";
 
 /// The adapter can't run. What goes wrong with Ray or with the daemon is reported and survived instead.
 #[derive(Debug, Error)]

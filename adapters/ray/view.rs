@@ -13,6 +13,14 @@ use super::names::{GroupName, SlotId, parse_slots};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodeId(pub(crate) Vec<u8>);
 
+impl NodeId {
+    /// `None`: it isn't written in hexadecimal digits.
+    pub(crate) fn parse(hex: &str) -> Option<Self> {
+        let byte = |at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
+        (0..hex.len()).step_by(2).map(byte).collect::<Option<_>>().map(Self)
+    }
+}
+
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -33,6 +41,8 @@ pub(crate) struct View {
     pub(crate) drivers: BTreeSet<String>,
     /// What drivers say of their jobs, by the job's number.
     pub(crate) records: BTreeMap<u64, Record>,
+    /// What drivers say can't be read: what is reserved is taken to work.
+    pub(crate) silent: bool,
     /// What the autoscaler is asked for, by whomever.
     pub(crate) asked: Request,
     /// It can't bring that.
@@ -76,6 +86,28 @@ pub(crate) enum GroupState {
     Created,
     /// Nodes were lost: the bundles that have one are there.
     Rescheduling,
+}
+
+impl GroupState {
+    /// Of Ray's name for it; `None`: the group is gone.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        match name {
+            "REMOVED" => None,
+            "CREATED" => Some(Self::Created),
+            "RESCHEDULING" => Some(Self::Rescheduling),
+            _ => Some(Self::Pending),
+        }
+    }
+}
+
+/// Why a group isn't placed, of Ray's name for how far its scheduler is.
+pub(crate) fn why(scheduling_state: &str) -> &'static str {
+    match scheduling_state {
+        "NO_RESOURCES" => "its nodes don't have enough free",
+        "INFEASIBLE" => "no node can ever hold it",
+        "FAILED_TO_COMMIT_RESOURCES" => "its nodes didn't keep their promise",
+        _ => "Ray hasn't tried yet",
+    }
 }
 
 /// A slot's reservation.

@@ -15,7 +15,7 @@ use super::{
         servers::Names,
         view::{Group, GroupState, OnDriverDeath, Record, RecordPhase, View},
     },
-    order::{Action, Note},
+    order::{Action, Note, Order},
 };
 
 /// What there is of a job in the cluster.
@@ -26,6 +26,8 @@ pub(super) struct Seen<'a> {
     /// Another daemon's job has this number.
     pub(super) taken_by: Option<&'a str>,
     pub(super) driver_lives: bool,
+    /// What its driver says can't be read.
+    silent: bool,
 }
 
 impl<'a> Seen<'a> {
@@ -38,6 +40,7 @@ impl<'a> Seen<'a> {
             record,
             taken_by: said.filter(|said| record.is_none() && lives(said)).map(|said| said.name.as_str()),
             driver_lives: record.is_some_and(lives),
+            silent: view.silent,
         }
     }
 
@@ -63,6 +66,19 @@ impl<'a> Seen<'a> {
         }
         reserved.retain(|_, slots| !slots.is_empty());
         reserved
+    }
+
+    /// Whether there is nothing left to be done for a plan.
+    pub(super) fn is_as(&self, order: &Order, names: &Names) -> bool {
+        let reserved = self.reserved(names);
+        match order.action {
+            Action::Run => {
+                let planned = order.slots().iter().map(|slot| (slot.id(), slot.server.as_str())).collect();
+                reserved == BTreeMap::from([(order.incarnation, planned)])
+            }
+            Action::Release => true,
+            Action::Wait | Action::Stop | Action::Reject => reserved.is_empty(),
+        }
     }
 
     /// Those of them that are said to work. A record of another incarnation says nothing about them.
@@ -198,7 +214,7 @@ impl Job {
         let planned = self.note.as_ref().map(|note| note.order.incarnation);
         self.devices.retain(|(incarnation, _), _| planned == Some(*incarnation) || reserved.contains_key(incarnation));
         let end = seen.end();
-        if self.note.is_none() && end.is_none() && reserved.is_empty() {
+        if self.note.is_none() && !self.listed && end.is_none() && reserved.is_empty() {
             return None;
         }
         // While two incarnations are there, the newer one counts; what is left of the older is there all the same.
@@ -225,8 +241,9 @@ impl Job {
     ) -> ObservedPhase {
         let leaving = if any { ObservedPhase::Stopping } else { ObservedPhase::Stopped };
         match self.note.as_ref().map(|note| &note.order) {
-            // Not yet named by a plan, or let go: what there is runs on.
-            None => ObservedPhase::Running,
+            // No plan of it was taken over, or it was let go: what there is runs on.
+            None if any => ObservedPhase::Running,
+            None => leaving,
             Some(order) if order.action == Action::Release && any => ObservedPhase::Running,
             Some(order) if order.action == Action::Run => {
                 let works = |record: &&Record| {
@@ -234,7 +251,10 @@ impl Job {
                 };
                 if reserved.keys().any(|there| *there != order.incarnation) {
                     leaving
-                } else if any && incarnation == order.incarnation && seen.record.filter(works).is_some() {
+                } else if any
+                    && incarnation == order.incarnation
+                    && (seen.silent || seen.record.filter(works).is_some())
+                {
                     ObservedPhase::Running
                 } else {
                     ObservedPhase::Starting
@@ -257,7 +277,7 @@ impl Job {
 
     /// Nothing is left that anybody waits for.
     pub(super) fn is_over(&self, seen: &Seen<'_>) -> bool {
-        let ended = self.note.as_ref().is_none_or(|note| note.order.ends());
+        let ended = self.note.as_ref().map_or(!self.listed, |note| note.order.ends());
         let told = !seen.driver_lives || seen.record.is_none_or(|record| record.phase != RecordPhase::Active);
         ended && seen.groups.is_empty() && told
     }

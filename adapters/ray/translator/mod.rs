@@ -17,7 +17,7 @@ use trainmaster_proto::v1;
 
 use self::{
     job::{Job, Refusal, Seen},
-    order::{Note, Order},
+    order::{Action, Note, Order},
 };
 use super::{
     amounts,
@@ -71,6 +71,8 @@ pub(crate) struct Translator {
     stamp: Option<(u64, u64)>,
     /// A full plan came: jobs that it doesn't name aren't the daemon's.
     knows_all: bool,
+    /// Why nothing can be changed; drivers go on with what they have.
+    observing: Option<String>,
     /// The next plan is the first since the daemon came (back): all of it is answered.
     answer_all: bool,
 }
@@ -90,6 +92,7 @@ impl Translator {
             removing: BTreeSet::new(),
             stamp: None,
             knows_all: false,
+            observing: None,
             answer_all: true,
         }
     }
@@ -97,6 +100,16 @@ impl Translator {
     /// The daemon listens.
     pub(crate) fn attached(&mut self) {
         self.answer_all = true;
+    }
+
+    /// Why nothing can be changed.
+    pub(crate) fn observing(&self) -> Option<&str> {
+        self.observing.as_deref()
+    }
+
+    /// From now on nothing can be changed, and why; or things can be.
+    pub(crate) fn observe(&mut self, why: Option<String>) {
+        self.observing = why;
     }
 
     /// Takes a plan over, as far as it makes sense; answers for each job that it changes.
@@ -111,6 +124,7 @@ impl Translator {
         let answer_all = std::mem::take(&mut self.answer_all) || !plan.full;
         let mut answers = Vec::new();
         let mut named = BTreeSet::new();
+        let mut groups = if self.observing.is_some() { by_job(&self.view) } else { BTreeMap::new() };
         for wanted in plan.jobs {
             let id = wanted.job;
             named.insert(id);
@@ -124,6 +138,17 @@ impl Translator {
                     continue;
                 }
                 Ok(order) => {
+                    if let Some(why) = &self.observing {
+                        let seen = Seen::new(&self.view, groups.remove(&id).unwrap_or_default(), id, Some(&order.name));
+                        if !seen.is_as(&order, &self.names) {
+                            answers.push(Answer { job: id, refused: Some(why.clone()) });
+                            // What runs does so as it was last to.
+                            if order.action != Action::Run {
+                                job.plan(Note::new(plan.decision, order));
+                            }
+                            continue;
+                        }
+                    }
                     let same = job.note.as_ref().is_some_and(|note| note.order == order && note.refused.is_none());
                     if !same {
                         job.plan(Note::new(plan.decision, order));
@@ -165,6 +190,10 @@ impl Translator {
         let mut step = Step::default();
         self.refuse_overdue(now, &mut step);
         self.forget_over(&mut step);
+        if self.observing.is_some() {
+            step.effects.clear();
+            return step;
+        }
         let wanted = self.to_write(clock_ms);
         for (key, value) in &wanted {
             if self.written.get(key) != Some(value) {
@@ -266,6 +295,7 @@ impl Translator {
             let seen = Seen::new(&self.view, groups.remove(id).unwrap_or_default(), *id, name_of(job));
             let overdue = job.overdue(now, &seen, &self.names, &self.config, self.view.infeasible);
             let Some(Refusal { cause, groups }) = overdue else { continue };
+            let cause = self.observing.clone().unwrap_or(cause);
             self.removing.extend(groups);
             job.note.as_mut().expect("it had a plan").refused = Some(cause.clone());
             step.refused.push((job.decision, Answer { job: *id, refused: Some(cause) }));

@@ -556,3 +556,56 @@ fn plans_are_answered_once_and_in_order() {
     assert_eq!(world.translator.jobs[&7].decision, 3, "what a refusal is of");
     assert_eq!(slot_name((Role::Server, 2)), "server 2");
 }
+
+#[test]
+fn where_nothing_can_be_changed_only_what_is_there_is_accepted() {
+    let mut world = World::with_nodes("driver_timeout = \"5s\"");
+    let why = "Ray 9.9 is untested";
+    world.translator.observe(Some(why.into()));
+    (world.view.written, world.view.silent) = (None, true);
+    world.view.drivers.clear();
+    world.group(1, "trainmaster/7/1/0/w0-1", GroupState::Created, &[1, 2]);
+    (1..=2).for_each(|node| world.take(node, "CPU", 3.0));
+    assert_eq!(world.look(), Step::default());
+    assert_eq!(world.server("a").foreign["cpu"], 2000, "one of the three is a job's");
+    assert_eq!(world.job(7), Some((ObservedPhase::Running, 1, at(&[(0, "a"), (1, "b")]))));
+
+    let accepted = |job| Answer { job, refused: None };
+    let refused = |job| Answer { job, refused: Some(why.into()) };
+    let plan = vec![run(7, 1, &[(0, "a"), (1, "b")]), run(8, 1, &[(0, "a")]), other(9, Action::Wait)];
+    assert_eq!(world.plan(true, plan), [accepted(7), refused(8), accepted(9)]);
+    assert_eq!(world.look(), Step::default());
+    assert_eq!(world.told[&7].slots[1].devices, [v1::DeviceShare { device: 1, milli: 1000 }]);
+    assert_eq!(world.job(8), Some((ObservedPhase::Stopped, 0, vec![])));
+
+    // It can't be moved, and runs on as it is.
+    assert_eq!(world.run(7, 2, &[(0, "b")]), [refused(7)]);
+    assert_eq!(world.run(7, 1, &[(0, "b"), (1, "b")]), [refused(7)]);
+    world.look();
+    assert_eq!(world.job(7), Some((ObservedPhase::Running, 1, at(&[(0, "a"), (1, "b")]))));
+
+    // What is gone isn't made again, and the cause is the same.
+    world.view.groups.clear();
+    let step = world.look_for(7);
+    assert_eq!((step.refused, step.effects), (vec![(3, refused(7))], vec![]));
+    assert_eq!(world.job(7).unwrap().2, []);
+
+    // A job can't be stopped, but it ends.
+    world.group(2, "trainmaster/8/1/0/w0", GroupState::Created, &[1]);
+    world.look();
+    assert_eq!(world.plan(false, vec![other(8, Action::Stop)]), [refused(8)]);
+    world.look();
+    assert_eq!(world.job(8), Some((ObservedPhase::Stopping, 1, at(&[(0, "a")]))));
+    world.view.groups.clear();
+    world.look();
+    assert_eq!((world.told[&8].phase(), world.told[&8].slots.len()), (ObservedPhase::Stopped, 0));
+    world.look();
+    assert_eq!(world.job(8), None);
+
+    // Once it can be trusted again, what was put off is done.
+    world.translator.observe(None);
+    (world.view.written, world.view.silent) = (Some(BTreeMap::new()), false);
+    assert_eq!(world.run(9, 1, &[(0, "a")]), [accepted(9)]);
+    let step = world.look();
+    assert!(put(&step, "plan/9").is_some() && put(&step, "server/a").is_some());
+}

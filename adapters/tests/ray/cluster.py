@@ -22,13 +22,15 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def start():
+def start(dashboard):
     """The head runs nothing; the raylets are called as they are asked for, and have addresses of their own."""
     small = {"object_store_memory": STORE}
     head = {
         "num_cpus": 0,
         "num_gpus": 0,
-        "include_dashboard": False,
+        "include_dashboard": True,
+        "dashboard_host": "127.0.0.1",
+        "dashboard_port": dashboard,
         "gcs_server_port": free_port(),
         "node_name": "head",
     }
@@ -44,7 +46,8 @@ def start():
 
 
 def main(answers):
-    cluster, nodes = start()
+    dashboard = free_port()
+    cluster, nodes = start(dashboard)
     groups = {}
 
     def put(key, value):
@@ -73,7 +76,8 @@ def main(answers):
 
     commands = {"put": put, "get": get, "group": group, "remove": remove, "kill": kill}
     driver = ray.get_runtime_context().get_job_id()
-    print(json.dumps({"address": cluster.address, "driver": driver}), file=answers, flush=True)
+    hello = {"address": cluster.address, "dashboard": f"http://127.0.0.1:{dashboard}", "driver": driver}
+    print(json.dumps(hello), file=answers, flush=True)
     for line in sys.stdin:
         command, arguments = json.loads(line)
         print(json.dumps(commands[command](**arguments)), file=answers, flush=True)

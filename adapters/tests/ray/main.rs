@@ -43,6 +43,7 @@ struct Cluster {
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     address: String,
+    dashboard: String,
     driver: String,
 }
 
@@ -64,10 +65,11 @@ impl Cluster {
             .unwrap();
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut cluster = Self { child, stdin, stdout, address: String::new(), driver: String::new() };
+        let mut cluster =
+            Self { child, stdin, stdout, address: String::new(), dashboard: String::new(), driver: String::new() };
         let hello = cluster.answer();
-        cluster.address = hello["address"].as_str().unwrap().to_owned();
-        cluster.driver = hello["driver"].as_str().unwrap().to_owned();
+        let of = |key: &str| hello[key].as_str().unwrap().to_owned();
+        (cluster.address, cluster.dashboard, cluster.driver) = (of("address"), of("dashboard"), of("driver"));
         cluster
     }
 
@@ -118,9 +120,11 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(folder: &Path, address: &str) -> Self {
+    fn start(folder: &Path, cluster: &Cluster, api: &str) -> Self {
         let config = folder.join("ray.toml");
-        fs::write(&config, format!("address = {address:?}\nplacement_timeout = \"3s\"\npoll = \"200ms\"\n")).unwrap();
+        let Cluster { address, dashboard, .. } = cluster;
+        let text = format!("address = {address:?}\ndashboard = {dashboard:?}\napi = {api:?}\n");
+        fs::write(&config, text + "placement_timeout = \"3s\"\npoll = \"200ms\"\n").unwrap();
         // This test is in `deps/`, beside it.
         let program = env::current_exe().unwrap().ancestors().nth(2).unwrap().join("trainmaster");
         assert!(program.exists(), "{} isn't there: cargo build --bins", program.display());
@@ -197,7 +201,7 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     let Some(python) = python() else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(&python, folder.path());
-    let daemon = Daemon::start(folder.path(), &cluster.address);
+    let daemon = Daemon::start(folder.path(), &cluster, "auto");
     until("the nodes as servers", || cluster.read("server/b"));
 
     // One that is placed as planned.
@@ -258,4 +262,18 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     cluster.driver = "77000000".into();
     cluster.record(job, "second", "active", 1, "");
     until("the job failed", || daemon.is("second", "failed").then_some(()));
+
+    // Over REST, with a number that another daemon gave: what there is is seen, and nothing is done about it.
+    drop(daemon);
+    fs::remove_dir_all(folder.path().join("state")).unwrap();
+    cluster.ask("group", json!({ "name": "somebody else's", "bundles": 1, "server": other }));
+    cluster.ask("group", json!({ "name": "trainmaster/1/1/0/w0", "bundles": 1, "server": other }));
+    let daemon = Daemon::start(folder.path(), &cluster, "rest");
+    let job = daemon.submit(folder.path(), "third", 1);
+    assert_eq!(job, 1);
+    until("a refusal", || daemon.ask(&["explain", "third"]).to_string().contains("observing only").then_some(()));
+    let seen = until("what is there of it", || daemon.job("third").filter(|job| job["observed"] != Value::Null));
+    println!("{seen}");
+    println!("{}", daemon.ask(&["servers"]));
+    assert!(cluster.plan(job).is_none());
 }
