@@ -141,9 +141,11 @@ impl Translator {
                     if let Some(why) = &self.observing {
                         let seen = Seen::new(&self.view, groups.remove(&id).unwrap_or_default(), id, Some(&order.name));
                         if !seen.is_as(&order, &self.names) {
-                            answers.push(Answer { job: id, refused: Some(why.clone()) });
-                            // What runs does so as it was last to.
-                            if order.action != Action::Run {
+                            // What runs does so as it was last to. An order to end is no run to be refused: that it
+                            // isn't followed is seen from what is there.
+                            if order.action == Action::Run {
+                                answers.push(Answer { job: id, refused: Some(why.clone()) });
+                            } else {
                                 job.plan(Note::new(plan.decision, order));
                             }
                             continue;

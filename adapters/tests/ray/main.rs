@@ -121,6 +121,8 @@ struct Daemon {
 
 impl Daemon {
     fn start(folder: &Path, cluster: &Cluster, api: &str) -> Self {
+        let folder = folder.join(api);
+        fs::create_dir_all(&folder).unwrap();
         let config = folder.join("ray.toml");
         let Cluster { address, dashboard, .. } = cluster;
         let text = format!("address = {address:?}\ndashboard = {dashboard:?}\napi = {api:?}\n");
@@ -203,6 +205,7 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     let mut cluster = Cluster::start(&python, folder.path());
     let daemon = Daemon::start(folder.path(), &cluster, "auto");
     until("the nodes as servers", || cluster.read("server/b"));
+    observed_only(folder.path(), &mut cluster);
 
     // One that is placed as planned.
     let job = daemon.submit(folder.path(), "first", 1);
@@ -262,18 +265,20 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     cluster.driver = "77000000".into();
     cluster.record(job, "second", "active", 1, "");
     until("the job failed", || daemon.is("second", "failed").then_some(()));
+}
 
-    // Over REST, with a number that another daemon gave: what there is is seen, and nothing is done about it.
-    drop(daemon);
-    fs::remove_dir_all(folder.path().join("state")).unwrap();
-    cluster.ask("group", json!({ "name": "somebody else's", "bundles": 1, "server": other }));
-    cluster.ask("group", json!({ "name": "trainmaster/1/1/0/w0", "bundles": 1, "server": other }));
-    let daemon = Daemon::start(folder.path(), &cluster, "rest");
-    let job = daemon.submit(folder.path(), "third", 1);
-    assert_eq!(job, 1);
-    until("a refusal", || daemon.ask(&["explain", "third"]).to_string().contains("observing only").then_some(()));
-    let seen = until("what is there of it", || daemon.job("third").filter(|job| job["observed"] != Value::Null));
-    println!("{seen}");
-    println!("{}", daemon.ask(&["servers"]));
-    assert!(cluster.plan(job).is_none());
+/// Another daemon, over REST: what there is is seen, and nothing is done about it.
+fn observed_only(folder: &Path, cluster: &mut Cluster) {
+    // By name a job of that daemon's, as an earlier run of it could have left.
+    let group = json!({ "name": "trainmaster/1/1/0/w0-1", "bundles": 2, "server": "a" });
+    cluster.ask("group", group.clone());
+    let daemon = Daemon::start(folder, cluster, "rest");
+    assert_eq!(daemon.submit(folder, "observed", 1), 1);
+    until("a refusal", || {
+        let explained = daemon.ask(&["explain", "observed"]);
+        let why = explained.to_string().contains("observing only; set api = \\\"auto\\\"");
+        (why && explained["observed"]["workers"] == 2).then_some(())
+    });
+    assert!(cluster.plan(1).is_none());
+    cluster.ask("remove", json!({ "name": group["name"] }));
 }
