@@ -10,7 +10,7 @@ use hyper::{
     Request, StatusCode,
     body::Bytes,
     client::conn::http1,
-    header::{AUTHORIZATION, HOST},
+    header::{AUTHORIZATION, HOST, USER_AGENT},
 };
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -101,7 +101,8 @@ impl Dashboard {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // It ends with the sender.
         tokio::spawn(connection);
-        let mut request = Request::get(path).header(HOST, &self.address);
+        // Older dashboards fail where they aren't told who asks.
+        let mut request = Request::get(path).header(HOST, &self.address).header(USER_AGENT, "trainmaster");
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token.as_encoded_bytes());
         }
@@ -322,6 +323,7 @@ mod tests {
                 let found = answers.iter().find(|(path, _)| asked.starts_with(&format!("GET {path}")));
                 let (status, body) = match found {
                     _ if !asked.contains("authorization: Bearer secret\r\n") => ("401 Unauthorized", ""),
+                    _ if !asked.contains("user-agent: ") => ("500 Internal Server Error", ""),
                     Some((_, body)) => ("200 OK", body.as_str()),
                     None => ("404 Not Found", ""),
                 };
