@@ -188,7 +188,7 @@ impl Fleet {
         for job in plan.jobs {
             let id = job.job;
             if !named.insert(id) {
-                answers.push(Answer { job: id, refused: Some("the plan names this job twice".into()) });
+                answers.push(Answer::refused(id, "the plan names this job twice".into()));
                 continue;
             }
             self.refused.remove(&id);
@@ -198,7 +198,7 @@ impl Fleet {
                 Ok(wanted) if self.jobs.get(&id).and_then(|job| job.wanted.as_ref()) != Some(&wanted) => {
                     changed.push((id, wanted));
                 }
-                Ok(_) if answer_all => answers.push(Answer { job: id, refused: None }),
+                Ok(_) if answer_all => answers.push(Answer::accepted(id)),
                 Ok(_) => {}
             }
         }
@@ -211,7 +211,7 @@ impl Fleet {
             answers.push(self.refuse(id, name, cause));
         }
         for (id, wanted) in changed {
-            answers.push(Answer { job: id, refused: None });
+            answers.push(Answer::accepted(id));
             self.jobs.entry(id).or_default().plan(wanted);
         }
         self.bound_outcomes();
@@ -285,7 +285,7 @@ impl Fleet {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.hold(self.policy.grace);
         }
-        Answer { job: id, refused: Some(cause) }
+        Answer::refused(id, cause)
     }
 
     fn bound_outcomes(&mut self) {

@@ -122,7 +122,12 @@ pub(super) struct Refusal {
     pub(super) cause: String,
     /// Groups to be withdrawn.
     pub(super) groups: Vec<Vec<u8>>,
+    /// When it may be asked again, where a person may change that any time.
+    pub(super) retry_after: Option<Duration>,
 }
+
+/// A driver that is started (again) doesn't wait longer for its plan.
+const DRIVER_RETRY: Duration = Duration::from_secs(10);
 
 impl Job {
     /// Takes over a plan, or one that an earlier run of this adapter wrote down.
@@ -151,7 +156,7 @@ impl Job {
         if order.action != Action::Run || seen.end().is_some() {
             return None;
         }
-        let just = |cause| Some(Refusal { cause, groups: Vec::new() });
+        let just = |cause| Some(Refusal { cause, groups: Vec::new(), retry_after: Some(DRIVER_RETRY) });
         if let Some(name) = seen.taken_by {
             return just(format!(
                 "the cluster has another job {name:?} of the same number, from another daemon; stop its driver first"
@@ -172,7 +177,8 @@ impl Job {
             };
             return (now >= since + patience).then(|| {
                 let why = if infeasible { ": the autoscaler says that it can't bring what is needed" } else { "" };
-                Refusal { cause: format!("no node came for {server:?} within {patience:?}{why}"), groups: Vec::new() }
+                let cause = format!("no node came for {server:?} within {patience:?}{why}");
+                Refusal { cause, groups: Vec::new(), retry_after: None }
             });
         }
         self.awaited = None;
@@ -189,7 +195,8 @@ impl Job {
             let slots: Vec<_> = first.name.slots.iter().map(|slot| super::slot_name(*slot)).collect();
             let cause =
                 format!("the placement group of {} was pending for {timeout:?}: {}", slots.join(", "), first.why);
-            return Some(Refusal { cause, groups: late.iter().map(|group| group.id.clone()).collect() });
+            let groups = late.iter().map(|group| group.id.clone()).collect();
+            return Some(Refusal { cause, groups, retry_after: None });
         }
 
         // Older incarnations leave first, and workers that are added wait for the end of a step.

@@ -134,7 +134,7 @@ impl Translator {
             job.listed = true;
             let refused = match order {
                 Err(cause) => {
-                    answers.push(Answer { job: id, refused: Some(cause) });
+                    answers.push(Answer::refused(id, cause));
                     continue;
                 }
                 Ok(order) => {
@@ -144,7 +144,7 @@ impl Translator {
                             // What runs does so as it was last to. An order to end is no run to be refused: that it
                             // isn't followed is seen from what is there.
                             if order.action == Action::Run {
-                                answers.push(Answer { job: id, refused: Some(why.clone()) });
+                                answers.push(Answer::refused(id, why.clone()));
                             } else {
                                 job.plan(Note::new(plan.decision, order));
                             }
@@ -155,7 +155,7 @@ impl Translator {
                     if !same {
                         job.plan(Note::new(plan.decision, order));
                     }
-                    (!same || answer_all).then_some(Answer { job: id, refused: None })
+                    (!same || answer_all).then_some(Answer::accepted(id))
                 }
             };
             answers.extend(refused);
@@ -296,11 +296,13 @@ impl Translator {
         for (id, job) in &mut self.jobs {
             let seen = Seen::new(&self.view, groups.remove(id).unwrap_or_default(), *id, name_of(job));
             let overdue = job.overdue(now, &seen, &self.names, &self.config, self.view.infeasible);
-            let Some(Refusal { cause, groups }) = overdue else { continue };
+            let Some(Refusal { cause, groups, retry_after }) = overdue else { continue };
+            // Who only observes won't be able to do more soon.
+            let retry_after = retry_after.filter(|_| self.observing.is_none());
             let cause = self.observing.clone().unwrap_or(cause);
             self.removing.extend(groups);
             job.note.as_mut().expect("it had a plan").refused = Some(cause.clone());
-            step.refused.push((job.decision, Answer { job: *id, refused: Some(cause) }));
+            step.refused.push((job.decision, Answer { retry_after, ..Answer::refused(*id, cause) }));
         }
         // Again where it is still there: the head may have been away.
         step.effects.extend(self.removing.iter().map(|id| Effect::RemoveGroup { id: id.clone() }));

@@ -203,7 +203,7 @@ fn a_job_runs_from_plan_to_end() {
     let mut world = World::with_nodes("");
     world.look();
     assert_eq!(world.plan(true, vec![]), []);
-    assert_eq!(world.run(7, 1, &[(0, "a"), (1, "b")]), [Answer { job: 7, refused: None }]);
+    assert_eq!(world.run(7, 1, &[(0, "a"), (1, "b")]), [Answer::accepted(7)]);
     let step = world.look();
     assert!(put(&step, "plan/7").is_some());
     assert_eq!(world.job(7), Some((ObservedPhase::Starting, 1, vec![])));
@@ -378,6 +378,8 @@ fn a_dead_driver_ends_its_job_or_leaves_it_to_the_next_one() {
     assert_eq!(seen[&8].slots, []);
     assert_eq!(step.refused.len(), 1);
     assert!(step.refused[0].1.refused.as_deref().unwrap().contains("resume=True"), "{step:?}");
+    // Whoever comes doesn't find a wait that has grown over the night.
+    assert_eq!(step.refused[0].1.retry_after, Some(Duration::from_secs(10)));
     // The next driver takes it over.
     world.view.drivers.insert("02000000".into());
     world.record(8, |record| record.driver = "02000000".into());
@@ -544,7 +546,7 @@ fn plans_are_answered_once_and_in_order() {
     let mut world = World::with_nodes("");
     world.look();
     let plan = || vec![run(7, 1, &[(0, "a")])];
-    let accepted = [Answer { job: 7, refused: None }];
+    let accepted = [Answer::accepted(7)];
     assert_eq!(world.plan(true, plan()), accepted);
     assert_eq!(world.plan(true, plan()), [], "it is known");
     world.translator.attached();
@@ -570,8 +572,8 @@ fn where_nothing_can_be_changed_only_what_is_there_is_accepted() {
     assert_eq!(world.server("a").foreign["cpu"], 2000, "one of the three is a job's");
     assert_eq!(world.job(7), Some((ObservedPhase::Running, 1, at(&[(0, "a"), (1, "b")]))));
 
-    let accepted = |job| Answer { job, refused: None };
-    let refused = |job| Answer { job, refused: Some(why.into()) };
+    let accepted = Answer::accepted;
+    let refused = |job| Answer::refused(job, why.into());
     let plan = vec![run(7, 1, &[(0, "a"), (1, "b")]), run(8, 1, &[(0, "a")]), other(9, Action::Wait)];
     assert_eq!(world.plan(true, plan), [accepted(7), refused(8), accepted(9)]);
     assert_eq!(world.look(), Step::default());

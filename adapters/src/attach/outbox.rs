@@ -21,6 +21,18 @@ const MOST_ANSWERS: usize = 10_000;
 pub(crate) struct Answer {
     pub(crate) job: u64,
     pub(crate) refused: Option<String>,
+    /// When it may be asked again; none: as the scheduler thinks best, later and later.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Answer {
+    pub(crate) fn accepted(job: u64) -> Self {
+        Self { job, refused: None, retry_after: None }
+    }
+
+    pub(crate) fn refused(job: u64, cause: String) -> Self {
+        Self { job, refused: Some(cause), retry_after: None }
+    }
 }
 
 /// Everything that an adapter sees.
@@ -67,7 +79,7 @@ impl Outbox {
 
     /// Answers the plan of a decision.
     pub(crate) fn answer(&mut self, decision: u64, answers: Vec<Answer>) {
-        for Answer { job, refused } in answers {
+        for Answer { job, refused, retry_after } in answers {
             if let Some(cause) = &refused {
                 tracing::warn!(job, decision, cause, "refused a job's plan");
             }
@@ -77,7 +89,7 @@ impl Outbox {
                 job,
                 result: result.into(),
                 cause: refused.unwrap_or_default(),
-                retry_after_ms: 0,
+                retry_after_ms: retry_after.map_or(0, |wait| wait.as_millis() as i64),
             });
         }
         let beyond = self.answers.len().saturating_sub(MOST_ANSWERS);

@@ -19,8 +19,9 @@ _reporter: Reporter | None = None
 _looked = False
 _last: Report | None = None
 
-# Set inside a worker on Ray, whose context takes the reports.
+# Set inside a worker on Ray, whose context takes the reports and knows when to stop.
 sink: Callable[[Report], None] | None = None
+stopping: Callable[[], bool] | None = None
 
 
 def report(
@@ -51,20 +52,29 @@ def report(
 
 
 def finish(converged: bool = False) -> None:
-    """Says that training is over, once and for all: the job ends."""
-    reporter = _find()
-    if reporter and _last:
-        reporter.finish(_last, converged)
-        reporter.flush(10.0)
+    """Says that training is over, once and for all: the job ends. In a worker on Ray, returning says so."""
+    try:
+        reporter = None if sink else _find()
+        if reporter and _last:
+            reporter.finish(_last, converged)
+            reporter.flush(10.0)
+    except Exception as error:
+        log.warning("the end is not reported: %s", error)
 
 
 def should_stop() -> bool:
     """Whether to write a checkpoint and leave now: the job gets another shape, or none."""
-    reporter = _find()
-    if not reporter or not reporter.assignment:
+    if stopping:
+        return stopping()
+    try:
+        reporter = _find()
+        if not reporter or not reporter.assignment:
+            return False
+        stop = reporter.assignment.phase == feed_pb2.ASSIGNMENT_PHASE_STOP
+        return stop or reporter.assignment.incarnation != _number(os.environ, "TRAINMASTER_INCARNATION", 1)
+    except Exception as error:
+        log.warning("whether to stop can't be told: %s", error)
         return False
-    stop = reporter.assignment.phase == feed_pb2.ASSIGNMENT_PHASE_STOP
-    return stop or reporter.assignment.incarnation != _number(os.environ, "TRAINMASTER_INCARNATION", 1)
 
 
 def _find() -> Reporter | None:

@@ -28,8 +28,10 @@ def step_of(checkpoint: Path | None) -> int:
 def saving(folder: Path, step: int) -> Iterator[Path]:
     """A folder to write into. It becomes a checkpoint when the block ends without an exception."""
     folder.mkdir(parents=True, exist_ok=True)
+    # One saves at a time; what else there is was left by one that was killed.
+    for left in folder.glob(".partial-*"):
+        shutil.rmtree(left, ignore_errors=True)
     partial = folder / f".partial-{step}-{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
         yield partial

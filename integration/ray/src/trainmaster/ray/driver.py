@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from ..errors import JobFailed, Refused
 from ..job import Job
@@ -40,7 +42,11 @@ _MOST_FAILURES = 8
 
 @dataclass(frozen=True)
 class Change:
-    """A shape that the job was given. `cost_ms`: from giving up the last one to the first step in this one."""
+    """A shape that the job was given.
+
+    `cost_ms`: from giving up the last one, or from the job's begin, to the first step in this one; what it waited for
+    its turn is part of it.
+    """
 
     at: float
     how: Literal["start", "live", "restart", "failure"]
@@ -108,6 +114,8 @@ class Driver:
         self._ends: dict[Slot, RoundEnd] = {}
         self._last = Report(0)
         self._idle_since = self._begin
+        # Since when it has been allowed to run again: until then it waits, which is no cost of a restart.
+        self._allowed: tuple[int, float] = (0, self._begin)
         self._how: Literal["start", "live", "restart", "failure"] = "start"
         self._unmeasured: Change | None = None
         self._failures = 0
@@ -148,7 +156,8 @@ class Driver:
             self._leave("restart")
         elif todo.kind is Kind.REBUILD:
             self._leave("restart", revision=plan.revision)
-            self._start(plan)
+            if not self._running:
+                self._start(plan)
         elif todo.kind is Kind.START:
             self._start(plan)
         elif todo.kind is Kind.RESIZE:
@@ -181,6 +190,8 @@ class Driver:
 
     def _start(self, plan: Plan) -> None:
         """Makes all groups and actors of a plan; comes back later if that isn't possible now."""
+        if self._allowed[0] != plan.incarnation:
+            self._allowed = (plan.incarnation, time.monotonic())
         if time.monotonic() < self._not_before:
             return
         fixed = len(plan.placed) if self._job.resize == "fixed" else self._job.worker.counts()[0]
@@ -267,7 +278,7 @@ class Driver:
                 if (now.incarnation, now.revision) != (plan.incarnation, plan.revision):
                     break
                 self._pump()
-                if self._runs and self._finished():
+                if self._finished():
                     break
         except RayError as error:
             # Groups of these names are still there: of a driver that has just died.
@@ -371,10 +382,12 @@ class Driver:
 
     def _drain(self) -> None:
         """What was said until the round's end: what the last poll has, and what came after it."""
-        for ref, slot in self._polls.items():
+        polls, self._polls = self._polls, {}
+        # All at once: each takes a moment.
+        rest = {slot: self._actors[slot].reports.remote() for slot in polls.values()}
+        for ref, slot in polls.items():
             self._take(slot, _get(ref))
-            self._take(slot, _get(self._actors[slot].reports.remote()))
-        self._polls = {}
+            self._take(slot, _get(rest[slot]))
 
     def _take(self, slot: Slot, reports: list[Report]) -> None:
         chief = slot == self._chief()
@@ -392,10 +405,11 @@ class Driver:
     def _measured(self, change: Change) -> None:
         """The first step in a new shape."""
         self._unmeasured, self._failures = None, 0
-        cost = (time.monotonic() - self._idle_since) * 1000
+        now = time.monotonic()
+        cost = (now - self._idle_since) * 1000
         if change.how != "live":
             assert self._reporter, "asked by the caller"
-            self._reporter.restarted(cost)
+            self._reporter.restarted((now - max(self._idle_since, self._allowed[1])) * 1000)
             at = self._result.history.index(change)
             self._result.history[at] = Change(**{**vars(change), "cost_ms": cost})
 
@@ -414,7 +428,9 @@ class Driver:
 
     @property
     def _folder(self) -> Path:
-        return self._settings.folder / str(self._settings.number)
+        # A daemon whose store is lost counts anew, and so does another one: the token tells their jobs apart.
+        token = hashlib.sha256(self._settings.token.encode()).hexdigest()
+        return self._settings.folder / f"{self._settings.number}-{token[:6]}"
 
     def _report_for(self, plan: Plan) -> None:
         """One reporter an incarnation; what is unsent of the last would be ignored."""
@@ -492,7 +508,9 @@ class Driver:
         result = self._result
         result.converged, result.checkpoint = end.converged, checkpoint.newest(self._folder)
         result.seconds = time.monotonic() - self._begin
-        self._drain()
+        # Training is over, whoever is lost now.
+        with contextlib.suppress(_Lost):
+            self._drain()
         if self._reporter:
             last = Report(max(end.step, self._last.step), epoch=result.epoch, at=self._last.at)
             self._reporter.finish(last, end.converged)
@@ -521,6 +539,6 @@ def _get(ref: Any) -> Any:
         while isinstance(root, RayTaskError):
             root = root.cause
         # A peer that is gone fails those who talk to it, too; all else is the fault of the user's code.
-        if isinstance(root, RayError):
+        if isinstance(root, RayError) and not (isinstance(root, RayActorError) and root.actor_init_failed):
             raise _Lost(str(root).strip().splitlines()[0]) from None
         raise JobFailed(str(error)) from None

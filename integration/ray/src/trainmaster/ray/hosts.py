@@ -54,7 +54,7 @@ class WorkerHost(Host):
 
     async def run(self, assignment: Assignment) -> RoundEnd:
         context = self._context = Context(assignment, self._reports.append, asyncio.get_running_loop())
-        loop.sink = context.take
+        loop.sink, loop.stopping = context.take, context.should_stop
         await asyncio.to_thread(self._user.run, context)
         return RoundEnd(context.left, context.converged, context.step, context.checkpoint_step, context.checkpoint_ms)
 

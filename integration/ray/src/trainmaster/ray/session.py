@@ -139,13 +139,18 @@ class Session:
                 if document and document["driver"] != gcs.driver_id() and gcs.driver_lives(document["driver"]):
                     raise Refused(f"{job.name}: its driver (Ray job {document['driver']}) is still alive")
                 return number, token
-        number, token = self.jobs.submit(job)
         record.parent.mkdir(parents=True, exist_ok=True)
-        partial = record.with_suffix(".partial")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump({"job": number, "token": token}, file)
-        partial.rename(record)
+        number, token = self.jobs.submit(job)
+        try:
+            partial = record.with_suffix(".partial")
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump({"job": number, "token": token}, file)
+            partial.rename(record)
+        except BaseException:
+            # Without its token nobody could go on with it, and its name would stay taken.
+            self.jobs.cancel(str(number))
+            raise
         return number, token
 
     def _end_of(self, number: int) -> Exception:

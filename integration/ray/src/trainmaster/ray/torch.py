@@ -20,21 +20,24 @@ class TorchModel(Trainer):
         raise NotImplementedError
 
     def loss(self, model: Any, indices: Any) -> Any:
-        """Mean loss over these examples, as a tensor that has a gradient."""
+        """Mean loss over these examples, as a tensor that has a gradient.
+
+        The model is on `self.device`; the indices are on the CPU, where they index tensors of any device.
+        """
         raise NotImplementedError
 
     def setup(self, ctx: Context) -> None:
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._module = self.model().to(self._device)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._module = self.model().to(self.device)
 
     def init(self) -> Floats:
         torch.manual_seed(0)
         return _array(parameters_to_vector(self.model().parameters()))
 
     def gradient(self, params: Floats, indices: Indices) -> tuple[float, Floats]:
-        vector_to_parameters(torch.from_numpy(params.copy()).to(self._device), self._module.parameters())
+        vector_to_parameters(torch.from_numpy(params.copy()).to(self.device), self._module.parameters())
         self._module.zero_grad()
-        loss = self.loss(self._module, torch.from_numpy(indices).to(self._device))
+        loss = self.loss(self._module, torch.from_numpy(indices))
         loss.backward()
         parameters = list(self._module.parameters())
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
