@@ -310,7 +310,8 @@ mod tests {
         for (number, curve) in curves.into_iter().enumerate() {
             let end = Forecast::new(&history(40, curve), 99, &Options::paper()).unwrap();
             let truth = curve(100.0);
-            assert!((end.mean() - truth).abs() < 0.01, "curve {number}: {} for {truth}", end.mean());
+            // What lies between two curves of the grid is off by up to two points.
+            assert!((end.mean() - truth).abs() < 0.02, "curve {number}: {} for {truth}", end.mean());
             assert!(end.quantile(0.05) < truth && truth < end.quantile(0.95), "curve {number}");
         }
     }

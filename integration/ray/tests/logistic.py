@@ -89,6 +89,8 @@ def main() -> None:
     marker = options.get("crash_once")
 
     def worker() -> Logistic:
+        if options.get("broken"):
+            raise ValueError("there is no data")
         if marker:
             return Crashing(Path(marker), seconds)
         return kind(seconds)

@@ -256,3 +256,18 @@ def test_a_job_that_is_cancelled_ends_with_the_daemons_words(
     assert document["kind"] == "JobFailed"
     assert "unwanted: cancelled" in document["error"]
     wait_for("its groups to go", lambda: not plans.groups(number))
+
+
+def test_a_class_that_cannot_be_made_fails_the_job_with_its_words(
+    cluster: Cluster, address: str, plans: Plans, tmp_path: Path
+) -> None:
+    run = Run(cluster, address, tmp_path, "broken", broken=True)
+    number = plans.number("broken")
+    plans.write(number, "broken", 1, 0, {"w0": "n0", "p0": "n0"})
+    document = wait_for("its end", run.document)
+    assert document["kind"] == "JobFailed"
+    assert "there is no data" in document["error"]
+    ended = plans.document(number)
+    assert ended
+    assert ended["phase"] == "failed"
+    wait_for("its groups to go", lambda: not plans.groups(number))
