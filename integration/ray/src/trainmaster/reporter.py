@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,13 +50,11 @@ class Reporter:
         *,
         ca: str | Path | None = None,
         interval: float = 1.0,
-        on_assignment: Callable[[pb.Assignment], None] | None = None,
     ) -> None:
         self._channel = channel(address, ca)
         self._stub = feed_pb2_grpc.FeedStub(self._channel)  # type: ignore[no-untyped-call]
         self._slot = slot
         self._interval = interval
-        self._on_assignment = on_assignment
         self._lock = threading.Condition()
         self._tally = Tally()
         self._outbox = Outbox()
@@ -202,8 +199,6 @@ class Reporter:
                 # Who was started again in its incarnation goes on from there.
                 self._last_seq = assignment.last_seq if assignment.incarnation == self._slot.incarnation else 0
             self._lock.notify_all()
-        if self._on_assignment:
-            self._on_assignment(assignment)
 
     def _deliver(self) -> None:
         pause = _FIRST_PAUSE

@@ -135,6 +135,3 @@ class Outbox:
         last = batch[-1].seq
         while self._waiting and 0 < self._waiting[0].seq <= last:
             self._waiting.popleft()
-
-    def clear(self) -> None:
-        self._waiting.clear()

@@ -35,6 +35,8 @@ _TICK = 0.1
 # How it shows that Ray's control store doesn't answer.
 _AWAY = (RayError, OSError, TimeoutError)
 _GRACE = 30.0
+# A daemon that is there plans sooner.
+_NO_PLAN = 10.0
 _FIRST_WAIT, _LAST_WAIT = 1.0, 30.0
 # So many failures without a step in between end a job.
 _MOST_FAILURES = 8
@@ -148,10 +150,11 @@ class Driver:
         """Takes one step towards the plan."""
         plan = self._read_plan()
         if not plan:
+            self._wonder()
             return
         todo = step(self._running, plan)
         if todo.kind is Kind.END:
-            raise Refused(f"{self._job.name}: {plan.action}: {plan.reason}")
+            raise self._ended(plan)
         if todo.kind is Kind.LEAVE:
             self._leave("restart")
         elif todo.kind is Kind.REBUILD:
@@ -162,6 +165,21 @@ class Driver:
             self._start(plan)
         elif todo.kind is Kind.RESIZE:
             self._resize(plan, todo.add, todo.drop)
+
+    def _ended(self, plan: Plan) -> Refused:
+        return Refused(f"{self._job.name}: {plan.action}: {plan.reason}")
+
+    def _wonder(self) -> None:
+        """Says, once, that nobody plans."""
+        if not self._shown and time.monotonic() > self._begin + _NO_PLAN:
+            self._shown = "no plan"
+            log.warning(
+                "%s: there is no plan for job %d yet; it takes a daemon with --adapter ray for this cluster, which may "
+                "carry plans out (trainmaster doctor, trainmaster explain %s)",
+                self._job.name,
+                self._settings.number,
+                self._job.name,
+            )
 
     def _read_plan(self) -> Plan | None:
         """The newest plan; the last one while there is no news."""
@@ -308,6 +326,9 @@ class Driver:
             for ref in done:
                 _get(ref)
             self._pump()
+            plan = self._read_plan()
+            if plan and step(self._running, plan).kind is Kind.END:
+                raise self._ended(plan)
 
     def _remove(self) -> None:
         _remove(self._groups)
