@@ -1,53 +1,15 @@
 //! The cluster file: this machine, cut into virtual servers.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use serde::Deserialize;
-use thiserror::Error;
 use toml::Value;
-use trainmaster_core::amount::{Unit, parse_span};
+use trainmaster_core::amount::parse_span;
 use trainmaster_proto::v1;
 
-const MOST_SERVERS: u32 = 4096;
-const MOST_DEVICES: i64 = 1024;
+use crate::file::{self, FileError, MOST_DEVICES, Wrong, amount, check_name, quoted};
 
-/// A cluster file that can't be used.
-#[derive(Debug, Error)]
-pub enum ClusterError {
-    /// The file can't be read.
-    #[error("cluster file {path}: {error}", path = path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        error: std::io::Error,
-    },
-    /// Not TOML, an unknown key, or a value of the wrong type: with its line.
-    #[error("{origin}: {problem}")]
-    Syntax {
-        /// The file.
-        origin: String,
-        /// What is wrong, and where.
-        problem: String,
-    },
-    /// A value that isn't allowed.
-    #[error("{origin}: {key} = {value}: {problem}")]
-    Value {
-        /// The file.
-        origin: String,
-        /// The key, with the server it belongs to.
-        key: String,
-        /// What was written.
-        value: String,
-        /// What is wrong, and what is allowed.
-        problem: String,
-    },
-}
+const MOST_SERVERS: u32 = 4096;
 
 /// The virtual servers of this machine, and what goes for all of them.
 ///
@@ -68,7 +30,7 @@ pub enum ClusterError {
 /// )?;
 /// assert_eq!(cluster.servers()[1].name(), "big-1");
 /// assert_eq!(cluster.servers()[1].capacity()["memory"], 64 * 1024);
-/// # Ok::<(), trainmaster_adapters::local::ClusterError>(())
+/// # Ok::<(), trainmaster_adapters::FileError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
@@ -117,41 +79,34 @@ impl Cluster {
     ///
     /// # Errors
     /// The file can't be read, or [`parse`](Self::parse) refuses it.
-    pub fn load(path: &Path) -> Result<Self, ClusterError> {
-        let text = fs::read_to_string(path).map_err(|error| ClusterError::Read { path: path.into(), error })?;
-        Self::parse(&text, &path.display().to_string())
+    pub fn load(path: &Path) -> Result<Self, FileError> {
+        Self::parse(&file::read(path)?, &path.display().to_string())
     }
 
     /// Reads the text of a cluster file; `origin` is the name that errors give it.
     ///
     /// # Errors
     /// Names the file, the key, the value and what is allowed.
-    pub fn parse(text: &str, origin: &str) -> Result<Self, ClusterError> {
-        let file: File = toml::from_str(text).map_err(|error| ClusterError::Syntax {
-            origin: origin.into(),
-            problem: error.to_string().trim_end().into(),
-        })?;
-        let wrong = |key: &str, value: &str, problem: String| ClusterError::Value {
-            origin: origin.into(),
-            key: key.into(),
-            value: value.into(),
-            problem,
-        };
+    pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
+        file::parse(text, origin, Self::understand)
+    }
+
+    fn understand(file: File) -> Result<Self, Wrong> {
         let name = file.name.unwrap_or_else(|| "local".into());
-        check_name(&name).map_err(|problem| wrong("name", &quoted(&name), problem))?;
+        check_name(&name).map_err(|problem| ("name".to_owned(), quoted(&name), problem))?;
         let grace = match file.grace {
             None => Duration::from_secs(10),
             Some(text) => {
-                let span = parse_span(&text).map_err(|error| wrong("grace", &quoted(&text), error.to_string()))?;
+                let span = parse_span(&text).map_err(|error| ("grace".to_owned(), quoted(&text), error.to_string()))?;
                 Duration::from_millis(span.0.unsigned_abs())
             }
         };
         let mut cluster = Self { name, grace, servers: Vec::new() };
         for table in file.server {
-            cluster.add(table).map_err(|(key, value, problem)| wrong(&key, &value, problem))?;
+            cluster.add(table)?;
         }
         if cluster.servers.is_empty() {
-            return Err(wrong("server", "(none)", "write at least one [[server]] table".into()));
+            return Err(("server".into(), "(none)".into(), "write at least one [[server]] table".into()));
         }
         Ok(cluster)
     }
@@ -200,7 +155,7 @@ impl Cluster {
         self.servers.iter().find(|server| server.name == name)
     }
 
-    fn add(&mut self, table: ServerTable) -> Result<(), (String, String, String)> {
+    fn add(&mut self, table: ServerTable) -> Result<(), Wrong> {
         let of = |key: &str| format!("server {:?}: {key}", table.name);
         check_name(&table.name).map_err(|problem| (of("name"), quoted(&table.name), problem))?;
         let count = table.count.unwrap_or(1);
@@ -299,16 +254,6 @@ pub(crate) fn machine_memory() -> Option<i64> {
     kib.trim().strip_suffix("kB")?.trim().parse::<i64>().ok().map(|kib| kib / 1024)
 }
 
-fn amount(key: &str, value: &Value) -> Result<i64, String> {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        Value::Integer(number) => number.to_string(),
-        Value::Float(number) => number.to_string(),
-        _ => return Err("write a number, or a text with a unit such as \"10GiB\" or \"1Gbit\"".into()),
-    };
-    Unit::of(key).parse(&text).map_err(|error| error.to_string())
-}
-
 fn devices(value: &Value) -> Result<Vec<String>, String> {
     let allowed = || format!("write how many (0 to {MOST_DEVICES}), or a list of types such as [\"a100\", \"a100\"]");
     match value {
@@ -323,18 +268,6 @@ fn devices(value: &Value) -> Result<Vec<String>, String> {
             .collect(),
         _ => Err(allowed()),
     }
-}
-
-fn check_name(name: &str) -> Result<(), String> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if name.is_empty() || name.len() > 128 || !name.chars().all(allowed) {
-        return Err("allowed are 1 to 128 letters, digits, '.', '_' and '-'".into());
-    }
-    Ok(())
-}
-
-fn quoted(text: &str) -> String {
-    format!("{text:?}")
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! This adapter's line in the registry.
 
-use super::{Cluster, ClusterError, OnShutdown, Options, doctor, run};
-use crate::{AdapterInfo, Check, Launch, Running, Shutdown, Verdict};
+use super::{Cluster, OnShutdown, Options, doctor, run};
+use crate::{AdapterInfo, Check, FileError, Launch, Running, Shutdown, Verdict};
 
 /// What hosts know of this adapter.
 pub const INFO: AdapterInfo = AdapterInfo {
@@ -38,7 +38,7 @@ fn examine(launch: &Launch) -> Vec<Check> {
     }
 }
 
-fn cluster(launch: &Launch) -> Result<Cluster, ClusterError> {
+fn cluster(launch: &Launch) -> Result<Cluster, FileError> {
     launch.config.as_deref().map_or_else(|| Ok(Cluster::this_machine()), Cluster::load)
 }
 

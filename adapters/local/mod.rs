@@ -26,7 +26,7 @@ use thiserror::Error;
 
 pub use self::{
     agent::run,
-    cluster::{Cluster, ClusterError, VirtualServer},
+    cluster::{Cluster, VirtualServer},
     doctor::doctor,
     entry::INFO,
 };

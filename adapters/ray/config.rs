@@ -2,56 +2,22 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use serde::Deserialize;
-use thiserror::Error;
 use toml::Value;
-use trainmaster_core::amount::{Unit, parse_span};
+use trainmaster_core::amount::parse_span;
 
 use super::amounts::MIB;
+use crate::file::{self, FileError, MOST_DEVICES, Wrong, amount, check_name, quoted};
 
 const MOST_NODES: u32 = 4096;
-const MOST_DEVICES: i64 = 1024;
 const SHORTEST_POLL: Duration = Duration::from_millis(100);
 const DASHBOARD: &str = "http://127.0.0.1:8265";
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
-
-/// A configuration file that can't be used.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    /// The file can't be read.
-    #[error("{path}: {error}", path = path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        error: std::io::Error,
-    },
-    /// Not TOML, an unknown key, or a value of the wrong type: with its line.
-    #[error("{origin}: {problem}")]
-    Syntax {
-        /// The file.
-        origin: String,
-        /// What is wrong, and where.
-        problem: String,
-    },
-    /// A value that isn't allowed.
-    #[error("{origin}: {key} = {value}: {problem}")]
-    Value {
-        /// The file.
-        origin: String,
-        /// The key, with the node type it belongs to.
-        key: String,
-        /// What was written.
-        value: String,
-        /// What is wrong, and what is allowed.
-        problem: String,
-    },
-}
 
 /// Where Ray's head is, and what goes for its cluster.
 ///
@@ -70,7 +36,7 @@ pub enum ConfigError {
 ///     "ray.toml",
 /// )?;
 /// assert_eq!(config.node_types[0].count, 1);
-/// # Ok::<(), trainmaster_adapters::ray::ConfigError>(())
+/// # Ok::<(), trainmaster_adapters::FileError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -176,17 +142,13 @@ struct NodeTypeTable {
     timeout: Option<String>,
 }
 
-/// Key, value, and what is wrong.
-type Wrong = (String, String, String);
-
 impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
     /// The file can't be read, or [`parse`](Self::parse) refuses it.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.into(), error })?;
-        Self::parse(&text, &path.display().to_string())
+    pub fn load(path: &Path) -> Result<Self, FileError> {
+        Self::parse(&file::read(path)?, &path.display().to_string())
     }
 
     /// Reads the text of a configuration file; `origin` is the name that errors give it. What it leaves open comes from
@@ -194,18 +156,9 @@ impl Config {
     ///
     /// # Errors
     /// Names the file, the key, the value and what is allowed.
-    pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
-        let file: File = toml::from_str(text).map_err(|error| ConfigError::Syntax {
-            origin: origin.into(),
-            problem: error.to_string().trim_end().into(),
-        })?;
+    pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        Self::read(file, &variable).map_err(|(key, value, problem)| ConfigError::Value {
-            origin: origin.into(),
-            key,
-            value,
-            problem,
-        })
+        file::parse(text, origin, |file: File| Self::read(file, &variable))
     }
 
     fn read(file: File, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, Wrong> {
@@ -330,24 +283,6 @@ fn span(text: Option<String>, default: Duration, least: Duration) -> Result<Dura
     Ok(span)
 }
 
-fn amount(key: &str, value: &Value) -> Result<i64, String> {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        Value::Integer(number) => number.to_string(),
-        Value::Float(number) => number.to_string(),
-        _ => return Err("write a number, or a text with a unit such as \"10GiB\" or \"1Gbit\"".into()),
-    };
-    Unit::of(key).parse(&text).map_err(|error| error.to_string())
-}
-
-fn check_name(name: &str) -> Result<(), String> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if name.is_empty() || name.len() > 128 || !name.chars().all(allowed) {
-        return Err("allowed are 1 to 128 letters, digits, '.', '_' and '-'".into());
-    }
-    Ok(())
-}
-
 fn check_address(address: &str) -> Result<(), String> {
     if is_address(address) {
         Ok(())
@@ -374,10 +309,6 @@ fn is_address(address: &str) -> bool {
             && (bare == host) != host.contains(':')
             && port.parse::<u16>().is_ok_and(|port| port > 0)
     })
-}
-
-fn quoted(text: &str) -> String {
-    format!("{text:?}")
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! This adapter's line in the registry.
 
-use super::{Config, ConfigError, doctor, run};
-use crate::{AdapterInfo, Check, Launch, Running, Shutdown, Verdict};
+use super::{Config, doctor, run};
+use crate::{AdapterInfo, Check, FileError, Launch, Running, Shutdown, Verdict};
 
 /// What hosts know of this adapter.
 pub const INFO: AdapterInfo = AdapterInfo {
@@ -35,7 +35,7 @@ fn examine(launch: &Launch) -> Vec<Check> {
     }
 }
 
-fn config(launch: &Launch) -> Result<Config, ConfigError> {
+fn config(launch: &Launch) -> Result<Config, FileError> {
     launch.config.as_deref().map_or_else(|| Config::parse("", "the defaults"), Config::load)
 }
 

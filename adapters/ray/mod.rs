@@ -22,7 +22,7 @@ use thiserror::Error;
 
 pub use self::{
     agent::run,
-    config::{Api, Config, ConfigError, NodeType, Untested},
+    config::{Api, Config, NodeType, Untested},
     doctor::doctor,
     entry::INFO,
 };

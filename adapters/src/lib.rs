@@ -5,6 +5,8 @@
 
 #[cfg(any(feature = "local", feature = "ray"))]
 mod attach;
+#[cfg(any(feature = "local", feature = "ray"))]
+mod file;
 mod registry;
 
 #[cfg(feature = "local")]
@@ -19,6 +21,8 @@ pub mod ray;
 #[path = "../slurm/mod.rs"]
 pub mod slurm;
 
+#[cfg(any(feature = "local", feature = "ray"))]
+pub use file::FileError;
 pub use registry::{
     AdapterCommand, AdapterInfo, Answer, Check, Launch, Running, Shutdown, Verdict, all, by_name, commands,
     nearest_folder,

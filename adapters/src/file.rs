@@ -1,0 +1,88 @@
+//! What the adapters' configuration files have in common.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+use toml::Value;
+use trainmaster_core::amount::Unit;
+
+/// Most GPUs that a file may give one server.
+pub(crate) const MOST_DEVICES: i64 = 1024;
+
+/// An adapter's configuration file that can't be used.
+#[derive(Debug, Error)]
+pub enum FileError {
+    /// It can't be read.
+    #[error("{path}: {error}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// Not TOML, an unknown key, or a value of the wrong type: with its line.
+    #[error("{origin}: {problem}")]
+    Syntax {
+        /// The file.
+        origin: String,
+        /// What is wrong, and where.
+        problem: String,
+    },
+    /// A value that isn't allowed.
+    #[error("{origin}: {key} = {value}: {problem}")]
+    Value {
+        /// The file.
+        origin: String,
+        /// The key, with the table it belongs to.
+        key: String,
+        /// What was written.
+        value: String,
+        /// What is wrong, and what is allowed.
+        problem: String,
+    },
+}
+
+/// Key, value, and what is wrong.
+pub(crate) type Wrong = (String, String, String);
+
+pub(crate) fn read(path: &Path) -> Result<String, FileError> {
+    fs::read_to_string(path).map_err(|error| FileError::Read { path: path.into(), error })
+}
+
+/// What a text says, as `understand` takes it; errors name its `origin`.
+pub(crate) fn parse<F: DeserializeOwned, T>(
+    text: &str,
+    origin: &str,
+    understand: impl FnOnce(F) -> Result<T, Wrong>,
+) -> Result<T, FileError> {
+    let file = toml::from_str(text)
+        .map_err(|error| FileError::Syntax { origin: origin.into(), problem: error.to_string().trim_end().into() })?;
+    understand(file).map_err(|(key, value, problem)| FileError::Value { origin: origin.into(), key, value, problem })
+}
+
+/// An amount of a resource, in its sub-units.
+pub(crate) fn amount(key: &str, value: &Value) -> Result<i64, String> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        _ => return Err("write a number, or a text with a unit such as \"10GiB\" or \"1Gbit\"".into()),
+    };
+    Unit::of(key).parse(&text).map_err(|error| error.to_string())
+}
+
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() || name.len() > 128 || !name.chars().all(allowed) {
+        return Err("allowed are 1 to 128 letters, digits, '.', '_' and '-'".into());
+    }
+    Ok(())
+}
+
+pub(crate) fn quoted(text: &str) -> String {
+    format!("{text:?}")
+}
