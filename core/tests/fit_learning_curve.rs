@@ -89,10 +89,10 @@ fn stops(curves: &[Curve], options: &Options, confidence: f64) -> Score {
 fn measured_runs_stop_early_and_lose_little() {
     // (set, largest mean and worst loss, largest share of the epochs)
     let bars = [
-        ("cifar10", 0.005, 0.01, 1.0),
-        ("deepspeech2", 0.005, 0.01, 1.0),
-        ("imagenet", 0.005, 0.01, 1.0),
-        ("mlperf", 0.03, 0.08, 1.01),
+        ("cifar10", 0.005, 0.01, 0.99),
+        ("deepspeech2", 0.005, 0.01, 0.98),
+        ("imagenet", 0.005, 0.01, 0.9),
+        ("mlperf", 0.03, 0.08, 0.92),
     ];
     for (set, lost_bar, worst_bar, stopped_bar) in bars {
         let curves = measured(set);

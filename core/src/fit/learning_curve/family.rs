@@ -15,7 +15,7 @@ pub(super) enum Family {
 
 const POWERS: [f64; 8] = [0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0];
 /// τ as a share of the whole training.
-const TIMES: [f64; 7] = [0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6];
+const TIMES: [f64; 12] = [0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3, 0.6];
 const STRETCHES: [f64; 3] = [0.5, 1.0, 2.0];
 /// κ as a share of the whole training.
 const HALVES: [f64; 4] = [0.01, 0.03, 0.1, 0.3];
