@@ -294,6 +294,16 @@ enum trainmaster_resize {
     TRAINMASTER_RESIZE_FIXED = 2,
 };
 
+// When training ends, besides by its convergence rule.
+enum trainmaster_stop {
+    // By that rule alone.
+    TRAINMASTER_STOP_EPOCHS = 0,
+    // Once nothing is left to gain, or the accuracy asked for can't be reached.
+    TRAINMASTER_STOP_OPTIMAL = 1,
+    // Once the accuracy asked for is reached.
+    TRAINMASTER_STOP_ACCURACY = 2,
+};
+
 // What a slot does.
 enum trainmaster_slot_role {
     // Computes gradients.
@@ -602,6 +612,26 @@ struct trainmaster_speeds {
     uint64_t stride;
 };
 
+// One part of a model that is cut into several.
+struct trainmaster_partition {
+    // Parameters in it; 0 in all of them: they are alike.
+    uint64_t parameters;
+    // The parts whose output it needs, by their place in the array: earlier ones.
+    const uint32_t *after;
+    // How many.
+    uint64_t after_count;
+};
+
+// An array of parts.
+struct trainmaster_partitions {
+    // The first.
+    const struct trainmaster_partition *data;
+    // How many.
+    uint64_t count;
+    // Bytes from one to the next.
+    uint64_t stride;
+};
+
 // A training job. Set what you know and leave the rest 0: 0, an empty text and NULL mean what each field says, else that it
 // isn't known.
 struct trainmaster_job {
@@ -661,6 +691,13 @@ struct trainmaster_job {
     const uint8_t *token_hash;
     // Not 0: no server may host workers and parameter servers of it at once. 0 for all-reduce.
     uint32_t separate_roles;
+    // One of TRAINMASTER_STOP_*.
+    uint32_t stop;
+    // The parts of its model, each after those it needs; none where every worker has the whole model. Worker i trains part
+    // i % K of replica i / K; resize is then TRAINMASTER_RESIZE_FIXED.
+    struct trainmaster_partitions partitions;
+    // The furthest of TRAINMASTER_STOP_* that the scheduler may go while the cluster is overloaded; 0: as `stop`.
+    uint32_t stop_under_load;
     // 0.
     uint32_t reserved_too;
 };

@@ -2,7 +2,10 @@
 
 use trainmaster_core::{
     JobSpec, Span, Time, TrainingMode,
-    job::{self, Convergence, Dataset, ExternalId, ProfiledSpeed, Resize, RoleSpec, Utility, UtilityKind},
+    job::{
+        self, Convergence, Dataset, ExternalId, Partition, ProfiledSpeed, Resize, RoleSpec, StopChoice, Utility,
+        UtilityKind,
+    },
 };
 
 use crate::{
@@ -34,6 +37,18 @@ pub enum trainmaster_training_mode {
     Async = 1,
     /// No parameter servers: workers form a ring.
     Allreduce = 2,
+}
+
+/// When training ends, besides by its convergence rule.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum trainmaster_stop {
+    /// By that rule alone.
+    Epochs = 0,
+    /// Once nothing is left to gain, or the accuracy asked for can't be reached.
+    Optimal = 1,
+    /// Once the accuracy asked for is reached.
+    Accuracy = 2,
 }
 
 /// The curve of a job's worth over the time t from its arrival to its end.
@@ -162,6 +177,30 @@ pub struct trainmaster_speeds {
     pub stride: u64,
 }
 
+/// One part of a model that is cut into several.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_partition {
+    /// Parameters in it; 0 in all of them: they are alike.
+    pub parameters: u64,
+    /// The parts whose output it needs, by their place in the array: earlier ones.
+    pub after: *const u32,
+    /// How many.
+    pub after_count: u64,
+}
+
+/// An array of parts.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_partitions {
+    /// The first.
+    pub data: *const trainmaster_partition,
+    /// How many.
+    pub count: u64,
+    /// Bytes from one to the next.
+    pub stride: u64,
+}
+
 /// A training job. Set what you know and leave the rest 0: 0, an empty text and NULL mean what each field says, else that it
 /// isn't known.
 #[repr(C)]
@@ -223,11 +262,18 @@ pub struct trainmaster_job {
     pub token_hash: *const u8,
     /// Not 0: no server may host workers and parameter servers of it at once. 0 for all-reduce.
     pub separate_roles: u32,
+    /// One of TRAINMASTER_STOP_*.
+    pub stop: u32,
+    /// The parts of its model, each after those it needs; none where every worker has the whole model. Worker i trains part
+    /// i % K of replica i / K; resize is then TRAINMASTER_RESIZE_FIXED.
+    pub partitions: trainmaster_partitions,
+    /// The furthest of TRAINMASTER_STOP_* that the scheduler may go while the cluster is overloaded; 0: as `stop`.
+    pub stop_under_load: u32,
     /// 0.
     pub reserved_too: u32,
 }
 
-plain!(trainmaster_worth, trainmaster_speed);
+plain!(trainmaster_worth, trainmaster_speed, trainmaster_partition);
 grows!(
     trainmaster_role: 56,
     trainmaster_convergence: 24,
@@ -279,6 +325,9 @@ impl trainmaster_job {
         let name = text(self.name, "name")?;
         let worker = role(borrow::read(self.worker, "job.worker")?, "job.worker")?;
         let profile = borrow::copies(self.profile.data, self.profile.count, self.profile.stride, "job.profile")?;
+        let choices =
+            [("epochs", StopChoice::Epochs), ("optimal", StopChoice::Optimal), ("accuracy", StopChoice::Accuracy)];
+        let stop = pick(self.stop, "job.stop", &choices)?;
         let spec = JobSpec {
             model: or(text(self.model, "model")?, name.clone()),
             name,
@@ -301,7 +350,13 @@ impl trainmaster_job {
             utility: optional(self.utility, "job.utility", utility)?,
             deadline: known(self.deadline_ms, "job.deadline_ms")?,
             accuracy: Some(self.accuracy).filter(|accuracy| *accuracy != 0.0),
+            stop,
+            stop_under_load: match self.stop_under_load {
+                0 => stop,
+                choice => pick(choice, "job.stop_under_load", &choices)?,
+            },
             urgency: Some(self.urgency).filter(|urgency| *urgency > 0),
+            partitions: partitions(self.partitions)?,
             dataset: optional(self.dataset, "job.dataset", dataset)?,
             labels: labels(self.labels, "job.labels")?,
             time_limit: known(self.time_limit_ms, "job.time_limit_ms")?,
@@ -321,6 +376,15 @@ impl trainmaster_job {
         };
         Ok(Submission { spec, external, token_hash })
     }
+}
+
+fn partitions(parts: trainmaster_partitions) -> Result<Vec<Partition>, Failure> {
+    let parts = borrow::copies(parts.data, parts.count, parts.stride, "job.partitions")?;
+    let part = |(at, part): (usize, &trainmaster_partition)| {
+        let after = borrow::copies(part.after, part.after_count, 4, &format!("job.partitions[{at}].after"))?;
+        Ok(Partition { parameters: part.parameters, after })
+    };
+    parts.iter().enumerate().map(part).collect()
 }
 
 pub(crate) fn training_mode(mode: u32, name: &str) -> Result<TrainingMode, Failure> {

@@ -188,6 +188,8 @@ static const struct trainmaster_job *a_job(void) {
     static const uint8_t hash[32] = {7};
     static struct trainmaster_speed profile[4];
     static struct trainmaster_worth points[3];
+    static struct trainmaster_partition parts[3];
+    static uint32_t after[3];
     static struct trainmaster_label label;
     ROOM(trainmaster_job, job);
     ROOM(trainmaster_convergence, rule);
@@ -249,6 +251,17 @@ static const struct trainmaster_job *a_job(void) {
     LIST(it->profile, profile, n);
     if (one_in(5)) it->external_cluster = word(PICK(MANAGERS)), it->external_name = word("1234");
     if (one_in(5)) it->token_hash = hash;
+    it->stop = one_in(4) ? small(2) : 0;
+    it->stop_under_load = one_in(4) ? small(2) : 0;
+    n = one_in(4) ? below(4) : 0;
+    for (uint64_t i = 0; i < n; i++) {
+        parts[i].parameters = number(1000);
+        after[i] = i > 0 ? (uint32_t)i - 1 : small(1);
+        parts[i].after = after + i;
+        parts[i].after_count = i > 0 || one_in(100);
+    }
+    LIST(it->partitions, parts, n);
+    if (n > 0 && !one_in(9)) it->resize = TRAINMASTER_RESIZE_FIXED;
     it->separate_roles = it->server != NULL ? small(1) : (uint32_t)one_in(100);
     return one_in(200) ? NULL : it;
 }

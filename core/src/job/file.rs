@@ -7,7 +7,8 @@ use thiserror::Error;
 use toml::{Table, Value};
 
 use super::{
-    Convergence, Dataset, JobSpec, JobSpecError, ProfiledSpeed, Resize, RoleSpec, TrainingMode, Utility, UtilityKind,
+    Convergence, Dataset, JobSpec, JobSpecError, Partition, ProfiledSpeed, Resize, RoleSpec, StopChoice, TrainingMode,
+    Utility, UtilityKind,
 };
 use crate::{
     amount::{self, Unit},
@@ -52,7 +53,11 @@ struct File {
     deadline: Option<String>,
     accuracy: Option<f64>,
     urgency: Option<u32>,
+    #[serde(default)]
+    stop: StopChoice,
+    stop_under_load: Option<StopChoice>,
     dataset: Option<DatasetFile>,
+    partitions: Option<PartitionsFile>,
     #[serde(default)]
     constraints: Constraints,
     time_limit: Option<String>,
@@ -91,6 +96,38 @@ struct DatasetFile {
     #[serde(default)]
     upload: String,
     chunk_size: Option<String>,
+}
+
+/// How many, a chain of equal parts; or one by one.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "write how many, or a list such as [{ parameters = 1000 }, { parameters = 500, after = [0] }]"
+)]
+enum PartitionsFile {
+    Count(u32),
+    List(Vec<PartitionFile>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PartitionFile {
+    #[serde(default)]
+    parameters: u64,
+    #[serde(default)]
+    after: Vec<u32>,
+}
+
+impl PartitionsFile {
+    fn parts(self) -> Vec<Partition> {
+        match self {
+            // One is too many already to be counted out.
+            Self::Count(count) => Partition::chain(count.min(u32::from(u16::MAX))),
+            Self::List(list) => {
+                list.into_iter().map(|part| Partition { parameters: part.parameters, after: part.after }).collect()
+            }
+        }
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -180,7 +217,10 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
         utility,
         deadline: span("deadline", file.deadline.as_ref())?,
         accuracy: file.accuracy,
+        stop: file.stop,
+        stop_under_load: file.stop_under_load.unwrap_or(file.stop),
         urgency: file.urgency,
+        partitions: file.partitions.map_or_else(Vec::new, PartitionsFile::parts),
         dataset: match file.dataset {
             None => None,
             Some(data) => Some(Dataset {
@@ -288,6 +328,8 @@ mod tests {
         deadline = "12h"
         accuracy = 0.92
         urgency = 3
+        stop = "optimal"
+        stop_under_load = "accuracy"
         dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "cloud", chunk_size = "64MiB" }
         constraints = { labels = { zone = "a" } }
         time_limit = "2d"
@@ -306,8 +348,29 @@ mod tests {
         assert_eq!(spec.labels["zone"], "a");
         assert!(spec.separate_roles);
         assert_eq!(spec.profile.len(), 1);
-        let data = spec.dataset.unwrap();
+        let data = spec.dataset.clone().unwrap();
         assert_eq!((data.batch_time, data.chunk_size), (Some(Span(250)), 64));
+        assert_eq!((spec.stop, spec.stop_under_load), (StopChoice::Optimal, StopChoice::Accuracy));
+        let cut = |parts: &str| {
+            let text = format!(
+                "name = \"a\"\nmode = \"allreduce\"\nresize = \"fixed\"\nworker = {{ cpu = 1, requested = 6 }}\n\
+                 partitions = {parts}"
+            );
+            parse(&text).map(|spec| spec.partitions).map_err(|error| error.to_string())
+        };
+        assert_eq!(cut("3").unwrap(), cut("[{}, { after = [0] }, { after = [1] }]").unwrap());
+        let tree = cut("[{ parameters = 10 }, { parameters = 20, after = [0] }]").unwrap();
+        assert_eq!((tree[1].parameters, &tree[1].after[..]), (20, &[0][..]));
+        for (parts, expected) in [
+            ("4", "worker.requested: 6 must be a multiple of the 4"),
+            ("1000", "at most 256"),
+            ("[{}, { after = [1] }]", "partitions[1].after: 1 must be"),
+            ("[{}, { after = [0, 0] }]", "twice"),
+            ("\"two\"", "write how many"),
+        ] {
+            let error = cut(parts).unwrap_err();
+            assert!(error.contains(expected), "{parts}: {error}");
+        }
         let table = "name = \"a\"\nmode = \"allreduce\"\nworker = { cpu = 1 }\n\
                      utility = { kind = \"table\", value = 50, points = [[\"6h\", 20], [\"12h\", 0.5]] }";
         let utility = parse(table).unwrap().utility.unwrap();
@@ -329,6 +392,10 @@ mod tests {
             (with("worker = { gpu = 1 }\nseparate_roles = true"), "separate_roles"),
             ("name = \"x\"\nworker = { cpu = 1 }\nserver = { cpu = 1 }\nseparate_roles = 1".into(), "boolean"),
             (with("worker = { gpu = 1 }\ndeadline = \"soon\""), "deadline"),
+            (with("worker = { gpu = 1 }\npartitions = 2"), "resize"),
+            (with("worker = { gpu = 1 }\nstop = \"accuracy\""), "accuracy = 0.9"),
+            (with("worker = { gpu = 1 }\nstop = \"soon\""), "`optimal`"),
+            (with("worker = { gpu = 1 }\nstop = \"optimal\"\nstop_under_load = \"epochs\""), "stop_under_load"),
             (with("worker = { gpu = 1, \"gpu:a100\" = 1 }"), "one kind"),
             (with("worker = { gpu = 1 }\nconvergence = { delta = 2.0 }"), "convergence.delta"),
             (with("worker = { gpu = 1 }\nprofile = [{ p = 1, w = 1, speed = 1.0 }]"), "profile[0]"),

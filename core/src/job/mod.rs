@@ -13,7 +13,10 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     file::JobFileError,
-    spec::{Bounds, Convergence, Dataset, JobSpec, JobSpecError, ProfiledSpeed, Resize, RoleSpec, TrainingMode},
+    spec::{
+        Bounds, Convergence, Dataset, JobSpec, JobSpecError, Partition, ProfiledSpeed, Resize, RoleSpec, StopChoice,
+        TrainingMode,
+    },
     training::{Slots, Training, TrainingError},
     utility::{Utility, UtilityKind},
 };

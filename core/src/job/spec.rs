@@ -85,6 +85,36 @@ pub struct Dataset {
     pub chunk_size: i64,
 }
 
+/// One part of a model that is cut into several: a task, of which each replica of the model has one on a worker of its own
+/// (MLFS §3.2).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partition {
+    /// Parameters in it (S_k); 0 in all of them: they are alike.
+    pub parameters: u64,
+    /// The partitions whose output it needs, by their place in the list: earlier ones.
+    pub after: Vec<u32>,
+}
+
+impl Partition {
+    /// So many alike, each after the one before it: a model cut between its layers.
+    pub fn chain(count: u32) -> Vec<Self> {
+        (0..count).map(|at| Self { parameters: 0, after: at.checked_sub(1).into_iter().collect() }).collect()
+    }
+}
+
+/// When training ends (MLFS §3.5), besides by [`Convergence`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StopChoice {
+    /// As the owner's rule says, no earlier (option i).
+    #[default]
+    Epochs,
+    /// Once nothing is left to gain, or the accuracy asked for can't be reached (option ii, OptStop).
+    Optimal,
+    /// Once the accuracy asked for is reached (option iii).
+    Accuracy,
+}
+
 /// A speed measured before the job was submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfiledSpeed {
@@ -95,6 +125,9 @@ pub struct ProfiledSpeed {
     /// Steps per second.
     pub speed: f64,
 }
+
+/// More parts of one model are a mistake.
+const MOST_PARTITIONS: usize = 256;
 
 /// A job as its owner describes it, validated.
 ///
@@ -135,10 +168,19 @@ pub struct JobSpec {
     pub deadline: Option<Span>,
     /// Accuracy that suffices (MLFS).
     pub accuracy: Option<f64>,
+    /// When it ends.
+    pub stop: StopChoice,
+    /// The furthest that the scheduler may go instead while the cluster is overloaded: the owner's consent. Never less than
+    /// `stop`.
+    pub stop_under_load: StopChoice,
     /// From 1 (can wait) to 10 (MLFS).
     pub urgency: Option<u32>,
     /// Chunks (OASiS, edge).
     pub dataset: Option<Dataset>,
+    /// The parts of its model, in an order in which each comes after what it needs; empty where every worker has the whole
+    /// model. Worker i trains part i mod K of replica i / K, so it runs as requested (`resize = "fixed"`), in K workers a
+    /// replica.
+    pub partitions: Vec<Partition>,
     /// Labels that a server must carry.
     pub labels: BTreeMap<String, String>,
     /// It is stopped after running so long.
@@ -187,8 +229,11 @@ impl JobSpec {
             utility: None,
             deadline: None,
             accuracy: None,
+            stop: StopChoice::Epochs,
+            stop_under_load: StopChoice::Epochs,
             urgency: None,
             dataset: None,
+            partitions: Vec::new(),
             labels: BTreeMap::new(),
             time_limit: None,
             restart_cost: None,
@@ -293,6 +338,8 @@ impl JobSpec {
         if self.accuracy.is_some_and(|accuracy| !(0.0..=1.0).contains(&accuracy)) {
             return fail("accuracy", "must be from 0 to 1".into());
         }
+        self.validate_stop()?;
+        self.validate_partitions()?;
         for (at, sample) in self.profile.iter().enumerate() {
             let no_servers = self.server.is_none();
             if sample.workers == 0 || (sample.servers == 0) != no_servers || !(sample.speed > 0.0 && sample.speed < 1e9)
@@ -330,6 +377,55 @@ impl JobSpec {
         Ok(())
     }
 
+    fn validate_stop(&self) -> Result<(), JobSpecError> {
+        let fail = |key: &str, problem: &str| Err(JobSpecError { key: key.into(), problem: problem.into() });
+        if self.stop == StopChoice::Accuracy && self.accuracy.is_none() {
+            return fail("stop", "\"accuracy\" needs the accuracy that suffices; give it as accuracy = 0.9");
+        }
+        if self.stop_under_load < self.stop {
+            return fail(
+                "stop_under_load",
+                "must not be later than stop: \"epochs\", \"optimal\", \"accuracy\" in this order",
+            );
+        }
+        Ok(())
+    }
+
+    fn validate_partitions(&self) -> Result<(), JobSpecError> {
+        let fail = |key: &str, problem: String| Err(JobSpecError { key: key.into(), problem });
+        let count = self.partitions.len();
+        if count == 0 {
+            return Ok(());
+        }
+        if count > MOST_PARTITIONS {
+            return fail("partitions", format!("{count} parts must be at most {MOST_PARTITIONS}"));
+        }
+        if self.resize != Resize::Fixed {
+            return fail(
+                "partitions",
+                "a model that is cut into parts runs as requested; add resize = \"fixed\"".into(),
+            );
+        }
+        if !(self.worker.requested as usize).is_multiple_of(count) {
+            let problem = format!("{} must be a multiple of the {count} partitions", self.worker.requested);
+            return fail("worker.requested", problem);
+        }
+        for (at, part) in self.partitions.iter().enumerate() {
+            if let Some(later) = part.after.iter().find(|other| **other as usize >= at) {
+                return fail(
+                    &format!("partitions[{at}].after"),
+                    format!("{later} must be the place of an earlier part, below {at}"),
+                );
+            }
+            let mut needed = part.after.clone();
+            needed.sort_unstable();
+            if let Some(pair) = needed.windows(2).find(|pair| pair[0] == pair[1]) {
+                return fail(&format!("partitions[{at}].after"), format!("{} is named twice", pair[0]));
+            }
+        }
+        Ok(())
+    }
+
     /// The counts an engine may give: what the job allows and its `resize` rule.
     pub fn bounds(&self) -> Bounds {
         let counts =
@@ -354,6 +450,9 @@ impl JobSpec {
             ("TRAINMASTER_PATIENCE", self.convergence.patience.to_string()),
             ("TRAINMASTER_MAX_EPOCHS", self.convergence.max_epochs.to_string()),
         ];
+        if !self.partitions.is_empty() {
+            environment.push(("TRAINMASTER_PARTITIONS", self.partitions.len().to_string()));
+        }
         if let Some(data) = &self.dataset {
             environment.extend([
                 ("TRAINMASTER_CHUNKS", data.chunks.to_string()),

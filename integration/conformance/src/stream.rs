@@ -164,10 +164,16 @@ fn submit(at: i64, spec: &JobSpec) -> Line {
         .pair("model_size", spec.model_size)
         .some("deadline", spec.deadline.map(|span| span.0))
         .some("accuracy", spec.accuracy)
+        .pair("stop", spec.stop as u32)
+        .pair("stop_under_load", spec.stop_under_load as u32)
         .some("urgency", spec.urgency)
         .some("time_limit", spec.time_limit.map(|span| span.0))
         .some("restart_cost", spec.restart_cost.map(|span| span.0))
         .table("label", &spec.labels);
+    for part in &spec.partitions {
+        let after: String = part.after.iter().map(|other| format!(":{other}")).collect();
+        line = line.pair("partition", format_args!("{}{after}", part.parameters));
+    }
     line = role(line, "worker", &spec.worker);
     if let Some(server) = &spec.server {
         line = role(line, "server", server);

@@ -196,6 +196,8 @@ static void submit(void) {
     struct trainmaster_amount worker_demand[LIST], server_demand[LIST];
     struct trainmaster_label space[LIST];
     struct trainmaster_speed profile[LIST];
+    struct trainmaster_partition parts[LIST];
+    uint32_t after[LIST][LIST];
     struct trainmaster_worth points[LIST];
     struct trainmaster_role worker = role("worker", worker_demand), server = role("server", server_demand);
     struct trainmaster_convergence rule = {0};
@@ -259,6 +261,22 @@ static void submit(void) {
         to->servers = (uint32_t)strtoul(sample, &next, 10);
         to->workers = (uint32_t)strtoul(next + 1, &next, 10);
         to->speed = strtod(next + 1, NULL);
+    }
+    job.stop = small_of("stop");
+    job.stop_under_load = small_of("stop_under_load");
+    job.partitions.data = parts;
+    job.partitions.stride = sizeof *parts;
+    for (const char *part; (part = value("partition", job.partitions.count)) != NULL;) {
+        char *next;
+        if (job.partitions.count == LIST) stop("too many partitions", part);
+        uint32_t *needed = after[job.partitions.count];
+        struct trainmaster_partition *to = &parts[job.partitions.count++];
+        to->parameters = strtoull(part, &next, 10);
+        to->after = needed;
+        for (to->after_count = 0; *next == ':';) {
+            if (to->after_count == LIST) stop("too many parts are needed", part);
+            needed[to->after_count++] = (uint32_t)strtoul(next + 1, &next, 10);
+        }
     }
     struct trainmaster_event submitted = event(TRAINMASTER_EVENT_KIND_JOB_SUBMITTED);
     submitted.submitted = &job;

@@ -2,7 +2,7 @@
 
 use trainmaster_core::{
     JobSpec, Span, TrainingMode,
-    job::{Convergence, Dataset, ProfiledSpeed, Resize, RoleSpec, Utility, UtilityKind},
+    job::{Convergence, Dataset, Partition, ProfiledSpeed, Resize, RoleSpec, StopChoice, Utility, UtilityKind},
 };
 
 use crate::{ConvertError, v1};
@@ -17,6 +17,7 @@ pub fn spec_from_job(job: v1::Job) -> Result<JobSpec, ConvertError> {
         ConvertError::new("model_size", format!("{} must be at most {} MiB", job.model_size_mib, i64::MAX))
     })?;
     let worker = job.worker.ok_or_else(|| ConvertError::new("worker", "is missing: a job needs workers"))?;
+    let stop = stop("stop", job.stop)?;
     let spec = JobSpec {
         model: or(job.model, &job.name),
         name: job.name,
@@ -35,7 +36,14 @@ pub fn spec_from_job(job: v1::Job) -> Result<JobSpec, ConvertError> {
         utility: job.utility.map(utility).transpose()?,
         deadline: span("deadline", job.deadline_ms)?,
         accuracy: job.accuracy,
+        stop,
+        stop_under_load: job.stop_under_load.map_or(Ok(stop), |choice| self::stop("stop_under_load", choice))?,
         urgency: job.urgency,
+        partitions: job
+            .partitions
+            .into_iter()
+            .map(|part| Partition { parameters: part.parameters, after: part.after })
+            .collect(),
         dataset: job.dataset.map(dataset).transpose()?,
         labels: job.labels.into_iter().collect(),
         time_limit: span("time_limit", job.time_limit_ms)?,
@@ -85,7 +93,14 @@ pub fn job_from_spec(spec: &JobSpec) -> v1::Job {
         utility: spec.utility.as_ref().map(utility_to_wire),
         deadline_ms: spec.deadline.map(|span| span.0),
         accuracy: spec.accuracy,
+        stop: stop_to_wire(spec.stop).into(),
+        stop_under_load: Some(stop_to_wire(spec.stop_under_load).into()),
         urgency: spec.urgency,
+        partitions: spec
+            .partitions
+            .iter()
+            .map(|part| v1::Partition { parameters: part.parameters, after: part.after.clone() })
+            .collect(),
         dataset: spec.dataset.as_ref().map(|data| v1::Dataset {
             chunks: data.chunks,
             batches_per_chunk: data.batches_per_chunk,
@@ -120,6 +135,23 @@ fn mode(mode: i32) -> Result<TrainingMode, ConvertError> {
         Ok(v1::TrainingMode::Async) => Ok(TrainingMode::Async),
         Ok(v1::TrainingMode::Allreduce) => Ok(TrainingMode::AllReduce),
         Err(_) => Err(ConvertError::unknown("mode", mode, "0 (sync), 1 (async) or 2 (allreduce)")),
+    }
+}
+
+fn stop(key: &'static str, choice: i32) -> Result<StopChoice, ConvertError> {
+    match v1::Stop::try_from(choice) {
+        Ok(v1::Stop::Epochs) => Ok(StopChoice::Epochs),
+        Ok(v1::Stop::Optimal) => Ok(StopChoice::Optimal),
+        Ok(v1::Stop::Accuracy) => Ok(StopChoice::Accuracy),
+        Err(_) => Err(ConvertError::unknown(key, choice, "0 (epochs), 1 (optimal) or 2 (accuracy)")),
+    }
+}
+
+fn stop_to_wire(choice: StopChoice) -> v1::Stop {
+    match choice {
+        StopChoice::Epochs => v1::Stop::Epochs,
+        StopChoice::Optimal => v1::Stop::Optimal,
+        StopChoice::Accuracy => v1::Stop::Accuracy,
     }
 }
 
@@ -235,6 +267,8 @@ mod tests {
         deadline = "12h"
         accuracy = 0.92
         urgency = 3
+        stop = "optimal"
+        stop_under_load = "accuracy"
         dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "cloud", chunk_size = "64MiB" }
         constraints = { labels = { zone = "a" } }
         time_limit = "2d"
@@ -249,6 +283,9 @@ mod tests {
         let points = vec![(Span(1000), 4.5), (Span(2000), 0.0)];
         let table = Utility { value: 5.0, points, ..Utility::new(UtilityKind::Table) };
         let spec = JobSpec { utility: Some(table), ..spec };
+        assert_eq!(spec_from_job(job_from_spec(&spec)).unwrap(), spec);
+        let partitions = vec![Partition { parameters: 10, after: vec![] }, Partition { parameters: 5, after: vec![0] }];
+        let spec = JobSpec { resize: Resize::Fixed, partitions, ..spec };
         assert_eq!(spec_from_job(job_from_spec(&spec)).unwrap(), spec);
     }
 
