@@ -110,6 +110,30 @@ pub enum Event {
         /// Jobs it didn't mention have ended (else only their slots are gone).
         owns_queue: bool,
     },
+    /// What was measured on a server since the last time: what it really carries, whatever was reserved.
+    Utilisation {
+        /// The server's name.
+        server: String,
+        /// All that is in use there, by resource name, in sub-units; GPUs are in `devices`.
+        used: BTreeMap<String, i64>,
+        /// How busy its devices are; those that aren't named are idle.
+        devices: Vec<DeviceShare>,
+        /// The part of it that slots use. Of jobs that aren't active nothing is taken.
+        slots: Vec<SlotUse>,
+    },
+}
+
+/// What a slot was measured to use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotUse {
+    /// Whose.
+    pub job: JobId,
+    /// Its role and index.
+    pub slot: (Role, u32),
+    /// By resource name, in sub-units, without GPUs.
+    pub used: BTreeMap<String, i64>,
+    /// Its part of how busy the server's devices are.
+    pub devices: Vec<DeviceShare>,
 }
 
 /// How a job ended.

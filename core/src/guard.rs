@@ -9,10 +9,10 @@ use thiserror::Error;
 
 use crate::{
     decision::{Allocation, Proposal, Role, Shape, Verdict},
-    engines::Gang,
+    engines::{Gang, Limits},
     ids::{JobId, QueueId, ServerId, TenantId},
     job::Job,
-    resources::Amounts,
+    resources::{Amounts, GPU},
     server::{Usage, devices_match},
     state::{Mandate, State, usage_by_server},
 };
@@ -74,6 +74,20 @@ pub enum Violation {
         /// By how much, in sub-units.
         missing: i64,
     },
+    /// A server that would carry more than the engine's limit.
+    #[error(
+        "{server} is measured to carry {part} thousandths of its {resource} with what is added; the limit is {limit}"
+    )]
+    Overload {
+        /// Which.
+        server: String,
+        /// What.
+        resource: String,
+        /// How much.
+        part: i64,
+        /// What is allowed.
+        limit: u16,
+    },
     /// A shape that the pool's manager can't carry out.
     #[error("{job} got a shape that its manager can't carry out: {rule}")]
     Shape {
@@ -107,7 +121,7 @@ pub(crate) struct Sums {
 ///
 /// O(all servers), to find a server's sum at once, + for each job that changes its slots and, for each server of it, the
 /// log of how many it has.
-pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang) -> Result<Sums, Violation> {
+pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang, limits: Limits) -> Result<Sums, Violation> {
     let mut named: Vec<JobId> = proposal.changes.iter().map(|(id, _)| *id).collect();
     named.sort_unstable();
     if let Some(pair) = named.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -153,6 +167,9 @@ pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang) -> Result<Su
             });
         }
     }
+    if let Limits::Measured(limit) = limits {
+        check_measured(state, proposal, limit)?;
+    }
     let over = |owner: String, (resource, left, _): (crate::ids::ResourceId, i64, i64), extra: &Amounts| {
         Violation::Over { owner, resource: state.resources.name(resource).into(), missing: extra[resource] - left }
     };
@@ -169,6 +186,52 @@ pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang) -> Result<Su
         }
     }
     Ok(sums)
+}
+
+/// Whether servers that are given more stay within the limit, as far as they are measured: what is measured, without slots that
+/// are gone, with what is expected of those that come. What comes alone always may. Of GPUs single devices would have to be looked
+/// at, which is the engine's. O(slots of the changed jobs + slots measured on the servers that get some).
+fn check_measured(state: &State, proposal: &Proposal, limit: u16) -> Result<(), Violation> {
+    let most = f64::from(limit) / 1000.0;
+    let changed: BTreeMap<JobId, &Verdict> = proposal.changes.iter().map(|(id, verdict)| (*id, verdict)).collect();
+    let mut came: BTreeMap<ServerId, Amounts> = BTreeMap::new();
+    for (id, verdict) in &proposal.changes {
+        let job = state.job(*id).ok_or(Violation::UnknownJob(*id))?;
+        let before = job.verdict.allocation();
+        for slot in verdict.allocation().iter().flat_map(|after| after.slots()) {
+            let is_new = !before.is_some_and(|before| before.has(slot));
+            if is_new && state.server(slot.server).measured.is_some() {
+                *came.entry(slot.server).or_default() += &state.expected_use(job, slot.role, slot.index, most);
+            }
+        }
+    }
+    for (id, came) in came {
+        let server = state.server(id);
+        let Some(measured) = &server.measured else { continue };
+        let stays = |job: &JobId, role: Role, index: u32| {
+            let verdict = changed.get(job).copied().or_else(|| state.job(*job).map(|job| &job.verdict));
+            let slot = verdict.and_then(|verdict| verdict.allocation()?.slot(role, index));
+            slot.is_some_and(|slot| slot.server == id)
+        };
+        let mut carried = measured.total.amounts.clone();
+        carried += &came;
+        let mut shared = false;
+        for ((job, role, index), usage) in &measured.slots {
+            if stays(job, *role, *index) {
+                shared = true;
+            } else {
+                carried -= &usage.amounts;
+            }
+        }
+        let over =
+            server.capacity.iter().filter(|(resource, have)| *have > 0 && came[*resource] > 0 && *resource != GPU);
+        let over = over.map(|(resource, have)| (resource, carried[resource].saturating_mul(1000) / have));
+        if let Some((resource, part)) = over.filter(|(_, part)| *part > i64::from(limit)).next().filter(|_| shared) {
+            let resource = state.resources.name(resource).into();
+            return Err(Violation::Overload { server: server.name.to_string(), resource, part, limit });
+        }
+    }
+    Ok(())
 }
 
 fn check_allocation(state: &State, job: &Job, allocation: &Allocation, gang: Gang) -> Result<(), Violation> {

@@ -35,7 +35,7 @@ pub mod time;
 pub use self::{
     decision::{Allocation, Decision, DeviceShare, Devices, Proposal, Role, Shape, Slot, Source, Verdict},
     engines::Budget,
-    event::{Enactment, End, Event, EventError, ObservedSlot, Report},
+    event::{Enactment, End, Event, EventError, ObservedSlot, Report, SlotUse},
     ids::{DecisionId, Incarnation, JobId, QueueId, ResourceId, Revision, ServerId, TenantId, Term, TicketId},
     job::{Job, JobFileError, JobSpec, Phase, TrainingMode},
     reason::Reason,

@@ -149,6 +149,57 @@ pub enum Reason {
         /// Chunks that there is room for.
         free: u64,
     },
+    /// A server it ran on carries more than it should, and no other has room for what has to leave.
+    Overloaded {
+        /// Which server.
+        server: ServerId,
+        /// What is used most of it …
+        resource: ResourceId,
+        /// … and how much.
+        used: Share,
+    },
+    /// It has the accuracy that suffices.
+    AccuracyReached {
+        /// What it has.
+        accuracy: Share,
+        /// What was asked for.
+        wanted: Share,
+    },
+    /// Training on would gain next to nothing.
+    NothingToGain {
+        /// The best it has had.
+        accuracy: Share,
+        /// What it would have in the end, most likely.
+        predicted: Share,
+        /// How probable it is that it would hardly be more.
+        probability: Share,
+    },
+    /// It would end below the accuracy that was asked for.
+    OutOfReach {
+        /// What was asked for.
+        wanted: Share,
+        /// What it would have in the end, most likely.
+        predicted: Share,
+        /// How probable it is that this is less.
+        probability: Share,
+    },
+}
+
+/// A part of a whole, in millionths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Share(pub i64);
+
+impl Share {
+    /// The nearest one.
+    pub fn of(part: f64) -> Self {
+        Self(libm::round(part * 1e6) as i64)
+    }
+}
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.1} %", self.0 as f64 / 1e4)
+    }
 }
 
 /// An amount of utility, in millionths: reasons are compared and hashed, so they hold no floats.
@@ -223,6 +274,10 @@ pub enum ReasonKind {
     Scheduled,
     PricedOut,
     Unfinishable,
+    Overloaded,
+    AccuracyReached,
+    NothingToGain,
+    OutOfReach,
 }
 
 impl Reason {
@@ -247,6 +302,10 @@ impl Reason {
             Self::Scheduled { .. } => ReasonKind::Scheduled,
             Self::PricedOut(_) => ReasonKind::PricedOut,
             Self::Unfinishable { .. } => ReasonKind::Unfinishable,
+            Self::Overloaded { .. } => ReasonKind::Overloaded,
+            Self::AccuracyReached { .. } => ReasonKind::AccuracyReached,
+            Self::NothingToGain { .. } => ReasonKind::NothingToGain,
+            Self::OutOfReach { .. } => ReasonKind::OutOfReach,
         }
     }
 
@@ -377,6 +436,21 @@ impl Reason {
             Self::Unfinishable { until: end, needed, free } => format!(
                 "until the horizon in {} there is room for {free} of the {needed} chunks that it has left",
                 until(*end)
+            ),
+            Self::Overloaded { server, resource, used } => format!(
+                "{} was overloaded ({used} of its {} in use) and no other server had room for what had to leave; waits for \
+                 another place",
+                state.server_name(*server),
+                types.name(*resource)
+            ),
+            Self::AccuracyReached { accuracy, wanted } => format!("its accuracy is {accuracy}; {wanted} was asked for"),
+            Self::NothingToGain { accuracy, predicted, probability } => format!(
+                "its accuracy is {accuracy}; trained to the end it would be about {predicted}, with a probability of \
+                 {probability} hardly more than now"
+            ),
+            Self::OutOfReach { wanted, predicted, probability } => format!(
+                "its accuracy would be about {predicted} in the end, with a probability of {probability} less than the \
+                 {wanted} that was asked for"
             ),
         }
     }

@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 use crate::{
     amount::{AmountError, Unit, parse_span},
     decision::{DeviceShare, Devices, Role, Shape},
-    ids::{ManagerId, ResourceId, ServerId},
+    ids::{JobId, ManagerId, ResourceId, ServerId},
     job::Demand,
-    resources::{Amounts, GPU},
+    resources::{Amounts, BANDWIDTH, CPU, GPU},
     time::Span,
 };
 
@@ -161,6 +161,15 @@ impl Usage {
     }
 }
 
+/// What was measured on a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measured {
+    /// All that is in use.
+    pub total: Usage,
+    /// The part of it that slots use, by job, role and index.
+    pub slots: BTreeMap<(JobId, Role, u32), Usage>,
+}
+
 /// A server and who uses what of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
@@ -190,6 +199,18 @@ pub struct Server {
     pub planned: Usage,
     /// Σ over jobs of max(issued, observed): freed only when a release is seen.
     pub charged: Usage,
+    /// What was last measured; none where nobody measures.
+    pub measured: Option<Arc<Measured>>,
+    /// Thousandths of its devices, CPUs and bandwidth that may be reserved; 1000 unless the pool
+    /// [overbooks](crate::settings::ShapeRules::overbook).
+    pub bookable: u16,
+}
+
+/// Of which more can be reserved than there is: those who share it get slower, and none fails.
+fn is_shareable(resource: ResourceId, devices: &[ResourceId]) -> bool {
+    // Where the manager picks the devices it doesn't share them.
+    let is_device = !devices.is_empty() && (resource == GPU || devices.contains(&resource));
+    resource == CPU || resource == BANDWIDTH || is_device
 }
 
 impl Server {
@@ -203,8 +224,28 @@ impl Server {
         usable
     }
 
-    fn usable_of(&self, resource: ResourceId) -> i64 {
-        if self.present { self.capacity[resource] - self.foreign.amounts[resource] } else { 0 }
+    /// What may be reserved: what is [usable](Self::usable), and more of what can be shared where the pool overbooks.
+    pub fn reservable(&self) -> Amounts {
+        let mut usable = self.usable();
+        if self.present && self.bookable > 1000 {
+            for (resource, have) in self.capacity.iter().filter(|(resource, _)| is_shareable(*resource, &self.devices))
+            {
+                usable.add(resource, have * i64::from(self.bookable - 1000) / 1000);
+            }
+        }
+        usable
+    }
+
+    fn reservable_of(&self, resource: ResourceId) -> i64 {
+        if !self.present {
+            return 0;
+        }
+        let have = self.capacity[resource];
+        let more = match self.bookable {
+            1001.. if is_shareable(resource, &self.devices) => have * i64::from(self.bookable - 1000) / 1000,
+            _ => 0,
+        };
+        have + more - self.foreign.amounts[resource]
     }
 
     /// Whether it carries all these labels.
@@ -220,13 +261,13 @@ impl Server {
     /// The first resource that `usage` takes more of than there is, and by how much. Devices are reported as their
     /// kind.
     pub fn excess(&self, usage: &Usage) -> Option<(ResourceId, i64)> {
-        let over = usage.amounts.iter().find(|(resource, need)| *need > 0 && *need > self.usable_of(*resource));
+        let over = usage.amounts.iter().find(|(resource, need)| *need > 0 && *need > self.reservable_of(*resource));
         if let Some((resource, need)) = over {
-            return Some((resource, need - self.usable_of(resource)));
+            return Some((resource, need - self.reservable_of(resource)));
         }
         let over = usage.devices.iter().enumerate().find_map(|(at, &milli)| {
             let foreign = self.foreign.devices.get(at).copied().unwrap_or(0);
-            let room = if at < self.devices.len() { 1000_i64 - i64::from(foreign) } else { 0 };
+            let room = if at < self.devices.len() { i64::from(self.bookable) - i64::from(foreign) } else { 0 };
             (milli > 0 && i64::from(milli) > room).then_some((at, i64::from(milli) - room))
         });
         over.map(|(at, missing)| (self.devices.get(at).copied().unwrap_or(GPU), missing))

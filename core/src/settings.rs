@@ -76,11 +76,14 @@ pub struct ShapeRules {
     pub colocate: bool,
     /// Workers can be added to a running incarnation (removing them is always possible).
     pub grow_in_place: bool,
+    /// Thousandths of each device, CPU and bandwidth that may be reserved: 1000, or more where tasks may share what they
+    /// don't use up, by engines that go by what is measured. Only for servers that list their devices.
+    pub overbook: u16,
 }
 
 impl Default for ShapeRules {
     fn default() -> Self {
-        Self { equal_per_server: false, colocate: true, grow_in_place: true }
+        Self { equal_per_server: false, colocate: true, grow_in_place: true, overbook: 1000 }
     }
 }
 
@@ -235,6 +238,7 @@ struct ShapeFile {
     equal_per_server: Option<bool>,
     colocate: Option<bool>,
     grow_in_place: Option<bool>,
+    overbook: Option<f64>,
 }
 
 #[derive(Deserialize, Default)]
@@ -325,6 +329,13 @@ impl Settings {
                 equal_per_server: file.shape.equal_per_server.unwrap_or(shape.equal_per_server),
                 colocate: file.shape.colocate.unwrap_or(shape.colocate),
                 grow_in_place: file.shape.grow_in_place.unwrap_or(shape.grow_in_place),
+                overbook: match file.shape.overbook {
+                    None => shape.overbook,
+                    Some(times) if (1.0..=8.0).contains(&times) => libm::round(times * 1000.0) as u16,
+                    Some(times) => {
+                        return Err(SettingsError::new("shape.overbook", format!("{times} must be from 1 to 8")));
+                    }
+                },
             },
             caps,
             queues: limits("queues", file.queues)?,
@@ -383,6 +394,7 @@ mod tests {
             ("refusal_backoff = \"x\"", "refusal_backoff"),
             ("[parameters]\na = []", "parameters.a"),
             ("[caps]\nutility = -1", "caps.utility"),
+            ("[shape]\noverbook = 0.5", "shape.overbook"),
         ] {
             assert!(Settings::from_toml(text).unwrap_err().to_string().contains(expected), "{text}");
         }

@@ -46,6 +46,14 @@ pub enum trainmaster_reason_kind {
     PricedOut = 17,
     /// Until `until` there is room for `available` of the `needed` chunks that it has left.
     Unfinishable = 18,
+    /// `server` carries too much, `available` millionths of its `resource`, and there is no room elsewhere.
+    Overloaded = 19,
+    /// Its accuracy, `available` in millionths, is the `needed` one.
+    AccuracyReached = 20,
+    /// Its accuracy is `available`, in millionths, and would hardly be more in the end: `limit`.
+    NothingToGain = 21,
+    /// Its accuracy would be `limit` in the end, in millionths, and `needed` is asked for.
+    OutOfReach = 22,
 }
 
 /// A reason. Its kind says which of the other fields it has; those it hasn't are 0 or empty.
@@ -107,6 +115,10 @@ pub(crate) fn kind(kind: ReasonKind) -> u32 {
         ReasonKind::Scheduled => C::Scheduled,
         ReasonKind::PricedOut => C::PricedOut,
         ReasonKind::Unfinishable => C::Unfinishable,
+        ReasonKind::Overloaded => C::Overloaded,
+        ReasonKind::AccuracyReached => C::AccuracyReached,
+        ReasonKind::NothingToGain => C::NothingToGain,
+        ReasonKind::OutOfReach => C::OutOfReach,
     }) as u32
 }
 
@@ -166,6 +178,13 @@ pub(crate) fn view(state: &State, reason: &Reason, keep: &mut Keep) -> trainmast
             (view.needed, view.available) = (chunks(*needed), chunks(*free));
             view.until = until.0;
         }
+        Reason::Overloaded { server, resource, used } => {
+            named(Some(*resource), Some(*server));
+            view.available = used.0;
+        }
+        Reason::AccuracyReached { accuracy, wanted } => (view.available, view.needed) = (accuracy.0, wanted.0),
+        Reason::NothingToGain { accuracy, predicted, .. } => (view.available, view.limit) = (accuracy.0, predicted.0),
+        Reason::OutOfReach { wanted, predicted, .. } => (view.needed, view.limit) = (wanted.0, predicted.0),
         Reason::NotConsidered | Reason::Held | Reason::Cancelled | Reason::Finished | Reason::Unsupported { .. } => {}
     }
     view

@@ -7,6 +7,7 @@ mod drf;
 mod edge;
 mod fifo;
 mod ledger;
+mod mlfs;
 pub mod oasis;
 pub mod offline;
 mod optimus;
@@ -27,8 +28,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
 pub use self::{
-    batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fifo::Fifo, oasis::Oasis, optimus::Optimus, panicking::Panicking,
-    random::Random, rrh::Rrh, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
+    batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fifo::Fifo, mlfs::Mlfs, oasis::Oasis, optimus::Optimus,
+    panicking::Panicking, random::Random, rrh::Rrh, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
 };
 use crate::{
     decision::Proposal,
@@ -51,6 +52,8 @@ pub const REGISTRY: &[Entry] = &[
     Entry::of::<Srtf>(srtf::NAME, srtf::SUMMARY, srtf::PAPER, srtf::PARAMETERS),
     Entry::of::<Tiresias>(tiresias::NAME, tiresias::SUMMARY, tiresias::PAPER, tiresias::PARAMETERS),
     Entry::of::<Batch>(batch::NAME, batch::SUMMARY, batch::PAPER, batch::PARAMETERS),
+    Entry::of::<Mlfs>(mlfs::NAME, mlfs::SUMMARY, mlfs::PAPER, mlfs::PARAMETERS),
+    Entry::of::<Mlfs>(mlfs::HEURISTIC_NAME, mlfs::HEURISTIC_SUMMARY, mlfs::PAPER, mlfs::HEURISTIC_PARAMETERS),
     Entry::of::<Random>(random::NAME, random::SUMMARY, random::PAPER, random::PARAMETERS),
 ];
 
@@ -69,8 +72,11 @@ pub struct Triggers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limits {
-    /// Reservations: Σ planned ≤ capacity − foreign use.
+    /// Reservations: Σ planned ≤ capacity − foreign use, or more where the pool
+    /// [overbooks](crate::settings::ShapeRules::overbook).
     Reserved,
+    /// Besides: no server comes to carry more than so many thousandths of what it has, as measured.
+    Measured(u16),
 }
 
 /// Whether a job may run with some of its slots queued or preempted.

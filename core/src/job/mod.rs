@@ -22,7 +22,7 @@ pub use self::{
 };
 use crate::{
     decision::{Allocation, Role, Shape, Verdict},
-    fit::{LossFit, LossHistory, Prediction, SpeedFit, SpeedHistory, Straggler, StragglerWatch},
+    fit::{AccuracyHistory, LossFit, LossHistory, Prediction, SpeedFit, SpeedHistory, Stop, Straggler, StragglerWatch},
     ids::{DecisionId, Incarnation, JobId, QueueId, ResourceId, Revision, TenantId},
     reason::Reason,
     resources::{Amounts, GPU, ResourceTypes, is_gpu},
@@ -104,6 +104,8 @@ pub struct Fits {
     pub convergence: Option<Prediction>,
     /// Steps per second over (p, w).
     pub speed: Option<SpeedFit>,
+    /// Why training on isn't worth it (MLF-C's OptStop), where the job may be stopped so.
+    pub stop: Option<Stop>,
 }
 
 /// What the manager says a job is doing.
@@ -193,6 +195,8 @@ pub struct Job {
     pub chunks: OrdSet<u32>,
     /// Mean losses over epochs.
     pub losses: Arc<LossHistory>,
+    /// Reported accuracies over epochs.
+    pub accuracies: Arc<AccuracyHistory>,
     /// Measured speeds by (p, w).
     pub speeds: Arc<SpeedHistory>,
     /// Predictions.
@@ -279,6 +283,11 @@ impl Job {
             Role::Worker => &self.worker,
             Role::Server => &self.server,
         }
+    }
+
+    /// Whether its owner lets it end once nothing is left to gain.
+    pub fn may_stop_early(&self) -> bool {
+        self.spec.stop_under_load >= StopChoice::Optimal
     }
 
     /// The demand of a whole shape.

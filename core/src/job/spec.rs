@@ -95,6 +95,11 @@ pub struct Partition {
     pub after: Vec<u32>,
 }
 
+impl StopChoice {
+    /// All of them, from the latest to the earliest end.
+    pub const ALL: [Self; 3] = [Self::Epochs, Self::Optimal, Self::Accuracy];
+}
+
 impl Partition {
     /// So many alike, each after the one before it: a model cut between its layers.
     pub fn chain(count: u32) -> Vec<Self> {

@@ -2,6 +2,7 @@
 
 mod assign;
 mod index;
+mod load;
 mod room;
 mod spread;
 mod transfer;
@@ -10,6 +11,7 @@ pub(crate) use self::room::Use;
 pub use self::{
     assign::{Count, assign},
     index::{FreeIndex, SortBy},
+    load::{DeviceLoad, Load},
     room::Room,
     spread::spread,
     transfer::transfer_time,

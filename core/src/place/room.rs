@@ -40,6 +40,8 @@ pub struct Room {
     free: Vec<Amounts>,
     devices: Vec<SmallVec<[u16; 8]>>,
     kinds: Vec<Arc<[ResourceId]>>,
+    /// Thousandths of each device that may be reserved.
+    bookable: Vec<u16>,
     /// Present and not draining.
     open: Vec<bool>,
     hosts: Vec<Hosts>,
@@ -61,7 +63,7 @@ impl Room {
     /// Takes a server's room from the state again.
     pub fn refresh(&mut self, state: &State, id: ServerId) {
         let server = state.server(id);
-        let mut free = server.usable();
+        let mut free = server.reservable();
         free -= &server.planned.amounts;
         let mut devices = server.planned.devices.clone();
         if devices.len() < server.foreign.devices.len() {
@@ -74,6 +76,7 @@ impl Room {
             self.free.resize_with(id.index() + 1, Amounts::default);
             self.devices.resize_with(id.index() + 1, SmallVec::new);
             self.kinds.resize_with(id.index() + 1, || Arc::new([]));
+            self.bookable.resize(id.index() + 1, 0);
             self.open.resize(id.index() + 1, false);
             self.hosts.resize(id.index() + 1, Hosts::default());
             self.cloud.resize(id.index() + 1, false);
@@ -81,6 +84,7 @@ impl Room {
         self.free[id.index()] = free;
         self.devices[id.index()] = devices;
         self.kinds[id.index()] = server.devices.clone();
+        self.bookable[id.index()] = server.bookable;
         self.open[id.index()] = server.present && !server.draining;
         self.hosts[id.index()] = server.hosts;
         self.cloud[id.index()] = server.place.cloud;
@@ -162,7 +166,7 @@ impl Room {
             .flatten()
             .all(|(_, milli)| !shared(*milli));
         // Where devices are only ever whole, sums say it all.
-        if whole_only && used.iter().all(|milli| *milli == 0 || *milli == 1000) {
+        if whole_only && self.bookable[id.index()] <= 1000 && used.iter().all(|milli| *milli == 0 || *milli == 1000) {
             return true;
         }
         let mut used = used.clone();
@@ -186,8 +190,10 @@ impl Room {
         if !server::devices_match(&self.kinds[id.index()], demand, devices) {
             return false;
         }
+        let bookable = self.bookable[id.index()];
         let used = &mut self.devices[id.index()];
-        let free = |at: u16, milli: u16| used.get(usize::from(at)).copied().unwrap_or(0).saturating_add(milli) <= 1000;
+        let free =
+            |at: u16, milli: u16| used.get(usize::from(at)).copied().unwrap_or(0).saturating_add(milli) <= bookable;
         if !demand.amounts.fits(&self.free[id.index()]) || !devices.iter().all(|share| free(share.device, share.milli))
         {
             return false;

@@ -303,7 +303,7 @@ impl Scheduler {
     /// # Errors
     /// The first rule that it breaks.
     pub fn check(&self, proposal: &crate::decision::Proposal) -> Result<(), crate::guard::Violation> {
-        crate::guard::check(&self.state, proposal, self.engine.gang()).map(drop)
+        crate::guard::check(&self.state, proposal, self.engine.gang(), self.engine.limits()).map(drop)
     }
 
     /// The engine's memory between decisions as snapshots hold it: the version of its layout, and its bytes. For audits,

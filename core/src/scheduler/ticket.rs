@@ -10,7 +10,7 @@ use imbl::Vector;
 use crate::{
     decision::Proposal,
     engines::{AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
-    fit::{Convergence, ConvergenceOptions, SpeedModel, SpeedOptions},
+    fit::{Convergence, ConvergenceOptions, OptStop, SpeedModel, SpeedOptions, learning_curve},
     guard::{self, Sums},
     ids::{JobId, TicketId},
     job::{Fits, Job, TrainingMode},
@@ -50,7 +50,7 @@ impl Ticket {
         let result = catch_unwind(AssertUnwindSafe(|| {
             let proposal =
                 self.engine.decide(&self.state, &self.changes, &mut *self.memo, &mut self.index, &mut budget)?;
-            let sums = guard::check(&self.state, &proposal, self.engine.gang())?;
+            let sums = guard::check(&self.state, &proposal, self.engine.gang(), self.engine.limits())?;
             Ok((proposal, sums))
         }));
         let result = result.unwrap_or_else(|panic| {
@@ -148,7 +148,10 @@ fn fit(job: &Job, model: Option<&Model>) -> Fits {
     let convergence = loss
         .as_ref()
         .map(|loss| loss.converges(rule.delta, rule.patience, rule.max_epochs.into(), job.progress.epoch.into()));
-    Fits { speed: known.then(|| job.speeds.fit(form, &options)), loss, convergence }
+    let rule = OptStop::new(rule.max_epochs.into(), job.spec.accuracy);
+    let stop =
+        job.may_stop_early().then(|| rule.decide(&job.accuracies, &learning_curve::Options::default())).flatten();
+    Fits { speed: known.then(|| job.speeds.fit(form, &options)), loss, convergence, stop }
 }
 
 impl FitOutcome {

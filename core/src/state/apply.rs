@@ -69,12 +69,19 @@ impl State {
                 self.managers[id.0 as usize].sync = Some((OrdSet::new(), OrdSet::new()));
             }
             Event::SyncEnd { manager, owns_queue } => self.sync_end(manager, *owns_queue)?,
+            Event::Utilisation { server, used, devices, slots } => self.measure(server, used, devices, slots)?,
         }
         Ok(())
     }
 
     fn configure(&mut self, settings: &Settings) -> Result<(), EventError> {
         self.configure_limits(settings)?;
+        let bookable = settings.shape.overbook;
+        if bookable != self.settings.shape.overbook {
+            for id in (0..self.servers.len() as u32).map(ServerId) {
+                self.change_server(id, |server| server.bookable = bookable);
+            }
+        }
         self.settings = Arc::new(settings.clone());
         self.limits_changed = true;
         self.moved += 1;
@@ -133,6 +140,7 @@ impl State {
             }
         }
         let known = self.server_ids.get(spec.name.as_str()).copied();
+        let bookable = self.settings.shape.overbook;
         let id = known.unwrap_or_else(|| {
             let id = ServerId(self.servers.len() as u32);
             self.servers.push_back(Arc::new(Server {
@@ -149,6 +157,8 @@ impl State {
                 foreign: Usage::default(),
                 planned: Usage::default(),
                 charged: Usage::default(),
+                measured: None,
+                bookable,
             }));
             self.server_ids.insert(spec.name.as_str().into(), id);
             id
@@ -159,12 +169,15 @@ impl State {
         let change = |server: &mut Server| {
             server.manager = manager;
             server.capacity = capacity;
-            server.devices = devices.clone();
             server.labels = Arc::new(spec.labels.clone());
             server.hosts = hosts;
             server.place = place;
             server.draining = spec.draining;
             server.present = true;
+            if server.devices != devices {
+                server.measured = None;
+            }
+            server.devices = devices.clone();
         };
         if known.is_none() || self.server(id).devices == devices {
             self.change_server(id, change);
@@ -242,6 +255,7 @@ impl State {
             self.change_server(*id, |server| {
                 server.present = false;
                 server.foreign = Usage::default();
+                server.measured = None;
             });
         }
         let first_lost = |allocation: Option<&Arc<Allocation>>| {
@@ -347,6 +361,7 @@ impl State {
             progress: Progress::default(),
             chunks: OrdSet::new(),
             losses: Arc::new(LossHistory::default()),
+            accuracies: Arc::default(),
             speeds: Arc::new(speeds),
             fits: Arc::new(Fits::default()),
             reported: BTreeMap::new(),
@@ -616,11 +631,11 @@ impl State {
 }
 
 /// The names in a table of amounts that are there.
-fn used(amounts: &BTreeMap<String, i64>) -> impl Iterator<Item = &str> {
+pub(super) fn used(amounts: &BTreeMap<String, i64>) -> impl Iterator<Item = &str> {
     amounts.iter().filter(|(_, amount)| **amount != 0).map(|(name, _)| name.as_str())
 }
 
-fn check_amounts(server: &str, amounts: &BTreeMap<String, i64>) -> Result<(), EventError> {
+pub(super) fn check_amounts(server: &str, amounts: &BTreeMap<String, i64>) -> Result<(), EventError> {
     let wrong = amounts.iter().find(|(_, value)| !(0..=1_000_000_000_000).contains(*value));
     wrong.map_or(Ok(()), |(name, value)| {
         let problem = format!("{name} = {value} must be from 0 to 10^12 sub-units");
@@ -628,7 +643,7 @@ fn check_amounts(server: &str, amounts: &BTreeMap<String, i64>) -> Result<(), Ev
     })
 }
 
-fn check_shares(server: &str, shares: &[DeviceShare]) -> Result<(), EventError> {
+pub(super) fn check_shares(server: &str, shares: &[DeviceShare]) -> Result<(), EventError> {
     let wrong = shares.iter().find(|share| share.milli > 1000);
     wrong.map_or(Ok(()), |share| {
         let problem = format!("{} thousandths of device {} must be at most 1000", share.milli, share.device);

@@ -33,7 +33,7 @@ impl Urgency {
 /// The changes since the engine last succeeded.
 ///
 /// Noting one is O(1) amortised: once the list has doubled since it was last looked through, repetitions go, and all
-/// that is about jobs which the engine never knew and which are over. What stays is at most one entry per server, three
+/// that is about jobs which the engine never knew and which are over. What stays is at most two entries per server, three
 /// per active job, and one for each job that was active when the engine last succeeded.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Changes {
@@ -80,7 +80,7 @@ impl Changes {
         let matters = |change: &Change| match change {
             Change::Job(id) | Change::Trained(id) | Change::Dropped(id) => is_active(*id),
             Change::Ended(id) => *id < unknown_from,
-            Change::Server(_) | Change::Settings => true,
+            Change::Server(_) | Change::Measured(_) | Change::Settings => true,
         };
         let kept = self.list.iter().copied().enumerate();
         let kept = kept.filter(|(at, change)| *at < delivered || (matters(change) && seen.insert(*change)));
@@ -140,7 +140,7 @@ impl State {
                 _ => Urgency::default(),
             },
             // Where the plan may no longer fit, `unsettled` says so.
-            Change::Server(_) => Urgency::default(),
+            Change::Server(_) | Change::Measured(_) => Urgency::default(),
         };
         self.changes.push(change, urgency);
         if self.changes.is_long() {

@@ -8,6 +8,7 @@ mod audit;
 mod changes;
 mod charge;
 mod describe;
+mod measured;
 mod names;
 mod never_fits;
 mod report;
@@ -48,6 +49,8 @@ pub enum Change {
     Dropped(JobId),
     /// Settings or limits.
     Settings,
+    /// What a server carries was measured anew.
+    Measured(ServerId),
 }
 
 /// A cluster manager.

@@ -51,6 +51,10 @@ impl Account {
 pub struct Model {
     /// Speeds of all its jobs.
     pub speeds: Arc<SpeedHistory>,
+    /// What a worker was measured to use, on average; none: never measured.
+    pub worker_use: Option<Amounts>,
+    /// Likewise a parameter server.
+    pub server_use: Option<Amounts>,
     /// Its active jobs.
     pub(crate) jobs: u32,
     /// Its turn to be forgotten, while it has none.

@@ -45,16 +45,20 @@ impl State {
             progress.steps_per_epoch = report.steps_per_epoch;
         }
         progress.accuracy = report.accuracy.or(progress.accuracy);
+        // The epoch these steps belong to: the one in progress, or the one they complete.
+        let epoch = match report.steps_per_epoch {
+            0 => u64::from(report.epoch) + 1,
+            steps => report.step.div_ceil(steps).max(1),
+        };
+        if let Some(accuracy) = report.accuracy {
+            Arc::make_mut(&mut job.accuracies).push(report.step, epoch - 1, accuracy);
+            dirty = job.may_stop_early();
+        }
         if let Some(loss) = report.loss {
-            progress.loss = Some(loss);
-            // The epoch these steps belong to: the one in progress, or the one they complete.
-            let epoch = match report.steps_per_epoch {
-                0 => u64::from(report.epoch) + 1,
-                steps => report.step.div_ceil(steps).max(1),
-            };
+            job.progress.loss = Some(loss);
             let before = job.losses.last_epoch();
             Arc::make_mut(&mut job.losses).push(report.step, epoch, loss);
-            dirty = job.losses.last_epoch() != before;
+            dirty |= job.losses.last_epoch() != before;
         }
         if let Some(speed) = speed(report) {
             job.progress.speed = Some(speed);

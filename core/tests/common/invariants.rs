@@ -1,12 +1,15 @@
 //! What holds after every step, whatever happened and whoever decides.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use trainmaster_core::{
     Allocation, Decision, Issue, Job, JobId, Mode, Role, Scheduler, Slot, State, TrainingMode, Verdict,
     job::Resize,
     reason::ReasonKind,
-    resources::{Amounts, DISK, MEMORY},
+    resources::{Amounts, BANDWIDTH, CPU, DISK, GPU, MEMORY},
     server::devices_match,
 };
 
@@ -126,12 +129,19 @@ pub fn committed(state: &State, decision: &Decision) {
         let server = state.server(id);
         let mut usable = server.capacity.clone();
         usable -= &server.foreign.amounts;
+        let more = i64::from(server.bookable) - 1000;
+        assert_eq!(server.bookable, state.settings.shape.overbook);
+        for resource in BTreeSet::from_iter([GPU, CPU, BANDWIDTH].into_iter().chain(server.devices.iter().copied())) {
+            if more > 0 && (resource == CPU || resource == BANDWIDTH || !server.devices.is_empty()) {
+                usable.add(resource, server.capacity[resource] * more / 1000);
+            }
+        }
         assert!(amounts.fits(&usable), "{}: planned {amounts:?} of {usable:?}", server.name);
         for (device, milli) in devices {
             let foreign = server.foreign.devices.get(usize::from(device)).copied().unwrap_or(0);
             assert!(usize::from(device) < server.devices.len(), "{}: device {device} planned", server.name);
             assert!(
-                milli + i64::from(foreign) <= 1000,
+                milli + i64::from(foreign) <= i64::from(server.bookable),
                 "{}: {milli} of device {device}, {foreign} foreign",
                 server.name
             );

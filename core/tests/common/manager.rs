@@ -177,9 +177,10 @@ impl Manager {
             }
         }
         let foreign = |device: u16| server.foreign.devices.get(usize::from(device)).copied().unwrap_or(0);
-        amounts.fits(&server.usable())
+        amounts.fits(&server.reservable())
             && devices.iter().all(|(device, milli)| {
-                usize::from(*device) < server.devices.len() && milli + u32::from(foreign(*device)) <= 1000
+                usize::from(*device) < server.devices.len()
+                    && milli + u32::from(foreign(*device)) <= u32::from(server.bookable)
             })
     }
 

@@ -1,10 +1,10 @@
 //! Plays a scenario, checking everything on the way.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use trainmaster_core::{
-    Budget, Decision, Event, EventError, Incarnation, JobId, Mode, Role, Scheduler, ServerSpec, Source, Ticket, Time,
-    Verdict,
+    Allocation, Budget, Decision, DeviceShare, Event, EventError, Incarnation, JobId, Mode, Role, Scheduler,
+    ServerSpec, SlotUse, Source, Ticket, Time, Verdict,
     job::ExternalId,
     journal::{self, Record, Replay},
     scheduler::Why,
@@ -210,6 +210,48 @@ impl Player<'_> {
                 let devices = if *share > 0 { devices.to_vec() } else { Vec::new() };
                 let gpu = if *share > 0 { i64::from(*share) } else { *gpu };
                 self.apply(Event::ForeignUse { server, amounts: amounts(&[("gpu", gpu), ("cpu", *cpu)]), devices });
+            }
+            Step::Measure(lot, used, ours) => {
+                let at = lot % self.specs.len();
+                let spec = &self.specs[at];
+                let state = self.scheduler.state();
+                let Some(server) = state.find_server(&spec.name).map(|server| server.id) else { return };
+                let on = |allocation: &Arc<Allocation>| {
+                    allocation.slots().iter().filter(|slot| slot.server == server).cloned().collect::<Vec<_>>()
+                };
+                let slots: Vec<_> = state
+                    .jobs
+                    .values()
+                    .flat_map(|job| {
+                        job.observed.as_ref().map(on).unwrap_or_default().into_iter().map(|slot| (job.id, slot))
+                    })
+                    .collect();
+                let share = |value: i64, of: i64| value * used * of / 10_000;
+                let each = *ours / (slots.len() as i64).max(1);
+                let table = |of: i64| {
+                    let shares = spec.capacity.iter().filter(|(name, _)| !name.starts_with("gpu"));
+                    shares.map(|(name, value)| (name.clone(), share(*value, of))).collect()
+                };
+                let devices = |of: i64| -> Vec<DeviceShare> {
+                    let milli = share(1000, of).clamp(0, 1000) as u16;
+                    (0..spec.devices.len() as u16).map(|device| DeviceShare { device, milli }).collect()
+                };
+                let slots = slots.iter().map(|(job, slot)| SlotUse {
+                    job: *job,
+                    slot: (slot.role, slot.index),
+                    used: table(each),
+                    devices: devices(each)
+                        .into_iter()
+                        .filter(|d| slot.devices.iter().any(|s| s.device == d.device))
+                        .collect(),
+                });
+                let event = Event::Utilisation {
+                    server: spec.name.clone(),
+                    used: table(100),
+                    devices: devices(100),
+                    slots: slots.collect(),
+                };
+                self.apply(event);
             }
             Step::Configure(settings) => {
                 self.apply(Event::Configured(settings.clone()));

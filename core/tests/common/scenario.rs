@@ -6,7 +6,7 @@ use proptest::{collection::vec, option, prelude::*, sample::select};
 use trainmaster_core::{
     End, JobSpec, Mode, Report, ServerSpec, Settings, Span, TrainingMode,
     engines::{DefaultValue, Entry},
-    job::{Dataset, ProfiledSpeed, Resize, RoleSpec, Utility, UtilityKind},
+    job::{Dataset, Partition, ProfiledSpeed, Resize, RoleSpec, StopChoice, Utility, UtilityKind},
     settings::{Parameter, ShapeRules, Stability},
 };
 
@@ -74,6 +74,8 @@ pub enum Step {
     /// It comes back, or changes to this share (in eighths) of what it was, draining or not, without its last devices.
     ServerSet(usize, i64, bool, usize),
     Foreign(usize, i64, i64, u16),
+    /// It is measured: so many hundredths are in use, so many of those by slots of jobs.
+    Measure(usize, i64, i64),
     Configure(Box<Settings>),
     Mode(Mode),
     /// Servers and jobs by bit that the manager forgot; whether it owns the queue.
@@ -157,7 +159,10 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
     );
     // Now and then something that no server holds.
     let impossible = prop::bool::weighted(0.03);
-    (counts(), counts(), worker, who, how, impossible, worth).prop_map(|(w, p, worker, who, how, impossible, worth)| {
+    let training = (select(&StopChoice::ALL[..]), select(&StopChoice::ALL[..]), option::of(0.1..1.0_f64), 0..4_u32);
+    let rest = (impossible, training);
+    (counts(), counts(), worker, who, how, rest, worth).prop_map(|(w, p, worker, who, how, rest, worth)| {
+        let (impossible, (stop, under_load, accuracy, parts)) = rest;
         let (kind_of_utility, (value, decay, target), (chunks, batches_per_chunk, epochs, batch_time)) = worth;
         let ((gpu, milli), kind, cpu, gib) = worker;
         let gpu = if gpu == "gpu" { format!("gpu{kind}") } else { gpu.to_owned() };
@@ -172,6 +177,12 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
         let ps = mode != TrainingMode::AllReduce;
         let mut worker = role(&[], wmin, wmax, wreq);
         worker.demand = demand;
+        let partitions = if resize == Resize::Fixed && worker.requested % parts.max(1) == 0 {
+            Partition::chain(parts)
+        } else {
+            Vec::new()
+        };
+        let stop = if accuracy.is_none() { stop.min(StopChoice::Optimal) } else { stop };
         let profile = [(1, 1, 1.0), (2, 1, 1.7), (1, 2, 1.2), (2, 2, 1.9), (4, 2, 3.0), (4, 4, 3.5)];
         JobSpec {
             model: format!("model{tenant}"),
@@ -198,6 +209,12 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
                 upload: if apart { "near".into() } else { String::new() },
                 chunk_size: 2 * i64::from(chunks),
             }),
+            deadline: limit.map(|limit| Span(3 * limit)),
+            urgency: accuracy.map(|accuracy| (accuracy * 10.0) as u32),
+            accuracy,
+            stop,
+            stop_under_load: under_load.max(stop),
+            partitions,
             time_limit: limit.map(Span),
             restart_cost: restart.map(Span),
             profile: profile
@@ -255,15 +272,17 @@ pub fn settings(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value
         flags.chain(few).collect::<BTreeMap<_, _>>()
     });
     let rules = if shape_rules { (any::<bool>(), any::<bool>()).boxed() } else { Just((false, true)).boxed() };
-    (stability, flags, limit("q1"), limit("t1"), any::<bool>(), 1..4_u32, rules).prop_map(
-        move |(stability, parameters, queues, tenants, grow_in_place, refusals, (equal_per_server, colocate))| {
+    let overbook = select(vec![1000, 1000, 1000, 1500, 3000]);
+    (stability, flags, limit("q1"), limit("t1"), (any::<bool>(), overbook), 1..4_u32, rules).prop_map(
+        move |(stability, parameters, queues, tenants, (grow_in_place, overbook), refusals, rules)| {
+            let (equal_per_server, colocate) = rules;
             Settings {
                 engine: entry.name.into(),
                 parameters,
                 stability,
                 queues,
                 tenants,
-                shape: ShapeRules { equal_per_server, colocate, grow_in_place },
+                shape: ShapeRules { equal_per_server, colocate, grow_in_place, overbook },
                 refusals,
                 refusal_backoff: Span::seconds(2),
                 seed: 7,
@@ -314,6 +333,7 @@ fn step(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value = Step>
         3 => (any::<usize>(), select(vec![0_i64, 2, 4, 8, 8, 8]), prop::bool::weighted(0.2), 0..3_usize)
             .prop_map(|(server, eighths, draining, fewer)| Step::ServerSet(server, eighths, draining, fewer)),
         2 => (foreign, select(vec![0_u16, 0, 500, 1000])).prop_map(|((s, gpu, cpu), share)| Step::Foreign(s, gpu, cpu, share)),
+        3 => (any::<usize>(), 0..130_i64, 0..=100_i64).prop_map(|(server, used, ours)| Step::Measure(server, used, ours)),
         1 => settings(entry, shape_rules).prop_map(|settings| Step::Configure(Box::new(settings))),
         1 => select(vec![Mode::Active, Mode::Active, Mode::Shadow, Mode::Paused]).prop_map(Step::Mode),
         1 => (any::<u8>(), any::<u8>(), any::<bool>()).prop_map(|(s, j, owns)| Step::Resync(s & s >> 3, j & j >> 2, owns)),

@@ -95,7 +95,7 @@ impl<'a> Round<'a> {
                     // Who waits for room there is among the stalled.
                     jobs.extend(orphaned.into_iter().map(|job| (job, true)));
                 }
-                Change::Settings => {}
+                Change::Measured(_) | Change::Settings => {}
             }
         }
         // In shadow mode every round starts from what runs, not from the last plan.

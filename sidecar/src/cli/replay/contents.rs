@@ -182,6 +182,7 @@ fn kind(event: &Event) -> &'static str {
         Event::ServerSet { .. } => "server_set",
         Event::ServerLeft { .. } => "server_left",
         Event::ForeignUse { .. } => "foreign_use",
+        Event::Utilisation { .. } => "utilisation",
         Event::JobSubmitted { .. } => "job_submitted",
         Event::JobEnded { .. } => "job_ended",
         Event::JobHeld { .. } => "job_held",

@@ -1,0 +1,374 @@
+//! MLFS: tasks of model-parallel jobs by what they add to accuracy and deadlines, on servers as they are measured.
+//!
+//! Wang, Liu and Shen, *Job Scheduling for Large-Scale Machine Learning Clusters*, CoNEXT'20. A job's tasks are its slots: a
+//! worker for each [partition](crate::job::Partition) of each replica of its model, and its parameter servers.
+//! * **MLF-H** (`priority.rs`, `host.rs`, `overload.rs`): tasks are placed one by one in the order of their priority, each on the
+//!   server nearest to an ideal one (least used, nearest to its peers). What servers carry is measured; tasks leave
+//!   servers that carry more than `overload` of something.
+//! * **MLF-C** (`stop.rs`): jobs stop as their owners chose; while the cluster is overloaded, as early as owners consent to.
+//!
+//! `mlf-h` is this engine with `stop = false`.
+//!
+//! Where the paper is silent, or isn't about real clusters:
+//! * an iteration is an epoch: losses are kept so;
+//! * a job's tasks need each other in every iteration, so all are placed or none, in the turn of the one that goes first; the
+//!   parameter servers are first among them. A job that doesn't fit holds nobody up;
+//! * a task that nobody has measured is expected to use what its model's tasks use, else `overload` of what it demands: a server
+//!   that is full by reservations isn't overloaded by them. Without measurements this is an engine of reservations; to let
+//!   tasks share GPUs, measure and let the pool [overbook](crate::settings::ShapeRules::overbook);
+//! * what a single task uses up alone is no overload: moving it would help nobody. Nor may a server without other tasks refuse one;
+//! * r is the predicted remaining time, at least a round; where nothing predicts it, its term is 0. A task's deadline is its job's
+//!   less the parts of r that its descendants take, in proportion to their parameters;
+//! * who gives no deadline has the latest of all; no urgency is the least;
+//! * the ML and C terms are each divided by the largest of all active tasks before they are mixed (`scaled`), so that α means what
+//!   it says;
+//! * what partitions of a replica hand to each other counts as much as an average partition's parameters: job files don't tell it. The
+//!   penalty of a move is the same for every host, so it decides nothing;
+//! * a job is preempted if a task must leave and no server is underloaded; its tasks wait together.
+//!
+//! Choose it for deadlines and accuracies that matter, and for model-parallel jobs on GPUs that tasks share. Cost: O(partitions
+//! of all jobs + slots planned + servers · resources) a decision, and O(servers · resources) for each task that is placed; once a
+//! class of jobs found no room, larger jobs of it aren't tried.
+
+mod host;
+mod overload;
+mod priority;
+mod stop;
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    sync::Arc,
+};
+
+use imbl::Vector;
+use serde::{Deserialize, Serialize};
+
+use self::{
+    host::{Hosts, Task, tasks},
+    overload::{Mover, movers},
+    priority::{Jobs, Priorities},
+    stop::stops,
+};
+use super::{
+    Budget, Build, DefaultValue as Value, Engine, EngineError, Limits, ParameterInfo, Parameters, Triggers,
+    board::{Board, Largest},
+    ledger::Ledger,
+    optimus::{run, wait},
+};
+use crate::{
+    decision::{Allocation, Proposal, Shape, Slot, Verdict},
+    ids::JobId,
+    job::Job,
+    place::{Load, SortBy},
+    reason::{Reason, ReasonKind, Share},
+    settings::SettingsError,
+    state::{Change, Mandate, State},
+    time::{Span, Time},
+};
+
+pub(super) const NAME: &str = "mlfs";
+pub(super) const SUMMARY: &str =
+    "places tasks by accuracy, deadline and measured load, and stops jobs with nothing to gain";
+pub(super) const PAPER: &str = "Wang et al., Job Scheduling for Large-Scale Machine Learning Clusters, CoNEXT'20";
+pub(super) const PARAMETERS: &[ParameterInfo] = &parameters(true);
+
+/// MLF-H alone.
+pub(super) const HEURISTIC_NAME: &str = "mlf-h";
+pub(super) const HEURISTIC_SUMMARY: &str =
+    "places tasks by accuracy, deadline and measured load (mlfs without its stopping)";
+pub(super) const HEURISTIC_PARAMETERS: &[ParameterInfo] = &parameters(false);
+
+const fn parameters(stop: bool) -> [ParameterInfo; 14] {
+    const fn number(name: &'static str, default: f64, meaning: &'static str) -> ParameterInfo {
+        ParameterInfo { name, default: Value::Number(default), meaning }
+    }
+    const fn flag(name: &'static str, default: bool, meaning: &'static str) -> ParameterInfo {
+        ParameterInfo { name, default: Value::Flag(default), meaning }
+    }
+    [
+        ParameterInfo { name: "interval", default: Value::Text("60s"), meaning: "longest time between rounds" },
+        number("alpha", 0.3, "weight of the ML features beside deadline, remaining and waiting time (Eq. 6)"),
+        number("gamma", 0.8, "what of a child's priority its parents get (Eq. 3 and 5)"),
+        number("gamma_deadline", 0.3, "weight of the deadline (Eq. 4)"),
+        number("gamma_remaining", 0.3, "weight of the remaining time"),
+        number("gamma_waited", 0.35, "weight of the waiting time"),
+        number("overload", 0.9, "a server that uses more of a resource than this part is overloaded (h_r)"),
+        number("cluster_overload", 0.9, "so is a cluster whose servers on average use more of everything (h_s)"),
+        number("movable", 0.1, "part of an overloaded GPU's tasks, those of the lowest priority, that may leave (p_s)"),
+        flag("urgency", true, "urgency counts"),
+        flag("bandwidth", true, "tasks are placed near their peers"),
+        flag("migrate", true, "tasks leave overloaded servers"),
+        flag("stop", stop, "jobs stop as their owners chose, under load as far as they consent (MLF-C)"),
+        flag("scaled", true, "ML and computation features are scaled before they are mixed; off: as in the paper"),
+    ]
+}
+
+/// The engine, as its module describes it.
+#[derive(Clone, Debug)]
+pub struct Mlfs {
+    interval: Span,
+    alpha: f64,
+    gamma: f64,
+    gamma_deadline: f64,
+    gamma_remaining: f64,
+    gamma_waited: f64,
+    overload: f64,
+    cluster_overload: f64,
+    movable: f64,
+    urgency: bool,
+    bandwidth: bool,
+    migrate: bool,
+    stop: bool,
+    scaled: bool,
+}
+
+/// Since when jobs wait that ran before; the others wait since they came.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Memo {
+    again: BTreeMap<JobId, Time>,
+}
+
+/// Room, and what is known of the jobs.
+#[derive(Default)]
+pub struct Index {
+    board: Board,
+    jobs: Jobs,
+}
+
+impl Build for Mlfs {
+    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+        Ok(Self {
+            interval: parameters.span("interval")?,
+            alpha: parameters.number("alpha", 0.0..=1.0)?,
+            gamma: parameters.number("gamma", 0.0..=1.0)?,
+            gamma_deadline: parameters.number("gamma_deadline", 0.0..=1e6)?,
+            gamma_remaining: parameters.number("gamma_remaining", 0.0..=1e6)?,
+            gamma_waited: parameters.number("gamma_waited", 0.0..=1e6)?,
+            overload: parameters.number("overload", 0.1..=1.0)?,
+            cluster_overload: parameters.number("cluster_overload", 0.1..=1.0)?,
+            movable: parameters.number("movable", 0.0..=1.0)?,
+            urgency: parameters.flag("urgency")?,
+            bandwidth: parameters.flag("bandwidth")?,
+            migrate: parameters.flag("migrate")?,
+            stop: parameters.flag("stop")?,
+            scaled: parameters.flag("scaled")?,
+        })
+    }
+}
+
+impl Memo {
+    /// Since when a job waits.
+    fn since(&self, job: &Job) -> Time {
+        self.again.get(&job.id).copied().unwrap_or(job.arrival)
+    }
+
+    fn remember(&mut self, state: &State) {
+        self.again.retain(|id, _| state.job(*id).is_some_and(|job| job.verdict.allocation().is_none()));
+        for job in state.jobs.values().filter(|job| job.started.is_some() && job.verdict.allocation().is_none()) {
+            self.again.entry(job.id).or_insert(state.now);
+        }
+    }
+}
+
+/// Who has its turn: the highest priority, then the first come; and whether it is a task that leaves a server.
+type Turn = (u64, Reverse<Time>, Reverse<JobId>, Option<usize>);
+
+impl Engine for Mlfs {
+    type Memo = Memo;
+    type Index = Index;
+
+    fn triggers(&self) -> Triggers {
+        Triggers { interval: Some(self.interval), arrival: true, departure: true }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::Measured(libm::round(self.overload * 1000.0) as u16)
+    }
+
+    fn decide(
+        &self,
+        state: &State,
+        changes: &Vector<Change>,
+        memo: &mut Memo,
+        index: &mut Index,
+        budget: &mut Budget,
+    ) -> Result<Proposal, EngineError> {
+        budget.spend(state.jobs.len() as u64)?;
+        let mut known = memo.clone();
+        known.remember(state);
+        index.board.sync(state, changes, SortBy::Share);
+        index.jobs.sync(state, changes);
+        let jobs = &index.jobs;
+        let waited = |job: &Job| match job.verdict.allocation() {
+            Some(_) => Span::ZERO,
+            None => state.now - known.since(job),
+        };
+        let priorities = Priorities::of(self, state, jobs, waited);
+        let load = Load::of(state, self.overload);
+        let mut hosts = Hosts { state, engine: self, board: &mut index.board, load };
+        let leaving = if self.migrate { movers(&mut hosts, jobs, &priorities) } else { Vec::new() };
+        let mut round = Round { hosts, jobs, priorities, proposal: Proposal::default(), moved: BTreeMap::new() };
+        let waiting = round.serve(&leaving, budget)?;
+        round.settle(&leaving);
+        if self.stop {
+            round.stop(waiting);
+        }
+        let proposal = round.proposal;
+        *memo = known;
+        Ok(proposal)
+    }
+}
+
+struct Round<'a, 'b> {
+    hosts: Hosts<'b>,
+    jobs: &'a Jobs,
+    priorities: Priorities,
+    proposal: Proposal,
+    /// New places of tasks that leave overloaded servers.
+    moved: BTreeMap<JobId, Vec<Slot>>,
+}
+
+impl Round<'_, '_> {
+    /// Places who waits, and who leaves, in their turn. Whether someone still waits.
+    fn serve(&mut self, leaving: &[Mover<'_>], budget: &mut Budget) -> Result<bool, EngineError> {
+        let state = self.hosts.state;
+        let free = |job: &&Arc<Job>| job.verdict.allocation().is_none() && state.mandate(job) == Mandate::Free;
+        let turn = |job: &Arc<Job>, priority: f64, mover| {
+            // Bits of floats from 0 up order as the floats do.
+            (priority.to_bits(), Reverse(job.arrival), Reverse(job.id), mover)
+        };
+        let jobs = state.jobs.values().filter(free).map(|job| turn(job, self.priorities.of_job(job), None));
+        let tasks = leaving.iter().enumerate().map(|(at, mover)| turn(mover.job, mover.priority, Some(at)));
+        let mut queue: BinaryHeap<Turn> = jobs.chain(tasks).collect();
+        let mut ledger = Ledger::left(state);
+        let mut full: Vec<Option<Shape>> = vec![None; self.jobs.classes()];
+        let mut largest = Largest::default();
+        let mut waiting = false;
+        while let Some((_, _, Reverse(id), mover)) = queue.pop() {
+            budget.spend(1)?;
+            if let Some(mover) = mover {
+                self.move_task(&leaving[mover], budget)?;
+                continue;
+            }
+            let job = &state.jobs[&id];
+            let shape = job.spec.requested();
+            let total = job.total(shape);
+            if !ledger.has(job, &total) {
+                waiting = true;
+                wait(&mut self.proposal, job, ledger.reason(state, job, &total));
+                continue;
+            }
+            let known = self.jobs.get(job);
+            let failed = &mut full[known.class as usize];
+            let hopeless =
+                failed.is_some_and(|failed| shape.workers >= failed.workers && shape.servers >= failed.servers);
+            if !hopeless {
+                let order = self.order(job);
+                if let Some(allocation) = self.hosts.place(job, &known.shares, &order, budget)? {
+                    ledger.take(job, &total, 1);
+                    run(&mut self.proposal, job, allocation);
+                    continue;
+                }
+                *failed = Some(shape);
+            }
+            waiting = true;
+            // A decision names it again only when the kind of its reason changes.
+            if job.verdict.reason().map(Reason::kind) != Some(ReasonKind::NoRoom) {
+                wait(&mut self.proposal, job, largest.reason(state, &self.hosts.board.room, job, shape));
+            }
+        }
+        Ok(waiting)
+    }
+
+    /// A job's tasks in the order in which they choose their places: parameter servers, then by priority.
+    fn order(&self, job: &Job) -> Vec<Task> {
+        let mut order: Vec<Task> = tasks(job).collect();
+        if job.spec.partitions.len() > 1 {
+            let priority =
+                |task: &Task| task.part(job).map_or(f64::INFINITY, |part| self.priorities.of_part(job.id, part));
+            order.sort_by(|a, b| priority(b).total_cmp(&priority(a)));
+        }
+        order
+    }
+
+    /// Finds a place for a task that leaves its server.
+    fn move_task(&mut self, mover: &Mover<'_>, budget: &mut Budget) -> Result<(), EngineError> {
+        let Mover { job, slot, uses, .. } = mover;
+        budget.spend(self.hosts.state.servers.len() as u64)?;
+        let moved = self.moved.entry(job.id).or_default();
+        let allocation = job.verdict.allocation().expect("it has a task on a server");
+        let now = |slot: &Slot| {
+            let new = moved.iter().find(|new| (new.role, new.index) == (slot.role, slot.index));
+            new.unwrap_or(slot).clone()
+        };
+        let placed: Vec<Slot> = allocation.slots().iter().map(now).collect();
+        let shares = &self.jobs.get(job).shares;
+        if let Some(new) = self.hosts.host(job, shares, Task::from(*slot), uses, &placed, Some(slot.server)) {
+            self.hosts.take(job, &new, uses);
+            self.hosts.board.give_back(self.hosts.state, job, &Allocation::new(vec![(*slot).clone()]));
+            moved.push(new);
+        }
+        Ok(())
+    }
+
+    /// What becomes of the jobs whose tasks were to leave.
+    fn settle(&mut self, leaving: &[Mover<'_>]) {
+        let state = self.hosts.state;
+        let room_left = state.present_servers().any(|server| !self.hosts.load.is_overloaded(server.id));
+        let mut of_job: BTreeMap<JobId, Vec<&Mover<'_>>> = BTreeMap::new();
+        for mover in leaving {
+            of_job.entry(mover.job.id).or_default().push(mover);
+        }
+        for (id, movers) in of_job {
+            let job = &state.jobs[&id];
+            let moved = self.moved.remove(&id).unwrap_or_default();
+            let found = |mover: &&&Mover<'_>| {
+                moved.iter().any(|new| (new.role, new.index) == (mover.slot.role, mover.slot.index))
+            };
+            let stuck = movers.iter().find(|mover| !found(mover));
+            match stuck {
+                // It stays, for want of a better place.
+                Some(_) if room_left && moved.is_empty() => {}
+                Some(mover) if !room_left => {
+                    let server = mover.slot.server;
+                    // As it was found, before it was relieved.
+                    let Some((resource, used)) = state.server(server).first_overload(self.hosts.engine.overload) else {
+                        continue;
+                    };
+                    let reason = Reason::Overloaded { server, resource, used: Share::of(used) };
+                    wait(&mut self.proposal, job, reason);
+                }
+                _ => {
+                    let allocation = job.verdict.allocation().expect("it has tasks on servers");
+                    let new = |slot: &Slot| {
+                        let new = moved.iter().find(|new| (new.role, new.index) == (slot.role, slot.index));
+                        new.unwrap_or(slot).clone()
+                    };
+                    let slots = allocation.slots().iter().map(new).collect();
+                    run(&mut self.proposal, job, Arc::new(Allocation::new(slots)));
+                }
+            }
+        }
+    }
+
+    /// Stops who has nothing to gain, while someone waits or servers are full as far as owners consent to.
+    fn stop(&mut self, waiting: bool) {
+        let state = self.hosts.state;
+        let overloaded = waiting || {
+            let load = Load::of(state, self.hosts.engine.overload);
+            let (sum, count) = state
+                .present_servers()
+                .fold((0.0, 0_u32), |(sum, count), server| (sum + load.degree(server.id), count + 1));
+            count > 0 && sum / f64::from(count) > self.hosts.engine.cluster_overload
+        };
+        for job in state.jobs.values() {
+            if job.verdict.allocation().is_none() || state.mandate(job) != Mandate::Free {
+                continue;
+            }
+            let Some(reason) = stops(job, overloaded) else { continue };
+            self.proposal.changes.retain(|(id, _)| *id != job.id);
+            self.proposal.changes.push((job.id, Verdict::Stop(reason)));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Which tasks leave an overloaded server (MLFS, §3.3.3).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    host::{Hosts, Task},
+    priority::{Jobs, Priorities},
+};
+use crate::{
+    decision::{Role, Slot},
+    ids::ServerId,
+    job::Job,
+    resources::Amounts,
+    state::Mandate,
+};
+
+/// A task on an overloaded server.
+struct Candidate<'a> {
+    job: &'a Arc<Job>,
+    slot: &'a Slot,
+    priority: f64,
+    uses: Amounts,
+    /// The part of its traffic that stays on the server.
+    near: f64,
+}
+
+/// A task that is to leave, as long as there is a host for it.
+pub(super) struct Mover<'a> {
+    pub(super) job: &'a Arc<Job>,
+    pub(super) slot: &'a Slot,
+    pub(super) priority: f64,
+    pub(super) uses: Amounts,
+}
+
+/// Chooses tasks until no server is overloaded any more, or nothing there may move. Their load is taken off; their room isn't
+/// until they have another. O(slots planned), and for each overloaded server O(its tasks² · resources).
+pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priorities) -> Vec<Mover<'a>> {
+    let state = hosts.state;
+    let overloaded: Vec<ServerId> = state
+        .present_servers()
+        .filter(|server| server.measured.is_some() && hosts.load.is_overloaded(server.id))
+        .map(|server| server.id)
+        .collect();
+    let mut movers = Vec::new();
+    if overloaded.is_empty() {
+        return movers;
+    }
+    let mut on: BTreeMap<ServerId, Vec<Candidate<'a>>> = overloaded.into_iter().map(|id| (id, Vec::new())).collect();
+    for job in state.jobs.values() {
+        let Some(allocation) = job.verdict.allocation() else { continue };
+        let rules = state.settings.shape.of(&job.spec);
+        // What isn't there yet isn't measured yet, and what must be spread evenly can't move one by one.
+        let settled = job.observed.as_ref() == Some(allocation);
+        if !settled || rules.equal_per_server || !rules.colocate || state.mandate(job) != Mandate::Free {
+            continue;
+        }
+        let shares = &jobs.get(job).shares;
+        for slot in allocation.slots() {
+            let Some(here) = on.get_mut(&slot.server) else { continue };
+            let task = Task::from(slot);
+            let near = hosts.nearness(job, shares, task, allocation.slots());
+            here.push(Candidate {
+                job,
+                slot,
+                // The parameter server goes before all tasks that need it.
+                priority: task
+                    .part(job)
+                    .map_or_else(|| priorities.of_job(job), |part| priorities.of_part(job.id, part)),
+                uses: hosts.expected(job, task),
+                near: near.iter().find(|(server, _)| *server == slot.server).map_or(0.0, |(_, part)| *part),
+            });
+        }
+    }
+    for (server, mut here) in on {
+        while hosts.load.is_overloaded(server) {
+            let Some(at) = next(hosts, server, &here) else { break };
+            let Candidate { job, slot, priority, uses, .. } = here.swap_remove(at);
+            hosts.load.put(slot, &uses, -1.0);
+            movers.push(Mover { job, slot, priority, uses });
+        }
+    }
+    movers
+}
+
+/// The task nearest to the ideal one to leave: per overloaded resource the largest use, per other resource the smallest, and no
+/// traffic with those that stay.
+fn next(hosts: &Hosts<'_>, server: ServerId, here: &[Candidate<'_>]) -> Option<usize> {
+    let load = &hosts.load;
+    let parts: Vec<Vec<f64>> = here.iter().map(|task| load.parts_of(server, &task.uses).collect()).collect();
+    let ideal: Vec<f64> = load
+        .overloads(server)
+        .enumerate()
+        .map(|(at, over)| {
+            let of = parts.iter().map(|parts| parts[at]);
+            if over { of.fold(0.0, f64::max) } else { of.fold(f64::INFINITY, f64::min) }
+        })
+        .collect();
+    let distance = |at: usize| {
+        let resources = parts[at].iter().zip(&ideal).map(|(part, ideal)| (part - ideal) * (part - ideal));
+        let near = if hosts.engine.bandwidth { here[at].near } else { 0.0 };
+        resources.sum::<f64>() + near * near
+    };
+    let lowest = |a: &usize, b: &usize| {
+        let (one, other) = (&here[*a], &here[*b]);
+        let name = |task: &Candidate<'_>| (task.job.id, task.slot.role == Role::Worker, task.slot.index);
+        one.priority.total_cmp(&other.priority).then(name(one).cmp(&name(other)))
+    };
+    let mut qualified: Vec<usize> = Vec::new();
+    for device in (0..load.devices(server).len()).filter(|device| load.is_device_overloaded(server, *device)) {
+        let uses = |at: &usize| here[*at].slot.devices.iter().any(|share| usize::from(share.device) == device);
+        let mut tasks: Vec<usize> = (0..here.len()).filter(uses).collect();
+        tasks.sort_by(lowest);
+        let few = ((tasks.len() as f64 * hosts.engine.movable) as usize).max(1);
+        qualified.extend(tasks.into_iter().take(few));
+    }
+    if qualified.is_empty() {
+        qualified = (0..here.len()).collect();
+    }
+    qualified.into_iter().min_by(|a, b| distance(*a).total_cmp(&distance(*b)).then_with(|| lowest(a, b)))
+}

@@ -1,0 +1,36 @@
+//! Which jobs have nothing left to gain (MLF-C: MLFS, §3.5).
+
+use crate::{
+    fit::Stop,
+    job::{Job, StopChoice},
+    reason::{Reason, Share},
+};
+
+/// Why a job stops now; none: it trains on. While the cluster is overloaded its owner's consent counts. O(1): the forecast was
+/// made when the job reported.
+pub(super) fn stops(job: &Job, overloaded: bool) -> Option<Reason> {
+    let choice = if overloaded { job.spec.stop_under_load } else { job.spec.stop };
+    let reached = || {
+        let (accuracy, wanted) = (job.accuracies.best()?, job.spec.accuracy?);
+        let shares = (Share::of(accuracy), Share::of(wanted));
+        (accuracy >= wanted).then_some(Reason::AccuracyReached { accuracy: shares.0, wanted: shares.1 })
+    };
+    match choice {
+        StopChoice::Epochs => None,
+        StopChoice::Accuracy if job.spec.accuracy.is_some() => reached(),
+        // Without an accuracy asked for the best there is will do.
+        StopChoice::Optimal | StopChoice::Accuracy => match job.fits.stop? {
+            Stop::Reached { .. } => reached(),
+            Stop::OutOfReach { predicted, probability } => Some(Reason::OutOfReach {
+                wanted: Share::of(job.spec.accuracy?),
+                predicted: Share::of(predicted),
+                probability: Share::of(probability),
+            }),
+            Stop::Settled { accuracy, predicted, probability } => Some(Reason::NothingToGain {
+                accuracy: Share::of(accuracy),
+                predicted: Share::of(predicted),
+                probability: Share::of(probability),
+            }),
+        },
+    }
+}

@@ -1,0 +1,233 @@
+//! What servers really carry while a plan is made: what is measured, and what is expected of slots that aren't measured yet.
+
+use crate::{
+    decision::{Role, Slot},
+    ids::{ResourceId, ServerId},
+    job::Job,
+    resources::{Amounts, GPU},
+    server::Server,
+    state::State,
+};
+
+/// One device.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeviceLoad {
+    /// Part of it in use.
+    pub used: f64,
+    /// Slots that share it.
+    pub slots: u32,
+}
+
+/// What each server carries under a plan in the making, as parts of what it has.
+///
+/// Building it is O(servers · resources + slots planned); moving a slot O(resources + its devices).
+pub struct Load {
+    resources: Vec<ResourceId>,
+    /// Server by server, as many as there are resources.
+    used: Vec<f64>,
+    have: Vec<f64>,
+    devices: Vec<Vec<DeviceLoad>>,
+    slots: Vec<u32>,
+    most: f64,
+}
+
+impl State {
+    /// What a slot of a job uses: as measured, of itself or on average of its model's; of what nobody measured a part `most`
+    /// of its demand, so that a server full of reservations is just not overloaded.
+    pub fn expected_use(&self, job: &Job, role: Role, index: u32, most: f64) -> Amounts {
+        let present = job.verdict.allocation().and_then(|allocation| allocation.slot(role, index));
+        let measured = present.and_then(|slot| self.server(slot.server).measured.as_ref());
+        let measured = measured.and_then(|measured| measured.slots.get(&(job.id, role, index)));
+        if let Some(usage) = measured {
+            return usage.amounts.clone();
+        }
+        match self.usual_use(job, role) {
+            Some(usual) => usual.clone(),
+            None => {
+                let demand = &job.demand(role).amounts;
+                let parts: Vec<_> =
+                    demand.iter().map(|(id, need)| (id, libm::floor(need as f64 * most) as i64)).collect();
+                Amounts::of(&parts)
+            }
+        }
+    }
+}
+
+impl Load {
+    /// Under the present plan. `most` is the part of a resource beyond which a server is overloaded.
+    pub fn of(state: &State, most: f64) -> Self {
+        let counted = |(id, have): (ResourceId, i64)| {
+            (have > 0 && (id == GPU || !crate::resources::is_gpu(state.resources.name(id)))).then_some(id)
+        };
+        let resources: Vec<ResourceId> = state.capacity.iter().filter_map(counted).collect();
+        let mut load = Self {
+            used: vec![0.0; state.servers.len() * resources.len()],
+            have: vec![0.0; state.servers.len() * resources.len()],
+            devices: Vec::with_capacity(state.servers.len()),
+            slots: vec![0; state.servers.len()],
+            resources,
+            most,
+        };
+        for server in &state.servers {
+            load.devices.push(vec![DeviceLoad::default(); server.devices.len()]);
+            load.begin(server);
+        }
+        for job in state.jobs.values() {
+            let Some(allocation) = job.verdict.allocation() else { continue };
+            for slot in allocation.slots() {
+                let server = state.server(slot.server);
+                let here = server.measured.as_ref();
+                match here.and_then(|measured| measured.slots.get(&(job.id, slot.role, slot.index))) {
+                    // What is measured there is in the total already.
+                    Some(usage) => {
+                        load.add_devices(slot, usage.amounts[GPU], 1.0);
+                        load.slots[slot.server.index()] += 1;
+                        let at = slot.server.index() * load.resources.len();
+                        for (offset, resource) in load.resources.iter().enumerate() {
+                            load.used[at + offset] += usage.amounts[*resource] as f64;
+                        }
+                    }
+                    None => load.put(slot, &state.expected_use(job, slot.role, slot.index, most), 1.0),
+                }
+            }
+        }
+        load
+    }
+
+    /// What there is, and what others use.
+    fn begin(&mut self, server: &Server) {
+        let count = self.resources.len();
+        let at = server.id.index() * count;
+        for (offset, resource) in self.resources.iter().enumerate() {
+            self.have[at + offset] = if server.present { server.capacity[*resource] as f64 } else { 0.0 };
+            let others = match &server.measured {
+                Some(measured) => {
+                    let ours: i64 = measured.slots.values().map(|usage| usage.amounts[*resource]).sum();
+                    (measured.total.amounts[*resource] - ours).max(0)
+                }
+                None => server.foreign.amounts[*resource],
+            };
+            self.used[at + offset] = others as f64;
+        }
+        for (device, load) in self.devices[server.id.index()].iter_mut().enumerate() {
+            let of = |devices: &[u16]| i64::from(devices.get(device).copied().unwrap_or(0));
+            let others = match &server.measured {
+                Some(measured) => {
+                    let ours: i64 = measured.slots.values().map(|usage| of(&usage.devices)).sum();
+                    (of(&measured.total.devices) - ours).max(0)
+                }
+                None => of(&server.foreign.devices),
+            };
+            load.used = others as f64 / 1000.0;
+        }
+    }
+
+    fn add_devices(&mut self, slot: &Slot, milli: i64, times: f64) {
+        let each = milli as f64 / 1000.0 / slot.devices.len().max(1) as f64;
+        for share in &slot.devices {
+            if let Some(load) = self.devices[slot.server.index()].get_mut(usize::from(share.device)) {
+                load.used = (load.used + times * each).max(0.0);
+                load.slots = if times > 0.0 { load.slots + 1 } else { load.slots.saturating_sub(1) };
+            }
+        }
+    }
+
+    /// A slot comes (`times` = 1) or goes (−1).
+    pub fn put(&mut self, slot: &Slot, amounts: &Amounts, times: f64) {
+        let at = slot.server.index() * self.resources.len();
+        for (offset, resource) in self.resources.iter().enumerate() {
+            let used = &mut self.used[at + offset];
+            *used = (*used + times * amounts[*resource] as f64).max(0.0);
+        }
+        self.add_devices(slot, amounts[GPU], times);
+        let slots = &mut self.slots[slot.server.index()];
+        *slots = if times > 0.0 { *slots + 1 } else { slots.saturating_sub(1) };
+    }
+
+    /// The resources that are counted; the order of all vectors here.
+    pub fn resources(&self) -> &[ResourceId] {
+        &self.resources
+    }
+
+    /// The part of each resource that is in use; 1 of what a server hasn't.
+    pub fn parts(&self, id: ServerId) -> impl Iterator<Item = f64> + '_ {
+        let range = id.index() * self.resources.len()..(id.index() + 1) * self.resources.len();
+        self.used[range.clone()]
+            .iter()
+            .zip(&self.have[range])
+            .map(|(used, have)| if *have > 0.0 { used / have } else { 1.0 })
+    }
+
+    /// The parts of each resource of a server that these amounts are.
+    pub fn parts_of<'a>(&'a self, id: ServerId, amounts: &'a Amounts) -> impl Iterator<Item = f64> + 'a {
+        let at = id.index() * self.resources.len();
+        let have = &self.have[at..at + self.resources.len()];
+        let part =
+            |(resource, have): (&ResourceId, &f64)| if *have > 0.0 { amounts[*resource] as f64 / have } else { 0.0 };
+        self.resources.iter().zip(have).map(part)
+    }
+
+    /// Its devices.
+    pub fn devices(&self, id: ServerId) -> &[DeviceLoad] {
+        &self.devices[id.index()]
+    }
+
+    /// Whether a device carries more than it should: what a single slot uses up alone is no overload.
+    pub fn is_device_overloaded(&self, id: ServerId, device: usize) -> bool {
+        let load = self.devices[id.index()][device];
+        load.slots > 1 && load.used > self.most
+    }
+
+    /// Whether each resource of a server carries more than it should. Of GPUs the devices say that, where they are listed.
+    pub fn overloads(&self, id: ServerId) -> impl Iterator<Item = bool> + '_ {
+        let listed = !self.devices[id.index()].is_empty();
+        let any_device = (0..self.devices[id.index()].len()).any(|device| self.is_device_overloaded(id, device));
+        let shared = self.slots[id.index()] > 1;
+        self.resources.iter().zip(self.parts(id)).map(move |(resource, part)| match *resource == GPU && listed {
+            true => any_device,
+            false => shared && part > self.most,
+        })
+    }
+
+    /// Whether a server carries more than it should of something.
+    pub fn is_overloaded(&self, id: ServerId) -> bool {
+        self.overloads(id).any(|over| over)
+    }
+
+    /// The resource that is overloaded most, and the part of it in use.
+    pub fn worst(&self, id: ServerId) -> Option<(ResourceId, f64)> {
+        let device = self.devices(id).iter().map(|load| load.used).fold(0.0, f64::max);
+        let part = |(at, over): (usize, bool)| {
+            let resource = self.resources[at];
+            let part = if resource == GPU && device > 0.0 { device } else { self.parts(id).nth(at)? };
+            over.then_some((resource, part))
+        };
+        self.overloads(id).enumerate().filter_map(part).max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// Whether a server stays within what it should carry with these amounts on top, on these devices. What comes alone to an
+    /// idle server or device always may.
+    pub fn holds(&self, id: ServerId, amounts: &Amounts, devices: &[u16]) -> bool {
+        let (at, count) = (id.index() * self.resources.len(), self.resources.len());
+        let alone = self.slots[id.index()] == 0;
+        let listed = !self.devices[id.index()].is_empty();
+        let resources = (0..count).all(|offset| {
+            let (used, have, more) = (self.used[at + offset], self.have[at + offset], amounts[self.resources[offset]]);
+            let by_device = listed && self.resources[offset] == GPU;
+            more == 0 || by_device || alone || used + more as f64 <= self.most * have + 1e-6
+        });
+        let each = amounts[GPU] as f64 / 1000.0 / devices.len().max(1) as f64;
+        resources
+            && devices.iter().all(|device| {
+                let load = self.devices[id.index()][usize::from(*device)];
+                load.slots == 0 || load.used + each <= self.most + 1e-9
+            })
+    }
+
+    /// How much of everything it has is in use: the root of the mean square of the parts, 1 at most where no resource is
+    /// overbooked.
+    pub fn degree(&self, id: ServerId) -> f64 {
+        let count = self.resources.len().max(1) as f64;
+        libm::sqrt(self.parts(id).map(|part| part * part).sum::<f64>() / count)
+    }
+}

@@ -1,0 +1,119 @@
+//! What is measured of servers and the slots on them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{Change, State};
+use crate::{
+    decision::{DeviceShare, Devices, Role, Slot},
+    event::{EventError, SlotUse},
+    ids::ResourceId,
+    job::{Demand, Job},
+    resources::{Amounts, GPU},
+    server::{Measured, Server, Usage},
+};
+
+/// Of a new measurement in what is remembered of a model: one part in so many.
+const REMEMBERED: i64 = 8;
+
+impl State {
+    /// Takes what was measured on a server in place of what was measured before. O(slots measured).
+    pub(super) fn measure(
+        &mut self,
+        name: &str,
+        used: &BTreeMap<String, i64>,
+        devices: &[DeviceShare],
+        slots: &[SlotUse],
+    ) -> Result<(), EventError> {
+        for (used, devices) in std::iter::once((used, devices)).chain(slots.iter().map(|of| (&of.used, &*of.devices))) {
+            super::apply::check_amounts(name, used)?;
+            super::apply::check_shares(name, devices)?;
+        }
+        let tables = || std::iter::once(used).chain(slots.iter().map(|of| &of.used));
+        let id = *self.server_ids.get(name).ok_or_else(|| EventError::UnknownServer(name.to_owned()))?;
+        if let Some(gpu) = tables().flat_map(BTreeMap::keys).find(|name| crate::resources::is_gpu(name)) {
+            let problem = format!("{gpu} is measured device by device: name it among the devices");
+            return Err(EventError::Server { server: name.to_owned(), problem });
+        }
+        self.check_types(tables().flat_map(super::apply::used))?;
+        let kinds = self.server(id).devices.clone();
+        let types = Arc::make_mut(&mut self.resources);
+        let mut usage = |used: &BTreeMap<String, i64>, devices: &[DeviceShare]| {
+            usage(&kinds, types.demand(used), devices.iter().copied().collect())
+        };
+        let total = usage(used, devices);
+        let known = slots.iter().filter(|of| self.jobs.contains_key(&of.job));
+        let slots: BTreeMap<_, _> =
+            known.map(|of| ((of.job, of.slot.0, of.slot.1), usage(&of.used, &of.devices))).collect();
+        for ((job, role, _), usage) in &slots {
+            self.remember(&self.jobs[job].spec.model.clone(), *role, &usage.amounts);
+        }
+        self.server_mut(id).measured = Some(Arc::new(Measured { total, slots }));
+        self.note(Change::Measured(id));
+        Ok(())
+    }
+
+    /// A model's jobs mostly use alike.
+    fn remember(&mut self, model: &str, role: Role, used: &Amounts) {
+        let model = Arc::make_mut(self.models.get_mut(model).expect("it has an active job"));
+        let known = match role {
+            Role::Worker => &mut model.worker_use,
+            Role::Server => &mut model.server_use,
+        };
+        match known {
+            None => *known = Some(used.clone()),
+            Some(known) => {
+                let mut step = used.clone();
+                step -= known;
+                for (resource, difference) in step.iter() {
+                    known.add(resource, difference / REMEMBERED);
+                }
+            }
+        }
+    }
+
+    /// What one slot of a job was measured to use: itself, if it runs and its server is measured; else, on average, slots of
+    /// its model. None: nobody knows.
+    pub fn measured_use(&self, job: &Job, slot: &Slot) -> Option<Amounts> {
+        let here = self.server(slot.server).measured.as_ref();
+        here.and_then(|measured| measured.slots.get(&(job.id, slot.role, slot.index)))
+            .map(|usage| usage.amounts.clone())
+            .or_else(|| self.usual_use(job, slot.role).cloned())
+    }
+
+    /// What slots of a job's model use, on average over what was measured.
+    pub fn usual_use(&self, job: &Job, role: Role) -> Option<&Amounts> {
+        let model = self.models.get(job.spec.model.as_str())?;
+        match role {
+            Role::Worker => model.worker_use.as_ref(),
+            Role::Server => model.server_use.as_ref(),
+        }
+    }
+}
+
+/// Amounts, and what devices add to them.
+fn usage(kinds: &[ResourceId], amounts: Amounts, devices: Devices) -> Usage {
+    let mut usage = Usage { amounts, ..Usage::default() };
+    usage.add_devices(kinds, &Demand::default(), &devices);
+    let known = usage.devices.iter().take(kinds.len());
+    usage.amounts.add(GPU, known.map(|milli| i64::from(*milli)).sum());
+    usage
+}
+
+impl Server {
+    /// Whether some device of it, or some resource, is measured to be used beyond a share of it.
+    pub fn is_overloaded(&self, most: f64) -> bool {
+        self.first_overload(most).is_some()
+    }
+
+    /// The resource of which the largest share beyond `most` is measured to be used, and that share. Devices count one by
+    /// one, as GPUs.
+    pub fn first_overload(&self, most: f64) -> Option<(ResourceId, f64)> {
+        let measured = self.measured.as_ref().filter(|_| self.present)?;
+        let of = |(resource, have): (ResourceId, i64)| {
+            (have > 0).then(|| (resource, measured.total.amounts[resource] as f64 / have as f64))
+        };
+        let device = measured.total.devices.iter().take(self.devices.len()).copied().max().unwrap_or(0);
+        let shares = self.capacity.iter().filter_map(of).chain([(GPU, f64::from(device) / 1000.0)]);
+        shares.filter(|(_, share)| *share > most).max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
