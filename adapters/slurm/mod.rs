@@ -34,5 +34,5 @@ pub use self::{
 /// What Slurm can carry out: a job reserves the same on each of its nodes, and a running one that holds GPUs can't be
 /// given more.
 pub fn shape_rules() -> ShapeRules {
-    ShapeRules { equal_per_server: true, colocate: true, grow_in_place: false }
+    ShapeRules { equal_per_server: true, grow_in_place: false, ..ShapeRules::default() }
 }

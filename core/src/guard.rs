@@ -209,9 +209,13 @@ fn check_measured(state: &State, proposal: &Proposal, limit: u16) -> Result<(), 
         let server = state.server(id);
         let Some(measured) = &server.measured else { continue };
         let stays = |job: &JobId, role: Role, index: u32| {
-            let verdict = changed.get(job).copied().or_else(|| state.job(*job).map(|job| &job.verdict));
-            let slot = verdict.and_then(|verdict| verdict.allocation()?.slot(role, index));
-            slot.is_some_and(|slot| slot.server == id)
+            let here = |verdict: &Verdict| {
+                let slot = verdict.allocation().and_then(|allocation| allocation.slot(role, index));
+                slot.is_some_and(|slot| slot.server == id)
+            };
+            // One that was planned away and comes back counts among those that come.
+            state.job(*job).is_some_and(|job| here(&job.verdict))
+                && changed.get(job).is_none_or(|verdict| here(verdict))
         };
         let mut carried = measured.total.amounts.clone();
         carried += &came;

@@ -14,5 +14,5 @@ pub use self::{
     load::{DeviceLoad, Load},
     room::Room,
     spread::spread,
-    transfer::transfer_time,
+    transfer::{crossing, exchanged, partition_shares, transfer_time},
 };

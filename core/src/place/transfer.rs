@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     decision::{Allocation, Role, Shape},
     ids::ServerId,
+    job::JobSpec,
 };
 
 /// Time of one step's exchange between workers and parameter servers, in seconds (Optimus, appendix):
@@ -44,6 +45,56 @@ pub fn transfer_time(allocation: &Allocation, size: f64, per_worker: f64, per_se
     on.values().map(time).fold(0.0, f64::max)
 }
 
+/// Each partition's part of a model's parameters; 1 of a model that isn't cut.
+pub fn partition_shares(spec: &JobSpec) -> Box<[f64]> {
+    let parts = spec.partitions.len().max(1);
+    let total: u64 = spec.partitions.iter().fold(0, |sum, part| sum.saturating_add(part.parameters));
+    let of = |part: usize| match total {
+        0 => 1.0 / parts as f64,
+        _ => spec.partitions[part].parameters as f64 / total as f64,
+    };
+    (0..parts).map(of).collect()
+}
+
+/// What two slots of a job, which runs as requested, send each other in an iteration, in model sizes: gradients and parameters
+/// of a partition go to every parameter server and back, or round the ring of its replicas; what partitions hand to each other
+/// within a replica is taken to be as much as an average one's parameters. `shares` are [`partition_shares`].
+pub fn exchanged(spec: &JobSpec, shares: &[f64], a: (Role, u32), b: (Role, u32)) -> f64 {
+    let parts = shares.len() as u32;
+    let part = |(role, index): (Role, u32)| (role == Role::Worker).then_some((index / parts, (index % parts) as usize));
+    let shape = spec.requested();
+    match (part(a), part(b)) {
+        (None, None) => 0.0,
+        (Some((_, part)), None) | (None, Some((_, part))) => 2.0 * shares[part] / f64::from(shape.servers.max(1)),
+        (Some((one, of_one)), Some((other, of_other))) if one == other => {
+            let needs = |part: usize, other: usize| {
+                spec.partitions.get(part).is_some_and(|part| part.after.contains(&(other as u32)))
+            };
+            if needs(of_one, of_other) || needs(of_other, of_one) { 1.0 / f64::from(parts) } else { 0.0 }
+        }
+        (Some((one, of_one)), Some((other, of_other))) => {
+            let apart = one.abs_diff(other);
+            let neighbours = apart == 1 || apart + 1 == shape.workers / parts;
+            if spec.server.is_none() && of_one == of_other && neighbours { shares[of_one] } else { 0.0 }
+        }
+    }
+}
+
+/// The part of all that the slots of a job [send each other](exchanged) which crosses between servers. O(slots²).
+pub fn crossing(spec: &JobSpec, allocation: &Allocation) -> f64 {
+    let shares = partition_shares(spec);
+    let slots = allocation.slots();
+    let (mut all, mut crossing) = (0.0, 0.0);
+    for (at, a) in slots.iter().enumerate() {
+        for b in &slots[at + 1..] {
+            let sent = exchanged(spec, &shares, (a.role, a.index), (b.role, b.index));
+            all += sent;
+            crossing += if a.server == b.server { 0.0 } else { sent };
+        }
+    }
+    if all > 0.0 { crossing / all } else { 0.0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +111,36 @@ mod tests {
             }
         }
         Allocation::new(slots)
+    }
+
+    #[test]
+    fn partitions_send_to_neighbours_and_rings_or_servers() {
+        use crate::job::{Partition, Resize};
+        let spec = |workers, servers: bool| {
+            let mut spec = JobSpec { resize: Resize::Fixed, partitions: Partition::chain(2), ..JobSpec::minimal("a") };
+            spec.worker.requested = workers;
+            spec.server = spec.server.filter(|_| servers);
+            spec
+        };
+        // Two replicas of two parts, each replica on a server of its own: the ring crosses, activations don't.
+        let place = |servers: &[u32]| {
+            let slot = |(index, server): (usize, &u32)| Slot {
+                role: Role::Worker,
+                index: index as u32,
+                server: ServerId(*server),
+                devices: Devices::new(),
+            };
+            Allocation::new(servers.iter().enumerate().map(slot).collect())
+        };
+        let ring = spec(4, false);
+        assert_eq!(crossing(&ring, &place(&[0, 0, 1, 1])), 0.5);
+        assert_eq!(crossing(&ring, &place(&[0, 1, 0, 1])), 0.5);
+        assert_eq!((crossing(&ring, &place(&[0; 4])), crossing(&ring, &place(&[0, 1, 2, 3]))), (0.0, 1.0));
+        // With a parameter server each part sends its gradients and fetches: 2 models a replica, beside half a model between parts.
+        let whole = exchanged(&spec(4, true), &[0.5, 0.5], (Role::Worker, 1), (Role::Server, 0));
+        assert_eq!(whole, 1.0);
+        assert_eq!(exchanged(&spec(4, true), &[0.5, 0.5], (Role::Worker, 1), (Role::Worker, 3)), 0.0);
+        assert_eq!(exchanged(&spec(4, true), &[0.5, 0.5], (Role::Worker, 2), (Role::Worker, 3)), 0.5);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Workload, program::Program, program::Stage};
+use super::{Speed, Workload, program::Program, program::Stage};
 use crate::{
     decision::Role,
     ids::ServerId,
@@ -25,8 +25,10 @@ pub struct JobReport {
     /// How it ended: `completed`, `stopped` (by the scheduler, after it had started), `refused` (it could never fit, or
     /// the engine can't run such jobs), `rejected` (not admitted, or stopped before it had started), `unfinished`.
     pub fate: Fate,
-    /// Why it wasn't completed.
+    /// Why it wasn't completed, or not trained to its last epoch.
     pub reason: Option<String>,
+    /// The scheduler ended it because training on would have gained nothing; it counts as completed.
+    pub stopped_early: bool,
     /// Time since arrival with no slot.
     pub waited_s: f64,
     /// Time with slots that didn't train: starts and checkpoints.
@@ -54,7 +56,7 @@ pub struct JobReport {
     pub deadline_met: Option<bool>,
     /// Gigabytes sent between servers.
     pub traffic_gb: f64,
-    /// Bytes of data chunks that were sent to servers.
+    /// Bytes of data chunks that were sent to servers, and of a model in partitions all that was sent between servers.
     pub bytes_moved: u64,
     /// Time with such an upload under way, and mean time of its workers in exchanging gradients, where the workload says
     /// what that takes.
@@ -104,6 +106,12 @@ pub struct Report {
     pub accuracy_ratio: Option<f64>,
     /// Mean accuracy at the deadline.
     pub accuracy_at_deadline: Option<f64>,
+    /// Mean accuracy at the end.
+    pub mean_accuracy: Option<f64>,
+    /// Jobs that were ended because training on would have gained nothing.
+    pub stopped_early: u32,
+    /// Times that a server was measured to carry more than nine tenths of its cores, or of a device that is shared.
+    pub overloads: u32,
     /// Mean time without a slot.
     pub waiting_s: Option<f64>,
     /// Sum of restarts.
@@ -116,7 +124,7 @@ pub struct Report {
     pub overhead_share: Option<f64>,
     /// Sum of gigabytes sent between servers.
     pub traffic_gb: f64,
-    /// Sum of bytes of data chunks that were sent to servers.
+    /// Sum of the jobs' [`bytes_moved`](JobReport::bytes_moved).
     pub bytes_moved: u64,
     /// Mean time of a job in uploads and in exchanging gradients.
     pub communication_s: Option<f64>,
@@ -192,6 +200,7 @@ struct Record {
     rescales: u32,
     preemptions: u32,
     crashes: u32,
+    early: bool,
     accuracy: Option<f64>,
     at_deadline: Option<f64>,
     since: Time,
@@ -231,6 +240,7 @@ pub(super) struct Meter<'a> {
     failed: u32,
     failure: Option<String>,
     overfull: u32,
+    overloads: u32,
     trace: Option<Trace>,
 }
 
@@ -291,6 +301,7 @@ impl<'a> Meter<'a> {
             failed: 0,
             failure: None,
             overfull: 0,
+            overloads: 0,
             trace: trace.then(Trace::default),
         }
     }
@@ -412,12 +423,27 @@ impl<'a> Meter<'a> {
         self.overfull += u32::from(over);
     }
 
+    pub(super) fn overloaded(&mut self, over: bool) {
+        self.overloads += u32::from(over);
+    }
+
     /// It completed, or was stopped for a reason.
-    pub(super) fn ended(&mut self, program: &Program<'_>, now: Time, reason: Option<String>, rescales: u32) {
+    ///
+    /// `early`: the scheduler stopped it because it had nothing to gain any more, which completes it.
+    pub(super) fn ended(
+        &mut self,
+        program: &Program<'_>,
+        now: Time,
+        reason: Option<String>,
+        early: bool,
+        rescales: u32,
+    ) {
         self.trains(program, now);
         let record = &mut self.records[program.number];
+        record.early = early;
         record.fate = Some(match &reason {
             None => Fate::Completed,
+            Some(_) if early => Fate::Completed,
             Some(_) if record.starts > 0 => Fate::Stopped,
             Some(_) => Fate::Rejected,
         });
@@ -493,6 +519,9 @@ impl<'a> Meter<'a> {
             deadline_ratio: mean(jobs.iter().filter_map(|job| Some(f64::from(u8::from(job.deadline_met?))))),
             accuracy_ratio: mean(required),
             accuracy_at_deadline: mean(jobs.iter().filter_map(|job| job.accuracy_at_deadline)),
+            mean_accuracy: mean(jobs.iter().filter_map(|job| job.accuracy)),
+            stopped_early: jobs.iter().filter(|job| job.stopped_early).count() as u32,
+            overloads: self.overloads,
             waiting_s: mean(jobs.iter().filter(|job| job.jct_s.is_some()).map(|job| job.waited_s)),
             restarts: jobs.iter().map(|job| job.restarts).sum(),
             rescales: jobs.iter().map(|job| job.rescales).sum(),
@@ -526,6 +555,7 @@ fn of_job(job: &super::SimJob, record: &Record) -> JobReport {
         jct_s: jct.map(Span::as_seconds),
         fate: record.fate.unwrap_or(Fate::Unfinished),
         reason: record.reason.clone(),
+        stopped_early: record.early,
         waited_s: record.waited.as_seconds(),
         overhead_s: (record.held.0 - record.trained.0).max(0) as f64 / 1000.0,
         restarts: record.starts.saturating_sub(1),
@@ -539,7 +569,10 @@ fn of_job(job: &super::SimJob, record: &Record) -> JobReport {
         accuracy_at_deadline: record.at_deadline,
         deadline_met: deadline.map(|deadline| jct.is_some_and(|jct| jct <= deadline)),
         traffic_gb: record.traffic.0 / 8000.0,
-        bytes_moved: record.bytes_moved,
+        bytes_moved: match job.truth.speed {
+            Speed::Partitioned { .. } => record.bytes_moved + (record.traffic.0 * 125_000.0) as u64,
+            _ => record.bytes_moved,
+        },
         communication_s: record.communication,
     }
 }

@@ -8,6 +8,7 @@
 //! Time is virtual and randomness comes by name from a seed ([`Lots`]), so that a run is the same on any machine and two
 //! engines meet the same luck.
 
+mod carried;
 mod chunks;
 mod errors;
 mod lots;
@@ -25,6 +26,6 @@ pub use self::{
     lots::Lots,
     meter::{Fate, JobReport, Place, Report, Trace},
     play::{Host, Options, SimError, play},
-    truth::{Curve, Goal, Loss, Speed, StepTime, Stragglers, Truth},
+    truth::{Curve, Goal, Loss, SlotLoad, Speed, StepTime, Stragglers, Truth},
     workload::{Outage, Profiling, Request, ServerChange, SimJob, Workload, WorkloadError},
 };

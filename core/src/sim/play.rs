@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use super::{
     Errors, Lots, Report, ServerChange, Workload,
+    carried::Carried,
     errors::{Oracle, Truths},
     meter::Meter,
     program::{Came, Program, Stage},
@@ -100,6 +101,8 @@ enum Happening {
     Told(Issue),
     /// A program's own moment, of one of its plans.
     Program(JobId, u64),
+    /// What servers carry is measured.
+    Measured,
 }
 
 pub(super) struct Play<'a> {
@@ -112,6 +115,7 @@ pub(super) struct Play<'a> {
     used: Vec<Usage>,
     /// What the cloud's servers have; none once servers came or went.
     cloud: Option<Amounts>,
+    carried: Carried,
     lots: Lots,
     oracle: Oracle,
     meter: Meter<'a>,
@@ -128,7 +132,9 @@ pub(super) struct Play<'a> {
 /// # Errors
 /// The settings name no engine or parameter, or the workload breaks a rule of the scheduler's events.
 pub fn play(workload: &Workload, options: &Options, host: &mut dyn Host) -> Result<Report, SimError> {
-    play_with(Scheduler::new(options.settings.clone())?, workload, options, host)
+    let mut settings = options.settings.clone();
+    settings.shape.overbook = settings.shape.overbook.max(workload.overbook);
+    play_with(Scheduler::new(settings)?, workload, options, host)
 }
 
 fn play_with(
@@ -145,6 +151,7 @@ fn play_with(
         programs: BTreeMap::new(),
         used: Vec::new(),
         cloud: None,
+        carried: Carried::default(),
         lots: Lots::new(options.seed),
         oracle: Oracle::default(),
         meter: Meter::new(workload, options.trace),
@@ -259,6 +266,7 @@ impl<'a> Play<'a> {
                 self.say(Event::ServerSet { manager: MANAGER.into(), server })
             }
             Happening::Told(issue) => self.told(issue),
+            Happening::Measured => self.measure(),
             Happening::Program(id, plan) => match self.programs.get(&id) {
                 Some(program) if program.plan == plan => self.moment(id),
                 _ => Ok(()),
@@ -299,6 +307,44 @@ impl<'a> Play<'a> {
                 self.say(Event::ForeignUse { server, amounts, devices })
             }
         }
+    }
+
+    /// What servers carry is measured where it changed; who shares it is slowed accordingly from now on.
+    fn measure(&mut self) -> Result<(), SimError> {
+        let (due, next) = self.carried.due(self.now);
+        if let Some(next) = next {
+            self.queue.put(next, Happening::Measured);
+        }
+        let mut shared: BTreeMap<JobId, f64> = BTreeMap::new();
+        for id in &due {
+            if !self.scheduler.state().server(*id).present {
+                continue;
+            }
+            let (event, over, _) = self.carried.measure(self.scheduler.state(), &self.programs, *id, self.now);
+            self.meter.overloaded(over);
+            self.say(event)?;
+        }
+        // A job is as slow as its slowest slot, wherever that is.
+        let jobs: BTreeSet<JobId> = due.iter().flat_map(|id| self.carried.jobs(*id)).collect();
+        let servers: BTreeSet<_> = jobs
+            .iter()
+            .filter_map(|job| self.programs.get(job)?.slots.clone())
+            .flat_map(|slots| slots.slots().iter().map(|slot| slot.server).collect::<Vec<_>>())
+            .collect();
+        for id in servers {
+            let (_, _, slowed) = self.carried.measure(self.scheduler.state(), &self.programs, id, self.now);
+            for (job, factor) in slowed.into_iter().filter(|(job, _)| jobs.contains(job)) {
+                let slowest = shared.entry(job).or_insert(1.0);
+                *slowest = slowest.max(factor);
+            }
+        }
+        for (job, factor) in shared {
+            let now = self.now;
+            if self.programs.get_mut(&job).is_some_and(|program| program.share(now, factor)) {
+                self.planned(job)?;
+            }
+        }
+        Ok(())
     }
 
     /// A server is gone with all that runs there; jobs with a part elsewhere go down with it.
@@ -416,11 +462,15 @@ impl<'a> Play<'a> {
         let state = self.scheduler.state();
         let job = state.job(id);
         let rescales = job.map_or(0, |job| job.rescales);
+        let early = job.and_then(|job| job.verdict.reason()).is_some_and(|reason| {
+            use crate::reason::ReasonKind::{AccuracyReached, NothingToGain, OutOfReach};
+            end == End::Stopped && matches!(reason.kind(), AccuracyReached | NothingToGain | OutOfReach)
+        });
         let why = || {
             let reason = job.and_then(|job| job.verdict.reason());
             reason.map_or_else(|| "the scheduler stopped it".into(), |reason| reason.describe(state))
         };
-        self.meter.ended(&program, self.now, (end != End::Completed).then(why), rescales);
+        self.meter.ended(&program, self.now, (end != End::Completed).then(why), early, rescales);
         self.oracle.forget(id);
         self.say(Event::JobEnded { job: id, end })?;
         program.leave();
@@ -457,7 +507,17 @@ impl<'a> Play<'a> {
             self.meter.takes(&usage.amounts, state.server(server).place.cloud, 1);
         }
         self.meter.shaped(program, self.now);
+        self.carries(id, true);
         self.observed(id)
+    }
+
+    /// A job's slots come or go, where it is known what they use.
+    fn carries(&mut self, id: JobId, comes: bool) {
+        let program = &self.programs[&id];
+        let Some(slots) = program.slots.as_ref().filter(|_| program.load().is_some()) else { return };
+        if let Some(at) = self.carried.changes(self.now, id, slots, comes) {
+            self.queue.put(at, Happening::Measured);
+        }
     }
 
     /// A job's slots exist no longer.
@@ -470,6 +530,7 @@ impl<'a> Play<'a> {
             self.meter.takes(&usage.amounts, state.server(server).place.cloud, -1);
         }
         self.meter.unshaped(program, self.now);
+        self.carries(id, false);
     }
 
     /// What the manager sees. A slot that is idle has let go of its devices.
@@ -668,6 +729,7 @@ mod tests {
                 checkpoint: Span::ZERO,
                 stragglers: None,
                 accuracy: None,
+                load: None,
             };
             SimJob { arrival: Time(number * 500_000), spec, profiling: None, done: 0, truth }
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Lots, Truth,
+    Lots, SlotLoad, Truth,
     chunks::{self, Chunks},
     uploads::{Places, Uploads},
     workload::SimJob,
@@ -79,6 +79,8 @@ pub(super) struct Program<'a> {
     chunks: Option<Chunks>,
     /// It is now.
     by_chunk: bool,
+    /// By which factor those who share its devices and cores slow it down.
+    shared: f64,
     /// Seconds that went into exchanging gradients, mean over its workers; and of each second now.
     exchanged: (f64, f64),
 }
@@ -128,6 +130,7 @@ impl<'a> Program<'a> {
             uploads: Uploads::default(),
             chunks: None,
             by_chunk: false,
+            shared: 1.0,
             exchanged: (0.0, 0.0),
         }
     }
@@ -158,6 +161,23 @@ impl<'a> Program<'a> {
     /// Steps per second at (p, w) with every member on a server of its own.
     pub(super) fn true_speed(&self, servers: u32, workers: u32) -> f64 {
         self.truth.speed.alone(self.spec(), Shape { workers, servers })
+    }
+
+    /// What its slots really use.
+    pub(super) fn load(&self) -> Option<SlotLoad> {
+        self.truth.load
+    }
+
+    /// From now on those who share its devices and cores slow it down by another factor; whether that is another one.
+    pub(super) fn share(&mut self, now: Time, factor: f64) -> bool {
+        if self.shared == factor {
+            return false;
+        }
+        self.count(now);
+        self.shared = factor;
+        // A speed over two of these would be neither's.
+        self.steady = (self.done, now);
+        true
     }
 
     /// Megabits sent between servers per second.
@@ -353,7 +373,7 @@ impl<'a> Program<'a> {
     fn pace(&mut self, now: Time, training: &Allocation) {
         let together = self.are_together(training);
         let pace = 1.0 + self.truth.speed_noise * self.lots.of(PACE).normal(self.epoch().into());
-        self.rate = self.truth.speed.of(self.spec(), training, together, &self.slow(now)) * pace.max(0.1);
+        self.rate = self.truth.speed.of(self.spec(), training, together, &self.slow(now)) * pace.max(0.1) / self.shared;
         let workers = training.of(Role::Worker);
         let busy = workers.iter().filter(|slot| training.is_busy(slot)).count() as f64 / workers.len().max(1) as f64;
         self.exchanged.1 = if together { 0.0 } else { busy * self.truth.speed.exchange() };

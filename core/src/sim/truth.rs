@@ -9,7 +9,7 @@ use crate::{
     fit::{LossFit, SpeedCurve},
     ids::ServerId,
     job::{JobSpec, TrainingMode},
-    place::transfer_time,
+    place::{crossing, transfer_time},
     time::Span,
 };
 
@@ -32,6 +32,32 @@ pub struct Truth {
     pub stragglers: Option<Stragglers>,
     /// Accuracy of the trained model; it is reached as the loss reaches its end. None: no accuracy is reported.
     pub accuracy: Option<f64>,
+    /// What its slots really use. None: all that they reserve, and nobody measures it or is slowed by it.
+    pub load: Option<SlotLoad>,
+}
+
+/// What one slot really uses, as parts of what it reserves. It wavers, from one window of ten minutes to the next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlotLoad {
+    /// Of its GPUs.
+    pub gpu: f64,
+    /// Of its CPUs.
+    pub cpu: f64,
+    /// Of its memory; that doesn't waver.
+    pub memory: f64,
+    /// Relative deviation.
+    pub wavers: f64,
+}
+
+/// For so long a slot's load stays as it is.
+pub(super) const LOAD_WINDOW: Span = Span::seconds(600);
+
+impl SlotLoad {
+    /// The parts of GPU and CPU in a window. `lots` are the slot's.
+    pub fn at(&self, window: u64, lots: Lots) -> (f64, f64) {
+        let wavers = |part: f64, key: u64| (part * (1.0 + self.wavers * lots.of(key).normal(window))).clamp(0.02, 1.0);
+        (wavers(self.gpu, 1), wavers(self.cpu, 2))
+    }
 }
 
 /// Steps per second of a job with these slots on these servers.
@@ -51,6 +77,15 @@ pub enum Speed {
     },
     /// As fitted to what a real job reported: the same wherever its slots are.
     Fitted(SpeedCurve),
+    /// Partitions of a model hand activations and gradients to each other, at the shape that was requested.
+    Partitioned {
+        /// Seconds that an iteration takes where nothing crosses between servers.
+        seconds: f64,
+        /// Seconds more where everything does.
+        exchange: f64,
+        /// Megabits that then cross.
+        megabits: f64,
+    },
 }
 
 /// The duration of a step, in seconds (Optimus, Eq. 2 and 4), its network terms by the real placement:
@@ -164,6 +199,10 @@ impl Speed {
                 let full = if together { apart / (1.0 - self.exchange()) } else { apart };
                 full * (1.0 - lost / f64::from(shape.workers))
             }
+            Self::Partitioned { seconds, exchange, .. } => {
+                let slowest = slow.iter().copied().fold(1.0, f64::max);
+                1.0 / (seconds * slowest + exchange * crossing(spec, allocation))
+            }
             Self::Fitted(curve) => {
                 let slowed = |factor: f64| curve.computing_faster(1.0 / factor).speed(shape.servers, shape.workers);
                 if spec.mode == TrainingMode::Async {
@@ -186,6 +225,9 @@ impl Speed {
                 w.min(served) / seconds
             }
             Self::Fitted(curve) => curve.speed(shape.servers, shape.workers),
+            Self::Partitioned { seconds, exchange, .. } => {
+                1.0 / (seconds + if shape.workers + shape.servers > 1 { *exchange } else { 0.0 })
+            }
         }
     }
 
@@ -200,6 +242,9 @@ impl Speed {
     /// Megabits that a step sends between servers: gradients out and parameters back, of all workers that have something to
     /// do, or of one where each makes steps of its own.
     pub fn traffic(&self, spec: &JobSpec, allocation: &Allocation) -> f64 {
+        if let Self::Partitioned { megabits, .. } = self {
+            return megabits * crossing(spec, allocation);
+        }
         let busy = |slot: &&crate::decision::Slot| allocation.is_busy(slot);
         let w = allocation.of(Role::Worker).iter().filter(busy).count() as f64;
         let shape = allocation.shape();

@@ -10,7 +10,7 @@ use crate::{
     engines::{Budget, EngineError, board::Board},
     ids::{ResourceId, ServerId},
     job::Job,
-    place::Load,
+    place::{Load, exchanged},
     resources::{Amounts, GPU},
     server::Server,
     state::State,
@@ -45,29 +45,9 @@ impl From<&Slot> for Task {
     }
 }
 
-/// What two tasks of a job send each other in an iteration, in model sizes: gradients and parameters of a partition go to every
-/// parameter server, or round the ring of its replicas, and what partitions hand on within a replica is taken to be as much as an
-/// average one's parameters.
-pub(super) fn traffic(job: &Job, shares: &[f64], a: Task, b: Task) -> f64 {
-    let servers = f64::from(job.spec.requested().servers.max(1));
-    match (a.part(job), b.part(job)) {
-        (None, None) => 0.0,
-        (Some(part), None) | (None, Some(part)) => 2.0 * shares[part] / servers,
-        (Some(one), Some(other)) => {
-            let parts = shares.len() as u32;
-            let (of_one, of_other) = (a.index / parts, b.index / parts);
-            if of_one == of_other {
-                let needs = |one: usize, other: usize| {
-                    job.spec.partitions.get(one).is_some_and(|part| part.after.contains(&(other as u32)))
-                };
-                return if needs(one, other) || needs(other, one) { 1.0 / f64::from(parts) } else { 0.0 };
-            }
-            let replicas = job.spec.requested().workers / parts;
-            let apart = of_one.abs_diff(of_other);
-            let neighbours = job.spec.server.is_none() && one == other && (apart == 1 || apart == replicas - 1);
-            if neighbours { shares[one] } else { 0.0 }
-        }
-    }
+/// What two tasks of a job send each other.
+fn traffic(job: &Job, shares: &[f64], a: Task, b: Task) -> f64 {
+    exchanged(&job.spec, shares, (a.role, a.index), (b.role, b.index))
 }
 
 /// All tasks of a job as it was requested.

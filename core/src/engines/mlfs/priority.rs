@@ -8,7 +8,8 @@ use super::Mlfs;
 use crate::{
     engines::rounds,
     ids::JobId,
-    job::{Job, JobSpec, Partition},
+    job::{Job, Partition},
+    place::partition_shares,
     state::{Change, State},
     time::Span,
 };
@@ -78,22 +79,11 @@ impl Jobs {
         let class = (spec.worker.demand.clone(), server, spec.labels.clone(), spec.separate_roles, spec.model.clone());
         let next = self.classes.len() as u32;
         let class = *self.classes.entry(class).or_insert(next);
-        let shares = shares(spec);
+        let shares = partition_shares(spec);
         let later = later(&spec.partitions, &shares);
         let remaining = rounds::remaining_time(job, spec.requested()).map(|left| left.as_seconds() / 3600.0);
         self.known.insert(job.id, Known { shares, later, loss: loss_term(job), remaining, class });
     }
-}
-
-/// Each partition's part of the parameters.
-fn shares(spec: &JobSpec) -> Box<[f64]> {
-    let parts = spec.partitions.len().max(1);
-    let total: u64 = spec.partitions.iter().fold(0, |sum, part| sum.saturating_add(part.parameters));
-    let of = |part: usize| match total {
-        0 => 1.0 / parts as f64,
-        _ => spec.partitions[part].parameters as f64 / total as f64,
-    };
-    (0..parts).map(of).collect()
 }
 
 /// The longest way of parts that come after each.

@@ -110,6 +110,7 @@ impl Known {
             checkpoint: self.checkpoint,
             stragglers: None,
             accuracy: self.accuracy,
+            load: None,
         }
     }
 }

@@ -263,6 +263,7 @@ fn job(number: u32, arrival: Time, types: &[(u64, u32)], kind: &Kind, lots: Lots
             checkpoint: Span::ZERO,
             stragglers: None,
             accuracy: None,
+            load: None,
         },
     }
 }

@@ -3,6 +3,7 @@
 
 mod edge;
 mod mishaps;
+mod mlfs;
 mod oasis;
 mod optimus;
 mod philly;
@@ -37,6 +38,9 @@ pub struct Workload {
     pub enact_delay: Span,
     /// Reports are at least so far apart; besides, there is at most one an epoch.
     pub report_every: Span,
+    /// Thousandths of devices and cores that may be [reserved](crate::settings::ShapeRules::overbook), beyond 1000; the
+    /// settings' own where they overbook.
+    pub overbook: u16,
     /// Stop here even if jobs are left. None: when nothing can happen any more.
     pub end: Option<Time>,
     /// Engine parameters that belong to the experiment (its interval, its slots), before what the user sets: `name` for
@@ -204,6 +208,8 @@ pub const WORKLOADS: &[Entry] = &[
     pollux::ENTRY,
     edge::LARGE,
     edge::TESTBED,
+    mlfs::TESTBED,
+    mlfs::LARGE,
 ];
 
 /// An arrival, in intervals from the start, most of which are quiet, as in the Google cluster trace: the weight of an

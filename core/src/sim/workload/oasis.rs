@@ -272,6 +272,7 @@ fn job(number: u32, arrival: Time, kind: &Kind, lots: Lots) -> SimJob {
             checkpoint: Span::ZERO,
             stragglers: None,
             accuracy: None,
+            load: None,
         },
     }
 }

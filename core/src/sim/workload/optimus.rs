@@ -215,6 +215,7 @@ fn job(number: u32, model: &Model, arrival: f64, lots: Lots) -> SimJob {
             checkpoint: Span::seconds(10),
             stragglers: None,
             accuracy: None,
+            load: None,
         },
     }
 }

@@ -223,6 +223,7 @@ fn job(row: &Row) -> Result<SimJob, WorkloadError> {
             checkpoint: Span::seconds(10),
             stragglers: None,
             accuracy: None,
+            load: None,
         },
     })
 }

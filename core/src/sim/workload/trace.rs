@@ -115,6 +115,7 @@ fn job(recorded: Recorded) -> SimJob {
             checkpoint: Span::seconds(10),
             stragglers: None,
             accuracy: None,
+            load: None,
         },
     }
 }
