@@ -186,6 +186,9 @@ enum trainmaster_event_kind {
     // It has; what it didn't mention is gone. `manager`, `value` 1: so are jobs of that cluster it didn't mention (else
     // only their slots).
     TRAINMASTER_EVENT_KIND_SYNC_END = 14,
+    // What was measured on a server, in place of what was measured before. `name`, `amounts`: all that is in use, without
+    // devices; `devices`: how busy they are, the others are idle; `uses`: the part of it that slots use.
+    TRAINMASTER_EVENT_KIND_UTILISATION = 15,
 };
 
 // What is known; added up in `known` of struct trainmaster_prediction.
@@ -272,6 +275,14 @@ enum trainmaster_reason_kind {
     TRAINMASTER_REASON_KIND_PRICED_OUT = 17,
     // Until `until` there is room for `available` of the `needed` chunks that it has left.
     TRAINMASTER_REASON_KIND_UNFINISHABLE = 18,
+    // `server` carries too much, `available` millionths of its `resource`, and there is no room elsewhere.
+    TRAINMASTER_REASON_KIND_OVERLOADED = 19,
+    // Its accuracy, `available` in millionths, is the `needed` one.
+    TRAINMASTER_REASON_KIND_ACCURACY_REACHED = 20,
+    // Its accuracy is `available`, in millionths, and would hardly be more in the end: `limit`.
+    TRAINMASTER_REASON_KIND_NOTHING_TO_GAIN = 21,
+    // Its accuracy would be `limit` in the end, in millionths, and `needed` is asked for.
+    TRAINMASTER_REASON_KIND_OUT_OF_REACH = 22,
 };
 
 // Which of a report's optional fields are set; added up in `has`.
@@ -804,6 +815,30 @@ struct trainmaster_slots {
     uint64_t stride;
 };
 
+// What one slot was measured to use. Never grows.
+struct trainmaster_slot_use {
+    // Whose.
+    uint64_t job;
+    // One of TRAINMASTER_SLOT_ROLE_*.
+    uint32_t role;
+    // Its index.
+    uint32_t index;
+    // Without devices.
+    struct trainmaster_amounts amounts;
+    // Its part of how busy the server's devices are.
+    struct trainmaster_devices devices;
+};
+
+// An array of them.
+struct trainmaster_slot_uses {
+    // The first.
+    const struct trainmaster_slot_use *data;
+    // How many.
+    uint64_t count;
+    // Bytes from one to the next.
+    uint64_t stride;
+};
+
 // Something that happened. What isn't read by its kind may be anything; zero is best.
 struct trainmaster_event {
     // sizeof(struct trainmaster_event).
@@ -840,6 +875,8 @@ struct trainmaster_event {
     struct trainmaster_amounts amounts;
     // Parts of devices.
     struct trainmaster_devices devices;
+    // What slots use.
+    struct trainmaster_slot_uses uses;
 };
 
 // A reason. Its kind says which of the other fields it has; those it hasn't are 0 or empty.

@@ -149,13 +149,13 @@ pub enum Reason {
         /// Chunks that there is room for.
         free: u64,
     },
-    /// A server it ran on carries more than it should, and no other has room for what has to leave.
+    /// Servers with room for it carry as much as they should, or would with it.
     Overloaded {
-        /// Which server.
+        /// The one it had to leave, or else one that carries least.
         server: ServerId,
-        /// What is used most of it …
+        /// What is short there …
         resource: ResourceId,
-        /// … and how much.
+        /// … and how much of it is in use.
         used: Share,
     },
     /// It has the accuracy that suffices.
@@ -438,10 +438,9 @@ impl Reason {
                 until(*end)
             ),
             Self::Overloaded { server, resource, used } => format!(
-                "{} was overloaded ({used} of its {} in use) and no other server had room for what had to leave; waits for \
-                 another place",
-                state.server_name(*server),
-                types.name(*resource)
+                "servers with room for it carry too much already: {used} of {} are in use on {}",
+                types.name(*resource),
+                state.server_name(*server)
             ),
             Self::AccuracyReached { accuracy, wanted } => format!("its accuracy is {accuracy}; {wanted} was asked for"),
             Self::NothingToGain { accuracy, predicted, probability } => format!(

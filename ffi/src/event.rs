@@ -1,8 +1,8 @@
 //! Events as C tells them.
 
 use trainmaster_core::{
-    DecisionId, Enactment, End, Event, Incarnation, JobId, JobSpec, Mode, ObservedSlot, Report, Role, Settings, Term,
-    Time, job::Phase,
+    DecisionId, Enactment, End, Event, Incarnation, JobId, JobSpec, Mode, ObservedSlot, Report, Role, Settings,
+    SlotUse, Term, Time, job::Phase,
 };
 
 use crate::{
@@ -50,6 +50,9 @@ pub enum trainmaster_event_kind {
     /// It has; what it didn't mention is gone. `manager`, `value` 1: so are jobs of that cluster it didn't mention (else
     /// only their slots).
     SyncEnd = 14,
+    /// What was measured on a server, in place of what was measured before. `name`, `amounts`: all that is in use, without
+    /// devices; `devices`: how busy they are, the others are idle; `uses`: the part of it that slots use.
+    Utilisation = 15,
 }
 
 /// Who is in charge.
@@ -256,10 +259,51 @@ pub struct trainmaster_event {
     pub amounts: trainmaster_amounts,
     /// Parts of devices.
     pub devices: trainmaster_devices,
+    /// What slots use.
+    pub uses: trainmaster_slot_uses,
 }
 
-plain!(trainmaster_slot_time);
+/// What one slot was measured to use. Never grows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_slot_use {
+    /// Whose.
+    pub job: u64,
+    /// One of TRAINMASTER_SLOT_ROLE_*.
+    pub role: u32,
+    /// Its index.
+    pub index: u32,
+    /// Without devices.
+    pub amounts: trainmaster_amounts,
+    /// Its part of how busy the server's devices are.
+    pub devices: trainmaster_devices,
+}
+
+/// An array of them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct trainmaster_slot_uses {
+    /// The first.
+    pub data: *const trainmaster_slot_use,
+    /// How many.
+    pub count: u64,
+    /// Bytes from one to the next.
+    pub stride: u64,
+}
+
+plain!(trainmaster_slot_time, trainmaster_slot_use);
 grows!(trainmaster_slot: 56, trainmaster_report: 112, trainmaster_event: 192);
+
+impl trainmaster_slot_use {
+    fn convert(&self) -> Result<SlotUse, Failure> {
+        Ok(SlotUse {
+            job: JobId(self.job),
+            slot: (role(self.role, "event.uses.role")?, self.index),
+            used: amounts(self.amounts, "event.uses.amounts")?,
+            devices: devices(self.devices, "event.uses.devices")?,
+        })
+    }
+}
 
 impl trainmaster_event {
     /// When and what.
@@ -286,6 +330,11 @@ impl trainmaster_event {
         } else if kind(Kind::ForeignUse) {
             let amounts = amounts(self.amounts, "event.amounts")?;
             Event::ForeignUse { server: name()?, amounts, devices: devices(self.devices, "event.devices")? }
+        } else if kind(Kind::Utilisation) {
+            let uses = borrow::copies(self.uses.data, self.uses.count, self.uses.stride, "event.uses")?;
+            let slots = uses.iter().map(trainmaster_slot_use::convert).collect::<Result<_, _>>()?;
+            let used = amounts(self.amounts, "event.amounts")?;
+            Event::Utilisation { server: name()?, used, devices: devices(self.devices, "event.devices")?, slots }
         } else if kind(Kind::JobSubmitted) {
             let Submission { spec, external, token_hash } = self.submission()?;
             Event::JobSubmitted { spec: Box::new(spec), external, token_hash }

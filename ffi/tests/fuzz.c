@@ -337,13 +337,14 @@ static uint64_t active(struct owner *owner, uint32_t *incarnation) {
 }
 
 static struct trainmaster_event an_event(struct owner *owner) {
-    static const uint32_t often[] = {4, 4, 7, 7, 7, 7, 7, 8, 10, 10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 12, 12, 6, 9};
+    static const uint32_t often[] = {4, 4, 7, 7, 7, 7, 7, 8, 10, 10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 12, 12, 6, 9, 15, 15};
     static struct trainmaster_amount space[4];
     static struct trainmaster_device device;
+    static struct trainmaster_slot_use uses[2];
     struct trainmaster_event it;
     memset(&it, 0, sizeof it);
     it.size = one_in(500) ? (uint32_t)below(sizeof it) : sizeof it;
-    it.kind = one_in(20) ? small(15) : PICK(often);
+    it.kind = one_in(20) ? small(16) : PICK(often);
     it.at = when(owner);
     it.incarnation = small(4);
     it.job = active(owner, it.kind == TRAINMASTER_EVENT_KIND_OBSERVED ? NULL : &it.incarnation);
@@ -364,6 +365,14 @@ static struct trainmaster_event an_event(struct owner *owner) {
     device.device = small(3);
     device.milli = small(1000);
     LIST(it.devices, &device, below(2));
+    for (uint64_t i = 0; i < 2; i++) {
+        uses[i].job = one_in(9) ? number(99) : it.job;
+        uses[i].role = small(1);
+        uses[i].index = small(3);
+        uses[i].amounts = it.amounts;
+        uses[i].devices = it.devices;
+    }
+    LIST(it.uses, uses, below(3));
     return it;
 }
 

@@ -36,7 +36,9 @@ pub fn observed(observation: v1::Observation) -> Result<Observed, ConvertError> 
     let mut read = Observed { manager: manager.clone(), is_snapshot: false, events: Vec::new(), messages: Vec::new() };
     use v1::observation::Kind;
     match observation.kind {
-        None => return Err(ConvertError::new("kind", "is missing: give a snapshot, a delta or an enacted")),
+        None => {
+            return Err(ConvertError::new("kind", "is missing: give a snapshot, a delta, an enacted or a utilisation"));
+        }
         Some(Kind::Snapshot(snapshot)) => {
             read.is_snapshot = true;
             read.events.push(Event::SyncBegin { manager: manager.clone() });
@@ -58,6 +60,11 @@ pub fn observed(observation: v1::Observation) -> Result<Observed, ConvertError> 
             read.events.extend(delta.servers_left.into_iter().map(|name| Event::ServerLeft { name }));
         }
         Some(Kind::Enacted(enacted)) => read.events.push(event_of(enacted)?),
+        Some(Kind::Utilisation(measured)) => {
+            for server in measured.servers {
+                read.events.push(server::measured(server)?);
+            }
+        }
     }
     Ok(read)
 }

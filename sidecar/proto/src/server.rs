@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trainmaster_core::{DeviceShare, Event, ServerSpec};
+use trainmaster_core::{DeviceShare, Event, JobId, Role, ServerSpec, SlotUse};
 
 use crate::{
     ConvertError,
@@ -58,6 +58,28 @@ pub fn server_to_wire(spec: &ServerSpec, foreign: &Foreign) -> v1::Server {
         foreign: foreign.amounts.clone().into_iter().collect(),
         foreign_devices: shares_to_wire(&foreign.devices),
     }
+}
+
+/// What was measured on one server.
+pub(crate) fn measured(server: v1::ServerUse) -> Result<Event, ConvertError> {
+    let outer = |error: ConvertError| error.inside(format_args!("server {:?}", server.server));
+    let mut slots = Vec::with_capacity(server.slots.len());
+    for (at, of) in server.slots.into_iter().enumerate() {
+        let role = match v1::SlotRole::try_from(of.role) {
+            Ok(v1::SlotRole::Worker) => Role::Worker,
+            Ok(v1::SlotRole::Server) => Role::Server,
+            Err(_) => {
+                let error = ConvertError::unknown("role", of.role, "0 (worker) or 1 (parameter server)");
+                return Err(outer(error.inside(format_args!("slots[{at}]"))));
+            }
+        };
+        let devices = shares_from_wire("devices", &of.devices)
+            .map_err(|error| outer(error.inside(format_args!("slots[{at}]"))))?;
+        let used = of.used.into_iter().collect();
+        slots.push(SlotUse { job: JobId(of.job), slot: (role, of.index), used, devices });
+    }
+    let devices = shares_from_wire("devices", &server.devices).map_err(outer)?;
+    Ok(Event::Utilisation { used: server.used.into_iter().collect(), devices, slots, server: server.server })
 }
 
 /// The events of one described server: foreign use is always said, so that what is gone is cleared.

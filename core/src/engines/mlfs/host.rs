@@ -11,6 +11,7 @@ use crate::{
     ids::{ResourceId, ServerId},
     job::Job,
     place::{Load, exchanged},
+    reason::{Reason, Share},
     resources::{Amounts, GPU},
     server::Server,
     state::State,
@@ -197,6 +198,26 @@ impl Hosts<'_> {
         };
         let places: SmallVec<[u16; 8]> = devices.iter().map(|share| share.device).collect();
         self.load.holds(server.id, uses, &places).then_some(devices)
+    }
+
+    /// Why a task finds no place although servers have room for it: they carry too much.
+    pub(super) fn crowded(&self, job: &Job, task: Task) -> Option<Reason> {
+        let demand = job.demand(task.role);
+        let has_room = |id: &ServerId| {
+            let server = self.state.server(*id);
+            let devices = demand.devices.filter(|_| !server.devices.is_empty());
+            self.board.room.accepts(self.state, *id, job)
+                && server.hosts.takes(task.role)
+                && demand.amounts.fits(self.board.room.free(*id))
+                && devices.is_none_or(|(wanted, milli)| self.least_loaded(server, wanted, milli).is_some())
+        };
+        let servers = self.state.present_servers().map(|server| server.id).filter(has_room);
+        let server = servers.min_by(|a, b| self.load.degree(*a).total_cmp(&self.load.degree(*b)))?;
+        let uses = self.expected(job, task);
+        let parts = self.load.parts(server).zip(self.load.parts_of(server, &uses)).zip(self.load.resources());
+        let shortest = parts.map(|((part, more), resource)| (part + more, part, *resource));
+        let (_, part, resource) = shortest.max_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(Reason::Overloaded { server, resource, used: Share::of(part) })
     }
 
     fn least_loaded(&self, server: &Server, wanted: ResourceId, milli: u32) -> Option<Devices> {

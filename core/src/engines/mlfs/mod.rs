@@ -239,8 +239,8 @@ impl Round<'_, '_> {
             (priority.to_bits(), Reverse(job.arrival), Reverse(job.id), mover)
         };
         let jobs = state.jobs.values().filter(free).map(|job| turn(job, self.priorities.of_job(job), None));
-        let tasks = leaving.iter().enumerate().map(|(at, mover)| turn(mover.job, mover.priority, Some(at)));
-        let mut queue: BinaryHeap<Turn> = jobs.chain(tasks).collect();
+        let moving = leaving.iter().enumerate().map(|(at, mover)| turn(mover.job, mover.priority, Some(at)));
+        let mut queue: BinaryHeap<Turn> = jobs.chain(moving).collect();
         let mut ledger = Ledger::left(state);
         let mut full: Vec<Option<Shape>> = vec![None; self.jobs.classes()];
         let mut largest = Largest::default();
@@ -274,8 +274,11 @@ impl Round<'_, '_> {
             }
             waiting = true;
             // A decision names it again only when the kind of its reason changes.
-            if job.verdict.reason().map(Reason::kind) != Some(ReasonKind::NoRoom) {
-                wait(&mut self.proposal, job, largest.reason(state, &self.hosts.board.room, job, shape));
+            let kind = job.verdict.reason().map(Reason::kind);
+            if !matches!(kind, Some(ReasonKind::NoRoom | ReasonKind::Overloaded)) {
+                let crowded = tasks(job).find_map(|task| self.hosts.crowded(job, task));
+                let reason = crowded.unwrap_or_else(|| largest.reason(state, &self.hosts.board.room, job, shape));
+                wait(&mut self.proposal, job, reason);
             }
         }
         Ok(waiting)

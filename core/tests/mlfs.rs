@@ -1,0 +1,310 @@
+//! What `mlfs` promises beyond the contract: who goes first and where, who leaves an overloaded server, and who stops.
+
+mod common;
+
+use common::build::{amounts, cluster, plain_with, ring, server, set, shape, submit, wp};
+use trainmaster_core::{
+    DeviceShare, Event, Incarnation, JobId, JobSpec, Report, Role, Scheduler, ServerSpec, Settings, SlotUse, Span,
+    Time, Verdict,
+    job::{Partition, Phase, Resize, StopChoice},
+    settings::Parameter,
+};
+
+const MINUTE: i64 = 60_000;
+
+fn mlfs(flags: &[(&str, bool)], overbook: u16) -> Settings {
+    let flags: Vec<_> = flags.iter().map(|(name, on)| (*name, Parameter::Flag(*on))).collect();
+    let mut settings = plain_with("mlfs", &flags);
+    settings.shape.overbook = overbook;
+    settings
+}
+
+fn gpus(name: &str, count: usize) -> ServerSpec {
+    server(name, 16, 64, &vec!["gpu"; count])
+}
+
+/// All-reduce over so many GPUs, no more and no less.
+fn fixed(name: &str, workers: u32) -> JobSpec {
+    JobSpec { resize: Resize::Fixed, model: "m".into(), ..ring(name, (workers, workers, workers)) }
+}
+
+fn runs(scheduler: &Scheduler, jobs: &[JobId]) -> Vec<bool> {
+    jobs.iter().map(|job| !shape(scheduler, *job).is_empty()).collect()
+}
+
+fn why(scheduler: &Scheduler, job: JobId) -> String {
+    let job = scheduler.state().job(job).expect("active");
+    job.verdict.reason().expect("it doesn't run").describe(scheduler.state())
+}
+
+/// By index: the server, and the devices.
+fn places(scheduler: &Scheduler, job: JobId) -> Vec<(u32, Vec<u16>)> {
+    let job = scheduler.state().job(job).expect("active");
+    let slots = job.verdict.allocation().expect("it runs").of(Role::Worker);
+    slots.iter().map(|slot| (slot.server.0, slot.devices.iter().map(|share| share.device).collect())).collect()
+}
+
+/// The manager has started what it was told.
+fn observe(scheduler: &mut Scheduler, at: i64, job: JobId) {
+    let state = scheduler.state();
+    let known = state.job(job).expect("active").clone();
+    let slots = known.issued.iter().flat_map(|issued| issued.slots()).map(|slot| trainmaster_core::ObservedSlot {
+        role: slot.role,
+        index: slot.index,
+        server: state.server_name(slot.server).to_owned(),
+        devices: slot.devices.to_vec(),
+    });
+    let slots = slots.collect();
+    let event = Event::Observed { job, incarnation: known.incarnation, slots, phase: Phase::Running };
+    scheduler.apply(Time(at), event).expect("as told");
+}
+
+/// Each worker of these jobs on a server uses so many thousandths of its device, and all of them so much CPU.
+fn measure(scheduler: &mut Scheduler, at: i64, name: &str, cpu: i64, uses: &[(JobId, u16)]) {
+    let state = scheduler.state();
+    let id = state.find_server(name).expect("known").id;
+    let mut slots = Vec::new();
+    let mut busy = std::collections::BTreeMap::<u16, u16>::new();
+    for (job, milli) in uses {
+        let job = state.job(*job).expect("active");
+        let here = job.issued.iter().flat_map(|issued| issued.slots()).filter(|slot| slot.server == id);
+        for slot in here {
+            let devices: Vec<_> = slot.devices.iter().map(|share| DeviceShare { milli: *milli, ..*share }).collect();
+            devices.iter().for_each(|share| *busy.entry(share.device).or_default() += share.milli);
+            let used = amounts(&[("cpu", 200)]);
+            slots.push(SlotUse { job: job.id, slot: (slot.role, slot.index), used, devices });
+        }
+    }
+    let devices = busy.into_iter().map(|(device, milli)| DeviceShare { device, milli: milli.min(1000) }).collect();
+    let event = Event::Utilisation { server: name.into(), used: amounts(&[("cpu", cpu)]), devices, slots };
+    scheduler.apply(Time(at), event).expect("known");
+}
+
+fn report(scheduler: &mut Scheduler, at: i64, job: JobId, epoch: u32, accuracy: f64) {
+    let known = scheduler.state().job(job).expect("active").clone();
+    let report = Report {
+        seq: epoch.into(),
+        step: u64::from(epoch) * 10,
+        epoch,
+        steps_per_epoch: 10,
+        accuracy: Some(accuracy),
+        ..Report::default()
+    };
+    let event = Event::Reported { job, incarnation: Incarnation(known.incarnation.0), slot: (Role::Worker, 0), report };
+    scheduler.apply(Time(at), event).expect("in order");
+}
+
+fn fit(scheduler: &mut Scheduler, at: i64) {
+    if let Some(ticket) = scheduler.prepare_fits(Time(at)) {
+        scheduler.commit_fits(Time(at), ticket.run()).expect("just opened");
+    }
+}
+
+#[test]
+fn urgency_deadlines_and_time_waited_decide_who_goes_first() {
+    let first = |settings: Settings, change: fn(&mut JobSpec), later: i64| {
+        let mut scheduler = cluster(settings, &[gpus("s0", 1)]);
+        let plain = submit(&mut scheduler, 0, fixed("plain", 1));
+        let mut spec = fixed("other", 1);
+        change(&mut spec);
+        let other = submit(&mut scheduler, later, spec);
+        scheduler.decide(Time(later));
+        runs(&scheduler, &[plain, other])
+    };
+    assert_eq!(first(mlfs(&[], 1000), |_| {}, 0), [true, false], "who came first");
+    assert_eq!(first(mlfs(&[], 1000), |spec| spec.urgency = Some(8), 0), [false, true]);
+    assert_eq!(first(mlfs(&[("urgency", false)], 1000), |spec| spec.urgency = Some(8), 0), [true, false]);
+    let soon = |spec: &mut JobSpec| spec.deadline = Some(Span(30 * MINUTE));
+    let late = |spec: &mut JobSpec| {
+        (spec.deadline, spec.name) = (Some(Span(3000 * MINUTE)), "late".into());
+    };
+    // Against one whose deadline is far.
+    let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1)]);
+    let jobs = [late as fn(&mut JobSpec), soon].map(|change| {
+        let mut spec = fixed("soon", 1);
+        change(&mut spec);
+        submit(&mut scheduler, 0, spec)
+    });
+    scheduler.decide(Time(0));
+    assert_eq!(runs(&scheduler, &jobs), [false, true]);
+}
+
+#[test]
+fn who_is_early_in_its_training_goes_before_who_has_little_to_gain() {
+    let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1), gpus("s1", 1)]);
+    let old = submit(&mut scheduler, 0, fixed("old", 2));
+    scheduler.decide(Time(0));
+    observe(&mut scheduler, 1, old);
+    let known = scheduler.state().job(old).expect("active").incarnation;
+    for epoch in 1..=20_u32 {
+        let loss = Some(1.0 / f64::from(epoch));
+        let report = Report {
+            seq: epoch.into(),
+            step: u64::from(epoch) * 10,
+            epoch,
+            steps_per_epoch: 10,
+            loss,
+            ..Report::default()
+        };
+        let event = Event::Reported { job: old, incarnation: known, slot: (Role::Worker, 0), report };
+        scheduler.apply(Time(i64::from(epoch) * MINUTE), event).expect("in order");
+    }
+    // A server fails under it, and it waits together with one that has just come.
+    scheduler.apply(Time(30 * MINUTE), Event::ServerLeft { name: "s1".into() }).expect("known");
+    let new = submit(&mut scheduler, 30 * MINUTE, fixed("new", 1));
+    set(&mut scheduler, 30 * MINUTE, gpus("s1", 1));
+    scheduler.decide(Time(30 * MINUTE));
+    assert_eq!(runs(&scheduler, &[old, new]), [false, true]);
+    assert_eq!(why(&scheduler, old), "needs 2 gpu; the cluster has 1 left of 2");
+}
+
+#[test]
+fn partitions_come_near_each_other_unless_bandwidth_does_not_count() {
+    let placed = |flags: &[(&str, bool)]| {
+        let mut scheduler = cluster(mlfs(flags, 1000), &[gpus("s0", 2), gpus("s1", 2)]);
+        let spec = JobSpec { partitions: Partition::chain(2), ..fixed("cut", 2) };
+        let job = submit(&mut scheduler, 0, spec);
+        scheduler.decide(Time(0));
+        let places = places(&scheduler, job);
+        places[0].0 == places[1].0
+    };
+    assert!(placed(&[]));
+    assert!(!placed(&[("bandwidth", false)]), "the least used server");
+}
+
+#[test]
+fn what_is_measured_counts_not_what_is_reserved() {
+    let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 2), gpus("s1", 2)]);
+    let resident = submit(&mut scheduler, 0, fixed("resident", 2));
+    scheduler.decide(Time(0));
+    observe(&mut scheduler, 1, resident);
+    let home = places(&scheduler, resident)[0].0;
+    assert_eq!(home, places(&scheduler, resident)[1].0);
+    // Somebody else's processes keep the other server's cores busy: 15 of 16.
+    let (other, mine) = if home == 0 { ("s1", "s0") } else { ("s0", "s1") };
+    measure(&mut scheduler, 2, other, 15_000, &[]);
+    let job = submit(&mut scheduler, 3, JobSpec { model: "other".into(), ..fixed("job", 1) });
+    scheduler.decide(Time(3));
+    // Nothing shares that server yet, so a single task may come, as its reservation says; where two would, it is too much.
+    assert_eq!(runs(&scheduler, &[job]), [true]);
+    observe(&mut scheduler, 4, job);
+    measure(&mut scheduler, 5, other, 15_500, &[(job, 800)]);
+    let second = submit(&mut scheduler, 6, JobSpec { model: "other".into(), ..fixed("second", 1) });
+    scheduler.decide(Time(6));
+    let text = why(&scheduler, second);
+    assert!(text.contains("carry too much") && text.contains("cpu") && text.contains(other), "{text} ({mine})");
+}
+
+#[test]
+fn measured_tasks_share_a_gpu_where_the_pool_overbooks() {
+    let two = |overbook: u16, measured: Option<u16>| {
+        let mut scheduler = cluster(mlfs(&[], overbook), &[gpus("s0", 1)]);
+        let first = submit(&mut scheduler, 0, fixed("first", 1));
+        scheduler.decide(Time(0));
+        observe(&mut scheduler, 1, first);
+        if let Some(milli) = measured {
+            measure(&mut scheduler, 2, "s0", 1000, &[(first, milli)]);
+        }
+        let second = submit(&mut scheduler, 3, fixed("second", 1));
+        scheduler.decide(Time(3));
+        runs(&scheduler, &[first, second])
+    };
+    assert_eq!(two(2000, Some(400)), [true, true]);
+    assert_eq!(two(1000, Some(400)), [true, false], "the pool doesn't overbook");
+    assert_eq!(two(2000, None), [true, false], "nobody knows what it uses");
+    assert_eq!(two(2000, Some(500)), [true, false], "both would use more than nine tenths");
+}
+
+/// Two jobs on one GPU of s0, the second of a higher priority, and s1 beside it.
+fn crowded(flags: &[(&str, bool)]) -> (Scheduler, JobId, JobId) {
+    let mut scheduler = cluster(mlfs(flags, 2000), &[gpus("s0", 1)]);
+    let low = submit(&mut scheduler, 0, fixed("low", 1));
+    scheduler.decide(Time(0));
+    observe(&mut scheduler, 1, low);
+    measure(&mut scheduler, 2, "s0", 1000, &[(low, 300)]);
+    let high = submit(&mut scheduler, 3, JobSpec { urgency: Some(9), ..fixed("high", 1) });
+    scheduler.decide(Time(3));
+    observe(&mut scheduler, 4, high);
+    assert_eq!(runs(&scheduler, &[low, high]), [true, true]);
+    set(&mut scheduler, 5, gpus("s1", 1));
+    (scheduler, low, high)
+}
+
+#[test]
+fn the_least_important_task_leaves_an_overloaded_gpu() {
+    let (mut scheduler, low, high) = crowded(&[]);
+    measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
+    scheduler.decide(Time(MINUTE));
+    assert_eq!((places(&scheduler, low)[0].0, places(&scheduler, high)[0].0), (1, 0));
+    let (mut scheduler, low, high) = crowded(&[("migrate", false)]);
+    measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
+    scheduler.decide(Time(MINUTE));
+    assert_eq!((places(&scheduler, low)[0].0, places(&scheduler, high)[0].0), (0, 0));
+}
+
+#[test]
+fn it_stays_where_nobody_takes_it_and_waits_where_everyone_is_overloaded() {
+    // The other server has no GPU, but isn't overloaded.
+    let (mut scheduler, low, high) = crowded(&[]);
+    set(&mut scheduler, 5, gpus("s1", 0));
+    measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
+    scheduler.decide(Time(MINUTE));
+    assert_eq!((places(&scheduler, low)[0].0, places(&scheduler, high)[0].0), (0, 0));
+    let (mut scheduler, low, high) = crowded(&[]);
+    scheduler.apply(Time(5), Event::ServerLeft { name: "s1".into() }).expect("known");
+    // With three on it, one that leaves doesn't relieve it.
+    measure(&mut scheduler, 6, "s0", 15_900, &[(low, 600), (high, 600)]);
+    scheduler.decide(Time(MINUTE));
+    assert_eq!(runs(&scheduler, &[high]), [true], "someone runs on");
+    let stays = runs(&scheduler, &[low])[0];
+    assert!(stays || why(&scheduler, low).contains("carry too much"));
+}
+
+#[test]
+fn a_job_stops_as_its_owner_chose_and_under_load_as_far_as_it_consents() {
+    let stopped = |stop: StopChoice, under_load: StopChoice, accuracies: &[f64], waits: bool| {
+        let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1)]);
+        let mut spec = JobSpec { accuracy: Some(0.8), stop, stop_under_load: under_load, ..fixed("job", 1) };
+        spec.convergence.max_epochs = 100;
+        let job = submit(&mut scheduler, 0, spec);
+        scheduler.decide(Time(0));
+        observe(&mut scheduler, 1, job);
+        for (epoch, accuracy) in (1..).zip(accuracies) {
+            report(&mut scheduler, i64::from(epoch) * MINUTE, job, epoch, *accuracy);
+        }
+        if waits {
+            submit(&mut scheduler, 200 * MINUTE, fixed("next", 1));
+        }
+        fit(&mut scheduler, 200 * MINUTE);
+        scheduler.decide(Time(200 * MINUTE));
+        match &scheduler.state().job(job).expect("active").verdict {
+            Verdict::Stop(reason) => Some(reason.describe(scheduler.state())),
+            _ => None,
+        }
+    };
+    use StopChoice::{Accuracy, Epochs, Optimal};
+    let good = [0.3, 0.6, 0.81];
+    assert_eq!(stopped(Epochs, Epochs, &good, true), None);
+    assert_eq!(stopped(Epochs, Accuracy, &good, false), None, "nobody waits");
+    let reached = Some("its accuracy is 81.0 %; 80.0 % was asked for".to_owned());
+    assert_eq!(stopped(Epochs, Accuracy, &good, true), reached);
+    assert_eq!(stopped(Accuracy, Accuracy, &good, false), reached);
+    assert_eq!(stopped(Accuracy, Accuracy, &[0.3, 0.6, 0.7], true), None);
+    let hopeless: Vec<f64> = (0..60).map(|epoch| 0.5 - 0.3 / f64::from(epoch + 1)).collect();
+    let text = stopped(Optimal, Optimal, &hopeless, false).expect("it can't get there");
+    assert!(text.contains("less than the 80.0 %"), "{text}");
+    assert_eq!(stopped(Accuracy, Accuracy, &hopeless, true), None, "its owner wants that accuracy");
+}
+
+#[test]
+fn a_task_is_where_it_was_after_a_round_in_which_nothing_happened() {
+    let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 2), gpus("s1", 2)]);
+    let jobs: Vec<JobId> = (0..3).map(|n| submit(&mut scheduler, 0, fixed(&format!("j{n}"), 1))).collect();
+    scheduler.decide(Time(0));
+    jobs.iter().for_each(|job| observe(&mut scheduler, 1, *job));
+    let before: Vec<_> = jobs.iter().map(|job| places(&scheduler, *job)).collect();
+    let decision = scheduler.decide(Time(MINUTE));
+    assert!(decision.changes.is_empty());
+    assert_eq!(jobs.iter().map(|job| places(&scheduler, *job)).collect::<Vec<_>>(), before);
+    assert_eq!(shape(&scheduler, jobs[0]), wp(1, 0));
+}
