@@ -26,7 +26,7 @@ pub struct JobArgs {
     /// Examples of a step: of the whole job (sync, allreduce) or of one worker (async).
     #[arg(long, env = "TRAINMASTER_BATCH", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub batch: u64,
-    /// Examples of an epoch; 0 for the default of 2000.
+    /// Examples of an epoch; 0 for the default of 2000 (iris: 120).
     #[arg(long, env = "TRAINMASTER_EXAMPLES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1 << 40))]
     pub examples: u64,
     /// An epoch is flat if it lowers the loss by less than this fraction of the first epoch's; 0: never converge.

@@ -3,7 +3,7 @@
 //! A step is collected first and made final later, when the chief knows that every holder has collected it. So a step
 //! that only some holders finished can be taken back and done again.
 
-use crate::fixed::from_fixed;
+use crate::{fixed::from_fixed, wire::Message};
 
 /// Parameters at a version (the number of steps applied).
 #[derive(Clone, Debug, Default)]
@@ -23,6 +23,16 @@ impl Holder {
 
     pub(crate) fn load(&mut self, version: u64, parameters: Vec<f32>, velocity: Vec<f32>) {
         (self.version, self.parameters, self.velocity, self.collected) = (version, parameters, velocity, None);
+    }
+
+    /// The whole state, for the chief.
+    pub(crate) fn shard(&self, version: u64) -> Message {
+        Message::Shard { version, parameters: self.parameters.clone(), velocity: self.velocity.clone() }
+    }
+
+    /// The parameters, for the chief.
+    pub(crate) fn shown(&self, version: u64) -> Message {
+        Message::Shown { version, parameters: self.parameters.clone() }
     }
 
     /// Keeps a step's gradient sums until the chief makes them final or takes them back.

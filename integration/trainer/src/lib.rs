@@ -9,7 +9,7 @@
 //! - [`process`] is one process of a job: an event loop over `net` (peers), `feed` (scheduler) and timers.
 //! - `node` is what a process does in its role; `chief` is what one of them does for all.
 //! - `chunks` and `store`: a dataset whose chunks are scheduled one by one.
-//! - `batch`, `data`, `model`, `fixed`, `holder` are the training itself.
+//! - `batch`, `data`, `model`, `fixed`, `holder` are the training itself, `validation` what comes of it.
 //! - `device` and the network layer emulate accelerators and network interfaces where asked for.
 
 pub mod args;
@@ -40,4 +40,5 @@ pub mod settings;
 mod store;
 pub mod tally;
 mod trainer;
+mod validation;
 mod wire;

@@ -367,6 +367,7 @@ impl Process {
                 | Message::Failed { .. }
                 | Message::Collected { .. }
                 | Message::Shard { .. }
+                | Message::Shown { .. }
         );
         match (&mut part.chief, for_chief) {
             (Some(chief), true) => chief.message(from, message, &mut self.net, &self.feed),

@@ -222,7 +222,7 @@ pub(crate) mod tests {
         assert_eq!(settings.convergence.max_epochs, DEFAULT_EPOCHS);
         assert_eq!(settings.pace.max_steps, None);
         let iris = self::settings(&["--data=iris", "--batch=200"]);
-        assert_eq!((iris.batches.examples, iris.batches.batch), (150, 150));
+        assert_eq!((iris.batches.examples, iris.batches.batch), (120, 120));
         assert_eq!((iris.data.classes, iris.data.features), (3, 4));
     }
 

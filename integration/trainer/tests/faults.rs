@@ -73,8 +73,8 @@ fn garbage_on_the_ports_changes_nothing() {
             &[0; 64],
             // A frame of two bytes of an unknown kind; the beginning of a greeting; a greeting of somebody else's job.
             &[2, 0, 0, 0, 99, 0],
-            &[60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 2],
-            &[[60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 2, 0, 9].as_slice(), &[0; 48]].concat(),
+            &[60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 3],
+            &[[60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 3, 0, 9].as_slice(), &[0; 48]].concat(),
         ] {
             let mut socket = TcpStream::connect(job.board.address(id).unwrap()).unwrap();
             let _ = socket.write_all(garbage); // it may hang up before all is sent
@@ -93,7 +93,7 @@ fn a_stranger_without_the_token_is_not_heard() {
     let job = Job::start(1, 1, &endless(&[]));
     job.wait_step(2);
     // Magic, version, job 7, incarnation 0, worker 5, and a proof that is none.
-    let mut greeting = vec![60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 2, 0, 7, 0, 0, 0, 0, 0, 0, 0];
+    let mut greeting = vec![60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 3, 0, 7, 0, 0, 0, 0, 0, 0, 0];
     greeting.extend([0, 0, 0, 0, 1, 5, 0, 0, 0]);
     greeting.extend([0; 32]);
     let mut socket = TcpStream::connect(job.board.address(Id::server(0)).unwrap()).unwrap();

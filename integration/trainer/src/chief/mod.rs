@@ -4,6 +4,7 @@
 //! Everything that changes the job happens in [`Chief::boundary`], between two steps, when nothing is under way.
 
 mod ledger;
+mod look;
 mod state;
 mod steps;
 mod tickets;
@@ -28,9 +29,11 @@ use crate::{
     layout::Layout,
     net::Net,
     settings::Settings,
+    validation::Validation,
     wire::Message,
 };
 use ledger::Ledger;
+use look::Look;
 use state::State;
 use steps::Stepping;
 use tickets::Tickets;
@@ -72,7 +75,8 @@ pub(crate) struct Chief {
     settings: Rc<Settings>,
     me: Id,
     servers: Vec<Id>,
-    layout: Option<Layout>,
+    /// Which parameters who has: the parameter servers, or the workers of a replica.
+    layout: Layout,
     /// Workers that the scheduler wants in the job, and the revision that says so.
     desired: BTreeSet<u32>,
     /// What they train of; none: each of everything.
@@ -88,6 +92,8 @@ pub(crate) struct Chief {
     /// Workers that trained, are still desired, and are gone: since when.
     lost: BTreeMap<u32, Instant>,
     ledger: Ledger,
+    validation: Validation,
+    look: Option<Look>,
     state: Option<State>,
     phase: Phase,
     attempt: u64,
@@ -128,8 +134,8 @@ impl Chief {
             }
         };
         let layout = match settings.mode {
-            Mode::Allreduce => None,
-            Mode::Sync | Mode::Async => Some(Layout::new(&settings.network.blocks(), servers.len())?),
+            Mode::Allreduce => Layout::ranges(&[0..settings.network.parameters()]),
+            Mode::Sync | Mode::Async => Layout::new(&settings.network.blocks(), servers.len())?,
         };
         Ok(Self {
             me,
@@ -146,6 +152,8 @@ impl Chief {
             checkpoint_epoch: ledger.epochs(),
             state: Some(State { version: ledger.step, parameters, velocity }),
             ledger,
+            validation: Validation::new(&settings),
+            look: None,
             phase: Phase::Idle(Instant::now()),
             attempt: 0,
             stop: None,
@@ -235,9 +243,9 @@ impl Chief {
                     self.proceed(net, feed);
                 }
             }
-            Message::Failed { diverged, reason } => {
+            Message::Failed { code, reason } => {
                 warn!(%from, reason, "can't go on");
-                self.end(if diverged { exit::DIVERGED } else { exit::ERROR }, net);
+                self.end(code, net);
             }
             Message::Collected { step, attempt, tally, times } => match self.phase {
                 Phase::Stream(_) => self.answered(step, attempt, tally, &times, net, feed),
@@ -252,6 +260,7 @@ impl Chief {
                     self.gathered(net, feed);
                 }
             }
+            Message::Shown { version, parameters } => self.shown(from, version, parameters, feed),
             other => warn!(%from, ?other, "unexpected"),
         }
     }
@@ -377,7 +386,9 @@ impl Chief {
             }
             if let Some(code) = ending {
                 if self.ledger.done.is_some() {
-                    feed.report(self.ledger.finished());
+                    let accuracy = self.state.as_ref().map(|state| self.validation.accuracy(&state.parameters));
+                    let last = self.ledger.finished(accuracy);
+                    feed.report(last);
                 }
                 return self.end(code, net);
             }

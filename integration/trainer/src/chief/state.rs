@@ -19,11 +19,9 @@ impl Chief {
     pub(super) fn load(&mut self, joining: &[Id], net: &mut Net) {
         let Some(state) = &self.state else { return };
         for id in joining {
-            let part = |whole: &[f32]| match (&self.layout, self.servers.iter().position(|server| server == id)) {
-                (Some(layout), Some(position)) => layout.take(position, whole),
-                _ => whole.to_vec(),
-            };
-            let (parameters, velocity) = (part(&state.parameters), part(&state.velocity));
+            let place = self.servers.iter().position(|server| server == id).unwrap_or(0);
+            let [parameters, velocity] =
+                [&state.parameters, &state.velocity].map(|whole| self.layout.take(place, whole));
             net.send(*id, Message::Load { version: state.version, parameters, velocity });
             self.loaded.insert(*id);
         }
@@ -39,7 +37,7 @@ impl Chief {
     }
 
     /// Those that together have the whole state.
-    fn sources(&self) -> Vec<Id> {
+    pub(super) fn sources(&self) -> Vec<Id> {
         if self.servers.is_empty() { vec![self.me] } else { self.servers.clone() }
     }
 
@@ -50,26 +48,12 @@ impl Chief {
         if !sources.iter().all(|id| parts.contains_key(id)) {
             return;
         }
-        let size = self.settings.network.parameters();
-        let (mut parameters, mut velocity) = (vec![0.0; size], vec![0.0; size]);
-        let whole = sources.iter().enumerate().all(|(position, id)| {
-            let (values, momentum) = &parts[id];
-            match &self.layout {
-                Some(layout) => {
-                    layout.put(position, values, &mut parameters) && layout.put(position, momentum, &mut velocity)
-                }
-                None if values.len() == size && momentum.len() == size => {
-                    parameters.copy_from_slice(values);
-                    velocity.copy_from_slice(momentum);
-                    true
-                }
-                None => false,
-            }
-        });
-        if !whole {
+        let parameters = self.layout.join(sources.iter().map(|id| parts[id].0.as_slice()));
+        let velocity = self.layout.join(sources.iter().map(|id| parts[id].1.as_slice()));
+        let (Some(parameters), Some(velocity)) = (parameters, velocity) else {
             warn!("the parts of the state don't fit together");
             return self.end(exit::ERROR, net);
-        }
+        };
         self.state = Some(State { version: self.ledger.step, parameters, velocity });
         self.phase = Phase::Idle(Instant::now());
         self.ledger.disturbed();

@@ -75,6 +75,7 @@ impl Chief {
         let reports = self.ledger.record(&step);
         self.phase = Phase::Idle(Instant::now());
         self.publish(reports, feed);
+        self.look(net);
         self.boundary(net, feed);
     }
 }

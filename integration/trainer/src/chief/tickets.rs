@@ -104,6 +104,7 @@ impl Chief {
             let portions = ticket.portion.as_slice();
             let reports = self.ledger.record(&Step { tally, took, times: &times, shape, portions });
             self.publish(reports, feed);
+            self.look(net);
         }
         self.proceed(net, feed);
     }

@@ -111,6 +111,7 @@ impl Node {
     }
 }
 
-fn failed(chief: Id, diverged: bool, reason: String, net: &mut Net) {
-    net.send(chief, Message::Failed { diverged, reason });
+/// The job can't go on for this reason; `code` is to be its exit code.
+fn failed(chief: Id, code: u8, reason: String, net: &mut Net) {
+    net.send(chief, Message::Failed { code, reason });
 }

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, ops::Range, time::Instant};
 
 use super::failed;
 use crate::{
-    batch::Batches, device::Device, holder::Holder, id::Id, net::Net, settings::Settings, tally::Tally,
+    batch::Batches, device::Device, exit, holder::Holder, id::Id, net::Net, settings::Settings, tally::Tally,
     trainer::Trainer, wire::Message,
 };
 
@@ -89,13 +89,14 @@ impl Replica {
                 self.ring = None;
                 self.holder.load(version, parameters, velocity);
             }
-            Message::Gather { version } => self.gather(version, net),
+            Message::Gather { version } => self.answer(version, Holder::shard, net),
+            Message::Show { version } => self.answer(version, Holder::shown, net),
             Message::Step { step, attempt, workers, .. } => self.step(step, attempt, workers, net),
             Message::Chunk { attempt, round, sums } => {
                 self.chunks.insert((attempt, round), sums);
                 self.turn(net);
             }
-            other => failed(self.chief, false, format!("{} can't deal with {other:?} from {from}", self.me), net),
+            other => failed(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me), net),
         }
     }
 
@@ -122,14 +123,14 @@ impl Replica {
         }
     }
 
-    fn gather(&mut self, version: u64, net: &mut Net) {
+    /// Tells the chief what it asked for, as of this version.
+    fn answer(&mut self, version: u64, answer: fn(&Holder, u64) -> Message, net: &mut Net) {
         self.ring = None;
         if !self.holder.reach(version) {
             let reason = format!("{} is at step {} and can't get to {version}", self.me, self.holder.version);
-            return failed(self.chief, false, reason, net);
+            return failed(self.chief, exit::ERROR, reason, net);
         }
-        let (parameters, velocity) = (self.holder.parameters.clone(), self.holder.velocity.clone());
-        net.send(self.chief, Message::Shard { version, parameters, velocity });
+        net.send(self.chief, answer(&self.holder, version));
     }
 
     fn step(&mut self, step: u64, attempt: u64, workers: Vec<u32>, net: &mut Net) {
@@ -138,13 +139,13 @@ impl Replica {
         let Some(place) = workers.iter().position(|worker| *worker == self.me.index) else { return };
         if !self.holder.reach(step) {
             let reason = format!("{} is at step {} and can't train step {step}", self.me, self.holder.version);
-            return failed(self.chief, false, reason, net);
+            return failed(self.chief, exit::ERROR, reason, net);
         }
         let started = Instant::now();
         let shards = self.batches.share(step, place, workers.len());
         let (sums, tally) = match self.trainer.sums(&self.holder.parameters, step, shards) {
             Ok(computed) => computed,
-            Err(error) => return failed(self.chief, true, error.to_string(), net),
+            Err(error) => return failed(self.chief, exit::DIVERGED, error.to_string(), net),
         };
         let connections = if workers.len() > 1 { workers.len() } else { 0 };
         let done = started + self.device.compute(self.me.index, tally.examples, connections);
@@ -171,7 +172,7 @@ impl Replica {
             let Some(chunk) = self.chunks.remove(&(ring.attempt, round)) else { return };
             if !ring.take_in(round, &chunk) {
                 let reason = format!("{} got a chunk of {} sums in round {round}", self.me, chunk.len());
-                return failed(self.chief, false, reason, net);
+                return failed(self.chief, exit::ERROR, reason, net);
             }
             ring.phase = Phase::Round(round + 1);
             if round + 1 < rounds {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{failed, worker::ASKED};
-use crate::{args::Mode, holder::Holder, id::Id, net::Net, settings::Settings, tally::Tally, wire::Message};
+use crate::{args::Mode, exit, holder::Holder, id::Id, net::Net, settings::Settings, tally::Tally, wire::Message};
 
 /// A step being collected (sync).
 struct Collecting {
@@ -88,12 +88,16 @@ impl Server {
                 self.loaded = true;
                 std::mem::take(&mut self.early).into_iter().for_each(|worker| self.hand_out(worker, ASKED, net));
             }
-            Message::Gather { version } => self.gather(version, net),
+            Message::Gather { version } => {
+                self.collecting = None;
+                self.answer(version, Holder::shard, net);
+            }
+            Message::Show { version } => self.answer(version, Holder::shown, net),
             Message::Step { step, attempt, workers, .. } => self.step(step, attempt, workers, net),
             Message::Pull if self.loaded => self.hand_out(from, ASKED, net),
             Message::Pull => self.early.push(from),
             Message::Grad { step, attempt, tally, sums } => self.take_in(from, step, attempt, tally, sums, net),
-            other => failed(self.chief, false, format!("{} can't deal with {other:?} from {from}", self.me), net),
+            other => failed(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me), net),
         }
     }
 
@@ -117,21 +121,20 @@ impl Server {
         }
     }
 
-    fn gather(&mut self, version: u64, net: &mut Net) {
-        self.collecting = None;
-        // Async holders are wherever they are; the chief asks when no gradients are on their way.
+    /// Tells the chief what it asked for, as of this version.
+    fn answer(&mut self, version: u64, answer: fn(&Holder, u64) -> Message, net: &mut Net) {
+        // Async holders are wherever they are; the chief gathers when no gradients are on their way.
         if self.mode == Mode::Sync && !self.holder.reach(version) {
             let reason = format!("{} is at step {} and can't get to {version}", self.me, self.holder.version);
-            return failed(self.chief, false, reason, net);
+            return failed(self.chief, exit::ERROR, reason, net);
         }
-        let (parameters, velocity) = (self.holder.parameters.clone(), self.holder.velocity.clone());
-        net.send(self.chief, Message::Shard { version, parameters, velocity });
+        net.send(self.chief, answer(&self.holder, version));
     }
 
     fn step(&mut self, step: u64, attempt: u64, workers: Vec<u32>, net: &mut Net) {
         if !self.holder.reach(step) {
             let reason = format!("{} is at step {} and can't train step {step}", self.me, self.holder.version);
-            return failed(self.chief, false, reason, net);
+            return failed(self.chief, exit::ERROR, reason, net);
         }
         for worker in &workers {
             self.hand_out(Id::worker(*worker), attempt, net);
@@ -156,7 +159,7 @@ impl Server {
     fn take_in(&mut self, worker: Id, step: u64, attempt: u64, tally: Tally, sums: Vec<i64>, net: &mut Net) {
         if sums.len() != self.holder.parameters.len() {
             let reason = format!("{worker} sent {} sums for {} parameters", sums.len(), self.holder.parameters.len());
-            return failed(self.chief, false, reason, net);
+            return failed(self.chief, exit::ERROR, reason, net);
         }
         let now = Instant::now();
         if self.mode == Mode::Async {

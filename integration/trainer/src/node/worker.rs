@@ -8,6 +8,7 @@ use crate::{
     batch::Batches,
     chunks::{Orders, Portion},
     device::Device,
+    exit,
     id::Id,
     layout::Layout,
     net::Net,
@@ -129,7 +130,7 @@ impl Worker {
                 chunks.into_iter().for_each(|chunk| net.send(self.chief, Message::Stored { chunk }));
             }
             Ok(_) => {} // the chief is told of all when we are ready
-            Err(error) => failed(self.chief, false, format!("{} can't store a chunk: {error}", self.me), net),
+            Err(error) => failed(self.chief, exit::ERROR, format!("{} can't store a chunk: {error}", self.me), net),
         }
     }
 
@@ -159,7 +160,7 @@ impl Worker {
             Message::Params { attempt, values } => {
                 self.parts.insert(from, (attempt, values));
             }
-            other => failed(self.chief, false, format!("{} can't deal with {other:?} from {from}", self.me), net),
+            other => failed(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me), net),
         }
         self.compute(net);
     }
@@ -195,7 +196,7 @@ impl Worker {
             let part = self.parts.remove(server).map(|(_, part)| part).unwrap_or_default();
             if !self.layout.put(position, &part, &mut parameters) {
                 let reason = format!("{server} sent {} parameters to {}", part.len(), self.me);
-                return failed(self.chief, false, reason, net);
+                return failed(self.chief, exit::ERROR, reason, net);
             }
         }
         self.task = None;
@@ -210,7 +211,7 @@ impl Worker {
                     Ok(examples) => self.trainer.chunk_sums(&parameters, examples),
                     Err(error) => {
                         let reason = format!("{} can't read chunk {}: {error}", self.me, portion.chunk);
-                        return failed(self.chief, false, reason, net);
+                        return failed(self.chief, exit::ERROR, reason, net);
                     }
                 }
             }
@@ -220,7 +221,7 @@ impl Worker {
                 let done = start + self.device.compute(self.me.index, tally.examples, self.servers.len());
                 self.computed = Some(Computed { task, tally, sums, done });
             }
-            Err(error) => failed(self.chief, true, error.to_string(), net),
+            Err(error) => failed(self.chief, exit::DIVERGED, error.to_string(), net),
         }
     }
 }
