@@ -89,6 +89,12 @@ impl Data {
         data
     }
 
+    /// Numbers per example.
+    #[must_use]
+    pub fn features(&self) -> usize {
+        self.settings.features
+    }
+
     /// Numbers of the examples that are held out for validation: the same for every length of an epoch.
     #[must_use]
     pub fn held_out(&self) -> Range<u64> {

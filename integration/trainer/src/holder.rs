@@ -43,16 +43,18 @@ impl Holder {
     /// Makes the collected step final, or takes it back, so that the state is at `version`; false if it can't be.
     pub(crate) fn reach(&mut self, version: u64) -> bool {
         match self.collected.take() {
-            Some((sums, examples)) if version == self.version + 1 => self.apply(&sums, examples),
+            Some((sums, examples)) if version == self.version + 1 => self.apply(0, &sums, examples),
             _ => {}
         }
         self.version == version
     }
 
-    /// One step of gradient descent with momentum: the same operations for each parameter, wherever it lives.
-    pub(crate) fn apply(&mut self, sums: &[i64], examples: u64) {
+    /// One step of gradient descent with momentum, of the parameters from a place on that have sums: the same operations
+    /// for each, wherever it lives.
+    pub(crate) fn apply(&mut self, from: usize, sums: &[i64], examples: u64) {
         let count = examples.max(1) as f64;
-        for ((parameter, velocity), sum) in self.parameters.iter_mut().zip(&mut self.velocity).zip(sums) {
+        let state = self.parameters.iter_mut().zip(&mut self.velocity).skip(from);
+        for ((parameter, velocity), sum) in state.zip(sums) {
             let gradient = (from_fixed(*sum) / count) as f32;
             *velocity = self.momentum * *velocity + gradient;
             *parameter -= self.learning_rate * *velocity;
@@ -86,6 +88,13 @@ mod tests {
         holder.collect(sums(), 2);
         assert!(holder.reach(9));
         assert_eq!((holder.parameters[0], holder.velocity[0]), (-0.25, 1.5));
+    }
+
+    #[test]
+    fn some_parameters_can_be_updated_alone() {
+        let mut holder = holder();
+        holder.apply(1, &sums()[1..], 2);
+        assert_eq!((holder.parameters, holder.velocity), (vec![1.0, 3.0], vec![0.0, -2.0]));
     }
 
     #[test]

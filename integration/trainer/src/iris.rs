@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn every_flower_is_trained_or_held_out() {
         let all = (0..TRAINED).map(trained).chain((0..HELD_OUT).map(held_out));
-        let mut places: Vec<_> = all.map(|flower| std::ptr::from_ref(flower)).collect();
+        let mut places: Vec<_> = all.map(std::ptr::from_ref).collect();
         places.sort_unstable();
         assert_eq!(places, IRIS.iter().map(std::ptr::from_ref).collect::<Vec<_>>());
         for species in 0..CLASSES as usize {

@@ -69,6 +69,12 @@ impl Layout {
         Self { pieces, parameters: range.len() }
     }
 
+    /// Number of holders.
+    #[must_use]
+    pub fn holders(&self) -> usize {
+        self.pieces.len()
+    }
+
     /// Number of parameters in all.
     #[must_use]
     pub fn parameters(&self) -> usize {

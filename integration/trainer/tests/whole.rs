@@ -68,8 +68,16 @@ fn every_epoch_without_convergence_is_trained() {
 #[test]
 fn an_emulated_network_carries_every_mode() {
     let network = ["--device-model-mib=0.05", "--device-nic-mbit=1000", "--device-example-ms=0.01", "--max-steps=40"];
-    for (workers, servers, mode) in [(3, 2, "--mode=sync"), (3, 2, "--mode=async"), (3, 0, "--mode=allreduce")] {
-        let mut job = Job::prepare(workers, servers, &[EASY, &network, &[mode]].concat());
+    for (workers, servers, mode, partitions) in [
+        (3, 2, "--mode=sync", "--partitions=1"),
+        (3, 2, "--mode=async", "--partitions=1"),
+        (3, 0, "--mode=allreduce", "--partitions=1"),
+        (4, 2, "--mode=sync", "--partitions=2"),
+        (4, 2, "--mode=async", "--partitions=2"),
+        (4, 0, "--mode=allreduce", "--partitions=2"),
+    ] {
+        let hidden = if partitions == "--partitions=2" { &["--hidden=8"][..] } else { &[] };
+        let mut job = Job::prepare(workers, servers, &[EASY, &network, hidden, &[mode, partitions]].concat());
         let mut slots = common::slots(workers, servers);
         slots.iter_mut().for_each(|(id, server)| *server = format!("machine {id}"));
         job.board.revise(slots.clone());
@@ -111,6 +119,19 @@ fn run_prints_a_summary() {
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&summary["steps"], &summary["finished"]), (&20.into(), &true.into()));
     assert_eq!(summary["emulated_device"], false);
+}
+
+#[test]
+fn run_trains_a_model_in_parts() {
+    let flags = ["--workers=6", "--servers=2", "--hidden=12,8", "--partitions=3", "--delta=0", "--steps=150"];
+    let output = command().args(["run", "--json"]).args(EASY).args(flags).output().unwrap();
+    assert!(output.status.success());
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&summary["steps"], &summary["finished"], &summary["partitions"]),
+        (&150.into(), &true.into(), &3.into())
+    );
+    assert!(summary["validation_accuracy"].as_f64().unwrap() > 0.5, "{summary}");
 }
 
 #[test]

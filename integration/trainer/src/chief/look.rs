@@ -24,7 +24,7 @@ impl Chief {
     pub(super) fn look(&mut self, net: &mut Net) {
         // The last report of a job that is done says how good it is in the end.
         let Some(training_accuracy) = self.ledger.unseen().filter(|_| self.ledger.done.is_none()) else { return };
-        let (version, sources) = (self.ledger.step, self.sources());
+        let (version, Some(sources)) = (self.ledger.step, self.sources()) else { return };
         sources.iter().for_each(|id| net.send(*id, Message::Show { version }));
         self.look = Some(Look { version, sources, parts: BTreeMap::new(), training_accuracy });
     }

@@ -12,7 +12,7 @@ mod tickets;
 use std::{
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::Result;
@@ -28,6 +28,7 @@ use crate::{
     id::Id,
     layout::Layout,
     net::Net,
+    parts::Parts,
     settings::Settings,
     validation::Validation,
     wire::Message,
@@ -51,6 +52,7 @@ enum Phase {
     /// The holders send their parts of the state.
     Gather {
         since: Instant,
+        sources: Vec<Id>,
         parts: BTreeMap<Id, (Vec<f32>, Vec<f32>)>,
     },
     Done,
@@ -134,7 +136,11 @@ impl Chief {
             }
         };
         let layout = match settings.mode {
-            Mode::Allreduce => Layout::ranges(&[0..settings.network.parameters()]),
+            Mode::Allreduce => {
+                let count = settings.parts.count();
+                let ranges: Vec<_> = (0..count).map(|part| settings.network.range(part, count)).collect();
+                Layout::ranges(&ranges)
+            }
             Mode::Sync | Mode::Async => Layout::new(&settings.network.blocks(), servers.len())?,
         };
         Ok(Self {
@@ -155,7 +161,8 @@ impl Chief {
             validation: Validation::new(&settings),
             look: None,
             phase: Phase::Idle(Instant::now()),
-            attempt: 0,
+            // Greater than any of a chief that was here before: what is left of its attempts must not pass for one of ours.
+            attempt: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64),
             stop: None,
             begun,
             stepped: false,
@@ -212,6 +219,15 @@ impl Chief {
             warn!(%peer, "lost; the job must start again from its last checkpoint");
             return self.end(exit::SERVER_LOST, net);
         }
+        if held && self.servers.is_empty() && !matches!(self.phase, Phase::Done) {
+            if self.state.is_none() && self.sources().is_none() {
+                warn!(%peer, "lost, and with it the only copy of its part; the job must start again from its last checkpoint");
+                return self.end(exit::WORKER_LOST, net);
+            }
+            if matches!(&self.phase, Phase::Gather { sources, .. } if sources.contains(&peer)) {
+                self.gather(net);
+            }
+        }
         self.unready(peer, net, feed);
     }
 
@@ -230,7 +246,8 @@ impl Chief {
                 self.proceed(net, feed);
             }
             Message::Unready => self.unready(from, net, feed),
-            Message::Leaving { all: false } if from.is_worker() => {
+            // Without one of its workers a model in parts is nothing.
+            Message::Leaving { all: false } if from.is_worker() && self.parts().count() == 1 => {
                 self.leaving.insert(from.index);
                 self.proceed(net, feed);
             }
@@ -245,7 +262,12 @@ impl Chief {
             }
             Message::Failed { code, reason } => {
                 warn!(%from, reason, "can't go on");
-                self.end(code, net);
+                if code == exit::WORKER_LOST {
+                    self.give_up(code);
+                    self.unready(from, net, feed);
+                } else {
+                    self.end(code, net);
+                }
             }
             Message::Collected { step, attempt, tally, times } => match self.phase {
                 Phase::Stream(_) => self.answered(step, attempt, tally, &times, net, feed),
@@ -313,7 +335,9 @@ impl Chief {
                 self.stop.is_some_and(|stop| stop.by <= now)
             }
             Phase::Idle(since) if now >= *since + pace.start && !self.resting() => {
-                warn!("nobody to train with; giving up");
+                let here = |index: &&u32| self.ready.contains_key(&Id::worker(**index));
+                let missing: Vec<u32> = self.desired.iter().filter(|index| !here(index)).copied().collect();
+                warn!(?missing, "too few workers to train with; giving up");
                 self.give_up(exit::WORKER_LOST);
                 false
             }
@@ -430,7 +454,13 @@ impl Chief {
             let works = self.orders.is_none() || self.portion(**index).is_some();
             self.ready.contains_key(&id) && holds && works && !self.leaving.contains(*index)
         };
-        self.desired.iter().filter(able).copied().collect()
+        let able: Vec<u32> = self.desired.iter().filter(able).copied().collect();
+        self.parts().whole(&able)
+    }
+
+    /// How the model is cut.
+    fn parts(&self) -> Parts {
+        self.settings.parts
     }
 
     /// The next mini-batch of the chunk that a worker is to train, once its data are there.
@@ -441,8 +471,7 @@ impl Chief {
 
     fn can_step(&self, workers: &[u32]) -> bool {
         let complete = self.stepped || self.complete();
-        let chief = self.settings.mode != Mode::Allreduce || workers.first() == Some(&self.me.index);
-        complete && chief && !workers.is_empty() && self.servers.iter().all(|server| self.loaded.contains(server))
+        complete && !workers.is_empty() && self.servers.iter().all(|server| self.loaded.contains(server))
     }
 
     /// Is everyone there, or has the time for that passed?

@@ -13,6 +13,8 @@ use crate::{cli::RunArgs, device::Device};
 struct Summary {
     workers: u32,
     servers: u32,
+    /// Parts of the model.
+    partitions: u32,
     steps: u64,
     epochs: u32,
     loss: Option<f64>,
@@ -51,6 +53,7 @@ pub async fn run(args: &RunArgs) -> Result<u8> {
     let summary = Summary {
         workers: args.workers,
         servers: args.servers,
+        partitions: args.local.training.job.partitions,
         steps: last.step,
         epochs: last.epoch,
         loss: ended.reports.iter().rev().find_map(|progress| progress.loss),

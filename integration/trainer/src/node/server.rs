@@ -2,11 +2,15 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
+    ops::Range,
     time::{Duration, Instant},
 };
 
 use super::{failed, worker::ASKED};
-use crate::{args::Mode, exit, holder::Holder, id::Id, net::Net, settings::Settings, tally::Tally, wire::Message};
+use crate::{
+    args::Mode, exit, holder::Holder, id::Id, layout::Layout, net::Net, parts::Parts, settings::Settings, tally::Tally,
+    wire::Message,
+};
 
 /// A step being collected (sync).
 struct Collecting {
@@ -34,6 +38,9 @@ pub(crate) struct Server {
     chief: Id,
     revision: u32,
     mode: Mode,
+    parts: Parts,
+    /// Where each part's parameters are among ours.
+    ranges: Vec<Range<usize>>,
     holder: Holder,
     loaded: bool,
     /// Workers that asked before there was anything to hand out (async).
@@ -47,8 +54,18 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, revision: u32, servers: usize) -> Self {
+    /// `layout`: which parameters which server has, and `place`: which of them we are.
+    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, revision: u32, layout: &Layout, place: usize) -> Self {
+        let (parts, servers) = (settings.parts, layout.holders());
+        let mut end = 0;
+        let range = |part| {
+            let start = end;
+            end += layout.within(&settings.network.range(part, parts.count())).length(place);
+            start..end
+        };
         Self {
+            ranges: (0..parts.count()).map(range).collect(),
+            parts,
             me,
             chief,
             revision,
@@ -56,12 +73,16 @@ impl Server {
             holder: Holder::new(settings.learning_rate, settings.momentum),
             loaded: false,
             early: Vec::new(),
-            part_bytes: settings.device.part_bytes(servers),
-            update: settings.device.update(servers),
+            part_bytes: settings.device.part_bytes(servers * parts.count()),
+            update: settings.device.update(servers * parts.count()),
             collecting: None,
             queue: VecDeque::new(),
             busy: Instant::now(),
         }
+    }
+
+    pub(crate) fn chief(&self) -> Id {
+        self.chief
     }
 
     pub(crate) fn up(&mut self, peer: Id, net: &mut Net) {
@@ -104,7 +125,7 @@ impl Server {
     pub(crate) fn tick(&mut self, net: &mut Net) {
         let now = Instant::now();
         while let Some(queued) = self.queue.pop_front_if(|queued| queued.done <= now) {
-            self.holder.apply(&queued.sums, queued.tally.examples);
+            self.holder.apply(self.range(queued.worker).start, &queued.sums, queued.tally.examples);
             self.hand_out(queued.worker, queued.attempt, net);
             if self.me == self.chief {
                 let (step, attempt, tally) = (queued.step, queued.attempt, queued.tally);
@@ -151,14 +172,20 @@ impl Server {
         });
     }
 
+    /// Where the parameters are that a worker trains.
+    fn range(&self, worker: Id) -> Range<usize> {
+        self.ranges[self.parts.of(worker.index)].clone()
+    }
+
     fn hand_out(&self, worker: Id, attempt: u64, net: &mut Net) {
-        let values = self.holder.parameters.clone();
+        let values = self.holder.parameters[self.range(worker)].to_vec();
         net.transfer(worker, Message::Params { attempt, values }, self.part_bytes);
     }
 
     fn take_in(&mut self, worker: Id, step: u64, attempt: u64, tally: Tally, sums: Vec<i64>, net: &mut Net) {
-        if sums.len() != self.holder.parameters.len() {
-            let reason = format!("{worker} sent {} sums for {} parameters", sums.len(), self.holder.parameters.len());
+        let range = self.range(worker);
+        if sums.len() != range.len() {
+            let reason = format!("{worker} sent {} sums for {} parameters", sums.len(), range.len());
             return failed(self.chief, exit::ERROR, reason, net);
         }
         let now = Instant::now();
@@ -173,8 +200,11 @@ impl Server {
         };
         if collecting.missing.remove(&worker.index) {
             self.busy = self.busy.max(now) + self.update;
-            collecting.sums.iter_mut().zip(&sums).for_each(|(sum, value)| *sum += value);
-            collecting.tally.add(tally);
+            collecting.sums[range].iter_mut().zip(&sums).for_each(|(sum, value)| *sum += value);
+            // All parts of a replica train the same examples.
+            if self.parts.closes(worker.index) {
+                collecting.tally.add(tally);
+            }
             collecting.times.push((worker.index, (now - collecting.sent).as_secs_f32() * 1e3));
         }
     }
