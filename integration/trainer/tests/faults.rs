@@ -164,8 +164,10 @@ fn a_part_that_never_comes_ends_the_incarnation() {
         let flags = endless(&[mode, "--partitions=3", "--hidden=5", "--gather-ms=100", "--start-ms=400"]);
         let mut job = Job::prepare(3, servers, &flags);
         slots(3, servers).into_keys().filter(|id| *id != Id::worker(2)).for_each(|id| job.spawn(id));
+        assert_eq!(job.code(job.chief()), 40, "{mode}");
+        // On a busy machine others may come when the chief has given up.
         let codes = job.codes();
-        assert!(codes.values().all(|code| *code == 40), "{mode}: {codes:?}");
+        assert!(codes.values().all(|code| [40, 42].contains(code)), "{mode}: {codes:?}");
     }
 }
 
