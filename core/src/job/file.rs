@@ -361,6 +361,10 @@ mod tests {
         assert_eq!(cut("3").unwrap(), cut("[{}, { after = [0] }, { after = [1] }]").unwrap());
         let tree = cut("[{ parameters = 10 }, { parameters = 20, after = [0] }]").unwrap();
         assert_eq!((tree[1].parameters, &tree[1].after[..]), (20, &[0][..]));
+        let partitions = cut("[{}, {}, { after = [0, 1] }]").unwrap();
+        let environment = JobSpec { partitions, ..JobSpec::minimal("a") }.environment();
+        assert!(environment.contains(&("TRAINMASTER_PARTITIONS", "3".into())));
+        assert!(environment.contains(&("TRAINMASTER_PARTITIONS_AFTER", "-:-:0+1".into())));
         for (parts, expected) in [
             ("4", "worker.requested: 6 must be a multiple of the 4"),
             ("1000", "at most 256"),

@@ -456,7 +456,14 @@ impl JobSpec {
             ("TRAINMASTER_MAX_EPOCHS", self.convergence.max_epochs.to_string()),
         ];
         if !self.partitions.is_empty() {
+            // In characters that need no quotes anywhere: a chain of three is -:0:1, what comes after two parts has both as 0+1.
+            let after = |part: &Partition| match part.after.as_slice() {
+                [] => "-".to_owned(),
+                after => after.iter().map(u32::to_string).collect::<Vec<_>>().join("+"),
+            };
+            let after = self.partitions.iter().map(after).collect::<Vec<_>>().join(":");
             environment.push(("TRAINMASTER_PARTITIONS", self.partitions.len().to_string()));
+            environment.push(("TRAINMASTER_PARTITIONS_AFTER", after));
         }
         if let Some(data) = &self.dataset {
             environment.extend([

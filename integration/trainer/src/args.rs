@@ -26,7 +26,7 @@ pub struct JobArgs {
     /// Examples of a step: of the whole job (sync, allreduce) or of one worker (async).
     #[arg(long, env = "TRAINMASTER_BATCH", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub batch: u64,
-    /// Examples of an epoch; 0 for the default of 2000.
+    /// Examples of an epoch; 0 for the default of 2000 (iris: 120).
     #[arg(long, env = "TRAINMASTER_EXAMPLES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1 << 40))]
     pub examples: u64,
     /// An epoch is flat if it lowers the loss by less than this fraction of the first epoch's; 0: never converge.
@@ -38,6 +38,13 @@ pub struct JobArgs {
     /// Training ends after so many epochs in any case; 0 for the default of 100.
     #[arg(long, env = "TRAINMASTER_MAX_EPOCHS", default_value_t = 0)]
     pub max_epochs: u32,
+    /// Cut the model into so many parts, about as many layers each: worker i trains part i mod K of replica i / K. 1: each
+    /// worker trains the whole model.
+    #[arg(long, env = "TRAINMASTER_PARTITIONS", value_name = "K", default_value_t = 1)]
+    pub partitions: u32,
+    /// What each part comes after, where the scheduler says: -:0:1 is the chain of three parts that is all this program trains.
+    #[arg(long, env = "TRAINMASTER_PARTITIONS_AFTER", value_name = "PARTS", default_value = "", hide = true)]
+    pub partitions_after: String,
     /// Chunks of the dataset, where the scheduler says who trains which; 0: it isn't cut.
     #[arg(long, env = "TRAINMASTER_CHUNKS", default_value_t = 0)]
     pub chunks: u32,
@@ -246,6 +253,8 @@ impl JobArgs {
             format!("--delta={}", self.delta),
             format!("--patience={}", self.patience),
             format!("--max-epochs={}", self.max_epochs),
+            format!("--partitions={}", self.partitions),
+            format!("--partitions-after={}", self.partitions_after),
             format!("--chunks={}", self.chunks),
             format!("--chunk-epochs={}", self.chunk_epochs),
             format!("--chunk-batches={}", self.chunk_batches),

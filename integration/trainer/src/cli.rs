@@ -63,7 +63,7 @@ pub struct LocalArgs {
 /// Flags of `run`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {
-    /// Number of workers.
+    /// Number of workers; with --partitions K, a multiple of K.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub workers: u32,
     /// Number of parameter servers (none with --mode allreduce).

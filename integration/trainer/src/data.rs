@@ -1,15 +1,19 @@
 //! Training data: generated from a seed, example by example, or a small real set that is compiled in. Nothing is read
 //! from anywhere and every process sees the same set.
 
+use std::ops::Range;
+
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{RngCore, SeedableRng},
 };
 
-use crate::{
-    iris::{self, IRIS},
-    model::Network,
-};
+use crate::{iris, model::Network};
+
+/// Numbers from here on are never trained: no epoch is so long.
+const HELD_OUT: u64 = 1 << 41;
+/// So many of them tell the accuracy to within about two points.
+const VALIDATION: u64 = 500;
 
 /// What the examples look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -18,7 +22,8 @@ pub enum DataKind {
     Blobs,
     /// Standard normal features, labelled by a random network with one hidden layer; `noise` perturbs its scores.
     Teacher,
-    /// Fisher's irises, real and shipped with the program: 150 flowers, 4 measures, 3 species. Nothing is drawn.
+    /// Fisher's irises, real and shipped with the program: 150 flowers, 4 measures, 3 species. Nothing is drawn; every
+    /// fifth flower is held out.
     Iris,
 }
 
@@ -30,7 +35,7 @@ impl DataKind {
 
     /// Examples of an epoch for those who don't say.
     pub(crate) fn examples(self) -> Option<u64> {
-        (self == Self::Iris).then_some(iris::FLOWERS)
+        (self == Self::Iris).then_some(iris::TRAINED)
     }
 }
 
@@ -84,6 +89,19 @@ impl Data {
         data
     }
 
+    /// Numbers per example.
+    #[must_use]
+    pub fn features(&self) -> usize {
+        self.settings.features
+    }
+
+    /// Numbers of the examples that are held out for validation: the same for every length of an epoch.
+    #[must_use]
+    pub fn held_out(&self) -> Range<u64> {
+        let count = if self.settings.kind == DataKind::Iris { iris::HELD_OUT } else { VALIDATION };
+        HELD_OUT..HELD_OUT + count
+    }
+
     /// Writes the features of an example and returns its label.
     ///
     /// # Panics
@@ -93,7 +111,8 @@ impl Data {
         let DataSettings { classes, noise, label_noise, .. } = self.settings;
         assert_eq!(features.len(), self.settings.features);
         if self.settings.kind == DataKind::Iris {
-            let (measures, species) = &IRIS[(number % iris::FLOWERS) as usize];
+            let flower = number.checked_sub(HELD_OUT).map_or_else(|| iris::trained(number), iris::held_out);
+            let (measures, species) = flower;
             features.copy_from_slice(measures);
             return *species;
         }
@@ -182,6 +201,19 @@ mod tests {
             }
             one.example(50, &mut a);
             assert_ne!(a, b);
+        }
+    }
+
+    #[test]
+    fn held_out_examples_are_others() {
+        for kind in [DataKind::Blobs, DataKind::Teacher] {
+            let data = Data::new(&settings(kind));
+            let (mut trained, mut held) = ([0.0; 6], [0.0; 6]);
+            data.example(data.held_out().start, &mut held);
+            assert!((0..500).all(|number| {
+                data.example(number, &mut trained);
+                trained != held
+            }));
         }
     }
 

@@ -64,12 +64,38 @@ impl Device {
         ms(self.start_ms)
     }
 
+    /// Bytes of so many numbers, on the scale on which the model's parameters have its size.
+    #[must_use]
+    pub fn bytes(&self, values: usize, parameters: usize) -> u64 {
+        (self.model_bytes * values as f64 / parameters as f64) as u64
+    }
+
     /// How long a worker computes on its share of a step, with so many connections to serve.
     #[must_use]
     pub fn compute(&self, worker: u32, examples: u64, connections: usize) -> Duration {
-        let slower = self.stragglers.iter().find(|(index, _)| *index == worker).map_or(1.0, |(_, factor)| *factor);
-        let computing = (self.example_ms * examples as f64 + self.step_ms) * slower;
-        ms(computing + self.connection_ms * connections as f64)
+        self.forward(worker, examples) + self.backward(worker) + self.connections(connections)
+    }
+
+    /// The forward pass of that.
+    #[must_use]
+    pub fn forward(&self, worker: u32, examples: u64) -> Duration {
+        ms(self.example_ms * examples as f64 * self.slower(worker))
+    }
+
+    /// The backward pass, whatever the share.
+    #[must_use]
+    pub fn backward(&self, worker: u32) -> Duration {
+        ms(self.step_ms * self.slower(worker))
+    }
+
+    /// Serving connections.
+    #[must_use]
+    pub fn connections(&self, count: usize) -> Duration {
+        ms(self.connection_ms * count as f64)
+    }
+
+    fn slower(&self, worker: u32) -> f64 {
+        self.stragglers.iter().find(|(index, _)| *index == worker).map_or(1.0, |(_, factor)| *factor)
     }
 
     /// How long a holder of one of `parts` parts of the model takes for one worker's gradients.
@@ -78,10 +104,11 @@ impl Device {
         ms(self.update_ms / parts as f64 + self.connection_ms)
     }
 
-    /// How long an all-reduce worker takes to apply the summed gradients to its copy of the model.
+    /// How long an all-reduce worker takes to apply the summed gradients to its copy of the model, or of one of `parts`
+    /// equal parts of it.
     #[must_use]
-    pub fn apply(&self) -> Duration {
-        ms(self.update_ms)
+    pub fn apply(&self, parts: usize) -> Duration {
+        ms(self.update_ms / parts as f64)
     }
 }
 
@@ -122,7 +149,7 @@ pub(crate) mod tests {
         assert_eq!(Device { nic_mbit: 100.0, ..none() }.nic_mbit(), None);
         let device = Device { nic_mbit: 100.0, model_bytes: 1e6, ..none() };
         assert_eq!(device.nic_mbit(), Some(100.0));
-        assert_eq!(device.part_bytes(4), 250_000);
+        assert_eq!((device.part_bytes(4), device.bytes(5, 20)), (250_000, 250_000));
         assert!(device.is_emulated());
     }
 }

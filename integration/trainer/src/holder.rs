@@ -3,7 +3,7 @@
 //! A step is collected first and made final later, when the chief knows that every holder has collected it. So a step
 //! that only some holders finished can be taken back and done again.
 
-use crate::fixed::from_fixed;
+use crate::{fixed::from_fixed, wire::Message};
 
 /// Parameters at a version (the number of steps applied).
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,16 @@ impl Holder {
         (self.version, self.parameters, self.velocity, self.collected) = (version, parameters, velocity, None);
     }
 
+    /// The whole state, for the chief.
+    pub(crate) fn shard(&self, version: u64) -> Message {
+        Message::Shard { version, parameters: self.parameters.clone(), velocity: self.velocity.clone() }
+    }
+
+    /// The parameters, for the chief.
+    pub(crate) fn shown(&self, version: u64) -> Message {
+        Message::Shown { version, parameters: self.parameters.clone() }
+    }
+
     /// Keeps a step's gradient sums until the chief makes them final or takes them back.
     pub(crate) fn collect(&mut self, sums: Vec<i64>, examples: u64) {
         self.collected = Some((sums, examples));
@@ -33,16 +43,18 @@ impl Holder {
     /// Makes the collected step final, or takes it back, so that the state is at `version`; false if it can't be.
     pub(crate) fn reach(&mut self, version: u64) -> bool {
         match self.collected.take() {
-            Some((sums, examples)) if version == self.version + 1 => self.apply(&sums, examples),
+            Some((sums, examples)) if version == self.version + 1 => self.apply(0, &sums, examples),
             _ => {}
         }
         self.version == version
     }
 
-    /// One step of gradient descent with momentum: the same operations for each parameter, wherever it lives.
-    pub(crate) fn apply(&mut self, sums: &[i64], examples: u64) {
+    /// One step of gradient descent with momentum, of the parameters from a place on that have sums: the same operations
+    /// for each, wherever it lives.
+    pub(crate) fn apply(&mut self, from: usize, sums: &[i64], examples: u64) {
         let count = examples.max(1) as f64;
-        for ((parameter, velocity), sum) in self.parameters.iter_mut().zip(&mut self.velocity).zip(sums) {
+        let state = self.parameters.iter_mut().zip(&mut self.velocity).skip(from);
+        for ((parameter, velocity), sum) in state.zip(sums) {
             let gradient = (from_fixed(*sum) / count) as f32;
             *velocity = self.momentum * *velocity + gradient;
             *parameter -= self.learning_rate * *velocity;
@@ -76,6 +88,13 @@ mod tests {
         holder.collect(sums(), 2);
         assert!(holder.reach(9));
         assert_eq!((holder.parameters[0], holder.velocity[0]), (-0.25, 1.5));
+    }
+
+    #[test]
+    fn some_parameters_can_be_updated_alone() {
+        let mut holder = holder();
+        holder.apply(1, &sums()[1..], 2);
+        assert_eq!((holder.parameters, holder.velocity), (vec![1.0, 3.0], vec![0.0, -2.0]));
     }
 
     #[test]

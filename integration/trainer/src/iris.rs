@@ -2,8 +2,10 @@
 
 use std::sync::LazyLock;
 
-/// Flowers in the set.
-pub(crate) const FLOWERS: u64 = 150;
+/// Flowers that are trained; every fifth of the set is held out.
+pub(crate) const TRAINED: u64 = 120;
+/// Flowers that are held out, as many of each species.
+pub(crate) const HELD_OUT: u64 = 30;
 /// Species.
 pub(crate) const CLASSES: u32 = 3;
 /// Length and width of sepal and petal.
@@ -13,7 +15,18 @@ pub(crate) const FEATURES: u32 = 4;
 pub(crate) type Flower = ([f32; FEATURES as usize], usize);
 
 /// All flowers, in the file's order: by species.
-pub(crate) static IRIS: LazyLock<Vec<Flower>> = LazyLock::new(|| standardised(include_str!("../data/iris.csv")));
+static IRIS: LazyLock<Vec<Flower>> = LazyLock::new(|| standardised(include_str!("../data/iris.csv")));
+
+/// One of those that are trained.
+pub(crate) fn trained(number: u64) -> &'static Flower {
+    let number = number % TRAINED;
+    &IRIS[(number / 4 * 5 + number % 4) as usize]
+}
+
+/// One of those that are held out.
+pub(crate) fn held_out(number: u64) -> &'static Flower {
+    &IRIS[(number % HELD_OUT * 5 + 4) as usize]
+}
 
 fn standardised(text: &str) -> Vec<Flower> {
     let rows = text.lines().skip(1).map(|line| {
@@ -36,8 +49,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_flower_is_trained_or_held_out() {
+        let all = (0..TRAINED).map(trained).chain((0..HELD_OUT).map(held_out));
+        let mut places: Vec<_> = all.map(std::ptr::from_ref).collect();
+        places.sort_unstable();
+        assert_eq!(places, IRIS.iter().map(std::ptr::from_ref).collect::<Vec<_>>());
+        for species in 0..CLASSES as usize {
+            assert_eq!((0..HELD_OUT).filter(|number| held_out(*number).1 == species).count(), 10);
+        }
+    }
+
+    #[test]
     fn the_table_is_whole() {
-        assert_eq!(IRIS.len() as u64, FLOWERS);
+        assert_eq!(IRIS.len() as u64, TRAINED + HELD_OUT);
         for species in 0..CLASSES as usize {
             assert_eq!(IRIS.iter().filter(|(_, of)| *of == species).count(), 50);
         }

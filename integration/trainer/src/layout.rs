@@ -1,8 +1,11 @@
-//! Which parameter server holds which parameters: Optimus' parameter assignment over the network's blocks.
+//! Who holds which parameters: the parameter servers by Optimus' parameter assignment over the network's blocks, or the
+//! workers of a replica a range each.
+
+use std::ops::Range;
 
 use trainmaster_core::paa::{self, PaaError};
 
-/// Where every parameter lives, for one number of parameter servers.
+/// Where every parameter lives, for one number of holders.
 ///
 /// # Examples
 ///
@@ -20,7 +23,7 @@ use trainmaster_core::paa::{self, PaaError};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Per server: its pieces as (first parameter, length), ascending.
+    /// Per holder: its pieces as (first parameter, length), ascending.
     pieces: Vec<Vec<(usize, usize)>>,
     parameters: usize,
 }
@@ -47,40 +50,74 @@ impl Layout {
         Ok(Self { pieces, parameters })
     }
 
-    /// Number of parameters on all servers.
+    /// One contiguous range after the other, which together make the whole.
+    #[must_use]
+    pub fn ranges(ranges: &[Range<usize>]) -> Self {
+        let pieces = ranges.iter().map(|range| vec![(range.start, range.len())]).collect();
+        Self { pieces, parameters: ranges.last().map_or(0, |range| range.end) }
+    }
+
+    /// Where the parameters of a range live, counted from its start: each holder has them in the same order, and next to
+    /// each other.
+    #[must_use]
+    pub fn within(&self, range: &Range<usize>) -> Self {
+        let cut = |&(start, length): &(usize, usize)| {
+            let (from, to) = (start.max(range.start), (start + length).min(range.end));
+            (from < to).then(|| (from - range.start, to - from))
+        };
+        let pieces = self.pieces.iter().map(|list| list.iter().filter_map(cut).collect()).collect();
+        Self { pieces, parameters: range.len() }
+    }
+
+    /// Number of holders.
+    #[must_use]
+    pub fn holders(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Number of parameters in all.
     #[must_use]
     pub fn parameters(&self) -> usize {
         self.parameters
     }
 
-    /// Number of parameters on one server.
+    /// Number of parameters that one holder has.
     #[must_use]
-    pub fn length(&self, server: usize) -> usize {
-        self.pieces[server].iter().map(|(_, length)| length).sum()
+    pub fn length(&self, holder: usize) -> usize {
+        self.pieces[holder].iter().map(|(_, length)| length).sum()
     }
 
-    /// Copies one server's part out of a whole vector.
+    /// Copies one holder's part out of a whole vector.
     #[must_use]
-    pub fn take<T: Copy>(&self, server: usize, whole: &[T]) -> Vec<T> {
-        let mut part = Vec::with_capacity(self.length(server));
-        for &(start, length) in &self.pieces[server] {
+    pub fn take<T: Copy>(&self, holder: usize, whole: &[T]) -> Vec<T> {
+        let mut part = Vec::with_capacity(self.length(holder));
+        for &(start, length) in &self.pieces[holder] {
             part.extend_from_slice(&whole[start..start + length]);
         }
         part
     }
 
-    /// Copies one server's part into a whole vector; false if the lengths don't fit.
+    /// Copies one holder's part into a whole vector; false if the lengths don't fit.
     #[must_use]
-    pub fn put<T: Copy>(&self, server: usize, part: &[T], whole: &mut [T]) -> bool {
-        if part.len() != self.length(server) || whole.len() != self.parameters {
+    pub fn put<T: Copy>(&self, holder: usize, part: &[T], whole: &mut [T]) -> bool {
+        if part.len() != self.length(holder) || whole.len() != self.parameters {
             return false;
         }
         let mut from = 0;
-        for &(start, length) in &self.pieces[server] {
+        for &(start, length) in &self.pieces[holder] {
             whole[start..start + length].copy_from_slice(&part[from..from + length]);
             from += length;
         }
         true
+    }
+
+    /// Makes one vector of all holders' parts, in their order; none if they don't fit.
+    #[must_use]
+    pub fn join<'a, T: Copy + Default + 'a>(&self, parts: impl IntoIterator<Item = &'a [T]>) -> Option<Vec<T>> {
+        let mut whole = vec![T::default(); self.parameters];
+        let mut holders = 0..self.pieces.len();
+        let fit = parts.into_iter().all(|part| holders.next().is_some_and(|holder| self.put(holder, part, &mut whole)));
+        (fit && holders.is_empty()).then_some(whole)
     }
 }
 
@@ -95,11 +132,22 @@ mod tests {
         for servers in 1..12 {
             let layout = Layout::new(&blocks, servers).unwrap();
             let mut copy = vec![0; 898];
-            for server in 0..servers {
-                assert!(layout.put(server, &layout.take(server, &whole), &mut copy));
+            let parts: Vec<Vec<u32>> = (0..servers).map(|server| layout.take(server, &whole)).collect();
+            for (server, part) in parts.iter().enumerate() {
+                assert!(layout.put(server, part, &mut copy));
             }
             assert_eq!(copy, whole);
             assert!(!layout.put(0, &[1; 3], &mut copy));
+            assert_eq!(layout.join(parts.iter().map(Vec::as_slice)), Some(copy));
+            assert_eq!(layout.join(parts[1..].iter().map(Vec::as_slice)), None);
+            // What a server has of two ranges is what it has, one after the other.
+            let ranges = [0..544, 544..898];
+            for (server, part) in parts.iter().enumerate() {
+                let of = |range: &Range<usize>| layout.within(range).take(server, &whole[range.clone()]);
+                assert_eq!([of(&ranges[0]), of(&ranges[1])].concat(), *part);
+            }
         }
+        let ranges = Layout::ranges(&[0..544, 544..898]);
+        assert_eq!((ranges.take(1, &whole).as_slice(), ranges.parameters()), (&whole[544..], 898));
     }
 }

@@ -8,8 +8,9 @@
 //!
 //! - [`process`] is one process of a job: an event loop over `net` (peers), `feed` (scheduler) and timers.
 //! - `node` is what a process does in its role; `chief` is what one of them does for all.
+//! - `parts` and `node::pipeline`: a model that is cut into parts, each on workers of its own.
 //! - `chunks` and `store`: a dataset whose chunks are scheduled one by one.
-//! - `batch`, `data`, `model`, `fixed`, `holder` are the training itself.
+//! - `batch`, `data`, `model`, `fixed`, `holder` are the training itself, `validation` what comes of it.
 //! - `device` and the network layer emulate accelerators and network interfaces where asked for.
 
 pub mod args;
@@ -34,10 +35,12 @@ pub mod model;
 mod net;
 mod node;
 mod outbox;
+pub mod parts;
 mod peers;
 pub mod process;
 pub mod settings;
 mod store;
 pub mod tally;
 mod trainer;
+mod validation;
 mod wire;

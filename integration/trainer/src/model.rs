@@ -3,12 +3,19 @@
 //!
 //! Plain loops in a fixed order, `libm` for the exponential and the logarithm: the same numbers on every machine.
 
+use std::ops::Range;
+
 use crate::data::{Normal, largest};
 
-/// The shape of a network. Its parameters are one flat vector, layer by layer: weights (outputs × inputs), then biases.
+/// The shape of a network, or of some of its layers. Its parameters are one flat vector, layer by layer: weights
+/// (outputs × inputs), then biases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
     sizes: Vec<usize>,
+    /// Its inputs are an example's features, not another part's outputs.
+    opens: bool,
+    /// Its outputs are the classes' scores, not another part's inputs.
+    closes: bool,
 }
 
 /// What one example contributed.
@@ -33,7 +40,51 @@ impl Network {
         let mut sizes = vec![features];
         sizes.extend_from_slice(hidden);
         sizes.push(classes);
-        Self { sizes }
+        Self { sizes, opens: true, closes: true }
+    }
+
+    /// One of so many contiguous parts, with about as many layers as the others.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use trainmaster_trainer::model::Network;
+    ///
+    /// let network = Network::new(16, &[32, 8], 10);
+    /// assert_eq!(network.part(1, 3).sizes(), [32, 8]);
+    /// assert_eq!(network.range(1, 3).len(), network.part(1, 3).parameters());
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If there is no such part.
+    #[must_use]
+    pub fn part(&self, part: usize, parts: usize) -> Self {
+        assert!(part < parts);
+        let (first, end) = (self.cut(part, parts), self.cut(part + 1, parts));
+        Self {
+            sizes: self.sizes[first..=end].to_vec(),
+            opens: self.opens && part == 0,
+            closes: self.closes && part + 1 == parts,
+        }
+    }
+
+    /// Where a part's parameters are among those of the whole.
+    #[must_use]
+    pub fn range(&self, part: usize, parts: usize) -> Range<usize> {
+        let before = |part| self.layers().take(self.cut(part, parts)).map(parameters).sum();
+        before(part)..before(part + 1)
+    }
+
+    /// The first layer of a part.
+    fn cut(&self, part: usize, parts: usize) -> usize {
+        self.depth() * part / parts
+    }
+
+    /// Number of layers with parameters.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.sizes.len() - 1
     }
 
     /// Inputs, hidden layers, outputs.
@@ -51,7 +102,7 @@ impl Network {
     /// Number of parameters.
     #[must_use]
     pub fn parameters(&self) -> usize {
-        self.layers().map(|(inputs, outputs)| inputs * outputs + outputs).sum()
+        self.layers().map(parameters).sum()
     }
 
     /// Initial parameters: weights with standard deviation √(2 / inputs), biases 0.
@@ -67,7 +118,7 @@ impl Network {
         parameters
     }
 
-    /// Buffers for [`Network::learn`].
+    /// Buffers for the other methods.
     #[must_use]
     pub fn scratch(&self) -> Scratch {
         let buffers = || self.sizes.iter().map(|&size| vec![0.0; size]).collect();
@@ -81,13 +132,21 @@ impl Network {
     /// If the slices don't fit the network.
     #[must_use]
     pub fn scores(&self, parameters: &[f32], features: &[f32]) -> Vec<f32> {
-        let mut scratch = self.scratch();
-        scratch.activations[0].copy_from_slice(features);
-        self.forward(parameters, &mut scratch);
-        scratch.activations.pop().unwrap_or_default()
+        self.forward(parameters, features, &mut self.scratch()).to_vec()
     }
 
-    /// Adds the gradient of one example's loss to `gradient`.
+    /// The outputs for one example, or for what the part before makes of it.
+    ///
+    /// # Panics
+    ///
+    /// If the slices don't fit the network.
+    pub fn forward<'a>(&self, parameters: &[f32], inputs: &[f32], scratch: &'a mut Scratch) -> &'a [f32] {
+        scratch.activations[0].copy_from_slice(inputs);
+        self.activate(parameters, scratch);
+        &scratch.activations[self.depth()]
+    }
+
+    /// Adds the gradient of one example's loss to `gradient`: of the whole network, or of its last part.
     ///
     /// # Panics
     ///
@@ -101,21 +160,39 @@ impl Network {
         scratch: &mut Scratch,
     ) -> Outcome {
         assert!(parameters.len() == self.parameters() && gradient.len() == self.parameters());
-        scratch.activations[0].copy_from_slice(features);
-        self.forward(parameters, scratch);
-        let last = self.sizes.len() - 1;
+        self.forward(parameters, features, scratch);
+        let last = self.depth();
         let correct = largest(&scratch.activations[last]) == label;
         let loss = softmax(&scratch.activations[last], label, &mut scratch.deltas[last]);
         self.backward(parameters, gradient, scratch);
         Outcome { loss, correct }
     }
 
+    /// The same for a part that isn't the last: `delta` is the loss' derivative by each of its outputs, which the part
+    /// behind it knows. The outputs are computed again, so nobody has to keep them meanwhile.
+    ///
+    /// # Panics
+    ///
+    /// If the slices don't fit the network.
+    pub fn follow(
+        &self,
+        parameters: &[f32],
+        inputs: &[f32],
+        delta: &[f32],
+        gradient: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        self.forward(parameters, inputs, scratch);
+        scratch.deltas[self.depth()].copy_from_slice(delta);
+        self.backward(parameters, gradient, scratch);
+    }
+
     fn layers(&self) -> impl Iterator<Item = (usize, usize)> {
         self.sizes.windows(2).map(|pair| (pair[0], pair[1]))
     }
 
-    fn forward(&self, parameters: &[f32], scratch: &mut Scratch) {
-        let (mut start, hidden) = (0, self.sizes.len() - 2);
+    fn activate(&self, parameters: &[f32], scratch: &mut Scratch) {
+        let (mut start, hidden) = (0, self.depth() - usize::from(self.closes));
         for (layer, (inputs, outputs)) in self.layers().enumerate() {
             let weights = &parameters[start..start + inputs * outputs];
             let biases = &parameters[start + inputs * outputs..][..outputs];
@@ -134,7 +211,7 @@ impl Network {
 
     fn backward(&self, parameters: &[f32], gradient: &mut [f32], scratch: &mut Scratch) {
         let mut end = self.parameters();
-        for layer in (0..self.sizes.len() - 1).rev() {
+        for layer in (0..self.depth()).rev() {
             let (inputs, outputs) = (self.sizes[layer], self.sizes[layer + 1]);
             let start = end - inputs * outputs - outputs;
             let (before, after) = scratch.deltas.split_at_mut(layer + 1);
@@ -146,7 +223,7 @@ impl Network {
                 }
                 *bias += d;
             }
-            if layer > 0 {
+            if layer > 0 || !self.opens {
                 below.fill(0.0);
                 for (row, d) in parameters[start..].chunks_exact(inputs).zip(delta) {
                     for (slot, weight) in below.iter_mut().zip(row) {
@@ -163,6 +240,18 @@ impl Network {
             end = start;
         }
     }
+}
+
+impl Scratch {
+    /// The loss' derivative by each input, after a part that isn't the first has learnt from an example.
+    #[must_use]
+    pub fn below(&self) -> &[f32] {
+        &self.deltas[0]
+    }
+}
+
+fn parameters((inputs, outputs): (usize, usize)) -> usize {
+    inputs * outputs + outputs
 }
 
 /// Cross-entropy of the scores' softmax, and its derivative by each score.
@@ -206,6 +295,38 @@ mod tests {
                 let difference = (numeric - f64::from(gradient[index])).abs();
                 assert!(difference < 2e-3, "{hidden:?} parameter {index}: {numeric} against {}", gradient[index]);
             }
+        }
+    }
+
+    #[test]
+    fn parts_in_turn_are_the_whole_network() {
+        let network = Network::new(5, &[7, 6], 4);
+        let parameters = network.initial(2);
+        let features = [0.7, -1.2, 0.4, 1.9, -0.3];
+        let (mut gradient, mut scratch) = (vec![0.0; network.parameters()], network.scratch());
+        let outcome = network.learn(&parameters, &features, 2, &mut gradient, &mut scratch);
+        for parts in 1..=3 {
+            let all: Vec<_> = (0..parts).map(|part| (network.part(part, parts), network.range(part, parts))).collect();
+            assert!(all.iter().all(|(part, range)| part.parameters() == range.len()));
+            let mut inputs = vec![features.to_vec()];
+            for (part, range) in &all {
+                let outputs =
+                    part.forward(&parameters[range.clone()], inputs.last().unwrap(), &mut part.scratch()).to_vec();
+                inputs.push(outputs);
+            }
+            assert_eq!(inputs[parts], network.scores(&parameters, &features));
+            let (mut together, mut delta) = (vec![0.0; network.parameters()], Vec::new());
+            for (number, (part, range)) in all.iter().enumerate().rev() {
+                let (own, gradient) = (&parameters[range.clone()], &mut together[range.clone()]);
+                let mut scratch = part.scratch();
+                if number + 1 == parts {
+                    assert_eq!(part.learn(own, &inputs[number], 2, gradient, &mut scratch), outcome);
+                } else {
+                    part.follow(own, &inputs[number], &delta, gradient, &mut scratch);
+                }
+                delta = scratch.below().to_vec();
+            }
+            assert_eq!(together, gradient, "{parts} parts");
         }
     }
 

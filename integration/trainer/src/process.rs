@@ -318,6 +318,7 @@ impl Process {
                 anyhow!("the assignment has no parameter servers; --mode (TRAINMASTER_MODE) sync and async need them")
             })?,
         };
+        self.settings.parts.check(places.keys().filter(|id| id.is_worker()).count())?;
         let upload = Duration::from_millis(self.slot.upload_ms);
         let store = |chunks| Store::new(&self.settings, chunks, self.slot.data_dir.clone(), upload);
         let store = self.settings.chunks.map(store);
@@ -328,7 +329,7 @@ impl Process {
             node.up(self.me, &mut self.net);
         } else {
             self.chief_gone = Some(Instant::now());
-            node.wants(&servers, chief_id).into_iter().for_each(|id| self.net.want(id));
+            node.wants().into_iter().for_each(|id| self.net.want(id));
         }
         self.part = Some(Part { node, chief_id, chief });
         Ok(())
@@ -367,6 +368,7 @@ impl Process {
                 | Message::Failed { .. }
                 | Message::Collected { .. }
                 | Message::Shard { .. }
+                | Message::Shown { .. }
         );
         match (&mut part.chief, for_chief) {
             (Some(chief), true) => chief.message(from, message, &mut self.net, &self.feed),

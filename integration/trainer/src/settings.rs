@@ -12,7 +12,12 @@ use crate::{
     data::DataSettings,
     device::Device,
     model::Network,
+    parts::Parts,
 };
+
+/// Most micro-batches that a replica's share of a step goes through the parts in: enough to keep all parts at work, few
+/// enough to be worth a message.
+pub(crate) const MICRO_BATCHES: u64 = 16;
 
 const DEFAULT_EXAMPLES: u64 = 2000;
 const DEFAULT_EPOCHS: u32 = 100;
@@ -20,6 +25,8 @@ const DEFAULT_CLASSES: u32 = 10;
 const DEFAULT_FEATURES: u32 = 16;
 /// Frames carry whole parameter vectors; beyond this they would no longer fit a length field with room to spare.
 const MOST_PARAMETERS: u64 = 100_000_000;
+/// The same for micro-batches.
+const MOST_BYTES: u64 = 1 << 30;
 
 /// The job, the same in all of its processes.
 #[derive(Clone, Debug)]
@@ -34,6 +41,8 @@ pub struct Settings {
     pub convergence: Convergence,
     /// The model.
     pub network: Network,
+    /// How the model is cut.
+    pub parts: Parts,
     /// Its data.
     pub data: DataSettings,
     /// Step size of gradient descent.
@@ -92,12 +101,13 @@ impl Settings {
             "--features, --hidden and --classes make {parameters} parameters; at most {MOST_PARAMETERS} are allowed"
         );
         let network = Network::new(features as usize, &hidden, classes as usize);
+        let parts = Parts::new(job.partitions, &job.partitions_after, network.depth())?;
         let ms = Duration::from_millis;
-        Ok(Self {
+        let settings = Self {
             mode: job.mode,
             batches: Batches { examples, batch: job.batch.min(examples), seed: model.seed },
-            // A ring has no steps that some of its workers miss.
-            chunks: (job.chunks > 0 && job.mode != Mode::Allreduce).then_some(Chunks {
+            // A ring has no steps that some of its workers miss, and no more has a model in parts.
+            chunks: (job.chunks > 0 && job.mode != Mode::Allreduce && parts.count() == 1).then_some(Chunks {
                 count: job.chunks,
                 epochs: job.chunk_epochs,
                 batches: job.chunk_batches,
@@ -108,6 +118,7 @@ impl Settings {
                 max_epochs: if job.max_epochs == 0 { DEFAULT_EPOCHS } else { job.max_epochs },
             },
             network,
+            parts,
             data: DataSettings {
                 kind: model.data,
                 classes: classes as usize,
@@ -131,7 +142,22 @@ impl Settings {
                 replace: ms(pace.replace_ms),
                 start: ms(pace.start_ms),
             },
-        })
+        };
+        ensure!(
+            settings.parts.count() == 1 || settings.micro_batch_bytes() <= MOST_BYTES,
+            "--batch {} and --hidden {hidden:?} make {} bytes that parts of the model exchange at once; at most {MOST_BYTES} \
+             are allowed",
+            job.batch,
+            settings.micro_batch_bytes()
+        );
+        Ok(settings)
+    }
+
+    /// Most bytes of what a part makes of a micro-batch.
+    fn micro_batch_bytes(&self) -> u64 {
+        let shards = self.batches.batch.div_ceil(self.batches.micro()).div_ceil(MICRO_BATCHES);
+        let widest = self.network.sizes().iter().max().copied().unwrap_or_default();
+        4 * shards * self.batches.micro() * widest as u64
     }
 
     /// What a checkpoint must agree on with the job that resumes from it.
@@ -148,10 +174,11 @@ impl Settings {
         )
     }
 
-    /// Longest frame: a holder's whole state, or a step's sums.
+    /// Longest frame: a holder's whole state, a step's sums, or what a part makes of a micro-batch.
     #[must_use]
     pub fn frame_limit(&self) -> usize {
-        8 * self.network.parameters() + (1 << 16)
+        let exchanged = if self.parts.count() == 1 { 0 } else { self.micro_batch_bytes() as usize };
+        (8 * self.network.parameters()).max(exchanged) + (1 << 16)
     }
 }
 
@@ -204,6 +231,22 @@ pub(crate) mod tests {
             (&["--mode=ring"], &["--mode", "'ring'", "sync, async, allreduce"]),
             (&["--device-straggler=3"], &["--device-straggler", "'3'", "3:2.5"]),
             (&["--hidden=4,4,4"], &["--hidden", "3", "at most 2"]),
+            (&["--hidden=4", "--partitions=3"], &["--partitions", "3", "2 layers", "1 to 2"]),
+            (
+                &["--hidden=4,4", "--partitions=3", "--partitions-after=-:0:0"],
+                &["TRAINMASTER_PARTITIONS_AFTER", "-:0:1"],
+            ),
+            (
+                &[
+                    "--hidden=100000",
+                    "--features=8",
+                    "--classes=2",
+                    "--partitions=2",
+                    "--batch=16777216",
+                    "--examples=16777216",
+                ],
+                &["--batch", "--hidden", "at most"],
+            ),
             (&["--data=iris", "--classes=10"], &["--classes 10", "has 3"]),
             (&["--data=iris", "--features=5"], &["--features 5", "has 4"]),
             (&["--features=100000", "--hidden=100000"], &["--features", "parameters", "at most"]),
@@ -222,7 +265,7 @@ pub(crate) mod tests {
         assert_eq!(settings.convergence.max_epochs, DEFAULT_EPOCHS);
         assert_eq!(settings.pace.max_steps, None);
         let iris = self::settings(&["--data=iris", "--batch=200"]);
-        assert_eq!((iris.batches.examples, iris.batches.batch), (150, 150));
+        assert_eq!((iris.batches.examples, iris.batches.batch), (120, 120));
         assert_eq!((iris.data.classes, iris.data.features), (3, 4));
     }
 

@@ -1,4 +1,4 @@
-//! A worker's real work: gradients over its share of a step.
+//! A worker's real work: gradients over its share of a step, of the whole model or of one of its parts.
 
 use std::ops::Range;
 
@@ -13,57 +13,119 @@ use crate::{
 
 /// Computes gradients.
 pub(crate) struct Trainer {
+    /// The part that it has of the model.
     network: Network,
     data: Data,
     batches: Batches,
     scratch: Scratch,
-    features: Vec<f32>,
     gradient: Vec<f32>,
 }
 
+/// What the outputs of a part should have been.
+#[derive(Clone, Copy)]
+pub(crate) enum Target<'a> {
+    /// The last part: each example's label.
+    Labels(&'a [usize]),
+    /// Another one: the loss' derivative by each of its outputs, as the next part says.
+    Deltas(&'a [f32]),
+}
+
+/// Gradient sums in fixed-point units, and what they are of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sums {
+    pub(crate) values: Vec<i64>,
+    pub(crate) tally: Tally,
+}
+
+impl Sums {
+    /// Of no example yet.
+    pub(crate) fn zero(parameters: usize) -> Self {
+        Self { values: vec![0; parameters], tally: Tally::default() }
+    }
+}
+
 impl Trainer {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    /// `part`: its place among the parts that the model is cut into.
+    pub(crate) fn new(settings: &Settings, part: usize) -> Self {
+        let network = settings.network.part(part, settings.parts.count());
         Self {
-            network: settings.network.clone(),
             data: Data::new(&settings.data),
             batches: settings.batches,
-            scratch: settings.network.scratch(),
-            features: vec![0.0; settings.data.features],
-            gradient: vec![0.0; settings.network.parameters()],
+            scratch: network.scratch(),
+            gradient: vec![0.0; network.parameters()],
+            network,
         }
     }
 
-    /// Gradient sums of some micro-shards of a step, in fixed-point units.
+    /// Numbers that go into the part for each example, and that come out of it.
+    pub(crate) fn width(&self) -> (usize, usize) {
+        let sizes = self.network.sizes();
+        (sizes[0], sizes[sizes.len() - 1])
+    }
+
+    /// Features and labels of some micro-shards' examples.
+    pub(crate) fn draw(&self, step: u64, shards: Range<u64>) -> (Vec<f32>, Vec<usize>) {
+        let (mut all, mut labels, mut features) = (Vec::new(), Vec::new(), vec![0.0; self.data.features()]);
+        for example in shards.flat_map(|shard| self.batches.micro_shard(step, shard)) {
+            labels.push(self.data.example(example, &mut features));
+            all.extend_from_slice(&features);
+        }
+        (all, labels)
+    }
+
+    /// What the part makes of the inputs of some examples.
+    pub(crate) fn forward(&mut self, parameters: &[f32], inputs: &[f32]) -> Vec<f32> {
+        let examples = inputs.chunks_exact(self.width().0);
+        let mut outputs = Vec::with_capacity(examples.len() * self.width().1);
+        for input in examples {
+            outputs.extend_from_slice(self.network.forward(parameters, input, &mut self.scratch));
+        }
+        outputs
+    }
+
+    /// Adds the gradients of some micro-shards of a step. The loss' derivative by each input comes back, for the part
+    /// before; the first part's means nothing.
     ///
     /// # Errors
     ///
     /// [`Diverged`] if a gradient or loss isn't finite.
-    pub(crate) fn sums(
+    pub(crate) fn learn(
         &mut self,
         parameters: &[f32],
-        step: u64,
-        shards: Range<u64>,
-    ) -> Result<(Vec<i64>, Tally), Diverged> {
-        let mut sums = vec![0; parameters.len()];
-        let mut tally = Tally::default();
+        (step, shards): (u64, Range<u64>),
+        inputs: &[f32],
+        target: Target<'_>,
+        sums: &mut Sums,
+    ) -> Result<Vec<f32>, Diverged> {
+        let (width, outputs) = self.width();
+        let mut below = Vec::with_capacity(inputs.len());
+        let mut examples = inputs.chunks_exact(width).enumerate();
         for shard in shards {
             self.gradient.fill(0.0);
-            let mut loss = 0.0;
-            for example in self.batches.micro_shard(step, shard) {
-                let label = self.data.example(example, &mut self.features);
-                let outcome =
-                    self.network.learn(parameters, &self.features, label, &mut self.gradient, &mut self.scratch);
-                loss += outcome.loss;
-                tally.correct += u64::from(outcome.correct);
-                tally.examples += 1;
+            let (mut loss, count) = (0.0, self.batches.examples_in(step, &(shard..shard + 1)));
+            for (at, input) in examples.by_ref().take(count as usize) {
+                let (gradient, scratch) = (&mut self.gradient, &mut self.scratch);
+                match target {
+                    Target::Labels(labels) => {
+                        let outcome = self.network.learn(parameters, input, labels[at], gradient, scratch);
+                        loss += outcome.loss;
+                        sums.tally.correct += u64::from(outcome.correct);
+                    }
+                    Target::Deltas(deltas) => {
+                        let delta = &deltas[at * outputs..][..outputs];
+                        self.network.follow(parameters, input, delta, gradient, scratch);
+                    }
+                }
+                below.extend_from_slice(self.scratch.below());
             }
-            accumulate(&mut sums, &self.gradient)?;
-            tally.loss += to_fixed(loss)?;
+            sums.tally.examples += count;
+            accumulate(&mut sums.values, &self.gradient)?;
+            sums.tally.loss += to_fixed(loss)?;
         }
-        Ok((sums, tally))
+        Ok(below)
     }
 
-    /// The same of some examples of a data chunk, with their labels.
+    /// Gradient sums of some examples of a data chunk, with their labels; of the whole model.
     ///
     /// # Errors
     ///
@@ -72,17 +134,17 @@ impl Trainer {
         &mut self,
         parameters: &[f32],
         examples: impl Iterator<Item = (usize, &'a [f32])>,
-    ) -> Result<(Vec<i64>, Tally), Diverged> {
-        let (mut sums, mut tally, mut loss) = (vec![0; parameters.len()], Tally::default(), 0.0);
+    ) -> Result<Sums, Diverged> {
+        let (mut sums, mut loss) = (Sums::zero(parameters.len()), 0.0);
         self.gradient.fill(0.0);
         for (label, features) in examples {
             let outcome = self.network.learn(parameters, features, label, &mut self.gradient, &mut self.scratch);
             loss += outcome.loss;
-            tally.correct += u64::from(outcome.correct);
-            tally.examples += 1;
+            sums.tally.correct += u64::from(outcome.correct);
+            sums.tally.examples += 1;
         }
-        accumulate(&mut sums, &self.gradient)?;
-        tally.loss = to_fixed(loss)?;
-        Ok((sums, tally))
+        accumulate(&mut sums.values, &self.gradient)?;
+        sums.tally.loss = to_fixed(loss)?;
+        Ok(sums)
     }
 }

@@ -16,7 +16,7 @@ use crate::{
 /// First bytes of every connection.
 pub(crate) const MAGIC: u32 = 0x5254_4d54;
 /// Of this format; both ends must speak the same.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// Longest frame before the other end has said who it is, in bytes.
 pub(crate) const HELLO_LIMIT: usize = 128;
 
@@ -48,8 +48,8 @@ pub(crate) enum Message {
     Leaving { all: bool },
     /// Node to chief: it lost a peer that this attempt needs.
     Broken { attempt: u64 },
-    /// Node to chief: it can't go on.
-    Failed { diverged: bool, reason: String },
+    /// Node to chief: it can't go on, which is to end the job with this exit code.
+    Failed { code: u8, reason: String },
     /// Node to chief: it has the data of this chunk.
     Stored { chunk: u32 },
     /// Chief to all: train this step with these workers; what was collected for the step before is now final.
@@ -63,6 +63,10 @@ pub(crate) enum Message {
     Gather { version: u64 },
     /// Holder to chief: the answer.
     Shard { version: u64, parameters: Vec<f32>, velocity: Vec<f32> },
+    /// Chief to the holders: make `version` final and show your part of the parameters; training goes on.
+    Show { version: u64 },
+    /// Holder to chief: the answer.
+    Shown { version: u64, parameters: Vec<f32> },
     /// Holder to chief: the step's gradients are all here. `times`: milliseconds each worker took.
     Collected { step: u64, attempt: u64, tally: Tally, times: Vec<(u32, f32)> },
     /// Chief to all: acknowledge and leave with this exit code.
@@ -75,6 +79,10 @@ pub(crate) enum Message {
     Grad { step: u64, attempt: u64, tally: Tally, sums: Vec<i64> },
     /// Worker to the next one in the ring.
     Chunk { attempt: u64, round: u32, sums: Vec<i64> },
+    /// Part of a model to the next one: what it makes of a micro-batch.
+    Activations { attempt: u64, number: u32, values: Vec<f32> },
+    /// Part of a model to the one before: the loss' derivative by each of the values it got.
+    Deltas { attempt: u64, number: u32, values: Vec<f32> },
 }
 
 impl Message {
@@ -101,8 +109,8 @@ impl Message {
             Self::Ready { revision } => out.u32(*revision),
             Self::Pull | Self::Unready => {}
             Self::Leaving { all } => out.push(u8::from(*all)),
-            Self::Failed { diverged, reason } => {
-                out.push(u8::from(*diverged));
+            Self::Failed { code, reason } => {
+                out.push(*code);
                 out.u32(reason.len() as u32);
                 out.extend_from_slice(reason.as_bytes());
             }
@@ -125,7 +133,9 @@ impl Message {
                 out.f32s(parameters);
                 out.f32s(velocity);
             }
-            Self::Gather { version: number } | Self::Broken { attempt: number } => out.u64(*number),
+            Self::Gather { version: number } | Self::Show { version: number } | Self::Broken { attempt: number } => {
+                out.u64(*number);
+            }
             Self::Collected { step, attempt, tally, times } => {
                 out.u64(*step);
                 out.u64(*attempt);
@@ -141,8 +151,8 @@ impl Message {
                 out.u64(*checkpoint_step);
                 out.f32(*checkpoint_ms);
             }
-            Self::Params { attempt, values } => {
-                out.u64(*attempt);
+            Self::Params { attempt: number, values } | Self::Shown { version: number, parameters: values } => {
+                out.u64(*number);
                 out.f32s(values);
             }
             Self::Grad { step, attempt, tally, sums } => {
@@ -155,6 +165,11 @@ impl Message {
                 out.u64(*attempt);
                 out.u32(*round);
                 out.i64s(sums);
+            }
+            Self::Activations { attempt, number, values } | Self::Deltas { attempt, number, values } => {
+                out.u64(*attempt);
+                out.u32(*number);
+                out.f32s(values);
             }
         }
         let length = (out.len() - 4) as u32;
@@ -184,7 +199,7 @@ impl Message {
             2 => Self::Begin { transfer: fields.u32()?, bytes: fields.u64()? },
             3 => Self::Ready { revision: fields.u32()? },
             4 => Self::Leaving { all: fields.flag()? },
-            5 => Self::Failed { diverged: fields.flag()?, reason: fields.text()? },
+            5 => Self::Failed { code: fields.u8()?, reason: fields.text()? },
             6 => Self::Step {
                 step: fields.u64()?,
                 attempt: fields.u64()?,
@@ -219,6 +234,10 @@ impl Message {
             17 => Self::Broken { attempt: fields.u64()? },
             18 => Self::Unready,
             19 => Self::Stored { chunk: fields.u32()? },
+            20 => Self::Show { version: fields.u64()? },
+            21 => Self::Shown { version: fields.u64()?, parameters: fields.f32s()? },
+            22 => Self::Activations { attempt: fields.u64()?, number: fields.u32()?, values: fields.f32s()? },
+            23 => Self::Deltas { attempt: fields.u64()?, number: fields.u32()?, values: fields.f32s()? },
             _ => return Err(Malformed),
         };
         fields.end()?;
@@ -246,6 +265,10 @@ impl Message {
             Self::Broken { .. } => 17,
             Self::Unready => 18,
             Self::Stored { .. } => 19,
+            Self::Show { .. } => 20,
+            Self::Shown { .. } => 21,
+            Self::Activations { .. } => 22,
+            Self::Deltas { .. } => 23,
         }
     }
 }
@@ -287,7 +310,7 @@ mod tests {
             Message::Ready { revision: 5 },
             Message::Unready,
             Message::Leaving { all: true },
-            Message::Failed { diverged: true, reason: "é".into() },
+            Message::Failed { code: 44, reason: "é".into() },
             Message::Stored { chunk: 8 },
             Message::Step { step: 1, attempt: 2, revision: 3, workers: vec![0, 5], portions: vec![] },
             Message::Step { step: 1, attempt: 2, revision: 3, workers: vec![5], portions: vec![portion] },
@@ -303,6 +326,10 @@ mod tests {
             Message::Grad { step: 1, attempt: 2, tally, sums: vec![i64::MIN, 1] },
             Message::Chunk { attempt: 2, round: 3, sums: vec![7] },
             Message::Broken { attempt: 2 },
+            Message::Show { version: 6 },
+            Message::Shown { version: 6, parameters: vec![0.25] },
+            Message::Activations { attempt: 2, number: 3, values: vec![0.0, 4.5] },
+            Message::Deltas { attempt: 2, number: 3, values: vec![-1.0] },
         ]
     }
 

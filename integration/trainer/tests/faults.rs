@@ -63,18 +63,27 @@ fn orphans_leave_after_the_grace() {
 
 #[test]
 fn garbage_on_the_ports_changes_nothing() {
-    let mut job = Job::start(2, 1, &endless(&[]));
+    garbage_changes_nothing("--partitions=1");
+}
+
+#[test]
+fn garbage_on_the_ports_of_a_models_parts_changes_nothing() {
+    garbage_changes_nothing("--partitions=2");
+}
+
+fn garbage_changes_nothing(partitions: &'static str) {
+    let mut job = Job::start(2, 1, &endless(&[partitions]));
     job.wait_step(2);
     let mut sockets = Vec::new();
-    for id in [Id::server(0), Id::worker(0)] {
+    for id in [Id::server(0), Id::worker(0), Id::worker(1)] {
         for garbage in [
             &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
             &[0xff; 4096],
             &[0; 64],
             // A frame of two bytes of an unknown kind; the beginning of a greeting; a greeting of somebody else's job.
             &[2, 0, 0, 0, 99, 0],
-            &[60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 2],
-            &[[60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 2, 0, 9].as_slice(), &[0; 48]].concat(),
+            &[60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 3],
+            &[[60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 3, 0, 9].as_slice(), &[0; 48]].concat(),
         ] {
             let mut socket = TcpStream::connect(job.board.address(id).unwrap()).unwrap();
             let _ = socket.write_all(garbage); // it may hang up before all is sent
@@ -93,7 +102,7 @@ fn a_stranger_without_the_token_is_not_heard() {
     let job = Job::start(1, 1, &endless(&[]));
     job.wait_step(2);
     // Magic, version, job 7, incarnation 0, worker 5, and a proof that is none.
-    let mut greeting = vec![60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 2, 0, 7, 0, 0, 0, 0, 0, 0, 0];
+    let mut greeting = vec![60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 3, 0, 7, 0, 0, 0, 0, 0, 0, 0];
     greeting.extend([0, 0, 0, 0, 1, 5, 0, 0, 0]);
     greeting.extend([0; 32]);
     let mut socket = TcpStream::connect(job.board.address(Id::server(0)).unwrap()).unwrap();
@@ -125,13 +134,59 @@ fn workers_that_nobody_replaces_end_the_incarnation() {
 
 #[test]
 fn a_hung_worker_does_not_hang_the_job() {
-    let mut job = Job::start(2, 1, &endless(&["--replace-ms=100"]));
-    job.wait_step(5);
-    job.signal(Id::worker(1), Signal::STOP);
-    assert_eq!(job.code(Id::server(0)), 40);
-    assert_eq!(job.code(Id::worker(0)), 40);
-    assert!(job.checkpoint().step >= 5);
-    job.kill(Id::worker(1));
+    for partitions in ["--partitions=1", "--partitions=2"] {
+        let mut job = Job::start(2, 1, &endless(&["--replace-ms=100", partitions]));
+        job.wait_step(5);
+        job.signal(Id::worker(1), Signal::STOP);
+        assert_eq!(job.code(Id::server(0)), 40);
+        assert_eq!(job.code(Id::worker(0)), 40);
+        assert!(job.checkpoint().step >= 5);
+        job.kill(Id::worker(1));
+    }
+}
+
+#[test]
+fn a_part_that_nobody_replaces_ends_the_incarnation() {
+    for (workers, servers, mode) in [(2, 1, "--mode=sync"), (2, 1, "--mode=async"), (4, 0, "--mode=allreduce")] {
+        let mut job = Job::start(workers, servers, &endless(&[mode, "--partitions=2", "--replace-ms=400"]));
+        job.wait_step(5);
+        job.kill(Id::worker(1));
+        let codes = job.codes();
+        assert!(codes.values().all(|code| *code == 40), "{mode}: {codes:?}");
+        assert!(job.checkpoint().step >= 5);
+    }
+}
+
+#[test]
+fn a_part_that_never_comes_ends_the_incarnation() {
+    for (servers, mode) in [(1, "--mode=sync"), (0, "--mode=allreduce")] {
+        // One more hidden layer than the model has.
+        let flags = endless(&[mode, "--partitions=3", "--hidden=5", "--gather-ms=100", "--start-ms=400"]);
+        let mut job = Job::prepare(3, servers, &flags);
+        slots(3, servers).into_keys().filter(|id| *id != Id::worker(2)).for_each(|id| job.spawn(id));
+        assert_eq!(job.code(job.chief()), 40, "{mode}");
+        // On a busy machine others may come when the chief has given up.
+        let codes = job.codes();
+        assert!(codes.values().all(|code| [40, 42].contains(code)), "{mode}: {codes:?}");
+    }
+}
+
+#[test]
+fn replicas_of_parts_train_asynchronously_and_survive_losses() {
+    let mut job = Job::start(4, 2, &endless(&["--mode=async", "--partitions=2", "--learning-rate=0.01"]));
+    job.wait_step(30);
+    job.kill(Id::worker(3));
+    job.wait_workers(2);
+    job.wait_step(step(&job.board) + 30);
+    job.spawn(Id::worker(3));
+    job.wait_workers(4);
+    job.kill(Id::worker(0));
+    job.spawn(Id::worker(0));
+    job.wait_step(step(&job.board) + 100);
+    job.board.stop(20_000);
+    job.all_end_well();
+    let losses = job.checkpoint().losses;
+    assert!(losses.last().unwrap() + 0.1 < losses[0], "{losses:?}");
 }
 
 #[test]
@@ -168,9 +223,11 @@ fn a_process_that_starts_too_late_is_sent_away() {
 
 #[test]
 fn divergence_has_a_code_of_its_own() {
-    let mut job = Job::start(2, 1, &endless(&["--learning-rate=1e30"]));
-    let codes = job.codes();
-    assert!(codes.values().all(|code| *code == 44), "{codes:?}");
+    for partitions in ["--partitions=1", "--partitions=2"] {
+        let mut job = Job::start(2, 1, &endless(&["--learning-rate=1e30", partitions]));
+        let codes = job.codes();
+        assert!(codes.values().all(|code| *code == 44), "{codes:?}");
+    }
 }
 
 #[test]
@@ -216,6 +273,12 @@ fn wrong_settings_are_named() {
         (&["--role=worker", "--feed=http://a:1", "--bind=0.0.0.0:0"], &["--bind", "--advertise"]),
         (&["--role=worker", "--feed=http://a:1", "--batch=many"], &["--batch", "'many'"]),
         (&["run", "--servers=2", "--mode=allreduce"], &["allreduce", "2"]),
+        (&["run", "--workers=3", "--hidden=8", "--partitions=2"], &["3 workers", "--partitions", "multiple of 2"]),
+        (&["run", "--partitions=2"], &["--partitions", "2", "1 layers", "1 to 1"]),
+        (
+            &["--role=worker", "--feed=http://a:1", "--hidden=4,4", "--partitions=3", "--partitions-after=-:0:0"],
+            &["partitions", "-:0:0", "chains only", "partitions = 3"],
+        ),
         (&["profile", "--pairs=1-2"], &["--pairs", "'1-2'", "2:4"]),
         (&["profile", "--pairs=1:1", "--concurrent=2"], &["--concurrent 2", "--device"]),
     ] {

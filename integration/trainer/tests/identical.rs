@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Job, MODEL, assert_same, reference, slots, stop_and_compare};
+use common::{Job, MODEL, assert_same, reference, slots, step, stop_and_compare};
 use rustix::process::Signal;
 use trainmaster_trainer::id::Id;
 
@@ -138,4 +138,91 @@ fn a_chief_started_again_takes_the_job_up_from_its_checkpoint() {
         assert!(reports.windows(2).all(|pair| pair[0].seq < pair[1].seq), "numbers go on where they were");
         assert!(reports[before].restart_ms.is_some());
     }
+}
+
+/// Three layers, to be cut into up to three parts.
+const DEEP: &[&str] =
+    &["--hidden=6,7", "--features=5", "--classes=4", "--examples=120", "--batch=24", "--momentum=0.5"];
+
+#[test]
+fn every_cut_trains_the_same() {
+    for modes in [&["--mode=sync", "--mode=allreduce"][..], &["--mode=async"]] {
+        let length = [DEEP, &["--delta=0", "--max-steps=60"]].concat();
+        let expected = reference(&[&length[..], &modes[..1]].concat());
+        assert_eq!((expected.step, expected.losses.len()), (60, 12));
+        assert!(expected.losses[11] < expected.losses[0] - 0.1, "it learns: {:?}", expected.losses);
+        for mode in modes {
+            // What two replicas do at once has no order with async.
+            let replicas: &[u32] = if *mode == "--mode=async" { &[1] } else { &[1, 2, 3] };
+            for (parts, flag) in [(2, "--partitions=2"), (3, "--partitions=3")] {
+                for replicas in replicas {
+                    let servers = match *mode {
+                        "--mode=allreduce" => 0,
+                        "--mode=async" => 1, // of several, the last checkpoint may miss what only some have applied
+                        _ => replicas % 3 + 1,
+                    };
+                    let mut job = Job::start(parts * replicas, servers, &[&length[..], &[mode, flag]].concat());
+                    job.all_end_well();
+                    assert_same(&job.checkpoint(), &expected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_in_parts_is_stopped_and_resumed() {
+    for (servers, mode) in [(2, "--mode=sync"), (0, "--mode=allreduce"), (1, "--mode=async")] {
+        let workers = if servers == 1 { 2 } else { 4 };
+        let mut job = Job::start(workers, servers, &flags(&[&[mode, "--partitions=2"], SLOW].concat()));
+        for _ in 0..2 {
+            job.wait_step(step(&job.board) + 7);
+            job.board.stop(20_000);
+            job.all_end_well();
+            job.restart(workers, servers);
+        }
+        // Moved to other servers: their signal may come to any of its processes first.
+        job.wait_step(step(&job.board) + 7);
+        job.signal(Id::worker(1), Signal::TERM);
+        job.all_end_well();
+        job.restart(workers, servers);
+        job.wait_step(step(&job.board) + 7);
+        job.board.stop(20_000);
+        job.all_end_well();
+        let (reached, mode) = (job.checkpoint(), if servers == 1 { "--mode=async" } else { "--mode=sync" });
+        let steps = format!("--max-steps={}", reached.step);
+        assert_same(&reached, &reference(&[MODEL, &["--max-epochs=1000000", mode, &steps]].concat()));
+    }
+}
+
+#[test]
+fn a_killed_part_costs_nothing_but_time() {
+    // With one replica nothing is trained until the part is back; with two, the other one goes on.
+    for (replicas, servers, mode) in [(1, 2, "--mode=sync"), (2, 1, "--mode=sync"), (2, 0, "--mode=allreduce")] {
+        let mut job = Job::start(2 * replicas, servers, &flags(&[&[mode, "--partitions=2"], SLOW].concat()));
+        job.wait_step(8);
+        job.kill(Id::worker(1));
+        if replicas > 1 {
+            job.wait_workers(2);
+        }
+        let before = step(&job.board);
+        job.spawn(Id::worker(1));
+        job.wait_workers(2 * replicas);
+        job.wait_step(before + 8);
+        stop_and_compare(&mut job);
+    }
+}
+
+#[test]
+fn the_only_copy_of_a_part_is_taken_from_the_checkpoint() {
+    let mut job =
+        Job::start(2, 0, &flags(&[&["--mode=allreduce", "--partitions=2", "--checkpoint-epochs=1"], SLOW].concat()));
+    job.wait_step(18);
+    job.kill(Id::worker(1));
+    assert_eq!(job.code(Id::worker(0)), 40);
+    let saved = job.checkpoint().step;
+    assert!(saved >= 15, "{saved}");
+    job.restart(2, 0);
+    job.wait_step(saved + 5);
+    stop_and_compare(&mut job);
 }

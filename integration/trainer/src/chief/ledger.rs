@@ -50,6 +50,8 @@ pub(crate) struct Ledger {
     trained: BTreeMap<u32, u64>,
     /// Chunks whose end is to be reported.
     ended: BTreeSet<u32>,
+    /// Training accuracy of an epoch whose end is to be followed by a look at the held-out examples.
+    unseen: Option<f64>,
     steps_per_epoch: u64,
     rule: Convergence,
     max_steps: Option<u64>,
@@ -77,6 +79,7 @@ impl Ledger {
             chunks: settings.chunks,
             trained: from.map(|checkpoint| checkpoint.chunks.iter().copied().collect()).unwrap_or_default(),
             ended: BTreeSet::new(),
+            unseen: None,
             steps_per_epoch: settings.batches.steps_per_epoch(),
             rule: settings.convergence,
             max_steps: settings.pace.max_steps,
@@ -189,6 +192,7 @@ impl Ledger {
         };
         if whole {
             self.losses.push(mean(self.epoch));
+            self.unseen = Some(self.epoch.correct as f64 / self.epoch.examples.max(1) as f64);
             self.epoch = Tally::default();
         }
         self.judge();
@@ -210,7 +214,6 @@ impl Ledger {
             window.times.into_iter().map(|(worker, (sum, count))| SlotTime { worker, step_ms: sum / f64::from(count) });
         Some(Progress {
             loss: Some(mean(window.tally)),
-            accuracy: Some(window.tally.correct as f64 / window.tally.examples.max(1) as f64),
             examples: window.tally.examples,
             steps: window.steady,
             duration_ms: window.steady_ms,
@@ -220,9 +223,20 @@ impl Ledger {
         })
     }
 
+    /// Training accuracy of an epoch that has just ended; once for each.
+    pub(crate) fn unseen(&mut self) -> Option<f64> {
+        self.unseen.take()
+    }
+
+    /// The model was tried on the held-out examples.
+    pub(crate) fn validated(&mut self, accuracy: f64) -> Progress {
+        Progress { accuracy: Some(accuracy), ..self.progress() }
+    }
+
     /// The last report of a job that is done.
-    pub(crate) fn finished(&mut self) -> Progress {
-        Progress { finished: true, converged: self.done == Some(Done::Converged), ..self.progress() }
+    pub(crate) fn finished(&mut self, accuracy: Option<f64>) -> Progress {
+        let converged = self.done == Some(Done::Converged);
+        Progress { finished: true, converged, accuracy, ..self.progress() }
     }
 
     fn progress(&mut self) -> Progress {
@@ -270,7 +284,10 @@ mod tests {
         let reports = step(&mut ledger, 2, 1.0);
         assert_eq!(reports.len(), 1);
         let Progress { seq, step, epoch, loss, accuracy, examples, steps, duration_ms, .. } = reports[0];
-        assert_eq!((seq, step, epoch, loss, accuracy, examples), (1, 3, 1, Some(2.0), Some(0.4), 30));
+        assert_eq!((seq, step, epoch, loss, accuracy, examples), (1, 3, 1, Some(2.0), None, 30));
+        assert_eq!((ledger.unseen(), ledger.unseen()), (Some(0.4), None), "accuracy on what is trained");
+        let Progress { seq, step, epoch, accuracy, examples, .. } = ledger.validated(0.3);
+        assert_eq!((seq, step, epoch, accuracy, examples), (2, 3, 1, Some(0.3), 0));
         assert_eq!((steps, duration_ms), (2, 40.0), "the first step at a shape is not steady");
         assert_eq!(ledger.losses, [2.0]);
     }
@@ -294,12 +311,12 @@ mod tests {
             step(&mut ledger, 1, 1.0);
         }
         assert_eq!(ledger.done, Some(Done::Converged));
-        assert!(ledger.finished().converged);
+        assert!(ledger.finished(None).converged);
         let mut limited = self::ledger(&["--max-steps=2"]);
         step(&mut limited, 1, 1.0);
         assert_eq!(step(&mut limited, 1, 1.0).len(), 1);
         assert_eq!(limited.done, Some(Done::Exhausted));
-        assert!(!limited.finished().converged);
+        assert!(!limited.finished(None).converged);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Everything that changes the job happens in [`Chief::boundary`], between two steps, when nothing is under way.
 
 mod ledger;
+mod look;
 mod state;
 mod steps;
 mod tickets;
@@ -11,7 +12,7 @@ mod tickets;
 use std::{
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::Result;
@@ -27,10 +28,13 @@ use crate::{
     id::Id,
     layout::Layout,
     net::Net,
+    parts::Parts,
     settings::Settings,
+    validation::Validation,
     wire::Message,
 };
 use ledger::Ledger;
+use look::Look;
 use state::State;
 use steps::Stepping;
 use tickets::Tickets;
@@ -48,6 +52,7 @@ enum Phase {
     /// The holders send their parts of the state.
     Gather {
         since: Instant,
+        sources: Vec<Id>,
         parts: BTreeMap<Id, (Vec<f32>, Vec<f32>)>,
     },
     Done,
@@ -72,7 +77,8 @@ pub(crate) struct Chief {
     settings: Rc<Settings>,
     me: Id,
     servers: Vec<Id>,
-    layout: Option<Layout>,
+    /// Which parameters who has: the parameter servers, or the workers of a replica.
+    layout: Layout,
     /// Workers that the scheduler wants in the job, and the revision that says so.
     desired: BTreeSet<u32>,
     /// What they train of; none: each of everything.
@@ -88,6 +94,8 @@ pub(crate) struct Chief {
     /// Workers that trained, are still desired, and are gone: since when.
     lost: BTreeMap<u32, Instant>,
     ledger: Ledger,
+    validation: Validation,
+    look: Option<Look>,
     state: Option<State>,
     phase: Phase,
     attempt: u64,
@@ -128,8 +136,12 @@ impl Chief {
             }
         };
         let layout = match settings.mode {
-            Mode::Allreduce => None,
-            Mode::Sync | Mode::Async => Some(Layout::new(&settings.network.blocks(), servers.len())?),
+            Mode::Allreduce => {
+                let count = settings.parts.count();
+                let ranges: Vec<_> = (0..count).map(|part| settings.network.range(part, count)).collect();
+                Layout::ranges(&ranges)
+            }
+            Mode::Sync | Mode::Async => Layout::new(&settings.network.blocks(), servers.len())?,
         };
         Ok(Self {
             me,
@@ -146,8 +158,11 @@ impl Chief {
             checkpoint_epoch: ledger.epochs(),
             state: Some(State { version: ledger.step, parameters, velocity }),
             ledger,
+            validation: Validation::new(&settings),
+            look: None,
             phase: Phase::Idle(Instant::now()),
-            attempt: 0,
+            // Greater than any of a chief that was here before: what is left of its attempts must not pass for one of ours.
+            attempt: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64),
             stop: None,
             begun,
             stepped: false,
@@ -204,6 +219,15 @@ impl Chief {
             warn!(%peer, "lost; the job must start again from its last checkpoint");
             return self.end(exit::SERVER_LOST, net);
         }
+        if held && self.servers.is_empty() && !matches!(self.phase, Phase::Done) {
+            if self.state.is_none() && self.sources().is_none() {
+                warn!(%peer, "lost, and with it the only copy of its part; the job must start again from its last checkpoint");
+                return self.end(exit::WORKER_LOST, net);
+            }
+            if matches!(&self.phase, Phase::Gather { sources, .. } if sources.contains(&peer)) {
+                self.gather(net);
+            }
+        }
         self.unready(peer, net, feed);
     }
 
@@ -222,7 +246,8 @@ impl Chief {
                 self.proceed(net, feed);
             }
             Message::Unready => self.unready(from, net, feed),
-            Message::Leaving { all: false } if from.is_worker() => {
+            // Without one of its workers a model in parts is nothing.
+            Message::Leaving { all: false } if from.is_worker() && self.parts().count() == 1 => {
                 self.leaving.insert(from.index);
                 self.proceed(net, feed);
             }
@@ -235,9 +260,14 @@ impl Chief {
                     self.proceed(net, feed);
                 }
             }
-            Message::Failed { diverged, reason } => {
+            Message::Failed { code, reason } => {
                 warn!(%from, reason, "can't go on");
-                self.end(if diverged { exit::DIVERGED } else { exit::ERROR }, net);
+                if code == exit::WORKER_LOST {
+                    self.give_up(code);
+                    self.unready(from, net, feed);
+                } else {
+                    self.end(code, net);
+                }
             }
             Message::Collected { step, attempt, tally, times } => match self.phase {
                 Phase::Stream(_) => self.answered(step, attempt, tally, &times, net, feed),
@@ -252,6 +282,7 @@ impl Chief {
                     self.gathered(net, feed);
                 }
             }
+            Message::Shown { version, parameters } => self.shown(from, version, parameters, feed),
             other => warn!(%from, ?other, "unexpected"),
         }
     }
@@ -304,7 +335,9 @@ impl Chief {
                 self.stop.is_some_and(|stop| stop.by <= now)
             }
             Phase::Idle(since) if now >= *since + pace.start && !self.resting() => {
-                warn!("nobody to train with; giving up");
+                let here = |index: &&u32| self.ready.contains_key(&Id::worker(**index));
+                let missing: Vec<u32> = self.desired.iter().filter(|index| !here(index)).copied().collect();
+                warn!(?missing, "too few workers to train with; giving up");
                 self.give_up(exit::WORKER_LOST);
                 false
             }
@@ -377,7 +410,9 @@ impl Chief {
             }
             if let Some(code) = ending {
                 if self.ledger.done.is_some() {
-                    feed.report(self.ledger.finished());
+                    let accuracy = self.state.as_ref().map(|state| self.validation.accuracy(&state.parameters));
+                    let last = self.ledger.finished(accuracy);
+                    feed.report(last);
                 }
                 return self.end(code, net);
             }
@@ -419,7 +454,13 @@ impl Chief {
             let works = self.orders.is_none() || self.portion(**index).is_some();
             self.ready.contains_key(&id) && holds && works && !self.leaving.contains(*index)
         };
-        self.desired.iter().filter(able).copied().collect()
+        let able: Vec<u32> = self.desired.iter().filter(able).copied().collect();
+        self.parts().whole(&able)
+    }
+
+    /// How the model is cut.
+    fn parts(&self) -> Parts {
+        self.settings.parts
     }
 
     /// The next mini-batch of the chunk that a worker is to train, once its data are there.
@@ -430,8 +471,7 @@ impl Chief {
 
     fn can_step(&self, workers: &[u32]) -> bool {
         let complete = self.stepped || self.complete();
-        let chief = self.settings.mode != Mode::Allreduce || workers.first() == Some(&self.me.index);
-        complete && chief && !workers.is_empty() && self.servers.iter().all(|server| self.loaded.contains(server))
+        complete && !workers.is_empty() && self.servers.iter().all(|server| self.loaded.contains(server))
     }
 
     /// Is everyone there, or has the time for that passed?

@@ -19,11 +19,10 @@ impl Chief {
     pub(super) fn load(&mut self, joining: &[Id], net: &mut Net) {
         let Some(state) = &self.state else { return };
         for id in joining {
-            let part = |whole: &[f32]| match (&self.layout, self.servers.iter().position(|server| server == id)) {
-                (Some(layout), Some(position)) => layout.take(position, whole),
-                _ => whole.to_vec(),
-            };
-            let (parameters, velocity) = (part(&state.parameters), part(&state.velocity));
+            let server = self.servers.iter().position(|server| server == id);
+            let place = server.unwrap_or_else(|| self.parts().of(id.index));
+            let [parameters, velocity] =
+                [&state.parameters, &state.velocity].map(|whole| self.layout.take(place, whole));
             net.send(*id, Message::Load { version: state.version, parameters, velocity });
             self.loaded.insert(*id);
         }
@@ -31,45 +30,36 @@ impl Chief {
 
     /// Asks the holders for their parts.
     pub(super) fn gather(&mut self, net: &mut Net) {
-        self.phase = Phase::Gather { since: Instant::now(), parts: BTreeMap::new() };
+        let Some(sources) = self.sources() else {
+            warn!("nobody has all of the state any more; the job must start again from its last checkpoint");
+            return self.end(exit::WORKER_LOST, net);
+        };
         let version = self.ledger.step;
-        for id in self.sources() {
-            net.send(id, Message::Gather { version });
-        }
+        sources.iter().for_each(|id| net.send(*id, Message::Gather { version }));
+        self.phase = Phase::Gather { since: Instant::now(), sources, parts: BTreeMap::new() };
     }
 
-    /// Those that together have the whole state.
-    fn sources(&self) -> Vec<Id> {
-        if self.servers.is_empty() { vec![self.me] } else { self.servers.clone() }
+    /// Those that together have the whole state: the parameter servers, or a worker for each part of the model.
+    pub(super) fn sources(&self) -> Option<Vec<Id>> {
+        if !self.servers.is_empty() {
+            return Some(self.servers.clone());
+        }
+        let holder = |part| self.loaded.iter().copied().find(|id| self.parts().of(id.index) == part);
+        (0..self.parts().count()).map(holder).collect()
     }
 
     /// Goes on when all parts are here.
     pub(super) fn gathered(&mut self, net: &mut Net, feed: &Feed) {
-        let sources = self.sources();
-        let Phase::Gather { parts, .. } = &self.phase else { return };
+        let Phase::Gather { sources, parts, .. } = &self.phase else { return };
         if !sources.iter().all(|id| parts.contains_key(id)) {
             return;
         }
-        let size = self.settings.network.parameters();
-        let (mut parameters, mut velocity) = (vec![0.0; size], vec![0.0; size]);
-        let whole = sources.iter().enumerate().all(|(position, id)| {
-            let (values, momentum) = &parts[id];
-            match &self.layout {
-                Some(layout) => {
-                    layout.put(position, values, &mut parameters) && layout.put(position, momentum, &mut velocity)
-                }
-                None if values.len() == size && momentum.len() == size => {
-                    parameters.copy_from_slice(values);
-                    velocity.copy_from_slice(momentum);
-                    true
-                }
-                None => false,
-            }
-        });
-        if !whole {
+        let parameters = self.layout.join(sources.iter().map(|id| parts[id].0.as_slice()));
+        let velocity = self.layout.join(sources.iter().map(|id| parts[id].1.as_slice()));
+        let (Some(parameters), Some(velocity)) = (parameters, velocity) else {
             warn!("the parts of the state don't fit together");
             return self.end(exit::ERROR, net);
-        }
+        };
         self.state = Some(State { version: self.ledger.step, parameters, velocity });
         self.phase = Phase::Idle(Instant::now());
         self.ledger.disturbed();

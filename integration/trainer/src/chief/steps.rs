@@ -57,9 +57,13 @@ impl Chief {
         if stepping.attempt != attempt || !stepping.missing.remove(&from) {
             return;
         }
-        // Every parameter server counts the same examples, each all-reduce worker its own.
-        if self.servers.is_empty() || from == self.me {
+        // Every parameter server counts the same examples, and so do all parts of a replica in a ring.
+        let ring = self.servers.is_empty();
+        let counts = if ring { self.settings.parts.closes(from.index) } else { from == self.me };
+        if counts {
             stepping.tally.add(tally);
+        }
+        if ring || from == self.me {
             stepping.times.extend_from_slice(times);
         }
         if !stepping.missing.is_empty() {
@@ -75,6 +79,7 @@ impl Chief {
         let reports = self.ledger.record(&step);
         self.phase = Phase::Idle(Instant::now());
         self.publish(reports, feed);
+        self.look(net);
         self.boundary(net, feed);
     }
 }

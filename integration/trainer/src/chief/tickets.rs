@@ -1,4 +1,5 @@
-//! Asynchronous training: every worker gets the next batch as soon as it is done with its last.
+//! Asynchronous training: every worker (of a model in parts: replica) gets the next batch as soon as it is done with its
+//! last.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,18 +7,24 @@ use std::{
 };
 
 use super::{Chief, Phase, ledger::Step};
-use crate::{chunks::Portion, feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
+use crate::{chunks::Portion, feed::Feed, id::Id, net::Net, parts::Parts, tally::Tally, wire::Message};
 
-/// A batch that a worker has.
+/// A batch that a replica has.
 struct Ticket {
     step: u64,
     attempt: u64,
     portion: Option<Portion>,
     sent: Instant,
+    /// Workers whose gradients haven't been applied yet.
+    missing: BTreeSet<u32>,
+    tally: Tally,
+    times: Vec<(u32, f32)>,
 }
 
 /// The batches under way.
 pub(super) struct Tickets {
+    parts: Parts,
+    /// By replica.
     open: BTreeMap<u32, Ticket>,
     next: u64,
     /// Batches whose worker was lost: given to the next one that asks.
@@ -31,7 +38,7 @@ impl Tickets {
     }
 
     pub(super) fn has(&self, worker: u32) -> bool {
-        self.open.contains_key(&worker)
+        self.open.contains_key(&self.parts.replica(worker))
     }
 
     pub(super) fn oldest(&self) -> Option<Instant> {
@@ -40,7 +47,7 @@ impl Tickets {
 
     pub(super) fn lost(&mut self, id: Id) {
         if id.is_worker()
-            && let Some(ticket) = self.open.remove(&id.index)
+            && let Some(ticket) = self.open.remove(&self.parts.replica(id.index))
         {
             self.again.insert(ticket.step);
         }
@@ -52,20 +59,23 @@ impl Chief {
     pub(super) fn stream(&mut self, net: &mut Net) {
         if !matches!(self.phase, Phase::Stream(_)) {
             let (next, last) = (self.ledger.step, Instant::now());
-            self.phase = Phase::Stream(Tickets { open: BTreeMap::new(), next, again: BTreeSet::new(), last });
+            let (parts, open, again) = (self.parts(), BTreeMap::new(), BTreeSet::new());
+            self.phase = Phase::Stream(Tickets { parts, open, next, again, last });
         }
         self.issue(net);
     }
 
-    /// Gives a batch to every worker that has none, unless something waits for all to be done.
+    /// Gives a batch to every replica that has none, unless something waits for all to be done.
     pub(super) fn issue(&mut self, net: &mut Net) {
         let halt = self.ledger.done.is_some() || self.stop.is_some() || self.checkpoint_due();
-        let workers: Vec<_> = self.workers().into_iter().map(|worker| (worker, self.portion(worker))).collect();
+        let parts = self.parts();
+        let first = self.workers().into_iter().filter(|worker| parts.of(*worker) == 0);
+        let replicas: Vec<_> = first.map(|worker| (parts.replica(worker), self.portion(worker))).collect();
         let most = self.settings.pace.max_steps.unwrap_or(u64::MAX);
         let Phase::Stream(tickets) = &mut self.phase else { return };
-        for (worker, portion) in workers {
+        for (replica, portion) in replicas {
             let used_up = tickets.again.is_empty() && tickets.next >= most;
-            if halt || used_up || tickets.open.contains_key(&worker) {
+            if halt || used_up || tickets.open.contains_key(&replica) {
                 continue;
             }
             let step = tickets.again.pop_first().unwrap_or_else(|| {
@@ -74,8 +84,12 @@ impl Chief {
             });
             self.attempt += 1;
             let attempt = self.attempt;
-            tickets.open.insert(worker, Ticket { step, attempt, portion, sent: Instant::now() });
-            net.send(Id::worker(worker), Message::Ticket { step, attempt, portion });
+            let (sent, missing) = (Instant::now(), parts.workers(replica).collect());
+            let (tally, times) = (Tally::default(), Vec::new());
+            tickets.open.insert(replica, Ticket { step, attempt, portion, sent, missing, tally, times });
+            for worker in parts.workers(replica) {
+                net.send(Id::worker(worker), Message::Ticket { step, attempt, portion });
+            }
         }
     }
 
@@ -92,18 +106,30 @@ impl Chief {
         let shape = (self.workers().len() as u32, self.servers.len() as u32);
         let Phase::Stream(tickets) = &mut self.phase else { return };
         let Some((worker, _)) = times.first().copied() else { return };
-        if tickets.open.get(&worker).is_none_or(|ticket| (ticket.step, ticket.attempt) != (step, attempt)) {
+        let replica = tickets.parts.replica(worker);
+        let Some(ticket) = tickets.open.get_mut(&replica).filter(|it| (it.step, it.attempt) == (step, attempt)) else {
+            return;
+        };
+        if !ticket.missing.remove(&worker) {
             return;
         }
-        let Some(ticket) = tickets.open.remove(&worker) else { return };
+        ticket.times.push((worker, ticket.sent.elapsed().as_secs_f32() * 1e3));
+        // All parts of a replica train the same examples.
+        if tickets.parts.closes(worker) {
+            ticket.tally = tally;
+        }
+        if !ticket.missing.is_empty() {
+            return;
+        }
+        let Some(Ticket { portion, tally, times, .. }) = tickets.open.remove(&replica) else { return };
         let took = tickets.last.elapsed();
         tickets.last = Instant::now();
         // Batches still under way when the job got done don't count.
         if self.ledger.done.is_none() {
-            let times = [(worker, ticket.sent.elapsed().as_secs_f32() * 1e3)];
-            let portions = ticket.portion.as_slice();
+            let portions = portion.as_slice();
             let reports = self.ledger.record(&Step { tally, took, times: &times, shape, portions });
             self.publish(reports, feed);
+            self.look(net);
         }
         self.proceed(net, feed);
     }

@@ -17,6 +17,7 @@ use crate::{
     cli::{LocalArgs, TrainingArgs},
     exit,
     id::{Id, Role},
+    settings::Settings,
 };
 
 /// The processes outlive a feed that dies without a word by so many milliseconds.
@@ -57,7 +58,7 @@ impl LocalJob {
     ///
     /// # Errors
     ///
-    /// If the shape doesn't fit the mode.
+    /// If the shape doesn't fit the mode or the model's parts, or flags don't fit together.
     pub fn new(workers: u32, servers: u32, local: &LocalArgs) -> Result<Self> {
         let training = local.training.clone();
         match training.job.mode {
@@ -66,6 +67,9 @@ impl LocalJob {
             }
             Mode::Sync | Mode::Async => ensure!(servers > 0, "--mode sync and async need at least 1 parameter server"),
         }
+        // What the processes would refuse one by one.
+        let TrainingArgs { job, model, device, pace } = &training;
+        Settings::new(job, model, device, pace, None)?.parts.check(workers as usize)?;
         Ok(Self { workers, servers, spread: local.spread, training, checkpoint_dir: None, verbose: local.verbose })
     }
 

@@ -62,8 +62,8 @@ pub async fn run(args: &ProfileArgs) -> Result<u8> {
 /// The job at one pair: as many steps as asked for after the warm-up, and no end before.
 fn job(args: &ProfileArgs, servers: u32, workers: u32) -> Result<LocalJob> {
     let mut job = LocalJob::new(workers, servers, &args.local)?;
-    // A step of an asynchronous job is one worker's.
-    let each = if job.training.job.mode == Mode::Async { workers } else { 1 };
+    // A step of an asynchronous job is one worker's, or one replica's.
+    let each = if job.training.job.mode == Mode::Async { workers / job.training.job.partitions } else { 1 };
     let pace = &mut job.training.pace;
     let steps = if pace.max_steps == 0 { DEFAULT_STEPS } else { pace.max_steps };
     pace.max_steps = (steps + u64::from(args.warm_up)) * u64::from(each);

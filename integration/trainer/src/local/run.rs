@@ -13,10 +13,13 @@ use crate::{cli::RunArgs, device::Device};
 struct Summary {
     workers: u32,
     servers: u32,
+    /// Parts of the model.
+    partitions: u32,
     steps: u64,
     epochs: u32,
     loss: Option<f64>,
-    accuracy: Option<f64>,
+    /// Share of held-out examples that are labelled correctly, after the last epoch or at the end.
+    validation_accuracy: Option<f64>,
     finished: bool,
     converged: bool,
     /// Steps per second at a steady shape.
@@ -50,10 +53,11 @@ pub async fn run(args: &RunArgs) -> Result<u8> {
     let summary = Summary {
         workers: args.workers,
         servers: args.servers,
+        partitions: args.local.training.job.partitions,
         steps: last.step,
         epochs: last.epoch,
         loss: ended.reports.iter().rev().find_map(|progress| progress.loss),
-        accuracy: ended.reports.iter().rev().find_map(|progress| progress.accuracy),
+        validation_accuracy: ended.reports.iter().rev().find_map(|progress| progress.accuracy),
         finished: last.finished,
         converged: last.converged,
         speed: speed(&ended.reports),
@@ -70,8 +74,8 @@ pub async fn run(args: &RunArgs) -> Result<u8> {
             (false, _) => "not finished",
         };
         println!("{how} after {} steps, {} epochs, {:.1} s", summary.steps, summary.epochs, summary.seconds);
-        if let (Some(loss), Some(accuracy)) = (summary.loss, summary.accuracy) {
-            println!("loss {loss:.4}, training accuracy {accuracy:.3}");
+        if let (Some(loss), Some(accuracy)) = (summary.loss, summary.validation_accuracy) {
+            println!("training loss {loss:.4}, validation accuracy {accuracy:.3}");
         }
         if let Some(speed) = summary.speed {
             println!("{speed:.2} steps/s with {} workers and {} servers{label}", args.workers, args.servers);

@@ -1,13 +1,14 @@
 //! What a process does in its role, under the chief's orders. The chief's own process runs a node too, and they talk by
 //! the same messages as all others.
 
+mod pipeline;
 mod replica;
 mod server;
 mod worker;
 
 use std::{collections::BTreeSet, time::Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::{
     args::Mode,
@@ -46,18 +47,23 @@ impl Node {
         }
         let layout = Layout::new(&settings.network.blocks(), servers.len())?;
         Ok(match me.role {
-            Role::Server => Self::Server(Box::new(Server::new(settings, me, chief, revision, servers.len()))),
+            Role::Server => {
+                let place =
+                    servers.iter().position(|id| *id == me).context("this parameter server isn't in its job")?;
+                Self::Server(Box::new(Server::new(settings, me, chief, revision, &layout, place)))
+            }
             Role::Worker => {
-                Self::Worker(Box::new(Worker::new(settings, me, chief, revision, servers.to_vec(), layout, store)))
+                Self::Worker(Box::new(Worker::new(settings, me, chief, revision, servers.to_vec(), &layout, store)))
             }
         })
     }
 
     /// The peers that it needs a connection to, whoever dials.
-    pub(crate) fn wants(&self, servers: &[Id], chief: Id) -> BTreeSet<Id> {
+    pub(crate) fn wants(&self) -> BTreeSet<Id> {
         match self {
-            Self::Worker(_) => servers.iter().copied().collect(),
-            Self::Server(_) | Self::Replica(_) => BTreeSet::from([chief]),
+            Self::Server(node) => BTreeSet::from([node.chief()]),
+            Self::Worker(node) => node.wants().collect(),
+            Self::Replica(node) => node.wants().collect(),
         }
     }
 
@@ -72,7 +78,7 @@ impl Node {
         match self {
             Self::Server(node) => node.up(peer, net),
             Self::Worker(node) => node.changed(net),
-            Self::Replica(node) => node.up(peer, net),
+            Self::Replica(node) => node.changed(net),
         }
     }
 
@@ -111,6 +117,7 @@ impl Node {
     }
 }
 
-fn failed(chief: Id, diverged: bool, reason: String, net: &mut Net) {
-    net.send(chief, Message::Failed { diverged, reason });
+/// The job can't go on for this reason; `code` is to be its exit code.
+fn failed(chief: Id, code: u8, reason: String, net: &mut Net) {
+    net.send(chief, Message::Failed { code, reason });
 }

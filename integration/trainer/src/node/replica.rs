@@ -1,24 +1,28 @@
-//! An all-reduce worker: holds the whole model; gradients are added up around a ring.
+//! An all-reduce worker: holds the whole model, or its part of it; gradients are added up around a ring of those who hold
+//! the same.
 //!
 //! The sums are cut into as many chunks as there are workers. In the first w − 1 rounds everyone passes a chunk on and
 //! adds what comes in, so each worker ends up with one whole chunk; in the next w − 1 rounds the whole chunks go around.
 
 use std::{collections::BTreeMap, ops::Range, time::Instant};
 
-use super::failed;
+use super::{
+    failed,
+    pipeline::{Order, Pipeline, Stuck},
+};
 use crate::{
-    batch::Batches, device::Device, holder::Holder, id::Id, net::Net, settings::Settings, tally::Tally,
-    trainer::Trainer, wire::Message,
+    batch::Batches, device::Device, exit, holder::Holder, id::Id, net::Net, parts::Parts, settings::Settings,
+    trainer::Sums, wire::Message,
 };
 
 /// A step under way.
 struct Ring {
     step: u64,
     attempt: u64,
+    /// Those with our part of the model.
     workers: Vec<u32>,
     place: usize,
-    sums: Vec<i64>,
-    tally: Tally,
+    sums: Sums,
     started: Instant,
     compute_ms: f32,
     phase: Phase,
@@ -26,8 +30,8 @@ struct Ring {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
-    /// The emulated device computes until then.
-    Computing(Instant),
+    /// The pipeline works on our share.
+    Computing,
     /// This round's chunk is on its way to us.
     Round(u32),
     /// The emulated device applies the update until then.
@@ -40,8 +44,10 @@ pub(crate) struct Replica {
     revision: u32,
     holder: Holder,
     device: Device,
-    trainer: Trainer,
+    parts: Parts,
+    pipeline: Pipeline,
     batches: Batches,
+    ready: bool,
     ring: Option<Ring>,
     /// Chunks by (attempt, round): the worker before us may be ahead.
     chunks: BTreeMap<(u64, u32), Vec<i64>>,
@@ -55,21 +61,37 @@ impl Replica {
             revision,
             holder: Holder::new(settings.learning_rate, settings.momentum),
             device: settings.device.clone(),
-            trainer: Trainer::new(settings),
+            parts: settings.parts,
+            pipeline: Pipeline::new(settings, me),
             batches: settings.batches,
+            ready: false,
             ring: None,
             chunks: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn up(&mut self, peer: Id, net: &mut Net) {
-        if peer == self.chief {
-            net.send(self.chief, Message::Ready { revision: self.revision });
+    /// The peers that it needs from the beginning.
+    pub(crate) fn wants(&self) -> impl Iterator<Item = Id> {
+        self.pipeline.neighbours().chain([self.chief])
+    }
+
+    /// A connection came or went: ready is who reaches the chief and those with the parts next to its own.
+    pub(crate) fn changed(&mut self, net: &mut Net) {
+        let ready = self.pipeline.linked(net) && net.is_up(self.chief);
+        if ready == self.ready {
+            return;
+        }
+        self.ready = ready;
+        self.give_up();
+        if net.is_up(self.chief) {
+            let message = if ready { Message::Ready { revision: self.revision } } else { Message::Unready };
+            net.send(self.chief, message);
         }
     }
 
-    /// A neighbour's connection broke: what was on its way is lost, so the attempt is void.
+    /// A neighbour's connection in the ring broke: what was on its way is lost, so the attempt is void.
     pub(crate) fn down(&mut self, peer: Id, net: &mut Net) {
+        self.changed(net);
         let neighbour = |ring: &mut Ring| ring.workers.len() > 1 && <[Id; 2]>::from(ring.neighbours()).contains(&peer);
         if let Some(ring) = self.ring.take_if(neighbour) {
             net.send(self.chief, Message::Broken { attempt: ring.attempt });
@@ -77,43 +99,64 @@ impl Replica {
     }
 
     pub(crate) fn due(&self) -> Option<Instant> {
-        match self.ring.as_ref()?.phase {
-            Phase::Computing(at) | Phase::Updating(at) => Some(at),
-            Phase::Round(_) => None,
-        }
+        let ring = self.ring.as_ref().and_then(|ring| match ring.phase {
+            Phase::Updating(at) => Some(at),
+            Phase::Computing | Phase::Round(_) => None,
+        });
+        [self.pipeline.due(), ring].into_iter().flatten().min()
+    }
+
+    fn give_up(&mut self) {
+        self.ring = None;
+        self.pipeline.abandon();
+    }
+
+    fn stuck(&self, error: &Stuck, net: &mut Net) {
+        failed(self.chief, error.code(), error.to_string(), net);
     }
 
     pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net) {
         match message {
             Message::Load { version, parameters, velocity } => {
-                self.ring = None;
+                self.give_up();
                 self.holder.load(version, parameters, velocity);
             }
-            Message::Gather { version } => self.gather(version, net),
+            Message::Gather { version } => self.answer(version, Holder::shard, net),
+            Message::Show { version } => self.answer(version, Holder::shown, net),
             Message::Step { step, attempt, workers, .. } => self.step(step, attempt, workers, net),
             Message::Chunk { attempt, round, sums } => {
                 self.chunks.insert((attempt, round), sums);
                 self.turn(net);
             }
-            other => failed(self.chief, false, format!("{} can't deal with {other:?} from {from}", self.me), net),
+            Message::Activations { attempt, number, values } | Message::Deltas { attempt, number, values } => {
+                if let Err(error) = self.pipeline.receive(from, attempt, number, values, net) {
+                    self.stuck(&error, net);
+                }
+            }
+            other => failed(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me), net),
         }
     }
 
     pub(crate) fn tick(&mut self, net: &mut Net) {
+        let computed = match self.pipeline.tick(net) {
+            Ok(computed) => computed,
+            Err(error) => return self.stuck(&error, net),
+        };
         let now = Instant::now();
         let Some(ring) = &mut self.ring else { return };
-        match ring.phase {
-            Phase::Computing(done) if done <= now => {
+        match (ring.phase, computed) {
+            (Phase::Computing, Some(sums)) => {
+                ring.sums = sums;
                 ring.compute_ms = (now - ring.started).as_secs_f32() * 1e3;
                 ring.phase = Phase::Round(0);
                 if ring.workers.len() > 1 {
-                    ring.pass_on(0, &self.device, net);
+                    ring.pass_on(0, self.parts, &self.device, net);
                 }
                 self.turn(net);
             }
-            Phase::Updating(done) if done <= now => {
-                if let Some(Ring { step, attempt, sums, tally, compute_ms, .. }) = self.ring.take() {
-                    self.holder.collect(sums, self.batches.length(step));
+            (Phase::Updating(done), _) if done <= now => {
+                if let Some(Ring { step, attempt, sums: Sums { values, tally }, compute_ms, .. }) = self.ring.take() {
+                    self.holder.collect(values, self.batches.length(step));
                     let times = vec![(self.me.index, compute_ms)];
                     net.send(self.chief, Message::Collected { step, attempt, tally, times });
                 }
@@ -122,34 +165,29 @@ impl Replica {
         }
     }
 
-    fn gather(&mut self, version: u64, net: &mut Net) {
-        self.ring = None;
+    /// Tells the chief what it asked for, as of this version.
+    fn answer(&mut self, version: u64, answer: fn(&Holder, u64) -> Message, net: &mut Net) {
+        self.give_up();
         if !self.holder.reach(version) {
             let reason = format!("{} is at step {} and can't get to {version}", self.me, self.holder.version);
-            return failed(self.chief, false, reason, net);
+            return failed(self.chief, exit::ERROR, reason, net);
         }
-        let (parameters, velocity) = (self.holder.parameters.clone(), self.holder.velocity.clone());
-        net.send(self.chief, Message::Shard { version, parameters, velocity });
+        net.send(self.chief, answer(&self.holder, version));
     }
 
-    fn step(&mut self, step: u64, attempt: u64, workers: Vec<u32>, net: &mut Net) {
-        self.ring = None;
+    fn step(&mut self, step: u64, attempt: u64, mut workers: Vec<u32>, net: &mut Net) {
+        self.give_up();
+        workers.retain(|worker| self.parts.of(*worker) == self.parts.of(self.me.index));
         self.chunks.retain(|(of, _), _| *of >= attempt);
         let Some(place) = workers.iter().position(|worker| *worker == self.me.index) else { return };
         if !self.holder.reach(step) {
             let reason = format!("{} is at step {} and can't train step {step}", self.me, self.holder.version);
-            return failed(self.chief, false, reason, net);
+            return failed(self.chief, exit::ERROR, reason, net);
         }
-        let started = Instant::now();
-        let shards = self.batches.share(step, place, workers.len());
-        let (sums, tally) = match self.trainer.sums(&self.holder.parameters, step, shards) {
-            Ok(computed) => computed,
-            Err(error) => return failed(self.chief, true, error.to_string(), net),
-        };
         let connections = if workers.len() > 1 { workers.len() } else { 0 };
-        let done = started + self.device.compute(self.me.index, tally.examples, connections);
-        let phase = Phase::Computing(done);
-        let ring = Ring { step, attempt, workers, place, sums, tally, started, compute_ms: 0.0, phase };
+        let order = Order { step, attempt, place: (place, workers.len()), connections };
+        let (sums, phase) = (Sums::default(), Phase::Computing);
+        let ring = Ring { step, attempt, workers, place, sums, started: Instant::now(), compute_ms: 0.0, phase };
         let (before, after) = ring.neighbours();
         for neighbour in [before, after] {
             if neighbour != self.me {
@@ -157,6 +195,9 @@ impl Replica {
             }
         }
         self.ring = Some(ring);
+        if let Err(error) = self.pipeline.begin(order, self.holder.parameters.clone(), net) {
+            self.stuck(&error, net);
+        }
     }
 
     /// Goes on for as long as the next chunk is there.
@@ -165,17 +206,17 @@ impl Replica {
         let rounds = 2 * (ring.workers.len() as u32 - 1);
         while let Phase::Round(round) = ring.phase {
             if round == rounds {
-                ring.phase = Phase::Updating(Instant::now() + self.device.apply());
+                ring.phase = Phase::Updating(Instant::now() + self.device.apply(self.parts.count()));
                 return;
             }
             let Some(chunk) = self.chunks.remove(&(ring.attempt, round)) else { return };
             if !ring.take_in(round, &chunk) {
                 let reason = format!("{} got a chunk of {} sums in round {round}", self.me, chunk.len());
-                return failed(self.chief, false, reason, net);
+                return failed(self.chief, exit::ERROR, reason, net);
             }
             ring.phase = Phase::Round(round + 1);
             if round + 1 < rounds {
-                ring.pass_on(round + 1, &self.device, net);
+                ring.pass_on(round + 1, self.parts, &self.device, net);
             }
         }
     }
@@ -190,16 +231,16 @@ impl Ring {
 
     /// Which chunk the worker at a place sends in a round.
     fn chunk(&self, place: usize, round: u32) -> Range<usize> {
-        let (count, length) = (self.workers.len(), self.sums.len());
+        let (count, length) = (self.workers.len(), self.sums.values.len());
         // The chunk that came in last time goes on now, so both halves of the rounds count down from our own place.
         let number = (place + count - round as usize % count) % count;
         number * length / count..(number + 1) * length / count
     }
 
-    fn pass_on(&self, round: u32, device: &Device, net: &mut Net) {
-        let sums = self.sums[self.chunk(self.place, round)].to_vec();
+    fn pass_on(&self, round: u32, parts: Parts, device: &Device, net: &mut Net) {
+        let sums = self.sums.values[self.chunk(self.place, round)].to_vec();
         let message = Message::Chunk { attempt: self.attempt, round, sums };
-        net.transfer(self.neighbours().1, message, device.part_bytes(self.workers.len()));
+        net.transfer(self.neighbours().1, message, device.part_bytes(self.workers.len() * parts.count()));
     }
 
     fn take_in(&mut self, round: u32, chunk: &[i64]) -> bool {
@@ -209,7 +250,7 @@ impl Ring {
             return false;
         }
         let adding = (round as usize) < count - 1;
-        for (sum, value) in self.sums[range].iter_mut().zip(chunk) {
+        for (sum, value) in self.sums.values[range].iter_mut().zip(chunk) {
             *sum = if adding { *sum + value } else { *value };
         }
         true

@@ -2,11 +2,15 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
+    ops::Range,
     time::{Duration, Instant},
 };
 
 use super::{failed, worker::ASKED};
-use crate::{args::Mode, holder::Holder, id::Id, net::Net, settings::Settings, tally::Tally, wire::Message};
+use crate::{
+    args::Mode, exit, holder::Holder, id::Id, layout::Layout, net::Net, parts::Parts, settings::Settings, tally::Tally,
+    wire::Message,
+};
 
 /// A step being collected (sync).
 struct Collecting {
@@ -34,6 +38,9 @@ pub(crate) struct Server {
     chief: Id,
     revision: u32,
     mode: Mode,
+    parts: Parts,
+    /// Where each part's parameters are among ours.
+    ranges: Vec<Range<usize>>,
     holder: Holder,
     loaded: bool,
     /// Workers that asked before there was anything to hand out (async).
@@ -47,8 +54,18 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, revision: u32, servers: usize) -> Self {
+    /// `layout`: which parameters which server has, and `place`: which of them we are.
+    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, revision: u32, layout: &Layout, place: usize) -> Self {
+        let (parts, servers) = (settings.parts, layout.holders());
+        let mut end = 0;
+        let range = |part| {
+            let start = end;
+            end += layout.within(&settings.network.range(part, parts.count())).length(place);
+            start..end
+        };
         Self {
+            ranges: (0..parts.count()).map(range).collect(),
+            parts,
             me,
             chief,
             revision,
@@ -56,12 +73,16 @@ impl Server {
             holder: Holder::new(settings.learning_rate, settings.momentum),
             loaded: false,
             early: Vec::new(),
-            part_bytes: settings.device.part_bytes(servers),
-            update: settings.device.update(servers),
+            part_bytes: settings.device.part_bytes(servers * parts.count()),
+            update: settings.device.update(servers * parts.count()),
             collecting: None,
             queue: VecDeque::new(),
             busy: Instant::now(),
         }
+    }
+
+    pub(crate) fn chief(&self) -> Id {
+        self.chief
     }
 
     pub(crate) fn up(&mut self, peer: Id, net: &mut Net) {
@@ -88,19 +109,23 @@ impl Server {
                 self.loaded = true;
                 std::mem::take(&mut self.early).into_iter().for_each(|worker| self.hand_out(worker, ASKED, net));
             }
-            Message::Gather { version } => self.gather(version, net),
+            Message::Gather { version } => {
+                self.collecting = None;
+                self.answer(version, Holder::shard, net);
+            }
+            Message::Show { version } => self.answer(version, Holder::shown, net),
             Message::Step { step, attempt, workers, .. } => self.step(step, attempt, workers, net),
             Message::Pull if self.loaded => self.hand_out(from, ASKED, net),
             Message::Pull => self.early.push(from),
             Message::Grad { step, attempt, tally, sums } => self.take_in(from, step, attempt, tally, sums, net),
-            other => failed(self.chief, false, format!("{} can't deal with {other:?} from {from}", self.me), net),
+            other => failed(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me), net),
         }
     }
 
     pub(crate) fn tick(&mut self, net: &mut Net) {
         let now = Instant::now();
         while let Some(queued) = self.queue.pop_front_if(|queued| queued.done <= now) {
-            self.holder.apply(&queued.sums, queued.tally.examples);
+            self.holder.apply(self.range(queued.worker).start, &queued.sums, queued.tally.examples);
             self.hand_out(queued.worker, queued.attempt, net);
             if self.me == self.chief {
                 let (step, attempt, tally) = (queued.step, queued.attempt, queued.tally);
@@ -117,21 +142,20 @@ impl Server {
         }
     }
 
-    fn gather(&mut self, version: u64, net: &mut Net) {
-        self.collecting = None;
-        // Async holders are wherever they are; the chief asks when no gradients are on their way.
+    /// Tells the chief what it asked for, as of this version.
+    fn answer(&mut self, version: u64, answer: fn(&Holder, u64) -> Message, net: &mut Net) {
+        // Async holders are wherever they are; the chief gathers when no gradients are on their way.
         if self.mode == Mode::Sync && !self.holder.reach(version) {
             let reason = format!("{} is at step {} and can't get to {version}", self.me, self.holder.version);
-            return failed(self.chief, false, reason, net);
+            return failed(self.chief, exit::ERROR, reason, net);
         }
-        let (parameters, velocity) = (self.holder.parameters.clone(), self.holder.velocity.clone());
-        net.send(self.chief, Message::Shard { version, parameters, velocity });
+        net.send(self.chief, answer(&self.holder, version));
     }
 
     fn step(&mut self, step: u64, attempt: u64, workers: Vec<u32>, net: &mut Net) {
         if !self.holder.reach(step) {
             let reason = format!("{} is at step {} and can't train step {step}", self.me, self.holder.version);
-            return failed(self.chief, false, reason, net);
+            return failed(self.chief, exit::ERROR, reason, net);
         }
         for worker in &workers {
             self.hand_out(Id::worker(*worker), attempt, net);
@@ -148,15 +172,21 @@ impl Server {
         });
     }
 
+    /// Where the parameters are that a worker trains.
+    fn range(&self, worker: Id) -> Range<usize> {
+        self.ranges[self.parts.of(worker.index)].clone()
+    }
+
     fn hand_out(&self, worker: Id, attempt: u64, net: &mut Net) {
-        let values = self.holder.parameters.clone();
+        let values = self.holder.parameters[self.range(worker)].to_vec();
         net.transfer(worker, Message::Params { attempt, values }, self.part_bytes);
     }
 
     fn take_in(&mut self, worker: Id, step: u64, attempt: u64, tally: Tally, sums: Vec<i64>, net: &mut Net) {
-        if sums.len() != self.holder.parameters.len() {
-            let reason = format!("{worker} sent {} sums for {} parameters", sums.len(), self.holder.parameters.len());
-            return failed(self.chief, false, reason, net);
+        let range = self.range(worker);
+        if sums.len() != range.len() {
+            let reason = format!("{worker} sent {} sums for {} parameters", sums.len(), range.len());
+            return failed(self.chief, exit::ERROR, reason, net);
         }
         let now = Instant::now();
         if self.mode == Mode::Async {
@@ -170,8 +200,11 @@ impl Server {
         };
         if collecting.missing.remove(&worker.index) {
             self.busy = self.busy.max(now) + self.update;
-            collecting.sums.iter_mut().zip(&sums).for_each(|(sum, value)| *sum += value);
-            collecting.tally.add(tally);
+            collecting.sums[range].iter_mut().zip(&sums).for_each(|(sum, value)| *sum += value);
+            // All parts of a replica train the same examples.
+            if self.parts.closes(worker.index) {
+                collecting.tally.add(tally);
+            }
             collecting.times.push((worker.index, (now - collecting.sent).as_secs_f32() * 1e3));
         }
     }

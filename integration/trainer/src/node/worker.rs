@@ -1,20 +1,24 @@
-//! A worker with parameter servers: waits for the whole model, computes its share, sends the gradients back.
+//! A worker with parameter servers: waits for the model, or its part of it, computes its share, sends the gradients back.
 
 use std::{collections::BTreeMap, time::Instant};
 
-use super::failed;
+use super::{
+    failed,
+    pipeline::{Order, Pipeline, Stuck},
+};
 use crate::{
     args::Mode,
-    batch::Batches,
     chunks::{Orders, Portion},
     device::Device,
+    exit,
     id::Id,
     layout::Layout,
     net::Net,
+    parts::Parts,
     settings::Settings,
     store::Store,
     tally::Tally,
-    trainer::Trainer,
+    trainer::Sums,
     wire::Message,
 };
 
@@ -24,22 +28,11 @@ pub(super) const ASKED: u64 = 0;
 /// What the chief asked for.
 #[derive(Clone, Copy)]
 struct Task {
-    step: u64,
-    attempt: u64,
-    /// Our place among so many workers.
-    place: (usize, usize),
+    order: Order,
     /// What of our chunk; none: our share of the step.
     portion: Option<Portion>,
     /// The parameters from before a break are too old: only those that were asked for since will do.
     fresh: bool,
-}
-
-struct Computed {
-    task: Task,
-    tally: Tally,
-    sums: Vec<i64>,
-    /// When the emulated device would be done.
-    done: Instant,
 }
 
 pub(crate) struct Worker {
@@ -48,19 +41,22 @@ pub(crate) struct Worker {
     revision: u32,
     mode: Mode,
     servers: Vec<Id>,
+    parts: Parts,
+    /// Of the parameters that are trained here.
     layout: Layout,
     device: Device,
-    trainer: Trainer,
-    batches: Batches,
+    pipeline: Pipeline,
     /// Our data chunks, where they are scheduled one by one.
     store: Option<Store>,
     /// Had nothing to train since the last batch.
     rested: bool,
     ready: bool,
-    /// The latest part of each server, and the attempt it belongs to; used once.
-    parts: BTreeMap<Id, (u64, Vec<f32>)>,
+    /// The latest parameters of each server, and the attempt they belong to; used once.
+    given: BTreeMap<Id, (u64, Vec<f32>)>,
+    /// Waits for parameters.
     task: Option<Task>,
-    computed: Option<Computed>,
+    /// What the pipeline works on.
+    running: Option<Order>,
 }
 
 impl Worker {
@@ -70,38 +66,44 @@ impl Worker {
         chief: Id,
         revision: u32,
         servers: Vec<Id>,
-        layout: Layout,
+        layout: &Layout,
         store: Option<Store>,
     ) -> Self {
+        let parts = settings.parts;
         Self {
             me,
             chief,
             revision,
             mode: settings.mode,
             servers,
-            layout,
+            parts,
+            layout: layout.within(&settings.network.range(parts.of(me.index), parts.count())),
             device: settings.device.clone(),
-            trainer: Trainer::new(settings),
-            batches: settings.batches,
+            pipeline: Pipeline::new(settings, me),
             store,
             rested: false,
             ready: false,
-            parts: BTreeMap::new(),
+            given: BTreeMap::new(),
             task: None,
-            computed: None,
+            running: None,
         }
     }
 
-    /// A connection came or went: ready is who reaches every server.
+    /// The peers that it needs.
+    pub(crate) fn wants(&self) -> impl Iterator<Item = Id> {
+        self.servers.iter().copied().chain(self.pipeline.neighbours())
+    }
+
+    /// A connection came or went: ready is who reaches every server and the neighbours.
     pub(crate) fn changed(&mut self, net: &mut Net) {
-        let ready = self.servers.iter().all(|server| net.is_up(*server));
+        let linked = self.pipeline.linked(net);
+        let ready = linked && self.servers.iter().all(|server| net.is_up(*server));
         if ready == self.ready {
             return;
         }
         self.ready = ready;
-        self.task = None;
-        self.computed = None;
-        self.parts.clear();
+        self.give_up();
+        self.given.clear();
         if net.is_up(self.chief) {
             let message = if ready { Message::Ready { revision: self.revision } } else { Message::Unready };
             net.send(self.chief, message);
@@ -129,98 +131,111 @@ impl Worker {
                 chunks.into_iter().for_each(|chunk| net.send(self.chief, Message::Stored { chunk }));
             }
             Ok(_) => {} // the chief is told of all when we are ready
-            Err(error) => failed(self.chief, false, format!("{} can't store a chunk: {error}", self.me), net),
+            Err(error) => failed(self.chief, exit::ERROR, format!("{} can't store a chunk: {error}", self.me), net),
         }
     }
 
     pub(crate) fn due(&self) -> Option<Instant> {
-        let computed = self.computed.as_ref().map(|computed| computed.done);
-        [computed, self.store.as_ref().and_then(Store::due)].into_iter().flatten().min()
+        [self.pipeline.due(), self.store.as_ref().and_then(Store::due)].into_iter().flatten().min()
     }
 
     pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net) {
         match message {
             Message::Step { step, attempt, workers, portions, .. } => {
-                self.computed = None;
-                let place = workers.iter().position(|worker| *worker == self.me.index);
-                self.task = place.map(|place| {
-                    let portion = portions.get(place).copied();
-                    Task { step, attempt, place: (place, workers.len()), portion, fresh: false }
+                self.give_up();
+                let position = workers.iter().position(|worker| *worker == self.me.index);
+                self.task = position.map(|position| {
+                    let (replica, replicas) = (position / self.parts.count(), workers.len() / self.parts.count());
+                    let order = Order { step, attempt, place: (replica, replicas), connections: self.servers.len() };
+                    Task { order, portion: portions.get(position).copied(), fresh: false }
                 });
             }
             Message::Ticket { step, attempt, portion } => {
-                let fresh = std::mem::take(&mut self.rested);
+                // The parameters for a batch that was given up are used already.
+                let fresh = std::mem::take(&mut self.rested) | self.give_up();
                 if fresh {
-                    self.parts.clear();
+                    self.given.clear();
                     self.servers.iter().for_each(|server| net.send(*server, Message::Pull));
                 }
-                self.task = Some(Task { step, attempt, place: (0, 1), portion, fresh });
+                let order = Order { step, attempt, place: (0, 1), connections: self.servers.len() };
+                self.task = Some(Task { order, portion, fresh });
             }
             Message::Params { attempt, values } => {
-                self.parts.insert(from, (attempt, values));
+                self.given.insert(from, (attempt, values));
             }
-            other => failed(self.chief, false, format!("{} can't deal with {other:?} from {from}", self.me), net),
+            Message::Activations { attempt, number, values } | Message::Deltas { attempt, number, values } => {
+                let received = self.pipeline.receive(from, attempt, number, values, net);
+                return self.stuck(received, net);
+            }
+            other => failed(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me), net),
         }
         self.compute(net);
     }
 
     pub(crate) fn tick(&mut self, net: &mut Net) {
         self.receive(net);
-        let Some(Computed { task, tally, sums, .. }) = self.computed.take_if(|it| it.done <= Instant::now()) else {
-            return;
+        let sums = match self.pipeline.tick(net) {
+            Ok(Some(sums)) => sums,
+            Ok(None) => return,
+            Err(error) => return self.stuck(Err(error), net),
         };
-        let bytes = self.device.part_bytes(self.servers.len());
+        let Some(order) = self.running.take() else { return };
+        let Sums { values, tally } = sums;
+        let bytes = self.device.part_bytes(self.servers.len() * self.parts.count());
         for (position, server) in self.servers.iter().enumerate() {
             // The chief counts each example once, so only it is told the tally's loss.
             let tally = if *server == self.chief { tally } else { Tally { loss: 0, correct: 0, ..tally } };
-            let sums = self.layout.take(position, &sums);
-            let message = Message::Grad { step: task.step, attempt: task.attempt, tally, sums };
+            let sums = self.layout.take(position, &values);
+            let message = Message::Grad { step: order.step, attempt: order.attempt, tally, sums };
             net.transfer(*server, message, bytes);
         }
     }
 
-    /// Computes once the task and all parts are there.
+    /// Gives up what is under way; was there anything?
+    fn give_up(&mut self) -> bool {
+        self.pipeline.abandon();
+        self.running.take().is_some() | self.task.take().is_some()
+    }
+
+    fn stuck(&self, result: Result<(), Stuck>, net: &mut Net) {
+        if let Err(error) = result {
+            failed(self.chief, error.code(), error.to_string(), net);
+        }
+    }
+
+    /// Computes once the task and all parameters are there.
     fn compute(&mut self, net: &mut Net) {
         let Some(task) = self.task else { return };
         let fits = |(attempt, _): &(u64, Vec<f32>)| match self.mode {
             Mode::Async => !task.fresh || *attempt == ASKED,
-            _ => *attempt == task.attempt,
+            _ => *attempt == task.order.attempt,
         };
-        if !self.servers.iter().all(|server| self.parts.get(server).is_some_and(fits)) {
+        if !self.servers.iter().all(|server| self.given.get(server).is_some_and(fits)) {
             return;
         }
-        let start = Instant::now();
         let mut parameters = vec![0.0; self.layout.parameters()];
         for (position, server) in self.servers.iter().enumerate() {
-            let part = self.parts.remove(server).map(|(_, part)| part).unwrap_or_default();
+            let part = self.given.remove(server).map(|(_, part)| part).unwrap_or_default();
             if !self.layout.put(position, &part, &mut parameters) {
                 let reason = format!("{server} sent {} parameters to {}", part.len(), self.me);
-                return failed(self.chief, false, reason, net);
+                return failed(self.chief, exit::ERROR, reason, net);
             }
         }
-        self.task = None;
-        let computed = match task.portion {
-            None => {
-                let shards = self.batches.share(task.step, task.place.0, task.place.1);
-                self.trainer.sums(&parameters, task.step, shards)
-            }
-            Some(portion) => {
-                let Some(store) = &mut self.store else { return };
-                match store.examples(portion) {
-                    Ok(examples) => self.trainer.chunk_sums(&parameters, examples),
-                    Err(error) => {
-                        let reason = format!("{} can't read chunk {}: {error}", self.me, portion.chunk);
-                        return failed(self.chief, false, reason, net);
-                    }
-                }
+        (self.task, self.running) = (None, Some(task.order));
+        let Some(portion) = task.portion else {
+            let begun = self.pipeline.begin(task.order, parameters, net);
+            return self.stuck(begun, net);
+        };
+        let Some(store) = &mut self.store else { return };
+        let since = Instant::now();
+        let sums = match store.examples(portion) {
+            Ok(examples) => self.pipeline.trainer.chunk_sums(&parameters, examples).map_err(Stuck::from),
+            Err(error) => {
+                let reason = format!("{} can't read chunk {}: {error}", self.me, portion.chunk);
+                return failed(self.chief, exit::ERROR, reason, net);
             }
         };
-        match computed {
-            Ok((sums, tally)) => {
-                let done = start + self.device.compute(self.me.index, tally.examples, self.servers.len());
-                self.computed = Some(Computed { task, tally, sums, done });
-            }
-            Err(error) => failed(self.chief, true, error.to_string(), net),
-        }
+        let held = sums.map(|sums| self.pipeline.hold(task.order, sums, since));
+        self.stuck(held, net);
     }
 }

@@ -66,7 +66,14 @@ impl Job {
     /// The feed is up (again), at the same address.
     pub(crate) fn feed_back(&mut self) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        (self.address, _) = runtime.block_on(self.board.serve(self.address)).unwrap();
+        // Meanwhile a connection of another test may have the port.
+        wait("the feed's port", || {
+            let served = runtime.block_on(self.board.serve(self.address));
+            served.is_ok_and(|(address, _)| {
+                self.address = address;
+                true
+            })
+        });
         self.feed = Some(runtime);
     }
 

@@ -1,0 +1,391 @@
+//! A worker's place in its replica's pipeline: it has one part of the model, its neighbours have those before and after.
+//!
+//! What a replica trains of a step goes through the parts in micro-batches, forward and back, so that the parts work at
+//! the same time on different ones (GPipe, Huang et al. 2019). A part keeps what came in and computes what it made of it
+//! again on the way back. A whole model is a pipeline of one part.
+//!
+//! A micro-batch is made of whole micro-shards and neighbours exchange numbers as they are, so the gradients are the same
+//! bits however the model is cut.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    batch::Batches,
+    device::Device,
+    exit,
+    fixed::Diverged,
+    id::Id,
+    net::Net,
+    parts::Parts,
+    settings::{MICRO_BATCHES, Settings},
+    trainer::{Sums, Target, Trainer},
+    wire::Message,
+};
+
+/// Why a part can't go on, and with it the job.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(super) enum Stuck {
+    #[error(transparent)]
+    Diverged(#[from] Diverged),
+    #[error("{from} sent {me} {values} values for micro-batch {number}, which doesn't wait for so many of it now")]
+    Misfit { me: Id, from: Id, number: u32, values: usize },
+    #[error("{me} has had no connection to {neighbour}, which has the model's part next to its own, for {waited:?}")]
+    Apart { me: Id, neighbour: Id, waited: Duration },
+}
+
+impl Stuck {
+    /// How the job is to end.
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            Self::Diverged(_) => exit::DIVERGED,
+            Self::Misfit { .. } => exit::ERROR,
+            Self::Apart { .. } => exit::WORKER_LOST,
+        }
+    }
+}
+
+/// What to compute.
+#[derive(Clone, Copy)]
+pub(super) struct Order {
+    pub(super) step: u64,
+    pub(super) attempt: u64,
+    /// The replica's place among so many.
+    pub(super) place: (usize, usize),
+    /// Others that gradients or parameters are exchanged with.
+    pub(super) connections: usize,
+}
+
+/// How far a micro-batch is.
+enum Stage {
+    /// The part before works on it.
+    Awaited,
+    /// What came in is kept until it comes back.
+    Passed(Vec<f32>),
+    Learnt,
+}
+
+struct Work {
+    step: u64,
+    attempt: u64,
+    parameters: Vec<f32>,
+    micro_batches: Vec<(Range<u64>, Stage)>,
+    sums: Sums,
+    /// What is computed, and when the emulated device would have it; something to send or just the time it takes.
+    computed: VecDeque<(Instant, Option<(Id, Message)>)>,
+    busy: Instant,
+}
+
+/// What came before its attempt began here: the neighbour was faster.
+type Early = BTreeMap<(u64, Id, u32), Vec<f32>>;
+
+pub(super) struct Pipeline {
+    me: Id,
+    parts: Parts,
+    before: Option<Id>,
+    after: Option<Id>,
+    batches: Batches,
+    device: Device,
+    pub(super) trainer: Trainer,
+    /// Parameters of the whole model.
+    parameters: usize,
+    work: Option<Work>,
+    attempt: u64,
+    early: Early,
+    /// A neighbour that isn't connected, since when, and how long that may last.
+    apart: Option<(Id, Instant, Duration)>,
+    patience: (Duration, Duration),
+    met: bool,
+}
+
+impl Pipeline {
+    pub(super) fn new(settings: &Settings, me: Id) -> Self {
+        let (parts, part) = (settings.parts, settings.parts.of(me.index));
+        Self {
+            me,
+            parts,
+            before: (part > 0).then(|| Id::worker(me.index - 1)),
+            after: (!parts.closes(me.index)).then(|| Id::worker(me.index + 1)),
+            batches: settings.batches,
+            device: settings.device.clone(),
+            trainer: Trainer::new(settings, part),
+            parameters: settings.network.parameters(),
+            work: None,
+            attempt: 0,
+            early: Early::new(),
+            apart: None,
+            patience: (settings.pace.start, settings.pace.replace),
+            met: false,
+        }
+    }
+
+    /// Those with the parts before and after.
+    pub(super) fn neighbours(&self) -> impl Iterator<Item = Id> + use<> {
+        [self.before, self.after].into_iter().flatten()
+    }
+
+    /// Are they all connected?
+    pub(super) fn linked(&mut self, net: &Net) -> bool {
+        let missing = self.neighbours().find(|id| !net.is_up(*id));
+        self.met |= missing.is_none();
+        self.apart = missing.map(|id| match self.apart {
+            Some((before, since, patience)) if before == id => (id, since, patience),
+            // Who was there once is replaced soon or never; at first, processes take their time to start.
+            _ => (id, Instant::now(), if self.met { self.patience.1 } else { self.patience.0 }),
+        });
+        missing.is_none()
+    }
+
+    /// Gives up what is under way.
+    pub(super) fn abandon(&mut self) {
+        self.work = None;
+    }
+
+    /// Starts with a replica's share of a step, at these parameters of our part.
+    pub(super) fn begin(&mut self, order: Order, parameters: Vec<f32>, net: &mut Net) -> Result<(), Stuck> {
+        let Order { step, attempt, place, connections } = order;
+        let shards = self.batches.share(step, place.0, place.1);
+        let (start, length) = (shards.start, shards.end - shards.start);
+        let count = length.clamp(1, MICRO_BATCHES);
+        let at = |number: u64| start + length * number / count;
+        let connections = connections + self.neighbours().count();
+        self.attempt = attempt;
+        self.work = Some(Work {
+            step,
+            attempt,
+            sums: Sums::zero(parameters.len()),
+            parameters,
+            micro_batches: (0..count).map(|number| (at(number)..at(number + 1), Stage::Awaited)).collect(),
+            computed: VecDeque::new(),
+            busy: Instant::now() + self.device.connections(connections),
+        });
+        if self.before.is_none() {
+            for number in 0..count as u32 {
+                self.advance(number, None, net)?;
+            }
+        }
+        let early = std::mem::take(&mut self.early);
+        early.into_iter().try_for_each(|((of, from, number), values)| self.receive(from, of, number, values, net))
+    }
+
+    /// Something was computed already, since a moment: it takes its time as if here.
+    pub(super) fn hold(&mut self, order: Order, sums: Sums, since: Instant) {
+        let Order { step, attempt, connections, .. } = order;
+        let busy = since + self.device.compute(self.me.index, sums.tally.examples, connections);
+        let computed = VecDeque::from([(busy, None)]);
+        let (parameters, micro_batches) = (Vec::new(), Vec::new());
+        self.work = Some(Work { step, attempt, parameters, micro_batches, sums, computed, busy });
+    }
+
+    /// A neighbour's values for a micro-batch: of the part before, what it made of it; of the part after, what it should
+    /// have been.
+    pub(super) fn receive(
+        &mut self,
+        from: Id,
+        attempt: u64,
+        number: u32,
+        values: Vec<f32>,
+        net: &mut Net,
+    ) -> Result<(), Stuck> {
+        if self.work.as_ref().is_some_and(|work| work.attempt == attempt) {
+            return self.take(from, number, values, net);
+        }
+        // Anything older is of an attempt that was given up.
+        if attempt > self.attempt {
+            self.early.insert((attempt, from, number), values);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, from: Id, number: u32, values: Vec<f32>, net: &mut Net) -> Result<(), Stuck> {
+        let misfit = Stuck::Misfit { me: self.me, from, number, values: values.len() };
+        let Some(work) = &self.work else { return Ok(()) };
+        let Some((shards, stage)) = work.micro_batches.get(number as usize) else { return Err(misfit) };
+        let (inputs, outputs) = self.trainer.width();
+        let width = match stage {
+            Stage::Awaited if self.before == Some(from) => inputs,
+            Stage::Passed(_) if self.after == Some(from) => outputs,
+            _ => return Err(misfit),
+        };
+        if self.batches.examples_in(work.step, shards) * width as u64 != values.len() as u64 {
+            return Err(misfit);
+        }
+        self.advance(number, Some(values), net)
+    }
+
+    /// Moves a micro-batch on by a stage. `values`: what a neighbour sent; none for the first part's own examples.
+    fn advance(&mut self, number: u32, values: Option<Vec<f32>>, net: &mut Net) -> Result<(), Stuck> {
+        let arrived = Instant::now();
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let (step, attempt) = (work.step, work.attempt);
+        let steps = self.parts.count() as u32 * work.micro_batches.len() as u32;
+        let (shards, stage) = &mut work.micro_batches[number as usize];
+        let on = (step, shards.clone());
+        let forward = self.device.forward(self.me.index, self.batches.examples_in(step, shards));
+        let (forward, backward) = (forward / self.parts.count() as u32, self.device.backward(self.me.index) / steps);
+        let trainer = &mut self.trainer;
+        let back = |values| self.before.map(|id| (id, Message::Deltas { attempt, number, values }));
+        let (time, message) = match (std::mem::replace(stage, Stage::Learnt), values, self.after) {
+            (Stage::Awaited, values, Some(after)) => {
+                let inputs = values.unwrap_or_else(|| trainer.draw(step, shards.clone()).0);
+                let values = trainer.forward(&work.parameters, &inputs);
+                *stage = Stage::Passed(inputs);
+                (forward, Some((after, Message::Activations { attempt, number, values })))
+            }
+            (Stage::Awaited, values, None) => {
+                let (features, labels) = trainer.draw(step, shards.clone());
+                let (inputs, target) = (values.unwrap_or(features), Target::Labels(&labels));
+                let below = trainer.learn(&work.parameters, on, &inputs, target, &mut work.sums)?;
+                (forward + backward, back(below))
+            }
+            (Stage::Passed(inputs), Some(deltas), _) => {
+                let target = Target::Deltas(&deltas);
+                let below = trainer.learn(&work.parameters, on, &inputs, target, &mut work.sums)?;
+                (backward, back(below))
+            }
+            (Stage::Passed(_), None, _) | (Stage::Learnt, ..) => return Ok(()),
+        };
+        work.busy = work.busy.max(arrived) + time;
+        work.computed.push_back((work.busy, message));
+        self.pass_on(net);
+        Ok(())
+    }
+
+    /// Sends what the emulated device has by now.
+    fn pass_on(&mut self, net: &mut Net) {
+        let Some(work) = &mut self.work else { return };
+        let now = Instant::now();
+        while let Some((_, message)) = work.computed.pop_front_if(|(done, _)| *done <= now) {
+            if let Some((to, message)) = message {
+                let bytes = match &message {
+                    Message::Activations { values, .. } | Message::Deltas { values, .. } => {
+                        self.device.bytes(values.len(), self.parameters)
+                    }
+                    _ => 0,
+                };
+                net.transfer(to, message, bytes);
+            }
+        }
+    }
+
+    /// When it has something to do by itself.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let work = self.work.as_ref();
+        let computed = work.and_then(|work| work.computed.front().map(|(done, _)| *done));
+        let finished = work.filter(|work| work.is_finished()).map(|work| work.busy);
+        let apart = self.apart.map(|(_, since, patience)| since + patience);
+        [computed, finished, apart].into_iter().flatten().min()
+    }
+
+    /// Does what is due; the sums of our part come back once everything is learnt.
+    pub(super) fn tick(&mut self, net: &mut Net) -> Result<Option<Sums>, Stuck> {
+        if let Some((neighbour, _, waited)) = self.apart.take_if(|(_, since, patience)| since.elapsed() >= *patience) {
+            return Err(Stuck::Apart { me: self.me, neighbour, waited });
+        }
+        self.pass_on(net);
+        Ok(self.work.take_if(|work| work.is_finished()).map(|work| work.sums))
+    }
+}
+
+impl Work {
+    fn is_finished(&self) -> bool {
+        self.computed.is_empty() && self.micro_batches.iter().all(|(_, stage)| matches!(stage, Stage::Learnt))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, os::unix::net::UnixStream};
+
+    use super::*;
+    use crate::{settings::tests::settings, wire::Hello};
+
+    /// Nobody is there: what is sent waits.
+    fn net(me: Id) -> Net {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (waker, _) = UnixStream::pair().unwrap();
+        Net::new(Hello { job: 1, incarnation: 0, id: me, proof: [0; 32] }, listener, waker, None, 1 << 16).unwrap()
+    }
+
+    fn order(settings: &Settings, attempt: u64) -> (Order, Vec<f32>) {
+        let parameters = settings.network.initial(1);
+        (Order { step: 3, attempt, place: (0, 1), connections: 0 }, parameters)
+    }
+
+    #[test]
+    fn micro_batches_make_the_whole_share() {
+        // 40 micro-shards are not a multiple of the micro-batches.
+        let settings = settings(&["--hidden=6", "--batch=40", "--examples=400"]);
+        let me = Id::worker(0);
+        let (mut pipeline, mut net) = (Pipeline::new(&settings, me), net(me));
+        let (order, parameters) = order(&settings, 1);
+        pipeline.begin(order, parameters.clone(), &mut net).unwrap();
+        let sums = pipeline.tick(&mut net).unwrap().unwrap();
+        let mut trainer = Trainer::new(&settings, 0);
+        let (features, labels) = trainer.draw(3, 0..40);
+        let mut expected = Sums::zero(parameters.len());
+        trainer.learn(&parameters, (3, 0..40), &features, Target::Labels(&labels), &mut expected).unwrap();
+        assert_eq!((sums.values, sums.tally), (expected.values, expected.tally));
+        assert!(pipeline.due().is_none() && pipeline.tick(&mut net).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_what_is_early_is_kept() {
+        // Six examples in as many micro-batches; 5 numbers come in for each and 4 go out.
+        let settings = settings(&["--features=3", "--hidden=5,4", "--batch=6", "--partitions=3"]);
+        let me = Id::worker(1);
+        let (before, after) = (Id::worker(0), Id::worker(2));
+        let (mut pipeline, mut net) = (Pipeline::new(&settings, me), net(me));
+        assert!(pipeline.neighbours().eq([before, after]));
+        let (order, whole) = order(&settings, 7);
+        pipeline.receive(before, 8, 0, vec![0.5; 9], &mut net).unwrap();
+        pipeline.receive(before, 7, 4, vec![0.5; 5], &mut net).unwrap();
+        pipeline.begin(order, whole[settings.network.range(1, 3)].to_vec(), &mut net).unwrap();
+        pipeline.receive(before, 6, 0, vec![0.5; 9], &mut net).unwrap();
+        for (from, number, values) in [
+            (before, 0, 4),        // too few
+            (before, 6, 5),        // no such micro-batch
+            (before, 4, 5),        // was here, early
+            (after, 0, 4),         // hasn't got that
+            (after, 4, 5),         // too many
+            (Id::worker(5), 0, 5), // a stranger
+        ] {
+            let refused = pipeline.receive(from, 7, number, vec![0.5; values], &mut net);
+            assert_eq!(refused, Err(Stuck::Misfit { me, from, number, values }));
+        }
+        pipeline.receive(after, 7, 4, vec![0.5; 4], &mut net).unwrap();
+        assert!(pipeline.tick(&mut net).unwrap().is_none(), "others are still to come");
+        for number in [0, 1, 2, 3, 5] {
+            pipeline.receive(before, 7, number, vec![0.5; 5], &mut net).unwrap();
+            pipeline.receive(after, 7, number, vec![0.5; 4], &mut net).unwrap();
+        }
+        let sums = pipeline.tick(&mut net).unwrap().unwrap();
+        assert_eq!((sums.tally.examples, sums.tally.loss, sums.values.len()), (6, 0, 24));
+        assert_eq!(pipeline.early.len(), 1, "of attempt 8");
+    }
+
+    #[test]
+    fn a_neighbour_that_stays_away_is_named() {
+        let settings = settings(&["--hidden=4", "--partitions=2", "--start-ms=3600000"]);
+        let me = Id::worker(2);
+        let (mut pipeline, mut net) = (Pipeline::new(&settings, me), net(me));
+        assert!(!pipeline.linked(&net));
+        assert!(pipeline.due().is_some_and(|due| due > Instant::now()) && pipeline.tick(&mut net).is_ok());
+        let waited = Duration::from_secs(3600);
+        pipeline.apart = pipeline.apart.map(|(neighbour, since, _)| (neighbour, since, Duration::ZERO));
+        let error = pipeline.tick(&mut net).unwrap_err();
+        assert_eq!(
+            (&error, error.code()),
+            (&Stuck::Apart { me, neighbour: Id::worker(3), waited: Duration::ZERO }, 40)
+        );
+        assert!(
+            Stuck::Apart { me, neighbour: Id::worker(3), waited }
+                .to_string()
+                .contains("worker 2 has had no connection to worker 3")
+        );
+        assert!(pipeline.tick(&mut net).is_ok(), "it is said once");
+    }
+}

@@ -1,0 +1,140 @@
+//! A model that is cut into parts, each with some of its layers: which worker trains which.
+//!
+//! Worker i trains part i mod K of replica i / K.
+
+use std::ops::Range;
+
+/// How many parts there are, at least one.
+///
+/// # Examples
+///
+/// ```
+/// use trainmaster_trainer::parts::Parts;
+///
+/// let parts = Parts::new(3, "-:0:1", 3)?;
+/// assert_eq!((parts.of(5), parts.replica(5), parts.workers(1)), (2, 1, 3..6));
+/// assert!(Parts::new(4, "", 3).is_err());
+/// # Ok::<(), trainmaster_trainer::parts::PartsError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts(u32);
+
+/// A model that can't be cut like this.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // the fields are what the messages say
+pub enum PartsError {
+    /// A part has at least one layer.
+    #[error(
+        "--partitions (TRAINMASTER_PARTITIONS) is {count}, but the model has {layers} layers (--hidden); 1 to {layers} are allowed"
+    )]
+    Count { count: u32, layers: usize },
+    /// Layers come one after the other.
+    #[error(
+        "--partitions-after (TRAINMASTER_PARTITIONS_AFTER) is {after}: this program trains chains only, in which each part \
+         comes after the one before it, as in {chain}; write partitions = {count}"
+    )]
+    NoChain { after: String, chain: String, count: u32 },
+    /// Replicas are whole.
+    #[error(
+        "{workers} workers can't train a model in {count} parts (--partitions, TRAINMASTER_PARTITIONS); a multiple of {count} is allowed"
+    )]
+    Workers { workers: usize, count: u32 },
+}
+
+impl Parts {
+    /// So many parts of a model with so many layers. `after`: what each part comes after, as the scheduler writes it; empty
+    /// if nobody says.
+    ///
+    /// # Errors
+    ///
+    /// [`PartsError`] if there are more parts than layers, or if they aren't a chain.
+    pub fn new(count: u32, after: &str, layers: usize) -> Result<Self, PartsError> {
+        if count == 0 || count as usize > layers {
+            return Err(PartsError::Count { count, layers });
+        }
+        let befores =
+            (0..count).map(|part| part.checked_sub(1).map_or_else(|| "-".to_owned(), |part| part.to_string()));
+        let chain = befores.collect::<Vec<_>>().join(":");
+        if !after.is_empty() && after != chain {
+            return Err(PartsError::NoChain { after: after.to_owned(), chain, count });
+        }
+        Ok(Self(count))
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn count(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The part that a worker trains.
+    #[must_use]
+    pub fn of(self, worker: u32) -> usize {
+        (worker % self.0) as usize
+    }
+
+    /// Does this worker have the last part, which knows the loss?
+    #[must_use]
+    pub fn closes(self, worker: u32) -> bool {
+        worker % self.0 == self.0 - 1
+    }
+
+    /// The replica of the model that a worker belongs to.
+    #[must_use]
+    pub fn replica(self, worker: u32) -> u32 {
+        worker / self.0
+    }
+
+    /// All workers of a replica.
+    #[must_use]
+    pub fn workers(self, replica: u32) -> Range<u32> {
+        replica * self.0..(replica + 1) * self.0
+    }
+
+    /// Those of some workers, ascending, whose replica is whole.
+    #[must_use]
+    pub fn whole(self, workers: &[u32]) -> Vec<u32> {
+        let replicas = workers.chunk_by(|a, b| self.replica(*a) == self.replica(*b));
+        replicas.filter(|replica| replica.len() == self.count()).flatten().copied().collect()
+    }
+
+    /// Do so many workers make whole replicas?
+    ///
+    /// # Errors
+    ///
+    /// [`PartsError::Workers`] if not.
+    pub fn check(self, workers: usize) -> Result<(), PartsError> {
+        let whole = workers.is_multiple_of(self.count());
+        if whole { Ok(()) } else { Err(PartsError::Workers { workers, count: self.0 }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_chains_of_at_most_as_many_parts_as_layers() {
+        assert_eq!(Parts::new(3, "-:0:1", 3), Parts::new(3, "", 4));
+        assert_eq!(Parts::new(1, "-", 1).map(Parts::count), Ok(1));
+        for (count, after, expected) in [
+            (4, "-:0:1:2", "TRAINMASTER_PARTITIONS) is 4, but the model has 3 layers (--hidden); 1 to 3 are"),
+            (0, "", "1 to 3 are"),
+            (3, "-:0:0", "TRAINMASTER_PARTITIONS_AFTER) is -:0:0: this program trains chains only"),
+            (3, "-:0:0+1", "as in -:0:1; write partitions = 3"),
+        ] {
+            let error = Parts::new(count, after, 3).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_replica_without_one_of_its_workers_counts_for_nothing() {
+        let parts = Parts::new(2, "", 2).unwrap();
+        assert_eq!(parts.whole(&[0, 1, 3, 4, 5]), [0, 1, 4, 5]);
+        assert_eq!(parts.whole(&[1, 2]), [0; 0]);
+        assert!(parts.check(4).is_ok());
+        assert!(parts.check(3).unwrap_err().to_string().contains("a multiple of 2"));
+        assert!(parts.closes(3) && !parts.closes(2));
+    }
+}
