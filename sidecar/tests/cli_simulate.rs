@@ -134,6 +134,28 @@ fn data_that_moves_is_told() {
 }
 
 #[test]
+fn deadlines_accuracies_and_load_are_told() {
+    let folder = TempDir::new().unwrap();
+    let args = ["--workload", "mlfs", "--jobs", "40", "--servers", "4", "--engines", "mlfs,mlf-h,fifo", "--seeds", "1"];
+    let (code, out, err) = simulate(folder.path(), &[&args[..], &["--no-timing", "--json"]].concat());
+    assert_eq!(code, 0, "{err}");
+    let engines = &serde_json::from_str::<Value>(&out).unwrap()["engines"];
+    let of =
+        |engine: &str, key: &str| engines[engine][key].as_f64().unwrap_or_else(|| panic!("{engine}: {key} in {out}"));
+    for engine in ["mlfs", "mlf-h", "fifo"] {
+        assert_eq!((of(engine, "unfinished"), of(engine, "failed_decisions")), (0.0, 0.0), "{engine}: {out}");
+        for share in ["deadline_ratio", "accuracy_ratio", "accuracy_at_deadline", "mean_accuracy"] {
+            assert!((0.05..=1.0).contains(&of(engine, share)), "{engine}: {share} in {out}");
+        }
+        assert!(of(engine, "bytes_moved") > 1e9 && of(engine, "waiting_s") >= 0.0, "{out}");
+    }
+    assert!(of("mlfs", "stopped_early") > 5.0, "{out}");
+    assert_eq!((of("mlf-h", "stopped_early"), of("fifo", "overloads")), (0.0, 0.0), "{out}");
+    // Who shares GPUs waits less than who reserves them whole.
+    assert!(of("mlf-h", "waiting_s") < of("fifo", "waiting_s"), "{out}");
+}
+
+#[test]
 fn preemptions_are_told_of_each_engine() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("jobs.csv"), "time,gpus,duration\n0,2,10000\n1000,2,60\n").unwrap();

@@ -87,6 +87,9 @@ pub(super) struct Means {
     pub(super) deadline_ratio: Option<f64>,
     pub(super) accuracy_ratio: Option<f64>,
     pub(super) accuracy_at_deadline: Option<f64>,
+    pub(super) mean_accuracy: Option<f64>,
+    pub(super) stopped_early: f64,
+    pub(super) overloads: f64,
     /// Of jobs with a utility.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lateness: Option<Lateness>,
@@ -232,6 +235,9 @@ impl Means {
             deadline_ratio: some(|report| report.deadline_ratio),
             accuracy_ratio: some(|report| report.accuracy_ratio),
             accuracy_at_deadline: some(|report| report.accuracy_at_deadline),
+            mean_accuracy: some(|report| report.mean_accuracy),
+            stopped_early: all(|report| report.stopped_early.into()),
+            overloads: all(|report| report.overloads.into()),
             lateness: Lateness::of(runs),
             decisions: all(|report| report.decisions.into()),
             failed_decisions: all(|report| report.failed.into()),
