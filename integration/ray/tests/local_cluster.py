@@ -13,9 +13,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +30,7 @@ _PATIENCE = 120.0
 # Ray gives a raylet 30 s to start, which a machine that is busy with others' may not keep.
 _TRIES = 3
 NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
+_NAMING = threading.Lock()
 _MARK = "TRAINMASTER_TEST_CLUSTER"
 _SCHEDULER = """
 [scheduler]
@@ -94,7 +97,7 @@ class Daemon:
 
 
 def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
-    """One after the other: two at once on one machine get in each other's way."""
+    """Several at once may be started by threads."""
     command = [
         str(Path(sys.executable).parent / "ray"),
         "start",
@@ -108,8 +111,11 @@ def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.
         *arguments,
     ]
     for _ in range(_TRIES):
-        with log.open("wb") as out:
+        # It listens at the first socket's name that is free, and looks for that before it makes it.
+        with _NAMING, log.open("wb") as out:
+            before = _sockets(log.parent)
             process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+            wait_for(f"the socket of {log}", partial(_named, process, log.parent, before))
         if wait_for(f"the raylet of {log}", partial(_started, process, log)) == "yes":
             return process
     raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
@@ -169,18 +175,27 @@ class Cluster:
 
     def mend(self) -> None:
         """Starts the raylets that aren't there. Each has its name as the label `name`."""
-        for name in (f"node-{at}" for at in range(self._count)):
-            if name not in self.nodes or self.nodes[name].poll() is not None:
-                self.nodes[name] = self._start(
-                    name,
-                    f"--address={self.address}",
-                    "--num-cpus=8",
-                    "--num-gpus=2",
-                    # Else what is free at the moment, which makes nodes differ.
-                    f"--memory={1 << 30}",
-                    f"--node-name={name}",
-                    f"--labels=name={name}",
-                )
+        missing = [
+            name
+            for name in (f"node-{at}" for at in range(self._count))
+            if name not in self.nodes or self.nodes[name].poll() is not None
+        ]
+        with ThreadPoolExecutor() as pool:
+            started = list(pool.map(self._start_node, missing))
+        # In the order of their names, whichever is the first.
+        self.nodes = dict(sorted({**self.nodes, **dict(zip(missing, started, strict=True))}.items()))
+
+    def _start_node(self, name: str) -> subprocess.Popen[bytes]:
+        return self._start(
+            name,
+            f"--address={self.address}",
+            "--num-cpus=8",
+            "--num-gpus=2",
+            # Else what is free at the moment, which makes nodes differ.
+            f"--memory={1 << 30}",
+            f"--node-name={name}",
+            f"--labels=name={name}",
+        )
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         return ray_start(self.folder / f"{name}.log", self.env, *arguments)
@@ -223,14 +238,15 @@ class Cluster:
 
     def close(self) -> None:
         """Ends all processes of this cluster, found by their mark, and waits until they are gone."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            limit = time.monotonic() + 3
-            for pid in self._processes():
-                _kill(pid, number)
-            while self._processes() and time.monotonic() < limit:
-                for process in self.nodes.values():
-                    process.poll()
-                time.sleep(0.1)
+
+        def gone() -> bool:
+            # Nothing in it is worth a farewell, and one that is told to end may start others first.
+            left = self._processes()
+            for pid in left:
+                _kill(pid, signal.SIGKILL)
+            return not left
+
+        wait_for("the end of all processes", gone)
         if "TRAINMASTER_KEEP_LOGS" not in os.environ:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -258,6 +274,15 @@ def _started(process: subprocess.Popen[bytes], log: Path) -> str:
     if process.poll() is not None:
         return "no"
     return "yes" if "Ray runtime started" in log.read_text() else ""
+
+
+def _sockets(folder: Path) -> set[Path]:
+    """Of the raylets of a cluster."""
+    return set(folder.glob("r/session_latest/sockets/raylet*"))
+
+
+def _named(process: subprocess.Popen[bytes], folder: Path, before: set[Path]) -> bool:
+    return process.poll() is not None or _sockets(folder) != before
 
 
 def _kill(pid: int, number: signal.Signals) -> None:
