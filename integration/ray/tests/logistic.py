@@ -89,7 +89,7 @@ def main() -> None:
     marker = options.get("crash_once")
 
     def worker() -> Logistic:
-        if options.get("broken"):
+        if Path(options.get("broken", "")).is_file():
             raise ValueError("there is no data")
         if marker:
             return Crashing(Path(marker), seconds)
@@ -101,6 +101,10 @@ def main() -> None:
 
     try:
         with trainmaster.ray.connect(options["address"], checkpoint_dir=options["dir"]) as tm:
+            if gate := options.get("gate"):
+                out.with_suffix(".ready").touch()
+                while not Path(gate).exists():
+                    time.sleep(0.001)
             result = tm.fit(
                 job(options),
                 worker=worker,
