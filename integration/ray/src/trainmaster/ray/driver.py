@@ -33,8 +33,8 @@ OnDriverDeath = Literal["cancel", "resume"]
 
 _TICK = 0.1
 # The control store is asked for the plan so often: the less, the longer nothing has happened.
-_FIRST_LOOK, _LAST_LOOK = 0.1, 1.0
-_SETTLED = 10.0
+_FIRST_LOOK, _LAST_LOOK = 0.1, 0.5
+_SLOWDOWN = 0.1
 # So long it is tried to leave nothing behind.
 _LAST_WORDS = 30.0
 _GRACE = 30.0
@@ -209,7 +209,7 @@ class Driver:
         if time.monotonic() < self._next_look:
             return self._plan
         now = time.monotonic()
-        self._next_look = now + min(max((now - self._stirred) / _SETTLED, _FIRST_LOOK), _LAST_LOOK)
+        self._next_look = now + min(max(_SLOWDOWN * (now - self._stirred), _FIRST_LOOK), _LAST_LOOK)
         self._write()
         try:
             plan = gcs.plan(self._settings.number)
@@ -260,6 +260,12 @@ class Driver:
     def _resize(self, plan: Plan, add: frozenset[Slot], drop: frozenset[Slot]) -> None:
         """Workers come and go. What comes is started while the others train on, and if that fails, they still do."""
         assert self._running, "only what runs is resized"
+        if not add and not drop:
+            # What it has is its plan again, under another number: nobody need stop for that.
+            self._running = replace(self._running, revision=plan.revision)
+            self._document("active")
+            self._acknowledge_revision(plan)
+            return
         made = self._make(plan, [(slot,) for slot in slots.ordered(add)])
         if made is None:
             return
@@ -269,6 +275,9 @@ class Driver:
             cause = f"{slots.write(add)} can't join: {_last_line(failure)}"
             self._refusal = _Refusal(plan.incarnation, plan.revision, cause)
             self._document("active")
+            # The next look may bring another plan.
+            self._plan = replace(plan, refused=cause)
+            self._show(self._plan)
             return
         self._end_round()
         if self._finished():
@@ -278,6 +287,9 @@ class Driver:
         self._running = Running(plan.incarnation, plan.revision, plan.placed, [group.slots for group in self._groups])
         self._begin_round()
         self._changed("live")
+        self._acknowledge_revision(plan)
+
+    def _acknowledge_revision(self, plan: Plan) -> None:
         if self._reporter:
             self._reporter.acknowledge(plan.revision, leaving=False, step=self._last.step)
 
@@ -454,16 +466,16 @@ class Driver:
                 self._ends[slot] = _get(ref)
             elif slot := self._polls.pop(ref, None):
                 self._take(slot, _get(ref))
-                self._polls[self._actors[slot].reports.remote()] = slot
+                # What it said last is fetched when the round ends.
+                if slot not in self._ends:
+                    self._polls[self._actors[slot].reports.remote()] = slot
 
     def _drain(self) -> None:
         """What was said until the round's end: what the last poll has, and what came after it."""
         polls, self._polls = self._polls, {}
-        # All at once: each takes a moment.
-        rest = {slot: self._actors[slot].reports.remote() for slot in polls.values()}
-        for ref, slot in polls.items():
+        rest = {self._actors[slot].reports.remote(): slot for slot in self._ends}
+        for ref, slot in (polls | rest).items():
             self._take(slot, _get(ref))
-            self._take(slot, _get(rest[slot]))
 
     def _take(self, slot: Slot, reports: list[Report]) -> None:
         chief = slot == self._chief()
