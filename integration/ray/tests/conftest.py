@@ -69,6 +69,7 @@ class Run:
             "dir": str(folder),
             "name": name,
             "out": str(folder / f"{name}.json"),
+            "hurry": str(folder / f"{name}.hurry"),
             **options,
         }
         self._out = Path(self._options["out"])
@@ -78,6 +79,10 @@ class Run:
         script = Path(__file__).with_name("logistic.py")
         self._out.unlink(missing_ok=True)
         self.process = self._cluster.run(script, json.dumps(self._options | options))
+
+    def hurry(self) -> None:
+        """What was to happen while it trains has happened: no accelerator is emulated any more."""
+        Path(self._options["hurry"]).touch()
 
     @property
     def at_gate(self) -> bool:

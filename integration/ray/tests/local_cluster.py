@@ -124,10 +124,11 @@ def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.
 class Cluster:
     """Head and raylets. Use it in a `with` block."""
 
-    def __init__(self, nodes: int, *, token_file: Path | None = None) -> None:
-        """With a token file, Ray's token authentication is on."""
+    def __init__(self, nodes: int, *, token_file: Path | None = None, poll: str = "300ms") -> None:
+        """With a token file, Ray's token authentication is on. `poll` is how often the daemon looks."""
         self._count = nodes
         self._token_file = token_file
+        self._poll = poll
         # Sockets' paths must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp"))
         self.address = f"127.0.0.2:{free_port()}"
@@ -218,7 +219,14 @@ class Cluster:
     def settings(self) -> str:
         """Of the adapter, for this cluster."""
         token = f'token_file = "{self._token_file}"\n' if self._token_file else ""
-        return f'address = "{self.address}"\nplacement_timeout = "5s"\n{token}'
+        return f'address = "{self.address}"\npoll = "{self._poll}"\nplacement_timeout = "5s"\n{token}'
+
+    def doctor(self, settings: str | None = None) -> str:
+        """What `trainmaster doctor` says of this cluster."""
+        path = self.folder / "doctor.toml"
+        path.write_text(self.settings() if settings is None else settings)
+        command = [daemon_binary(), "doctor", f"--adapter=ray={path}", f"--state-dir={self.folder / 'state'}"]
+        return subprocess.run(command, env=self.env, capture_output=True, text=True).stdout
 
     def serve(self, *arguments: str, adapter: str | None = None) -> Daemon:
         """Starts a daemon for this cluster. It decides often, and nothing keeps it from changing its mind."""
