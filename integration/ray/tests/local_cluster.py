@@ -107,6 +107,8 @@ def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.
         "--min-worker-port=0",
         "--max-worker-port=0",
         "--dashboard-agent-listen-port=0",
+        # Each is a process that takes a second of a core to start, and isn't used.
+        "--include-log-monitor=false",
         "--disable-usage-stats",
         *arguments,
     ]
@@ -146,7 +148,7 @@ class Cluster:
         # A dead raylet is noticed by its closed connection; this is for the rest.
         self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self._head_arguments: Sequence[str] = ()
+        self._head_arguments: Sequence[str] = ["--no-monitor"]
 
     def __enter__(self) -> Cluster:
         try:
