@@ -184,12 +184,12 @@ class Cluster:
             if name not in self.nodes or self.nodes[name].poll() is not None
         ]
         with ThreadPoolExecutor() as pool:
-            started = list(pool.map(self._start_node, missing))
+            list(pool.map(self._start_node, missing))
         # In the order of their names, whichever is the first.
-        self.nodes = dict(sorted({**self.nodes, **dict(zip(missing, started, strict=True))}.items()))
+        self.nodes = dict(sorted(self.nodes.items()))
 
-    def _start_node(self, name: str) -> subprocess.Popen[bytes]:
-        return self._start(
+    def _start_node(self, name: str) -> None:
+        self.nodes[name] = self._start(
             name,
             f"--address={self.address}",
             "--num-cpus=8",
@@ -287,8 +287,8 @@ def _started(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def _sockets(folder: Path) -> set[Path]:
-    """Of the raylets of a cluster."""
-    return set(folder.glob("r/session_latest/sockets/raylet*"))
+    """Of the raylets of a cluster. Not by way of `session_latest`, which each of them links anew."""
+    return set(folder.glob("r/session_2*/sockets/raylet*"))
 
 
 def _named(process: subprocess.Popen[bytes], folder: Path, before: set[Path]) -> bool:
