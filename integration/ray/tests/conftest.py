@@ -51,8 +51,11 @@ def forget() -> None:
     """Whatever is written in the control store: the next daemon counts its jobs from 1 again."""
     from ray.experimental import internal_kv
 
-    for key in internal_kv._internal_kv_list("", namespace="trainmaster"):
-        internal_kv._internal_kv_del(key, namespace="trainmaster")
+    from trainmaster.ray import gcs
+
+    for namespace in (gcs.NAMESPACE, gcs.CLAIMS):
+        for key in internal_kv._internal_kv_list("", namespace=namespace):
+            internal_kv._internal_kv_del(key, namespace=namespace)
 
 
 class Run:
@@ -61,14 +64,30 @@ class Run:
     def __init__(self, cluster: Cluster, address: str, folder: Path, name: str, **options: Any) -> None:
         folder.mkdir(exist_ok=True)
         self._cluster = cluster
-        self._out = folder / f"{name}.json"
-        self._options = {"address": address, "dir": str(folder), "name": name, "out": str(self._out), **options}
+        self._options = {
+            "address": address,
+            "dir": str(folder),
+            "name": name,
+            "out": str(folder / f"{name}.json"),
+            "hurry": str(folder / f"{name}.hurry"),
+            **options,
+        }
+        self._out = Path(self._options["out"])
         self.start()
 
     def start(self, **options: Any) -> None:
         script = Path(__file__).with_name("logistic.py")
         self._out.unlink(missing_ok=True)
         self.process = self._cluster.run(script, json.dumps(self._options | options))
+
+    def hurry(self) -> None:
+        """What was to happen while it trains has happened: no accelerator is emulated any more."""
+        Path(self._options["hurry"]).touch()
+
+    @property
+    def at_gate(self) -> bool:
+        """Whether it waits for its `gate` to be opened."""
+        return self._out.with_suffix(".ready").exists()
 
     @property
     def changes(self) -> list[dict[str, Any]]:

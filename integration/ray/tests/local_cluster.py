@@ -13,9 +13,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +30,7 @@ _PATIENCE = 120.0
 # Ray gives a raylet 30 s to start, which a machine that is busy with others' may not keep.
 _TRIES = 3
 NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
+_NAMING = threading.Lock()
 _MARK = "TRAINMASTER_TEST_CLUSTER"
 _SCHEDULER = """
 [scheduler]
@@ -94,7 +97,7 @@ class Daemon:
 
 
 def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
-    """One after the other: two at once on one machine get in each other's way."""
+    """Several at once may be started by threads."""
     command = [
         str(Path(sys.executable).parent / "ray"),
         "start",
@@ -104,12 +107,17 @@ def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.
         "--min-worker-port=0",
         "--max-worker-port=0",
         "--dashboard-agent-listen-port=0",
+        # Each is a process that takes a second of a core to start, and isn't used.
+        "--include-log-monitor=false",
         "--disable-usage-stats",
         *arguments,
     ]
     for _ in range(_TRIES):
-        with log.open("wb") as out:
+        # It listens at the first socket's name that is free, and looks for that before it makes it.
+        with _NAMING, log.open("wb") as out:
+            before = _sockets(log.parent)
             process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+            wait_for(f"the socket of {log}", partial(_named, process, log.parent, before))
         if wait_for(f"the raylet of {log}", partial(_started, process, log)) == "yes":
             return process
     raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text()}")
@@ -118,10 +126,11 @@ def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.
 class Cluster:
     """Head and raylets. Use it in a `with` block."""
 
-    def __init__(self, nodes: int, *, token_file: Path | None = None) -> None:
-        """With a token file, Ray's token authentication is on."""
+    def __init__(self, nodes: int, *, token_file: Path | None = None, poll: str = "300ms") -> None:
+        """With a token file, Ray's token authentication is on. `poll` is how often the daemon looks."""
         self._count = nodes
         self._token_file = token_file
+        self._poll = poll
         # Sockets' paths must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp"))
         self.address = f"127.0.0.2:{free_port()}"
@@ -139,7 +148,7 @@ class Cluster:
         # A dead raylet is noticed by its closed connection; this is for the rest.
         self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self._head_arguments: Sequence[str] = ()
+        self._head_arguments: Sequence[str] = ["--no-monitor"]
 
     def __enter__(self) -> Cluster:
         try:
@@ -169,18 +178,27 @@ class Cluster:
 
     def mend(self) -> None:
         """Starts the raylets that aren't there. Each has its name as the label `name`."""
-        for name in (f"node-{at}" for at in range(self._count)):
-            if name not in self.nodes or self.nodes[name].poll() is not None:
-                self.nodes[name] = self._start(
-                    name,
-                    f"--address={self.address}",
-                    "--num-cpus=8",
-                    "--num-gpus=2",
-                    # Else what is free at the moment, which makes nodes differ.
-                    f"--memory={1 << 30}",
-                    f"--node-name={name}",
-                    f"--labels=name={name}",
-                )
+        missing = [
+            name
+            for name in (f"node-{at}" for at in range(self._count))
+            if name not in self.nodes or self.nodes[name].poll() is not None
+        ]
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self._start_node, missing))
+        # In the order of their names, whichever is the first.
+        self.nodes = dict(sorted(self.nodes.items()))
+
+    def _start_node(self, name: str) -> None:
+        self.nodes[name] = self._start(
+            name,
+            f"--address={self.address}",
+            "--num-cpus=8",
+            "--num-gpus=2",
+            # Else what is free at the moment, which makes nodes differ.
+            f"--memory={1 << 30}",
+            f"--node-name={name}",
+            f"--labels=name={name}",
+        )
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         return ray_start(self.folder / f"{name}.log", self.env, *arguments)
@@ -203,7 +221,14 @@ class Cluster:
     def settings(self) -> str:
         """Of the adapter, for this cluster."""
         token = f'token_file = "{self._token_file}"\n' if self._token_file else ""
-        return f'address = "{self.address}"\nplacement_timeout = "5s"\n{token}'
+        return f'address = "{self.address}"\npoll = "{self._poll}"\nplacement_timeout = "5s"\n{token}'
+
+    def doctor(self, settings: str | None = None) -> str:
+        """What `trainmaster doctor` says of this cluster."""
+        path = self.folder / "doctor.toml"
+        path.write_text(self.settings() if settings is None else settings)
+        command = [daemon_binary(), "doctor", f"--adapter=ray={path}", f"--state-dir={self.folder / 'state'}"]
+        return subprocess.run(command, env=self.env, capture_output=True, text=True).stdout
 
     def serve(self, *arguments: str, adapter: str | None = None) -> Daemon:
         """Starts a daemon for this cluster. It decides often, and nothing keeps it from changing its mind."""
@@ -223,14 +248,15 @@ class Cluster:
 
     def close(self) -> None:
         """Ends all processes of this cluster, found by their mark, and waits until they are gone."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            limit = time.monotonic() + 3
-            for pid in self._processes():
-                _kill(pid, number)
-            while self._processes() and time.monotonic() < limit:
-                for process in self.nodes.values():
-                    process.poll()
-                time.sleep(0.1)
+
+        def gone() -> bool:
+            # Nothing in it is worth a farewell, and one that is told to end may start others first.
+            left = self._processes()
+            for pid in left:
+                _kill(pid, signal.SIGKILL)
+            return not left
+
+        wait_for("the end of all processes", gone)
         if "TRAINMASTER_KEEP_LOGS" not in os.environ:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -258,6 +284,15 @@ def _started(process: subprocess.Popen[bytes], log: Path) -> str:
     if process.poll() is not None:
         return "no"
     return "yes" if "Ray runtime started" in log.read_text() else ""
+
+
+def _sockets(folder: Path) -> set[Path]:
+    """Of the raylets of a cluster. Not by way of `session_latest`, which each of them links anew."""
+    return set(folder.glob("r/session_2*/sockets/raylet*"))
+
+
+def _named(process: subprocess.Popen[bytes], folder: Path, before: set[Path]) -> bool:
+    return process.poll() is not None or _sockets(folder) != before
 
 
 def _kill(pid: int, number: signal.Signals) -> None:

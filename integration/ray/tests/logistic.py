@@ -22,13 +22,17 @@ FEATURES = 16
 
 
 class Logistic(Trainer):
-    """Logistic regression on made-up data; `seconds` emulates an accelerator's time for the job's whole batch."""
+    """Logistic regression on made-up data; `seconds` emulates an accelerator's time for the job's whole batch.
+
+    It takes none once the file `hurry` is there.
+    """
 
     checkpoint_steps = 20
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds: float, hurry: Path | None) -> None:
         super().__init__()
         self._seconds = seconds
+        self._hurry = hurry
 
     def setup(self, ctx: Context) -> None:
         self._batch = min(ctx.job.batch, ctx.job.examples)
@@ -40,7 +44,8 @@ class Logistic(Trainer):
         return np.zeros(FEATURES, np.float32)
 
     def gradient(self, params: Floats, indices: Indices) -> tuple[float, Floats]:
-        time.sleep(self._seconds * len(indices) / self._batch)
+        if not (self._hurry and self._hurry.exists()):
+            time.sleep(self._seconds * len(indices) / self._batch)
         x, y = self._x[indices], self._y[indices]
         guess = 1 / (1 + np.exp(-x @ params))
         loss = -np.mean(y * np.log(guess + 1e-7) + (1 - y) * np.log(1 - guess + 1e-7))
@@ -84,16 +89,17 @@ def main() -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     out = Path(options["out"])
     seconds = options.get("seconds", 0.0)
+    hurry = Path(options["hurry"]) if "hurry" in options else None
     allreduce = options.get("mode") == "allreduce"
     kind = AllReduceLogistic if allreduce else PSLogistic
     marker = options.get("crash_once")
 
     def worker() -> Logistic:
-        if options.get("broken"):
+        if Path(options.get("broken", "")).is_file():
             raise ValueError("there is no data")
         if marker:
-            return Crashing(Path(marker), seconds)
-        return kind(seconds)
+            return Crashing(Path(marker), seconds, hurry)
+        return kind(seconds, hurry)
 
     def changed(change: Change) -> None:
         with out.with_suffix(".changes").open("a") as file:
@@ -101,6 +107,10 @@ def main() -> None:
 
     try:
         with trainmaster.ray.connect(options["address"], checkpoint_dir=options["dir"]) as tm:
+            if gate := options.get("gate"):
+                out.with_suffix(".ready").touch()
+                while not Path(gate).exists():
+                    time.sleep(0.001)
             result = tm.fit(
                 job(options),
                 worker=worker,
@@ -120,8 +130,8 @@ def main() -> None:
 class Crashing(PSLogistic):
     """Its process ends at once, the first time that it is past step 30."""
 
-    def __init__(self, marker: Path, seconds: float) -> None:
-        super().__init__(seconds)
+    def __init__(self, marker: Path, seconds: float, hurry: Path | None) -> None:
+        super().__init__(seconds, hurry)
         self._marker = marker
         self._count = 0
 

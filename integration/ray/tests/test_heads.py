@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,15 +19,8 @@ def test_a_job_trains_where_ray_asks_for_a_token(binary: str, tmp_path: Path) ->
     token_file.write_text("0123456789abcdef0123456789abcdef")
     other_file.write_text("fedcba9876543210fedcba9876543210")
     with Cluster(1, token_file=token_file) as cluster:
-
-        def doctor(settings: str) -> str:
-            path = tmp_path / "doctor.toml"
-            path.write_text(settings)
-            command = [binary, "doctor", f"--adapter=ray={path}", f"--state-dir={tmp_path / 'state'}"]
-            return subprocess.run(command, env=cluster.env, capture_output=True, text=True).stdout
-
-        assert f"{token_file} is accepted" in doctor(cluster.settings())
-        assert "missing or incorrect" in doctor(cluster.settings().replace(str(token_file), str(other_file)))
+        assert f"{token_file} is accepted" in cluster.doctor()
+        assert "missing or incorrect" in cluster.doctor(cluster.settings().replace(str(token_file), str(other_file)))
         daemon = cluster.serve()
         run = Run(cluster, daemon.address, tmp_path, "known", epochs=5)
         assert run.result()["epoch"] == 5
@@ -50,6 +42,7 @@ def test_a_head_dies_and_a_new_driver_goes_on(binary: str, tmp_path: Path) -> No
         wait_for("the driver to follow", lambda: run.process.poll() is not None)
         cluster.start_head()
         cluster.mend()
+        run.hurry()
         run.start(resume=True)
         end = run.result()
         assert (end["job"], end["epoch"], end["step"]) == (before.job, 15, 120)

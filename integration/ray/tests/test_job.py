@@ -9,6 +9,8 @@ from trainmaster import Job, JobError, Role
 from trainmaster._proto import job_pb2 as pb
 from trainmaster.units import amount, span
 
+pytestmark = pytest.mark.minimum
+
 WHOLE = """
 name = "resnet50"
 model = "resnet"

@@ -11,6 +11,8 @@ import pytest
 from trainmaster.ray.plan import Kind, Plan, Running, step
 from trainmaster.ray.slots import Slot, group_name, groups, ordered, read, write
 
+pytestmark = pytest.mark.minimum
+
 WORKERS = [Slot("worker", index) for index in range(4)]
 SERVERS = [Slot("server", index) for index in range(2)]
 

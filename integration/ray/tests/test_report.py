@@ -17,6 +17,8 @@ from trainmaster.tally import Outbox, Report
 
 from .local_cluster import SOURCES, Daemon, free_port, wait_for
 
+pytestmark = pytest.mark.minimum
+
 LOOP = Path(__file__).with_name("plain_loop.py")
 
 

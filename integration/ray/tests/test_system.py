@@ -29,8 +29,11 @@ def daemon(cluster: Cluster) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def jobs(daemon: Daemon) -> Jobs:
-    return Jobs(daemon.address)
+def jobs(daemon: Daemon) -> Iterator[Jobs]:
+    jobs = Jobs(daemon.address)
+    yield jobs
+    # The daemon waits for who is connected.
+    jobs.close()
 
 
 def running(jobs: Jobs, name: str) -> Any:
@@ -53,6 +56,16 @@ def groups(name: str, jobs: Jobs) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.minimum
+def test_the_doctor_finds_a_cluster_that_will_do(cluster: Cluster) -> None:
+    lines = [line.split() for line in cluster.doctor().splitlines()]
+    found = {check: (verdict, text) for part, check, verdict, *text in lines if part == "ray"}
+    assert found["version"] == ("good", [ray.__version__])
+    assert {check for check, (verdict, _) in found.items() if verdict != "good"} == {"token"}
+    assert {"head", "nodes", "labels", "autoscaler"} <= found.keys()
+
+
+@pytest.mark.minimum
 def test_a_job_trains_to_its_loss(cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path) -> None:
     run = Run(cluster, daemon.address, tmp_path, "simple", epochs=20, workers=(2, 2, 2))
     end = run.result()
@@ -63,13 +76,22 @@ def test_a_job_trains_to_its_loss(cluster: Cluster, daemon: Daemon, jobs: Jobs, 
     assert not groups("simple", jobs)
 
 
+@pytest.mark.minimum
 def test_a_job_grows_without_a_stop_when_another_ends(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
     short = Run(cluster, daemon.address, tmp_path, "short", epochs=10, seconds=0.4, workers=(4, 4, 4), gpu=1)
     wait_for("training", lambda: running(jobs, "short"))
     grows = Run(cluster, daemon.address, tmp_path, "grows", epochs=20, seconds=0.4, workers=(1, 4, 1), gpu=1)
+    wait_for("both", lambda: running(jobs, "grows"))
+    short.hurry()
     short.result()
+
+    def grown() -> bool:
+        return any(now["how"] == "live" and now["workers"] > grows.changes[0]["workers"] for now in grows.changes)
+
+    wait_for("a growth", grown)
+    grows.hurry()
     end = grows.result()
     live = [change for change in end["history"] if change["how"] == "live"]
     assert live, end["history"]
@@ -77,7 +99,7 @@ def test_a_job_grows_without_a_stop_when_another_ends(
     assert end["loss"] < 0.3
 
 
-@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("allreduce", marks=pytest.mark.minimum)])
 def test_a_held_job_goes_on_from_its_checkpoint(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path, mode: str
 ) -> None:
@@ -85,6 +107,7 @@ def test_a_held_job_goes_on_from_its_checkpoint(
     wait_for("training", lambda: list(tmp_path.glob("held/*/checkpoint-*")))
     jobs.pause("held")
     wait_for("the release", lambda: not groups("held", jobs))
+    run.hurry()
     jobs.pause("held", resume=True)
     end = run.result()
     assert [change["how"] for change in end["history"]] == ["start", "restart"]
@@ -107,8 +130,9 @@ def test_a_driver_dies_between_checkpoint_and_recreation(
     os.kill(run.process.pid, signal.SIGKILL)
     run.process.wait()
     (number,) = (status.job for status in jobs.list() if status.name == "mortal")
-    jobs.pause("mortal", resume=True)
+    run.hurry()
     run.start(resume=True)
+    jobs.pause("mortal", resume=True)
     end = run.result()
     assert (end["job"], end["epoch"]) == (number, 15)
 
@@ -135,6 +159,8 @@ def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
     (group,) = groups("homeless", jobs)
     node = next(node for node in ray.nodes() if node["NodeID"] == group["bundles_to_node_id"][0])
     cluster.kill_node(node["Labels"]["name"])
+    wait_for("the loss to be seen", lambda: not groups("homeless", jobs))
+    run.hurry()
     end = run.result()
     assert [change["how"] for change in end["history"]][:2] == ["start", "failure"]
     assert end["epoch"] == 15
@@ -147,6 +173,7 @@ def test_the_daemon_dies_and_comes_back(cluster: Cluster, daemon: Daemon, jobs: 
     before = _steps(tmp_path)
     wait_for("training to go on", lambda: _steps(tmp_path) > before)
     daemon.start()
+    run.hurry()
     end = run.result()
     assert len(end["history"]) == 1, end["history"]
     ended = wait_for(
@@ -177,6 +204,7 @@ def test_a_placement_that_others_prevent_is_given_up_and_tried_again(
     wait_for("the release", lambda: not groups("crowded", jobs))
     others = [placement_group([{"GPU": 1}]) for _ in range(2 * len(cluster.nodes))]
     assert all(group.wait(60) for group in others)
+    run.hurry()
     jobs.pause("crowded", resume=True)
 
     def told() -> bool:

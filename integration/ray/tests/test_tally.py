@@ -10,6 +10,8 @@ from trainmaster._proto import feed_pb2 as pb
 from trainmaster.loop import slot_of
 from trainmaster.tally import Outbox, Report, Tally
 
+pytestmark = pytest.mark.minimum
+
 
 def test_reports_are_merged() -> None:
     tally = Tally()

@@ -14,6 +14,8 @@ from trainmaster.ray.torch import TorchModel
 from .local_cluster import Cluster
 from .test_docs import run_program
 
+pytestmark = pytest.mark.minimum
+
 X = torch.linspace(0, 1, 8).unsqueeze(1)
 
 

@@ -13,6 +13,8 @@ from trainmaster import Convergence, Job, Role
 from trainmaster.ray import checkpoint, training
 from trainmaster.ray.training import CONVERGED, EXHAUSTED, GO, LEAVE, Gather, Optimizer, Part
 
+pytestmark = pytest.mark.minimum
+
 JOB = Job("a", Role(cpu=1), Role(cpu=1), batch=10, examples=64)
 
 

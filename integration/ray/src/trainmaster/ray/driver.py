@@ -7,7 +7,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,8 +32,11 @@ Phase = Literal["active", "completed", "failed"]
 OnDriverDeath = Literal["cancel", "resume"]
 
 _TICK = 0.1
-# How it shows that Ray's control store doesn't answer.
-_AWAY = (RayError, OSError, TimeoutError)
+# The control store is asked for the plan so often: the less, the longer nothing has happened.
+_FIRST_LOOK, _LAST_LOOK = 0.1, 0.5
+_SLOWDOWN = 0.1
+# So long it is tried to leave nothing behind.
+_LAST_WORDS = 30.0
 _GRACE = 30.0
 # A daemon that is there plans sooner.
 _NO_PLAN = 10.0
@@ -91,8 +94,22 @@ class Settings:
     runtime_env: dict[str, Any] | None
 
 
+def identity(number: int, token: str) -> str:
+    """Of a job: a daemon whose store is lost counts anew, and so does another one; the token tells their jobs apart."""
+    return f"{number}-{hashlib.sha256(token.encode()).hexdigest()[:6]}"
+
+
 class _Lost(Exception):
     """An actor or its node is gone."""
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """A revision that the job can't follow, and why; it goes on as it was."""
+
+    incarnation: int
+    revision: int
+    cause: str
 
 
 class Driver:
@@ -124,7 +141,11 @@ class Driver:
         self._not_before = 0.0
         self._shown = ""
         self._next_look = 0.0
+        self._stirred = self._begin
+        self._refusal: _Refusal | None = None
+        # What the control store couldn't be told yet.
         self._unwritten: dict[str, Any] | None = None
+        self._going: list[Group] = []
 
     def run(self) -> Result:
         self._document("active")
@@ -147,7 +168,9 @@ class Driver:
     # What to do
 
     def _follow(self) -> None:
-        """Takes one step towards the plan."""
+        """Takes one step towards the plan, as often as that is looked at."""
+        if time.monotonic() < self._next_look:
+            return
         plan = self._read_plan()
         if not plan:
             self._wonder()
@@ -185,18 +208,28 @@ class Driver:
         """The newest plan; the last one while there is no news."""
         if time.monotonic() < self._next_look:
             return self._plan
-        self._next_look = time.monotonic() + _TICK
+        now = time.monotonic()
+        self._next_look = now + min(max(_SLOWDOWN * (now - self._stirred), _FIRST_LOOK), _LAST_LOOK)
         self._write()
         try:
             plan = gcs.plan(self._settings.number)
-        except _AWAY as error:
+        except gcs.AWAY as error:
             log.debug("the control store is away: %s", error)
             plan = None
         # A daemon whose store is lost counts its jobs anew.
         if plan and plan.name in ("", self._job.name):
+            refusal = self._refusal
+            if refusal and (plan.incarnation, plan.revision) == (refusal.incarnation, refusal.revision):
+                plan = replace(plan, refused=plan.refused or refusal.cause)
+            if plan != self._plan:
+                self._stir()
             self._plan = plan
             self._show(plan)
         return self._plan
+
+    def _stir(self) -> None:
+        """Something happened, so more may."""
+        self._stirred = self._next_look = time.monotonic()
 
     def _show(self, plan: Plan) -> None:
         news = plan.refused or (plan.reason if plan.action != "run" else "")
@@ -218,31 +251,45 @@ class Driver:
             return
         self._report_for(plan)
         self._groups = made
-        self._staff(made)
+        if failure := self._staff(made):
+            raise failure
         self._running = Running(plan.incarnation, plan.revision, plan.placed, [group.slots for group in made])
         self._begin_round()
         self._changed(self._how)
 
     def _resize(self, plan: Plan, add: frozenset[Slot], drop: frozenset[Slot]) -> None:
-        """Workers come and go. What comes is started while the others train on."""
+        """Workers come and go. What comes is started while the others train on, and if that fails, they still do."""
         assert self._running, "only what runs is resized"
+        if not add and not drop:
+            # What it has is its plan again, under another number: nobody need stop for that.
+            self._running = replace(self._running, revision=plan.revision)
+            self._document("active")
+            self._acknowledge_revision(plan)
+            return
         made = self._make(plan, [(slot,) for slot in slots.ordered(add)])
         if made is None:
             return
         self._groups += made
-        self._staff(made)
+        if failure := self._staff(made):
+            self._release(add)
+            cause = f"{slots.write(add)} can't join: {_last_line(failure)}"
+            self._refusal = _Refusal(plan.incarnation, plan.revision, cause)
+            self._document("active")
+            # The next look may bring another plan.
+            self._plan = replace(plan, refused=cause)
+            self._show(self._plan)
+            return
         self._end_round()
         if self._finished():
             return
         # What goes, goes between two rounds.
-        for group in [group for group in self._groups if set(group.slots) <= drop]:
-            self._groups.remove(group)
-            group.remove()
-        for slot in drop:
-            self._actors.pop(slot)
+        self._release(drop)
         self._running = Running(plan.incarnation, plan.revision, plan.placed, [group.slots for group in self._groups])
         self._begin_round()
         self._changed("live")
+        self._acknowledge_revision(plan)
+
+    def _acknowledge_revision(self, plan: Plan) -> None:
         if self._reporter:
             self._reporter.acknowledge(plan.revision, leaving=False, step=self._last.step)
 
@@ -264,8 +311,17 @@ class Driver:
             self._reporter.flush(2.0)
         self._remove()
 
+    def _release(self, dropped: frozenset[Slot]) -> None:
+        """Gives back the groups of workers; those of the others stay."""
+        going = [group for group in self._groups if set(group.slots) <= dropped]
+        self._groups = [group for group in self._groups if group not in going]
+        self._give_back(going)
+        for slot in dropped:
+            self._actors.pop(slot, None)
+
     def _idle(self, how: Literal["restart", "failure"]) -> None:
         self._idle_since, self._how = time.monotonic(), how
+        self._stir()
         if self._reporter:
             self._reporter.interrupted()
 
@@ -273,17 +329,12 @@ class Driver:
 
     def _make(self, plan: Plan, wanted: list[tuple[Slot, ...]]) -> list[Group] | None:
         """Groups on the servers that the plan names; None if the plan changed meanwhile or can't be carried out."""
-        nodes: dict[Slot, str] = {}
-        alive = gcs.live_nodes()
-        for slot in (slot for group in wanted for slot in group):
-            node = gcs.server_node(plan.placed[slot])
-            if node is None or node not in alive:
-                log.debug("%s: server %s has no node yet", self._job.name, plan.placed[slot])
-                return None
-            nodes[slot] = node
         number = self._settings.number
         made: list[Group] = []
         try:
+            nodes = self._nodes(plan, [slot for group in wanted for slot in group])
+            if nodes is None:
+                return None
             for group in wanted:
                 made.append(Group.make(self._job, number, plan.incarnation, plan.revision, group, nodes))
             while True:
@@ -298,18 +349,30 @@ class Driver:
                 self._pump()
                 if self._finished():
                     break
-        except RayError as error:
-            # Groups of these names are still there: of a driver that has just died.
+        except gcs.AWAY as error:
+            # Or groups of these names are still there: of a driver that has just died.
             log.info("%s: %s", self._job.name, error)
             self._not_before = time.monotonic() + _FIRST_WAIT
         except BaseException:
-            _remove(made)
+            self._give_back(made)
             raise
-        _remove(made)
+        self._give_back(made)
         return None
 
-    def _staff(self, groups: Iterable[Group]) -> None:
-        """Starts the actors of groups and waits until they are there."""
+    def _nodes(self, plan: Plan, placed: Iterable[Slot]) -> dict[Slot, str] | None:
+        """The Ray node of each slot; None while one of them has none."""
+        nodes: dict[Slot, str] = {}
+        alive = gcs.live_nodes()
+        for slot in placed:
+            node = gcs.server_node(plan.placed[slot])
+            if node is None or node not in alive:
+                log.debug("%s: server %s has no node yet", self._job.name, plan.placed[slot])
+                return None
+            nodes[slot] = node
+        return nodes
+
+    def _staff(self, groups: Iterable[Group]) -> Exception | None:
+        """Starts the actors of groups and waits until they are there. Returns why one of them doesn't come, if so."""
         settings = self._settings
         started: list[Any] = []
         for group in groups:
@@ -324,14 +387,18 @@ class Driver:
         while started:
             done, started = ray.wait(started, num_returns=len(started), timeout=0)
             for ref in done:
-                _get(ref)
+                try:
+                    _get(ref)
+                except (_Lost, JobFailed) as failure:
+                    return failure
             self._pump()
             plan = self._read_plan()
             if plan and step(self._running, plan).kind is Kind.END:
                 raise self._ended(plan)
+        return None
 
     def _remove(self) -> None:
-        _remove(self._groups)
+        self._give_back(self._groups)
         self._groups, self._actors, self._running = [], {}, None
         self._runs, self._polls = {}, {}
         self._document("active")
@@ -399,16 +466,16 @@ class Driver:
                 self._ends[slot] = _get(ref)
             elif slot := self._polls.pop(ref, None):
                 self._take(slot, _get(ref))
-                self._polls[self._actors[slot].reports.remote()] = slot
+                # What it said last is fetched when the round ends.
+                if slot not in self._ends:
+                    self._polls[self._actors[slot].reports.remote()] = slot
 
     def _drain(self) -> None:
         """What was said until the round's end: what the last poll has, and what came after it."""
         polls, self._polls = self._polls, {}
-        # All at once: each takes a moment.
-        rest = {slot: self._actors[slot].reports.remote() for slot in polls.values()}
-        for ref, slot in polls.items():
+        rest = {self._actors[slot].reports.remote(): slot for slot in self._ends}
+        for ref, slot in (polls | rest).items():
             self._take(slot, _get(ref))
-            self._take(slot, _get(rest[slot]))
 
     def _take(self, slot: Slot, reports: list[Report]) -> None:
         chief = slot == self._chief()
@@ -432,7 +499,7 @@ class Driver:
             assert self._reporter, "asked by the caller"
             self._reporter.restarted((now - max(self._idle_since, self._allowed[1])) * 1000)
             at = self._result.history.index(change)
-            self._result.history[at] = Change(**{**vars(change), "cost_ms": cost})
+            self._result.history[at] = replace(change, cost_ms=cost)
 
     def _chief(self) -> Slot:
         assert self._running, "what doesn't run has no chief"
@@ -449,9 +516,7 @@ class Driver:
 
     @property
     def _folder(self) -> Path:
-        # A daemon whose store is lost counts anew, and so does another one: the token tells their jobs apart.
-        token = hashlib.sha256(self._settings.token.encode()).hexdigest()
-        return self._settings.folder / f"{self._settings.number}-{token[:6]}"
+        return self._settings.folder / identity(self._settings.number, self._settings.token)
 
     def _report_for(self, plan: Plan) -> None:
         """One reporter an incarnation; what is unsent of the last would be ignored."""
@@ -492,18 +557,36 @@ class Driver:
                 "revision": running.revision if running else 0,
                 "slots": slots.write(running.placed) if running else "",
             },
+            "refused": vars(self._refusal) if self._refusal else None,
         }
         self._unwritten = document
         self._write()
 
+    def _give_back(self, groups: Iterable[Group]) -> None:
+        self._going += groups
+        self._write()
+
     def _write(self) -> None:
-        if not self._unwritten:
-            return
+        """Has the control store know and do what it should; what fails is tried again."""
         try:
-            gcs.put_job_document(self._settings.number, self._unwritten)
-            self._unwritten = None
-        except _AWAY as error:
+            while self._going:
+                self._going[-1].remove()
+                self._going.pop()
+            if self._unwritten:
+                gcs.put_job_document(self._settings.number, self._unwritten)
+                self._unwritten = None
+        except gcs.AWAY as error:
             log.debug("the control store is away: %s", error)
+
+    def _leave_nothing(self) -> None:
+        """The last chance for what wasn't written or removed yet."""
+        limit = time.monotonic() + _LAST_WORDS
+        while self._unwritten or self._going:
+            if time.monotonic() > limit:
+                log.warning("%s: Ray's control store doesn't take how it ended", self._job.name)
+                return
+            time.sleep(_FIRST_WAIT)
+            self._write()
 
     # Ends
 
@@ -537,19 +620,20 @@ class Driver:
             self._reporter.finish(last, end.converged)
             self._reporter.flush(10.0)
         self._document("completed", "converged" if end.converged else "its training is over")
-        _remove(self._groups)
+        self._give_back(self._groups)
+        self._leave_nothing()
 
     def _abandon(self, error: BaseException) -> None:
-        _remove(self._groups)
+        self._give_back(self._groups)
         self._groups, self._running = [], None
         if isinstance(error, Exception) or self._settings.on_driver_death == "cancel":
-            text = str(error).strip().splitlines()
-            self._document("failed", text[-1] if text else type(error).__name__)
+            self._document("failed", _last_line(error))
+        self._leave_nothing()
 
 
-def _remove(groups: Iterable[Group]) -> None:
-    for group in groups:
-        group.remove()
+def _last_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return text[-1] if text else type(error).__name__
 
 
 def _get(ref: Any) -> Any:

@@ -7,11 +7,17 @@ from typing import Any
 
 import ray
 from ray._private.state import state as cluster_state
+from ray.exceptions import RayError
 from ray.experimental import internal_kv
 
+from ..errors import Refused
 from .plan import Plan
 
 NAMESPACE = "trainmaster"
+# The adapter deletes what it doesn't know in the other.
+CLAIMS = "trainmaster-claims"
+# How it shows that the control store doesn't answer.
+AWAY = (RayError, OSError, TimeoutError)
 
 
 def plan(job: int) -> Plan | None:
@@ -29,11 +35,6 @@ def live_nodes() -> set[str]:
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
-def job_document(job: int) -> dict[str, Any] | None:
-    text = _get(f"job/{job}")
-    return json.loads(text) if text else None
-
-
 def put_job_document(job: int, document: dict[str, Any]) -> None:
     internal_kv._internal_kv_put(f"job/{job}", json.dumps(document), True, namespace=NAMESPACE)
 
@@ -42,7 +43,31 @@ def driver_id() -> str:
     return str(ray.get_runtime_context().get_job_id())
 
 
-def driver_lives(driver: str) -> bool:
+def claim(job: str) -> str:
+    """Makes this driver the one of a job, until it says `release` or dies. Returns what that takes.
+
+    Each claim has a number. Where the owner of the last is dead, the next is of whoever is the first to write it: that
+    the control store lets only one do. So none but one's own is ever deleted, or its number could be had twice.
+
+    Raises `Refused` while another driver has the job.
+    """
+    while True:
+        held = internal_kv._internal_kv_list(f"{job}/", namespace=CLAIMS)
+        last = max((int(key.rpartition(b"/")[2]) for key in held), default=0)
+        owner = internal_kv._internal_kv_get(f"{job}/{last}", namespace=CLAIMS)
+        if owner and _lives(owner.decode()):
+            raise Refused(f"its driver (Ray job {owner.decode()}) is still alive")
+        mine = f"{job}/{last + 1}"
+        existed = internal_kv._internal_kv_put(mine, driver_id(), False, namespace=CLAIMS)
+        if not existed:
+            return mine
+
+
+def release(claim: str) -> None:
+    internal_kv._internal_kv_del(claim, namespace=CLAIMS)
+
+
+def _lives(driver: str) -> bool:
     """Whether a driver, by its Ray job, still runs."""
     return any(entry["JobID"] == driver and not entry["IsDead"] for entry in cluster_state.job_table())
 

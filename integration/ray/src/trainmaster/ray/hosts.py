@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections import deque
 from collections.abc import Callable
@@ -49,13 +50,16 @@ class WorkerHost(Host):
     def __init__(self, factory: Callable[[], Any]) -> None:
         super().__init__(factory)
         self._context: Context | None = None
+        self._over = asyncio.Event()
         # Filled by the user's thread. Nobody fetches them while the driver is away: the oldest go.
         self._reports: deque[Report] = deque(maxlen=_MOST_REPORTS)
 
     async def run(self, assignment: Assignment) -> RoundEnd:
         context = self._context = Context(assignment, self._reports.append, asyncio.get_running_loop())
         loop.sink, loop.stopping = context.take, context.should_stop
+        self._over.clear()
         await asyncio.to_thread(self._user.run, context)
+        self._over.set()
         return RoundEnd(context.left, context.converged, context.step, context.checkpoint_step, context.checkpoint_ms)
 
     async def stop(self) -> None:
@@ -63,8 +67,9 @@ class WorkerHost(Host):
             self._context.stop()
 
     async def reports(self) -> list[Report]:
-        """What was reported since the last call; waits a little for more."""
-        await asyncio.sleep(_PACE)
+        """What was reported since the last call; waits a little for more, as long as there is more to come."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._over.wait(), _PACE)
         return [self._reports.popleft() for _ in range(len(self._reports))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -15,7 +16,7 @@ from ..channel import Jobs
 from ..errors import JobFailed, Refused, TrainmasterError
 from ..job import Job
 from . import gcs
-from .driver import Change, Driver, OnDriverDeath, Result, Settings
+from .driver import Change, Driver, OnDriverDeath, Result, Settings, identity
 
 # States in which a job can still train.
 _ACTIVE = ("running", "waiting", "released")
@@ -101,7 +102,7 @@ class Session:
                 raise Refused(f"{job.name}: this session already runs a job of that name")
             self._names.add(job.name)
         try:
-            number, token = self._enter(job, resume)
+            number, token, claim = self._enter(job, resume)
             settings = Settings(
                 job,
                 number,
@@ -118,6 +119,10 @@ class Session:
                 result = Driver(settings, on_change).run()
             except Refused:
                 raise self._end_of(number) from None
+            finally:
+                # It ends with this process, at the latest.
+                with contextlib.suppress(*gcs.AWAY):
+                    gcs.release(claim)
             self._record(job).unlink(missing_ok=True)
             return result
         finally:
@@ -127,21 +132,19 @@ class Session:
     def _record(self, job: Job) -> Path:
         return self._checkpoint_dir / job.name / "trainmaster.json"
 
-    def _enter(self, job: Job, resume: bool) -> tuple[int, str]:
-        """The job's number and token: submitted now, or by a driver that is gone."""
+    def _enter(self, job: Job, resume: bool) -> tuple[int, str, str]:
+        """The job's number and token, submitted now or by a driver that is gone; and the claim to be its driver."""
         record = self._record(job)
         if resume and record.exists():
             known = json.loads(record.read_text())
             number, token = int(known["job"]), str(known["token"])
             status = self.jobs.find(str(number))
             if status and status.name == job.name and status.state in _ACTIVE:
-                document = gcs.job_document(number)
-                if document and document["driver"] != gcs.driver_id() and gcs.driver_lives(document["driver"]):
-                    raise Refused(f"{job.name}: its driver (Ray job {document['driver']}) is still alive")
-                return number, token
+                return number, token, _claim(job, number, token)
         record.parent.mkdir(parents=True, exist_ok=True)
         number, token = self.jobs.submit(job)
         try:
+            claim = _claim(job, number, token)
             partial = record.with_suffix(".partial")
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "w") as file:
@@ -151,7 +154,7 @@ class Session:
             # Without its token nobody could go on with it, and its name would stay taken.
             self.jobs.cancel(str(number))
             raise
-        return number, token
+        return number, token, claim
 
     def _end_of(self, number: int) -> Exception:
         """Why a job was ended, in the daemon's words."""
@@ -160,3 +163,10 @@ class Session:
             return JobFailed(f"job {number}: the daemon knows it no more")
         kind = Refused if status.state == "rejected" else JobFailed
         return kind(f"{status.name}: {status.state}: {status.reason}")
+
+
+def _claim(job: Job, number: int, token: str) -> str:
+    try:
+        return gcs.claim(identity(number, token))
+    except Refused as refused:
+        raise Refused(f"{job.name}: {refused}") from None
