@@ -139,6 +139,17 @@ pub(crate) struct Record {
     pub(crate) message: String,
     #[serde(default)]
     pub(crate) running: Option<RunningSlots>,
+    /// A revision that it can't follow.
+    #[serde(default)]
+    pub(crate) refused: Option<RefusedRevision>,
+}
+
+/// What a driver can't carry out of its plan: the job goes on as it was.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub(crate) struct RefusedRevision {
+    pub(crate) incarnation: u32,
+    pub(crate) revision: u32,
+    pub(crate) cause: String,
 }
 
 /// What becomes of a job whose driver died.

@@ -165,6 +165,11 @@ impl Job {
         if seen.record.is_some() && !seen.driver_lives {
             return just("its driver is gone; start it again with resume=True".into());
         }
+        if let Some(refused) = seen.record.and_then(|record| record.refused.as_ref())
+            && (refused.incarnation, refused.revision) == (order.incarnation, order.revision)
+        {
+            return Some(Refusal { cause: refused.cause.clone(), groups: Vec::new(), retry_after: None });
+        }
 
         let missing = order.servers().into_iter().find(|server| names.node(server).is_none());
         if let Some(server) = missing {

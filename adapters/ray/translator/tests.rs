@@ -340,6 +340,28 @@ fn a_driver_that_makes_nothing_or_never_comes_is_named() {
 }
 
 #[test]
+fn what_a_driver_cannot_follow_is_refused_with_its_words() {
+    let mut world = World::with_nodes("");
+    world.look();
+    world.run(7, 1, &[(0, "a")]);
+    world.running(7, 1, "w0");
+    world.group(1, "trainmaster/7/1/0/w0", GroupState::Created, &[1]);
+    assert_eq!(world.look().refused, []);
+    let refuses = |revision: u32| {
+        let text = format!(r#"{{"incarnation":1,"revision":{revision},"cause":"worker 1: no licence"}}"#);
+        serde_json::from_str(&text).unwrap()
+    };
+    // Of another revision it is over.
+    world.record(7, |record| record.refused = Some(refuses(9)));
+    assert_eq!(world.look().refused, []);
+    world.record(7, |record| record.refused = Some(refuses(0)));
+    let step = world.look();
+    assert_eq!(step.refused[0].1.refused.as_deref(), Some("worker 1: no licence"));
+    assert_eq!(world.job(7), Some((ObservedPhase::Running, 1, at(&[(0, "a")]))), "it goes on");
+    assert_eq!(world.look().refused, [], "once is enough");
+}
+
+#[test]
 fn a_lost_node_takes_its_slots_along() {
     let mut world = World::with_nodes("");
     world.look();

@@ -17,7 +17,7 @@ model = "resnet"
 tenant = "vision"
 queue = "batch"
 priority = 1
-resize = "workers"
+resize = "fixed"
 mode = "sync"
 batch = 256
 examples = 50000
@@ -30,6 +30,9 @@ utility = { kind = "sigmoid", value = 50, decay = 0.5, target = "6h" }
 deadline = "12h"
 accuracy = 0.92
 urgency = 3
+stop = "optimal"
+stop_under_load = "accuracy"
+partitions = [{ parameters = 10 }, { parameters = 20, after = [0] }]
 dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "b", chunk_size = "64MiB" }
 constraints = { labels = { zone = "a" } }
 time_limit = "2d"
@@ -45,10 +48,14 @@ def test_every_key_of_the_job_file_travels() -> None:
     assert dict(message.worker.demand) == {"gpu": 1000, "cpu": 4000, "memory": 10240, "bandwidth": 1000}
     assert (message.worker.min, message.worker.max, message.worker.requested) == (1, 16, 4)
     assert (message.server.min, message.server.max, message.server.requested) == (1, 16, 2)
-    assert (message.resize, message.utility.kind) == (pb.RESIZE_WORKERS, pb.UTILITY_KIND_SIGMOID)
+    assert (message.resize, message.utility.kind) == (pb.RESIZE_FIXED, pb.UTILITY_KIND_SIGMOID)
     assert (message.deadline_ms, message.time_limit_ms, message.restart_cost_ms) == (43_200_000, 172_800_000, 20_000)
     assert (message.dataset.batch_time_ms, message.dataset.chunk_size_mib, message.model_size_mib) == (250, 64, 100)
     assert dict(message.labels) == {"zone": "a"}
+    assert (message.stop, message.stop_under_load) == (pb.STOP_OPTIMAL, pb.STOP_ACCURACY)
+    assert [(part.parameters, list(part.after)) for part in message.partitions] == [(10, []), (20, [0])]
+    chain = Job(name="a", mode="allreduce", resize="fixed", worker=Role(cpu=1, requested=3), partitions=3).message()
+    assert [list(part.after) for part in chain.partitions] == [[], [0], [1]]
 
 
 def test_every_field_of_the_message_has_a_key() -> None:
@@ -127,6 +134,10 @@ MISTAKES = [
     ({"dataset": {"chunks": 1}}, "dataset.batches_per_chunk: is missing"),
     ({"constraints": {"zone": "a"}}, "constraints.zone: unknown key"),
     ({"accuracy": 2}, "accuracy: 2"),
+    ({"stop": "soon"}, "stop: 'soon'"),
+    ({"partitions": 2}, "resize"),
+    ({"partitions": "two", "resize": "fixed"}, "partitions: 'two'"),
+    ({"partitions": [{"size": 2}], "resize": "fixed"}, r"partitions\[0\].size: unknown key"),
     ({"name": "../x"}, "name"),
     ({"name": "17"}, "number"),
 ]

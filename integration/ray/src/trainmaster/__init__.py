@@ -4,7 +4,7 @@
 """
 
 from .errors import JobError, JobFailed, Refused, TrainmasterError, Unreachable
-from .job import Convergence, Dataset, Job, Role, SpeedSample, Utility
+from .job import Convergence, Dataset, Job, Partition, Role, SpeedSample, Utility
 from .loop import finish, report, should_stop
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Job",
     "JobError",
     "JobFailed",
+    "Partition",
     "Refused",
     "Role",
     "SpeedSample",

@@ -15,6 +15,7 @@ from .errors import JobError
 Quantity = int | float | str
 Mode = Literal["sync", "async", "allreduce"]
 Resize = Literal["any", "workers", "fixed"]
+Stop = Literal["epochs", "optimal", "accuracy"]
 UtilityKind = Literal["sigmoid", "constant", "linear", "step", "table"]
 
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
@@ -123,6 +124,14 @@ class SpeedSample:
 
 
 @dataclass(frozen=True)
+class Partition:
+    """One part of a model that is cut into several, and the parts (by their place) whose output it needs."""
+
+    parameters: int = 0
+    after: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
 class Job:
     """A training job, under the names and units of the job file. A plain dict does for each nested part.
 
@@ -148,7 +157,10 @@ class Job:
     deadline: Quantity | None = None
     accuracy: float | None = None
     urgency: int | None = None
+    stop: Stop = "epochs"
+    stop_under_load: Stop | None = None
     dataset: Dataset | None = None
+    partitions: int | Sequence[Partition] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     time_limit: Quantity | None = None
     restart_cost: Quantity | None = None
@@ -165,6 +177,7 @@ class Job:
                 nest(key, kind)
         profile = tuple(_nested(f"profile[{at}]", SpeedSample, row) for at, row in enumerate(self.profile))
         object.__setattr__(self, "profile", profile)
+        object.__setattr__(self, "partitions", _partitions(self.partitions))
         self._check()
 
     @classmethod
@@ -208,9 +221,18 @@ class Job:
             self.server.check("server")
         if self.accuracy is not None and not 0 <= self.accuracy <= 1:
             raise JobError(f"accuracy: {self.accuracy} must be from 0 to 1")
+        _one_of("stop", self.stop, get_args(Stop))
+        if self.stop_under_load is not None:
+            _one_of("stop_under_load", self.stop_under_load, get_args(Stop))
+        if self.partitions and self.resize != "fixed":
+            raise JobError('partitions: a model that is cut into parts runs as requested; add resize = "fixed"')
         if self.utility:
             _one_of("utility.kind", self.utility.kind, get_args(UtilityKind))
         self.message()  # reads every quantity
+
+    def _parts(self) -> Sequence[Partition]:
+        # What was given as a number was made a list of them.
+        return () if isinstance(self.partitions, int) else self.partitions
 
     def message(self) -> pb.Job:
         """For the wire."""
@@ -230,6 +252,9 @@ class Job:
             labels=self.labels,
             accuracy=self.accuracy,
             urgency=self.urgency,
+            stop=_number(pb.Stop, "STOP", self.stop),
+            stop_under_load=_number(pb.Stop, "STOP", self.stop_under_load or self.stop),
+            partitions=[pb.Partition(parameters=part.parameters, after=part.after) for part in self._parts()],
             profile=[pb.SpeedSample(servers=row.p, workers=row.w, speed=row.speed) for row in self.profile],
         )
         if self.server:
@@ -265,6 +290,15 @@ def _dataset(data: Dataset) -> pb.Dataset:
     if data.chunk_size is not None:
         message.chunk_size_mib = units.size("dataset.chunk_size", data.chunk_size)
     return message
+
+
+def _partitions(given: object) -> tuple[Partition, ...]:
+    """A number of them is a chain of equal parts."""
+    if _is_count(given):
+        return tuple(Partition(after=(at - 1,) if at else ()) for at in range(given))  # type: ignore[call-overload]
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise JobError(f"partitions: {given!r} must be how many, or a list of parts")
+    return tuple(_nested(f"partitions[{at}]", Partition, part) for at, part in enumerate(given))
 
 
 def _nested(key: str, kind: type[_T], value: object) -> _T:

@@ -6,6 +6,12 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Stop(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STOP_EPOCHS: _ClassVar[Stop]
+    STOP_OPTIMAL: _ClassVar[Stop]
+    STOP_ACCURACY: _ClassVar[Stop]
+
 class Resize(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RESIZE_ANY: _ClassVar[Resize]
@@ -37,6 +43,9 @@ class WorkState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WORK_STATE_QUEUED: _ClassVar[WorkState]
     WORK_STATE_PREEMPTED: _ClassVar[WorkState]
     WORK_STATE_DONE: _ClassVar[WorkState]
+STOP_EPOCHS: Stop
+STOP_OPTIMAL: Stop
+STOP_ACCURACY: Stop
 RESIZE_ANY: Resize
 RESIZE_WORKERS: Resize
 RESIZE_FIXED: Resize
@@ -56,7 +65,7 @@ WORK_STATE_PREEMPTED: WorkState
 WORK_STATE_DONE: WorkState
 
 class Job(_message.Message):
-    __slots__ = ("name", "model", "tenant", "queue", "priority", "resize", "mode", "batch", "examples", "convergence", "worker", "server", "model_size_mib", "utility", "deadline_ms", "accuracy", "urgency", "dataset", "labels", "time_limit_ms", "restart_cost_ms", "profile", "separate_roles")
+    __slots__ = ("name", "model", "tenant", "queue", "priority", "resize", "mode", "batch", "examples", "convergence", "worker", "server", "model_size_mib", "utility", "deadline_ms", "accuracy", "urgency", "dataset", "labels", "time_limit_ms", "restart_cost_ms", "profile", "separate_roles", "partitions", "stop", "stop_under_load")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +96,9 @@ class Job(_message.Message):
     RESTART_COST_MS_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     SEPARATE_ROLES_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    STOP_UNDER_LOAD_FIELD_NUMBER: _ClassVar[int]
     name: str
     model: str
     tenant: str
@@ -110,7 +122,18 @@ class Job(_message.Message):
     restart_cost_ms: int
     profile: _containers.RepeatedCompositeFieldContainer[SpeedSample]
     separate_roles: bool
-    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., priority: _Optional[int] = ..., resize: _Optional[_Union[Resize, str]] = ..., mode: _Optional[_Union[TrainingMode, str]] = ..., batch: _Optional[int] = ..., examples: _Optional[int] = ..., convergence: _Optional[_Union[Convergence, _Mapping]] = ..., worker: _Optional[_Union[Role, _Mapping]] = ..., server: _Optional[_Union[Role, _Mapping]] = ..., model_size_mib: _Optional[int] = ..., utility: _Optional[_Union[Utility, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., accuracy: _Optional[float] = ..., urgency: _Optional[int] = ..., dataset: _Optional[_Union[Dataset, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., time_limit_ms: _Optional[int] = ..., restart_cost_ms: _Optional[int] = ..., profile: _Optional[_Iterable[_Union[SpeedSample, _Mapping]]] = ..., separate_roles: bool = ...) -> None: ...
+    partitions: _containers.RepeatedCompositeFieldContainer[Partition]
+    stop: Stop
+    stop_under_load: Stop
+    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., priority: _Optional[int] = ..., resize: _Optional[_Union[Resize, str]] = ..., mode: _Optional[_Union[TrainingMode, str]] = ..., batch: _Optional[int] = ..., examples: _Optional[int] = ..., convergence: _Optional[_Union[Convergence, _Mapping]] = ..., worker: _Optional[_Union[Role, _Mapping]] = ..., server: _Optional[_Union[Role, _Mapping]] = ..., model_size_mib: _Optional[int] = ..., utility: _Optional[_Union[Utility, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., accuracy: _Optional[float] = ..., urgency: _Optional[int] = ..., dataset: _Optional[_Union[Dataset, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., time_limit_ms: _Optional[int] = ..., restart_cost_ms: _Optional[int] = ..., profile: _Optional[_Iterable[_Union[SpeedSample, _Mapping]]] = ..., separate_roles: bool = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., stop: _Optional[_Union[Stop, str]] = ..., stop_under_load: _Optional[_Union[Stop, str]] = ...) -> None: ...
+
+class Partition(_message.Message):
+    __slots__ = ("parameters", "after")
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    parameters: int
+    after: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, parameters: _Optional[int] = ..., after: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Convergence(_message.Message):
     __slots__ = ("delta", "patience", "max_epochs")

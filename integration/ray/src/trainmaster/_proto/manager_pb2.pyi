@@ -45,16 +45,18 @@ ACTION_REJECT: Action
 ACTION_RELEASE: Action
 
 class Observation(_message.Message):
-    __slots__ = ("manager", "snapshot", "delta", "enacted")
+    __slots__ = ("manager", "snapshot", "delta", "enacted", "utilisation")
     MANAGER_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     ENACTED_FIELD_NUMBER: _ClassVar[int]
+    UTILISATION_FIELD_NUMBER: _ClassVar[int]
     manager: str
     snapshot: Snapshot
     delta: Delta
     enacted: Enacted
-    def __init__(self, manager: _Optional[str] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., enacted: _Optional[_Union[Enacted, _Mapping]] = ...) -> None: ...
+    utilisation: Utilisation
+    def __init__(self, manager: _Optional[str] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., enacted: _Optional[_Union[Enacted, _Mapping]] = ..., utilisation: _Optional[_Union[Utilisation, _Mapping]] = ...) -> None: ...
 
 class Snapshot(_message.Message):
     __slots__ = ("servers", "jobs", "owns_queue")
@@ -114,6 +116,52 @@ class Server(_message.Message):
     foreign: _containers.ScalarMap[str, int]
     foreign_devices: _containers.RepeatedCompositeFieldContainer[_job_pb2.DeviceShare]
     def __init__(self, name: _Optional[str] = ..., capacity: _Optional[_Mapping[str, int]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., draining: bool = ..., foreign: _Optional[_Mapping[str, int]] = ..., foreign_devices: _Optional[_Iterable[_Union[_job_pb2.DeviceShare, _Mapping]]] = ...) -> None: ...
+
+class Utilisation(_message.Message):
+    __slots__ = ("servers",)
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    servers: _containers.RepeatedCompositeFieldContainer[ServerUse]
+    def __init__(self, servers: _Optional[_Iterable[_Union[ServerUse, _Mapping]]] = ...) -> None: ...
+
+class ServerUse(_message.Message):
+    __slots__ = ("server", "used", "devices", "slots")
+    class UsedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    server: str
+    used: _containers.ScalarMap[str, int]
+    devices: _containers.RepeatedCompositeFieldContainer[_job_pb2.DeviceShare]
+    slots: _containers.RepeatedCompositeFieldContainer[SlotUse]
+    def __init__(self, server: _Optional[str] = ..., used: _Optional[_Mapping[str, int]] = ..., devices: _Optional[_Iterable[_Union[_job_pb2.DeviceShare, _Mapping]]] = ..., slots: _Optional[_Iterable[_Union[SlotUse, _Mapping]]] = ...) -> None: ...
+
+class SlotUse(_message.Message):
+    __slots__ = ("job", "role", "index", "used", "devices")
+    class UsedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    role: _job_pb2.SlotRole
+    index: int
+    used: _containers.ScalarMap[str, int]
+    devices: _containers.RepeatedCompositeFieldContainer[_job_pb2.DeviceShare]
+    def __init__(self, job: _Optional[int] = ..., role: _Optional[_Union[_job_pb2.SlotRole, str]] = ..., index: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., devices: _Optional[_Iterable[_Union[_job_pb2.DeviceShare, _Mapping]]] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind",)
