@@ -99,6 +99,36 @@ def test_a_job_grows_without_a_stop_when_another_ends(
     assert end["loss"] < 0.3
 
 
+def test_a_growth_that_fails_is_refused_and_the_job_goes_on(
+    cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
+) -> None:
+    short = Run(cluster, daemon.address, tmp_path, "short", epochs=10, seconds=0.4, workers=(4, 4, 4), gpu=1)
+    wait_for("training", lambda: running(jobs, "short"))
+    missing = tmp_path / "missing"
+    options = {"epochs": 20, "seconds": 0.4, "workers": (1, 4, 1), "gpu": 1, "broken": str(missing)}
+    picky = Run(cluster, daemon.address, tmp_path, "picky", **options)
+    first = wait_for("both", lambda: running(jobs, "picky"))
+    missing.touch()
+    short.hurry()
+    short.result()
+
+    def refused() -> bool:
+        status = jobs.find("picky")
+        assert status
+        return "there is no data" in status.reason
+
+    wait_for("a refusal that the daemon knows", refused)
+    now = jobs.find("picky")
+    assert now
+    assert (now.state, now.incarnation) == ("running", first.incarnation)
+    missing.unlink()
+    picky.hurry()
+    end = picky.result()
+    assert end["epoch"] == 20
+    assert any("there is no data" in cause for cause in end["refusals"])
+    assert {change["incarnation"] for change in end["history"]} == {first.incarnation}
+
+
 @pytest.mark.parametrize("mode", ["sync", pytest.param("allreduce", marks=pytest.mark.minimum)])
 def test_a_held_job_goes_on_from_its_checkpoint(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path, mode: str

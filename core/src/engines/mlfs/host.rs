@@ -211,9 +211,15 @@ impl Hosts<'_> {
                 && demand.amounts.fits(self.board.room.free(*id))
                 && devices.is_none_or(|(wanted, milli)| self.least_loaded(server, wanted, milli).is_some())
         };
-        let servers = self.state.present_servers().map(|server| server.id).filter(has_room);
-        let server = servers.min_by(|a, b| self.load.degree(*a).total_cmp(&self.load.degree(*b)))?;
         let uses = self.expected(job, task);
+        let servers: Vec<ServerId> = self.state.present_servers().map(|server| server.id).filter(has_room).collect();
+        let takes = |id: &ServerId| {
+            !self.load.is_overloaded(*id) && self.fits(job, task, &uses, self.state.server(*id)).is_some()
+        };
+        if servers.iter().any(takes) {
+            return None;
+        }
+        let server = servers.into_iter().min_by(|a, b| self.load.degree(*a).total_cmp(&self.load.degree(*b)))?;
         let parts = self.load.parts(server).zip(self.load.parts_of(server, &uses)).zip(self.load.resources());
         let shortest = parts.map(|((part, more), resource)| (part + more, part, *resource));
         let (_, part, resource) = shortest.max_by(|a, b| a.0.total_cmp(&b.0))?;
