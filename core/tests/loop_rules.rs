@@ -431,7 +431,7 @@ fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
 #[test]
 fn where_servers_reserve_the_same_a_running_job_gives_whole_ones_up() {
     let mut settings = plain("fifo");
-    settings.shape = ShapeRules { equal_per_server: true, colocate: true, grow_in_place: false };
+    settings.shape = ShapeRules { equal_per_server: true, grow_in_place: false, ..ShapeRules::default() };
     let rounds = vec![vec![0, 0, 1, 1], vec![0, 0], vec![0], vec![0, 1]];
     let mut scheduler = Scheduler::with_engine(settings, Arc::new(Places(rounds))).unwrap();
     for name in ["s0", "s1"] {

@@ -17,6 +17,7 @@ mod preempting;
 mod random;
 mod rounds;
 mod rrh;
+mod sharing;
 mod srtf;
 mod tetris;
 mod tiresias;

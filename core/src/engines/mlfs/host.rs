@@ -6,13 +6,12 @@ use smallvec::SmallVec;
 
 use super::Mlfs;
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Role, Slot},
-    engines::{Budget, EngineError, board::Board},
-    ids::{ResourceId, ServerId},
+    decision::{Allocation, Devices, Role, Slot},
+    engines::{Budget, EngineError, board::Board, sharing},
+    ids::ServerId,
     job::Job,
     place::Load,
-    resources::{Amounts, GPU},
-    server::Server,
+    resources::Amounts,
     state::State,
 };
 
@@ -93,7 +92,7 @@ impl Hosts<'_> {
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         let rules = self.state.settings.shape.of(&job.spec);
         if rules.equal_per_server || !rules.colocate {
-            return self.place_evenly(job, budget);
+            return sharing::place_evenly(self.state, self.board, &mut self.load, self.engine.overload, job, budget);
         }
         let mut placed: Vec<Slot> = Vec::with_capacity(order.len());
         for task in order {
@@ -114,30 +113,6 @@ impl Hosts<'_> {
             }
         }
         Ok(Some(Arc::new(Allocation::new(placed))))
-    }
-
-    /// Where a job's servers must be alike task by task won't do: an even spread, if that overloads nobody.
-    fn place_evenly(&mut self, job: &Job, budget: &mut Budget) -> Result<Option<Arc<Allocation>>, EngineError> {
-        let Some(placed) = self.board.place_even(self.state, job, job.spec.requested(), budget)? else {
-            return Ok(None);
-        };
-        for (at, slot) in placed.slots().iter().enumerate() {
-            let uses = self.expected(job, slot.into());
-            let devices: SmallVec<[u16; 8]> = slot.devices.iter().map(|share| share.device).collect();
-            if !self.load.holds(slot.server, &uses, &devices) {
-                for slot in &placed.slots()[..at] {
-                    self.load.put(
-                        slot,
-                        &self.state.expected_use(job, slot.role, slot.index, self.engine.overload),
-                        -1.0,
-                    );
-                }
-                self.board.give_back(self.state, job, &placed);
-                return Ok(None);
-            }
-            self.load.put(slot, &uses, 1.0);
-        }
-        Ok(Some(placed))
     }
 
     /// The task's best place beside those that have one; `from` is where it leaves. O(servers · resources + tasks placed).
@@ -162,7 +137,8 @@ impl Hosts<'_> {
             }
             nearest = nearest.max(near_of(server.id));
             if Some(server.id) != from
-                && let Some(devices) = self.fits(job, task, uses, server)
+                && let Some(devices) =
+                    sharing::devices(self.state, self.board, &self.load, job, task.role, uses, server)
             {
                 candidates.push((server.id, devices));
             }
@@ -202,51 +178,13 @@ impl Hosts<'_> {
         near
     }
 
-    /// The devices it would get on a server that takes it and isn't overloaded by it.
-    fn fits(&self, job: &Job, task: Task, uses: &Amounts, server: &Server) -> Option<Devices> {
-        let demand = job.demand(task.role);
-        let takes = self.board.room.accepts(self.state, server.id, job)
-            && server.hosts.takes(task.role)
-            && demand.amounts.fits(self.board.room.free(server.id));
-        if !takes {
-            return None;
-        }
-        let devices = match demand.devices.filter(|_| !server.devices.is_empty()) {
-            None => Devices::new(),
-            Some((wanted, milli)) => self.least_loaded(server, wanted, milli)?,
-        };
-        let places: SmallVec<[u16; 8]> = devices.iter().map(|share| share.device).collect();
-        self.load.holds(server.id, uses, &places).then_some(devices)
-    }
-
-    fn least_loaded(&self, server: &Server, wanted: ResourceId, milli: u32) -> Option<Devices> {
-        let (each, count) = (milli.min(1000) as u16, (milli / 1000).max(1) as usize);
-        let reserved = self.board.room.devices(server.id);
-        let free = |at: usize| reserved.get(at).copied().unwrap_or(0).saturating_add(each) <= server.bookable;
-        let suits = |at: &usize| (wanted == GPU || server.devices[*at] == wanted) && free(*at);
-        let mut devices: SmallVec<[usize; 16]> = (0..server.devices.len()).filter(suits).collect();
-        if devices.len() < count {
-            return None;
-        }
-        let load = self.load.devices(server.id);
-        devices.sort_by(|a, b| load[*a].used.total_cmp(&load[*b].used).then(a.cmp(b)));
-        let mut devices: Devices =
-            devices[..count].iter().map(|at| DeviceShare { device: *at as u16, milli: each }).collect();
-        devices.sort_unstable();
-        Some(devices)
-    }
-
     /// A task comes to a place.
     pub(super) fn take(&mut self, job: &Job, slot: &Slot, uses: &Amounts) {
-        let taken = self.board.room.take_again(slot.server, job.demand(slot.role), &slot.devices);
-        debug_assert!(taken, "it was just found to fit");
-        self.board.free.update(&self.board.room, slot.server, true);
-        self.load.put(slot, uses, 1.0);
+        sharing::take(self.board, &mut self.load, job, slot, uses);
     }
 
     /// It leaves again.
     pub(super) fn give_back(&mut self, job: &Job, slot: &Slot, uses: &Amounts) {
-        self.board.give_back(self.state, job, &Allocation::new(vec![slot.clone()]));
-        self.load.put(slot, uses, -1.0);
+        sharing::give_back(self.state, self.board, &mut self.load, job, slot, uses);
     }
 }
