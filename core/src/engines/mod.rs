@@ -18,6 +18,7 @@ mod random;
 mod rounds;
 mod rrh;
 mod sharing;
+mod slaq;
 mod srtf;
 mod tetris;
 mod tiresias;
@@ -30,7 +31,7 @@ use thiserror::Error;
 
 pub use self::{
     batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fifo::Fifo, mlfs::Mlfs, oasis::Oasis, optimus::Optimus,
-    panicking::Panicking, random::Random, rrh::Rrh, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
+    panicking::Panicking, random::Random, rrh::Rrh, slaq::Slaq, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
 };
 use crate::{
     decision::Proposal,
@@ -55,6 +56,7 @@ pub const REGISTRY: &[Entry] = &[
     Entry::of::<Batch>(batch::NAME, batch::SUMMARY, batch::PAPER, batch::PARAMETERS),
     Entry::of::<Mlfs>(mlfs::NAME, mlfs::SUMMARY, mlfs::PAPER, mlfs::PARAMETERS),
     Entry::of::<Mlfs>(mlfs::HEURISTIC_NAME, mlfs::HEURISTIC_SUMMARY, mlfs::PAPER, mlfs::HEURISTIC_PARAMETERS),
+    Entry::of::<Slaq>(slaq::NAME, slaq::SUMMARY, slaq::PAPER, slaq::PARAMETERS),
     Entry::of::<Random>(random::NAME, random::SUMMARY, random::PAPER, random::PARAMETERS),
 ];
 
