@@ -6,6 +6,7 @@ mod dorm;
 mod drf;
 mod edge;
 mod fifo;
+mod hypersched;
 mod ledger;
 mod mlfs;
 pub mod oasis;
@@ -30,8 +31,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
 pub use self::{
-    batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fifo::Fifo, mlfs::Mlfs, oasis::Oasis, optimus::Optimus,
-    panicking::Panicking, random::Random, rrh::Rrh, slaq::Slaq, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
+    batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fifo::Fifo, hypersched::Hypersched, mlfs::Mlfs, oasis::Oasis,
+    optimus::Optimus, panicking::Panicking, random::Random, rrh::Rrh, slaq::Slaq, srtf::Srtf, tetris::Tetris,
+    tiresias::Tiresias,
 };
 use crate::{
     decision::Proposal,
@@ -57,6 +59,7 @@ pub const REGISTRY: &[Entry] = &[
     Entry::of::<Mlfs>(mlfs::NAME, mlfs::SUMMARY, mlfs::PAPER, mlfs::PARAMETERS),
     Entry::of::<Mlfs>(mlfs::HEURISTIC_NAME, mlfs::HEURISTIC_SUMMARY, mlfs::PAPER, mlfs::HEURISTIC_PARAMETERS),
     Entry::of::<Slaq>(slaq::NAME, slaq::SUMMARY, slaq::PAPER, slaq::PARAMETERS),
+    Entry::of::<Hypersched>(hypersched::NAME, hypersched::SUMMARY, hypersched::PAPER, hypersched::PARAMETERS),
     Entry::of::<Random>(random::NAME, random::SUMMARY, random::PAPER, random::PARAMETERS),
 ];
 
