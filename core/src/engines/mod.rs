@@ -7,6 +7,7 @@ mod drf;
 mod edge;
 mod fifo;
 mod gandiva;
+mod graphene;
 mod hypersched;
 mod ledger;
 mod mlfs;
@@ -32,9 +33,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
 pub use self::{
-    batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fifo::Fifo, gandiva::Gandiva, hypersched::Hypersched, mlfs::Mlfs,
-    oasis::Oasis, optimus::Optimus, panicking::Panicking, random::Random, rrh::Rrh, slaq::Slaq, srtf::Srtf,
-    tetris::Tetris, tiresias::Tiresias,
+    batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fifo::Fifo, gandiva::Gandiva, graphene::Graphene,
+    hypersched::Hypersched, mlfs::Mlfs, oasis::Oasis, optimus::Optimus, panicking::Panicking, random::Random, rrh::Rrh,
+    slaq::Slaq, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
 };
 use crate::{
     decision::Proposal,
@@ -61,6 +62,7 @@ pub const REGISTRY: &[Entry] = &[
     Entry::of::<Mlfs>(mlfs::HEURISTIC_NAME, mlfs::HEURISTIC_SUMMARY, mlfs::PAPER, mlfs::HEURISTIC_PARAMETERS),
     Entry::of::<Slaq>(slaq::NAME, slaq::SUMMARY, slaq::PAPER, slaq::PARAMETERS),
     Entry::of::<Gandiva>(gandiva::NAME, gandiva::SUMMARY, gandiva::PAPER, gandiva::PARAMETERS),
+    Entry::of::<Graphene>(graphene::NAME, graphene::SUMMARY, graphene::PAPER, graphene::PARAMETERS),
     Entry::of::<Hypersched>(hypersched::NAME, hypersched::SUMMARY, hypersched::PAPER, hypersched::PARAMETERS),
     Entry::of::<Random>(random::NAME, random::SUMMARY, random::PAPER, random::PARAMETERS),
 ];
