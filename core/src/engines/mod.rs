@@ -5,6 +5,7 @@ pub mod board;
 mod dorm;
 mod drf;
 mod edge;
+mod fair;
 mod fifo;
 mod gandiva;
 mod graphene;
@@ -33,7 +34,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
 pub use self::{
-    batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fifo::Fifo, gandiva::Gandiva, graphene::Graphene,
+    batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fair::Fair, fifo::Fifo, gandiva::Gandiva, graphene::Graphene,
     hypersched::Hypersched, mlfs::Mlfs, oasis::Oasis, optimus::Optimus, panicking::Panicking, random::Random, rrh::Rrh,
     slaq::Slaq, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
 };
@@ -64,6 +65,7 @@ pub const REGISTRY: &[Entry] = &[
     Entry::of::<Gandiva>(gandiva::NAME, gandiva::SUMMARY, gandiva::PAPER, gandiva::PARAMETERS),
     Entry::of::<Graphene>(graphene::NAME, graphene::SUMMARY, graphene::PAPER, graphene::PARAMETERS),
     Entry::of::<Hypersched>(hypersched::NAME, hypersched::SUMMARY, hypersched::PAPER, hypersched::PARAMETERS),
+    Entry::of::<Fair>(fair::NAME, fair::SUMMARY, fair::PAPER, fair::PARAMETERS),
     Entry::of::<Random>(random::NAME, random::SUMMARY, random::PAPER, random::PARAMETERS),
 ];
 
