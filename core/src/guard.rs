@@ -199,7 +199,9 @@ fn check_measured(state: &State, proposal: &Proposal, limit: u16) -> Result<(), 
         let job = state.job(*id).ok_or(Violation::UnknownJob(*id))?;
         let before = job.verdict.allocation();
         for slot in verdict.allocation().iter().flat_map(|after| after.slots()) {
-            let is_new = !before.is_some_and(|before| before.has(slot));
+            // On another device of its server it is no more than it was.
+            let before = before.and_then(|before| before.slot(slot.role, slot.index));
+            let is_new = before.is_none_or(|before| before.server != slot.server);
             if is_new && state.server(slot.server).measured.is_some() {
                 *came.entry(slot.server).or_default() += &state.expected_use(job, slot.role, slot.index, most);
             }
@@ -208,14 +210,14 @@ fn check_measured(state: &State, proposal: &Proposal, limit: u16) -> Result<(), 
     for (id, came) in came {
         let server = state.server(id);
         let Some(measured) = &server.measured else { continue };
+        // What was measured of a slot that comes again from elsewhere is of another time.
         let stays = |job: &JobId, role: Role, index: u32| {
-            let here = |verdict: &Verdict| {
+            let there = |verdict: &Verdict| {
                 let slot = verdict.allocation().and_then(|allocation| allocation.slot(role, index));
                 slot.is_some_and(|slot| slot.server == id)
             };
-            // One that was planned away and comes back counts among those that come.
-            state.job(*job).is_some_and(|job| here(&job.verdict))
-                && changed.get(job).is_none_or(|verdict| here(verdict))
+            let before = state.job(*job).map(|job| &job.verdict);
+            before.is_some_and(|before| there(before) && there(changed.get(job).copied().unwrap_or(before)))
         };
         let mut carried = measured.total.amounts.clone();
         carried += &came;
@@ -229,8 +231,8 @@ fn check_measured(state: &State, proposal: &Proposal, limit: u16) -> Result<(), 
         }
         let over =
             server.capacity.iter().filter(|(resource, have)| *have > 0 && came[*resource] > 0 && *resource != GPU);
-        let over = over.map(|(resource, have)| (resource, carried[resource].saturating_mul(1000) / have));
-        if let Some((resource, part)) = over.filter(|(_, part)| *part > i64::from(limit)).next().filter(|_| shared) {
+        let mut over = over.map(|(resource, have)| (resource, carried[resource].saturating_mul(1000) / have));
+        if let Some((resource, part)) = over.find(|(_, part)| *part > i64::from(limit)).filter(|_| shared) {
             let resource = state.resources.name(resource).into();
             return Err(Violation::Overload { server: server.name.to_string(), resource, part, limit });
         }

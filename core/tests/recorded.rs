@@ -92,7 +92,23 @@ fn again(recording: &Recording, engine: &str, seed: u64) -> Report {
 #[test]
 fn keeping_a_journal_changes_nothing_and_every_engine_decides_the_same_again() {
     let workload = workload(1, 8);
-    for engine in ["optimus", "drf", "tetris", "fifo", "random", "rrh", "dorm", "srtf", "tiresias", "batch"] {
+    for engine in [
+        "optimus",
+        "drf",
+        "tetris",
+        "fifo",
+        "random",
+        "rrh",
+        "dorm",
+        "srtf",
+        "tiresias",
+        "batch",
+        "slaq",
+        "gandiva",
+        "graphene",
+        "hypersched",
+        "fair",
+    ] {
         let (report, frames) = played(&workload, engine, 1);
         let options = Options { settings: settings(engine, 1), seed: 1, ..Options::default() };
         assert_eq!(report, play(&workload, &options, &mut ()).unwrap(), "{engine}");

@@ -6,7 +6,7 @@ use imbl::Vector;
 
 use super::{Budget, EngineError};
 use crate::{
-    decision::{Allocation, Devices, Role, Shape},
+    decision::{Allocation, Devices, Role, Shape, Slot},
     ids::{ResourceId, ServerId},
     job::{Demand, Job},
     place::{self, Count, FreeIndex, Room, SortBy, Use},
@@ -76,46 +76,54 @@ impl Board {
         job: &Job,
         shape: Shape,
         budget: &mut Budget,
-        mut choose: impl FnMut(&Self, &Job, Role) -> Option<ServerId>,
+        choose: impl FnMut(&Self, &Job, Role) -> Option<ServerId>,
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         let rules = state.settings.shape.of(&job.spec);
         if rules.equal_per_server || !rules.colocate {
             // Slot by slot can't keep to these rules; an even spread does.
             return self.place_even(state, job, shape, budget);
         }
-        let mut counts: BTreeMap<ServerId, Shape> = BTreeMap::new();
-        let mut taken = Vec::new();
-        let mut complete = true;
         // A worker and a parameter server in turn, so that both roles meet the same order of servers.
         let most = shape.workers.max(shape.servers);
-        let turns =
-            (0..most).flat_map(|turn| [(Role::Worker, turn < shape.workers), (Role::Server, turn < shape.servers)]);
-        for role in turns.filter(|(_, wanted)| *wanted).map(|(role, _)| role) {
-            budget.spend(1)?;
-            let picked = choose(self, job, role);
-            let devices = picked.and_then(|id| self.room.take(id, job.demand(role)));
-            let (Some(server), Some(devices)) = (picked, devices) else {
-                complete = false;
-                break;
-            };
-            let index = taken.len() as u32;
-            taken.push(crate::decision::Slot { role, index, server, devices });
-            self.free.update(&self.room, server, true);
-            let count = counts.entry(server).or_default();
-            match role {
+        let turns = (0..most).flat_map(|turn| [(Role::Worker, turn), (Role::Server, turn)]);
+        let turns = turns.filter(|(role, turn)| *turn < shape.count(*role));
+        let Some(taken) = self.place_tasks(state, job, turns, budget, choose)? else { return Ok(None) };
+        let mut counts: BTreeMap<ServerId, Shape> = BTreeMap::new();
+        for slot in taken.slots() {
+            let count = counts.entry(slot.server).or_default();
+            match slot.role {
                 Role::Worker => count.workers += 1,
                 Role::Server => count.servers += 1,
             }
         }
         // Only the counts matter from here: slots that the job already has there are kept.
-        let taken = Allocation::new(taken);
-        self.room.release(job, &taken);
-        self.moved(state, &taken);
-        if !complete {
-            return Ok(None);
-        }
+        self.give_back(state, job, &taken);
         let counts: Vec<Count> = counts.into_iter().map(|(server, shape)| Count { server, shape }).collect();
         Ok(self.take(state, job, &counts))
+    }
+
+    /// Places tasks in their order, each where `choose` says, and takes their room; none of it where one finds no place.
+    pub(super) fn place_tasks(
+        &mut self,
+        state: &State,
+        job: &Job,
+        tasks: impl Iterator<Item = (Role, u32)>,
+        budget: &mut Budget,
+        mut choose: impl FnMut(&Self, &Job, Role) -> Option<ServerId>,
+    ) -> Result<Option<Allocation>, EngineError> {
+        let mut taken = Vec::new();
+        for (role, index) in tasks {
+            budget.spend(1)?;
+            let picked = choose(self, job, role);
+            let devices = picked.and_then(|id| self.room.take(id, job.demand(role)));
+            let (Some(server), Some(devices)) = (picked, devices) else {
+                self.give_back(state, job, &Allocation::new(taken));
+                return Ok(None);
+            };
+            taken.push(Slot { role, index, server, devices });
+            self.free.update(&self.room, server, true);
+        }
+        Ok(Some(Allocation::new(taken)))
     }
 
     /// Places a running job that gets another number of workers: what stays is where it was, new workers come first to

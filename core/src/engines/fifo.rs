@@ -7,6 +7,8 @@
 //!
 //! Cost: O(J log J) for J waiting jobs, plus O(log S) a slot that is placed (round-robin: O(S) where the cluster is full).
 
+use std::sync::Arc;
+
 use imbl::Vector;
 
 use super::{
@@ -17,7 +19,8 @@ use super::{
     placing::{Placing, placement},
 };
 use crate::{
-    decision::{Proposal, Verdict},
+    decision::{Allocation, Proposal, Verdict},
+    job::Job,
     place::SortBy,
     reason::{Reason, Scope},
     settings::SettingsError,
@@ -65,45 +68,71 @@ impl Engine for Fifo {
     ) -> Result<Proposal, EngineError> {
         board.sync(state, changes, SortBy::Share);
         let mut proposal = Proposal::default();
-        let mut ledger = Ledger::of(state);
-        let mut waiting = Vec::new();
-        for job in state.jobs.values() {
-            match (&job.verdict, state.mandate(job)) {
-                (Verdict::Run(allocation), _) => ledger.take(job, &job.total(allocation.shape()), 1),
-                (_, Mandate::Free) => waiting.push(job),
-                _ => {}
-            }
-        }
-        waiting.sort_by_key(|job| (std::cmp::Reverse(job.spec.priority), job.arrival, job.id));
-        let mut largest = Largest::default();
-        let mut ahead = None;
-        let mut position = 0;
-        for job in waiting {
-            if let Some(first) = ahead.filter(|_| !self.backfill) {
-                position += 1;
-                wait(&mut proposal, job, Reason::Behind { job: first, position });
-                continue;
-            }
-            let shape = job.spec.requested();
-            let total = job.total(shape);
-            let reason = if ledger.has(job, &total) {
-                if let Some(allocation) = self.placing.place(state, board, job, shape, last, budget)? {
-                    ledger.take(job, &total, 1);
-                    run(&mut proposal, job, allocation);
-                    continue;
-                }
-                largest.reason(state, &board.room, job, shape)
-            } else {
-                ledger.reason(state, job, &total)
-            };
-            // Its tenant's or queue's limit is nobody else's concern.
-            let limited = matches!(&reason, Reason::Exhausted { scope: Scope::Tenant(_) | Scope::Queue(_), .. });
-            wait(&mut proposal, job, reason);
-            if !limited {
-                position += 1;
-                ahead = Some(job.id);
-            }
-        }
+        let (mut waiting, ledger) = waiting(state);
+        by_arrival(&mut waiting);
+        start_in_line(state, (&waiting, ledger), board, &mut proposal, self.backfill, |board, job| {
+            self.placing.place(state, board, job, job.spec.requested(), last, budget)
+        })?;
         Ok(proposal)
     }
+}
+
+/// Jobs that wait and are the engine's to plan, and what those with slots leave. O(jobs).
+pub(super) fn waiting(state: &State) -> (Vec<&Arc<Job>>, Ledger) {
+    let mut ledger = Ledger::of(state);
+    let mut waiting = Vec::new();
+    for job in state.jobs.values() {
+        match (&job.verdict, state.mandate(job)) {
+            (Verdict::Run(allocation), _) => ledger.take(job, &job.total(allocation.shape()), 1),
+            (_, Mandate::Free) => waiting.push(job),
+            _ => {}
+        }
+    }
+    (waiting, ledger)
+}
+
+/// The queue's order.
+pub(super) fn by_arrival(waiting: &mut [&Arc<Job>]) {
+    waiting.sort_by_key(|job| (std::cmp::Reverse(job.spec.priority), job.arrival, job.id));
+}
+
+/// Starts waiting jobs in their order, as they were requested, each where `place` finds room for it.
+pub(super) fn start_in_line(
+    state: &State,
+    (waiting, mut ledger): (&[&Arc<Job>], Ledger),
+    board: &mut Board,
+    proposal: &mut Proposal,
+    backfill: bool,
+    mut place: impl FnMut(&mut Board, &Arc<Job>) -> Result<Option<Arc<Allocation>>, EngineError>,
+) -> Result<(), EngineError> {
+    let mut largest = Largest::default();
+    let mut ahead = None;
+    let mut position = 0;
+    for job in waiting {
+        if let Some(first) = ahead.filter(|_| !backfill) {
+            position += 1;
+            wait(proposal, job, Reason::Behind { job: first, position });
+            continue;
+        }
+        let shape = job.spec.requested();
+        let total = job.total(shape);
+        let reason = if ledger.has(job, &total) {
+            if let Some(allocation) = place(board, job)? {
+                ledger.take(job, &total, 1);
+                run(proposal, job, allocation);
+                continue;
+            }
+            largest.reason(state, &board.room, job, shape)
+        } else {
+            ledger.reason(state, job, &total)
+        };
+        // Its tenant's or queue's limit is nobody else's concern.
+        let limited = matches!(&reason, Reason::Exhausted { scope: Scope::Tenant(_) | Scope::Queue(_), .. });
+        wait(proposal, job, reason);
+        if !limited {
+            position += 1;
+            ahead = Some(job.id);
+        }
+    }
+    Ok(())
 }

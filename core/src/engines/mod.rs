@@ -5,7 +5,11 @@ pub mod board;
 mod dorm;
 mod drf;
 mod edge;
+mod fair;
 mod fifo;
+mod gandiva;
+mod graphene;
+mod hypersched;
 mod ledger;
 mod mlfs;
 pub mod oasis;
@@ -17,6 +21,8 @@ mod preempting;
 mod random;
 mod rounds;
 mod rrh;
+mod sharing;
+mod slaq;
 mod srtf;
 mod tetris;
 mod tiresias;
@@ -28,8 +34,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
 pub use self::{
-    batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fifo::Fifo, mlfs::Mlfs, oasis::Oasis, optimus::Optimus,
-    panicking::Panicking, random::Random, rrh::Rrh, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
+    batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fair::Fair, fifo::Fifo, gandiva::Gandiva, graphene::Graphene,
+    hypersched::Hypersched, mlfs::Mlfs, oasis::Oasis, optimus::Optimus, panicking::Panicking, random::Random, rrh::Rrh,
+    slaq::Slaq, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
 };
 use crate::{
     decision::Proposal,
@@ -54,6 +61,11 @@ pub const REGISTRY: &[Entry] = &[
     Entry::of::<Batch>(batch::NAME, batch::SUMMARY, batch::PAPER, batch::PARAMETERS),
     Entry::of::<Mlfs>(mlfs::NAME, mlfs::SUMMARY, mlfs::PAPER, mlfs::PARAMETERS),
     Entry::of::<Mlfs>(mlfs::HEURISTIC_NAME, mlfs::HEURISTIC_SUMMARY, mlfs::PAPER, mlfs::HEURISTIC_PARAMETERS),
+    Entry::of::<Slaq>(slaq::NAME, slaq::SUMMARY, slaq::PAPER, slaq::PARAMETERS),
+    Entry::of::<Gandiva>(gandiva::NAME, gandiva::SUMMARY, gandiva::PAPER, gandiva::PARAMETERS),
+    Entry::of::<Graphene>(graphene::NAME, graphene::SUMMARY, graphene::PAPER, graphene::PARAMETERS),
+    Entry::of::<Hypersched>(hypersched::NAME, hypersched::SUMMARY, hypersched::PAPER, hypersched::PARAMETERS),
+    Entry::of::<Fair>(fair::NAME, fair::SUMMARY, fair::PAPER, fair::PARAMETERS),
     Entry::of::<Random>(random::NAME, random::SUMMARY, random::PAPER, random::PARAMETERS),
 ];
 

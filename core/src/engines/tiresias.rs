@@ -45,11 +45,10 @@ use super::{
     rounds,
 };
 use crate::{
-    decision::{Allocation, Proposal, Verdict},
+    decision::Proposal,
     ids::JobId,
     job::Job,
     place::SortBy,
-    resources::GPU,
     settings::SettingsError,
     state::{Change, State},
     time::{Span, Time},
@@ -74,7 +73,7 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[
         default: Value::Number(0.0),
         meaning: "who has waited so many times as long as it ran goes back to the first queue; 0: never",
     },
-    ParameterInfo { name: "interval", default: Value::Text("60s"), meaning: "longest time between rounds" },
+    rounds::MINUTE,
     placement("consolidate"),
     CLOUD,
 ];
@@ -189,8 +188,8 @@ impl Memo {
             };
             if age.gpus == 0 && !job.held {
                 age.waited.0 = age.waited.0.saturating_add((state.now - since).0);
-            } else if age.gpus > 0 && job.issued.is_some() {
-                age.serve(state.now - since.max(job.changed));
+            } else if age.gpus > 0 {
+                age.serve(rounds::held(job, since, state.now));
             }
             true
         });
@@ -200,12 +199,9 @@ impl Memo {
     /// Who has what from now on.
     fn remember(&mut self, state: &State, proposal: &Proposal) {
         self.ages.values_mut().for_each(|age| age.gpus = 0);
-        let changed: BTreeMap<JobId, &Verdict> = proposal.changes.iter().map(|(id, verdict)| (*id, verdict)).collect();
-        for job in state.jobs.values() {
-            let verdict = changed.get(&job.id).copied().unwrap_or(&job.verdict);
-            let Some(allocation) = verdict.allocation() else { continue };
+        for (job, allocation) in rounds::planned(state, proposal) {
             let started = Age { started: state.now, service: 0, age: 0, ran: Span::ZERO, waited: Span::ZERO, gpus: 0 };
-            self.ages.entry(job.id).or_insert(started).gpus = gpus(job, allocation);
+            self.ages.entry(job.id).or_insert(started).gpus = rounds::gpus(job, allocation.shape());
         }
     }
 
@@ -269,15 +265,6 @@ impl Tiresias {
         });
         let somebody_waits = memo.ages.values().filter(|age| age.gpus > 0).count() < state.jobs.len();
         spans.min().filter(|_| somebody_waits).map(|span| state.now + span.max(SOONEST))
-    }
-}
-
-/// Thousandths of GPUs that a job has, or as many whole ones as workers where they take none.
-fn gpus(job: &Job, allocation: &Allocation) -> i64 {
-    let shape = allocation.shape();
-    match job.total(shape)[GPU] {
-        0 => 1000 * i64::from(shape.workers),
-        gpus => gpus,
     }
 }
 

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use self::family::Family;
 pub use self::stop::{OptStop, OptStopError, Stop};
-use super::convergence::{LossHistory, latest_segment};
+use super::convergence::{LossHistory, LossPoint, latest_segment};
 
 /// Fewest epochs with an accuracy that a forecast is made from.
 pub const FEWEST: usize = 5;
@@ -82,6 +82,25 @@ impl AccuracyHistory {
     /// The highest that was reported.
     pub fn best(&self) -> Option<f64> {
         self.best
+    }
+
+    /// How much higher the best of the last so many epochs is than the best before them; none where one of both has none.
+    ///
+    /// ```
+    /// use trainmaster_core::fit::AccuracyHistory;
+    /// let mut history = AccuracyHistory::default();
+    /// for (epoch, accuracy) in [0.25, 0.5, 0.75, 0.5].into_iter().enumerate() {
+    ///     history.push(epoch as u64, epoch as u64, accuracy);
+    /// }
+    /// assert_eq!((history.gain(1), history.gain(2), history.gain(4)), (Some(-0.25), Some(0.25), None));
+    /// ```
+    pub fn gain(&self, epochs: u32) -> Option<f64> {
+        let points = self.errors.points();
+        let since = points.last()?.epoch - f64::from(epochs);
+        let (before, after) = points.split_at(points.partition_point(|point| point.epoch <= since));
+        // Errors: the least is the best.
+        let best = |points: &[LossPoint]| points.iter().map(|point| point.loss).min_by(f64::total_cmp);
+        Some(best(before)? - best(after)?)
     }
 
     /// The epoch of the latest.

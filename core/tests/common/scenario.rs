@@ -177,7 +177,7 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
         let ps = mode != TrainingMode::AllReduce;
         let mut worker = role(&[], wmin, wmax, wreq);
         worker.demand = demand;
-        let partitions = if resize == Resize::Fixed && worker.requested % parts.max(1) == 0 {
+        let partitions = if resize == Resize::Fixed && worker.requested.is_multiple_of(parts.max(1)) {
             Partition::chain(parts)
         } else {
             Vec::new()

@@ -6,14 +6,13 @@ use smallvec::SmallVec;
 
 use super::Mlfs;
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Role, Slot},
-    engines::{Budget, EngineError, board::Board},
-    ids::{ResourceId, ServerId},
+    decision::{Allocation, Devices, Role, Slot},
+    engines::{Budget, EngineError, board::Board, sharing},
+    ids::ServerId,
     job::Job,
-    place::{Load, exchanged},
+    place::Load,
     reason::{Reason, Share},
-    resources::{Amounts, GPU},
-    server::Server,
+    resources::Amounts,
     state::State,
 };
 
@@ -46,9 +45,29 @@ impl From<&Slot> for Task {
     }
 }
 
-/// What two tasks of a job send each other.
-fn traffic(job: &Job, shares: &[f64], a: Task, b: Task) -> f64 {
-    exchanged(&job.spec, shares, (a.role, a.index), (b.role, b.index))
+/// What two tasks of a job send each other in an iteration, in model sizes: gradients and parameters of a partition go to every
+/// parameter server, or round the ring of its replicas, and what partitions hand on within a replica is taken to be as much as an
+/// average one's parameters.
+pub(super) fn traffic(job: &Job, shares: &[f64], a: Task, b: Task) -> f64 {
+    let servers = f64::from(job.spec.requested().servers.max(1));
+    match (a.part(job), b.part(job)) {
+        (None, None) => 0.0,
+        (Some(part), None) | (None, Some(part)) => 2.0 * shares[part] / servers,
+        (Some(one), Some(other)) => {
+            let parts = shares.len() as u32;
+            let (of_one, of_other) = (a.index / parts, b.index / parts);
+            if of_one == of_other {
+                let needs = |one: usize, other: usize| {
+                    job.spec.partitions.get(one).is_some_and(|part| part.after.contains(&(other as u32)))
+                };
+                return if needs(one, other) || needs(other, one) { 1.0 / f64::from(parts) } else { 0.0 };
+            }
+            let replicas = job.spec.requested().workers / parts;
+            let apart = of_one.abs_diff(of_other);
+            let neighbours = job.spec.server.is_none() && one == other && (apart == 1 || apart == replicas - 1);
+            if neighbours { shares[one] } else { 0.0 }
+        }
+    }
 }
 
 /// All tasks of a job as it was requested.
@@ -74,7 +93,7 @@ impl Hosts<'_> {
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         let rules = self.state.settings.shape.of(&job.spec);
         if rules.equal_per_server || !rules.colocate {
-            return self.place_evenly(job, budget);
+            return sharing::place_evenly(self.state, self.board, &mut self.load, self.engine.overload, job, budget);
         }
         let mut placed: Vec<Slot> = Vec::with_capacity(order.len());
         for task in order {
@@ -95,30 +114,6 @@ impl Hosts<'_> {
             }
         }
         Ok(Some(Arc::new(Allocation::new(placed))))
-    }
-
-    /// Where a job's servers must be alike task by task won't do: an even spread, if that overloads nobody.
-    fn place_evenly(&mut self, job: &Job, budget: &mut Budget) -> Result<Option<Arc<Allocation>>, EngineError> {
-        let Some(placed) = self.board.place_even(self.state, job, job.spec.requested(), budget)? else {
-            return Ok(None);
-        };
-        for (at, slot) in placed.slots().iter().enumerate() {
-            let uses = self.expected(job, slot.into());
-            let devices: SmallVec<[u16; 8]> = slot.devices.iter().map(|share| share.device).collect();
-            if !self.load.holds(slot.server, &uses, &devices) {
-                for slot in &placed.slots()[..at] {
-                    self.load.put(
-                        slot,
-                        &self.state.expected_use(job, slot.role, slot.index, self.engine.overload),
-                        -1.0,
-                    );
-                }
-                self.board.give_back(self.state, job, &placed);
-                return Ok(None);
-            }
-            self.load.put(slot, &uses, 1.0);
-        }
-        Ok(Some(placed))
     }
 
     /// The task's best place beside those that have one; `from` is where it leaves. O(servers · resources + tasks placed).
@@ -143,7 +138,8 @@ impl Hosts<'_> {
             }
             nearest = nearest.max(near_of(server.id));
             if Some(server.id) != from
-                && let Some(devices) = self.fits(job, task, uses, server)
+                && let Some(devices) =
+                    sharing::devices(self.state, self.board, &self.load, job, task.role, uses, server)
             {
                 candidates.push((server.id, devices));
             }
@@ -183,77 +179,38 @@ impl Hosts<'_> {
         near
     }
 
-    /// The devices it would get on a server that takes it and isn't overloaded by it.
-    fn fits(&self, job: &Job, task: Task, uses: &Amounts, server: &Server) -> Option<Devices> {
-        let demand = job.demand(task.role);
-        let takes = self.board.room.accepts(self.state, server.id, job)
-            && server.hosts.takes(task.role)
-            && demand.amounts.fits(self.board.room.free(server.id));
-        if !takes {
-            return None;
-        }
-        let devices = match demand.devices.filter(|_| !server.devices.is_empty()) {
-            None => Devices::new(),
-            Some((wanted, milli)) => self.least_loaded(server, wanted, milli)?,
-        };
-        let places: SmallVec<[u16; 8]> = devices.iter().map(|share| share.device).collect();
-        self.load.holds(server.id, uses, &places).then_some(devices)
-    }
-
     /// Why a task finds no place although servers have room for it: they carry too much.
     pub(super) fn crowded(&self, job: &Job, task: Task) -> Option<Reason> {
-        let demand = job.demand(task.role);
-        let has_room = |id: &ServerId| {
-            let server = self.state.server(*id);
-            let devices = demand.devices.filter(|_| !server.devices.is_empty());
-            self.board.room.accepts(self.state, *id, job)
-                && server.hosts.takes(task.role)
-                && demand.amounts.fits(self.board.room.free(*id))
-                && devices.is_none_or(|(wanted, milli)| self.least_loaded(server, wanted, milli).is_some())
-        };
+        let (state, board, load) = (self.state, &*self.board, &self.load);
         let uses = self.expected(job, task);
-        let servers: Vec<ServerId> = self.state.present_servers().map(|server| server.id).filter(has_room).collect();
-        let takes = |id: &ServerId| {
-            !self.load.is_overloaded(*id) && self.fits(job, task, &uses, self.state.server(*id)).is_some()
-        };
-        if servers.iter().any(takes) {
-            return None;
+        let mut best: Option<(f64, ServerId)> = None;
+        for server in state.present_servers() {
+            if sharing::devices_free(state, board, load, job, task.role, server).is_none() {
+                continue;
+            }
+            let takes = sharing::devices(state, board, load, job, task.role, &uses, server).is_some();
+            if takes && !load.is_overloaded(server.id) {
+                return None;
+            }
+            let degree = load.degree(server.id);
+            if best.is_none_or(|(least, _)| degree < least) {
+                best = Some((degree, server.id));
+            }
         }
-        let server = servers.into_iter().min_by(|a, b| self.load.degree(*a).total_cmp(&self.load.degree(*b)))?;
-        let parts = self.load.parts(server).zip(self.load.parts_of(server, &uses)).zip(self.load.resources());
+        let (_, server) = best?;
+        let parts = load.parts(server).zip(load.parts_of(server, &uses)).zip(load.resources());
         let shortest = parts.map(|((part, more), resource)| (part + more, part, *resource));
         let (_, part, resource) = shortest.max_by(|a, b| a.0.total_cmp(&b.0))?;
         Some(Reason::Overloaded { server, resource, used: Share::of(part) })
     }
 
-    fn least_loaded(&self, server: &Server, wanted: ResourceId, milli: u32) -> Option<Devices> {
-        let (each, count) = (milli.min(1000) as u16, (milli / 1000).max(1) as usize);
-        let reserved = self.board.room.devices(server.id);
-        let free = |at: usize| reserved.get(at).copied().unwrap_or(0).saturating_add(each) <= server.bookable;
-        let suits = |at: &usize| (wanted == GPU || server.devices[*at] == wanted) && free(*at);
-        let mut devices: SmallVec<[usize; 16]> = (0..server.devices.len()).filter(suits).collect();
-        if devices.len() < count {
-            return None;
-        }
-        let load = self.load.devices(server.id);
-        devices.sort_by(|a, b| load[*a].used.total_cmp(&load[*b].used).then(a.cmp(b)));
-        let mut devices: Devices =
-            devices[..count].iter().map(|at| DeviceShare { device: *at as u16, milli: each }).collect();
-        devices.sort_unstable();
-        Some(devices)
-    }
-
     /// A task comes to a place.
     pub(super) fn take(&mut self, job: &Job, slot: &Slot, uses: &Amounts) {
-        let taken = self.board.room.take_again(slot.server, job.demand(slot.role), &slot.devices);
-        debug_assert!(taken, "it was just found to fit");
-        self.board.free.update(&self.board.room, slot.server, true);
-        self.load.put(slot, uses, 1.0);
+        sharing::take(self.board, &mut self.load, job, slot, uses);
     }
 
     /// It leaves again.
     pub(super) fn give_back(&mut self, job: &Job, slot: &Slot, uses: &Amounts) {
-        self.board.give_back(self.state, job, &Allocation::new(vec![slot.clone()]));
-        self.load.put(slot, uses, -1.0);
+        sharing::give_back(self.state, self.board, &mut self.load, job, slot, uses);
     }
 }

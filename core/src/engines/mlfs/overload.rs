@@ -8,10 +8,10 @@ use super::{
 };
 use crate::{
     decision::{Role, Slot},
+    engines::sharing,
     ids::ServerId,
     job::Job,
     resources::Amounts,
-    state::Mandate,
 };
 
 /// A task on an overloaded server.
@@ -47,13 +47,7 @@ pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priori
     }
     let mut on: BTreeMap<ServerId, Vec<Candidate<'a>>> = overloaded.into_iter().map(|id| (id, Vec::new())).collect();
     for job in state.jobs.values() {
-        let Some(allocation) = job.verdict.allocation() else { continue };
-        let rules = state.settings.shape.of(&job.spec);
-        // What isn't there yet isn't measured yet, and what must be spread evenly can't move one by one.
-        let settled = job.observed.as_ref() == Some(allocation);
-        if !settled || rules.equal_per_server || !rules.colocate || state.mandate(job) != Mandate::Free {
-            continue;
-        }
+        let Some(allocation) = sharing::movable(state, job) else { continue };
         let shares = &jobs.get(job).shares;
         for slot in allocation.slots() {
             let Some(here) = on.get_mut(&slot.server) else { continue };

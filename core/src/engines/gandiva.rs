@@ -1,0 +1,291 @@
+//! Gandiva: first in, first out, like with like, and the least busy task of an overloaded GPU moves to the least used one.
+//!
+//! Xiao et al., *Gandiva: Introspective Cluster Scheduling for Deep Learning*, OSDI'18, as MLFS's authors compare with it (CoNEXT'20,
+//! §2): a FIFO queue; jobs that want the same number of GPUs have an affinity and share servers where they can; and from a GPU
+//! whose utilisation is above a threshold the job with the lowest utilisation goes to the GPU with the lowest.
+//!
+//! * Jobs come up as under [`fifo`](super::fifo), and get what they requested, all or nothing.
+//! * A slot goes to a server where its own job is already, else to one with jobs of its affinity, else to one without any, else to
+//!   any; among those to the one whose GPU is used least, and there to that GPU. Where the pool
+//!   [overbooks](crate::settings::ShapeRules::overbook), tasks share GPUs, as long as none comes to be overloaded by what is measured
+//!   or expected.
+//! * Of a GPU that carries more than `overload` in more than one slot, the slot that uses it least moves, until it carries less:
+//!   to the least used GPU anywhere that isn't overloaded by it. If it fits nowhere the next busier one is tried; if none does
+//!   all stay. What moves restarts from its checkpoint, its job with it.
+//!
+//! The papers leave open, and chosen is:
+//! * What a slot uses of a GPU that nobody has measured is what its model's slots use, else `overload` of what it demands. Without
+//!   measurements nothing moves.
+//! * Gandiva's suspend and resume within a minute, and its growing and shrinking of jobs, aren't among what MLFS's authors
+//!   describe, and aren't here: jobs that share a GPU run at once.
+//! * Only what runs where it is planned moves, and a slot once in a decision. Jobs whose servers must be alike
+//!   ([`ShapeRules`](crate::settings::ShapeRules)) don't.
+//!
+//! Choose it to compare with, or for many small jobs that each leave much of a GPU idle, and are measured.
+//!
+//! Cost: O(J log J + slots planned) a decision with J waiting jobs, O(S·R) for each slot that is placed or moved with S servers of R resources.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use imbl::Vector;
+
+use super::{
+    Budget, Build, DefaultValue as Value, Engine, EngineError, Limits, ParameterInfo, Parameters, Triggers,
+    board::Board,
+    fifo::{by_arrival, start_in_line, waiting},
+    ledger::Ledger,
+    optimus::run,
+    rounds, sharing,
+};
+use crate::{
+    decision::{Allocation, Proposal, Role, Slot},
+    ids::{JobId, ServerId},
+    job::Job,
+    place::{Load, SortBy},
+    resources::{Amounts, GPU},
+    server::Server,
+    settings::SettingsError,
+    state::{Change, State},
+    time::Span,
+};
+
+pub(super) const NAME: &str = "gandiva";
+pub(super) const SUMMARY: &str = "FIFO, like jobs on the same servers, the least busy leave overloaded GPUs";
+pub(super) const PAPER: &str = "Xiao et al., Gandiva, OSDI'18; baseline of MLFS";
+pub(super) const PARAMETERS: &[ParameterInfo] = &[
+    rounds::MINUTE,
+    ParameterInfo {
+        name: "overload",
+        default: Value::Number(0.9),
+        meaning: "a GPU of which more than this part is used, by several slots, is overloaded",
+    },
+    ParameterInfo { name: "migrate", default: Value::Flag(true), meaning: "slots leave overloaded GPUs" },
+    ParameterInfo { name: "backfill", default: Value::Flag(false), meaning: "jobs that fit may pass one that doesn't" },
+];
+
+/// The engine, as its module describes it.
+#[derive(Clone, Debug)]
+pub struct Gandiva {
+    interval: Span,
+    overload: f64,
+    migrate: bool,
+    backfill: bool,
+}
+
+impl Build for Gandiva {
+    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+        Ok(Self {
+            interval: parameters.span("interval")?,
+            overload: parameters.number("overload", 0.1..=1.0)?,
+            migrate: parameters.flag("migrate")?,
+            backfill: parameters.flag("backfill")?,
+        })
+    }
+}
+
+impl Engine for Gandiva {
+    type Memo = ();
+    type Index = Board;
+
+    fn triggers(&self) -> Triggers {
+        Triggers { interval: Some(self.interval), arrival: true, departure: true }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::Measured(libm::round(self.overload * 1000.0) as u16)
+    }
+
+    fn decide(
+        &self,
+        state: &State,
+        changes: &Vector<Change>,
+        (): &mut (),
+        board: &mut Board,
+        budget: &mut Budget,
+    ) -> Result<Proposal, EngineError> {
+        budget.spend(state.jobs.len() as u64)?;
+        board.sync(state, changes, SortBy::Share);
+        let mut proposal = Proposal::default();
+        let mut servers =
+            Servers { state, most: self.overload, load: Load::of(state, self.overload), likes: likes(state) };
+        if self.migrate {
+            servers.relieve(board, &mut proposal, budget)?;
+        }
+        let (mut waiting, _) = waiting(state);
+        by_arrival(&mut waiting);
+        // Where GPUs are shared, more is planned than there is.
+        start_in_line(state, (&waiting, Ledger::left(state)), board, &mut proposal, self.backfill, |board, job| {
+            servers.place(board, job, budget)
+        })?;
+        Ok(proposal)
+    }
+}
+
+/// Thousandths of GPUs that a job wants: jobs that want the same are alike.
+fn affinity(job: &Job) -> i64 {
+    job.total(job.spec.requested())[GPU]
+}
+
+/// Whose like is on each server. O(slots planned).
+fn likes(state: &State) -> Vec<BTreeSet<i64>> {
+    let mut likes = vec![BTreeSet::new(); state.servers.len()];
+    for job in state.jobs.values() {
+        for slot in job.verdict.allocation().iter().flat_map(|allocation| allocation.slots()) {
+            likes[slot.server.index()].insert(affinity(job));
+        }
+    }
+    likes
+}
+
+/// Servers under the decision in the making.
+struct Servers<'a> {
+    state: &'a State,
+    most: f64,
+    load: Load,
+    likes: Vec<BTreeSet<i64>>,
+}
+
+/// A slot on an overloaded GPU, by how much it uses of one: the least busy first.
+type Candidate = (u64, JobId, Role, u32);
+
+impl Servers<'_> {
+    /// A place for every slot of a job as requested, or for none.
+    fn place(
+        &mut self,
+        board: &mut Board,
+        job: &Job,
+        budget: &mut Budget,
+    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let rules = self.state.settings.shape.of(&job.spec);
+        let placed = if rules.equal_per_server || !rules.colocate {
+            sharing::place_evenly(self.state, board, &mut self.load, self.most, job, budget)?
+        } else {
+            self.place_each(board, job, budget)?
+        };
+        for slot in placed.iter().flat_map(|placed| placed.slots()) {
+            self.likes[slot.server.index()].insert(affinity(job));
+        }
+        Ok(placed)
+    }
+
+    fn place_each(
+        &mut self,
+        board: &mut Board,
+        job: &Job,
+        budget: &mut Budget,
+    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let shape = job.spec.requested();
+        let of = |role| (0..shape.count(role)).map(move |index| (role, index));
+        let mut placed: Vec<Slot> = Vec::new();
+        let alike = affinity(job);
+        for (role, index) in of(Role::Worker).chain(of(Role::Server)) {
+            budget.spend(self.state.servers.len() as u64)?;
+            let uses = self.state.expected_use(job, role, index, self.most);
+            let strangeness = |id: ServerId| match &self.likes[id.index()] {
+                _ if placed.iter().any(|slot| slot.server == id) => 0,
+                likes if likes.contains(&alike) => 1,
+                likes if likes.is_empty() => 2,
+                _ => 3,
+            };
+            let Some(slot) = self.best(board, job, (role, index), &uses, strangeness) else {
+                for slot in &placed {
+                    let uses = self.state.expected_use(job, slot.role, slot.index, self.most);
+                    sharing::give_back(self.state, board, &mut self.load, job, slot, &uses);
+                }
+                return Ok(None);
+            };
+            sharing::take(board, &mut self.load, job, &slot, &uses);
+            placed.push(slot);
+        }
+        Ok(Some(Arc::new(Allocation::new(placed))))
+    }
+
+    /// The least used GPU of a server with room, of those that are the least strange. O(servers · resources).
+    fn best(
+        &self,
+        board: &Board,
+        job: &Job,
+        (role, index): (Role, u32),
+        uses: &Amounts,
+        strangeness: impl Fn(ServerId) -> u8,
+    ) -> Option<Slot> {
+        let of = |server: &Arc<Server>| {
+            let devices = sharing::devices(self.state, board, &self.load, job, role, uses, server)?;
+            let load = self.load.devices(server.id);
+            let used = devices.iter().map(|share| load[usize::from(share.device)].used).fold(0.0, f64::max);
+            let used = if devices.is_empty() { self.load.degree(server.id) } else { used };
+            Some(((strangeness(server.id), used.to_bits(), server.id), devices))
+        };
+        let ((_, _, server), devices) = self.state.present_servers().filter_map(of).min_by_key(|(key, _)| *key)?;
+        Some(Slot { role, index, server, devices })
+    }
+
+    /// Moves the least busy slots off overloaded GPUs.
+    fn relieve(&mut self, board: &mut Board, proposal: &mut Proposal, budget: &mut Budget) -> Result<(), EngineError> {
+        let state = self.state;
+        let mut moved: BTreeMap<JobId, Vec<Slot>> = BTreeMap::new();
+        for ((server, device), here) in self.overloaded() {
+            for (_, id, role, index) in here {
+                if !self.load.is_device_overloaded(server, usize::from(device)) {
+                    break;
+                }
+                budget.spend(state.servers.len() as u64)?;
+                let job = &state.jobs[&id];
+                let allocation = job.verdict.allocation().expect("it has a slot there");
+                let slot = allocation.slot(role, index).expect("it is there");
+                let new = moved.entry(id).or_default();
+                if new.iter().any(|new| (new.role, new.index) == (role, index)) {
+                    continue;
+                }
+                let uses = state.expected_use(job, role, index, self.most);
+                sharing::give_back(state, board, &mut self.load, job, slot, &uses);
+                match self.best(board, job, (role, index), &uses, |_| 0) {
+                    Some(found) => {
+                        sharing::take(board, &mut self.load, job, &found, &uses);
+                        new.push(found);
+                    }
+                    None => sharing::take(board, &mut self.load, job, slot, &uses),
+                }
+            }
+        }
+        for (id, new) in moved.into_iter().filter(|(_, new)| !new.is_empty()) {
+            let job = &state.jobs[&id];
+            let allocation = job.verdict.allocation().expect("it has slots");
+            let now = |slot: &Slot| {
+                new.iter().find(|new| (new.role, new.index) == (slot.role, slot.index)).unwrap_or(slot).clone()
+            };
+            run(proposal, job, Arc::new(Allocation::new(allocation.slots().iter().map(now).collect())));
+        }
+        Ok(())
+    }
+
+    /// Overloaded GPUs with the slots there that may move, the least busy first. O(devices + slots planned · log).
+    fn overloaded(&self) -> BTreeMap<(ServerId, u16), BTreeSet<Candidate>> {
+        let state = self.state;
+        let mut overloaded: BTreeMap<(ServerId, u16), BTreeSet<Candidate>> = BTreeMap::new();
+        for server in state.present_servers().filter(|server| server.measured.is_some()) {
+            let devices = 0..server.devices.len();
+            for device in devices.filter(|device| self.load.is_device_overloaded(server.id, *device)) {
+                overloaded.insert((server.id, device as u16), BTreeSet::new());
+            }
+        }
+        if overloaded.is_empty() {
+            return overloaded;
+        }
+        for job in state.jobs.values() {
+            let Some(allocation) = sharing::movable(state, job) else { continue };
+            for slot in allocation.slots() {
+                for share in &slot.devices {
+                    let Some(here) = overloaded.get_mut(&(slot.server, share.device)) else { continue };
+                    let uses = state.expected_use(job, slot.role, slot.index, self.most)[GPU];
+                    let each = uses.max(0) as u64 / slot.devices.len() as u64;
+                    here.insert((each, job.id, slot.role, slot.index));
+                }
+            }
+        }
+        overloaded
+    }
+}

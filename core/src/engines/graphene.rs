@@ -1,0 +1,276 @@
+//! Graphene: troublesome tasks first, and jobs by a score of how short, well packed and behind their share they are.
+//!
+//! Grandl et al., *Graphene: Packing and Dependency-aware Scheduling for Data-Parallel Clusters*, OSDI'16, as MLFS's authors compare
+//! with it (CoNEXT'20, §2): within a job, resources go first to troublesome tasks, those with more dependent tasks and demands
+//! that are tough to pack, then to the others; jobs go by a weighted score of several objectives: average completion
+//! time, throughput, fairness. Jobs get what they requested and keep it to the end; one that doesn't fit is passed.
+//!
+//! * A **task** is a worker, which trains its [partition](crate::job::Partition), or a parameter server. Its troublesomeness is the mean
+//!   of two parts: the tasks that depend on it, directly or not, over all others of its replica (of a parameter server:
+//!   all), and the largest part of the free room on any one server that one of its demands is.
+//! * A job's tasks are placed in this order, each on the server with the largest dot product of the demand and of what is free there, both
+//!   as parts of what the server has.
+//! * A waiting job's **score** is the weighted sum of four parts, each from 0 to 1: `short`, m / (m + its remaining work), with the
+//!   mean m over those that wait; `packing`, the dot product of its demand and of what is free in the cluster, over the largest;
+//!   `fairness`, what its tenant's dominant share lacks of an equal part among tenants, over that part; `troublesome`, of its most
+//!   troublesome task.
+//!
+//! The papers leave open, and chosen is:
+//! * All weights are 1; Graphene adjusts the order within a job by trying orders out offline, for which jobs of a few stages of
+//!   unlike tasks have more to offer than workers that are all alike.
+//! * A job's tasks train together, so all are placed or none, in the job's turn: across jobs "troublesome first" can only be a
+//!   part of the score.
+//! * Remaining work is the predicted remaining time × dominant share; unknown counts as the mean.
+//! * Scores are those at the begin of a decision.
+//!
+//! Choose it to compare with, or for unlike demands that should be packed well, where nothing may be preempted. A job with a low
+//! score may wait for as long as better ones come.
+//!
+//! Cost: O(J log J + K²) for J waiting jobs of K partitions each, and O(S) a task that is placed on one of S servers.
+
+use std::sync::Arc;
+
+use imbl::Vector;
+
+use super::{
+    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
+    board::Board,
+    fifo::{start_in_line, waiting},
+    placing::holds,
+    rounds,
+};
+use crate::{
+    decision::{Allocation, Proposal, Role},
+    ids::ServerId,
+    job::{Job, Partition},
+    place::SortBy,
+    resources::Amounts,
+    settings::SettingsError,
+    state::{Change, State},
+    time::Span,
+};
+
+pub(super) const NAME: &str = "graphene";
+pub(super) const SUMMARY: &str = "places troublesome tasks first, jobs by remaining work, packing and fairness";
+pub(super) const PAPER: &str = "Grandl et al., Graphene, OSDI'16; baseline of MLFS";
+pub(super) const PARAMETERS: &[ParameterInfo] = &[
+    rounds::MINUTE,
+    weight("short", "weight of little remaining work in a job's score"),
+    weight("packing", "weight of how much of what is free a job takes"),
+    weight("fairness", "weight of how far a job's tenant is below an equal share"),
+    weight("troublesome", "weight of a job's most troublesome task: many depend on it, and it is tough to pack"),
+];
+
+const fn weight(name: &'static str, meaning: &'static str) -> ParameterInfo {
+    ParameterInfo { name, default: Value::Number(1.0), meaning }
+}
+
+/// The engine, as its module describes it.
+#[derive(Clone, Debug)]
+pub struct Graphene {
+    interval: Span,
+    short: f64,
+    packing: f64,
+    fairness: f64,
+    troublesome: f64,
+}
+
+impl Build for Graphene {
+    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+        let weight = |name| parameters.number(name, 0.0..=1e6);
+        Ok(Self {
+            interval: parameters.span("interval")?,
+            short: weight("short")?,
+            packing: weight("packing")?,
+            fairness: weight("fairness")?,
+            troublesome: weight("troublesome")?,
+        })
+    }
+}
+
+impl Engine for Graphene {
+    type Memo = ();
+    type Index = Board;
+
+    fn triggers(&self) -> Triggers {
+        Triggers { interval: Some(self.interval), arrival: true, departure: true }
+    }
+
+    fn decide(
+        &self,
+        state: &State,
+        changes: &Vector<Change>,
+        (): &mut (),
+        board: &mut Board,
+        budget: &mut Budget,
+    ) -> Result<Proposal, EngineError> {
+        board.sync(state, changes, SortBy::Share);
+        let (jobs, ledger) = waiting(state);
+        budget.spend(jobs.len() as u64 + state.servers.len() as u64)?;
+        let free = Free::of(state, board);
+        let mut order = self.scores(state, &free, jobs);
+        order
+            .sort_by(|(a, one), (b, other)| b.total_cmp(a).then((one.arrival, one.id).cmp(&(other.arrival, other.id))));
+        let order: Vec<_> = order.into_iter().map(|(_, job)| job).collect();
+        let mut proposal = Proposal::default();
+        start_in_line(state, (&order, ledger), board, &mut proposal, true, |board, job| {
+            place(state, board, job, &free, budget)
+        })?;
+        Ok(proposal)
+    }
+}
+
+/// What a decision begins with.
+struct Free {
+    /// On all servers.
+    total: Amounts,
+    /// The most on any one server, resource by resource.
+    largest: Amounts,
+}
+
+impl Free {
+    fn of(state: &State, board: &Board) -> Self {
+        let mut free = Self { total: Amounts::default(), largest: Amounts::default() };
+        for server in state.present_servers() {
+            free.total += board.room.free(server.id);
+            free.largest.max_with(board.room.free(server.id));
+        }
+        free
+    }
+
+    /// The largest part that one demand is of what any server has free; 1 if it doesn't fit.
+    fn tough(&self, need: &Amounts) -> f64 {
+        need.dominant_share(&self.largest).min(1.0)
+    }
+}
+
+impl Graphene {
+    /// Jobs with their scores. O(jobs · (resources + partitions²/64)).
+    fn scores<'a>(&self, state: &State, free: &Free, jobs: Vec<&'a Arc<Job>>) -> Vec<(f64, &'a Arc<Job>)> {
+        let work: Vec<Option<f64>> = jobs.iter().map(|job| remaining_work(state, job)).collect();
+        let known: Vec<f64> = work.iter().copied().flatten().collect();
+        let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+        let fits: Vec<f64> =
+            jobs.iter().map(|job| dot(&job.total(job.spec.requested()), &free.total, &state.usable)).collect();
+        let best = fits.iter().copied().fold(0.0, f64::max);
+        let lacking = lacking(state);
+        let of = |(at, job): (usize, &'a Arc<Job>)| {
+            let work = work[at].unwrap_or(mean);
+            let short = if mean > 0.0 { mean / (mean + work) } else { 0.5 };
+            let packing = if best > 0.0 { fits[at] / best } else { 0.0 };
+            let troublesome = tasks(job, free).first().map_or(0.0, |(score, ..)| *score);
+            let score = self.short * short
+                + self.packing * packing
+                + self.fairness * lacking[job.tenant.0 as usize]
+                + self.troublesome * troublesome;
+            (score, job)
+        };
+        jobs.into_iter().enumerate().map(of).collect()
+    }
+}
+
+/// Predicted remaining time as requested × dominant share.
+fn remaining_work(state: &State, job: &Job) -> Option<f64> {
+    let shape = job.spec.requested();
+    Some(rounds::remaining_time(job, shape)?.as_seconds() * job.total(shape).dominant_share(&state.usable).min(1.0))
+}
+
+/// Σ over resources of the product of both, as parts of what there is.
+fn dot(need: &Amounts, free: &Amounts, have: &Amounts) -> f64 {
+    let part = |amount: i64, have: i64| amount.max(0) as f64 / have as f64;
+    let have = have.iter().filter(|(_, have)| *have > 0);
+    have.map(|(resource, have)| part(need[resource], have) * part(free[resource], have)).sum()
+}
+
+/// What each tenant's dominant share lacks of an equal part, over that part; equal among those with jobs.
+fn lacking(state: &State) -> Vec<f64> {
+    let mut with_jobs = vec![false; state.tenants.len()];
+    state.jobs.values().for_each(|job| with_jobs[job.tenant.0 as usize] = true);
+    let count = with_jobs.iter().filter(|with| **with).count() as f64;
+    let lacks = |share: f64| (1.0 - share * count).max(0.0);
+    state.tenants.iter().map(|tenant| lacks(tenant.planned.dominant_share(&state.usable))).collect()
+}
+
+/// How many partitions depend on each, directly or not. O(K · (edges + K/64)).
+fn dependents(parts: &[Partition]) -> Vec<usize> {
+    let words = parts.len().div_ceil(64);
+    let mut reached = vec![vec![0_u64; words]; parts.len()];
+    for (at, part) in parts.iter().enumerate().rev() {
+        let mut after = reached[at].clone();
+        after[at / 64] |= 1 << (at % 64);
+        for before in &part.after {
+            reached[*before as usize].iter_mut().zip(&after).for_each(|(mine, more)| *mine |= more);
+        }
+    }
+    reached.iter().map(|bits| bits.iter().map(|word| word.count_ones() as usize).sum()).collect()
+}
+
+/// A job's tasks as it was requested, the most troublesome first, with how troublesome they are.
+fn tasks(job: &Job, free: &Free) -> Vec<(f64, Role, u32)> {
+    let shape = job.spec.requested();
+    let dependents = dependents(&job.spec.partitions);
+    let others = dependents.len().saturating_sub(1).max(1) as f64;
+    let of_worker = |index: u32| match dependents.len() {
+        0 => 0.0,
+        parts => dependents[index as usize % parts] as f64 / others,
+    };
+    let tough = (free.tough(&job.worker.amounts), free.tough(&job.server.amounts));
+    let servers = (0..shape.servers).map(|index| (0.5 * (1.0 + tough.1), Role::Server, index));
+    let workers = (0..shape.workers).map(|index| (0.5 * (of_worker(index) + tough.0), Role::Worker, index));
+    let mut tasks: Vec<_> = servers.chain(workers).collect();
+    // Stable: parameter servers before workers, each by index.
+    tasks.sort_by(|a, b| b.0.total_cmp(&a.0));
+    tasks
+}
+
+/// A place for every task, the most troublesome first, or for none.
+fn place(
+    state: &State,
+    board: &mut Board,
+    job: &Job,
+    free: &Free,
+    budget: &mut Budget,
+) -> Result<Option<Arc<Allocation>>, EngineError> {
+    let rules = state.settings.shape.of(&job.spec);
+    if rules.equal_per_server || !rules.colocate {
+        return board.place_even(state, job, job.spec.requested(), budget);
+    }
+    let order = tasks(job, free);
+    budget.spend((order.len() * state.servers.len()) as u64)?;
+    let order = order.into_iter().map(|(_, role, index)| (role, index));
+    let placed =
+        board.place_tasks(state, job, order, budget, |board, job, role| best_packed(state, board, job, role))?;
+    Ok(placed.map(Arc::new))
+}
+
+/// The server whose free room points most in the demand's direction. O(servers).
+fn best_packed(state: &State, board: &Board, job: &Job, role: Role) -> Option<ServerId> {
+    let need = &job.demand(role).amounts;
+    let candidates = state.present_servers().filter(|server| holds(state, board, server.id, job, role));
+    let scored = candidates.map(|server| (dot(need, board.room.free(server.id), &server.capacity), server.id));
+    scored.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1))).map(|(_, id)| id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependents_count_through_the_graph_and_once() {
+        assert_eq!(dependents(&Partition::chain(4)), [3, 2, 1, 0]);
+        // A diamond: 0 → 1, 2 → 3.
+        let diamond = [vec![], vec![0], vec![0], vec![1, 2]];
+        let diamond = diamond.map(|after| Partition { parameters: 0, after });
+        assert_eq!(dependents(&diamond), [3, 1, 1, 0]);
+        assert_eq!(dependents(&Partition::chain(200))[..2], [199, 198], "beyond a word");
+    }
+
+    #[test]
+    fn the_dot_product_is_of_parts_of_what_there_is() {
+        use crate::resources::{CPU, GPU};
+        let amounts = |gpu, cpu| Amounts::of(&[(GPU, gpu), (CPU, cpu)]);
+        let have = amounts(4000, 8000);
+        assert_eq!(dot(&amounts(2000, 2000), &amounts(4000, 4000), &have), 0.5 + 0.125);
+        assert_eq!(dot(&amounts(2000, 2000), &amounts(-1000, 0), &have), 0.0, "nothing is free");
+    }
+}

@@ -1,0 +1,122 @@
+//! Tasks on servers that may carry more than is reserved there, or less: what engines with
+//! [`Limits::Measured`](super::Limits::Measured) share.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Budget, EngineError, board::Board};
+use crate::{
+    decision::{Allocation, DeviceShare, Devices, Role, Slot},
+    ids::ResourceId,
+    job::Job,
+    place::Load,
+    resources::{Amounts, GPU},
+    server::Server,
+    state::{Mandate, State},
+};
+
+/// The devices that a task would get on a server which has room for it and isn't overloaded by what it uses: the least loaded ones.
+/// O(resources + devices · log devices).
+pub(super) fn devices(
+    state: &State,
+    board: &Board,
+    load: &Load,
+    job: &Job,
+    role: Role,
+    uses: &Amounts,
+    server: &Server,
+) -> Option<Devices> {
+    let devices = devices_free(state, board, load, job, role, server)?;
+    let places: SmallVec<[u16; 8]> = devices.iter().map(|share| share.device).collect();
+    load.holds(server.id, uses, &places).then_some(devices)
+}
+
+/// The same by what is reserved alone, whatever the server carries.
+pub(super) fn devices_free(
+    state: &State,
+    board: &Board,
+    load: &Load,
+    job: &Job,
+    role: Role,
+    server: &Server,
+) -> Option<Devices> {
+    let demand = job.demand(role);
+    let takes = board.room.accepts(state, server.id, job)
+        && server.hosts.takes(role)
+        && demand.amounts.fits(board.room.free(server.id));
+    if !takes {
+        return None;
+    }
+    match demand.devices.filter(|_| !server.devices.is_empty()) {
+        None => Some(Devices::new()),
+        Some((wanted, milli)) => least_loaded(board, load, server, wanted, milli),
+    }
+}
+
+fn least_loaded(board: &Board, load: &Load, server: &Server, wanted: ResourceId, milli: u32) -> Option<Devices> {
+    let (each, count) = (milli.min(1000) as u16, (milli / 1000).max(1) as usize);
+    let reserved = board.room.devices(server.id);
+    let free = |at: usize| reserved.get(at).copied().unwrap_or(0).saturating_add(each) <= server.bookable;
+    let suits = |at: &usize| (wanted == GPU || server.devices[*at] == wanted) && free(*at);
+    let mut devices: SmallVec<[usize; 16]> = (0..server.devices.len()).filter(suits).collect();
+    if devices.len() < count {
+        return None;
+    }
+    let load = load.devices(server.id);
+    devices.sort_by(|a, b| load[*a].used.total_cmp(&load[*b].used).then(a.cmp(b)));
+    let mut devices: Devices =
+        devices[..count].iter().map(|at| DeviceShare { device: *at as u16, milli: each }).collect();
+    devices.sort_unstable();
+    Some(devices)
+}
+
+/// Where a job's servers must be alike task by task won't do: an even spread, if that overloads nobody.
+pub(super) fn place_evenly(
+    state: &State,
+    board: &mut Board,
+    load: &mut Load,
+    most: f64,
+    job: &Job,
+    budget: &mut Budget,
+) -> Result<Option<Arc<Allocation>>, EngineError> {
+    let Some(placed) = board.place_even(state, job, job.spec.requested(), budget)? else {
+        return Ok(None);
+    };
+    let expected = |slot: &Slot| state.expected_use(job, slot.role, slot.index, most);
+    for (at, slot) in placed.slots().iter().enumerate() {
+        let devices: SmallVec<[u16; 8]> = slot.devices.iter().map(|share| share.device).collect();
+        if !load.holds(slot.server, &expected(slot), &devices) {
+            for slot in &placed.slots()[..at] {
+                load.put(slot, &expected(slot), -1.0);
+            }
+            board.give_back(state, job, &placed);
+            return Ok(None);
+        }
+        load.put(slot, &expected(slot), 1.0);
+    }
+    Ok(Some(placed))
+}
+
+/// What a job has, if its tasks may move one by one.
+pub(super) fn movable<'a>(state: &State, job: &'a Job) -> Option<&'a Arc<Allocation>> {
+    let allocation = job.verdict.allocation()?;
+    let rules = state.settings.shape.of(&job.spec);
+    // What isn't there yet isn't measured yet, and what must be spread evenly can't move one by one.
+    let settled = job.observed.as_ref() == Some(allocation);
+    (settled && !rules.equal_per_server && rules.colocate && state.mandate(job) == Mandate::Free).then_some(allocation)
+}
+
+/// A task comes to a place that was just found for it.
+pub(super) fn take(board: &mut Board, load: &mut Load, job: &Job, slot: &Slot, uses: &Amounts) {
+    let taken = board.room.take_again(slot.server, job.demand(slot.role), &slot.devices);
+    debug_assert!(taken, "it was just found to fit");
+    board.free.update(&board.room, slot.server, true);
+    load.put(slot, uses, 1.0);
+}
+
+/// It leaves again.
+pub(super) fn give_back(state: &State, board: &mut Board, load: &mut Load, job: &Job, slot: &Slot, uses: &Amounts) {
+    board.give_back(state, job, &Allocation::new(vec![slot.clone()]));
+    load.put(slot, uses, -1.0);
+}
