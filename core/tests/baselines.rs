@@ -54,8 +54,27 @@ fn place(scheduler: &Scheduler, job: JobId) -> (String, u16) {
 
 fn come(scheduler: &mut Scheduler, at: i64, spec: JobSpec) -> JobId {
     let job = submit(scheduler, at, spec);
-    scheduler.decide(Time(at));
+    decide(scheduler, at);
     job
+}
+
+/// A decision, which the manager carries out at once: first what has to stop, then what may start.
+fn decide(scheduler: &mut Scheduler, at: i64) {
+    scheduler.decide(Time(at));
+    let jobs: Vec<JobId> = scheduler.state().jobs.keys().copied().collect();
+    for job in &jobs {
+        let known = scheduler.state().job(*job).expect("active");
+        if known.revoked || (known.observed.is_some() && known.observed != known.issued) {
+            see(scheduler, at, *job, false);
+        }
+    }
+    // What was released lets others be issued.
+    scheduler.take_issues();
+    for job in &jobs {
+        if scheduler.state().job(*job).is_some_and(|known| known.issued.is_some() && !known.revoked) {
+            see(scheduler, at, *job, true);
+        }
+    }
 }
 
 /// The manager says what of a job exists: all that it was told, or nothing.
@@ -117,11 +136,11 @@ fn slaq_gives_the_next_workers_to_the_steeper_loss_whatever_its_unit() {
     for steep_first in [true, false] {
         let mut scheduler = cluster(plain("slaq"), &[gpus("s0", 5)]);
         let [a, b] = ["a", "b"].map(|name| submit(&mut scheduler, 0, linear(name, (1, 4, 1))));
-        scheduler.decide(Time(0));
+        decide(&mut scheduler, 0);
         let (fast, slow) = if steep_first { (a, b) } else { (b, a) };
         losses(&mut scheduler, MINUTE, fast, 8, steep);
         losses(&mut scheduler, MINUTE, slow, 60, flat);
-        scheduler.decide(Time(MINUTE));
+        decide(&mut scheduler, MINUTE);
         let workers = [fast, slow].map(|job| shape(&scheduler, job).workers);
         assert_eq!(workers, [4, 1], "{steep_first}: everyone has a worker, the steep one all others");
     }
@@ -132,13 +151,13 @@ fn slaq_takes_fixed_jobs_whole_by_their_gain_per_gpu_and_new_ones_first() {
     let mut scheduler = cluster(plain("slaq"), &[gpus("s0", 5)]);
     let four = submit(&mut scheduler, 0, linear("four", (4, 4, 4)));
     let one = submit(&mut scheduler, 0, linear("one", (1, 1, 1)));
-    scheduler.decide(Time(0));
+    decide(&mut scheduler, 0);
     for job in [four, one] {
         losses(&mut scheduler, MINUTE, job, 8, steep);
     }
     // A GPU goes. Four epochs of one curve bring more than one, but not four times as much.
     set(&mut scheduler, MINUTE, gpus("s0", 4));
-    scheduler.decide(Time(MINUTE));
+    decide(&mut scheduler, MINUTE);
     assert_eq!(runs(&scheduler, &[four, one]), [false, true]);
     see(&mut scheduler, MINUTE, four, false);
     let newcomer = come(&mut scheduler, 2 * MINUTE, wide("newcomer", 4));
@@ -154,7 +173,7 @@ fn slaq_takes_nobody_for_new_for_ever() {
     see(&mut scheduler, 0, mute, true);
     let newcomer = come(&mut scheduler, 30 * MINUTE, wide("newcomer", 1));
     assert_eq!(runs(&scheduler, &[mute, newcomer]), [true, false], "both are new");
-    scheduler.decide(Time(61 * MINUTE));
+    decide(&mut scheduler, 61 * MINUTE);
     assert_eq!(runs(&scheduler, &[mute, newcomer]), [false, true]);
 }
 
@@ -163,13 +182,13 @@ fn hypersched_pauses_the_flat_one_while_others_wait() {
     let mut scheduler = cluster(plain("hypersched"), &[gpus("s0", 1)]);
     let flat = come(&mut scheduler, 0, wide("flat", 1));
     accuracies(&mut scheduler, MINUTE, flat, 12, |epoch| f64::min(0.1 * epoch, 0.5));
-    scheduler.decide(Time(MINUTE));
+    decide(&mut scheduler, MINUTE);
     assert_eq!(runs(&scheduler, &[flat]), [true], "nobody waits");
     let other = come(&mut scheduler, 2 * MINUTE, wide("other", 1));
     assert_eq!(runs(&scheduler, &[flat, other]), [false, true]);
     see(&mut scheduler, 2 * MINUTE, flat, false);
     end(&mut scheduler, 3 * MINUTE, other);
-    scheduler.decide(Time(3 * MINUTE));
+    decide(&mut scheduler, 3 * MINUTE);
     assert_eq!(runs(&scheduler, &[flat]), [true], "there is room again");
 }
 
@@ -177,12 +196,12 @@ fn hypersched_pauses_the_flat_one_while_others_wait() {
 fn only_one_stays(specs: [JobSpec; 2], accuracy: [fn(f64) -> f64; 2]) -> Vec<bool> {
     let mut scheduler = cluster(plain("hypersched"), &[gpus("s0", 1), gpus("s1", 1)]);
     let jobs = specs.map(|spec| submit(&mut scheduler, 0, spec));
-    scheduler.decide(Time(0));
+    decide(&mut scheduler, 0);
     for (job, accuracy) in jobs.into_iter().zip(accuracy) {
         accuracies(&mut scheduler, 2 * MINUTE, job, 10, accuracy);
     }
     scheduler.apply(Time(2 * MINUTE), Event::ServerLeft { name: "s1".into() }).expect("it was there");
-    scheduler.decide(Time(2 * MINUTE));
+    decide(&mut scheduler, 2 * MINUTE);
     runs(&scheduler, &jobs)
 }
 
@@ -214,11 +233,11 @@ fn hypersched_gives_more_workers_to_who_gains_more() {
     for fast_first in [true, false] {
         let mut scheduler = cluster(plain("hypersched"), &[gpus("s0", 4)]);
         let [a, b] = ["a", "b"].map(|name| submit(&mut scheduler, 0, job(name)));
-        scheduler.decide(Time(0));
+        decide(&mut scheduler, 0);
         let (fast, slow) = if fast_first { (a, b) } else { (b, a) };
         accuracies(&mut scheduler, MINUTE, slow, 10, |epoch| 0.66 - 0.12 / (0.2 * epoch + 1.0));
         accuracies(&mut scheduler, MINUTE, fast, 10, |epoch| 0.9 - 0.54 / (0.2 * epoch + 1.0));
-        scheduler.decide(Time(MINUTE));
+        decide(&mut scheduler, MINUTE);
         assert_eq!([fast, slow].map(|job| shape(&scheduler, job).workers), [3, 1]);
     }
 }
@@ -226,7 +245,7 @@ fn hypersched_gives_more_workers_to_who_gains_more() {
 /// Rounds of a minute; who ran in each, in this order of jobs. What stops is gone at once.
 fn rounds(scheduler: &mut Scheduler, from: i64, count: i64, jobs: &[JobId]) -> Vec<Vec<bool>> {
     let round = |at: i64| {
-        scheduler.decide(Time(at));
+        decide(scheduler, at);
         for job in jobs {
             see(scheduler, at, *job, !shape(scheduler, *job).is_empty());
         }

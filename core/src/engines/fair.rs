@@ -107,7 +107,7 @@ impl Engine for Fair {
         board.sync(state, changes, SortBy::Share);
         let mut now = memo.clone();
         now.count(state);
-        let (jobs, ledger) = rounds::free_jobs(state);
+        let (jobs, ledger) = rounds::settled_jobs(state);
         let mut order: Vec<&Arc<Job>> = jobs.collect();
         budget.spend(order.len() as u64)?;
         let waits = |job: &Job| job.verdict.allocation().is_none();

@@ -36,7 +36,18 @@ pub(super) const INTERVAL: &[ParameterInfo] = &[ParameterInfo {
 
 /// The jobs that are the engine's to plan, in the order of arrival, and what all others leave. O(jobs).
 pub(super) fn free_jobs(state: &State) -> (impl Iterator<Item = &Arc<Job>>, Ledger) {
-    let (free, others): (Vec<_>, Vec<_>) = state.jobs.values().partition(|job| state.mandate(job) == Mandate::Free);
+    jobs_and_rest(state, |job| state.mandate(job) == Mandate::Free)
+}
+
+/// The same for engines that share time in rounds, without jobs on their way: who is told to start, move or leave, and isn't
+/// seen to have done so, isn't told anything else. Each round would undo the last where managers take longer than a round.
+pub(super) fn settled_jobs(state: &State) -> (impl Iterator<Item = &Arc<Job>>, Ledger) {
+    let in_transit = |job: &Job| job.issued.is_some() && (job.revoked || job.observed != job.issued);
+    jobs_and_rest(state, |job| state.mandate(job) == Mandate::Free && !in_transit(job))
+}
+
+fn jobs_and_rest(state: &State, mine: impl Fn(&Job) -> bool) -> (std::vec::IntoIter<&Arc<Job>>, Ledger) {
+    let (free, others): (Vec<_>, Vec<_>) = state.jobs.values().partition(|job| mine(job));
     let mut ledger = Ledger::of(state);
     for job in others {
         ledger.take(job, &job.total(job.shape()), 1);
@@ -176,7 +187,7 @@ pub(super) fn by_gain(
     rank: impl Fn(&Job) -> u8,
     gain: impl Fn(&Job, Shape) -> f64,
 ) -> Result<(), EngineError> {
-    let (jobs, mut ledger) = free_jobs(state);
+    let (jobs, mut ledger) = settled_jobs(state);
     let key = |job: &Job, from: Shape, to: Shape| {
         let before = if from.is_empty() { 0.0 } else { gain(job, from) };
         // NaN is no gain either.
