@@ -208,9 +208,9 @@ pub struct Server {
 
 /// Of which more can be reserved than there is: those who share it get slower, and none fails.
 fn is_shareable(resource: ResourceId, devices: &[ResourceId]) -> bool {
-    // Where the manager picks the devices it doesn't share them.
-    let is_device = !devices.is_empty() && (resource == GPU || devices.contains(&resource));
-    resource == CPU || resource == BANDWIDTH || is_device
+    // Where the manager picks the devices it reserves the rest as well.
+    let is_device = resource == GPU || devices.contains(&resource);
+    !devices.is_empty() && (resource == CPU || resource == BANDWIDTH || is_device)
 }
 
 impl Server {

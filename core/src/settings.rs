@@ -77,7 +77,8 @@ pub struct ShapeRules {
     /// Workers can be added to a running incarnation (removing them is always possible).
     pub grow_in_place: bool,
     /// Thousandths of each device, CPU and bandwidth that may be reserved: 1000, or more where tasks may share what they
-    /// don't use up, by engines that go by what is measured. Only for servers that list their devices.
+    /// don't use up. Only on servers that list their devices. CPUs and bandwidth for every engine; two tasks come to one
+    /// whole device only under engines that go by what is measured.
     pub overbook: u16,
 }
 

@@ -335,6 +335,8 @@ fn crowded(settings: Settings) -> (Scheduler, [JobId; 3]) {
     let mut scheduler = cluster(settings, &[gpus("s0", 2)]);
     let first = come(&mut scheduler, 0, light("first"));
     see(&mut scheduler, 0, first, true);
+    // Who trains tells what its model uses.
+    report(&mut scheduler, 0, first, 1, None, None);
     measure(&mut scheduler, 0, "s0", &[(first, 0, 300, 1000)]);
     let second = come(&mut scheduler, 1, light("second"));
     let third = come(&mut scheduler, 2, light("third"));

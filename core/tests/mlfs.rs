@@ -4,8 +4,8 @@ mod common;
 
 use common::build::{amounts, cluster, plain_with, ring, server, set, shape, submit, wp};
 use trainmaster_core::{
-    DeviceShare, Event, Incarnation, JobId, JobSpec, Report, Role, Scheduler, ServerSpec, Settings, SlotUse, Span,
-    Time, Verdict,
+    DeviceShare, Event, Incarnation, JobId, JobSpec, Report, Role, Scheduler, ServerSpec, Settings, SlotUse, Source,
+    Span, Time, Verdict,
     job::{Partition, Phase, Resize, StopChoice},
     settings::Parameter,
 };
@@ -203,6 +203,9 @@ fn measured_tasks_share_a_gpu_where_the_pool_overbooks() {
         scheduler.decide(Time(0));
         observe(&mut scheduler, 1, first);
         if let Some(milli) = measured {
+            // What it uses while it starts tells nothing about training.
+            measure(&mut scheduler, 2, "s0", 1000, &[(first, 1)]);
+            report(&mut scheduler, 2, first, 1, 0.1);
             measure(&mut scheduler, 2, "s0", 1000, &[(first, milli)]);
         }
         let second = submit(&mut scheduler, 3, fixed("second", 1));
@@ -221,6 +224,7 @@ fn crowded(flags: &[(&str, bool)]) -> (Scheduler, JobId, JobId) {
     let low = submit(&mut scheduler, 0, fixed("low", 1));
     scheduler.decide(Time(0));
     observe(&mut scheduler, 1, low);
+    report(&mut scheduler, 2, low, 1, 0.1);
     measure(&mut scheduler, 2, "s0", 1000, &[(low, 300)]);
     let high = submit(&mut scheduler, 3, JobSpec { urgency: Some(9), ..fixed("high", 1) });
     scheduler.decide(Time(3));
@@ -250,14 +254,13 @@ fn it_stays_where_nobody_takes_it_and_waits_where_everyone_is_overloaded() {
     measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
     scheduler.decide(Time(MINUTE));
     assert_eq!((places(&scheduler, low)[0].0, places(&scheduler, high)[0].0), (0, 0));
+    // There is no other server at all: one of them waits, and tells why.
     let (mut scheduler, low, high) = crowded(&[]);
     scheduler.apply(Time(5), Event::ServerLeft { name: "s1".into() }).expect("known");
-    // With three on it, one that leaves doesn't relieve it.
-    measure(&mut scheduler, 6, "s0", 15_900, &[(low, 600), (high, 600)]);
+    measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
     scheduler.decide(Time(MINUTE));
-    assert_eq!(runs(&scheduler, &[high]), [true], "someone runs on");
-    let stays = runs(&scheduler, &[low])[0];
-    assert!(stays || why(&scheduler, low).contains("carry too much"));
+    assert_eq!(runs(&scheduler, &[low, high]), [false, true]);
+    assert!(why(&scheduler, low).contains("100.0 % of gpu are in use on s0"), "{}", why(&scheduler, low));
 }
 
 #[test]
@@ -307,4 +310,51 @@ fn a_task_is_where_it_was_after_a_round_in_which_nothing_happened() {
     assert!(decision.changes.is_empty());
     assert_eq!(jobs.iter().map(|job| places(&scheduler, *job)).collect::<Vec<_>>(), before);
     assert_eq!(shape(&scheduler, jobs[0]), wp(1, 0));
+}
+
+#[test]
+fn nobody_comes_to_a_server_that_tasks_are_to_leave() {
+    // s1 has cores but no GPU: who has to leave s0 stays, and its cores aren't free.
+    let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 2), gpus("s1", 0)]);
+    let hungry = |name: &str, model: &str| {
+        let worker = common::build::role(&[("gpu", 1000), ("cpu", 6000)], 1, 1, 1);
+        JobSpec { worker, model: model.into(), ..fixed(name, 1) }
+    };
+    let jobs = [hungry("a", "m"), hungry("b", "m")].map(|spec| submit(&mut scheduler, 0, spec));
+    scheduler.decide(Time(0));
+    jobs.iter().for_each(|job| observe(&mut scheduler, 1, *job));
+    let uses = [(jobs[0], 300), (jobs[1], 300)];
+    measure(&mut scheduler, 2, "s0", 15_500, &uses);
+    let late = submit(&mut scheduler, 3, JobSpec { urgency: Some(10), ..hungry("late", "other") });
+    let decision = scheduler.decide(Time(3));
+    assert_eq!(decision.source, Source::Engine, "the guard had nothing to refuse");
+    assert_eq!(runs(&scheduler, &[jobs[0], jobs[1], late]), [true, true, false]);
+}
+
+#[test]
+fn measurements_that_cannot_be_are_refused_and_strangers_are_not_kept() {
+    let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1), gpus("s1", 1)]);
+    let job = submit(&mut scheduler, 0, fixed("job", 1));
+    scheduler.decide(Time(0));
+    observe(&mut scheduler, 1, job);
+    let mut say = |server: &str, used: &[(&str, i64)], device: u16, milli: u16, index: u32| {
+        let devices = vec![DeviceShare { device, milli }];
+        let slots = vec![SlotUse { job, slot: (Role::Worker, index), used: amounts(&[]), devices: devices.clone() }];
+        let event = Event::Utilisation { server: server.into(), used: amounts(used), devices, slots };
+        scheduler.apply(Time(2), event).map_err(|error| error.to_string())
+    };
+    for (said, expected) in [
+        (say("nowhere", &[], 0, 1, 0), "no server \"nowhere\""),
+        (say("s0", &[("cpu", -1)], 0, 1, 0), "cpu = -1"),
+        (say("s0", &[("gpu", 1)], 0, 1, 0), "device by device"),
+        (say("s0", &[], 1, 1, 0), "device 1 is measured; it lists 1"),
+        (say("s0", &[], 0, 1001, 0), "1001 thousandths"),
+    ] {
+        let error = said.expect_err(expected);
+        assert!(error.contains(expected), "{error}");
+    }
+    say("s0", &[], 0, 500, 7).expect("a slot that isn't there is left out");
+    let measured = scheduler.state().find_server("s0").expect("known").measured.clone().expect("just now");
+    assert!(measured.slots.is_empty());
+    assert_eq!(measured.total.devices[0], 500);
 }

@@ -43,7 +43,14 @@ impl Ledger {
         let tenants: Vec<_> = state.tenants.iter().map(limits).collect();
         let queues: Vec<_> = state.queues.iter().map(limits).collect();
         let limited = tenants.iter().chain(&queues).any(|limits| !limits.is_empty());
-        Self { cluster: state.usable.clone(), tenants, queues, limited }
+        let cluster = match state.settings.shape.overbook {
+            1001.. => state.present_servers().fold(Amounts::default(), |mut sum, server| {
+                sum += &server.reservable();
+                sum
+            }),
+            _ => state.usable.clone(),
+        };
+        Self { cluster, tenants, queues, limited }
     }
 
     /// What the plan leaves within limits. The cluster's total counts in full: servers say what is left there.

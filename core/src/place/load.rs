@@ -87,6 +87,13 @@ impl Load {
                             load.used[at + offset] += usage.amounts[*resource] as f64;
                         }
                     }
+                    // Where no slot is told apart all that is seen is in the total.
+                    None if here.is_some_and(|measured| measured.slots.is_empty())
+                        && job.observed.as_ref().is_some_and(|seen| seen.has(slot)) =>
+                    {
+                        load.add_devices(slot, 0, 1.0);
+                        load.slots[slot.server.index()] += 1;
+                    }
                     None => load.put(slot, &state.expected_use(job, slot.role, slot.index, most), 1.0),
                 }
             }
@@ -149,13 +156,13 @@ impl Load {
         &self.resources
     }
 
-    /// The part of each resource that is in use; 1 of what a server hasn't.
+    /// The part of each resource that is in use; 0 of what a server hasn't.
     pub fn parts(&self, id: ServerId) -> impl Iterator<Item = f64> + '_ {
         let range = id.index() * self.resources.len()..(id.index() + 1) * self.resources.len();
         self.used[range.clone()]
             .iter()
             .zip(&self.have[range])
-            .map(|(used, have)| if *have > 0.0 { used / have } else { 1.0 })
+            .map(|(used, have)| if *have > 0.0 { used / have } else { 0.0 })
     }
 
     /// The parts of each resource of a server that these amounts are.
@@ -194,17 +201,6 @@ impl Load {
         self.overloads(id).any(|over| over)
     }
 
-    /// The resource that is overloaded most, and the part of it in use.
-    pub fn worst(&self, id: ServerId) -> Option<(ResourceId, f64)> {
-        let device = self.devices(id).iter().map(|load| load.used).fold(0.0, f64::max);
-        let part = |(at, over): (usize, bool)| {
-            let resource = self.resources[at];
-            let part = if resource == GPU && device > 0.0 { device } else { self.parts(id).nth(at)? };
-            over.then_some((resource, part))
-        };
-        self.overloads(id).enumerate().filter_map(part).max_by(|a, b| a.1.total_cmp(&b.1))
-    }
-
     /// Whether a server stays within what it should carry with these amounts on top, on these devices. What comes alone to an
     /// idle server or device always may.
     pub fn holds(&self, id: ServerId, amounts: &Amounts, devices: &[u16]) -> bool {
@@ -227,7 +223,8 @@ impl Load {
     /// How much of everything it has is in use: the root of the mean square of the parts, 1 at most where no resource is
     /// overbooked.
     pub fn degree(&self, id: ServerId) -> f64 {
-        let count = self.resources.len().max(1) as f64;
-        libm::sqrt(self.parts(id).map(|part| part * part).sum::<f64>() / count)
+        let at = id.index() * self.resources.len();
+        let count = self.have[at..at + self.resources.len()].iter().filter(|have| **have > 0.0).count().max(1);
+        libm::sqrt(self.parts(id).map(|part| part * part).sum::<f64>() / count as f64)
     }
 }

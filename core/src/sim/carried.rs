@@ -22,6 +22,8 @@ pub(super) struct Carried {
     on: BTreeMap<ServerId, BTreeSet<JobId>>,
     /// Servers where something changed since they were last measured.
     touched: BTreeSet<ServerId>,
+    /// Servers that were overloaded when they were last measured.
+    overloaded: BTreeSet<ServerId>,
     /// When the next window begins, if someone waits for it.
     window: Option<Time>,
 }
@@ -68,6 +70,16 @@ impl Carried {
     /// Who is on a server.
     pub(super) fn jobs(&self, server: ServerId) -> impl Iterator<Item = JobId> + '_ {
         self.on.get(&server).into_iter().flatten().copied()
+    }
+
+    /// Notes whether a server is overloaded; true where it wasn't before.
+    pub(super) fn becomes_overloaded(&mut self, server: ServerId, over: bool) -> bool {
+        if over {
+            self.overloaded.insert(server)
+        } else {
+            self.overloaded.remove(&server);
+            false
+        }
     }
 
     fn uses<'a>(&self, programs: &'a BTreeMap<JobId, Program<'_>>, server: ServerId, now: Time) -> Vec<Use<'a>> {

@@ -110,7 +110,7 @@ pub struct Report {
     pub mean_accuracy: Option<f64>,
     /// Jobs that were ended because training on would have gained nothing.
     pub stopped_early: u32,
-    /// Times that a server was measured to carry more than nine tenths of its cores, or of a device that is shared.
+    /// Times that a server came to carry more than nine tenths of its cores, or of a device that is shared, as measured.
     pub overloads: u32,
     /// Mean time without a slot.
     pub waiting_s: Option<f64>,

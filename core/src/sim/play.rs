@@ -321,7 +321,7 @@ impl<'a> Play<'a> {
                 continue;
             }
             let (event, over, _) = self.carried.measure(self.scheduler.state(), &self.programs, *id, self.now);
-            self.meter.overloaded(over);
+            self.meter.overloaded(self.carried.becomes_overloaded(*id, over));
             self.say(event)?;
         }
         // A job is as slow as its slowest slot, wherever that is.
@@ -463,8 +463,8 @@ impl<'a> Play<'a> {
         let job = state.job(id);
         let rescales = job.map_or(0, |job| job.rescales);
         let early = job.and_then(|job| job.verdict.reason()).is_some_and(|reason| {
-            use crate::reason::ReasonKind::{AccuracyReached, NothingToGain, OutOfReach};
-            end == End::Stopped && matches!(reason.kind(), AccuracyReached | NothingToGain | OutOfReach)
+            use crate::reason::ReasonKind::{AccuracyReached, NothingToGain};
+            end == End::Stopped && matches!(reason.kind(), AccuracyReached | NothingToGain)
         });
         let why = || {
             let reason = job.and_then(|job| job.verdict.reason());

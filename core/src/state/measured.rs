@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Change, State};
 use crate::{
-    decision::{DeviceShare, Devices, Role, Slot},
+    decision::{Allocation, DeviceShare, Devices, Role},
     event::{EventError, SlotUse},
     ids::ResourceId,
     job::{Demand, Job},
@@ -36,16 +36,35 @@ impl State {
         }
         self.check_types(tables().flat_map(super::apply::used))?;
         let kinds = self.server(id).devices.clone();
+        let named = devices.iter().chain(slots.iter().flat_map(|of| &of.devices));
+        if let Some(share) = named.into_iter().find(|share| usize::from(share.device) >= kinds.len()) {
+            let problem = format!("device {} is measured; it lists {}", share.device, kinds.len());
+            return Err(EventError::Server { server: name.to_owned(), problem });
+        }
         let types = Arc::make_mut(&mut self.resources);
         let mut usage = |used: &BTreeMap<String, i64>, devices: &[DeviceShare]| {
             usage(&kinds, types.demand(used), devices.iter().copied().collect())
         };
         let total = usage(used, devices);
-        let known = slots.iter().filter(|of| self.jobs.contains_key(&of.job));
+        // What no job has there isn't kept: nobody would ask for it.
+        let known = slots.iter().filter(|of| {
+            let here = |allocation: Option<&Arc<Allocation>>| {
+                let slot = allocation.and_then(|allocation| allocation.slot(of.slot.0, of.slot.1));
+                slot.is_some_and(|slot| slot.server == id)
+            };
+            let has = |job: &Arc<Job>| {
+                here(job.observed.as_ref()) || here(job.issued.as_ref()) || here(job.verdict.allocation())
+            };
+            self.jobs.get(&of.job).is_some_and(has)
+        });
         let slots: BTreeMap<_, _> =
             known.map(|of| ((of.job, of.slot.0, of.slot.1), usage(&of.used, &of.devices))).collect();
         for ((job, role, _), usage) in &slots {
-            self.remember(&self.jobs[job].spec.model.clone(), *role, &usage.amounts);
+            let job = &self.jobs[job];
+            // While it only starts it tells nothing about training.
+            if !job.reported.is_empty() {
+                self.remember(&job.spec.model.clone(), *role, &usage.amounts);
+            }
         }
         self.server_mut(id).measured = Some(Arc::new(Measured { total, slots }));
         self.note(Change::Measured(id));
@@ -71,15 +90,6 @@ impl State {
         }
     }
 
-    /// What one slot of a job was measured to use: itself, if it runs and its server is measured; else, on average, slots of
-    /// its model. None: nobody knows.
-    pub fn measured_use(&self, job: &Job, slot: &Slot) -> Option<Amounts> {
-        let here = self.server(slot.server).measured.as_ref();
-        here.and_then(|measured| measured.slots.get(&(job.id, slot.role, slot.index)))
-            .map(|usage| usage.amounts.clone())
-            .or_else(|| self.usual_use(job, slot.role).cloned())
-    }
-
     /// What slots of a job's model use, on average over what was measured.
     pub fn usual_use(&self, job: &Job, role: Role) -> Option<&Amounts> {
         let model = self.models.get(job.spec.model.as_str())?;
@@ -100,11 +110,6 @@ fn usage(kinds: &[ResourceId], amounts: Amounts, devices: Devices) -> Usage {
 }
 
 impl Server {
-    /// Whether some device of it, or some resource, is measured to be used beyond a share of it.
-    pub fn is_overloaded(&self, most: f64) -> bool {
-        self.first_overload(most).is_some()
-    }
-
     /// The resource of which the largest share beyond `most` is measured to be used, and that share. Devices count one by
     /// one, as GPUs.
     pub fn first_overload(&self, most: f64) -> Option<(ResourceId, f64)> {

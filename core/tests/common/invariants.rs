@@ -132,7 +132,7 @@ pub fn committed(state: &State, decision: &Decision) {
         let more = i64::from(server.bookable) - 1000;
         assert_eq!(server.bookable, state.settings.shape.overbook);
         for resource in BTreeSet::from_iter([GPU, CPU, BANDWIDTH].into_iter().chain(server.devices.iter().copied())) {
-            if more > 0 && (resource == CPU || resource == BANDWIDTH || !server.devices.is_empty()) {
+            if more > 0 && !server.devices.is_empty() {
                 usable.add(resource, server.capacity[resource] * more / 1000);
             }
         }

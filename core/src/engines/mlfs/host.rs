@@ -1,6 +1,6 @@
 //! Where a task goes: to the server nearest to the ideal one, and there to the least loaded GPU (MLFS, §3.3.2).
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ use crate::{
     engines::{Budget, EngineError, board::Board, sharing},
     ids::ServerId,
     job::Job,
-    place::Load,
+    place::{Load, exchanged},
     reason::{Reason, Share},
     resources::Amounts,
     state::State,
@@ -22,6 +22,8 @@ pub(super) struct Hosts<'a> {
     pub(super) engine: &'a Mlfs,
     pub(super) board: &'a mut Board,
     pub(super) load: Load,
+    /// How many tasks are to leave each of these servers and have no other place yet: nobody comes there meanwhile.
+    pub(super) relieved: BTreeMap<ServerId, u32>,
 }
 
 /// One task of a job.
@@ -45,29 +47,9 @@ impl From<&Slot> for Task {
     }
 }
 
-/// What two tasks of a job send each other in an iteration, in model sizes: gradients and parameters of a partition go to every
-/// parameter server, or round the ring of its replicas, and what partitions hand on within a replica is taken to be as much as an
-/// average one's parameters.
-pub(super) fn traffic(job: &Job, shares: &[f64], a: Task, b: Task) -> f64 {
-    let servers = f64::from(job.spec.requested().servers.max(1));
-    match (a.part(job), b.part(job)) {
-        (None, None) => 0.0,
-        (Some(part), None) | (None, Some(part)) => 2.0 * shares[part] / servers,
-        (Some(one), Some(other)) => {
-            let parts = shares.len() as u32;
-            let (of_one, of_other) = (a.index / parts, b.index / parts);
-            if of_one == of_other {
-                let needs = |one: usize, other: usize| {
-                    job.spec.partitions.get(one).is_some_and(|part| part.after.contains(&(other as u32)))
-                };
-                return if needs(one, other) || needs(other, one) { 1.0 / f64::from(parts) } else { 0.0 };
-            }
-            let replicas = job.spec.requested().workers / parts;
-            let apart = of_one.abs_diff(of_other);
-            let neighbours = job.spec.server.is_none() && one == other && (apart == 1 || apart == replicas - 1);
-            if neighbours { shares[one] } else { 0.0 }
-        }
-    }
+/// What two tasks of a job send each other.
+fn traffic(job: &Job, shares: &[f64], a: Task, b: Task) -> f64 {
+    exchanged(&job.spec, shares, (a.role, a.index), (b.role, b.index))
 }
 
 /// All tasks of a job as it was requested.
@@ -83,6 +65,11 @@ impl Hosts<'_> {
         self.state.expected_use(job, task.role, task.index, self.engine.overload)
     }
 
+    /// Whether a server is neither overloaded nor being relieved.
+    fn is_open(&self, id: ServerId) -> bool {
+        !self.relieved.contains_key(&id) && !self.load.is_overloaded(id)
+    }
+
     /// A home for every task of a job, in this order, or for none. The room is taken. O(tasks · (servers · resources + tasks)).
     pub(super) fn place(
         &mut self,
@@ -93,7 +80,17 @@ impl Hosts<'_> {
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         let rules = self.state.settings.shape.of(&job.spec);
         if rules.equal_per_server || !rules.colocate {
-            return sharing::place_evenly(self.state, self.board, &mut self.load, self.engine.overload, job, budget);
+            let most = self.engine.overload;
+            let placed = sharing::place_evenly(self.state, self.board, &mut self.load, most, job, budget)?;
+            let Some(placed) = placed else { return Ok(None) };
+            if placed.slots().iter().any(|slot| self.relieved.contains_key(&slot.server)) {
+                for slot in placed.slots() {
+                    let uses = self.expected(job, slot.into());
+                    self.give_back(job, slot, &uses);
+                }
+                return Ok(None);
+            }
+            return Ok(Some(placed));
         }
         let mut placed: Vec<Slot> = Vec::with_capacity(order.len());
         for task in order {
@@ -132,7 +129,7 @@ impl Hosts<'_> {
         let mut ideal: SmallVec<[f64; 8]> = SmallVec::from_elem(f64::INFINITY, count);
         let mut nearest = 0.0_f64;
         let mut candidates: Vec<(ServerId, Devices)> = Vec::new();
-        for server in self.state.present_servers().filter(|server| !self.load.is_overloaded(server.id)) {
+        for server in self.state.present_servers().filter(|server| self.is_open(server.id)) {
             for (least, part) in ideal.iter_mut().zip(self.load.parts(server.id)) {
                 *least = least.min(part);
             }
@@ -189,7 +186,7 @@ impl Hosts<'_> {
                 continue;
             }
             let takes = sharing::devices(state, board, load, job, task.role, &uses, server).is_some();
-            if takes && !load.is_overloaded(server.id) {
+            if takes && self.is_open(server.id) {
                 return None;
             }
             let degree = load.degree(server.id);

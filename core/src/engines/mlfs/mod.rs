@@ -37,7 +37,7 @@ mod stop;
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
+    collections::{BTreeMap, BinaryHeap, btree_map::Entry},
     sync::Arc,
 };
 
@@ -57,11 +57,11 @@ use super::{
     optimus::{run, wait},
 };
 use crate::{
-    decision::{Allocation, Proposal, Shape, Slot, Verdict},
+    decision::{Allocation, Proposal, Role, Shape, Slot, Verdict},
     ids::JobId,
     job::Job,
     place::{Load, SortBy},
-    reason::{Reason, ReasonKind, Share},
+    reason::{Reason, ReasonKind, Scope, Share},
     settings::SettingsError,
     state::{Change, Mandate, State},
     time::{Span, Time},
@@ -123,7 +123,7 @@ pub struct Mlfs {
     scaled: bool,
 }
 
-/// Since when jobs wait that ran before; the others wait since they came.
+/// Since when jobs wait that ran before, or were held; the others wait since they came.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
     again: BTreeMap<JobId, Time>,
@@ -165,8 +165,13 @@ impl Memo {
 
     fn remember(&mut self, state: &State) {
         self.again.retain(|id, _| state.job(*id).is_some_and(|job| job.verdict.allocation().is_none()));
-        for job in state.jobs.values().filter(|job| job.started.is_some() && job.verdict.allocation().is_none()) {
-            self.again.entry(job.id).or_insert(state.now);
+        for job in state.jobs.values().filter(|job| job.verdict.allocation().is_none()) {
+            if job.held {
+                // It waits for a person, not for room.
+                self.again.insert(job.id, state.now);
+            } else if job.started.is_some() {
+                self.again.entry(job.id).or_insert(state.now);
+            }
         }
     }
 }
@@ -206,7 +211,7 @@ impl Engine for Mlfs {
         };
         let priorities = Priorities::of(self, state, jobs, waited);
         let load = Load::of(state, self.overload);
-        let mut hosts = Hosts { state, engine: self, board: &mut index.board, load };
+        let mut hosts = Hosts { state, engine: self, board: &mut index.board, load, relieved: BTreeMap::new() };
         let leaving = if self.migrate { movers(&mut hosts, jobs, &priorities) } else { Vec::new() };
         let mut round = Round { hosts, jobs, priorities, proposal: Proposal::default(), moved: BTreeMap::new() };
         let waiting = round.serve(&leaving, budget)?;
@@ -248,15 +253,20 @@ impl Round<'_, '_> {
         while let Some((_, _, Reverse(id), mover)) = queue.pop() {
             budget.spend(1)?;
             if let Some(mover) = mover {
-                self.move_task(&leaving[mover], budget)?;
+                if self.move_task(&leaving[mover], budget)? {
+                    // It has left room behind.
+                    full.fill(None);
+                }
                 continue;
             }
             let job = &state.jobs[&id];
             let shape = job.spec.requested();
             let total = job.total(shape);
             if !ledger.has(job, &total) {
-                waiting = true;
-                wait(&mut self.proposal, job, ledger.reason(state, job, &total));
+                let reason = ledger.reason(state, job, &total);
+                // Its tenant's or queue's limit is nobody else's concern.
+                waiting |= matches!(reason, Reason::Exhausted { scope: Scope::Cluster, .. });
+                wait(&mut self.proposal, job, reason);
                 continue;
             }
             let known = self.jobs.get(job);
@@ -276,7 +286,11 @@ impl Round<'_, '_> {
             // A decision names it again only when the kind of its reason changes.
             let kind = job.verdict.reason().map(Reason::kind);
             if !matches!(kind, Some(ReasonKind::NoRoom | ReasonKind::Overloaded)) {
-                let crowded = tasks(job).find_map(|task| self.hosts.crowded(job, task));
+                // Tasks of a role are alike.
+                budget.spend(2 * state.servers.len() as u64)?;
+                let of_role = [Role::Server, Role::Worker].into_iter().filter(|role| shape.count(*role) > 0);
+                let crowded =
+                    of_role.map(|role| Task { role, index: 0 }).find_map(|task| self.hosts.crowded(job, task));
                 let reason = crowded.unwrap_or_else(|| largest.reason(state, &self.hosts.board.room, job, shape));
                 wait(&mut self.proposal, job, reason);
             }
@@ -295,62 +309,66 @@ impl Round<'_, '_> {
         order
     }
 
-    /// Finds a place for a task that leaves its server.
-    fn move_task(&mut self, mover: &Mover<'_>, budget: &mut Budget) -> Result<(), EngineError> {
+    /// Finds a place for a task that leaves its server; whether it did.
+    fn move_task(&mut self, mover: &Mover<'_>, budget: &mut Budget) -> Result<bool, EngineError> {
         let Mover { job, slot, uses, .. } = mover;
         budget.spend(self.hosts.state.servers.len() as u64)?;
         let moved = self.moved.entry(job.id).or_default();
         let allocation = job.verdict.allocation().expect("it has a task on a server");
-        let now = |slot: &Slot| {
-            let new = moved.iter().find(|new| (new.role, new.index) == (slot.role, slot.index));
-            new.unwrap_or(slot).clone()
-        };
-        let placed: Vec<Slot> = allocation.slots().iter().map(now).collect();
+        let placed = with_moved(allocation, moved);
         let shares = &self.jobs.get(job).shares;
-        if let Some(new) = self.hosts.host(job, shares, Task::from(*slot), uses, &placed, Some(slot.server)) {
-            self.hosts.take(job, &new, uses);
-            self.hosts.board.give_back(self.hosts.state, job, &Allocation::new(vec![(*slot).clone()]));
-            moved.push(new);
+        let task = Task::from(*slot);
+        let Some(new) = self.hosts.host(job, shares, task, uses, &placed, Some(slot.server)) else { return Ok(false) };
+        self.hosts.take(job, &new, uses);
+        self.hosts.board.give_back(self.hosts.state, job, &Allocation::new(vec![(*slot).clone()]));
+        moved.push(new);
+        if let Entry::Occupied(mut left) = self.hosts.relieved.entry(slot.server) {
+            *left.get_mut() -= 1;
+            if *left.get() == 0 {
+                left.remove();
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What becomes of the jobs whose tasks were to leave.
     fn settle(&mut self, leaving: &[Mover<'_>]) {
         let state = self.hosts.state;
-        let room_left = state.present_servers().any(|server| !self.hosts.load.is_overloaded(server.id));
-        let mut of_job: BTreeMap<JobId, Vec<&Mover<'_>>> = BTreeMap::new();
+        let mut of_job: BTreeMap<JobId, (Vec<&Mover<'_>>, Vec<Slot>)> = BTreeMap::new();
         for mover in leaving {
-            of_job.entry(mover.job.id).or_default().push(mover);
+            let moved = self.moved.get(&mover.job.id).into_iter().flatten();
+            let new = moved.clone().find(|new| same(new, mover.slot));
+            let (stuck, moved) = of_job.entry(mover.job.id).or_default();
+            match new {
+                Some(new) => moved.push(new.clone()),
+                None => {
+                    // It is where it was, for now.
+                    self.hosts.load.put(mover.slot, &mover.uses, 1.0);
+                    stuck.push(mover);
+                }
+            }
         }
-        for (id, movers) in of_job {
+        for (id, (stuck, moved)) in of_job {
             let job = &state.jobs[&id];
-            let moved = self.moved.remove(&id).unwrap_or_default();
-            let found = |mover: &&&Mover<'_>| {
-                moved.iter().any(|new| (new.role, new.index) == (mover.slot.role, mover.slot.index))
-            };
-            let stuck = movers.iter().find(|mover| !found(mover));
-            match stuck {
-                // It stays, for want of a better place.
-                Some(_) if room_left && moved.is_empty() => {}
-                Some(mover) if !room_left => {
-                    let server = mover.slot.server;
-                    // As it was found, before it was relieved.
-                    let Some((resource, used)) = state.server(server).first_overload(self.hosts.engine.overload) else {
-                        continue;
-                    };
-                    let reason = Reason::Overloaded { server, resource, used: Share::of(used) };
-                    wait(&mut self.proposal, job, reason);
+            let room_left = state.present_servers().any(|server| !self.hosts.load.is_overloaded(server.id));
+            let full = stuck.iter().find_map(|mover| {
+                let server = mover.slot.server;
+                let over = state.server(server).first_overload(self.hosts.engine.overload).filter(|_| !room_left);
+                over.map(|(resource, used)| Reason::Overloaded { server, resource, used: Share::of(used) })
+            });
+            let allocation = job.verdict.allocation().expect("it has tasks on servers");
+            if let Some(reason) = full {
+                for slot in &moved {
+                    let uses = self.hosts.expected(job, slot.into());
+                    self.hosts.give_back(job, slot, &uses);
                 }
-                _ => {
-                    let allocation = job.verdict.allocation().expect("it has tasks on servers");
-                    let new = |slot: &Slot| {
-                        let new = moved.iter().find(|new| (new.role, new.index) == (slot.role, slot.index));
-                        new.unwrap_or(slot).clone()
-                    };
-                    let slots = allocation.slots().iter().map(new).collect();
-                    run(&mut self.proposal, job, Arc::new(Allocation::new(slots)));
+                for slot in allocation.slots().iter().filter(|slot| !moved.iter().any(|new| same(new, slot))) {
+                    let uses = self.hosts.expected(job, slot.into());
+                    self.hosts.load.put(slot, &uses, -1.0);
                 }
+                wait(&mut self.proposal, job, reason);
+            } else if !moved.is_empty() {
+                run(&mut self.proposal, job, Arc::new(Allocation::new(with_moved(allocation, &moved))));
             }
         }
     }
@@ -359,7 +377,7 @@ impl Round<'_, '_> {
     fn stop(&mut self, waiting: bool) {
         let state = self.hosts.state;
         let overloaded = waiting || {
-            let load = Load::of(state, self.hosts.engine.overload);
+            let load = &self.hosts.load;
             let (sum, count) = state
                 .present_servers()
                 .fold((0.0, 0_u32), |(sum, count), server| (sum + load.degree(server.id), count + 1));
@@ -370,8 +388,28 @@ impl Round<'_, '_> {
                 continue;
             }
             let Some(reason) = stops(job, overloaded) else { continue };
-            self.proposal.changes.retain(|(id, _)| *id != job.id);
+            if let Some(at) = self.proposal.changes.iter().position(|(id, _)| *id == job.id) {
+                // It was to move; the board outlives this decision.
+                let (_, verdict) = self.proposal.changes.remove(at);
+                let before = job.verdict.allocation();
+                for new in verdict.allocation().iter().flat_map(|after| after.slots()) {
+                    if !before.is_some_and(|before| before.has(new)) {
+                        let uses = self.hosts.expected(job, new.into());
+                        self.hosts.give_back(job, new, &uses);
+                    }
+                }
+            }
             self.proposal.changes.push((job.id, Verdict::Stop(reason)));
         }
     }
+}
+
+fn same(a: &Slot, b: &Slot) -> bool {
+    (a.role, a.index) == (b.role, b.index)
+}
+
+/// A job's slots with some of them elsewhere.
+fn with_moved(allocation: &Allocation, moved: &[Slot]) -> Vec<Slot> {
+    let now = |slot: &Slot| moved.iter().find(|new| same(new, slot)).unwrap_or(slot).clone();
+    allocation.slots().iter().map(now).collect()
 }

@@ -70,6 +70,7 @@ pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priori
             let Some(at) = next(hosts, server, &here) else { break };
             let Candidate { job, slot, priority, uses, .. } = here.swap_remove(at);
             hosts.load.put(slot, &uses, -1.0);
+            *hosts.relieved.entry(server).or_default() += 1;
             movers.push(Mover { job, slot, priority, uses });
         }
     }

@@ -10,7 +10,7 @@ use crate::{
     ids::JobId,
     job::{Job, Partition},
     place::partition_shares,
-    state::{Change, State},
+    state::{Change, Mandate, State},
     time::Span,
 };
 
@@ -133,6 +133,8 @@ impl Priorities {
         for (job, known) in state.jobs.values().zip(jobs.known.values()) {
             let first = priorities.terms.len();
             priorities.first.push((job.id, first));
+            // Who can't be scheduled sets no scale.
+            let counts = job.verdict.allocation().is_some() || state.mandate(job) == Mandate::Free;
             let urgency = if engine.urgency { f64::from(state.urgency(job).unwrap_or(1)) } else { 1.0 };
             let deadline = job.spec.deadline.map(|span| job.arrival + span).or(latest);
             let left = deadline.map(|at| hours(at - state.now));
@@ -155,7 +157,9 @@ impl Priorities {
             }
             for (ml, c) in terms {
                 (*ml, *c) = (ml.min(MOST), c.min(MOST));
-                priorities.most = (priorities.most.0.max(*ml), priorities.most.1.max(*c));
+                if counts {
+                    priorities.most = (priorities.most.0.max(*ml), priorities.most.1.max(*c));
+                }
             }
         }
         if !engine.scaled {

@@ -46,25 +46,37 @@ def driver_id() -> str:
 def claim(job: str) -> str:
     """Makes this driver the one of a job, until it says `release` or dies. Returns what that takes.
 
-    Each claim has a number. Where the owner of the last is dead, the next is of whoever is the first to write it: that
-    the control store lets only one do. So none but one's own is ever deleted, or its number could be had twice.
+    Each claim has a number. Where the owner of the last is dead or has let go, the next is of whoever is the first to
+    write it: that the control store lets only one do. The last is never deleted, or its number could be had twice.
 
     Raises `Refused` while another driver has the job.
     """
     while True:
         held = internal_kv._internal_kv_list(f"{job}/", namespace=CLAIMS)
-        last = max((int(key.rpartition(b"/")[2]) for key in held), default=0)
-        owner = internal_kv._internal_kv_get(f"{job}/{last}", namespace=CLAIMS)
-        if owner and _lives(owner.decode()):
-            raise Refused(f"its driver (Ray job {owner.decode()}) is still alive")
+        numbers = sorted(int(key.rpartition(b"/")[2]) for key in held)
+        last = numbers[-1] if numbers else 0
+        owner = (internal_kv._internal_kv_get(f"{job}/{last}", namespace=CLAIMS) or b"").decode()
+        # Of this very process, but no longer its own: letting go didn't reach the store.
+        stale = owner == driver_id() and f"{job}/{last}" not in _claims
+        if owner and not stale and _lives(owner):
+            raise Refused(f"its driver (Ray job {owner}) is still alive")
         mine = f"{job}/{last + 1}"
         existed = internal_kv._internal_kv_put(mine, driver_id(), False, namespace=CLAIMS)
         if not existed:
+            _claims.add(mine)
+            for number in numbers:
+                internal_kv._internal_kv_del(f"{job}/{number}", namespace=CLAIMS)
             return mine
 
 
 def release(claim: str) -> None:
-    internal_kv._internal_kv_del(claim, namespace=CLAIMS)
+    """Lets go of a claim."""
+    _claims.discard(claim)
+    internal_kv._internal_kv_put(claim, "", True, namespace=CLAIMS)
+
+
+# Those of this process.
+_claims: set[str] = set()
 
 
 def _lives(driver: str) -> bool:
