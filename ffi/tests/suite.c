@@ -379,7 +379,11 @@ static void structs_grow(void) {
     SAYS("older than the caller's header");
 
     struct trainmaster_event one = event(TRAINMASTER_EVENT_KIND_TERM_BEGAN, 0);
-    const uint32_t sizes[] = {0, 1, 4, sizeof one - 1, 70000, UINT32_MAX};
+    // As large as it was at first, before it grew.
+    const uint32_t first = offsetof(struct trainmaster_event, uses);
+    one.size = first;
+    OK(trainmaster_scheduler_apply(scheduler, &one, 1, sizeof one, NULL, &said));
+    const uint32_t sizes[] = {0, 1, 4, first - 1, 70000, UINT32_MAX};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         one.size = sizes[i];
         EXPECT(TRAINMASTER_ERROR_SIZE, trainmaster_scheduler_apply(scheduler, &one, 1, sizeof one, NULL, &said));

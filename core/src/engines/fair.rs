@@ -107,12 +107,12 @@ impl Engine for Fair {
         board.sync(state, changes, SortBy::Share);
         let mut now = memo.clone();
         now.count(state);
-        let (jobs, ledger) = rounds::settled_jobs(state);
+        let mut proposal = Proposal::default();
+        let (jobs, ledger) = rounds::settled_jobs(state, &mut proposal);
         let mut order: Vec<&Arc<Job>> = jobs.collect();
         budget.spend(order.len() as u64)?;
         let waits = |job: &Job| job.verdict.allocation().is_none();
         order.sort_by_cached_key(|job| (now.accounts[&job.id].service, waits(job), job.arrival, job.id));
-        let mut proposal = Proposal::default();
         serve_in_turn(state, &order, ledger, board, &mut proposal, budget, (self.placing, &mut now.last))?;
         now.remember(state, &proposal);
         *memo = now;

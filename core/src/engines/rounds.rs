@@ -17,7 +17,7 @@ use crate::{
     decision::{Allocation, Proposal, Shape, Verdict},
     ids::{JobId, ServerId},
     job::{Job, Training},
-    reason::Reason,
+    reason::{Reason, ReasonKind},
     resources::GPU,
     state::{Mandate, State},
     time::{Span, Time},
@@ -41,9 +41,24 @@ pub(super) fn free_jobs(state: &State) -> (impl Iterator<Item = &Arc<Job>>, Ledg
 
 /// The same for engines that share time in rounds, without jobs on their way: who is told to start, move or leave, and isn't
 /// seen to have done so, isn't told anything else. Each round would undo the last where managers take longer than a round.
-pub(super) fn settled_jobs(state: &State) -> (impl Iterator<Item = &Arc<Job>>, Ledger) {
+pub(super) fn settled_jobs<'a>(
+    state: &'a State,
+    proposal: &mut Proposal,
+) -> (impl Iterator<Item = &'a Arc<Job>>, Ledger) {
     let in_transit = |job: &Job| job.issued.is_some() && (job.revoked || job.observed != job.issued);
-    jobs_and_rest(state, |job| state.mandate(job) == Mandate::Free && !in_transit(job))
+    let leaves = |job: &&Arc<Job>| job.verdict.allocation().is_none() && in_transit(job);
+    for job in state.jobs.values().filter(leaves).filter(|job| state.mandate(job) == Mandate::Free) {
+        let slot = job.observed.iter().chain(&job.issued).find_map(|left| left.slots().first());
+        let needs =
+            slot.and_then(|slot| Some((slot.server, job.demand(slot.role).amounts.iter().find(|(_, n)| *n > 0)?)));
+        // It has nothing new to be told while it waits for its own slots to go.
+        if let Some((server, (resource, missing))) = needs
+            && job.verdict.reason().map(Reason::kind) == Some(ReasonKind::NotConsidered)
+        {
+            wait(proposal, job, Reason::Releasing { server, resource, missing });
+        }
+    }
+    jobs_and_rest(state, move |job| state.mandate(job) == Mandate::Free && !in_transit(job))
 }
 
 fn jobs_and_rest(state: &State, mine: impl Fn(&Job) -> bool) -> (std::vec::IntoIter<&Arc<Job>>, Ledger) {
@@ -187,7 +202,7 @@ pub(super) fn by_gain(
     rank: impl Fn(&Job) -> u8,
     gain: impl Fn(&Job, Shape) -> f64,
 ) -> Result<(), EngineError> {
-    let (jobs, mut ledger) = settled_jobs(state);
+    let (jobs, mut ledger) = settled_jobs(state, proposal);
     let key = |job: &Job, from: Shape, to: Shape| {
         let before = if from.is_empty() { 0.0 } else { gain(job, from) };
         // NaN is no gain either.
