@@ -15,9 +15,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group_table
 
 from tests.local_cluster import Cluster, wait_for
 from trainmaster.channel import Jobs
@@ -76,6 +80,21 @@ class Round:
         os.kill(self._drivers[name].pid, signal.SIGKILL)
         self._drivers[name].wait()
 
+    def pause(self, name: str) -> None:
+        """It writes its checkpoint and lets go of its actors: what comes next is to make them anew."""
+        status = self._jobs.find(name)
+        assert status
+        self._jobs.pause(name)
+        wait_for(f"{name} to let go", lambda: not any(self._groups(status.job)))
+
+    def resume(self, name: str) -> None:
+        self._jobs.pause(name, resume=True)
+
+    def _groups(self, job: int) -> Iterator[str]:
+        for group in placement_group_table().values():
+            if group["name"].startswith(f"trainmaster/{job}/") and group["state"] != "REMOVED":
+                yield group["name"]
+
     def changes(self, name: str) -> list[dict[str, Any]]:
         path = self._folder / f"{name}.changes"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -107,6 +126,9 @@ class Round:
         status = wait_for(f"the daemon to see {name}'s end", ended)
         return float(status.ended_ms - status.submitted_ms) / 1000
 
+    def checkpointed(self, name: str) -> int:
+        return max(int(path.name.rpartition("-")[2]) for path in self.checkpoints(name))
+
     def checkpoints(self, name: str) -> list[Path]:
         return list(self._folder.glob(f"{name}/*/checkpoint-*"))
 
@@ -118,11 +140,14 @@ def play(cluster: Cluster, address: str, elastic: bool) -> tuple[Round, dict[str
     wait_for("checkpoints", lambda: all(jobs.checkpoints(job[0]) for job in JOBS), PATIENCE)
     cluster.kill_node(list(cluster.nodes)[-1])
     print("killed a raylet (kill -9)", flush=True)
-    jobs.kill_driver(VICTIM)
-    jobs.start(VICTIM, resume=True)
-    print(f"killed the driver of {VICTIM} (kill -9), started it again with resume=True", flush=True)
     cluster.mend()
     print("the raylet is back", flush=True)
+    jobs.pause(VICTIM)
+    jobs.kill_driver(VICTIM)
+    print(f"killed the driver of {VICTIM} (kill -9) between its checkpoint and its next start", flush=True)
+    jobs.start(VICTIM, resume=True)
+    jobs.resume(VICTIM)
+    print(f"started it again with resume=True, from step {jobs.checkpointed(VICTIM)}", flush=True)
     return jobs, jobs.results()
 
 
@@ -143,11 +168,13 @@ def main() -> int:
     parser.add_argument("--interval", default="10s", help="time between its decisions (default: %(default)s)")
     chosen = parser.parse_args()
     with Cluster(4, poll="1s") as cluster:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
         print(f"Ray at {cluster.address}: a head and 4 raylets of 2 emulated GPUs each", flush=True)
         daemon = cluster.serve(f"--engine={chosen.engine}", f"--set=interval={chosen.interval}")
         jobs, shaped = play(cluster, daemon.address, elastic=True)
         print("the same jobs at the shape they asked for", flush=True)
         _, fixed = play(cluster, daemon.address, elastic=False)
+        ray.shutdown()
         daemon.end()
         return report(jobs, shaped, fixed)
 
