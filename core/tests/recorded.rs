@@ -90,6 +90,17 @@ fn again(recording: &Recording, engine: &str, seed: u64) -> Report {
 }
 
 #[test]
+fn decisions_by_what_was_measured_are_decided_the_same_again() {
+    let entry = workload::find("mlfs").unwrap();
+    let workload = entry.build(&Request { seed: 2, jobs: Some(40), servers: Some(3) }).unwrap();
+    for engine in ["mlfs", "gandiva"] {
+        let (report, frames) = played(&workload, engine, 1);
+        let (agree, differ, strange) = verify(&decoded(&frames));
+        assert_eq!((agree, differ, strange), (report.decisions, 0, 0), "{engine}");
+    }
+}
+
+#[test]
 fn keeping_a_journal_changes_nothing_and_every_engine_decides_the_same_again() {
     let workload = workload(1, 8);
     for engine in [
@@ -108,6 +119,8 @@ fn keeping_a_journal_changes_nothing_and_every_engine_decides_the_same_again() {
         "graphene",
         "hypersched",
         "fair",
+        "mlfs",
+        "mlf-h",
     ] {
         let (report, frames) = played(&workload, engine, 1);
         let options = Options { settings: settings(engine, 1), seed: 1, ..Options::default() };
