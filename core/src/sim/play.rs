@@ -315,27 +315,22 @@ impl<'a> Play<'a> {
         if let Some(next) = next {
             self.queue.put(next, Happening::Measured);
         }
-        let mut shared: BTreeMap<JobId, f64> = BTreeMap::new();
-        for id in &due {
-            if !self.scheduler.state().server(*id).present {
-                continue;
-            }
-            let (event, over, _) = self.carried.measure(self.scheduler.state(), &self.programs, *id, self.now);
-            self.meter.overloaded(self.carried.becomes_overloaded(*id, over));
-            self.say(event)?;
-        }
         // A job is as slow as its slowest slot, wherever that is.
         let jobs: BTreeSet<JobId> = due.iter().flat_map(|id| self.carried.jobs(*id)).collect();
-        let servers: BTreeSet<_> = jobs
-            .iter()
-            .filter_map(|job| self.programs.get(job)?.slots.clone())
-            .flat_map(|slots| slots.slots().iter().map(|slot| slot.server).collect::<Vec<_>>())
-            .collect();
+        let mut servers = due.clone();
+        for slots in jobs.iter().filter_map(|job| self.programs.get(job)?.slots.as_ref()) {
+            servers.extend(slots.slots().iter().map(|slot| slot.server));
+        }
+        let mut shared: BTreeMap<JobId, f64> = BTreeMap::new();
         for id in servers {
-            let (_, _, slowed) = self.carried.measure(self.scheduler.state(), &self.programs, id, self.now);
+            let (event, over, slowed) = self.carried.measure(self.scheduler.state(), &self.programs, id, self.now);
             for (job, factor) in slowed.into_iter().filter(|(job, _)| jobs.contains(job)) {
                 let slowest = shared.entry(job).or_insert(1.0);
                 *slowest = slowest.max(factor);
+            }
+            if due.contains(&id) && self.scheduler.state().server(id).present {
+                self.meter.overloaded(self.carried.becomes_overloaded(id, over));
+                self.say(event)?;
             }
         }
         for (job, factor) in shared {
