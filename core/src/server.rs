@@ -276,9 +276,15 @@ impl Server {
 
 /// Picks devices for one slot out of those of which `used[d]` thousandths are taken, and marks them taken.
 ///
-/// A share goes to the fullest device that still holds it (best fit), whole devices to the first free ones.
+/// A share goes to the fullest device that still holds it (best fit), whole devices to the first free ones; those that
+/// somebody has at present (`held[d]` thousandths) come last, since who has one may keep it.
 /// `None`: it doesn't fit, and nothing is marked. Servers that list no devices give an empty pick.
-pub fn pick_devices(kinds: &[ResourceId], used: &mut SmallVec<[u16; 8]>, demand: &Demand) -> Option<Devices> {
+pub fn pick_devices(
+    kinds: &[ResourceId],
+    used: &mut SmallVec<[u16; 8]>,
+    held: &[u16],
+    demand: &Demand,
+) -> Option<Devices> {
     let mut picked = Devices::new();
     let Some((wanted, milli)) = demand.devices else { return Some(picked) };
     if kinds.is_empty() {
@@ -297,12 +303,11 @@ pub fn pick_devices(kinds: &[ResourceId], used: &mut SmallVec<[u16; 8]>, demand:
         return Some(picked);
     }
     let whole = (milli / 1000) as usize;
-    picked.extend(
-        (0..kinds.len())
-            .filter(|&at| suits(at) && used[at] == 0)
-            .take(whole)
-            .map(|at| DeviceShare { device: at as u16, milli: 1000 }),
-    );
+    let is_held = |at: usize| held.get(at).is_some_and(|milli| *milli > 0);
+    let free = |held: bool| (0..kinds.len()).filter(move |&at| suits(at) && is_held(at) == held);
+    let free = free(false).chain(free(true)).filter(|&at| used[at] == 0);
+    picked.extend(free.take(whole).map(|at| DeviceShare { device: at as u16, milli: 1000 }));
+    picked.sort_unstable_by_key(|share| share.device);
     if picked.len() < whole {
         return None;
     }
@@ -336,11 +341,23 @@ mod tests {
             Demand::new(&BTreeMap::from([(name.to_owned(), milli)]), types)
         };
         let half = demand(&mut types, "gpu", 500);
-        let first = pick_devices(&kinds, &mut used, &half).unwrap();
-        let second = pick_devices(&kinds, &mut used, &half).unwrap();
+        let first = pick_devices(&kinds, &mut used, &[], &half).unwrap();
+        let second = pick_devices(&kinds, &mut used, &[], &half).unwrap();
         assert_eq!(first[0].device, second[0].device);
         let two = demand(&mut types, "gpu:a100", 2000);
-        assert_eq!(pick_devices(&kinds, &mut used, &two).unwrap().len(), 2);
-        assert_eq!(pick_devices(&kinds, &mut used, &half), None);
+        assert_eq!(pick_devices(&kinds, &mut used, &[], &two).unwrap().len(), 2);
+        assert_eq!(pick_devices(&kinds, &mut used, &[], &half), None);
+    }
+
+    #[test]
+    fn whole_devices_are_first_those_that_nobody_has() {
+        let one =
+            |gpus: i64| Demand::new(&BTreeMap::from([("gpu".to_owned(), gpus * 1000)]), &mut ResourceTypes::default());
+        let held = [1000, 0, 500];
+        let picked = |gpus| {
+            let picked = pick_devices(&[GPU; 4], &mut SmallVec::new(), &held, &one(gpus)).unwrap();
+            picked.iter().map(|share| share.device).collect::<Vec<_>>()
+        };
+        assert_eq!((picked(1), picked(2), picked(3)), (vec![1], vec![1, 3], vec![0, 1, 3]));
     }
 }

@@ -39,6 +39,8 @@ impl Use {
 pub struct Room {
     free: Vec<Amounts>,
     devices: Vec<SmallVec<[u16; 8]>>,
+    /// Thousandths of each device that the present plan gives to somebody, whatever is released here.
+    held: Vec<SmallVec<[u16; 8]>>,
     kinds: Vec<Arc<[ResourceId]>>,
     /// Thousandths of each device that may be reserved.
     bookable: Vec<u16>,
@@ -75,6 +77,7 @@ impl Room {
         if self.free.len() <= id.index() {
             self.free.resize_with(id.index() + 1, Amounts::default);
             self.devices.resize_with(id.index() + 1, SmallVec::new);
+            self.held.resize_with(id.index() + 1, SmallVec::new);
             self.kinds.resize_with(id.index() + 1, || Arc::new([]));
             self.bookable.resize(id.index() + 1, 0);
             self.open.resize(id.index() + 1, false);
@@ -83,6 +86,7 @@ impl Room {
         }
         self.free[id.index()] = free;
         self.devices[id.index()] = devices;
+        self.held[id.index()].clone_from(&server.planned.devices);
         self.kinds[id.index()] = server.devices.clone();
         self.bookable[id.index()] = server.bookable;
         self.open[id.index()] = server.present && !server.draining;
@@ -170,8 +174,9 @@ impl Room {
             return true;
         }
         let mut used = used.clone();
-        let mut pick =
-            |demand: &Demand, count: u32| (0..count).all(|_| server::pick_devices(kinds, &mut used, demand).is_some());
+        let mut pick = |demand: &Demand, count: u32| {
+            (0..count).all(|_| server::pick_devices(kinds, &mut used, &[], demand).is_some())
+        };
         pick(&job.worker, workers) && pick(&job.server, servers)
     }
 
@@ -180,7 +185,8 @@ impl Room {
         if !demand.amounts.fits(self.free(id)) {
             return None;
         }
-        let devices = server::pick_devices(&self.kinds[id.index()], &mut self.devices[id.index()], demand)?;
+        let at = id.index();
+        let devices = server::pick_devices(&self.kinds[at], &mut self.devices[at], &self.held[at], demand)?;
         self.charge(id, demand, &devices, 1);
         Some(devices)
     }
