@@ -145,6 +145,11 @@ impl LossFit {
 
     /// Adds where the curve `q` stops, with the probability of each epoch times `share`.
     fn stops(&self, q: &[f64; 3], share: f64, rule: &Rule, out: &mut Vec<(f64, u64)>) {
+        if rule.done.saturating_add(rule.patience - rule.run) >= rule.limit {
+            // Not even if every epoch from now on were flat.
+            out.push((share, rule.limit));
+            return;
+        }
         let smooth = smooth(self.family, q, self.scale, self.origin, rule);
         let now = self.noise_at(rule.done);
         // Noise far below δ changes nothing, and none is known from an exact fit.
