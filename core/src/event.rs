@@ -9,6 +9,7 @@ use crate::{
     decision::{DeviceShare, Role, Slot},
     ids::{DecisionId, Incarnation, JobId, Term},
     job::{ExternalId, JobSpec, JobSpecError, Phase},
+    policy::{Policy, PolicyError},
     server::ServerSpec,
     settings::{Mode, Settings, SettingsError},
     time::Span,
@@ -120,6 +121,13 @@ pub enum Event {
         devices: Vec<DeviceShare>,
         /// The part of it that slots use. Of jobs that aren't active nothing is taken.
         slots: Vec<SlotUse>,
+    },
+    /// What an engine learnt elsewhere: it follows this policy from now on.
+    PolicySet {
+        /// The engine's name, as in the [registry](crate::engines::REGISTRY).
+        engine: String,
+        /// None: it decides by its own heuristic again.
+        policy: Option<Box<Policy>>,
     },
 }
 
@@ -287,6 +295,9 @@ pub enum EventError {
         /// Since when something else is issued.
         issued_in: DecisionId,
     },
+    /// The policy may not decide; what the engine followed before stands.
+    #[error("policy: {0}")]
+    Policy(#[from] PolicyError),
     /// Time went back.
     #[error("time {given} ms is before {now} ms, and time never goes back")]
     Time {

@@ -7,6 +7,7 @@
 //!
 //! * [`scheduler`]: the loop, [`state`]: what is known, [`engines`]: who decides, [`guard`]: who checks that.
 //! * [`fit`]: what is learnt about running jobs; [`place`]: where things go; [`paa`]: which parameter server gets what.
+//! * [`policy`]: networks that engines may follow, learnt outside.
 //! * [`solver`]: mixed-integer programs, for the engines that solve one.
 //! * [`journal`]: recovery, audit and replay; [`explain`]: why a job has what it has.
 
@@ -22,6 +23,7 @@ pub mod job;
 pub mod journal;
 pub mod paa;
 pub mod place;
+pub mod policy;
 pub mod reason;
 pub mod resources;
 pub mod scheduler;
@@ -38,6 +40,7 @@ pub use self::{
     event::{Enactment, End, Event, EventError, ObservedSlot, Report, SlotUse},
     ids::{DecisionId, Incarnation, JobId, QueueId, ResourceId, Revision, ServerId, TenantId, Term, TicketId},
     job::{Job, JobFileError, JobSpec, Phase, TrainingMode},
+    policy::Policy,
     reason::Reason,
     scheduler::{Issue, Scheduler, Ticket},
     server::{Server, ServerSpec},

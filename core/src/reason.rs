@@ -174,6 +174,15 @@ pub enum Reason {
         /// How probable it is that it would hardly be more.
         probability: Share,
     },
+    /// The engine's policy scores waiting above every place that has room.
+    HeldBack {
+        /// What waiting scores.
+        waiting: Worth,
+        /// The server of the best place …
+        server: ServerId,
+        /// … and what that scores.
+        score: Worth,
+    },
     /// It would end below the accuracy that was asked for.
     OutOfReach {
         /// What was asked for.
@@ -275,6 +284,7 @@ pub enum ReasonKind {
     PricedOut,
     Unfinishable,
     Overloaded,
+    HeldBack,
     AccuracyReached,
     NothingToGain,
     OutOfReach,
@@ -303,6 +313,7 @@ impl Reason {
             Self::PricedOut(_) => ReasonKind::PricedOut,
             Self::Unfinishable { .. } => ReasonKind::Unfinishable,
             Self::Overloaded { .. } => ReasonKind::Overloaded,
+            Self::HeldBack { .. } => ReasonKind::HeldBack,
             Self::AccuracyReached { .. } => ReasonKind::AccuracyReached,
             Self::NothingToGain { .. } => ReasonKind::NothingToGain,
             Self::OutOfReach { .. } => ReasonKind::OutOfReach,
@@ -440,6 +451,10 @@ impl Reason {
             Self::Overloaded { server, resource, used } => format!(
                 "servers with room for it carry too much already: {used} of {} are in use on {}",
                 types.name(*resource),
+                state.server_name(*server)
+            ),
+            Self::HeldBack { waiting, server, score } => format!(
+                "held back by the engine's policy: waiting scores {waiting}, its best place, on {}, {score}",
                 state.server_name(*server)
             ),
             Self::AccuracyReached { accuracy, wanted } => format!("its accuracy is {accuracy}; {wanted} was asked for"),

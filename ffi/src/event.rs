@@ -1,7 +1,7 @@
 //! Events as C tells them.
 
 use trainmaster_core::{
-    DecisionId, Enactment, End, Event, Incarnation, JobId, JobSpec, Mode, ObservedSlot, Report, Role, Settings,
+    DecisionId, Enactment, End, Event, Incarnation, JobId, JobSpec, Mode, ObservedSlot, Policy, Report, Role, Settings,
     SlotUse, Term, Time, job::Phase,
 };
 
@@ -53,6 +53,9 @@ pub enum trainmaster_event_kind {
     /// What was measured on a server, in place of what was measured before. `name`, `amounts`: all that is in use, without
     /// devices; `devices`: how busy they are, the others are idle; `uses`: the part of it that slots use.
     Utilisation = 15,
+    /// What an engine learnt elsewhere. `name`: the engine; `text`: a policy file; without one the engine decides by its
+    /// heuristic again.
+    PolicySet = 16,
 }
 
 /// Who is in charge.
@@ -335,6 +338,11 @@ impl trainmaster_event {
             let slots = uses.iter().map(trainmaster_slot_use::convert).collect::<Result<_, _>>()?;
             let used = amounts(self.amounts, "event.amounts")?;
             Event::Utilisation { server: name()?, used, devices: devices(self.devices, "event.devices")?, slots }
+        } else if kind(Kind::PolicySet) {
+            let text = borrow::text(self.text, "event.text")?;
+            let policy = (!text.is_empty()).then(|| Policy::from_toml(&text)).transpose();
+            let policy = policy.map_err(|error| Failure::value(format!("event.text: policy: {error}")))?;
+            Event::PolicySet { engine: name()?, policy: policy.map(Box::new) }
         } else if kind(Kind::JobSubmitted) {
             let Submission { spec, external, token_hash } = self.submission()?;
             Event::JobSubmitted { spec: Box::new(spec), external, token_hash }

@@ -54,6 +54,8 @@ pub enum trainmaster_reason_kind {
     NothingToGain = 21,
     /// Its accuracy would be `limit` in the end, in millionths, and `needed` is asked for.
     OutOfReach = 22,
+    /// The engine's policy scores waiting, `worth`, above its best place, on `server`: `cost`.
+    HeldBack = 23,
 }
 
 /// A reason. Its kind says which of the other fields it has; those it hasn't are 0 or empty.
@@ -119,6 +121,7 @@ pub(crate) fn kind(kind: ReasonKind) -> u32 {
         ReasonKind::AccuracyReached => C::AccuracyReached,
         ReasonKind::NothingToGain => C::NothingToGain,
         ReasonKind::OutOfReach => C::OutOfReach,
+        ReasonKind::HeldBack => C::HeldBack,
     }) as u32
 }
 
@@ -181,6 +184,10 @@ pub(crate) fn view(state: &State, reason: &Reason, keep: &mut Keep) -> trainmast
         Reason::Overloaded { server, resource, used } => {
             named(Some(*resource), Some(*server));
             view.available = used.0;
+        }
+        Reason::HeldBack { waiting, server, score } => {
+            named(None, Some(*server));
+            (view.worth, view.cost) = (waiting.0, score.0);
         }
         Reason::AccuracyReached { accuracy, wanted } => (view.available, view.needed) = (accuracy.0, wanted.0),
         Reason::NothingToGain { accuracy, predicted, .. } => (view.available, view.limit) = (accuracy.0, predicted.0),

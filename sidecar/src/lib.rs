@@ -3,4 +3,7 @@
 pub mod cli;
 pub mod daemon;
 pub mod demo;
+pub mod policy;
 mod stop;
+#[cfg(feature = "train")]
+mod train;

@@ -19,6 +19,7 @@ mod panicking;
 mod placing;
 mod preempting;
 mod random;
+mod rl;
 mod rounds;
 mod rrh;
 mod sharing;
@@ -35,12 +36,13 @@ use thiserror::Error;
 
 pub use self::{
     batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fair::Fair, fifo::Fifo, gandiva::Gandiva, graphene::Graphene,
-    hypersched::Hypersched, mlfs::Mlfs, oasis::Oasis, optimus::Optimus, panicking::Panicking, random::Random, rrh::Rrh,
-    slaq::Slaq, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
+    hypersched::Hypersched, mlfs::Mlfs, oasis::Oasis, optimus::Optimus, panicking::Panicking, random::Random, rl::Rl,
+    rrh::Rrh, slaq::Slaq, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
 };
 use crate::{
     decision::Proposal,
     job::JobSpec,
+    policy::{Demonstration, Inputs, PolicyError},
     settings::{Parameter, SettingsError},
     state::{Change, State},
     time::Span,
@@ -59,13 +61,14 @@ pub const REGISTRY: &[Entry] = &[
     Entry::of::<Srtf>(srtf::NAME, srtf::SUMMARY, srtf::PAPER, srtf::PARAMETERS),
     Entry::of::<Tiresias>(tiresias::NAME, tiresias::SUMMARY, tiresias::PAPER, tiresias::PARAMETERS),
     Entry::of::<Batch>(batch::NAME, batch::SUMMARY, batch::PAPER, batch::PARAMETERS),
-    Entry::of::<Mlfs>(mlfs::NAME, mlfs::SUMMARY, mlfs::PAPER, mlfs::PARAMETERS),
+    Entry::of::<Mlfs>(mlfs::NAME, mlfs::SUMMARY, mlfs::PAPER, mlfs::PARAMETERS).learning(&mlfs::INPUTS),
     Entry::of::<Mlfs>(mlfs::HEURISTIC_NAME, mlfs::HEURISTIC_SUMMARY, mlfs::PAPER, mlfs::HEURISTIC_PARAMETERS),
     Entry::of::<Slaq>(slaq::NAME, slaq::SUMMARY, slaq::PAPER, slaq::PARAMETERS),
     Entry::of::<Gandiva>(gandiva::NAME, gandiva::SUMMARY, gandiva::PAPER, gandiva::PARAMETERS),
     Entry::of::<Graphene>(graphene::NAME, graphene::SUMMARY, graphene::PAPER, graphene::PARAMETERS),
     Entry::of::<Hypersched>(hypersched::NAME, hypersched::SUMMARY, hypersched::PAPER, hypersched::PARAMETERS),
     Entry::of::<Fair>(fair::NAME, fair::SUMMARY, fair::PAPER, fair::PARAMETERS),
+    Entry::of::<Rl>(rl::NAME, rl::SUMMARY, rl::PAPER, rl::PARAMETERS).learning(&mlfs::INPUTS),
     Entry::of::<Random>(random::NAME, random::SUMMARY, random::PAPER, random::PARAMETERS),
 ];
 
@@ -217,6 +220,10 @@ pub trait Engine: Send + Sync {
     fn readings(&self, _: &State, _: &Self::Memo) -> Vec<(String, f64)> {
         Vec::new()
     }
+    /// What its heuristic would choose now, from what a policy would be shown: for hosts that train one. Decides nothing.
+    fn demonstrate(&self, _: &State, _: &Self::Memo) -> Vec<Demonstration> {
+        Vec::new()
+    }
 }
 
 /// An engine's memory, whatever its type.
@@ -277,6 +284,8 @@ pub trait AnyEngine: Send + Sync {
     ) -> Result<Proposal, EngineError>;
     /// See [`Engine::readings`].
     fn readings(&self, state: &State, memo: &mut dyn AnyMemo) -> Vec<(String, f64)>;
+    /// See [`Engine::demonstrate`].
+    fn demonstrate(&self, state: &State, memo: &mut dyn AnyMemo) -> Vec<Demonstration>;
 }
 
 impl<E: Engine> AnyEngine for E {
@@ -326,6 +335,10 @@ impl<E: Engine> AnyEngine for E {
     fn readings(&self, state: &State, memo: &mut dyn AnyMemo) -> Vec<(String, f64)> {
         let memo = memo.any().downcast_mut::<E::Memo>().expect("a memo stays with its engine");
         Engine::readings(self, state, memo)
+    }
+    fn demonstrate(&self, state: &State, memo: &mut dyn AnyMemo) -> Vec<Demonstration> {
+        let memo = memo.any().downcast_mut::<E::Memo>().expect("a memo stays with its engine");
+        Engine::demonstrate(self, state, memo)
     }
 }
 
@@ -379,6 +392,8 @@ pub struct Entry {
     pub paper: &'static str,
     /// What can be set.
     pub parameters: &'static [ParameterInfo],
+    /// What it shows a policy, if it follows one.
+    pub inputs: Option<&'static Inputs>,
     build: fn(&Parameters) -> Result<Arc<dyn AnyEngine>, SettingsError>,
 }
 
@@ -389,7 +404,14 @@ impl Entry {
         paper: &'static str,
         parameters: &'static [ParameterInfo],
     ) -> Self {
-        Self { name, summary, paper, parameters, build: |parameters| Ok(Arc::new(E::build(parameters)?)) }
+        let build: fn(&Parameters) -> Result<Arc<dyn AnyEngine>, SettingsError> =
+            |parameters| Ok(Arc::new(E::build(parameters)?));
+        Self { name, summary, paper, parameters, inputs: None, build }
+    }
+
+    /// The same for an engine that follows a policy, which it shows these inputs.
+    const fn learning(self, inputs: &'static Inputs) -> Self {
+        Self { inputs: Some(inputs), ..self }
     }
 
     /// The engine with these parameters; those not named have their defaults.
@@ -432,6 +454,17 @@ pub fn find(name: &str) -> Result<&'static Entry, SettingsError> {
     REGISTRY.iter().find(|entry| entry.name == name).ok_or_else(|| {
         let known: Vec<_> = REGISTRY.iter().map(|entry| entry.name).collect();
         SettingsError::new("engine", format!("{name:?} is not an engine; there are {}", known.join(", ")))
+    })
+}
+
+/// What an engine shows its policy.
+///
+/// # Errors
+/// It follows none; the error lists the engines that do.
+pub fn policy_inputs(engine: &str) -> Result<&'static Inputs, PolicyError> {
+    REGISTRY.iter().find(|entry| entry.name == engine).and_then(|entry| entry.inputs).ok_or_else(|| {
+        let known: Vec<_> = REGISTRY.iter().filter(|entry| entry.inputs.is_some()).map(|entry| entry.name).collect();
+        PolicyError::Engine { engine: engine.into(), known: known.join(", ") }
     })
 }
 

@@ -14,6 +14,7 @@ use crate::{
     guard::{self, Sums},
     ids::{JobId, TicketId},
     job::{Fits, Job, TrainingMode},
+    policy::Demonstration,
     state::{Change, Model, State},
 };
 
@@ -41,6 +42,12 @@ impl Ticket {
     /// Its number.
     pub fn id(&self) -> TicketId {
         self.id
+    }
+
+    /// What the engine's heuristic would choose, for a policy to imitate; see
+    /// [`Engine::demonstrate`](crate::engines::Engine::demonstrate).
+    pub fn demonstrate(&self) -> Vec<Demonstration> {
+        self.engine.demonstrate(&self.state, &mut *self.memo.boxed())
     }
 
     /// Lets the engine decide and the guard check. Any thread; a panic ends up in the outcome.

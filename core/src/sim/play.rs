@@ -19,6 +19,7 @@ use crate::{
     event::{End, Event, EventError, ObservedSlot},
     ids::JobId,
     job::Phase,
+    policy::Policy,
     resources::Amounts,
     scheduler::{Issue, Outcome, Scheduler, Ticket},
     server::Usage,
@@ -53,6 +54,8 @@ impl Host for () {}
 pub struct Options {
     /// The scheduler's: engine, parameters, stability.
     pub settings: Settings,
+    /// What engines have learnt.
+    pub policies: Vec<Policy>,
     /// Draws what isn't in the workload: losses, paces, stragglers.
     pub seed: u64,
     /// Predictions with known errors in place of fitted ones.
@@ -190,6 +193,10 @@ fn play_with(
 
 impl<'a> Play<'a> {
     fn set_up(&mut self) -> Result<(), SimError> {
+        for policy in &self.options.policies {
+            let engine = policy.engine().to_owned();
+            self.say(Event::PolicySet { engine, policy: Some(Box::new(policy.clone())) })?;
+        }
         for server in &self.workload.servers {
             self.say(Event::ServerSet { manager: MANAGER.into(), server: server.clone() })?;
         }
@@ -626,6 +633,7 @@ fn kind(event: &Event) -> &'static str {
         Event::JobEnded { .. } => "a job's end",
         Event::Reported { .. } => "a report",
         Event::Observed { .. } => "an observation",
+        Event::PolicySet { .. } => "a policy",
         _ => "an event",
     }
 }

@@ -10,10 +10,12 @@ use imbl::OrdSet;
 use super::{Change, State};
 use crate::{
     decision::{Allocation, DeviceShare, Devices, Shape, Slot, Verdict},
+    engines,
     event::{Enactment, End, Event, EventError, ObservedSlot},
     fit::{LossHistory, SpeedHistory, SpeedSample},
     ids::{DecisionId, Incarnation, JobId, ManagerId, ResourceId, Revision, ServerId},
     job::{Demand, ExternalId, Fits, Job, JobSpec, Phase, Progress},
+    policy::{Policy, PolicyError},
     reason::Reason,
     resources::{Amounts, GPU, is_gpu},
     scheduler::Issue,
@@ -70,7 +72,24 @@ impl State {
             }
             Event::SyncEnd { manager, owns_queue } => self.sync_end(manager, *owns_queue)?,
             Event::Utilisation { server, used, devices, slots } => self.measure(server, used, devices, slots)?,
+            Event::PolicySet { engine, policy } => self.set_policy(engine, policy.as_deref())?,
         }
+        Ok(())
+    }
+
+    fn set_policy(&mut self, engine: &str, policy: Option<&Policy>) -> Result<(), EventError> {
+        let inputs = engines::policy_inputs(engine)?;
+        match policy {
+            None => _ = self.policies.remove(engine),
+            Some(policy) if policy.engine() != engine => {
+                return Err(PolicyError::Foreign { given: policy.engine().into(), wanted: engine.into() }.into());
+            }
+            Some(policy) => {
+                policy.check(inputs)?;
+                self.policies.insert(engine.into(), Arc::new(policy.clone()));
+            }
+        }
+        self.note(Change::Settings);
         Ok(())
     }
 

@@ -26,6 +26,7 @@ use crate::{
     guard::Sums,
     ids::{DecisionId, JobId, ManagerId, QueueId, ResourceId, ServerId, TenantId, Term},
     job::{Job, Utility},
+    policy::{Inputs, Policy},
     reason::{Reason, Scope},
     resources::{Amounts, ResourceTypes},
     scheduler::Issue,
@@ -104,6 +105,8 @@ pub struct State {
     pub usable: Amounts,
     /// What all present servers have.
     pub capacity: Amounts,
+    /// What engines have learnt, by their names.
+    pub policies: OrdMap<Arc<str>, Arc<Policy>>,
     pub(crate) managers: Vector<Manager>,
     pub(crate) server_ids: OrdMap<Arc<str>, ServerId>,
     pub(crate) tenant_ids: OrdMap<Arc<str>, TenantId>,
@@ -155,6 +158,7 @@ impl Default for State {
             idle_models: OrdMap::new(),
             usable: Amounts::default(),
             capacity: Amounts::default(),
+            policies: OrdMap::new(),
             managers: Vector::new(),
             server_ids: OrdMap::new(),
             tenant_ids: OrdMap::new(),
@@ -187,6 +191,11 @@ impl State {
     /// Jobs that are over, but of which something may still exist.
     pub fn leaving_jobs(&self) -> impl Iterator<Item = &Arc<Job>> {
         self.leaving.values()
+    }
+
+    /// What an engine has learnt, if that suits what it shows a policy now.
+    pub fn policy(&self, engine: &str, inputs: &Inputs) -> Option<&Arc<Policy>> {
+        self.policies.get(engine).filter(|policy| policy.suits(inputs))
     }
 
     /// The active job of a name or number.

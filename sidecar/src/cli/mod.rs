@@ -19,6 +19,8 @@ pub(crate) mod sheet;
 mod simulate;
 mod status;
 mod submit;
+#[cfg(feature = "train")]
+mod train_policy;
 mod watch;
 
 use std::process::ExitCode;
@@ -98,6 +100,10 @@ enum Command {
     /// Play a workload on a virtual cluster under several engines
     #[command(args(without_daemon()))]
     Simulate(Answered<simulate::SimulateArgs>),
+    /// Train a policy on a virtual cluster, for an engine that follows one
+    #[cfg(feature = "train")]
+    #[command(args(without_daemon()))]
+    TrainPolicy(Answered<train_policy::TrainPolicyArgs>),
     /// Look into a daemon's journal: what it holds, whether its decisions come out again, what other engines would have
     /// made of its jobs
     #[command(args(without_daemon()))]
@@ -150,6 +156,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Fit(command) => fit::run(command, output),
         Command::Paa(Answered { args, json }) => paa::run(args, output(*json)),
         Command::Simulate(Answered { args, json }) => simulate::run(args, output(*json)),
+        #[cfg(feature = "train")]
+        Command::TrainPolicy(Answered { args, json }) => train_policy::run(args, output(*json)),
         Command::Replay(Answered { args, json }) => replay::run(args, output(*json)),
         Command::Adapter(call) => adapter::run(call, output(call.json)),
     };

@@ -19,6 +19,7 @@ use super::{
     settings,
     store::faults::Faults,
 };
+use crate::policy::Choice;
 
 /// Everything the daemon needs to know.
 ///
@@ -47,6 +48,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The scheduler's own settings; [`DEFAULT_SETTINGS`](super::DEFAULT_SETTINGS) where none are given.
     pub settings: Settings,
+    /// What engines that follow a policy follow.
+    pub policy: Choice,
     /// Managers to run inside the daemon; `None`: those that are there by default.
     pub adapters: Option<Vec<AdapterChoice>>,
     /// The address that training programs are given; by default the one listened on.
@@ -158,6 +161,7 @@ struct File {
     trainer: Option<PathBuf>,
     scheduler: Option<Table>,
     scheduler_file: Option<PathBuf>,
+    policy: Option<String>,
     #[serde(default)]
     decision: DecisionFile,
     #[serde(default)]
@@ -203,6 +207,7 @@ impl Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             state_dir: state_dir.into(),
             settings: settings::defaults(),
+            policy: Choice::Shipped,
             adapters: Some(Vec::new()),
             advertise: None,
             tls: None,
@@ -268,6 +273,10 @@ impl Config {
             }
             (None, None) => defaults.settings,
         };
+        let policy = match file.policy.as_deref().map_or(Choice::Shipped, Choice::from) {
+            Choice::File(path) => Choice::File(here(path)),
+            choice => choice,
+        };
         let adapters = file.adapters.map(|adapters| {
             let choose = |text: &String| {
                 let choice = AdapterChoice::parse(text);
@@ -282,6 +291,7 @@ impl Config {
                 None => SocketAddr::from(([127, 0, 0, 1], Self::DEFAULT_PORT)),
             },
             settings,
+            policy,
             adapters,
             advertise: file.advertise,
             tls,

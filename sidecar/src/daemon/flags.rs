@@ -24,6 +24,9 @@ pub struct Flags {
     /// Scheduling engine; another than the settings' comes with its own default parameters
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
+    /// Policy for engines that follow one (mlfs, rl): a file of `train-policy`, or none; by default those that ship with the product
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<String>,
     /// Manager to run inside the daemon, with its configuration file; "none" for none
     #[arg(long, value_name = "NAME[=FILE]")]
     pub adapter: Vec<String>,
@@ -63,6 +66,9 @@ impl Flags {
         if let Some(engine) = self.engine.as_ref().filter(|engine| **engine != config.settings.engine) {
             config.settings.engine.clone_from(engine);
             config.settings.parameters.clear();
+        }
+        if let Some(policy) = &self.policy {
+            config.policy = policy.as_str().into();
         }
         match self.adapter.as_slice() {
             [] => {}

@@ -120,8 +120,12 @@ impl Daemon {
         let metrics = Metrics::register(&registry).expect("names are unique in a new registry");
         let feed = Feed::new(config.feed, metrics.feed);
         let (folder, settings) = (config.state_dir.clone(), config.settings.clone());
+        let loaded = config.policy.load();
+        loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let (kept, history, faults) = (config.ended_jobs, config.history_bytes, config.faults.clone());
-        let opened = tokio::task::spawn_blocking(move || Opened::open(&folder, settings, kept, history, faults));
+        let opened = tokio::task::spawn_blocking(move || {
+            Opened::open(&folder, settings, loaded.policies, kept, history, faults)
+        });
         let opened = opened.await.map_err(std::io::Error::other)??;
         let (host, thread) = host::start(opened, config.host_options(), metrics.host, feed.clone())?;
 

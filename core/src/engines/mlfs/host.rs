@@ -4,14 +4,17 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::Mlfs;
+use super::{
+    Mlfs,
+    policy::{Candidate, Choice, Chooser, NEAREST, SCORE},
+};
 use crate::{
     decision::{Allocation, Devices, Role, Slot},
     engines::{Budget, EngineError, board::Board, sharing},
     ids::ServerId,
     job::Job,
     place::{Load, exchanged},
-    reason::{Reason, Share},
+    reason::{Reason, Share, Worth},
     resources::Amounts,
     state::State,
 };
@@ -22,8 +25,19 @@ pub(super) struct Hosts<'a> {
     pub(super) engine: &'a Mlfs,
     pub(super) board: &'a mut Board,
     pub(super) load: Load,
+    pub(super) chooser: Chooser<'a>,
     /// How many tasks are to leave each of these servers and have no other place yet: nobody comes there meanwhile.
     pub(super) relieved: BTreeMap<ServerId, u32>,
+}
+
+/// What became of a job that was to be placed.
+pub(super) enum Home {
+    /// All of its tasks have a place.
+    At(Arc<Allocation>),
+    /// The policy would rather wait.
+    HeldBack(Reason),
+    /// There is no room.
+    Nowhere,
 }
 
 /// One task of a job.
@@ -70,59 +84,70 @@ impl Hosts<'_> {
         !self.relieved.contains_key(&id) && !self.load.is_overloaded(id)
     }
 
-    /// A home for every task of a job, in this order, or for none. The room is taken. O(tasks · (servers · resources + tasks)).
+    /// Steps of the budget for one choice between servers.
+    pub(super) fn steps(&self) -> u64 {
+        let scores = if matches!(self.chooser, Chooser::Heuristic) { 0 } else { NEAREST as u64 + 2 };
+        self.state.servers.len() as u64 + scores * SCORE
+    }
+
+    /// A home for every task of a job, in this order, or for none and why. The room is taken.
+    /// O(tasks · (servers · resources + tasks)).
     pub(super) fn place(
         &mut self,
         job: &Job,
         shares: &[f64],
         order: &[Task],
         budget: &mut Budget,
-    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+    ) -> Result<Home, EngineError> {
         let rules = self.state.settings.shape.of(&job.spec);
         if rules.equal_per_server || !rules.colocate {
             let most = self.engine.overload;
             let placed = sharing::place_evenly(self.state, self.board, &mut self.load, most, job, budget)?;
-            let Some(placed) = placed else { return Ok(None) };
+            let Some(placed) = placed else { return Ok(Home::Nowhere) };
             if placed.slots().iter().any(|slot| self.relieved.contains_key(&slot.server)) {
                 for slot in placed.slots() {
                     let uses = self.expected(job, slot.into());
                     self.give_back(job, slot, &uses);
                 }
-                return Ok(None);
+                return Ok(Home::Nowhere);
             }
-            return Ok(Some(placed));
+            return Ok(Home::At(placed));
         }
         let mut placed: Vec<Slot> = Vec::with_capacity(order.len());
         for task in order {
-            budget.spend(self.state.servers.len() as u64 + placed.len() as u64)?;
+            budget.spend(self.steps() + placed.len() as u64)?;
             let uses = self.expected(job, *task);
-            match self.host(job, shares, *task, &uses, &placed, None) {
-                Some(slot) => {
-                    self.take(job, &slot, &uses);
-                    placed.push(slot);
-                }
-                None => {
-                    for slot in &placed {
-                        let uses = self.expected(job, slot.into());
-                        self.give_back(job, slot, &uses);
-                    }
-                    return Ok(None);
-                }
+            let choice = self.host(job, shares, *task, &uses, &placed, None);
+            if let Choice::To(slot) = choice {
+                self.take(job, &slot, &uses);
+                placed.push(slot);
+                continue;
             }
+            for slot in &placed {
+                let uses = self.expected(job, slot.into());
+                self.give_back(job, slot, &uses);
+            }
+            return Ok(match choice {
+                Choice::Wait { waiting, server, score } => {
+                    let worth = |score: f32| Worth::of(f64::from(score));
+                    Home::HeldBack(Reason::HeldBack { waiting: worth(waiting), server, score: worth(score) })
+                }
+                _ => Home::Nowhere,
+            });
         }
-        Ok(Some(Arc::new(Allocation::new(placed))))
+        Ok(Home::At(Arc::new(Allocation::new(placed))))
     }
 
-    /// The task's best place beside those that have one; `from` is where it leaves. O(servers · resources + tasks placed).
+    /// The task's best place beside those that have one; `from` is what it has. O(servers · resources + tasks placed).
     pub(super) fn host(
-        &self,
+        &mut self,
         job: &Job,
         shares: &[f64],
         task: Task,
         uses: &Amounts,
         placed: &[Slot],
-        from: Option<ServerId>,
-    ) -> Option<Slot> {
+        from: Option<&Slot>,
+    ) -> Choice {
         let near = self.nearness(job, shares, task, placed);
         let near_of = |id: ServerId| near.iter().find(|(server, _)| *server == id).map_or(0.0, |(_, part)| *part);
         let count = self.load.resources().len();
@@ -134,22 +159,27 @@ impl Hosts<'_> {
                 *least = least.min(part);
             }
             nearest = nearest.max(near_of(server.id));
-            if Some(server.id) != from
+            if from.is_none_or(|from| server.id != from.server)
                 && let Some(devices) =
                     sharing::devices(self.state, self.board, &self.load, job, task.role, uses, server)
             {
                 candidates.push((server.id, devices));
             }
         }
-        let distance = |id: ServerId| {
-            let resources = self.load.parts(id).zip(&ideal).map(|(part, least)| (part - least) * (part - least));
-            let apart = nearest - near_of(id);
+        let candidate = |slot: Slot, stays: bool| {
+            let near = near_of(slot.server);
+            let resources =
+                self.load.parts(slot.server).zip(&ideal).map(|(part, least)| (part - least) * (part - least));
+            let apart = nearest.max(near) - near;
             // The penalty of moving is the same wherever it goes, and 0 for who waits.
-            resources.sum::<f64>() + if self.engine.bandwidth { apart * apart } else { 0.0 }
+            let distance = (resources.sum::<f64>(), if self.engine.bandwidth { apart * apart } else { 0.0 });
+            Candidate { slot, stays, distance, near }
         };
-        let best = candidates.iter().map(|(id, devices)| (distance(*id), *id, devices));
-        let (_, server, devices) = best.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))?;
-        Some(Slot { role: task.role, index: task.index, server, devices: devices.clone() })
+        let slot =
+            |(server, devices): (ServerId, Devices)| Slot { role: task.role, index: task.index, server, devices };
+        let places = candidates.into_iter().map(|found| candidate(slot(found), false));
+        let places: Vec<Candidate> = places.chain(from.map(|from| candidate(from.clone(), true))).collect();
+        self.chooser.choose(&self.load, job, task, uses, places)
     }
 
     /// The part of the task's traffic that stays on each server where peers of it are.

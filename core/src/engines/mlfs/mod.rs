@@ -32,6 +32,7 @@
 
 mod host;
 mod overload;
+mod policy;
 mod priority;
 mod stop;
 
@@ -44,9 +45,11 @@ use std::{
 use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::policy::INPUTS;
 use self::{
-    host::{Hosts, Task, tasks},
+    host::{Home, Hosts, Task, tasks},
     overload::{Mover, movers},
+    policy::{Choice, Chooser, SCORE, Sight},
     priority::{Jobs, Priorities},
     stop::stops,
 };
@@ -61,7 +64,9 @@ use crate::{
     ids::JobId,
     job::Job,
     place::{Load, SortBy},
+    policy::{Demonstration, Network},
     reason::{Reason, ReasonKind, Scope, Share},
+    resources::Amounts,
     settings::SettingsError,
     state::{Change, Mandate, State},
     time::{Span, Time},
@@ -79,7 +84,7 @@ pub(super) const HEURISTIC_SUMMARY: &str =
     "places tasks by accuracy, deadline and measured load (mlfs without its stopping)";
 pub(super) const HEURISTIC_PARAMETERS: &[ParameterInfo] = &parameters(false);
 
-const fn parameters(stop: bool) -> [ParameterInfo; 14] {
+const fn parameters(full: bool) -> [ParameterInfo; 15] {
     const fn number(name: &'static str, default: f64, meaning: &'static str) -> ParameterInfo {
         ParameterInfo { name, default: Value::Number(default), meaning }
     }
@@ -99,7 +104,12 @@ const fn parameters(stop: bool) -> [ParameterInfo; 14] {
         flag("urgency", true, "urgency counts"),
         flag("bandwidth", true, "tasks are placed near their peers"),
         flag("migrate", true, "tasks leave overloaded servers"),
-        flag("stop", stop, "jobs stop as their owners chose, under load as far as they consent (MLF-C)"),
+        flag("stop", full, "jobs stop as their owners chose, under load as far as they consent (MLF-C)"),
+        flag(
+            "policy",
+            full,
+            "tasks go where a learnt policy says, if one is set (MLF-RL); off: by the heuristic (MLF-H)",
+        ),
         flag("scaled", true, "ML and computation features are scaled before they are mixed; off: as in the paper"),
     ]
 }
@@ -120,7 +130,12 @@ pub struct Mlfs {
     bandwidth: bool,
     migrate: bool,
     stop: bool,
+    policy: bool,
     scaled: bool,
+    /// Whose policy it follows.
+    learnt_by: &'static str,
+    /// Goals beside the time of completion count.
+    goals: bool,
 }
 
 /// Since when jobs wait that ran before, or were held; the others wait since they came.
@@ -152,7 +167,38 @@ impl Build for Mlfs {
             bandwidth: parameters.flag("bandwidth")?,
             migrate: parameters.flag("migrate")?,
             stop: parameters.flag("stop")?,
+            policy: parameters.flag("policy")?,
             scaled: parameters.flag("scaled")?,
+            learnt_by: NAME,
+            goals: true,
+        })
+    }
+}
+
+impl Mlfs {
+    /// Parameters that belong to placing alone.
+    pub(super) const COMMON: &[ParameterInfo] = &[PARAMETERS[0], PARAMETERS[6], PARAMETERS[13]];
+
+    /// An engine with these that knows no other goal than an early completion, and nothing but the time waited as its heuristic.
+    pub(super) fn for_completion(learnt_by: &'static str, parameters: &Parameters) -> Result<Self, SettingsError> {
+        Ok(Self {
+            interval: parameters.span("interval")?,
+            alpha: 0.0,
+            gamma: 0.0,
+            gamma_deadline: 0.0,
+            gamma_remaining: 0.0,
+            gamma_waited: 1.0,
+            overload: parameters.number("overload", 0.1..=1.0)?,
+            cluster_overload: 1.0,
+            movable: 0.0,
+            urgency: false,
+            bandwidth: true,
+            migrate: false,
+            stop: false,
+            policy: parameters.flag("policy")?,
+            scaled: true,
+            learnt_by,
+            goals: false,
         })
     }
 }
@@ -199,6 +245,38 @@ impl Engine for Mlfs {
         index: &mut Index,
         budget: &mut Budget,
     ) -> Result<Proposal, EngineError> {
+        let policy = self.policy.then(|| state.policy(self.learnt_by, &INPUTS)).flatten();
+        let chooser = policy.map_or(Choosing::Heuristic, |policy| Choosing::Policy(policy.network()));
+        let (proposal, known, _) = self.round(state, changes, memo, index, budget, chooser)?;
+        *memo = known;
+        Ok(proposal)
+    }
+
+    fn demonstrate(&self, state: &State, memo: &Memo) -> Vec<Demonstration> {
+        let (mut index, mut budget) = (Index::default(), Budget::UNLIMITED);
+        let round = self.round(state, &Vector::new(), memo, &mut index, &mut budget, Choosing::Shown);
+        round.map_or_else(|_| Vec::new(), |(_, _, shown)| shown)
+    }
+}
+
+/// Who is to choose in a round.
+enum Choosing<'a> {
+    Heuristic,
+    Shown,
+    Policy(&'a Network),
+}
+
+impl Mlfs {
+    /// One round: what is proposed, what to remember, and what somebody who looked on has seen.
+    fn round(
+        &self,
+        state: &State,
+        changes: &Vector<Change>,
+        memo: &Memo,
+        index: &mut Index,
+        budget: &mut Budget,
+        choosing: Choosing<'_>,
+    ) -> Result<(Proposal, Memo, Vec<Demonstration>), EngineError> {
         budget.spend(state.jobs.len() as u64)?;
         let mut known = memo.clone();
         known.remember(state);
@@ -211,27 +289,38 @@ impl Engine for Mlfs {
         };
         let priorities = Priorities::of(self, state, jobs, waited);
         let load = Load::of(state, self.overload);
-        let mut hosts = Hosts { state, engine: self, board: &mut index.board, load, relieved: BTreeMap::new() };
+        let sight = |load: &Load| Sight::new(state, load, jobs, &priorities, &waited, self.goals);
+        let chooser = match choosing {
+            Choosing::Heuristic => Chooser::Heuristic,
+            Choosing::Shown => Chooser::Shown(sight(&load), Vec::new()),
+            Choosing::Policy(network) => Chooser::Policy(sight(&load), network),
+        };
+        let mut hosts =
+            Hosts { state, engine: self, board: &mut index.board, load, chooser, relieved: BTreeMap::new() };
         let leaving = if self.migrate { movers(&mut hosts, jobs, &priorities) } else { Vec::new() };
-        let mut round = Round { hosts, jobs, priorities, proposal: Proposal::default(), moved: BTreeMap::new() };
+        let proposal = Proposal::default();
+        let mut round =
+            Round { hosts, jobs, priorities: &priorities, proposal, moved: BTreeMap::new(), kept: Vec::new() };
         let waiting = round.serve(&leaving, budget)?;
         round.settle(&leaving);
         if self.stop {
             round.stop(waiting);
         }
-        let proposal = round.proposal;
-        *memo = known;
-        Ok(proposal)
+        let Round { proposal, hosts, .. } = round;
+        let shown = hosts.chooser.into_shown();
+        Ok((proposal, known, shown))
     }
 }
 
 struct Round<'a, 'b> {
     hosts: Hosts<'b>,
     jobs: &'a Jobs,
-    priorities: Priorities,
+    priorities: &'a Priorities,
     proposal: Proposal,
     /// New places of tasks that leave overloaded servers.
     moved: BTreeMap<JobId, Vec<Slot>>,
+    /// Tasks that were to leave, and for which the policy chose to stay, or to wait, by their places among those.
+    kept: Vec<(usize, bool)>,
 }
 
 impl Round<'_, '_> {
@@ -239,13 +328,23 @@ impl Round<'_, '_> {
     fn serve(&mut self, leaving: &[Mover<'_>], budget: &mut Budget) -> Result<bool, EngineError> {
         let state = self.hosts.state;
         let free = |job: &&Arc<Job>| job.verdict.allocation().is_none() && state.mandate(job) == Mandate::Free;
-        let turn = |job: &Arc<Job>, priority: f64, mover| {
-            // Bits of floats from 0 up order as the floats do.
-            (priority.to_bits(), Reverse(job.arrival), Reverse(job.id), mover)
+        if !matches!(self.hosts.chooser, Chooser::Heuristic) {
+            budget.spend(SCORE * (state.jobs.len() + leaving.len()) as u64)?;
+        }
+        let turn = |job: &Arc<Job>, first: Task, uses: &Amounts, priority: f64, mover| {
+            let turn = self.hosts.chooser.turn(job, first, uses, priority);
+            (ordered(turn), Reverse(job.arrival), Reverse(job.id), mover)
         };
-        let jobs = state.jobs.values().filter(free).map(|job| turn(job, self.priorities.of_job(job), None));
-        let moving = leaving.iter().enumerate().map(|(at, mover)| turn(mover.job, mover.priority, Some(at)));
+        let jobs = state.jobs.values().filter(free).map(|job| {
+            let (first, priority) = self.first(job);
+            turn(job, first, &self.hosts.expected(job, first), priority, None)
+        });
+        let moving = leaving.iter().enumerate().map(|(at, mover)| {
+            let Mover { job, slot, priority, uses } = mover;
+            turn(job, Task::from(*slot), uses, *priority, Some(at))
+        });
         let mut queue: BinaryHeap<Turn> = jobs.chain(moving).collect();
+        self.show_turns(&queue);
         let mut ledger = Ledger::left(state);
         let mut full: Vec<Option<Shape>> = vec![None; self.jobs.classes()];
         let mut largest = Largest::default();
@@ -253,7 +352,7 @@ impl Round<'_, '_> {
         while let Some((_, _, Reverse(id), mover)) = queue.pop() {
             budget.spend(1)?;
             if let Some(mover) = mover {
-                if self.move_task(&leaving[mover], budget)? {
+                if self.move_task(mover, &leaving[mover], budget)? {
                     // It has left room behind.
                     full.fill(None);
                 }
@@ -275,12 +374,19 @@ impl Round<'_, '_> {
                 failed.is_some_and(|failed| shape.workers >= failed.workers && shape.servers >= failed.servers);
             if !hopeless {
                 let order = self.order(job);
-                if let Some(allocation) = self.hosts.place(job, &known.shares, &order, budget)? {
-                    ledger.take(job, &total, 1);
-                    run(&mut self.proposal, job, allocation);
-                    continue;
+                match self.hosts.place(job, &known.shares, &order, budget)? {
+                    Home::At(allocation) => {
+                        ledger.take(job, &total, 1);
+                        run(&mut self.proposal, job, allocation);
+                        continue;
+                    }
+                    Home::HeldBack(reason) => {
+                        waiting = true;
+                        wait(&mut self.proposal, job, reason);
+                        continue;
+                    }
+                    Home::Nowhere => *failed = Some(shape),
                 }
-                *failed = Some(shape);
             }
             waiting = true;
             // A decision names it again only when the kind of its reason changes.
@@ -298,6 +404,34 @@ impl Round<'_, '_> {
         Ok(waiting)
     }
 
+    /// The task of a job that has its turn first, and its priority: the job's.
+    fn first(&self, job: &Job) -> (Task, f64) {
+        let parts = 0..job.spec.partitions.len().max(1);
+        let of = parts.map(|part| (self.priorities.of_part(job.id, part), part));
+        let (priority, part) = of.reduce(|best, next| if next.0 > best.0 { next } else { best }).unwrap_or_default();
+        let role = if job.spec.requested().servers > 0 { Role::Server } else { Role::Worker };
+        let index = if role == Role::Worker { part as u32 } else { 0 };
+        (Task { role, index }, priority)
+    }
+
+    /// Shows somebody who looks on in what order jobs have their turns.
+    fn show_turns(&mut self, queue: &BinaryHeap<Turn>) {
+        if !matches!(self.hosts.chooser, Chooser::Shown(..)) {
+            return;
+        }
+        let mut turns: Vec<&Turn> = queue.iter().filter(|turn| turn.3.is_none()).collect();
+        turns.sort_by(|a, b| b.cmp(a));
+        let tasks: Vec<(&Job, Task, Amounts)> = turns
+            .into_iter()
+            .map(|(_, _, Reverse(id), _)| {
+                let job = &*self.hosts.state.jobs[id];
+                let (first, _) = self.first(job);
+                (job, first, self.hosts.expected(job, first))
+            })
+            .collect();
+        self.hosts.chooser.show_turns(tasks.into_iter());
+    }
+
     /// A job's tasks in the order in which they choose their places: parameter servers, then by priority.
     fn order(&self, job: &Job) -> Vec<Task> {
         let mut order: Vec<Task> = tasks(job).collect();
@@ -310,15 +444,26 @@ impl Round<'_, '_> {
     }
 
     /// Finds a place for a task that leaves its server; whether it did.
-    fn move_task(&mut self, mover: &Mover<'_>, budget: &mut Budget) -> Result<bool, EngineError> {
+    fn move_task(&mut self, at: usize, mover: &Mover<'_>, budget: &mut Budget) -> Result<bool, EngineError> {
         let Mover { job, slot, uses, .. } = mover;
-        budget.spend(self.hosts.state.servers.len() as u64)?;
+        budget.spend(self.hosts.steps())?;
         let moved = self.moved.entry(job.id).or_default();
         let allocation = job.verdict.allocation().expect("it has a task on a server");
         let placed = with_moved(allocation, moved);
         let shares = &self.jobs.get(job).shares;
         let task = Task::from(*slot);
-        let Some(new) = self.hosts.host(job, shares, task, uses, &placed, Some(slot.server)) else { return Ok(false) };
+        let new = match self.hosts.host(job, shares, task, uses, &placed, Some(slot)) {
+            Choice::To(new) => new,
+            Choice::Nowhere => return Ok(false),
+            Choice::Stay => {
+                self.kept.push((at, true));
+                return Ok(false);
+            }
+            Choice::Wait { .. } => {
+                self.kept.push((at, false));
+                return Ok(false);
+            }
+        };
         self.hosts.take(job, &new, uses);
         self.hosts.board.give_back(self.hosts.state, job, &Allocation::new(vec![(*slot).clone()]));
         moved.push(new);
@@ -334,8 +479,8 @@ impl Round<'_, '_> {
     /// What becomes of the jobs whose tasks were to leave.
     fn settle(&mut self, leaving: &[Mover<'_>]) {
         let state = self.hosts.state;
-        let mut of_job: BTreeMap<JobId, (Vec<&Mover<'_>>, Vec<Slot>)> = BTreeMap::new();
-        for mover in leaving {
+        let mut of_job: BTreeMap<JobId, (Vec<(&Mover<'_>, Option<bool>)>, Vec<Slot>)> = BTreeMap::new();
+        for (at, mover) in leaving.iter().enumerate() {
             let moved = self.moved.get(&mover.job.id).into_iter().flatten();
             let new = moved.clone().find(|new| same(new, mover.slot));
             let (stuck, moved) = of_job.entry(mover.job.id).or_default();
@@ -344,16 +489,19 @@ impl Round<'_, '_> {
                 None => {
                     // It is where it was, for now.
                     self.hosts.load.put(mover.slot, &mover.uses, 1.0);
-                    stuck.push(mover);
+                    let kept = self.kept.iter().find(|(kept, _)| *kept == at);
+                    stuck.push((mover, kept.map(|(_, stays)| *stays)));
                 }
             }
         }
         for (id, (stuck, moved)) in of_job {
             let job = &state.jobs[&id];
             let room_left = state.present_servers().any(|server| !self.hosts.load.is_overloaded(server.id));
-            let full = stuck.iter().find_map(|mover| {
+            let full = stuck.iter().find_map(|(mover, stays)| {
                 let server = mover.slot.server;
-                let over = state.server(server).first_overload(self.hosts.engine.overload).filter(|_| !room_left);
+                // The policy's word, or else whether there is room anywhere.
+                let leaves = stays.map_or(!room_left, |stays| !stays);
+                let over = state.server(server).first_overload(self.hosts.engine.overload).filter(|_| leaves);
                 over.map(|(resource, used)| Reason::Overloaded { server, resource, used: Share::of(used) })
             });
             let allocation = job.verdict.allocation().expect("it has tasks on servers");
@@ -402,6 +550,12 @@ impl Round<'_, '_> {
             self.proposal.changes.push((job.id, Verdict::Stop(reason)));
         }
     }
+}
+
+/// Bits that order as floats do.
+fn ordered(number: f64) -> u64 {
+    let bits = number.to_bits();
+    if bits >> 63 == 0 { bits | 1 << 63 } else { !bits }
 }
 
 fn same(a: &Slot, b: &Slot) -> bool {

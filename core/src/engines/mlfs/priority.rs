@@ -28,7 +28,7 @@ pub(super) struct Known {
     /// (1/I) · δl of the last epoch / Σ δl (Eq. 2).
     loss: f64,
     /// r in hours; none: nothing says it.
-    remaining: Option<f64>,
+    pub(super) remaining: Option<f64>,
     /// Jobs of one class need the same of a server.
     pub(super) class: u32,
 }
@@ -168,12 +168,24 @@ impl Priorities {
         priorities
     }
 
-    /// P_k of a partition (Eq. 6).
-    pub(super) fn of_part(&self, job: JobId, part: usize) -> f64 {
+    /// ML_k and C_k of a partition, as they are mixed.
+    fn mixed(&self, job: JobId, part: usize) -> (f64, f64) {
         let at = self.first.binary_search_by_key(&job, |(id, _)| *id).expect("every active job has priorities");
         let (ml, c) = self.terms[self.first[at].1 + part];
         let scaled = |value: f64, most: f64| if most > 0.0 { value / most } else { 0.0 };
-        self.alpha * scaled(ml, self.most.0) + (1.0 - self.alpha) * scaled(c, self.most.1)
+        (scaled(ml, self.most.0), scaled(c, self.most.1))
+    }
+
+    /// ML_k and C_k of a partition, of the order of 1: what a policy sees.
+    pub(super) fn terms_of(&self, job: JobId, part: usize) -> (f64, f64) {
+        let (ml, c) = self.mixed(job, part);
+        (ml.min(4.0), c.min(4.0))
+    }
+
+    /// P_k of a partition (Eq. 6).
+    pub(super) fn of_part(&self, job: JobId, part: usize) -> f64 {
+        let (ml, c) = self.mixed(job, part);
+        self.alpha * ml + (1.0 - self.alpha) * c
     }
 
     /// Of the task that goes first.

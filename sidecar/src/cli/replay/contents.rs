@@ -183,6 +183,7 @@ fn kind(event: &Event) -> &'static str {
         Event::ServerLeft { .. } => "server_left",
         Event::ForeignUse { .. } => "foreign_use",
         Event::Utilisation { .. } => "utilisation",
+        Event::PolicySet { .. } => "policy_set",
         Event::JobSubmitted { .. } => "job_submitted",
         Event::JobEnded { .. } => "job_ended",
         Event::JobHeld { .. } => "job_held",

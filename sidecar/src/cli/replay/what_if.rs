@@ -24,7 +24,7 @@ use crate::{
         simulate::{
             Contender,
             answer::{Answer, Named, Over},
-            read_set,
+            policies, read_set,
             runs::{Plan, Run},
             settings,
         },
@@ -65,6 +65,7 @@ pub(super) fn run(args: &ReplayArgs, records: &Records, output: Output) -> Resul
         all.push(settings(one, own, &experiment, &sets)?);
     }
     let seeds: Vec<u64> = (1..=args.draws).collect();
+    let policies = policies(None);
     let plan = Plan {
         build: &|seed| Ok::<Workload, _>(recording.workload(seed)),
         jobs: first.jobs.len(),
@@ -72,6 +73,7 @@ pub(super) fn run(args: &ReplayArgs, records: &Records, output: Output) -> Resul
             settings: Settings { seed, ..all[engine].clone() },
             seed,
             trace,
+            policies: policies.clone(),
             ..Options::default()
         },
         seeds: &seeds,

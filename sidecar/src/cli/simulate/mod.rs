@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
 use trainmaster_core::{
-    Settings, Span, engines,
+    Policy, Settings, Span, engines,
     settings::{Parameter, Stability},
     sim::{Errors, Options, Request, Stragglers, WorkloadError},
 };
@@ -23,6 +23,7 @@ use self::{
     source::Source,
 };
 use super::{Failure, Output};
+use crate::policy::Choice;
 
 /// The command's arguments.
 #[derive(Args, Debug)]
@@ -75,6 +76,9 @@ pub(crate) struct SimulateArgs {
     /// Leave out how long decisions took, so that equal runs print the same bytes
     #[arg(long)]
     no_timing: bool,
+    /// Policy for engines that follow one (mlfs, rl): a file of `train-policy`, or none; by default those that ship with the product
+    #[arg(long, value_name = "FILE")]
+    policy: Option<String>,
     /// Write a page with plots of the first seed into this directory
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
@@ -91,6 +95,7 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     }
     let source = Source::of(&args.workload, args.columns.as_deref())?;
     tell(&source);
+    let policies = policies(args.policy.as_deref());
     let errors = args.errors.as_deref().map(read_errors).transpose()?;
     let contenders = Contender::read_all("--engines", &args.engines, &[offline::NAME])?;
     let sets = args.set.iter().map(|text| read_set(text, &contenders)).collect::<Result<Vec<_>, _>>()?;
@@ -129,6 +134,7 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
         jobs: first.jobs.len(),
         options: &|engine, seed, trace| Options {
             settings: Settings { seed, ..settings[engine].clone() },
+            policies: policies.clone(),
             seed,
             errors,
             trace,
@@ -166,6 +172,13 @@ const WHILE: Span = Span::seconds(600);
 fn rate<const MOST: u32>(text: &str) -> Result<f64, String> {
     let within = |rate: &f64| (0.0..=f64::from(MOST)).contains(rate);
     text.parse().ok().filter(within).ok_or_else(|| format!("it must be a number from 0 to {MOST}"))
+}
+
+/// What engines are to follow; what is wrong with it goes to standard error.
+pub(in crate::cli) fn policies(choice: Option<&str>) -> Vec<Policy> {
+    let loaded = choice.map_or(Choice::Shipped, Choice::from).load();
+    loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    loaded.policies
 }
 
 /// Which rows of a file were left out; the first of them, and how many.

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, path::Path};
 
 use trainmaster_core::{
-    Event, Scheduler, Settings, Term,
+    Event, Policy, Scheduler, Settings, Term, Time, engines,
     journal::{JournalError, Record},
 };
 
@@ -23,6 +23,7 @@ impl Opened {
     pub(crate) fn open(
         folder: &Path,
         settings: Settings,
+        policies: Vec<Policy>,
         ended_jobs: usize,
         history: u64,
         faults: Faults,
@@ -48,11 +49,35 @@ impl Opened {
                 .apply(now, Event::Configured(Box::new(settings)))
                 .map_err(|error| ServeError::Config(error.to_string()))?;
         }
+        follow(&mut scheduler, now, &policies);
         let ended = EndedJobs::new(ended_jobs, std::mem::take(&mut loaded.ended));
         let active = |job: &trainmaster_core::JobId| scheduler.state().job(*job).is_some();
         let secrets: HashMap<_, _> = loaded.secrets.into_iter().filter(|(job, _)| active(job)).collect();
         let first = Write { records: scheduler.drain_journal(), term: Some(term), ..Write::default() };
         Ok(Self { scheduler, disk, secrets, ended, first, clock })
+    }
+}
+
+/// Engines follow these policies and no others, if one that may be in charge follows any.
+fn follow(scheduler: &mut Scheduler, now: Time, policies: &[Policy]) {
+    let settings = &scheduler.state().settings;
+    let learns = |name: &String| {
+        let parameters = engines::find(name).map(|entry| entry.parameters).unwrap_or_default();
+        parameters.iter().any(|parameter| parameter.name == "policy")
+    };
+    if ![&settings.engine, &settings.fallback].into_iter().any(learns) {
+        return;
+    }
+    for entry in engines::REGISTRY.iter().filter(|entry| entry.inputs.is_some()) {
+        let policy = policies.iter().find(|policy| policy.engine() == entry.name);
+        if scheduler.state().policies.get(entry.name).map(|known| known.hash()) == policy.map(Policy::hash) {
+            continue;
+        }
+        let (engine, id) = (entry.name.to_owned(), policy.map_or_else(|| "none".into(), Policy::id));
+        match scheduler.apply(now, Event::PolicySet { engine, policy: policy.cloned().map(Box::new) }) {
+            Ok(()) => tracing::info!(engine = entry.name, policy = id, "the engine follows this policy from now on"),
+            Err(error) => tracing::warn!(engine = entry.name, %error, "the engine decides as before"),
+        }
     }
 }
 

@@ -1,0 +1,140 @@
+//! Learnt policies in files: those that ship with the product, and a site's own.
+//!
+//! A file that is missing, spoilt, of another version, or worse than the heuristic in its own validation is told about, and the engine
+//! decides by its heuristic: nothing fails for want of a policy.
+
+use std::{fs, path::Path};
+
+use trainmaster_core::{Policy, engines::policy_inputs};
+
+/// Those that were trained for this version, as `trainmaster train-policy` wrote them; README.md beside them says how.
+const SHIPPED: &[(&str, &str)] = &[("mlfs.toml", include_str!("mlfs.toml")), ("rl.toml", include_str!("rl.toml"))];
+
+/// Which policies engines follow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// Those that ship with the product.
+    #[default]
+    Shipped,
+    /// None: heuristics decide.
+    None,
+    /// A file's; engines that it isn't for have none.
+    File(std::path::PathBuf),
+}
+
+impl From<&str> for Choice {
+    fn from(text: &str) -> Self {
+        match text {
+            "shipped" => Self::Shipped,
+            "none" => Self::None,
+            file => Self::File(file.into()),
+        }
+    }
+}
+
+/// Policies, and what is wrong with the others.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Loaded {
+    /// At most one an engine.
+    pub policies: Vec<Policy>,
+    /// A line for each that can't be used, with its reason.
+    pub warnings: Vec<String>,
+}
+
+impl Choice {
+    /// Reads and checks them.
+    ///
+    /// ```
+    /// use trainmaster_sidecar::policy::Choice;
+    ///
+    /// assert!(Choice::from("shipped").load().warnings.is_empty());
+    /// let missing = Choice::from("/nowhere.toml").load();
+    /// assert!(missing.policies.is_empty() && missing.warnings[0].contains("/nowhere.toml"));
+    /// ```
+    pub fn load(&self) -> Loaded {
+        let mut loaded = Loaded::default();
+        let mut take = |name: &str, policy: Result<Policy, String>| match policy {
+            Ok(policy) => loaded.policies.push(policy),
+            Err(problem) => loaded
+                .warnings
+                .push(format!("policy {name} can't be used: {problem}; engines decide by their heuristics")),
+        };
+        match self {
+            Self::None => {}
+            Self::Shipped => SHIPPED.iter().for_each(|(name, text)| take(name, read(text))),
+            Self::File(path) => take(&path.display().to_string(), read_file(path)),
+        }
+        loaded
+    }
+}
+
+fn read_file(path: &Path) -> Result<Policy, String> {
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    read(&text)
+}
+
+/// A policy that may decide.
+fn read(text: &str) -> Result<Policy, String> {
+    let policy = Policy::from_toml(text).map_err(|error| error.to_string())?;
+    let inputs = policy_inputs(policy.engine()).map_err(|error| error.to_string())?;
+    policy.check(inputs).map_err(|error| error.to_string())?;
+    if policy.validation().is_none() {
+        return Err("it was never validated".into());
+    }
+    Ok(policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use trainmaster_core::policy::{Network, Validation};
+
+    use super::*;
+
+    fn policy(version: u32, rewards: Option<(f64, f64)>) -> Policy {
+        let inputs = policy_inputs("mlfs").unwrap().names.len();
+        let network = Network::new(inputs, 2, vec![0.25; Network::size(inputs, 2)]).unwrap();
+        let validation =
+            rewards.map(|(policy, heuristic)| Validation { workload: "mlfs".into(), episodes: 3, policy, heuristic });
+        Policy::new("mlfs", version, network, validation)
+    }
+
+    #[test]
+    fn what_ships_can_be_used_and_is_small() {
+        let loaded = Choice::Shipped.load();
+        assert_eq!(loaded.warnings, Vec::<String>::new());
+        assert_eq!(loaded.policies.iter().map(Policy::engine).collect::<Vec<_>>(), ["mlfs", "rl"]);
+        assert!(SHIPPED.iter().all(|(_, text)| text.len() < 100_000));
+        assert_eq!(Choice::None.load(), Loaded::default());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_told_and_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("p.toml");
+        let version = policy_inputs("mlfs").unwrap().version;
+        let good = policy(version, Some((1.7, 1.6)));
+        let load = |text: &str| {
+            fs::write(&file, text).unwrap();
+            Choice::from(file.to_str().unwrap()).load()
+        };
+        let loaded = load(&good.to_toml());
+        assert_eq!((loaded.policies, loaded.warnings.len()), (vec![good.clone()], 0));
+        for (text, problem) in [
+            (good.to_toml().replacen("0.25", "0.5", 1), "its hash is"),
+            (policy(version + 1, Some((1.7, 1.6))).to_toml(), "inputs of version"),
+            (policy(version, Some((1.5, 1.6))).to_toml(), "less than the heuristic's 1.6"),
+            (policy(version, None).to_toml(), "never validated"),
+            (good.to_toml().replacen("mlfs", "fifo", 1), "its hash is"),
+            ("\0".into(), "can't be read"),
+        ] {
+            let loaded = load(&text);
+            assert!(loaded.policies.is_empty());
+            assert!(loaded.warnings[0].contains(problem), "{problem}: {}", loaded.warnings[0]);
+        }
+        fs::write(&file, [0xff, 0xfe]).unwrap();
+        assert_eq!(Choice::from(file.to_str().unwrap()).load().warnings.len(), 1);
+        fs::remove_file(&file).unwrap();
+        let missing = Choice::from(file.to_str().unwrap()).load().warnings;
+        assert!(missing[0].contains("p.toml") && missing[0].contains("heuristics"), "{missing:?}");
+    }
+}

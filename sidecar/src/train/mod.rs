@@ -1,0 +1,252 @@
+//! Training a policy: first to imitate the engine's heuristic, then by the gradient of a reward that whole episodes earn.
+//!
+//! The core draws no lots, so exploration is in the weights: each episode is played by a policy whose weights are perturbed once,
+//! and which then decides like any other. The gradient of the mean reward in the weights is estimated from pairs of episodes on
+//! the same seed, perturbed both ways: evolution strategies (Salimans et al., 2017), the simplest of the policy gradients with
+//! parameter-based exploration (Sehnke et al., 2010). Actions are thousands an episode and rewards come at its end, which is
+//! where these do better than gradients by action; and they need no stochastic engine.
+//!
+//! Three sets of seeds are kept apart: those trained on, those by which the best weights of all are chosen, and those of the
+//! validation that is written into the policy.
+
+mod episodes;
+mod net;
+
+use serde::Serialize;
+use trainmaster_core::{
+    SettingsError,
+    engines::policy_inputs,
+    policy::{Network, Policy, PolicyError, Validation},
+    sim::{Lots, SimError, WorkloadError, workload},
+};
+
+pub(crate) use self::episodes::Means;
+use self::{
+    episodes::{Episode, Played, Stage},
+    net::{Adam, Imitated, imitate, initial},
+};
+
+/// How a policy is trained.
+#[derive(Clone, Copy)]
+pub(crate) struct Course {
+    /// Whose.
+    pub(crate) engine: &'static str,
+    pub(crate) workload: &'static workload::Entry,
+    /// Instead of the workload's own numbers.
+    pub(crate) jobs: Option<u32>,
+    pub(crate) servers: Option<u32>,
+    /// All that is random follows from it.
+    pub(crate) seed: u64,
+    /// Units of the hidden layer.
+    pub(crate) hidden: usize,
+    /// Steps of the policy gradient …
+    pub(crate) steps: u32,
+    /// … with so many pairs of episodes each.
+    pub(crate) pairs: u32,
+    /// Seeds that decide which step's weights are kept.
+    pub(crate) selection: u32,
+    /// Seeds of the validation.
+    pub(crate) validation: u32,
+    /// Threads to play on; decides nothing.
+    pub(crate) threads: usize,
+}
+
+/// Episodes that are imitated.
+const SHOWN_EPISODES: u64 = 4;
+/// Choices that are imitated, at most: evenly taken from all.
+const SHOWN: usize = 20_000;
+const PASSES: u32 = 12;
+/// Deviation of the weights' perturbation, and how far a step goes at most in each weight.
+const DEVIATION: f64 = 0.05;
+const RATE: f64 = 0.02;
+/// Every so many steps the weights are tried on the seeds of the selection.
+const TRY_EVERY: u32 = 4;
+/// Seeds that are trained on, in turn: the heuristic's episode on each is played once.
+const TRAINED: u64 = 64;
+
+/// The first seeds of each set, from the course's own.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Seeds {
+    pub(crate) training: u64,
+    pub(crate) selection: u64,
+    pub(crate) validation: u64,
+}
+
+impl Seeds {
+    pub(crate) fn of(seed: u64) -> Self {
+        let from = |set: u64| seed.wrapping_mul(10_000).wrapping_add(set);
+        Self { training: from(1000), selection: from(2000), validation: from(3000) }
+    }
+}
+
+/// A point of the learning curve.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Point {
+    /// Steps of the policy gradient so far.
+    pub(crate) step: u32,
+    /// Mean reward of the perturbed episodes of this step; none before the first.
+    pub(crate) training: Option<f64>,
+    /// Mean reward of the weights on the seeds of the selection, where they were tried.
+    pub(crate) selection: Option<f64>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Trained {
+    #[serde(skip)]
+    pub(crate) policy: Policy,
+    pub(crate) seeds: Seeds,
+    /// The reward that equals the heuristic's.
+    pub(crate) par: f64,
+    /// Choices that were imitated, and the part of them that came out as shown.
+    pub(crate) shown: usize,
+    pub(crate) agreed: f64,
+    pub(crate) curve: Vec<Point>,
+    /// The step whose weights were best in the selection.
+    pub(crate) best_step: u32,
+    /// In the validation.
+    pub(crate) policy_means: Means,
+    pub(crate) heuristic_means: Means,
+}
+
+/// A course that can't go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TrainError {
+    #[error(transparent)]
+    Engine(#[from] PolicyError),
+    #[error("settings: {0}")]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    #[error(transparent)]
+    Play(#[from] SimError),
+    #[error("workload {0:?} gave nothing to imitate: no task ever had a choice")]
+    Nothing(String),
+}
+
+impl Course {
+    /// Episodes that will be played.
+    pub(crate) fn episodes(&self) -> u64 {
+        let tries = u64::from(self.steps.div_ceil(TRY_EVERY)) + 1;
+        let trained = TRAINED.min(u64::from(self.steps) * u64::from(self.pairs));
+        let trying = u64::from(self.selection) * (tries + 1);
+        SHOWN_EPISODES
+            + trained
+            + 2 * u64::from(self.steps) * u64::from(self.pairs)
+            + trying
+            + 2 * u64::from(self.validation)
+    }
+
+    /// Trains. `played` hears of each episode that is over, `said` of each point of the curve.
+    ///
+    /// # Errors
+    /// The engine follows no policy, or the workload can't be played.
+    pub(crate) fn train(&self, played: &(dyn Fn() + Sync), said: &mut dyn FnMut(Point)) -> Result<Trained, TrainError> {
+        let inputs = policy_inputs(self.engine)?;
+        let sizes = (inputs.names.len(), self.hidden);
+        let network = |weights: &[f32]| Network::new(sizes.0, sizes.1, weights.to_vec());
+        let made = |weights: &[f32], validation: Option<Validation>| {
+            Ok::<_, PolicyError>(Policy::new(self.engine, inputs.version, network(weights)?, validation))
+        };
+        let stage = Stage::of(self, played)?;
+        let (lots, seeds) = (Lots::new(self.seed), Seeds::of(self.seed));
+        let from = |first: u64, count: u64| (0..count).map(|at| first.wrapping_add(at)).collect::<Vec<u64>>();
+
+        let shown = stage.shown(&from(seeds.training, SHOWN_EPISODES), SHOWN)?;
+        if shown.is_empty() {
+            return Err(TrainError::Nothing(self.workload.name.into()));
+        }
+        let mut weights = initial(sizes.0, sizes.1, lots.of(1));
+        let Imitated { agreed, .. } = imitate(&mut weights, sizes, &shown, PASSES, lots.of(2));
+
+        let heuristic = |seeds: &[u64]| {
+            let episodes = seeds.iter().map(|seed| Episode { seed: *seed, policy: None });
+            stage.play(&episodes.collect::<Vec<_>>())
+        };
+        let selection = from(seeds.selection, self.selection.into());
+        let selection_par = heuristic(&selection)?;
+        let try_on = |weights: &[f32], seeds: &[u64], par: &[Played]| -> Result<(f64, Vec<Played>), TrainError> {
+            let policy = made(weights, None)?;
+            let episodes: Vec<_> =
+                seeds.iter().map(|seed| Episode { seed: *seed, policy: Some(policy.clone()) }).collect();
+            let played = stage.play(&episodes)?;
+            let rewards = played.iter().zip(par).map(|(one, par)| stage.reward(one, par));
+            Ok((rewards.sum::<f64>() / seeds.len() as f64, played))
+        };
+
+        let pool = TRAINED.min(u64::from(self.steps) * u64::from(self.pairs));
+        let trained = from(seeds.training, pool);
+        let pool_par = heuristic(&trained)?;
+        let mut adam = Adam::new(RATE, weights.len());
+        let first = try_on(&weights, &selection, &selection_par)?.0;
+        let mut best = (first, 0, weights.clone());
+        let mut curve = vec![Point { step: 0, training: None, selection: Some(first) }];
+        said(curve[0]);
+        for step in 1..=self.steps {
+            let noise = |pair: u32| {
+                let lots = lots.of(3).of(step.into()).of(pair.into());
+                (0..weights.len()).map(move |at| lots.normal(at as u64))
+            };
+            let mut episodes = Vec::with_capacity(2 * self.pairs as usize);
+            let places: Vec<usize> =
+                (0..self.pairs).map(|pair| (((step - 1) * self.pairs + pair) as u64 % pool.max(1)) as usize).collect();
+            for (pair, place) in (0..self.pairs).zip(&places) {
+                for sign in [1.0, -1.0] {
+                    let moved: Vec<f32> = weights
+                        .iter()
+                        .zip(noise(pair))
+                        .map(|(weight, noise)| (f64::from(*weight) + sign * DEVIATION * noise) as f32)
+                        .collect();
+                    episodes.push(Episode { seed: trained[*place], policy: Some(made(&moved, None)?) });
+                }
+            }
+            let played = stage.play(&episodes)?;
+            let rewards: Vec<(f64, f64)> = played
+                .chunks_exact(2)
+                .zip(&places)
+                .map(|(pair, place)| {
+                    let reward = |one| stage.reward(one, &pool_par[*place]);
+                    (reward(&pair[0]), reward(&pair[1]))
+                })
+                .collect();
+            let spread = rewards.iter().map(|(up, down)| (up - down) * (up - down)).sum::<f64>();
+            let spread = (spread / f64::from(self.pairs)).sqrt().max(1e-9);
+            let mut gradient = vec![0.0; weights.len()];
+            for (pair, (up, down)) in (0..self.pairs).zip(&rewards) {
+                // Adam goes down, the reward is to go up.
+                let slope = -(up - down) / spread / f64::from(self.pairs);
+                gradient.iter_mut().zip(noise(pair)).for_each(|(sum, noise)| *sum += slope * noise);
+            }
+            adam.step(&mut weights, &gradient);
+            let mean = rewards.iter().map(|(up, down)| up + down).sum::<f64>() / (2.0 * f64::from(self.pairs));
+            let tried = (step % TRY_EVERY == 0 || step == self.steps)
+                .then(|| try_on(&weights, &selection, &selection_par))
+                .transpose()?
+                .map(|(reward, _)| reward);
+            if let Some(reward) = tried.filter(|reward| *reward > best.0) {
+                best = (reward, step, weights.clone());
+            }
+            let point = Point { step, training: Some(mean), selection: tried };
+            said(point);
+            curve.push(point);
+        }
+
+        let (_, best_step, weights) = best;
+        let held_out = from(seeds.validation, self.validation.into());
+        let par = heuristic(&held_out)?;
+        let (reward, played) = try_on(&weights, &held_out, &par)?;
+        let validation =
+            Validation { workload: stage.name(), episodes: self.validation, policy: reward, heuristic: stage.par() };
+        Ok(Trained {
+            policy: made(&weights, Some(validation))?,
+            seeds,
+            par: stage.par(),
+            shown: shown.len(),
+            agreed,
+            curve,
+            best_step,
+            policy_means: Means::of(&played),
+            heuristic_means: Means::of(&par),
+        })
+    }
+}
