@@ -71,6 +71,43 @@ fn least_loaded(board: &Board, load: &Load, server: &Server, wanted: ResourceId,
     Some(devices)
 }
 
+/// No more slots of a role than this come to a server, one after another, until there is no room for the next or it would be
+/// overloaded by what it `uses`. O(resources + devices).
+pub(super) fn at_most(
+    state: &State,
+    board: &Board,
+    load: &Load,
+    job: &Job,
+    role: Role,
+    uses: &Amounts,
+    server: &Server,
+) -> u32 {
+    let demand = job.demand(role);
+    if !board.room.accepts(state, server.id, job) || !server.hosts.takes(role) {
+        return 0;
+    }
+    let free = board.room.free(server.id);
+    let by_room = demand.amounts.iter().filter(|(_, need)| *need > 0).map(|(resource, need)| free[resource] / need);
+    let by_room = by_room.min().map_or(u32::MAX, |most| most.clamp(0, u32::MAX.into()) as u32);
+    let Some((wanted, milli)) = demand.devices.filter(|_| !server.devices.is_empty() && by_room > 0) else {
+        return by_room;
+    };
+    let (each, count) = (milli.min(1000), (milli / 1000).max(1));
+    let reserved = board.room.devices(server.id);
+    let of_device = |(at, kind): (usize, &ResourceId)| {
+        let taken = reserved.get(at).copied().unwrap_or(0);
+        let reservable = u32::from(server.bookable.saturating_sub(taken)) / each.max(1);
+        let suits = wanted == GPU || *kind == wanted;
+        if suits {
+            reservable.min(load.at_most(server.id, at, uses[GPU] as f64 / 1000.0 / f64::from(count)))
+        } else {
+            0
+        }
+    };
+    let devices: u32 = server.devices.iter().enumerate().map(of_device).sum();
+    by_room.min(devices / count)
+}
+
 /// Where a job's servers must be alike task by task won't do: an even spread, if that overloads nobody.
 pub(super) fn place_evenly(
     state: &State,

@@ -220,6 +220,13 @@ impl Load {
             })
     }
 
+    /// No more slots than this come to a device that each use such a part of it, if it isn't to be overloaded.
+    pub fn at_most(&self, id: ServerId, device: usize, each: f64) -> u32 {
+        let load = self.devices[id.index()][device];
+        let left = if each > 0.0 { (self.most + 1e-6 - load.used) / each } else { f64::INFINITY };
+        (left as u32).max(u32::from(load.slots == 0))
+    }
+
     /// How much of everything it has is in use: the root of the mean square of the parts, 1 at most where no resource is
     /// overbooked.
     pub fn degree(&self, id: ServerId) -> f64 {

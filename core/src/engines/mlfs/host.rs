@@ -113,6 +113,10 @@ impl Hosts<'_> {
             }
             return Ok(Home::At(placed));
         }
+        budget.spend(self.state.servers.len() as u64)?;
+        if !self.could_hold(job) {
+            return Ok(Home::Nowhere);
+        }
         let mut placed: Vec<Slot> = Vec::with_capacity(order.len());
         for task in order {
             budget.spend(self.steps() + placed.len() as u64)?;
@@ -136,6 +140,18 @@ impl Hosts<'_> {
             });
         }
         Ok(Home::At(Arc::new(Allocation::new(placed))))
+    }
+
+    /// Whether there may be room for all workers of a job: soon told, where tasks tried one by one would find out in the end.
+    /// O(servers · (resources + devices)).
+    fn could_hold(&self, job: &Job) -> bool {
+        let uses = self.expected(job, Task { role: Role::Worker, index: 0 });
+        let mut missing = job.spec.requested().workers;
+        self.state.present_servers().filter(|server| self.is_open(server.id)).any(|server| {
+            let most = sharing::at_most(self.state, self.board, &self.load, job, Role::Worker, &uses, server);
+            missing = missing.saturating_sub(most);
+            missing == 0
+        })
     }
 
     /// The task's best place beside those that have one; `from` is what it has. O(servers · resources + tasks placed).

@@ -28,7 +28,7 @@
 //!
 //! Choose it for deadlines and accuracies that matter, and for model-parallel jobs on GPUs that tasks share. Cost: O(partitions
 //! of all jobs + slots planned + servers · resources) a decision, and O(servers · resources) for each task that is placed; once a
-//! class of jobs found no room, larger jobs of it aren't tried.
+//! class of jobs found no room, larger jobs of it aren't tried, and none is for which there are too few GPUs.
 
 mod host;
 mod overload;
@@ -38,7 +38,7 @@ mod stop;
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, btree_map::Entry},
+    collections::{BTreeMap, btree_map::Entry},
     sync::Arc,
 };
 
@@ -50,7 +50,7 @@ use self::{
     host::{Home, Hosts, Task, tasks},
     overload::{Mover, movers},
     policy::{Choice, Chooser, SCORE, Sight},
-    priority::{Jobs, Priorities},
+    priority::{Jobs, Known, Priorities},
     stop::stops,
 };
 use super::{
@@ -225,6 +225,14 @@ impl Memo {
 /// Who has its turn: the highest priority, then the first come; and whether it is a task that leaves a server.
 type Turn = (u64, Reverse<Time>, Reverse<JobId>, Option<usize>);
 
+/// Who that is.
+enum Next<'a> {
+    /// A job that waits, and its task that goes first.
+    Job(&'a Arc<Job>, &'a Known, Task),
+    /// A task that leaves its server, by its place among those.
+    Mover(usize, &'a Mover<'a>),
+}
+
 impl Engine for Mlfs {
     type Memo = Memo;
     type Index = Index;
@@ -331,44 +339,45 @@ impl Round<'_, '_> {
         if !matches!(self.hosts.chooser, Chooser::Heuristic) {
             budget.spend(SCORE * (state.jobs.len() + leaving.len()) as u64)?;
         }
-        let turn = |job: &Arc<Job>, first: Task, uses: &Amounts, priority: f64, mover| {
-            let turn = self.hosts.chooser.turn(job, first, uses, priority);
-            (ordered(turn), Reverse(job.arrival), Reverse(job.id), mover)
-        };
-        let jobs = state.jobs.values().filter(free).map(|job| {
-            let (first, priority) = self.first(job);
-            turn(job, first, &self.hosts.expected(job, first), priority, None)
+        let chooser = &self.hosts.chooser;
+        let turn = |job: &Arc<Job>, score: f64, mover| (ordered(score), Reverse(job.arrival), Reverse(job.id), mover);
+        let known = state.jobs.values().zip(self.jobs.values()).zip(self.priorities.firsts());
+        let jobs = known.filter(|((job, _), _)| free(job)).map(|((job, known), (part, priority))| {
+            let first = first(job, part);
+            let score = chooser.turn(job, first, || self.hosts.expected(job, first), priority);
+            (turn(job, score, None), Next::Job(job, known, first))
         });
         let moving = leaving.iter().enumerate().map(|(at, mover)| {
-            let Mover { job, slot, priority, uses } = mover;
-            turn(job, Task::from(*slot), uses, *priority, Some(at))
+            let score = chooser.turn(mover.job, mover.slot.into(), || mover.uses.clone(), mover.priority);
+            (turn(mover.job, score, Some(at)), Next::Mover(at, mover))
         });
-        let mut queue: BinaryHeap<Turn> = jobs.chain(moving).collect();
-        self.show_turns(&queue);
+        let mut turns: Vec<(Turn, Next<'_>)> = jobs.chain(moving).collect();
+        turns.sort_unstable_by(|a, b| b.0.cmp(&a.0));
+        self.show_turns(&turns);
         let mut ledger = Ledger::left(state);
         let mut full: Vec<Option<Shape>> = vec![None; self.jobs.classes()];
         let mut largest = Largest::default();
         let mut waiting = false;
-        while let Some((_, _, Reverse(id), mover)) = queue.pop() {
+        for (_, next) in turns {
             budget.spend(1)?;
-            if let Some(mover) = mover {
-                if self.move_task(mover, &leaving[mover], budget)? {
-                    // It has left room behind.
-                    full.fill(None);
+            let (job, known) = match next {
+                Next::Job(job, known, _) => (job, known),
+                Next::Mover(at, mover) => {
+                    if self.move_task(at, mover, budget)? {
+                        // It has left room behind.
+                        full.fill(None);
+                    }
+                    continue;
                 }
-                continue;
-            }
-            let job = &state.jobs[&id];
+            };
             let shape = job.spec.requested();
-            let total = job.total(shape);
-            if !ledger.has(job, &total) {
-                let reason = ledger.reason(state, job, &total);
+            if !ledger.has(job, &known.total) {
+                let reason = ledger.reason(state, job, &known.total);
                 // Its tenant's or queue's limit is nobody else's concern.
                 waiting |= matches!(reason, Reason::Exhausted { scope: Scope::Cluster, .. });
                 wait(&mut self.proposal, job, reason);
                 continue;
             }
-            let known = self.jobs.get(job);
             let failed = &mut full[known.class as usize];
             let hopeless =
                 failed.is_some_and(|failed| shape.workers >= failed.workers && shape.servers >= failed.servers);
@@ -376,7 +385,7 @@ impl Round<'_, '_> {
                 let order = self.order(job);
                 match self.hosts.place(job, &known.shares, &order, budget)? {
                     Home::At(allocation) => {
-                        ledger.take(job, &total, 1);
+                        ledger.take(job, &known.total, 1);
                         run(&mut self.proposal, job, allocation);
                         continue;
                     }
@@ -404,31 +413,16 @@ impl Round<'_, '_> {
         Ok(waiting)
     }
 
-    /// The task of a job that has its turn first, and its priority: the job's.
-    fn first(&self, job: &Job) -> (Task, f64) {
-        let parts = 0..job.spec.partitions.len().max(1);
-        let of = parts.map(|part| (self.priorities.of_part(job.id, part), part));
-        let (priority, part) = of.reduce(|best, next| if next.0 > best.0 { next } else { best }).unwrap_or_default();
-        let role = if job.spec.requested().servers > 0 { Role::Server } else { Role::Worker };
-        let index = if role == Role::Worker { part as u32 } else { 0 };
-        (Task { role, index }, priority)
-    }
-
     /// Shows somebody who looks on in what order jobs have their turns.
-    fn show_turns(&mut self, queue: &BinaryHeap<Turn>) {
+    fn show_turns(&mut self, turns: &[(Turn, Next<'_>)]) {
         if !matches!(self.hosts.chooser, Chooser::Shown(..)) {
             return;
         }
-        let mut turns: Vec<&Turn> = queue.iter().filter(|turn| turn.3.is_none()).collect();
-        turns.sort_by(|a, b| b.cmp(a));
-        let tasks: Vec<(&Job, Task, Amounts)> = turns
-            .into_iter()
-            .map(|(_, _, Reverse(id), _)| {
-                let job = &*self.hosts.state.jobs[id];
-                let (first, _) = self.first(job);
-                (job, first, self.hosts.expected(job, first))
-            })
-            .collect();
+        let tasks = turns.iter().filter_map(|(_, next)| match next {
+            Next::Job(job, _, first) => Some((&***job, *first, self.hosts.expected(job, *first))),
+            Next::Mover(..) => None,
+        });
+        let tasks: Vec<(&Job, Task, Amounts)> = tasks.collect();
         self.hosts.chooser.show_turns(tasks.into_iter());
     }
 
@@ -549,6 +543,14 @@ impl Round<'_, '_> {
             }
             self.proposal.changes.push((job.id, Verdict::Stop(reason)));
         }
+    }
+}
+
+/// The task of a job that has its turn first: a parameter server, else of the partition with the highest priority.
+fn first(job: &Job, part: usize) -> Task {
+    match job.spec.requested().servers {
+        0 => Task { role: Role::Worker, index: part as u32 },
+        _ => Task { role: Role::Server, index: 0 },
     }
 }
 

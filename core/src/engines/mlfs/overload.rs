@@ -59,7 +59,7 @@ pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priori
                 // The parameter server goes before all tasks that need it.
                 priority: task
                     .part(job)
-                    .map_or_else(|| priorities.of_job(job), |part| priorities.of_part(job.id, part)),
+                    .map_or_else(|| priorities.of_job(job.id), |part| priorities.of_part(job.id, part)),
                 uses: hosts.expected(job, task),
                 near: near.iter().find(|(server, _)| *server == slot.server).map_or(0.0, |(_, part)| *part),
             });

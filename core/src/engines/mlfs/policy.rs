@@ -254,11 +254,11 @@ fn mean_and_most(parts: impl Iterator<Item = f64>) -> (f32, f32) {
 
 impl Chooser<'_> {
     /// How soon a job's turn comes, by the first of its tasks. O(1).
-    pub(super) fn turn(&self, job: &Job, first: Task, uses: &Amounts, priority: f64) -> f64 {
+    pub(super) fn turn(&self, job: &Job, first: Task, uses: impl FnOnce() -> Amounts, priority: f64) -> f64 {
         match self {
             Self::Heuristic | Self::Shown(..) => priority,
             Self::Policy(sight, network) => {
-                f64::from(network.finish(&network.begin(&sight.task(job, first, uses)), &sight.ideal))
+                f64::from(network.finish(&network.begin(&sight.task(job, first, &uses())), &sight.ideal))
             }
         }
     }

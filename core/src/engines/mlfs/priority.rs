@@ -10,6 +10,7 @@ use crate::{
     ids::JobId,
     job::{Job, Partition},
     place::partition_shares,
+    resources::Amounts,
     state::{Change, Mandate, State},
     time::Span,
 };
@@ -31,6 +32,8 @@ pub(super) struct Known {
     pub(super) remaining: Option<f64>,
     /// Jobs of one class need the same of a server.
     pub(super) class: u32,
+    /// What it needs as requested.
+    pub(super) total: Amounts,
 }
 
 /// What jobs of one class have in common.
@@ -73,6 +76,11 @@ impl Jobs {
         &self.known[&job.id]
     }
 
+    /// Of every active job, in the order of the state's.
+    pub(super) fn values(&self) -> impl Iterator<Item = &Known> {
+        self.known.values()
+    }
+
     fn learn(&mut self, job: &Arc<Job>) {
         let spec = &job.spec;
         let server = spec.server.as_ref().map(|role| role.demand.clone());
@@ -82,7 +90,8 @@ impl Jobs {
         let shares = partition_shares(spec);
         let later = later(&spec.partitions, &shares);
         let remaining = rounds::remaining_time(job, spec.requested()).map(|left| left.as_seconds() / 3600.0);
-        self.known.insert(job.id, Known { shares, later, loss: loss_term(job), remaining, class });
+        let total = job.total(spec.requested());
+        self.known.insert(job.id, Known { shares, later, loss: loss_term(job), remaining, class, total });
     }
 }
 
@@ -110,12 +119,11 @@ fn loss_term(job: &Job) -> f64 {
 
 /// Priorities of all tasks of all active jobs. Replicas of a partition are alike.
 pub(super) struct Priorities {
-    /// ML_k and C_k, job by job, partition by partition.
+    /// ML_k and C_k as they are mixed, job by job, partition by partition.
     terms: Vec<(f64, f64)>,
     /// Where each job's begin, by job.
     first: Vec<(JobId, usize)>,
     alpha: f64,
-    most: (f64, f64),
 }
 
 impl Priorities {
@@ -128,8 +136,8 @@ impl Priorities {
             terms: Vec::with_capacity(2 * state.jobs.len()),
             first: Vec::with_capacity(state.jobs.len()),
             alpha: engine.alpha,
-            most: (0.0, 0.0),
         };
+        let mut most = (0.0_f64, 0.0_f64);
         for (job, known) in state.jobs.values().zip(jobs.known.values()) {
             let first = priorities.terms.len();
             priorities.first.push((job.id, first));
@@ -158,38 +166,58 @@ impl Priorities {
             for (ml, c) in terms {
                 (*ml, *c) = (ml.min(MOST), c.min(MOST));
                 if counts {
-                    priorities.most = (priorities.most.0.max(*ml), priorities.most.1.max(*c));
+                    most = (most.0.max(*ml), most.1.max(*c));
                 }
             }
         }
-        if !engine.scaled {
-            priorities.most = (1.0, 1.0);
+        if engine.scaled {
+            let scaled = |value: f64, most: f64| if most > 0.0 { value / most } else { 0.0 };
+            for (ml, c) in &mut priorities.terms {
+                (*ml, *c) = (scaled(*ml, most.0), scaled(*c, most.1));
+            }
         }
         priorities
     }
 
-    /// ML_k and C_k of a partition, as they are mixed.
-    fn mixed(&self, job: JobId, part: usize) -> (f64, f64) {
+    /// Those of a job, partition by partition. O(log jobs).
+    fn of_parts(&self, job: JobId) -> &[(f64, f64)] {
         let at = self.first.binary_search_by_key(&job, |(id, _)| *id).expect("every active job has priorities");
-        let (ml, c) = self.terms[self.first[at].1 + part];
-        let scaled = |value: f64, most: f64| if most > 0.0 { value / most } else { 0.0 };
-        (scaled(ml, self.most.0), scaled(c, self.most.1))
+        self.range(at)
+    }
+
+    fn range(&self, at: usize) -> &[(f64, f64)] {
+        let end = self.first.get(at + 1).map_or(self.terms.len(), |(_, end)| *end);
+        &self.terms[self.first[at].1..end]
+    }
+
+    /// P_k (Eq. 6).
+    fn mixed(&self, (ml, c): (f64, f64)) -> f64 {
+        self.alpha * ml + (1.0 - self.alpha) * c
     }
 
     /// ML_k and C_k of a partition, of the order of 1: what a policy sees.
     pub(super) fn terms_of(&self, job: JobId, part: usize) -> (f64, f64) {
-        let (ml, c) = self.mixed(job, part);
+        let (ml, c) = self.of_parts(job)[part];
         (ml.min(4.0), c.min(4.0))
     }
 
-    /// P_k of a partition (Eq. 6).
+    /// P_k of a partition.
     pub(super) fn of_part(&self, job: JobId, part: usize) -> f64 {
-        let (ml, c) = self.mixed(job, part);
-        self.alpha * ml + (1.0 - self.alpha) * c
+        self.mixed(self.of_parts(job)[part])
     }
 
-    /// Of the task that goes first.
-    pub(super) fn of_job(&self, job: &Job) -> f64 {
-        (0..job.spec.partitions.len().max(1)).map(|part| self.of_part(job.id, part)).fold(0.0, f64::max)
+    /// Of the partition of a job that goes first.
+    pub(super) fn of_job(&self, job: JobId) -> f64 {
+        self.best(self.of_parts(job)).1
+    }
+
+    /// Of every active job, in the order of the state's, which partition goes first, and its priority.
+    pub(super) fn firsts(&self) -> impl Iterator<Item = (usize, f64)> {
+        (0..self.first.len()).map(|at| self.best(self.range(at)))
+    }
+
+    fn best(&self, terms: &[(f64, f64)]) -> (usize, f64) {
+        let of = terms.iter().map(|terms| self.mixed(*terms)).enumerate();
+        of.reduce(|best, next| if next.1 > best.1 { next } else { best }).unwrap_or_default()
     }
 }
