@@ -59,12 +59,18 @@ fn least_loaded(board: &Board, load: &Load, server: &Server, wanted: ResourceId,
     let reserved = board.room.devices(server.id);
     let free = |at: usize| reserved.get(at).copied().unwrap_or(0).saturating_add(each) <= server.bookable;
     let suits = |at: &usize| (wanted == GPU || server.devices[*at] == wanted) && free(*at);
-    let mut devices: SmallVec<[usize; 16]> = (0..server.devices.len()).filter(suits).collect();
+    let suitable = (0..server.devices.len()).filter(suits);
+    let load = load.devices(server.id);
+    let by_load = |a: &usize, b: &usize| load[*a].used.total_cmp(&load[*b].used).then(a.cmp(b));
+    if count == 1 {
+        let least = suitable.min_by(by_load)?;
+        return Some(Devices::from_iter([DeviceShare { device: least as u16, milli: each }]));
+    }
+    let mut devices: SmallVec<[usize; 16]> = suitable.collect();
     if devices.len() < count {
         return None;
     }
-    let load = load.devices(server.id);
-    devices.sort_by(|a, b| load[*a].used.total_cmp(&load[*b].used).then(a.cmp(b)));
+    devices.sort_unstable_by(by_load);
     let mut devices: Devices =
         devices[..count].iter().map(|at| DeviceShare { device: *at as u16, milli: each }).collect();
     devices.sort_unstable();

@@ -356,6 +356,8 @@ impl Round<'_, '_> {
         self.show_turns(&turns);
         let mut ledger = Ledger::left(state);
         let mut full: Vec<Option<Shape>> = vec![None; self.jobs.classes()];
+        // Since the last one who found a place, by class: why servers with room for its tasks don't take them.
+        let mut crowds: BTreeMap<u32, Option<Reason>> = BTreeMap::new();
         let mut largest = Largest::default();
         let mut waiting = false;
         for (_, next) in turns {
@@ -366,6 +368,7 @@ impl Round<'_, '_> {
                     if self.move_task(at, mover, budget)? {
                         // It has left room behind.
                         full.fill(None);
+                        crowds.clear();
                     }
                     continue;
                 }
@@ -387,6 +390,7 @@ impl Round<'_, '_> {
                     Home::At(allocation) => {
                         ledger.take(job, &known.total, 1);
                         run(&mut self.proposal, job, allocation);
+                        crowds.clear();
                         continue;
                     }
                     Home::HeldBack(reason) => {
@@ -401,11 +405,16 @@ impl Round<'_, '_> {
             // A decision names it again only when the kind of its reason changes.
             let kind = job.verdict.reason().map(Reason::kind);
             if !matches!(kind, Some(ReasonKind::NoRoom | ReasonKind::Overloaded)) {
-                // Tasks of a role are alike.
-                budget.spend(2 * state.servers.len() as u64)?;
-                let of_role = [Role::Server, Role::Worker].into_iter().filter(|role| shape.count(*role) > 0);
-                let crowded =
-                    of_role.map(|role| Task { role, index: 0 }).find_map(|task| self.hosts.crowded(job, task));
+                let crowded = match crowds.entry(known.class) {
+                    Entry::Occupied(known) => known.get().clone(),
+                    Entry::Vacant(unknown) => {
+                        // Tasks of a role are alike.
+                        budget.spend(2 * state.servers.len() as u64)?;
+                        let roles = [Role::Server, Role::Worker].into_iter().filter(|role| shape.count(*role) > 0);
+                        let mut tasks = roles.map(|role| Task { role, index: 0 });
+                        unknown.insert(tasks.find_map(|task| self.hosts.crowded(job, task))).clone()
+                    }
+                };
                 let reason = crowded.unwrap_or_else(|| largest.reason(state, &self.hosts.board.room, job, shape));
                 wait(&mut self.proposal, job, reason);
             }
