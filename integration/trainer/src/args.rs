@@ -192,6 +192,12 @@ pub struct SlotArgs {
     /// Name of the server (machine) this process was placed on; default: as the assignment says.
     #[arg(long, env = "TRAINMASTER_SERVER", default_value = "")]
     pub server: String,
+    /// Devices of that server that this process computes on, as 0,1.
+    #[arg(long, env = "TRAINMASTER_DEVICES", value_name = "NUMBERS", default_value = "", value_parser = devices)]
+    pub devices: Devices,
+    /// Folder with a folder for each device of that server: emulated devices that others compute on too are shared through it.
+    #[arg(long, env = "TRAINMASTER_DEVICE_DIR", value_name = "FOLDER")]
+    pub device_dir: Option<PathBuf>,
     /// Folder of the job's checkpoints, the same for all incarnations; without it nothing is saved.
     #[arg(long, env = "TRAINMASTER_CHECKPOINT_DIR", value_name = "FOLDER")]
     pub checkpoint_dir: Option<PathBuf>,
@@ -210,6 +216,16 @@ pub struct SlotArgs {
     /// Host name or address that others reach this process by; default: the one it listens on.
     #[arg(long, env = "TRAINMASTER_ADVERTISE", value_name = "HOST")]
     pub advertise: Option<String>,
+}
+
+/// Numbers of devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Devices(pub Vec<u32>);
+
+fn devices(text: &str) -> Result<Devices, String> {
+    let numbers = text.split(',').map(str::trim).filter(|number| !number.is_empty()).map(str::parse);
+    let numbers = numbers.collect::<Result<_, _>>();
+    numbers.map(Devices).map_err(|_| "must be numbers, as in 0,1; empty for none".to_owned())
 }
 
 fn number(text: &str) -> Result<f64, String> {

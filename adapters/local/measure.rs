@@ -1,0 +1,402 @@
+//! What processes really use: CPU and memory from `/proc`, emulated devices from what programs book on them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::time::{ClockId, clock_gettime};
+use trainmaster_proto::v1;
+
+use super::{
+    cluster::Cluster,
+    scan::{self, Place},
+    slot::{Placement, ProcessId, SlotId, role_to_wire},
+};
+
+const WHOLE: u64 = 1000;
+
+/// The file of a device that says until when it is taken.
+const UNTIL: &str = "until";
+
+/// A slot's process.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    /// Of its process group.
+    pub(crate) group: i32,
+    pub(crate) placement: Placement,
+    /// Has nothing to do for now: its devices are another job's.
+    pub(crate) rests: bool,
+}
+
+/// The slots that have a process.
+pub(crate) type Slots = BTreeMap<ProcessId, Measured>;
+
+/// Counters as they stood at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reading {
+    /// Of the machine's monotonic clock.
+    at: Duration,
+    /// CPU time so far and memory in bytes, of slots and of what else runs on a virtual server.
+    used: BTreeMap<Place, (Duration, u64)>,
+    /// By server and device.
+    booked: BTreeMap<(String, u32), Booked>,
+    slots: Slots,
+}
+
+/// An emulated device.
+#[derive(Clone, Debug, Default)]
+struct Booked {
+    until: Duration,
+    /// Time booked so far, by the name under which it was.
+    tallies: BTreeMap<String, Duration>,
+}
+
+impl Booked {
+    fn read(folder: &Path) -> Self {
+        let mut booked = Self::default();
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            // What is just being written is read the next time.
+            let number = fs::read_to_string(entry.path()).ok().and_then(|text| text.trim().parse().ok());
+            match (entry.file_name().to_str(), number.map(Duration::from_nanos)) {
+                (Some(UNTIL), Some(until)) => booked.until = until,
+                (Some(name), Some(time)) => drop(booked.tallies.insert(name.to_owned(), time)),
+                _ => {}
+            }
+        }
+        booked
+    }
+
+    /// What of the time booked is still to come: there are no gaps in it.
+    fn outstanding(&self, at: Duration) -> Duration {
+        self.until.saturating_sub(at)
+    }
+}
+
+impl Reading {
+    /// Reads all counters of a state folder's processes and of the devices in `devices`. O(processes of the machine).
+    pub(crate) fn take(state_id: &str, cluster: &Cluster, devices: &Path, slots: Slots) -> Self {
+        let groups: BTreeMap<i32, Place> = slots
+            .iter()
+            .map(|(id, slot)| (slot.group, Place { server: slot.placement.server.clone(), slot: Some(*id) }))
+            .collect();
+        let mut used: BTreeMap<Place, (Duration, u64)> = BTreeMap::new();
+        for (stat, place) in scan::processes(state_id) {
+            let Some(place) = place.or_else(|| groups.get(&stat.group).cloned()) else { continue };
+            let (cpu, memory) = used.entry(place).or_default();
+            *cpu += stat.cpu;
+            *memory += stat.memory;
+        }
+        let of = cluster.servers().iter().flat_map(|server| {
+            let count = server.devices().len() as u32;
+            (0..count).map(|device| (server.name().to_owned(), device))
+        });
+        let booked = of.map(|(server, device)| {
+            let booked = Booked::read(&devices.join(&server).join(device.to_string()));
+            ((server, device), booked)
+        });
+        let booked = booked.collect();
+        Self { at: monotonic(), used, booked, slots }
+    }
+}
+
+/// The clock that programs book devices by.
+fn monotonic() -> Duration {
+    let time = clock_gettime(ClockId::Monotonic);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+/// Where a slot's programs note down what they book.
+fn tally(id: ProcessId) -> String {
+    let ProcessId { job, incarnation, slot } = id;
+    format!("{job}-{incarnation}-{}-{}", slot.role.name(), slot.index)
+}
+
+/// Removes what a slot noted down on its devices.
+pub(crate) fn forget(devices: &Path, id: ProcessId, placement: &Placement) {
+    for share in &placement.devices {
+        let _ = fs::remove_file(devices.join(&placement.server).join(share.device.to_string()).join(tally(id)));
+    }
+}
+
+/// Compares readings.
+pub(crate) struct Meter {
+    cluster: Arc<Cluster>,
+    last: Option<Reading>,
+    /// What the daemon knows: it is told what changed.
+    told: BTreeMap<String, v1::ServerUse>,
+}
+
+impl Meter {
+    pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
+        Self { cluster, last: None, told: BTreeMap::new() }
+    }
+
+    /// A daemon that knows nothing.
+    pub(crate) fn forget_told(&mut self) {
+        self.told.clear();
+    }
+
+    /// What was used since the last reading, where it isn't as much as before. A slot is told of once it was there for a
+    /// whole interval; until then it counts as what others use.
+    pub(crate) fn compare(&mut self, reading: Reading) -> Vec<v1::ServerUse> {
+        let Some(last) = self.last.replace(reading) else { return Vec::new() };
+        let Some(now) = &self.last else { return Vec::new() };
+        if now.at <= last.at {
+            return Vec::new();
+        }
+        let uses = self.cluster.servers().iter().map(|server| {
+            let devices = server.devices().len() as u32;
+            between(&last, now, server.name(), devices)
+        });
+        let changed: Vec<_> = uses.filter(|used| self.told.get(&used.server) != Some(used)).collect();
+        self.told.extend(changed.iter().map(|used| (used.server.clone(), used.clone())));
+        changed
+    }
+}
+
+/// What was used on a server between two readings.
+fn between(last: &Reading, now: &Reading, server: &str, devices: u32) -> v1::ServerUse {
+    let span = now.at - last.at;
+    let known: BTreeSet<ProcessId> = now.slots.keys().filter(|id| last.slots.contains_key(*id)).copied().collect();
+    let mut total = Used::default();
+    // Two incarnations of a slot overlap for a moment.
+    let mut slots: BTreeMap<(u64, SlotId), Used> = BTreeMap::new();
+    for (place, (cpu, memory)) in now.used.iter().filter(|(place, _)| place.server == server) {
+        let before = last.used.get(place).map_or(Duration::ZERO, |(cpu, _)| *cpu);
+        let of = Used { cpu: thousandths(cpu.saturating_sub(before), span), memory: *memory, devices: BTreeMap::new() };
+        total.add(&of);
+        if let Some(id) = place.slot.filter(|id| known.contains(id)) {
+            slots.entry((id.job, id.slot)).or_default().add(&of);
+        }
+    }
+    for device in 0..devices {
+        let key = (server.to_owned(), device);
+        let (before, booked) = (last.booked.get(&key), now.booked.get(&key));
+        let (before, booked) = (before.cloned().unwrap_or_default(), booked.cloned().unwrap_or_default());
+        let parts = parts(&before, &booked, last.at, now.at);
+        let mut busy: u64 = parts.values().sum();
+        for (id, slot) in now.slots.iter().filter(|(id, slot)| slot.placement.server == server && known.contains(id)) {
+            let Some(share) = slot.placement.devices.iter().find(|share| share.device == device) else { continue };
+            let part = parts.get(tally(*id).as_str()).copied().unwrap_or_else(|| {
+                // A program that says nothing is taken to use what it was given.
+                let given = if slot.rests { 0 } else { u64::from(share.milli) };
+                busy += given;
+                given
+            });
+            *slots.entry((id.job, id.slot)).or_default().devices.entry(device).or_default() += part;
+        }
+        total.devices.insert(device, busy);
+    }
+    let slot_uses = slots.iter().map(|((job, slot), used)| v1::SlotUse {
+        job: *job,
+        role: role_to_wire(slot.role).into(),
+        index: slot.index,
+        used: used.amounts(),
+        devices: used.shares(),
+    });
+    v1::ServerUse {
+        server: server.to_owned(),
+        used: total.amounts(),
+        devices: total.shares(),
+        slots: slot_uses.collect(),
+    }
+}
+
+/// How long a device was busy for each that booked it, in thousandths of the time between two readings.
+fn parts<'a>(last: &Booked, now: &'a Booked, from: Duration, to: Duration) -> BTreeMap<&'a str, u64> {
+    let new = |name: &str, time: Duration| time.saturating_sub(last.tallies.get(name).copied().unwrap_or_default());
+    let mut weights: BTreeMap<&str, Duration> =
+        now.tallies.iter().map(|(name, time)| (name.as_str(), new(name, *time))).collect();
+    let booked: Duration = weights.values().sum();
+    let busy = (booked + last.outstanding(from)).saturating_sub(now.outstanding(to)).min(to - from);
+    if booked.is_zero() {
+        // It is busy with what was booked before: whose that is, is as good as known.
+        weights = now.tallies.iter().map(|(name, time)| (name.as_str(), *time)).collect();
+    }
+    let whole: Duration = weights.values().sum();
+    let of = |weight: Duration| thousandths(busy, to - from) as f64 * weight.as_secs_f64() / whole.as_secs_f64();
+    weights.into_iter().map(|(name, weight)| (name, if whole.is_zero() { 0 } else { of(weight) as u64 })).collect()
+}
+
+fn thousandths(part: Duration, of: Duration) -> u64 {
+    (part.as_nanos() * u128::from(WHOLE) / of.as_nanos().max(1)) as u64
+}
+
+/// Amounts in the protocol's units.
+#[derive(Default)]
+struct Used {
+    cpu: u64,
+    /// Bytes.
+    memory: u64,
+    devices: BTreeMap<u32, u64>,
+}
+
+impl Used {
+    fn add(&mut self, other: &Self) {
+        self.cpu += other.cpu;
+        self.memory += other.memory;
+    }
+
+    fn amounts(&self) -> std::collections::HashMap<String, i64> {
+        let mib = self.memory.div_ceil(1 << 20);
+        [("cpu".to_owned(), self.cpu as i64), ("memory".to_owned(), mib as i64)].into()
+    }
+
+    fn shares(&self) -> Vec<v1::DeviceShare> {
+        let busy = self.devices.iter().filter(|(_, milli)| **milli > 0);
+        busy.map(|(device, milli)| v1::DeviceShare { device: *device, milli: (*milli).min(WHOLE) as u32 }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::slot::{Role, Share}, *};
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const MS: Duration = Duration::from_millis(1);
+
+    fn cluster() -> Arc<Cluster> {
+        Arc::new(Cluster::parse("[[server]]\nname = \"a\"\ngpu = 2\n[[server]]\nname = \"b\"", "test").unwrap())
+    }
+
+    fn worker(job: u64, index: u32) -> ProcessId {
+        ProcessId { job, incarnation: 1, slot: SlotId { role: Role::Worker, index } }
+    }
+
+    fn slot(device: u32, milli: u32) -> Measured {
+        let placement = Placement { server: "a".into(), devices: vec![Share { device, milli }] };
+        Measured { group: 0, placement, rests: false }
+    }
+
+    fn reading(at: Duration, slots: &[(ProcessId, Measured)]) -> Reading {
+        Reading { at, slots: slots.iter().cloned().collect(), ..Reading::default() }
+    }
+
+    fn use_of<'a>(uses: &'a [v1::ServerUse], server: &str) -> &'a v1::ServerUse {
+        uses.iter().find(|used| used.server == server).unwrap()
+    }
+
+    fn shares(devices: &[v1::DeviceShare]) -> Vec<(u32, u32)> {
+        devices.iter().map(|share| (share.device, share.milli)).collect()
+    }
+
+    #[test]
+    fn a_slot_is_told_of_after_a_whole_interval_and_others_count_for_their_server() {
+        let mut meter = Meter::new(cluster());
+        let old = [(worker(1, 0), slot(0, 1000))];
+        let place = |slot| Place { server: "a".into(), slot };
+        let mut first = reading(10 * SECOND, &old);
+        first.used.insert(place(Some(worker(1, 0))), (5 * SECOND, 1 << 20));
+        assert_eq!(meter.compare(first.clone()), [], "nothing to compare with");
+        let mut second = reading(12 * SECOND, &[old[0].clone(), (worker(2, 0), slot(1, 1000))]);
+        second.used = BTreeMap::from([
+            (place(Some(worker(1, 0))), (6 * SECOND, 3 << 20)),
+            (place(Some(worker(2, 0))), (500 * MS, 1)),
+            (place(None), (2 * SECOND, 2 << 20)),
+        ]);
+        let uses = meter.compare(second.clone());
+        let used = use_of(&uses, "a");
+        assert_eq!((used.used["cpu"], used.used["memory"]), (500 + 250 + 1000, 6));
+        assert_eq!(used.slots.len(), 1, "{used:?}");
+        assert_eq!((used.slots[0].job, used.slots[0].used["cpu"], used.slots[0].used["memory"]), (1, 500, 3));
+        assert_eq!(use_of(&uses, "b").used["cpu"], 0);
+        second.at += SECOND;
+        let uses = meter.compare(second.clone());
+        assert_eq!(use_of(&uses, "a").slots.len(), 2, "it was there all the time");
+        assert_eq!(uses.len(), 1, "nothing changed on b");
+        meter.forget_told();
+        second.at += SECOND;
+        assert_eq!(meter.compare(second).len(), 2);
+    }
+
+    #[test]
+    fn a_device_is_busy_for_who_booked_it_and_for_who_does_not_say() {
+        let mut meter = Meter::new(cluster());
+        let slots = [(worker(1, 0), slot(0, 1000)), (worker(2, 0), slot(0, 1000)), (worker(3, 0), slot(1, 400))];
+        let booked = |until: Duration, tallies: &[(&str, Duration)]| {
+            let tallies = tallies.iter().map(|(name, time)| ((*name).to_owned(), *time)).collect();
+            BTreeMap::from([(("a".to_owned(), 0), Booked { until, tallies })])
+        };
+        let mut first = reading(10 * SECOND, &slots);
+        // Of which 100 ms are still to come.
+        first.booked = booked(10_100 * MS, &[("1-1-worker-0", 4 * SECOND)]);
+        meter.compare(first);
+        let mut second = reading(11 * SECOND, &slots);
+        second.booked = booked(
+            11_200 * MS,
+            &[("1-1-worker-0", 4_300 * MS), ("2-1-worker-0", 300 * MS), ("foreign", 400 * MS)],
+        );
+        let uses = meter.compare(second.clone());
+        let used = use_of(&uses, "a");
+        // 1000 ms were booked, 100 carried over and 200 are still to come.
+        assert_eq!(shares(&used.devices), [(0, 900), (1, 400)]);
+        let slots_of = |used: &v1::ServerUse| -> Vec<_> {
+            used.slots.iter().map(|slot| (slot.job, shares(&slot.devices))).collect()
+        };
+        assert_eq!(slots_of(used), [(1, vec![(0, 270)]), (2, vec![(0, 270)]), (3, vec![(1, 400)])]);
+        // Nothing new was booked: the rest of it is still whose it was.
+        second.at += SECOND;
+        let uses = meter.compare(second.clone());
+        assert_eq!(use_of(&uses, "a").devices.iter().map(|share| share.milli).max(), Some(400));
+        let busy: u32 = use_of(&uses, "a").devices.iter().filter(|share| share.device == 0).map(|s| s.milli).sum();
+        assert!((190..=200).contains(&busy), "{busy}");
+        second.at += SECOND;
+        let uses = meter.compare(second);
+        assert_eq!(shares(&use_of(&uses, "a").devices), [(1, 400)], "idle");
+    }
+
+    #[test]
+    fn processes_that_burn_measure_more_than_those_that_sleep() {
+        use std::{os::unix::process::CommandExt as _, process::Command};
+        let cluster = cluster();
+        let folder = tempfile::tempdir().unwrap();
+        let state_id = folder.path().display().to_string();
+        let start = |job: u64, script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).process_group(0);
+            command.env(scan::MARKER, &state_id).env("TRAINMASTER_SERVER", "a");
+            if job > 0 {
+                let slot = [("JOB", job.to_string()), ("INCARNATION", "1".into()), ("ROLE", "worker".into())];
+                slot.iter().for_each(|(key, value)| drop(command.env(format!("TRAINMASTER_{key}"), value)));
+                command.env("TRAINMASTER_INDEX", "0");
+            }
+            command.spawn().unwrap()
+        };
+        // A child burns; a program that took its name off still belongs to its group; a stranger burns for the server.
+        let burn = "while :; do :; done";
+        let mut children = [
+            start(1, &format!("sh -c '{burn}' & wait")),
+            start(2, "exec sleep 600"),
+            start(3, &format!("exec env -i sh -c '{burn}'")),
+            start(0, burn),
+        ];
+        let slots: Slots = (1..=3)
+            .map(|job| (worker(job, 0), Measured { group: children[job as usize - 1].id() as i32, ..slot(0, 1000) }))
+            .collect();
+        let read = || Reading::take(&state_id, &cluster, folder.path(), slots.clone());
+        let cpu = |reading: &Reading, slot: Option<ProcessId>| {
+            reading.used.get(&Place { server: "a".into(), slot }).map_or(Duration::ZERO, |(cpu, _)| *cpu)
+        };
+        let burnt = 200 * MS;
+        let reading = loop {
+            let reading = read();
+            let burners = [Some(worker(1, 0)), Some(worker(3, 0)), None];
+            if burners.iter().all(|slot| cpu(&reading, *slot) >= burnt) {
+                break reading;
+            }
+            std::thread::sleep(20 * MS);
+        };
+        for child in &mut children {
+            let group = rustix::process::Pid::from_child(child);
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            child.wait().unwrap();
+        }
+        assert!(cpu(&reading, Some(worker(2, 0))) < burnt, "{reading:?}");
+        let memory = reading.used.values().map(|(_, memory)| *memory).min();
+        assert!(memory.is_some_and(|least| least > 0), "{reading:?}");
+    }
+}
