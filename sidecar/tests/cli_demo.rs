@@ -49,6 +49,8 @@ fn engines_that_cannot_run_are_refused_before_anything_is_done() {
         ("fifo,drf,fifo", &["--engines fifo,drf,fifo", "fifo is named twice"][..]),
         ("optimum", &["--engines optimum", "optimus"]),
         ("fifo,", &["--engines"]),
+        ("edge,drf", &["--engines edge,drf", "edge schedules data chunks", "name it alone"]),
+        ("fifo,mlfs", &["--engines fifo,mlfs", "mlfs schedules tasks", "name it alone"]),
     ] {
         fails(&demo(folder.path(), &trainer, &["--engines", engines]).output().unwrap(), words);
     }

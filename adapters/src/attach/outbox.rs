@@ -8,7 +8,8 @@ use std::{
 
 use tokio::sync::mpsc;
 use trainmaster_proto::v1::{
-    Delta, Enacted, EnactedResult, Observation, ObservedJob, Server, ServerUse, Snapshot, Utilisation, observation::Kind,
+    Delta, Enacted, EnactedResult, Observation, ObservedJob, Server, ServerUse, Snapshot, Utilisation,
+    observation::Kind,
 };
 
 /// Changes within this time travel together.

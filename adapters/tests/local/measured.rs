@@ -31,9 +31,7 @@ async fn use_is_credited_to_servers_slots_and_devices() {
     daemon.plan(1, true, vec![busy, calm]).await;
     let told = |server: &str, jobs: &[u64]| {
         let (server, jobs) = (server.to_owned(), jobs.to_vec());
-        move |view: &View| {
-            view.used.get(&server).is_some_and(|used| jobs.iter().all(|job| slot(used, *job).is_some()))
-        }
+        move |view: &View| view.used.get(&server).is_some_and(|used| jobs.iter().all(|job| slot(used, *job).is_some()))
     };
     daemon.until("the slots of a", told("a", &[1, 2])).await;
     daemon.until("the slot of b", told("b", &[2])).await;

@@ -222,7 +222,7 @@ pub struct SlotArgs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Devices(pub Vec<u32>);
 
-fn devices(text: &str) -> Result<Devices, String> {
+pub(crate) fn devices(text: &str) -> Result<Devices, String> {
     let numbers = text.split(',').map(str::trim).filter(|number| !number.is_empty()).map(str::parse);
     let numbers = numbers.collect::<Result<_, _>>();
     numbers.map(Devices).map_err(|_| "must be numbers, as in 0,1; empty for none".to_owned())
@@ -242,7 +242,7 @@ fn positive(text: &str) -> Result<f64, String> {
     if value > 0.0 { Ok(value) } else { Err("must be more than 0".to_owned()) }
 }
 
-fn share(text: &str) -> Result<f64, String> {
+pub(crate) fn share(text: &str) -> Result<f64, String> {
     let value = number(text)?;
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err("must be from 0 to 1".to_owned()) }
 }

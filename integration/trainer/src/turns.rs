@@ -151,9 +151,13 @@ mod tests {
         assert!(end >= now + 2 * hour);
         // Device 1 was idle for an hour: what is booked is never rearranged.
         assert!(b.book(now, hour).unwrap() >= now + 3 * hour);
-        let tally = |path: &str| fs::read_to_string(folder.path().join(path)).unwrap().trim_end().parse::<u64>().unwrap();
+        let tally =
+            |path: &str| fs::read_to_string(folder.path().join(path)).unwrap().trim_end().parse::<u64>().unwrap();
         let hours = |count: u64| count * 3600 * 1_000_000_000;
-        assert_eq!((tally("0/a"), tally("0/both"), tally("1/both"), tally("1/b")), (hours(1), hours(1), hours(1), hours(1)));
+        assert_eq!(
+            (tally("0/a"), tally("0/both"), tally("1/both"), tally("1/b")),
+            (hours(1), hours(1), hours(1), hours(1))
+        );
         // Started again, a process goes on with what it had.
         let again = open(&[0], "a");
         again.book(now, hour).unwrap();
