@@ -19,6 +19,9 @@ use super::{
 
 const WHOLE: u64 = 1000;
 
+/// A program that has booked nothing for so many intervals isn't one that books: it is taken to use all it was given.
+const SILENT: u32 = 10;
+
 /// The file of a device that says until when it is taken.
 const UNTIL: &str = "until";
 
@@ -101,6 +104,15 @@ impl Reading {
         let booked = booked.collect();
         Self { at: monotonic(), used, booked, slots }
     }
+
+    /// Whether a slot books its devices, if it has any.
+    fn says(&self, id: ProcessId) -> bool {
+        let Some(Measured { placement, .. }) = self.slots.get(&id) else { return false };
+        placement.devices.iter().all(|share| {
+            let booked = self.booked.get(&(placement.server.clone(), share.device));
+            booked.is_some_and(|booked| booked.tallies.contains_key(&tally(id)))
+        })
+    }
 }
 
 /// The clock that programs book devices by.
@@ -134,13 +146,15 @@ pub(crate) fn forget(devices: &Path, id: ProcessId, placement: &Placement) {
 pub(crate) struct Meter {
     cluster: Arc<Cluster>,
     last: Option<Reading>,
+    /// For how many intervals each slot has been there.
+    ages: BTreeMap<ProcessId, u32>,
     /// What the daemon knows: it is told what changed.
     told: BTreeMap<String, v1::ServerUse>,
 }
 
 impl Meter {
     pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
-        Self { cluster, last: None, told: BTreeMap::new() }
+        Self { cluster, last: None, ages: BTreeMap::new(), told: BTreeMap::new() }
     }
 
     /// A daemon that knows nothing.
@@ -149,16 +163,19 @@ impl Meter {
     }
 
     /// What was used since the last reading, where it isn't as much as before. A slot counts once it was there for a whole
-    /// interval: until then the scheduler knows better than we what to expect of it.
+    /// interval and what it does with its devices is known: until then the scheduler knows better than we what to expect of it.
     pub(crate) fn compare(&mut self, reading: Reading) -> Vec<v1::ServerUse> {
         let Some(last) = self.last.replace(reading) else { return Vec::new() };
         let Some(now) = &self.last else { return Vec::new() };
         if now.at <= last.at {
             return Vec::new();
         }
+        let age = |id: &ProcessId| last.slots.contains_key(id).then(|| self.ages.get(id).map_or(1, |age| age + 1));
+        self.ages = now.slots.keys().filter_map(|id| Some((*id, age(id)?))).collect();
+        let known = self.ages.iter().filter(|(id, age)| **age >= SILENT || now.says(**id)).map(|(id, _)| *id).collect();
         let uses = self.cluster.servers().iter().map(|server| {
             let devices = server.devices().len() as u32;
-            between(&last, now, server.name(), devices)
+            between(&last, now, &known, server.name(), devices)
         });
         let changed: Vec<_> = uses.filter(|used| self.told.get(&used.server) != Some(used)).collect();
         self.told.extend(changed.iter().map(|used| (used.server.clone(), used.clone())));
@@ -167,9 +184,8 @@ impl Meter {
 }
 
 /// What was used on a server between two readings.
-fn between(last: &Reading, now: &Reading, server: &str, devices: u32) -> v1::ServerUse {
+fn between(last: &Reading, now: &Reading, known: &BTreeSet<ProcessId>, server: &str, devices: u32) -> v1::ServerUse {
     let span = now.at - last.at;
-    let known: BTreeSet<ProcessId> = now.slots.keys().filter(|id| last.slots.contains_key(*id)).copied().collect();
     let mut total = Used::default();
     // Two incarnations of a slot overlap for a moment.
     let mut slots: BTreeMap<(u64, SlotId), Used> = BTreeMap::new();
@@ -191,7 +207,6 @@ fn between(last: &Reading, now: &Reading, server: &str, devices: u32) -> v1::Ser
         for (id, slot) in now.slots.iter().filter(|(id, slot)| slot.placement.server == server && known.contains(id)) {
             let Some(share) = slot.placement.devices.iter().find(|share| share.device == device) else { continue };
             let part = parts.get(tally(*id).as_str()).copied().unwrap_or_else(|| {
-                // A program that says nothing is taken to use what it was given.
                 let given = if slot.rests { 0 } else { u64::from(share.milli) };
                 busy += given;
                 given
@@ -296,12 +311,13 @@ mod tests {
     #[test]
     fn a_slot_counts_after_a_whole_interval_and_others_for_their_server() {
         let mut meter = Meter::new(cluster());
-        let old = [(worker(1, 0), slot(0, 1000))];
+        let without = || Measured { placement: Placement { server: "a".into(), devices: Vec::new() }, ..slot(0, 0) };
+        let old = [(worker(1, 0), without())];
         let place = |slot| Place { server: "a".into(), slot };
         let mut first = reading(10 * SECOND, &old);
         first.used.insert(place(Some(worker(1, 0))), (5 * SECOND, 1 << 20));
-        assert_eq!(meter.compare(first.clone()), [], "nothing to compare with");
-        let mut second = reading(12 * SECOND, &[old[0].clone(), (worker(2, 0), slot(1, 1000))]);
+        assert_eq!(meter.compare(first), [], "nothing to compare with");
+        let mut second = reading(12 * SECOND, &[old[0].clone(), (worker(2, 0), without())]);
         second.used = BTreeMap::from([
             (place(Some(worker(1, 0))), (6 * SECOND, 3 << 20)),
             (place(Some(worker(2, 0))), (500 * MS, 1)),
@@ -322,39 +338,53 @@ mod tests {
         assert_eq!(meter.compare(second).len(), 2);
     }
 
+    fn booked(until: Duration, tallies: &[(&str, u64)]) -> BTreeMap<(String, u32), Booked> {
+        let tallies = tallies.iter().map(|(name, ms)| ((*name).to_owned(), Duration::from_millis(*ms))).collect();
+        BTreeMap::from([(("a".to_owned(), 0), Booked { until, tallies })])
+    }
+
     #[test]
-    fn a_device_is_busy_for_who_booked_it_and_for_who_does_not_say() {
+    fn a_device_is_busy_for_who_booked_it() {
         let mut meter = Meter::new(cluster());
-        let slots = [(worker(1, 0), slot(0, 1000)), (worker(2, 0), slot(0, 1000)), (worker(3, 0), slot(1, 400))];
+        let slots = [(worker(1, 0), slot(0, 1000)), (worker(2, 0), slot(0, 1000))];
         let late = (worker(4, 2), slot(0, 1000));
-        let booked = |until: Duration, tallies: &[(&str, Duration)]| {
-            let tallies = tallies.iter().map(|(name, time)| ((*name).to_owned(), *time)).collect();
-            BTreeMap::from([(("a".to_owned(), 0), Booked { until, tallies })])
-        };
         let mut first = reading(10 * SECOND, &slots);
         // Of which 100 ms are still to come.
-        first.booked = booked(10_100 * MS, &[("1-1-worker-0", 4 * SECOND)]);
+        first.booked = booked(10_100 * MS, &[("1-1-worker-0", 4_000)]);
         meter.compare(first);
         let mut second = reading(11 * SECOND, &[&slots[..], &[late]].concat());
         let tallies = [("1-1-worker-0", 4_300), ("2-1-worker-0", 300), ("foreign", 200), ("4-1-worker-2", 200)];
-        second.booked = booked(11_200 * MS, &tallies.map(|(name, time)| (name, time * MS)));
+        second.booked = booked(11_200 * MS, &tallies);
         let uses = meter.compare(second.clone());
         let used = use_of(&uses, "a");
         // 1000 ms were booked, 100 carried over and 200 are still to come.
-        assert_eq!(shares(&used.devices), [(0, 720), (1, 400)], "without the one that has just come");
-        let slots_of = |used: &v1::ServerUse| -> Vec<_> {
-            used.slots.iter().map(|slot| (slot.job, shares(&slot.devices))).collect()
-        };
-        assert_eq!(slots_of(used), [(1, vec![(0, 270)]), (2, vec![(0, 270)]), (3, vec![(1, 400)])]);
-        // Nothing new was booked: the rest of it is still whose it was.
+        assert_eq!(shares(&used.devices), [(0, 720)], "without the one that has just come");
+        let slots: Vec<_> = used.slots.iter().map(|slot| (slot.job, shares(&slot.devices))).collect();
+        assert_eq!(slots, [(1, vec![(0, 270)]), (2, vec![(0, 270)])]);
+        // Nothing new was booked: the rest of it is as good as everybody's.
         second.at += SECOND;
         let uses = meter.compare(second.clone());
-        assert_eq!(use_of(&uses, "a").devices.iter().map(|share| share.milli).max(), Some(400));
-        let busy: u32 = use_of(&uses, "a").devices.iter().filter(|share| share.device == 0).map(|s| s.milli).sum();
-        assert!((190..=200).contains(&busy), "{busy}: all of them");
+        let busy: u32 = use_of(&uses, "a").devices.iter().map(|share| share.milli).sum();
+        assert!((190..=200).contains(&busy), "{busy}");
         second.at += SECOND;
-        let uses = meter.compare(second);
-        assert_eq!(shares(&use_of(&uses, "a").devices), [(1, 400)], "idle");
+        assert_eq!(shares(&use_of(&meter.compare(second), "a").devices), [], "idle");
+    }
+
+    #[test]
+    fn who_never_says_what_it_does_with_a_device_is_taken_to_use_what_it_was_given() {
+        let mut meter = Meter::new(cluster());
+        let mut silent = reading(SECOND, &[(worker(1, 0), slot(1, 400))]);
+        let mut told = Vec::new();
+        for _ in 0..=SILENT {
+            assert_eq!(told.iter().map(|used: &v1::ServerUse| used.slots.len()).sum::<usize>(), 0);
+            told = meter.compare(silent.clone());
+            silent.at += SECOND;
+        }
+        let used = use_of(&told, "a");
+        assert_eq!((shares(&used.devices), shares(&used.slots[0].devices)), (vec![(1, 400)], vec![(1, 400)]));
+        // What lies idle by plan uses nothing.
+        silent.slots.values_mut().for_each(|slot| slot.rests = true);
+        assert_eq!(shares(&use_of(&meter.compare(silent), "a").devices), []);
     }
 
     #[test]

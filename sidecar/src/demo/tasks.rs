@@ -58,7 +58,7 @@ struct Job {
 #[rustfmt::skip] // a table
 const JOBS: [Job; 5] = [
     Job { name: "gpt", arrival: 0.0, model: "parts", parts: 2, replicas: 1, hidden: "32", epochs: 90, stop: "epochs" },
-    Job { name: "resnet", arrival: 0.0, model: "whole", parts: 1, replicas: 2, hidden: "24", epochs: 150, stop: "optimal" },
+    Job { name: "resnet", arrival: 0.0, model: "whole", parts: 1, replicas: 2, hidden: "24", epochs: 120, stop: "optimal" },
     Job { name: "vgg", arrival: 3.0, model: "whole", parts: 1, replicas: 2, hidden: "32", epochs: 90, stop: "epochs" },
     Job { name: "bert", arrival: 3.0, model: "parts", parts: 2, replicas: 1, hidden: "32,16", epochs: 90, stop: "epochs" },
     Job { name: "lstm", arrival: 3.0, model: "whole", parts: 1, replicas: 2, hidden: "16", epochs: 90, stop: "epochs" },
@@ -77,7 +77,7 @@ impl Job {
     /// Flags of `trainmaster-trainer` for what is trained.
     fn model_flags(&self, seed: u64) -> [String; 4] {
         let hidden = format!("--hidden={}", self.hidden);
-        [hidden, "--learning-rate=0.1".into(), "--noise=0.8".into(), format!("--seed={seed}")]
+        [hidden, "--learning-rate=0.1".into(), "--noise=0.5".into(), format!("--seed={seed}")]
     }
 
     fn file(&self, seed: u64) -> String {
