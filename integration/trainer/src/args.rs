@@ -38,7 +38,7 @@ pub struct JobArgs {
     /// Training ends after so many epochs in any case; 0 for the default of 100.
     #[arg(long, env = "TRAINMASTER_MAX_EPOCHS", default_value_t = 0)]
     pub max_epochs: u32,
-    /// Cut the model into so many parts, about as many layers each: worker i trains part i mod K of replica i / K. 1: each
+    /// Cut the model into so many parts, the largest of them as small as possible: worker i trains part i mod K of replica i / K. 1: each
     /// worker trains the whole model.
     #[arg(long, env = "TRAINMASTER_PARTITIONS", value_name = "K", default_value_t = 1)]
     pub partitions: u32,

@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::Write as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -16,7 +15,7 @@ use trainmaster_proto::v1::JobStatus;
 
 use super::{
     INTERRUPTED, progress,
-    record::{JobRecord, Run, Watch},
+    record::{Run, Watch},
     report::sheet,
     session::{self, Plan},
 };
@@ -326,8 +325,7 @@ pub(super) fn report(run: &Run) -> Result<()> {
             Column::key("EPOCHS"),
             Column::key("ACCURACY"),
             Column::key("BEST OF ALL EPOCHS"),
-            Column::spare("JCT S", 2),
-            Column::spare("END", 1),
+            Column::key("END"),
         ],
     );
     for job in &JOBS {
@@ -344,8 +342,7 @@ pub(super) fn report(run: &Run) -> Result<()> {
             format!("{} of {}", record.epochs, job.epochs).into(),
             percent(accuracy.map(|accuracy| accuracy.best)).into(),
             percent(accuracy.map(|accuracy| accuracy.possible)).into(),
-            format!("{:.1}", record.jct_s).into(),
-            Entry::from(&record.reason),
+            Entry::from(&record.state),
         ]);
     }
     println!("\n{}", table.on(&Paper::stdout()));
@@ -357,15 +354,12 @@ pub(super) fn report(run: &Run) -> Result<()> {
         (Some((server, _)), None) => bail!("{server} was overloaded, and no task left it"),
         (None, _) => bail!("the jobs never all trained at once, so no server was overloaded"),
     }
-    std::io::stdout().flush()?;
-    if !run.jobs.iter().any(is_stopped) {
+    let mut stopped = run.jobs.iter().filter(|job| job.state == "stopped").peekable();
+    if stopped.peek().is_none() {
         bail!("no job was stopped before its last epoch");
     }
+    stopped.for_each(|job| println!("{} was stopped after {} epochs: {}.", job.name, job.epochs, job.reason));
     Ok(())
-}
-
-fn is_stopped(job: &JobRecord) -> bool {
-    job.state == "stopped"
 }
 
 impl Job {
