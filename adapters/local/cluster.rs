@@ -352,9 +352,22 @@ mod tests {
     }
 
     #[test]
+    fn measuring_and_overbooking_are_the_files_to_set() {
+        let of = |text: &str| {
+            let cluster = parse(&format!("{text}\n[[server]]\nname = \"a\"")).unwrap();
+            (cluster.measure(), cluster.device_milli())
+        };
+        assert_eq!(of(""), (Some(MEASURE), 1000));
+        assert_eq!(of("measure = \"250ms\"\noverbook = 2.5"), (Some(Duration::from_millis(250)), 2500));
+        assert_eq!((of("measure = \"off\"").0, of("measure = \"0s\"").0), (None, None));
+    }
+
+    #[test]
     fn errors_name_file_key_value_and_what_is_allowed() {
         for (text, parts) in [
             ("grace = \"5\"\n[[server]]\nname=\"a\"", &["c.toml", "grace", "\"5\"", "20s"][..]),
+            ("measure = \"5\"\n[[server]]\nname=\"a\"", &["measure", "\"5\"", "20s", "\"off\""]),
+            ("overbook = 0.5\n[[server]]\nname=\"a\"", &["overbook", "0.5", "from 1 to 8"]),
             ("[[server]]\nname=\"a\"\nmemory=\"64GB\"", &["c.toml", "server \"a\": memory", "64GB", "10GiB"]),
             ("[[server]]\nname=\"a\"\nmemory=64", &["memory", "64", "10GiB"]),
             ("[[server]]\nname=\"a\"\ngpu=-1", &["gpu", "-1", "1024"]),

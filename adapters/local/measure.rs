@@ -1,7 +1,7 @@
 //! What processes really use: CPU and memory from `/proc`, emulated devices from what programs book on them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     path::Path,
     sync::Arc,
@@ -64,10 +64,13 @@ impl Booked {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             // What is just being written is read the next time.
             let number = fs::read_to_string(entry.path()).ok().and_then(|text| text.trim().parse().ok());
-            match (entry.file_name().to_str(), number.map(Duration::from_nanos)) {
-                (Some(UNTIL), Some(until)) => booked.until = until,
-                (Some(name), Some(time)) => drop(booked.tallies.insert(name.to_owned(), time)),
-                _ => {}
+            let (Ok(name), Some(time)) = (entry.file_name().into_string(), number.map(Duration::from_nanos)) else {
+                continue;
+            };
+            if name == UNTIL {
+                booked.until = time;
+            } else {
+                booked.tallies.insert(name, time);
             }
         }
         booked
@@ -265,7 +268,7 @@ impl Used {
         self.memory += other.memory;
     }
 
-    fn amounts(&self) -> std::collections::HashMap<String, i64> {
+    fn amounts(&self) -> HashMap<String, i64> {
         let mib = self.memory.div_ceil(1 << 20);
         [("cpu".to_owned(), self.cpu as i64), ("memory".to_owned(), mib as i64)].into()
     }
@@ -399,8 +402,9 @@ mod tests {
             command.env(scan::MARKER, &state_id).env("TRAINMASTER_SERVER", "a");
             if job > 0 {
                 let slot = [("JOB", job.to_string()), ("INCARNATION", "1".into()), ("ROLE", "worker".into())];
-                slot.iter().for_each(|(key, value)| drop(command.env(format!("TRAINMASTER_{key}"), value)));
-                command.env("TRAINMASTER_INDEX", "0");
+                command
+                    .envs(slot.map(|(key, value)| (format!("TRAINMASTER_{key}"), value)))
+                    .env("TRAINMASTER_INDEX", "0");
             }
             command.spawn().unwrap()
         };

@@ -2,7 +2,7 @@
 //! and a job that is stopped when it has nothing left to gain.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command as AsyncCommand;
-use trainmaster_proto::v1::JobStatus;
+use trainmaster_proto::v1::{JobStatus, Slot, SlotRole};
 
 use super::{
     INTERRUPTED, progress,
@@ -235,11 +235,13 @@ impl Stranger {
             if alone || !self.tasks.moved.is_empty() {
                 self.running = None;
             }
-        } else if self.tasks.moved.is_empty() && jobs.len() == JOBS.len() && jobs.iter().all(|job| trains(job)) {
-            if let Some((server, device)) = shared(&jobs, |_, _| true) {
-                self.tasks.overloaded = Some((server.clone(), device));
-                self.running = Some(self.overload(server, device, &jobs, watch.seconds())?);
-            }
+        } else if self.tasks.moved.is_empty()
+            && jobs.len() == JOBS.len()
+            && jobs.iter().all(|job| trains(job))
+            && let Some((server, device)) = shared(&jobs, |_, _| true)
+        {
+            self.tasks.overloaded = Some((server.clone(), device));
+            self.running = Some(self.overload(server, device, &jobs, watch.seconds())?);
         }
         Ok(())
     }
@@ -273,8 +275,8 @@ impl Drop for Overload {
     }
 }
 
-fn workers(job: &JobStatus) -> impl Iterator<Item = &trainmaster_proto::v1::Slot> {
-    job.slots.iter().filter(|slot| slot.role() == trainmaster_proto::v1::SlotRole::Worker)
+fn workers(job: &JobStatus) -> impl Iterator<Item = &Slot> {
+    job.slots.iter().filter(|slot| slot.role() == SlotRole::Worker)
 }
 
 /// Whether it has trained a while and will train for longer.
@@ -284,7 +286,7 @@ fn trains(job: &JobStatus) -> bool {
 
 /// A device that two tasks share, of those asked for.
 fn shared(jobs: &[&JobStatus], wanted: impl Fn(&String, u32) -> bool) -> Option<(String, u32)> {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let devices = jobs
         .iter()
         .flat_map(|job| workers(job))
@@ -380,7 +382,7 @@ impl std::fmt::Display for Moved {
 #[cfg(test)]
 mod tests {
     use trainmaster_core::{JobSpec, Scheduler, Settings};
-    use trainmaster_proto::v1::{DeviceShare, Slot};
+    use trainmaster_proto::v1::DeviceShare;
 
     use super::{super::workload::settings, *};
 
