@@ -23,6 +23,7 @@ use super::{
     fleet::{Action, Adopted, Exit, Failure, Fleet, Policy},
     launch::{Launcher, Order},
     logs,
+    measure::{self, Measured, Meter, Reading},
     process::{self, Handle, Watch},
     retain,
     slot::ProcessId,
@@ -68,6 +69,8 @@ pub async fn run(
             () = sleep_until(wake) => {}
             Some(heard) = heard.recv() => agent.hear(heard),
             Some(Ok((id, exit))) = agent.watches.join_next() => agent.ended(id, exit),
+            () = sleep_until(agent.measure_at), if agent.cluster.measure().is_some() => agent.measure(),
+            Some(Ok(reading)) = agent.readings.join_next() => agent.measured(reading),
             () = &mut shutdown, if !ending => {
                 if agent.options.on_shutdown == OnShutdown::Keep {
                     return Ok(());
@@ -107,6 +110,11 @@ struct Agent {
     running: BTreeMap<ProcessId, Running>,
     /// Dropped with the agent, which leaves the processes running.
     watches: JoinSet<(ProcessId, Exit)>,
+    meter: Meter,
+    /// When to read the counters next.
+    measure_at: Instant,
+    /// Those that are being read, beside the loop.
+    readings: JoinSet<Reading>,
     outbox: Outbox,
     /// As the daemon is told of them.
     servers: Arc<BTreeMap<String, v1::Server>>,
@@ -144,6 +152,10 @@ impl Agent {
             watches.spawn(watched(record.id, watch));
             running.insert(record.id, Running { handle, record });
         }
+        if adopted.is_empty() {
+            // Nobody books any more, and after a new start of the machine its clock is another one.
+            let _ = std::fs::remove_dir_all(state.devices());
+        }
         let servers = cluster.servers().iter().map(|server| (server.name().to_owned(), server.to_wire())).collect();
         Self {
             outbox: Outbox::new(cluster.name().to_owned()),
@@ -151,6 +163,9 @@ impl Agent {
             programs: Programs::new(options.trainer_path.clone()),
             launcher: Launcher { feed: options.feed.clone(), orphan_grace: options.orphan_grace },
             fleet: Fleet::new(cluster.clone(), policy, adopted),
+            meter: Meter::new(cluster.clone()),
+            measure_at: Instant::now(),
+            readings: JoinSet::new(),
             cluster,
             options,
             state,
@@ -209,7 +224,10 @@ impl Agent {
     fn hear(&mut self, heard: Heard) {
         let now = self.now();
         match heard {
-            Heard::Opened(stream) => self.outbox.open(stream, picture(&self.servers, &self.fleet, now)),
+            Heard::Opened(stream) => {
+                self.meter.forget_told();
+                self.outbox.open(stream, picture(&self.servers, &self.fleet, now));
+            }
             Heard::Attached => {
                 tracing::info!(daemon = self.options.daemon, "attached");
                 self.fleet.attached(now);
@@ -250,6 +268,7 @@ impl Agent {
     fn ended(&mut self, id: ProcessId, exit: Exit) {
         let Some(Running { record, .. }) = self.running.remove(&id) else { return };
         self.state.remove(id);
+        measure::forget(&self.state.devices(), id, &record.placement);
         tracing::debug!(slot = %id, ?exit, "ended");
         let detail = detail(&record.log, record.log_start);
         let now = self.now();
@@ -257,6 +276,27 @@ impl Agent {
             tracing::warn!(job = id.job, name = record.name, incarnation = id.incarnation, "{note}");
         }
         self.outbox.touch(now);
+    }
+
+    /// Reads what processes have used so far, beside the loop: there may be many.
+    fn measure(&mut self) {
+        self.measure_at = Instant::now() + LONGEST_SLEEP;
+        let slots = self.running.iter().map(|(id, running)| {
+            let rests = self.fleet.order(*id).is_some_and(|(_, run, _)| run.idle.contains(&id.slot));
+            let placement = running.record.placement.clone();
+            (*id, Measured { group: running.handle.pid, placement, rests })
+        });
+        let (slots, cluster) = (slots.collect(), self.cluster.clone());
+        let (state_id, devices) = (self.state.id().to_owned(), self.state.devices());
+        self.readings.spawn_blocking(move || Reading::take(&state_id, &cluster, &devices, slots));
+    }
+
+    fn measured(&mut self, reading: Reading) {
+        self.measure_at = Instant::now() + self.cluster.measure().unwrap_or(LONGEST_SLEEP);
+        let servers = self.meter.compare(reading);
+        if !self.outbox.measured(servers) {
+            self.meter.forget_told();
+        }
     }
 
     /// Removes the files of jobs that ended long ago, beside the loop: checkpoints can be large.

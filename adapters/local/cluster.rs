@@ -10,6 +10,7 @@ use trainmaster_proto::v1;
 use crate::file::{self, FileError, MOST_DEVICES, Wrong, amount, check_name, quoted};
 
 const MOST_SERVERS: u32 = 4096;
+const MEASURE: Duration = Duration::from_secs(10);
 
 /// The virtual servers of this machine, and what goes for all of them.
 ///
@@ -36,6 +37,8 @@ const MOST_SERVERS: u32 = 4096;
 pub struct Cluster {
     name: String,
     grace: Duration,
+    measure: Option<Duration>,
+    device_milli: u64,
     servers: Vec<VirtualServer>,
 }
 
@@ -54,6 +57,8 @@ pub struct VirtualServer {
 struct File {
     name: Option<String>,
     grace: Option<String>,
+    measure: Option<String>,
+    overbook: Option<f64>,
     #[serde(default)]
     server: Vec<ServerTable>,
 }
@@ -101,7 +106,22 @@ impl Cluster {
                 Duration::from_millis(span.0.unsigned_abs())
             }
         };
-        let mut cluster = Self { name, grace, servers: Vec::new() };
+        let measure = match file.measure.as_deref() {
+            None => Some(MEASURE),
+            Some("off") => None,
+            Some(text) => {
+                let problem = |error| format!("{error}; \"off\" and \"0s\" are no measuring");
+                let span = parse_span(text)
+                    .map_err(|error| ("measure".to_owned(), quoted(text), problem(error.to_string())))?;
+                Some(Duration::from_millis(span.0.unsigned_abs())).filter(|every| !every.is_zero())
+            }
+        };
+        let device_milli = match file.overbook {
+            None => 1000,
+            Some(times) if (1.0..=8.0).contains(&times) => (times * 1000.0).round() as u64,
+            Some(times) => return Err(("overbook".into(), times.to_string(), "must be from 1 to 8".into())),
+        };
+        let mut cluster = Self { name, grace, measure, device_milli, servers: Vec::new() };
         for table in file.server {
             cluster.add(table)?;
         }
@@ -132,7 +152,8 @@ impl Cluster {
             labels: BTreeMap::new(),
             first_device: 0,
         };
-        Self { name: "local".into(), grace: Duration::from_secs(10), servers: vec![server] }
+        let (name, grace) = ("local".into(), Duration::from_secs(10));
+        Self { name, grace, measure: Some(MEASURE), device_milli: 1000, servers: vec![server] }
     }
 
     /// The manager's name.
@@ -143,6 +164,16 @@ impl Cluster {
     /// How long a role has to checkpoint after SIGTERM, where a job's plan doesn't say.
     pub fn grace(&self) -> Duration {
         self.grace
+    }
+
+    /// How often it is measured what processes use; none: never.
+    pub fn measure(&self) -> Option<Duration> {
+        self.measure
+    }
+
+    /// Thousandths of each device that may be planned for: 1000, or more where slots may share what they don't use up.
+    pub fn device_milli(&self) -> u64 {
+        self.device_milli
     }
 
     /// All servers, in the file's order.
@@ -321,9 +352,22 @@ mod tests {
     }
 
     #[test]
+    fn measuring_and_overbooking_are_the_files_to_set() {
+        let of = |text: &str| {
+            let cluster = parse(&format!("{text}\n[[server]]\nname = \"a\"")).unwrap();
+            (cluster.measure(), cluster.device_milli())
+        };
+        assert_eq!(of(""), (Some(MEASURE), 1000));
+        assert_eq!(of("measure = \"250ms\"\noverbook = 2.5"), (Some(Duration::from_millis(250)), 2500));
+        assert_eq!((of("measure = \"off\"").0, of("measure = \"0s\"").0), (None, None));
+    }
+
+    #[test]
     fn errors_name_file_key_value_and_what_is_allowed() {
         for (text, parts) in [
             ("grace = \"5\"\n[[server]]\nname=\"a\"", &["c.toml", "grace", "\"5\"", "20s"][..]),
+            ("measure = \"5\"\n[[server]]\nname=\"a\"", &["measure", "\"5\"", "20s", "\"off\""]),
+            ("overbook = 0.5\n[[server]]\nname=\"a\"", &["overbook", "0.5", "from 1 to 8"]),
             ("[[server]]\nname=\"a\"\nmemory=\"64GB\"", &["c.toml", "server \"a\": memory", "64GB", "10GiB"]),
             ("[[server]]\nname=\"a\"\nmemory=64", &["memory", "64", "10GiB"]),
             ("[[server]]\nname=\"a\"\ngpu=-1", &["gpu", "-1", "1024"]),

@@ -56,7 +56,7 @@ impl Launcher {
             Role::Worker => &order.run.worker,
             Role::Server => &order.run.server,
         };
-        let environment = self.environment(state.id(), cluster, order, &folder);
+        let environment = self.environment(state, cluster, order, &folder);
         let started = process::start(command, environment, &folder, file);
         let (handle, watch) = started.inspect_err(|_| state.remove(order.id))?;
         record.pid = Some(handle.pid);
@@ -71,7 +71,7 @@ impl Launcher {
     /// The daemon's own environment without its `TRAINMASTER_*`, then the job's, then the slot's.
     fn environment(
         &self,
-        state_id: &str,
+        state: &StateDir,
         cluster: &Cluster,
         order: &Order<'_>,
         folder: &Path,
@@ -102,7 +102,7 @@ impl Launcher {
         set("TRAINMASTER_DEVICES", devices(0));
         // Virtual servers share one machine: its devices are numbered through.
         set("CUDA_VISIBLE_DEVICES", devices(first));
-        set(MARKER, state_id.to_owned());
+        set(MARKER, state.id().to_owned());
         if !run.token.0.is_empty() {
             set("TRAINMASTER_TOKEN", run.token.0.clone());
         }
@@ -111,6 +111,7 @@ impl Launcher {
             // Each virtual server has a disk of its own, which the job's slots there share.
             environment.insert("TRAINMASTER_DATA_DIR".into(), folder.join("data").join(&placement.server).into());
         }
+        environment.insert("TRAINMASTER_DEVICE_DIR".into(), state.devices().join(&placement.server).into());
         environment.insert("TRAINMASTER_CHECKPOINT_DIR".into(), folder.join("checkpoints").into());
         environment.into_iter().collect()
     }

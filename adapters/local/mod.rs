@@ -1,8 +1,8 @@
 //! This machine, cut into virtual servers, as a manager: starts, watches and ends the processes of every job's slots.
 //!
 //! [`run`] attaches to a daemon over `manager.proto`. Plans go through a state machine without I/O (`fleet`), which says
-//! what to start and whom to signal; the rest of this folder does so (`agent`, `process`), remembers it (`state`), and
-//! finds it again after a crash (`adopt`). See the folder's README for what a training program is given and what
+//! what to start and whom to signal; the rest of this folder does so (`agent`, `process`), remembers it (`state`),
+//! finds it again after a crash (`adopt`), and measures it (`measure`). See the folder's README for what a training program is given and what
 //! remains after which kind of end.
 
 mod adopt;
@@ -14,6 +14,7 @@ mod entry;
 mod fleet;
 mod launch;
 mod logs;
+mod measure;
 mod process;
 mod retain;
 mod scan;

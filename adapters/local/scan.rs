@@ -1,6 +1,8 @@
 //! Reading `/proc`: is this still the process that was started, and which processes are this state folder's?
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
+
+use rustix::param::{clock_ticks_per_second, page_size};
 
 use super::slot::{ProcessId, Role, SlotId};
 
@@ -14,6 +16,17 @@ pub(crate) struct Stat {
     pub(crate) group: i32,
     /// In clock ticks since the machine was started: with the pid, it names one process.
     pub(crate) start: u64,
+    /// Its time on CPUs so far, with that of children it has waited for.
+    pub(crate) cpu: Duration,
+    /// Resident, in bytes.
+    pub(crate) memory: u64,
+}
+
+/// Where a process belongs by its environment: to a virtual server, and there to a slot or to nobody's job.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) server: String,
+    pub(crate) slot: Option<ProcessId>,
 }
 
 /// A living process that carries the marker.
@@ -48,21 +61,47 @@ pub(crate) fn marked(state_id: &str) -> Vec<Marked> {
     .collect()
 }
 
-/// The program's name stands in parentheses and may itself contain blanks and parentheses.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_whitespace().collect();
-    Some(Stat {
-        zombie: matches!(*fields.first()?, "Z" | "X"),
-        group: fields.get(2)?.parse().ok()?,
-        start: fields.get(19)?.parse().ok()?,
+/// Every process of the machine, ended ones that nobody has waited for included, with its place if it has one.
+pub(crate) fn processes(state_id: &str) -> impl Iterator<Item = (Stat, Option<Place>)> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(move |pid| {
+        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        Some((stat(pid)?, parse_place(&environ, state_id)))
     })
 }
 
+/// The program's name stands in parentheses and may itself contain blanks and parentheses.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    // In user and system mode, its own and its children's.
+    let ticks: u64 = (11..15).map(number).sum::<Option<u64>>()?;
+    Some(Stat {
+        zombie: matches!(*fields.first()?, "Z" | "X"),
+        group: fields.get(2)?.parse().ok()?,
+        start: number(19)?,
+        cpu: Duration::from_secs(ticks) / clock_ticks_per_second() as u32,
+        memory: number(21)? * page_size() as u64,
+    })
+}
+
+/// The value of a variable.
+fn value<'a>(environ: &'a [u8], key: &str) -> Option<&'a str> {
+    let mut entries = environ.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+    entries.find_map(|entry| entry.strip_prefix(key)?.strip_prefix('='))
+}
+
+fn parse_place(environ: &[u8], state_id: &str) -> Option<Place> {
+    if value(environ, MARKER) != Some(state_id) {
+        return None;
+    }
+    let server = value(environ, "TRAINMASTER_SERVER")?.to_owned();
+    Some(Place { server, slot: parse_environ(environ, state_id) })
+}
+
 fn parse_environ(environ: &[u8], state_id: &str) -> Option<ProcessId> {
-    let value = |key: &str| {
-        let mut entries = environ.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
-        entries.find_map(|entry| entry.strip_prefix(key)?.strip_prefix('='))
-    };
+    let value = |key: &str| value(environ, key);
     if value(MARKER) != Some(state_id) {
         return None;
     }
@@ -82,9 +121,11 @@ mod tests {
 
     #[test]
     fn stat_lines_are_read_whatever_the_program_is_called() {
-        let line = "42 (a) b (c) S 1 40 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 0 0";
-        assert_eq!(parse_stat(line), Some(Stat { zombie: false, group: 40, start: 123_456 }));
-        assert!(parse_stat("42 (x) Z 1 40 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 9").unwrap().zombie);
+        let line = "42 (a) b (c) S 1 40 40 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 123456 0 3";
+        let cpu = Duration::from_secs(10) / clock_ticks_per_second() as u32;
+        let memory = 3 * page_size() as u64;
+        assert_eq!(parse_stat(line), Some(Stat { zombie: false, group: 40, start: 123_456, cpu, memory }));
+        assert!(parse_stat("42 (x) Z 1 40 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 9 0 0").unwrap().zombie);
         assert_eq!(parse_stat("garbage"), None);
         let me = stat(std::process::id() as i32).unwrap();
         assert!(is_alive(std::process::id() as i32, me.start));
@@ -98,6 +139,10 @@ mod tests {
         let slot = SlotId { role: Role::Server, index: 3 };
         assert_eq!(parse_environ(environ, "s1"), Some(ProcessId { job: 7, incarnation: 2, slot }));
         assert_eq!(parse_environ(environ, "s"), None);
+        assert_eq!(parse_place(environ, "s1"), None, "on no server");
+        let load = b"TRAINMASTER_SERVER=a\0TRAINMASTER_STATE=s1\0";
+        assert_eq!(parse_place(load, "s1"), Some(Place { server: "a".into(), slot: None }));
+        assert_eq!(parse_place(load, "s2"), None);
         assert_eq!(parse_environ(b"TRAINMASTER_STATE=s1\0TRAINMASTER_JOB=x\0", "s1"), None);
     }
 }

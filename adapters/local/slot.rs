@@ -69,14 +69,18 @@ pub(crate) struct Placement {
     pub(crate) devices: Vec<Share>,
 }
 
-/// The slot as the manager protocol has it.
-pub(crate) fn to_wire(slot: SlotId, placement: &Placement, idle: bool) -> v1::Slot {
-    let role = match slot.role {
+/// The role as the manager protocol has it.
+pub(crate) fn role_to_wire(role: Role) -> v1::SlotRole {
+    match role {
         Role::Worker => v1::SlotRole::Worker,
         Role::Server => v1::SlotRole::Server,
-    };
+    }
+}
+
+/// The slot as the manager protocol has it.
+pub(crate) fn to_wire(slot: SlotId, placement: &Placement, idle: bool) -> v1::Slot {
     v1::Slot {
-        role: role.into(),
+        role: role_to_wire(slot.role).into(),
         index: slot.index,
         server: placement.server.clone(),
         devices: placement

@@ -91,6 +91,11 @@ impl StateDir {
         self.jobs().join(format!("{id}-{name}"))
     }
 
+    /// Where programs book emulated devices: a folder for each virtual server, and in it one for each device.
+    pub(crate) fn devices(&self) -> PathBuf {
+        self.root.join("devices")
+    }
+
     /// Where the logs are: a folder for each job's name.
     pub(crate) fn logs(&self) -> PathBuf {
         self.root.join("logs")

@@ -49,6 +49,8 @@ fn engines_that_cannot_run_are_refused_before_anything_is_done() {
         ("fifo,drf,fifo", &["--engines fifo,drf,fifo", "fifo is named twice"][..]),
         ("optimum", &["--engines optimum", "optimus"]),
         ("fifo,", &["--engines"]),
+        ("edge,drf", &["--engines edge,drf", "edge schedules data chunks", "name it alone"]),
+        ("fifo,mlfs", &["--engines fifo,mlfs", "mlfs schedules tasks", "name it alone"]),
     ] {
         fails(&demo(folder.path(), &trainer, &["--engines", engines]).output().unwrap(), words);
     }
@@ -142,4 +144,37 @@ fn edge_loses_and_regains_workers_sends_no_chunk_twice_and_all_jobs_converge() {
     }
     let regained: u64 = jobs.iter().map(|job| job["regained"].as_u64().unwrap()).sum();
     assert!(regained > 0, "{out}");
+}
+
+#[test]
+fn a_task_leaves_the_server_that_mlfs_finds_overloaded_and_a_job_with_nothing_to_gain_is_stopped() {
+    let folder = TempDir::new().unwrap();
+    let trainer = Path::new(env!("CARGO_BIN_EXE_trainmaster")).with_file_name("trainmaster-trainer");
+    assert!(trainer.is_file(), "{} is missing: cargo build --workspace --bins", trainer.display());
+    let output = demo(folder.path(), &trainer, &["--engine", "mlfs"]).output().unwrap();
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    // It fails if no task moved, or no job was stopped early.
+    assert!(output.status.success(), "{out}\n{err}");
+    let record: Value = serde_json::from_slice(&fs::read(folder.path().join("record.json")).unwrap()).unwrap();
+    let tasks = &record["runs"][0]["tasks"];
+    let moved = tasks["moved"].as_array().unwrap();
+    assert_eq!(moved.len(), 1, "{tasks}");
+    assert_eq!(moved[0]["from"], tasks["overloaded"][0]);
+    assert_ne!(moved[0]["to"], moved[0]["from"]);
+    let jobs = record["jobs"].as_array().unwrap();
+    assert_eq!(jobs.len(), 5);
+    for job in jobs {
+        let name = job["name"].as_str().unwrap();
+        // Who moved starts again from its checkpoint; nobody else does.
+        assert_eq!(job["incarnations"], if moved[0]["job"] == name { 2 } else { 1 }, "{name}: {out}");
+        let accuracy = &tasks["accuracies"][name];
+        let (best, possible) = (accuracy["best"].as_f64().unwrap(), accuracy["possible"].as_f64().unwrap());
+        if name == "resnet" {
+            assert_eq!(job["state"], "stopped");
+            assert!(job["epochs"].as_u64().unwrap() < 120, "{out}");
+            assert!(best >= possible - 0.01, "{out}");
+        } else {
+            assert_eq!((&job["state"], &job["epochs"]), (&"completed".into(), &90.into()), "{name}: {out}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! The adapter's own count of the devices: a plan that overfills one is refused before anything is stopped for it.
+//! The adapter's own count of the devices: a plan that overfills one, as far as the cluster file lets it be filled, is refused before anything is stopped for it.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,14 @@ use super::{
     plan::{Run, Wanted},
 };
 
-/// Takes jobs out of `changed` until no device is planned for more than one whole; returns each with its name and the cause.
+/// Takes jobs out of `changed` until no device is planned for more than there may be; returns each with its name and the cause.
 /// Unchanged jobs are never the ones to give way, and among the changed ones the last named gives way first.
 pub(super) fn prune(
     cluster: &Cluster,
     jobs: &BTreeMap<u64, Job>,
     changed: &mut Vec<(u64, Wanted)>,
 ) -> Vec<(u64, String, String)> {
+    let most = cluster.device_milli();
     let mut refused = Vec::new();
     loop {
         let unchanged = jobs.iter().filter(|(id, _)| !changed.iter().any(|(new, _)| new == *id));
@@ -25,7 +26,7 @@ pub(super) fn prune(
             *used.entry((server, device)).or_default() += u64::from(milli);
         }
         // An overfull device that only unchanged jobs use was let pass before; nothing here can mend it.
-        let giving_way = used.iter().filter(|(_, milli)| **milli > 1000).find_map(|(&(server, device), &milli)| {
+        let giving_way = used.iter().filter(|(_, milli)| **milli > most).find_map(|(&(server, device), &milli)| {
             let uses = |wanted: &Wanted| {
                 wanted.run().is_some_and(|run| shares(run).any(|(s, d, _)| (s, d) == (server, device)))
             };
@@ -38,7 +39,7 @@ pub(super) fn prune(
         refused.push((
             id,
             wanted.name,
-            format!("device {device} ({kind}) of {server:?} would be planned for {milli} thousandths; it has 1000"),
+            format!("device {device} ({kind}) of {server:?} would be planned for {milli} thousandths; it has {most}"),
         ));
     }
 }

@@ -8,7 +8,8 @@ use std::{
 
 use tokio::sync::mpsc;
 use trainmaster_proto::v1::{
-    Delta, Enacted, EnactedResult, Observation, ObservedJob, Server, Snapshot, observation::Kind,
+    Delta, Enacted, EnactedResult, Observation, ObservedJob, Server, ServerUse, Snapshot, Utilisation,
+    observation::Kind,
 };
 
 /// Changes within this time travel together.
@@ -94,6 +95,15 @@ impl Outbox {
         }
         let beyond = self.answers.len().saturating_sub(MOST_ANSWERS);
         self.answers.drain(..beyond);
+    }
+
+    /// What was measured on servers, where anything was; false if nobody heard it: it isn't kept, the next measurement is
+    /// worth more.
+    pub(crate) fn measured(&self, servers: Vec<ServerUse>) -> bool {
+        let heard = |stream: &mpsc::Sender<Observation>| {
+            stream.try_send(self.observation(Kind::Utilisation(Utilisation { servers: servers.clone() }))).is_ok()
+        };
+        servers.is_empty() || self.stream.as_ref().is_some_and(heard)
     }
 
     /// Something may have changed.

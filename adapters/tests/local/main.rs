@@ -2,5 +2,6 @@
 #![cfg(feature = "local")]
 
 mod failures;
+mod measured;
 mod plans;
 mod support;

@@ -35,6 +35,8 @@ pub(crate) struct View {
     /// Of each stream, the jobs of its snapshot.
     pub(crate) snapshots: Vec<Vec<ObservedJob>>,
     pub(crate) enacted: Vec<Enacted>,
+    /// What was measured last, by server.
+    pub(crate) used: BTreeMap<String, v1::ServerUse>,
     /// What the last stream showed for a pass.
     pub(crate) authorization: Option<String>,
     plans: Option<mpsc::Sender<Result<Plan, Status>>>,
@@ -95,6 +97,9 @@ impl Manager for Service {
                         view.jobs.extend(delta.jobs.into_iter().map(|job| (job.job, job)));
                     }
                     Some(Kind::Enacted(enacted)) => view.enacted.push(enacted),
+                    Some(Kind::Utilisation(measured)) => {
+                        view.used.extend(measured.servers.into_iter().map(|used| (used.server.clone(), used)));
+                    }
                     other => panic!("unexpected {other:?}"),
                 }
             }
@@ -171,6 +176,7 @@ impl Daemon {
 
 pub(crate) const CLUSTER: &str = r#"
     grace = "20s"
+    measure = "100ms"
     [[server]]
     name = "a"
     gpu = 2

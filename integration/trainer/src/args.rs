@@ -38,7 +38,7 @@ pub struct JobArgs {
     /// Training ends after so many epochs in any case; 0 for the default of 100.
     #[arg(long, env = "TRAINMASTER_MAX_EPOCHS", default_value_t = 0)]
     pub max_epochs: u32,
-    /// Cut the model into so many parts, about as many layers each: worker i trains part i mod K of replica i / K. 1: each
+    /// Cut the model into so many parts, the largest of them as small as possible: worker i trains part i mod K of replica i / K. 1: each
     /// worker trains the whole model.
     #[arg(long, env = "TRAINMASTER_PARTITIONS", value_name = "K", default_value_t = 1)]
     pub partitions: u32,
@@ -192,6 +192,12 @@ pub struct SlotArgs {
     /// Name of the server (machine) this process was placed on; default: as the assignment says.
     #[arg(long, env = "TRAINMASTER_SERVER", default_value = "")]
     pub server: String,
+    /// Devices of that server that this process computes on, as 0,1.
+    #[arg(long, env = "TRAINMASTER_DEVICES", value_name = "NUMBERS", default_value = "", value_parser = devices)]
+    pub devices: Devices,
+    /// Folder with a folder for each device of that server: emulated devices that others compute on too are shared through it.
+    #[arg(long, env = "TRAINMASTER_DEVICE_DIR", value_name = "FOLDER")]
+    pub device_dir: Option<PathBuf>,
     /// Folder of the job's checkpoints, the same for all incarnations; without it nothing is saved.
     #[arg(long, env = "TRAINMASTER_CHECKPOINT_DIR", value_name = "FOLDER")]
     pub checkpoint_dir: Option<PathBuf>,
@@ -212,6 +218,16 @@ pub struct SlotArgs {
     pub advertise: Option<String>,
 }
 
+/// Numbers of devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Devices(pub Vec<u32>);
+
+pub(crate) fn devices(text: &str) -> Result<Devices, String> {
+    let numbers = text.split(',').map(str::trim).filter(|number| !number.is_empty()).map(str::parse);
+    let numbers = numbers.collect::<Result<_, _>>();
+    numbers.map(Devices).map_err(|_| "must be numbers, as in 0,1; empty for none".to_owned())
+}
+
 fn number(text: &str) -> Result<f64, String> {
     text.parse::<f64>().ok().filter(|value| value.is_finite()).ok_or_else(|| "not a number".to_owned())
 }
@@ -226,7 +242,7 @@ fn positive(text: &str) -> Result<f64, String> {
     if value > 0.0 { Ok(value) } else { Err("must be more than 0".to_owned()) }
 }
 
-fn share(text: &str) -> Result<f64, String> {
+pub(crate) fn share(text: &str) -> Result<f64, String> {
     let value = number(text)?;
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err("must be from 0 to 1".to_owned()) }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::args::{DeviceArgs, JobArgs, ModelArgs, PaceArgs, SlotArgs};
+use crate::args::{DeviceArgs, Devices, JobArgs, ModelArgs, PaceArgs, SlotArgs, devices, share};
 
 /// A distributed training program: parameter servers or all-reduce over TCP, elastic, for any cluster manager.
 ///
@@ -44,6 +44,22 @@ pub enum Command {
     Run(RunArgs),
     /// Measures a job's speed at several numbers of servers and workers; writes CSV with the columns p,w,speed.
     Profile(ProfileArgs),
+    /// Keeps emulated devices busy, as a program of somebody else's would, until the standard input ends.
+    Occupy(OccupyArgs),
+}
+
+/// Flags of `occupy`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct OccupyArgs {
+    /// Folder with a folder for each device, as jobs are given it in TRAINMASTER_DEVICE_DIR.
+    #[arg(long, value_name = "FOLDER")]
+    pub device_dir: PathBuf,
+    /// Devices in it, as 0,1.
+    #[arg(long, value_name = "NUMBERS", value_parser = devices)]
+    pub devices: Devices,
+    /// Part of its time for which each of them is busy, from 0 to 1.
+    #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = share)]
+    pub share: f64,
 }
 
 /// What all local jobs have in common.

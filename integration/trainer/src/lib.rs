@@ -11,7 +11,7 @@
 //! - `parts` and `node::pipeline`: a model that is cut into parts, each on workers of its own.
 //! - `chunks` and `store`: a dataset whose chunks are scheduled one by one.
 //! - `batch`, `data`, `model`, `fixed`, `holder` are the training itself, `validation` what comes of it.
-//! - `device` and the network layer emulate accelerators and network interfaces where asked for.
+//! - `device`, `turns` and the network layer emulate accelerators, those that share them and network interfaces where asked for.
 
 pub mod args;
 pub mod batch;
@@ -42,5 +42,6 @@ pub mod settings;
 mod store;
 pub mod tally;
 mod trainer;
+pub mod turns;
 mod validation;
 mod wire;

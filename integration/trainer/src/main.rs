@@ -47,6 +47,7 @@ fn whole_job(command: &Command) -> Result<u8> {
         match command {
             Command::Run(args) => local::run::run(args).await,
             Command::Profile(args) => local::profile::run(args).await,
+            Command::Occupy(args) => local::occupy::run(args),
         }
     })
 }

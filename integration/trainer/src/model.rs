@@ -43,7 +43,7 @@ impl Network {
         Self { sizes, opens: true, closes: true }
     }
 
-    /// One of so many contiguous parts, with about as many layers as the others.
+    /// One of so many contiguous parts, cut so that the one with the most parameters has as few as possible.
     ///
     /// # Examples
     ///
@@ -53,6 +53,8 @@ impl Network {
     /// let network = Network::new(16, &[32, 8], 10);
     /// assert_eq!(network.part(1, 3).sizes(), [32, 8]);
     /// assert_eq!(network.range(1, 3).len(), network.part(1, 3).parameters());
+    /// // 544 parameters, then 264 and 90.
+    /// assert_eq!(network.part(0, 2).sizes(), [16, 32]);
     /// ```
     ///
     /// # Panics
@@ -61,7 +63,8 @@ impl Network {
     #[must_use]
     pub fn part(&self, part: usize, parts: usize) -> Self {
         assert!(part < parts);
-        let (first, end) = (self.cut(part, parts), self.cut(part + 1, parts));
+        let cuts = self.cuts(parts);
+        let (first, end) = (cuts[part], cuts[part + 1]);
         Self {
             sizes: self.sizes[first..=end].to_vec(),
             opens: self.opens && part == 0,
@@ -72,13 +75,28 @@ impl Network {
     /// Where a part's parameters are among those of the whole.
     #[must_use]
     pub fn range(&self, part: usize, parts: usize) -> Range<usize> {
-        let before = |part| self.layers().take(self.cut(part, parts)).map(parameters).sum();
+        let cuts = self.cuts(parts);
+        let before = |part: usize| self.layers().take(cuts[part]).map(parameters).sum();
         before(part)..before(part + 1)
     }
 
-    /// The first layer of a part.
-    fn cut(&self, part: usize, parts: usize) -> usize {
-        self.depth() * part / parts
+    /// The first layer of each part, and the end of the last. The same in every process: of equally good cuts, the earliest.
+    fn cuts(&self, parts: usize) -> Vec<usize> {
+        let sizes: Vec<usize> = self.layers().map(parameters).collect();
+        // The largest part and the cuts, for each number of layers from the first on, in as many parts as rounds.
+        let mut best: Vec<Option<(usize, Vec<usize>)>> = vec![None; sizes.len() + 1];
+        best[0] = Some((0, vec![0]));
+        for _ in 0..parts {
+            let cut = |end: usize| {
+                let last = |start: usize| {
+                    let (largest, cuts) = best[start].as_ref()?;
+                    Some((sizes[start..end].iter().sum::<usize>().max(*largest), [&cuts[..], &[end]].concat()))
+                };
+                (0..end).filter_map(last).min()
+            };
+            best = (0..=sizes.len()).map(cut).collect();
+        }
+        best.pop().flatten().expect("no more parts than layers").1
     }
 
     /// Number of layers with parameters.

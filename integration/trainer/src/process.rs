@@ -26,6 +26,7 @@ use crate::{
     peers,
     settings::Settings,
     store::Store,
+    turns::Turns,
     wire::{Hello, Message},
 };
 
@@ -77,7 +78,7 @@ impl Process {
     /// # Errors
     ///
     /// If a flag or variable is missing or wrong; the message names it.
-    pub fn new(slot: SlotArgs, settings: Settings, begun: Instant) -> Result<Self> {
+    pub fn new(slot: SlotArgs, mut settings: Settings, begun: Instant) -> Result<Self> {
         let Some(role) = slot.role else {
             bail!(
                 "--role (TRAINMASTER_ROLE) is missing: worker or server; to run a whole job here, use the command \"run\""
@@ -92,6 +93,13 @@ impl Process {
             bail!("--role (TRAINMASTER_ROLE) is server, but --mode (TRAINMASTER_MODE) allreduce has workers only");
         }
         let me = Id { role, index: slot.index };
+        if let Some(folder) = slot.device_dir.as_deref().filter(|_| settings.device.is_emulated()) {
+            let role = if me.is_worker() { "worker" } else { "server" };
+            let name = format!("{}-{}-{role}-{}", slot.job, slot.incarnation, slot.index);
+            settings.turns = Turns::open(folder, &slot.devices.0, &name).with_context(|| {
+                format!("--device-dir (TRAINMASTER_DEVICE_DIR): can't share devices in {}", folder.display())
+            })?;
+        }
         let listener = TcpListener::bind(slot.bind)
             .with_context(|| format!("--bind (TRAINMASTER_BIND): can't listen on {}", slot.bind))?;
         let bound = listener.local_addr()?;

@@ -13,6 +13,7 @@ use crate::{
     device::Device,
     model::Network,
     parts::Parts,
+    turns::Turns,
 };
 
 /// Most micro-batches that a replica's share of a step goes through the parts in: enough to keep all parts at work, few
@@ -51,6 +52,8 @@ pub struct Settings {
     pub momentum: f32,
     /// The emulated device.
     pub device: Device,
+    /// Whom it is shared with.
+    pub turns: Turns,
     /// Where checkpoints go.
     pub checkpoint_dir: Option<PathBuf>,
     /// How often and how long.
@@ -130,6 +133,7 @@ impl Settings {
             learning_rate: model.learning_rate as f32,
             momentum: model.momentum as f32,
             device: device.into(),
+            turns: Turns::default(),
             checkpoint_dir,
             pace: Pace {
                 max_steps: (pace.max_steps > 0).then_some(pace.max_steps),

@@ -156,14 +156,6 @@ pub(super) fn report(run: &Run, state_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `edge` trains other jobs than the rest: in one table they would say nothing.
-pub(super) fn check(engines: &[String]) -> Result<()> {
-    if engines.len() > 1 && engines.iter().any(|engine| engine == ENGINE) {
-        bail!("--engines {}: {ENGINE} schedules data chunks and has jobs of its own; name it alone", engines.join(","));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use trainmaster_core::{JobSpec, Scheduler, Settings};
@@ -178,7 +170,6 @@ mod tests {
             let spec = JobSpec::from_toml(&file).unwrap();
             assert_eq!(engine.accepts(&spec), Ok(()));
         }
-        assert!(check(&["edge".into()]).is_ok() && check(&["edge".into(), "drf".into()]).is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod profile;
 mod record;
 mod report;
 mod session;
+mod tasks;
 mod view;
 mod workload;
 
@@ -38,7 +39,8 @@ pub struct Args {
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_SEED)))]
     pub seed: u32,
     /// Engines, each once, in the order of their runs: names of `trainmaster engines`, or optimus-paper (without what
-    /// goes beyond it). `edge` alone: other jobs, whose data chunks are scheduled one by one
+    /// goes beyond it). `edge` or `mlfs` alone: other jobs,
+    /// whose data chunks or tasks are scheduled one by one
     #[arg(
         long,
         visible_alias = "engine",
@@ -101,14 +103,21 @@ async fn demo(args: &Args, stop: &Stop) -> Result<ExitCode> {
     let scratch =
         tempfile::Builder::new().prefix("trainmaster-demo-").tempdir().context("can't make a scratch folder")?;
     let of_chunks = args.engines == [chunks::ENGINE];
+    let of_tasks = args.engines == [tasks::ENGINE];
     let mut runs: Vec<Run> = Vec::new();
     for seed in u64::from(args.seed)..u64::from(args.seed) + u64::from(args.seeds) {
-        let jobs = if of_chunks { chunks::jobs(seed) } else { profiled(args, &trainer, seed, stop).await? };
+        let (cluster, jobs) = if of_chunks {
+            (chunks::CLUSTER, chunks::jobs(seed))
+        } else if of_tasks {
+            (tasks::CLUSTER, tasks::jobs(seed))
+        } else {
+            (CLUSTER, profiled(args, &trainer, seed, stop).await?)
+        };
         for engine in &args.engines {
             let plan = session::Plan {
                 engine,
                 seed,
-                cluster: if of_chunks { chunks::CLUSTER } else { CLUSTER },
+                cluster,
                 settings: settings(engine),
                 jobs: jobs.clone(),
                 trainer: &trainer,
@@ -116,7 +125,12 @@ async fn demo(args: &Args, stop: &Stop) -> Result<ExitCode> {
                 limit: Duration::from_secs(args.limit.into()),
                 stop,
             };
-            let run = session::run(&plan).await.with_context(|| format!("engine {engine}, seed {seed}"))?;
+            let failed = || format!("engine {engine}, seed {seed}");
+            let run = if of_tasks {
+                tasks::run(&plan).await.with_context(failed)?
+            } else {
+                session::run(&plan, &mut |_| Ok(())).await.with_context(failed)?
+            };
             report::print_run(&run);
             if of_chunks {
                 chunks::report(&run, &plan.state_dir)?;
@@ -127,9 +141,12 @@ async fn demo(args: &Args, stop: &Stop) -> Result<ExitCode> {
             if let Some(file) = &args.json {
                 report::write_json(&runs, !args.real, file)?;
             }
+            if of_tasks {
+                tasks::report(&runs[runs.len() - 1])?;
+            }
         }
     }
-    if !of_chunks {
+    if !of_chunks && !of_tasks {
         report::print_summary(&runs, !args.real);
     }
     println!("Timelines and fitted curves: {}", args.out.display());
@@ -152,7 +169,12 @@ async fn profiled(args: &Args, trainer: &Path, seed: u64, stop: &Stop) -> Result
 
 /// Every engine has a setting, and a state folder of its own.
 fn check(engines: &[String]) -> Result<()> {
-    chunks::check(engines)?;
+    for (alone, what) in [(chunks::ENGINE, "data chunks"), (tasks::ENGINE, "tasks")] {
+        if engines.len() > 1 && engines.iter().any(|engine| engine == alone) {
+            // In one table with the others its jobs would say nothing.
+            bail!("--engines {}: {alone} schedules {what} and has jobs of its own; name it alone", engines.join(","));
+        }
+    }
     for (at, engine) in engines.iter().enumerate() {
         if engines[..at].contains(engine) {
             bail!("--engines {}: {engine} is named twice; each engine runs once a seed", engines.join(","));

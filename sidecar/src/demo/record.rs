@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use trainmaster_proto::v1::JobStatus;
 
+use super::tasks::Tasks;
+
 /// One look at one job.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Sample {
@@ -71,12 +73,15 @@ pub(super) struct JobRecord {
 pub(super) struct Run {
     pub(super) engine: String,
     pub(super) seed: u64,
-    /// All jobs of the workload completed. A run in which one failed, or had no time to end, measures nothing.
+    /// All jobs of the workload completed, or were stopped as their owners chose. A run in which one failed, or had no time to end, measures nothing.
     pub(super) complete: bool,
     pub(super) average_jct_s: f64,
     pub(super) makespan_s: f64,
     pub(super) rescales: u32,
     pub(super) restart_s: f64,
+    /// What became of single tasks, where the run was about them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tasks: Option<Tasks>,
     #[serde(skip)]
     pub(super) jobs: Vec<JobRecord>,
 }
@@ -121,6 +126,11 @@ impl Watch {
                 None => self.series.push((job, vec![sample])),
             }
         }
+    }
+
+    /// Seconds since the run began, at the last look.
+    pub(super) fn seconds(&self) -> f64 {
+        self.series.iter().filter_map(|(_, samples)| samples.last()).map(|sample| sample.t).fold(0.0, f64::max)
     }
 
     /// The jobs as last seen.
@@ -168,11 +178,13 @@ impl Watch {
         Run {
             engine: engine.into(),
             seed,
-            complete: jobs.len() == expected && jobs.iter().all(|job| job.state == "completed"),
+            complete: jobs.len() == expected
+                && jobs.iter().all(|job| matches!(job.state.as_str(), "completed" | "stopped")),
             average_jct_s: jobs.iter().map(|job| job.jct_s).sum::<f64>() / count,
             makespan_s: last - first,
             rescales: jobs.iter().map(|job| job.rescales.len() as u32).sum(),
             restart_s: jobs.iter().map(|job| job.restart_s).sum(),
+            tasks: None,
             jobs,
         }
     }
@@ -293,7 +305,7 @@ mod tests {
             watch.look(1000, jobs.collect());
             watch.finish("fifo", 1, expected, 1000)
         };
-        assert!(run(&["completed", "completed"], 2).complete);
+        assert!(run(&["completed", "stopped"], 2).complete);
         assert!(!run(&["completed", "failed"], 2).complete);
         assert!(!run(&["completed", "running"], 2).complete);
         assert!(!run(&["completed"], 2).complete, "the other had not arrived yet");

@@ -232,6 +232,7 @@ mod tests {
             makespan_s: 10.0,
             rescales: 0,
             restart_s: 0.0,
+            tasks: None,
             jobs: Vec::new(),
         }
     }

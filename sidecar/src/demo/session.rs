@@ -46,14 +46,17 @@ pub(super) struct Plan<'a> {
     pub(super) stop: &'a Stop,
 }
 
+/// Who takes part in a run from outside: called after every look at the jobs.
+pub(super) type Bystander<'a> = &'a mut dyn FnMut(&Watch) -> Result<()>;
+
 /// Runs it. The daemon and all processes it started have ended when this returns.
-pub(super) async fn run(plan: &Plan<'_>) -> Result<Run> {
+pub(super) async fn run(plan: &Plan<'_>, bystander: Bystander<'_>) -> Result<Run> {
     std::fs::create_dir_all(&plan.state_dir)?;
     let cluster = plan.state_dir.join("cluster.toml");
     std::fs::write(&cluster, plan.cluster)?;
     let daemon = Daemon::start(config(plan, cluster)?).await?;
     let run = tokio::select! {
-        run = drive(plan, daemon.url().to_owned()) => run,
+        run = drive(plan, daemon.url().to_owned(), bystander) => run,
         () = plan.stop.asked() => Err(anyhow!(INTERRUPTED)),
     };
     // Whatever became of the run: nothing is left behind.
@@ -61,7 +64,7 @@ pub(super) async fn run(plan: &Plan<'_>) -> Result<Run> {
     run
 }
 
-async fn drive(plan: &Plan<'_>, address: String) -> Result<Run> {
+async fn drive(plan: &Plan<'_>, address: String, bystander: Bystander<'_>) -> Result<Run> {
     let mut client = JobsClient::connect(address).await.context("the daemon doesn't answer")?;
     let mut arriving: Vec<&(f64, String)> = plan.jobs.iter().collect();
     arriving.sort_by(|mine, theirs| mine.0.total_cmp(&theirs.0));
@@ -76,6 +79,7 @@ async fn drive(plan: &Plan<'_>, address: String) -> Result<Run> {
         }
         let jobs = client.list(ListRequest { all: true }).await.context("the daemon doesn't answer")?.into_inner().jobs;
         watch.look(now_ms(), jobs);
+        bystander(&watch)?;
         view.show(began.elapsed().as_secs_f64(), watch.latest());
         if watch.ended() == plan.jobs.len() || began.elapsed() > plan.limit {
             break;

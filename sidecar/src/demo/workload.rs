@@ -17,6 +17,8 @@ use rand_chacha::{
 
 /// Time between rounds, for every engine that has rounds.
 pub(super) const INTERVAL: &str = "3s";
+/// The same for `mlfs`, whose rounds are a minute in its paper.
+const MLFS_INTERVAL: &str = "2s";
 /// Arrivals are uniform in this many seconds; the first job arrives at once.
 pub(super) const ARRIVALS: f64 = 60.0;
 /// (p, w) of the five runs that each job's speed is profiled with beforehand, as in the paper (§6.1); spread over w/p.
@@ -191,12 +193,14 @@ pub(super) fn settings(engine: &str) -> String {
             format!("interval = \"{INTERVAL}\"\nrescale_cost = true\nresize_in_place = true\nshrink_to_fit = true")
         }
         "optimus-paper" | "drf" | "tetris" => format!("interval = \"{INTERVAL}\""),
+        "mlfs" => format!("interval = \"{MLFS_INTERVAL}\""),
         _ => String::new(),
     };
+    let shape = if engine == "mlfs" { "[shape]\noverbook = 2.0\n" } else { "" };
     let engine = if engine == "optimus-paper" { "optimus" } else { engine };
     // The defaults (5 minutes, 4 an hour), 200 times faster.
     format!(
-        "engine = \"{engine}\"\n[parameters]\n{parameters}\n[stability]\nmin_run = \"1.5s\"\nrescales_per_hour = 800\n"
+        "engine = \"{engine}\"\n[parameters]\n{parameters}\n[stability]\nmin_run = \"1.5s\"\nrescales_per_hour = 800\n{shape}"
     )
 }
 

@@ -99,6 +99,16 @@ fn a_device_is_not_planned_twice() {
 }
 
 #[test]
+fn an_overbooked_device_is_planned_for_as_often_as_the_file_says() {
+    let cluster = Cluster::parse("overbook = 1.5\n[[server]]\nname = \"b\"\ngpu = 1\n", "test").unwrap();
+    let mut world = World { fleet: Fleet::new(Arc::new(cluster), policy(), Vec::new()), ..World::new() };
+    let part = |job, milli| using(run(job, 1, 1, 1, 0), "b", 0, milli);
+    assert_eq!(world.plan(vec![part(1, 1000), part(2, 500)]), []);
+    let refused = world.change(vec![part(3, 1)]);
+    assert!(refused[0].1.contains("would be planned for 1501 thousandths; it has 1500"), "{refused:?}");
+}
+
+#[test]
 fn who_is_idle_shares_its_device_and_says_so() {
     let mut world = World::new();
     let whole = |job, idle| {

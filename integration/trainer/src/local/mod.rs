@@ -2,5 +2,6 @@
 
 pub mod board;
 pub mod job;
+pub mod occupy;
 pub mod profile;
 pub mod run;

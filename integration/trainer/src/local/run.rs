@@ -1,9 +1,10 @@
 //! `run`: one job, here, now.
 
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 use anyhow::Result;
 use serde::Serialize;
+use trainmaster_proto::v1::Progress;
 
 use super::job::{LocalJob, speed};
 use crate::{cli::RunArgs, device::Device};
@@ -20,6 +21,8 @@ struct Summary {
     loss: Option<f64>,
     /// Share of held-out examples that are labelled correctly, after the last epoch or at the end.
     validation_accuracy: Option<f64>,
+    /// The same by epoch.
+    accuracies: Vec<(u32, f64)>,
     finished: bool,
     converged: bool,
     /// Steps per second at a steady shape.
@@ -58,6 +61,7 @@ pub async fn run(args: &RunArgs) -> Result<u8> {
         epochs: last.epoch,
         loss: ended.reports.iter().rev().find_map(|progress| progress.loss),
         validation_accuracy: ended.reports.iter().rev().find_map(|progress| progress.accuracy),
+        accuracies: accuracies(&ended.reports),
         finished: last.finished,
         converged: last.converged,
         speed: speed(&ended.reports),
@@ -82,4 +86,11 @@ pub async fn run(args: &RunArgs) -> Result<u8> {
         }
     }
     Ok(ended.code)
+}
+
+/// The last accuracy reported of each epoch.
+fn accuracies(reports: &[Progress]) -> Vec<(u32, f64)> {
+    let of_epochs: BTreeMap<u32, f64> =
+        reports.iter().filter_map(|progress| Some((progress.epoch, progress.accuracy?))).collect();
+    of_epochs.into_iter().collect()
 }

@@ -206,7 +206,10 @@ impl Replica {
         let rounds = 2 * (ring.workers.len() as u32 - 1);
         while let Phase::Round(round) = ring.phase {
             if round == rounds {
-                ring.phase = Phase::Updating(Instant::now() + self.device.apply(self.parts.count()));
+                match self.pipeline.book(self.device.apply(self.parts.count())) {
+                    Ok(done) => ring.phase = Phase::Updating(done),
+                    Err(error) => self.stuck(&error, net),
+                }
                 return;
             }
             let Some(chunk) = self.chunks.remove(&(ring.attempt, round)) else { return };

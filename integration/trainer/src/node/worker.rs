@@ -235,7 +235,7 @@ impl Worker {
                 return failed(self.chief, exit::ERROR, reason, net);
             }
         };
-        let held = sums.map(|sums| self.pipeline.hold(task.order, sums, since));
+        let held = sums.and_then(|sums| self.pipeline.hold(task.order, sums, since));
         self.stuck(held, net);
     }
 }
