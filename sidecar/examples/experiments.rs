@@ -63,6 +63,8 @@ enum Table {
     Offline,
     /// A line for each run: the first engine's completion times over the relaxed optimum.
     Soonest,
+    /// A line for each engine of each run: completion times, deadlines, accuracies, traffic, overloads, and what a decision takes.
+    Tasks,
     /// A line for arrivals and one for each engine: share of the edge's GPUs that were held, day by day.
     Days,
 }
@@ -157,6 +159,37 @@ impl Table {
                         number(&means["bytes_moved"])? / f64::from(1 << 30),
                         number(&means["edge_utilisation"])? * 100.0,
                         number(&means["unfinished"])?,
+                    );
+                }
+            }
+            Self::Tasks => {
+                head(
+                    headed,
+                    "run | engine | average JCT s | JCT ÷ | makespan h | makespan ÷ | deadlines met | of urgent jobs | accuracy by deadline | enough of it | accuracy at the end | waiting s | TB sent | overloads | stopped early | decision ms: half, 99 in 100",
+                );
+                for (engine, means) in &engines {
+                    let ratio = &answer["ratios"][format!("{engine} vs {first}")];
+                    let against = |key: &str| match ratio[key].as_f64() {
+                        Some(value) => with(value, &ratio["intervals"][key], 2),
+                        None => "1".into(),
+                    };
+                    println!(
+                        "| {label} | {engine} | {} | {} | {:.0} | {} | {:.1} % | {:.1} % | {:.3} | {:.1} % | {:.3} | {:.0} | {:.0} | {:.0} | {:.0} | {:.2}, {:.2} |",
+                        with(number(&means["average_jct_s"])?, &means["intervals"]["average_jct_s"], 0),
+                        against("average_jct"),
+                        number(&means["makespan_s"])? / 3600.0,
+                        against("makespan"),
+                        number(&means["deadline_ratio"])? * 100.0,
+                        number(&means["urgent_deadline_ratio"])? * 100.0,
+                        number(&means["accuracy_at_deadline"])?,
+                        number(&means["accuracy_ratio"])? * 100.0,
+                        number(&means["mean_accuracy"])?,
+                        number(&means["waiting_s"])?,
+                        number(&means["bytes_moved"])? / 1e12,
+                        number(&means["overloads"])?,
+                        number(&means["stopped_early"])?,
+                        number(&means["decision_ms"]["p50"])?,
+                        number(&means["decision_ms"]["p99"])?,
                     );
                 }
             }

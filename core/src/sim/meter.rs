@@ -102,6 +102,8 @@ pub struct Report {
     pub unfinished: u32,
     /// Share of the jobs with a deadline that met it.
     pub deadline_ratio: Option<f64>,
+    /// The same of urgent jobs: those of an urgency above 8, as MLFS's authors have it.
+    pub urgent_deadline_ratio: Option<f64>,
     /// Share of the jobs with a required accuracy that had it by their deadline.
     pub accuracy_ratio: Option<f64>,
     /// Mean accuracy at the deadline.
@@ -505,6 +507,8 @@ impl<'a> Meter<'a> {
             let required = job.spec.accuracy?;
             Some(f64::from(u8::from(report.accuracy_at_deadline.is_some_and(|accuracy| accuracy >= required))))
         });
+        let in_time = |job: &JobReport| Some(f64::from(u8::from(job.deadline_met?)));
+        let urgent = self.workload.jobs.iter().zip(&jobs).filter(|(job, _)| job.spec.urgency > Some(8));
         Report {
             average_jct_s: mean(jcts.iter().copied()),
             median_jct_s: quantile(&jcts, 0.5),
@@ -516,7 +520,8 @@ impl<'a> Meter<'a> {
             refused,
             stopped: count(Fate::Stopped),
             unfinished: count(Fate::Unfinished),
-            deadline_ratio: mean(jobs.iter().filter_map(|job| Some(f64::from(u8::from(job.deadline_met?))))),
+            deadline_ratio: mean(jobs.iter().filter_map(in_time)),
+            urgent_deadline_ratio: mean(urgent.filter_map(|(_, report)| in_time(report))),
             accuracy_ratio: mean(required),
             accuracy_at_deadline: mean(jobs.iter().filter_map(|job| job.accuracy_at_deadline)),
             mean_accuracy: mean(jobs.iter().filter_map(|job| job.accuracy)),

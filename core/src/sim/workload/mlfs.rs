@@ -1,11 +1,11 @@
 //! Model-parallel jobs with deadlines and accuracies, whose tasks may share GPUs (MLFS, §4.1).
 //!
 //! From the paper: 20 servers of 4 V100, 32 vCPUs and 244 GB (simulated: 550 servers, 2,474 GPUs), 620 jobs in a week
-//! (117,325), of five kinds; 1 to 32 GPUs; a model is cut into as many partitions as it has GPUs, an SVM isn't cut; 50 to 100 MB
+//! (117,325 in 137 days), of five kinds; 1 to 32 GPUs; a model is cut into as many partitions as it has GPUs, an SVM isn't cut; 50 to 100 MB
 //! an exchange; deadline max(1.1·t, U[½, 24] h) with t the job's own time; urgency 1 to 10; OptStop for all, under load the
 //! required accuracy.
 //!
-//! Chosen, before any engine ran on it: arrivals are even over the week (the trace's weeks differ a lot); t is log-normal with a
+//! Chosen, before any engine ran on it: arrivals are even over the time (the trace's weeks differ a lot); t is log-normal with a
 //! median of 40 minutes and a deviation of 1.3, from 5 minutes to a day (most of Philly's jobs take minutes, their mean hours). The required
 //! accuracy is a hundredth below the best a job gets, which it gets near the end of its epochs, of which owners ask for a fifth
 //! to a half too many. Tasks use a part of what they reserve, by kind, with a deviation of 15 % from ten minutes to ten minutes: a GPU is used by half on
@@ -24,17 +24,25 @@ pub(super) const TESTBED: Entry = Entry {
     name: "mlfs",
     summary: "620 model-parallel jobs with deadlines and accuracies in a week on 20 servers of 4 GPUs",
     source: "MLFS (CoNEXT'20), §4.1: the testbed",
-    build: |request| Ok(workload(request, 20, 620, |_| 4)),
+    build: |request| Ok(workload(request, 20, 620, WEEK, |_| 4)),
 };
 
 pub(super) const LARGE: Entry = Entry {
     name: "mlfs-large",
-    summary: "20,000 such jobs on the Philly cluster's 550 servers with 2,474 GPUs",
-    source: "MLFS (CoNEXT'20), §4.1: the simulation",
-    build: |request| Ok(workload(request, trace::SERVERS, 20_000, trace::gpus)),
+    summary: "20,000 such jobs in a week on the Philly cluster's 550 servers with 2,474 GPUs",
+    source: "MLFS (CoNEXT'20), §4.1: the simulation, at the testbed's load",
+    build: |request| Ok(workload(request, trace::SERVERS, 20_000, WEEK, trace::gpus)),
 };
 
-const WEEK_HOURS: f64 = 7.0 * 24.0;
+pub(super) const TRACE: Entry = Entry {
+    name: "mlfs-trace",
+    summary: "117,325 such jobs in 137 days on the same servers",
+    source: "MLFS (CoNEXT'20), §4.1: the simulation",
+    build: |request| Ok(workload(request, trace::SERVERS, 117_325, 137.0 * 24.0, trace::gpus)),
+};
+
+/// Hours.
+const WEEK: f64 = 7.0 * 24.0;
 const SIZES: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Steps of an epoch.
 const STEPS: u64 = 100;
@@ -58,13 +66,13 @@ const KINDS: [Kind; 5] = [
     Kind { name: "svm", size: 10, gpu: 0.25, cpu: 0.7, is_cut: false },
 ];
 
-fn workload(request: &Request, servers: u32, jobs: u32, gpus: fn(u32) -> u32) -> Workload {
+fn workload(request: &Request, servers: u32, jobs: u32, hours: f64, gpus: fn(u32) -> u32) -> Workload {
     let lots = Lots::new(request.seed);
     let (servers, jobs) = (request.servers.unwrap_or(servers), request.jobs.unwrap_or(jobs));
     let most: u32 = (0..servers).map(gpus).sum();
     Workload {
         servers: (0..servers).map(|number| server(number, gpus(number))).collect(),
-        jobs: (0..jobs).map(|number| job(number, most, lots.of(number.into()))).collect(),
+        jobs: (0..jobs).map(|number| job(number, most, hours, lots.of(number.into()))).collect(),
         enact_delay: Span::seconds(1),
         report_every: Span::seconds(60),
         overbook: 2000,
@@ -84,7 +92,7 @@ fn server(number: u32, gpus: u32) -> ServerSpec {
     }
 }
 
-fn job(number: u32, most: u32, lots: Lots) -> SimJob {
+fn job(number: u32, most: u32, span: f64, lots: Lots) -> SimJob {
     let kind = &KINDS[lots.whole(0, 0, KINDS.len() as u64 - 1) as usize];
     let gpus = SIZES[lots.whole(1, 0, SIZES.len() as u64 - 1) as usize].min(most);
     let with_servers = lots.unit(2) < 0.5;
@@ -130,7 +138,7 @@ fn job(number: u32, most: u32, lots: Lots) -> SimJob {
     // 1/(b·k + 1) has a hundredth of its fall left where owners' last fifth to half begins.
     let curve = Curve::Inverse([lots.between(11, 10.0, 40.0) / f64::from(epochs), 1.0, 0.05]);
     SimJob {
-        arrival: Time((lots.unit(12) * WEEK_HOURS * 3_600_000.0) as i64),
+        arrival: Time((lots.unit(12) * span * 3_600_000.0) as i64),
         spec,
         profiling: None,
         done: 0,
@@ -164,7 +172,7 @@ mod tests {
             gpu_hours += steps * seconds / 3600.0 * f64::from(job.spec.worker.requested);
         }
         // 80 GPUs for a week.
-        let load = gpu_hours / (80.0 * WEEK_HOURS);
+        let load = gpu_hours / (80.0 * WEEK);
         assert!((0.5..1.2).contains(&load), "{load}");
         let gpus: usize = LARGE
             .build(&Request { seed: 1, jobs: Some(1), servers: None })

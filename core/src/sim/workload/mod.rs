@@ -210,6 +210,7 @@ pub const WORKLOADS: &[Entry] = &[
     edge::TESTBED,
     mlfs::TESTBED,
     mlfs::LARGE,
+    mlfs::TRACE,
 ];
 
 /// An arrival, in intervals from the start, most of which are quiet, as in the Google cluster trace: the weight of an
