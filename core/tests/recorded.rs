@@ -121,6 +121,7 @@ fn keeping_a_journal_changes_nothing_and_every_engine_decides_the_same_again() {
         "fair",
         "mlfs",
         "mlf-h",
+        "rl",
     ] {
         let (report, frames) = played(&workload, engine, 1);
         let options = Options { settings: settings(engine, 1), seed: 1, ..Options::default() };

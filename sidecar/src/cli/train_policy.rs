@@ -50,6 +50,12 @@ pub(crate) struct TrainPolicyArgs {
     /// Pairs of episodes for each step
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pairs: u32,
+    /// Deviation of the perturbation of the weights
+    #[arg(long, value_name = "D", default_value_t = 0.15, value_parser = positive)]
+    deviation: f64,
+    /// How far a step goes at most, in each weight
+    #[arg(long, value_name = "R", default_value_t = 0.05, value_parser = positive)]
+    rate: f64,
     /// Held-out seeds by which the best step is chosen
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=900))]
     selection: u32,
@@ -80,12 +86,16 @@ pub(crate) fn run(args: &TrainPolicyArgs, output: Output) -> Result<(), Failure>
         hidden: args.hidden as usize,
         steps: args.steps,
         pairs: args.pairs,
+        deviation: args.deviation,
+        rate: args.rate,
         selection: args.selection,
         validation: args.validation,
         threads: args.threads.unwrap_or(processors).clamp(1, 4 * processors),
     };
-    // A file that can't be written is known before anything is played.
-    fs::write(&args.out, "").map_err(|error| Failure::refused(format!("{}: {error}", args.out.display())))?;
+    // A file that can't be written is known before anything is played; one that is there stays until there is a better one.
+    let is_new = !args.out.exists();
+    let opened = fs::OpenOptions::new().append(true).create(true).open(&args.out);
+    opened.map_err(|error| Failure::refused(format!("{}: {error}", args.out.display())))?;
     let bar = bar(course.episodes());
     let trained = course.train(&|| bar.inc(1), &mut |point: Point| {
         if let Some(reward) = point.selection {
@@ -97,7 +107,11 @@ pub(crate) fn run(args: &TrainPolicyArgs, output: Output) -> Result<(), Failure>
         TrainError::Play(error) => Failure::refused(error.to_string()),
         error => Failure::Usage(error.to_string()),
     });
-    let trained = trained.inspect_err(|_| _ = fs::remove_file(&args.out))?;
+    let trained = trained.inspect_err(|_| {
+        if is_new {
+            let _ = fs::remove_file(&args.out);
+        }
+    })?;
     fs::write(&args.out, trained.policy.to_toml())?;
     let picture = args.out.with_extension("svg");
     draw(&trained, &picture).map_err(|problem| Failure::refused(format!("{}: {problem}", picture.display())))?;
@@ -111,6 +125,12 @@ pub(crate) fn run(args: &TrainPolicyArgs, output: Output) -> Result<(), Failure>
         refused: refused.map(|error| error.to_string()),
         trained: &trained,
     })
+}
+
+/// A number of which weights are moved.
+fn positive(text: &str) -> Result<f64, String> {
+    let within = |number: &f64| (1e-6..=10.0).contains(number);
+    text.parse().ok().filter(within).ok_or_else(|| "it must be a number from 0.000001 to 10".into())
 }
 
 fn bar(episodes: u64) -> ProgressBar {

@@ -423,6 +423,7 @@ mod tests {
             end_jobs = true
             orphan_grace = "1m"
             trainer = "/bin/train"
+            policy = "none"
             [scheduler]
             engine = "drf"
             stability = "off"
@@ -449,6 +450,7 @@ mod tests {
         .unwrap();
         assert_eq!(config.listen, "127.0.0.1:7071".parse().unwrap());
         assert_eq!(config.settings.engine, "drf");
+        assert_eq!(config.policy, Choice::None);
         let adapters = config.adapters.as_ref().unwrap();
         assert_eq!(adapters[0], AdapterChoice { name: "local".into(), config: Some("a.toml".into()) });
         assert_eq!(adapters[1].config, None);

@@ -228,6 +228,8 @@ mod tests {
             hidden: 4,
             steps: 1,
             pairs: 1,
+            deviation: 0.1,
+            rate: 0.1,
             selection: 1,
             validation: 1,
             threads: 1,

@@ -43,6 +43,10 @@ pub(crate) struct Course {
     pub(crate) steps: u32,
     /// … with so many pairs of episodes each.
     pub(crate) pairs: u32,
+    /// Deviation of the weights' perturbation.
+    pub(crate) deviation: f64,
+    /// How far a step goes at most, in each weight.
+    pub(crate) rate: f64,
     /// Seeds that decide which step's weights are kept.
     pub(crate) selection: u32,
     /// Seeds of the validation.
@@ -56,9 +60,6 @@ const SHOWN_EPISODES: u64 = 4;
 /// Choices that are imitated, at most: evenly taken from all.
 const SHOWN: usize = 20_000;
 const PASSES: u32 = 12;
-/// Deviation of the weights' perturbation, and how far a step goes at most in each weight.
-const DEVIATION: f64 = 0.05;
-const RATE: f64 = 0.02;
 /// Every so many steps the weights are tried on the seeds of the selection.
 const TRY_EVERY: u32 = 4;
 /// Seeds that are trained on, in turn: the heuristic's episode on each is played once.
@@ -177,7 +178,7 @@ impl Course {
         let pool = TRAINED.min(u64::from(self.steps) * u64::from(self.pairs));
         let trained = from(seeds.training, pool);
         let pool_par = heuristic(&trained)?;
-        let mut adam = Adam::new(RATE, weights.len());
+        let mut adam = Adam::new(self.rate, weights.len());
         let first = try_on(&weights, &selection, &selection_par)?.0;
         let mut best = (first, 0, weights.clone());
         let mut curve = vec![Point { step: 0, training: None, selection: Some(first) }];
@@ -195,7 +196,7 @@ impl Course {
                     let moved: Vec<f32> = weights
                         .iter()
                         .zip(noise(pair))
-                        .map(|(weight, noise)| (f64::from(*weight) + sign * DEVIATION * noise) as f32)
+                        .map(|(weight, noise)| (f64::from(*weight) + sign * self.deviation * noise) as f32)
                         .collect();
                     episodes.push(Episode { seed: trained[*place], policy: Some(made(&moved, None)?) });
                 }

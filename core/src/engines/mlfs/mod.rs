@@ -5,9 +5,11 @@
 //! * **MLF-H** (`priority.rs`, `host.rs`, `overload.rs`): tasks are placed one by one in the order of their priority, each on the
 //!   server nearest to an ideal one (least used, nearest to its peers). What servers carry is measured; tasks leave
 //!   servers that carry more than `overload` of something.
+//! * **MLF-RL** (`policy.rs`): a learnt [policy](crate::policy), if one is [set](crate::Event::PolicySet), says whose turn it is and
+//!   which place a task takes: a server's, its own, or the queue. Without one MLF-H does.
 //! * **MLF-C** (`stop.rs`): jobs stop as their owners chose; while the cluster is overloaded, as early as owners consent to.
 //!
-//! `mlf-h` is this engine with `stop = false`.
+//! `mlf-h` is this engine with `stop = false` and `policy = false`; with the first alone it is the paper's MLF-RL.
 //!
 //! Where the paper is silent, or isn't about real clusters:
 //! * an iteration is an epoch: losses are kept so;
@@ -24,11 +26,14 @@
 //!   it says;
 //! * what partitions of a replica hand to each other counts as much as an average partition's parameters: job files don't tell it. The
 //!   penalty of a move is the same for every host, so it decides nothing;
+//! * which tasks may leave an overloaded server is MLF-H's word under a policy, too; it then says whether and where to. Nobody is
+//!   held back while nothing runs. Where a job's servers must be alike a policy says whose turn it is, and no more;
 //! * a job is preempted if a task must leave and no server is underloaded; its tasks wait together.
 //!
 //! Choose it for deadlines and accuracies that matter, and for model-parallel jobs on GPUs that tasks share. Cost: O(partitions
-//! of all jobs + slots planned + servers · resources) a decision, and O(servers · resources) for each task that is placed; once a
-//! class of jobs found no room, larger jobs of it aren't tried, and none is for which there are too few GPUs.
+//! of all jobs + slots planned + servers · resources) a decision, and O(servers · resources) for each task that is placed; a policy
+//! adds a score (30 inputs · hidden units) for each job that waits, and ten for each task that is placed. Once a class of jobs
+//! found no room, larger jobs of it aren't tried, and none is for which there are too few GPUs.
 
 mod host;
 mod overload;

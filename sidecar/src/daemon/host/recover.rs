@@ -139,9 +139,28 @@ fn corrupt(path: &Path, what: String, problem: String) -> ServeError {
 
 #[cfg(test)]
 mod tests {
-    use trainmaster_core::{JobSpec, Time};
+    use trainmaster_core::JobSpec;
 
     use super::*;
+    use crate::policy::Choice;
+
+    #[test]
+    fn engines_follow_what_is_configured_now() {
+        let policies = Choice::Shipped.load().policies;
+        let of = |engine: &str| Scheduler::new(Settings { engine: engine.into(), ..Settings::default() }).unwrap();
+        let mut scheduler = of("mlfs");
+        follow(&mut scheduler, Time(0), &policies);
+        assert!(!policies.is_empty());
+        for policy in &policies {
+            assert_eq!(scheduler.state().policies[policy.engine()].hash(), policy.hash());
+        }
+        follow(&mut scheduler, Time(0), &[]);
+        assert!(scheduler.state().policies.is_empty());
+        // Who follows none is told of none.
+        let mut other = of("optimus");
+        follow(&mut other, Time(0), &policies);
+        assert!(other.state().policies.is_empty());
+    }
 
     /// A snapshot, a job, a snapshot, a job.
     fn loaded() -> Loaded {
