@@ -139,6 +139,8 @@ enum trainmaster_error {
     TRAINMASTER_ERROR_LATE_REFUSAL = 40,
     // Time went back.
     TRAINMASTER_ERROR_TIME = 41,
+    // A policy that can't be read, was spoilt, is for other inputs, or did worse than the heuristic. What the engine followed stands.
+    TRAINMASTER_ERROR_POLICY = 42,
     // The journal has no snapshot to start from.
     TRAINMASTER_ERROR_NO_SNAPSHOT = 50,
     // A record of the journal is damaged or of another version.
@@ -189,6 +191,9 @@ enum trainmaster_event_kind {
     // What was measured on a server, in place of what was measured before. `name`, `amounts`: all that is in use, without
     // devices; `devices`: how busy they are, the others are idle; `uses`: the part of it that slots use.
     TRAINMASTER_EVENT_KIND_UTILISATION = 15,
+    // What an engine learnt elsewhere. `name`: the engine; `text`: a policy file; without one the engine decides by its
+    // heuristic again.
+    TRAINMASTER_EVENT_KIND_POLICY_SET = 16,
 };
 
 // What is known; added up in `known` of struct trainmaster_prediction.
@@ -283,6 +288,8 @@ enum trainmaster_reason_kind {
     TRAINMASTER_REASON_KIND_NOTHING_TO_GAIN = 21,
     // Its accuracy would be `limit` in the end, in millionths, and `needed` is asked for.
     TRAINMASTER_REASON_KIND_OUT_OF_REACH = 22,
+    // The engine's policy scores waiting, `worth`, above its best place, on `server`: `cost`.
+    TRAINMASTER_REASON_KIND_HELD_BACK = 23,
 };
 
 // Which of a report's optional fields are set; added up in `has`.

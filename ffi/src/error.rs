@@ -65,6 +65,8 @@ pub enum trainmaster_error {
     LateRefusal = 40,
     /// Time went back.
     Time = 41,
+    /// A policy that can't be read, was spoilt, is for other inputs, or did worse than the heuristic. What the engine followed stands.
+    Policy = 42,
     /// The journal has no snapshot to start from.
     NoSnapshot = 50,
     /// A record of the journal is damaged or of another version.
@@ -112,6 +114,7 @@ impl From<EventError> for Failure {
             EventError::Report { .. } => Code::Report,
             EventError::LateRefusal { .. } => Code::LateRefusal,
             EventError::Time { .. } => Code::Time,
+            EventError::Policy(_) => Code::Policy,
         };
         Self::new(code, error.to_string())
     }

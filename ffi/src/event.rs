@@ -341,7 +341,7 @@ impl trainmaster_event {
         } else if kind(Kind::PolicySet) {
             let text = borrow::text(self.text, "event.text")?;
             let policy = (!text.is_empty()).then(|| Policy::from_toml(&text)).transpose();
-            let policy = policy.map_err(|error| Failure::value(format!("event.text: policy: {error}")))?;
+            let policy = policy.map_err(|error| Failure::new(Code::Policy, format!("event.text: {error}")))?;
             Event::PolicySet { engine: name()?, policy: policy.map(Box::new) }
         } else if kind(Kind::JobSubmitted) {
             let Submission { spec, external, token_hash } = self.submission()?;
