@@ -242,12 +242,16 @@ fn hypersched_gives_more_workers_to_who_gains_more() {
     }
 }
 
-/// Rounds of a minute; who ran in each, in this order of jobs. What stops is gone at once.
+/// Rounds of a minute; who ran in each, in this order of jobs. What stops is gone at once, and what runs trains.
 fn rounds(scheduler: &mut Scheduler, from: i64, count: i64, jobs: &[JobId]) -> Vec<Vec<bool>> {
     let round = |at: i64| {
         decide(scheduler, at);
         for job in jobs {
-            see(scheduler, at, *job, !shape(scheduler, *job).is_empty());
+            let runs = !shape(scheduler, *job).is_empty();
+            see(scheduler, at, *job, runs);
+            if runs {
+                report(scheduler, at, *job, (at / MINUTE) as u32 + 1, None, None);
+            }
         }
         runs(scheduler, jobs)
     };
@@ -265,6 +269,32 @@ fn fair_gives_everyone_an_equal_share_of_time() {
     let seen = rounds(&mut scheduler, 0, 12, &jobs);
     assert_eq!(sums(&seen), [4, 4, 4], "{seen:?}");
     assert!(seen.windows(3).all(|three| three[0] != three[1] || three[1] != three[2]), "in turns: {seen:?}");
+}
+
+#[test]
+fn engines_that_share_time_let_who_starts_slowly_train() {
+    for engine in ["fair", "slaq", "hypersched"] {
+        let mut scheduler = cluster(plain(engine), &[gpus("s0", 1)]);
+        let jobs = ["a", "b"].map(|name| submit(&mut scheduler, 0, wide(name, 1)));
+        // A start takes five rounds.
+        let mut since = [None; 2];
+        let mut trained = [0; 2];
+        for round in 0..200 {
+            let at = round * MINUTE;
+            decide(&mut scheduler, at);
+            for (at_job, job) in jobs.iter().enumerate() {
+                let runs = !shape(&scheduler, *job).is_empty();
+                see(&mut scheduler, at, *job, runs);
+                let start = runs.then(|| since[at_job].unwrap_or(round));
+                since[at_job] = start;
+                if start.is_some_and(|start| round >= start + 5) {
+                    trained[at_job] += 1;
+                    report(&mut scheduler, at, *job, round as u32, Some(1.0 / f64::from(trained[at_job])), None);
+                }
+            }
+        }
+        assert!(trained.iter().sum::<u32>() > 20, "{engine}: rounds in which they trained: {trained:?}");
+    }
 }
 
 #[test]

@@ -39,13 +39,21 @@ pub(super) fn free_jobs(state: &State) -> (impl Iterator<Item = &Arc<Job>>, Ledg
     jobs_and_rest(state, |job| state.mandate(job) == Mandate::Free)
 }
 
+/// For each start after the second a job is given a minute more to report from it, so many at most.
+const PATIENCE: u32 = 10;
+
 /// The same for engines that share time in rounds, without jobs on their way: who is told to start, move or leave, and isn't
-/// seen to have done so, isn't told anything else. Each round would undo the last where managers take longer than a round.
+/// seen to have done so, isn't told anything else; nor is who started often and hasn't reported yet. Each round would undo the
+/// last where managers or starts take longer than a round, and nobody would ever train.
 pub(super) fn settled_jobs<'a>(
     state: &'a State,
     proposal: &mut Proposal,
 ) -> (impl Iterator<Item = &'a Arc<Job>>, Ledger) {
-    let in_transit = |job: &Job| job.issued.is_some() && (job.revoked || job.observed != job.issued);
+    let starts = |job: &Job| {
+        let minutes = job.last_incarnation.0.saturating_sub(2).min(PATIENCE);
+        job.reported.is_empty() && state.now - job.changed < Span::seconds(60 * i64::from(minutes))
+    };
+    let in_transit = |job: &Job| job.issued.is_some() && (job.revoked || job.observed != job.issued || starts(job));
     let leaves = |job: &&Arc<Job>| job.verdict.allocation().is_none() && in_transit(job);
     for job in state.jobs.values().filter(leaves).filter(|job| state.mandate(job) == Mandate::Free) {
         let slot = job.observed.iter().chain(&job.issued).find_map(|left| left.slots().first());
