@@ -8,6 +8,8 @@
 //! The network has one hidden layer of rectified units and one output. It is evaluated by loops over `f32` in a fixed order: the same
 //! bits on every machine.
 
+use std::cmp::Ordering;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use toml::{Table, Value};
@@ -238,7 +240,9 @@ impl Policy {
             return Err(PolicyError::Hash { given: hex(&self.hash), computed: hex(&computed) });
         }
         match &self.validation {
-            Some(Validation { policy, heuristic, episodes, .. }) if policy.is_nan() || !(policy >= heuristic) => {
+            Some(Validation { policy, heuristic, episodes, .. })
+                if policy.partial_cmp(heuristic).is_none_or(Ordering::is_lt) =>
+            {
                 Err(PolicyError::Worse { policy: *policy, heuristic: *heuristic, episodes: *episodes })
             }
             _ => Ok(()),

@@ -63,7 +63,7 @@ fn what_cannot_be_trained_is_said() {
 fn a_missing_or_spoilt_policy_leaves_the_heuristic_in_charge() {
     let folder = TempDir::new().unwrap();
     let play = |policy: &[&str]| {
-        let args = ["simulate", "--workload", "mlfs", "--jobs", "12", "--servers", "1", "--seeds", "1", "--no-timing"];
+        let args = ["simulate", "--workload", "mlfs", "--jobs", "40", "--servers", "2", "--seeds", "1", "--no-timing"];
         let engines = ["--engines", "mlfs,mlf-h", "--set", "mlfs.stop=false", "--json"];
         let (code, out, err) = trainmaster(folder.path(), &[&args[..], &engines, policy].concat());
         assert_eq!(code, 0, "{err}");

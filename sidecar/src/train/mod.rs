@@ -190,7 +190,7 @@ impl Course {
             };
             let mut episodes = Vec::with_capacity(2 * self.pairs as usize);
             let places: Vec<usize> =
-                (0..self.pairs).map(|pair| (((step - 1) * self.pairs + pair) as u64 % pool.max(1)) as usize).collect();
+                (0..self.pairs).map(|pair| (u64::from((step - 1) * self.pairs + pair) % pool) as usize).collect();
             for (pair, place) in (0..self.pairs).zip(&places) {
                 for sign in [1.0, -1.0] {
                     let moved: Vec<f32> = weights

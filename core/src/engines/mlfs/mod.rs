@@ -325,6 +325,9 @@ impl Mlfs {
     }
 }
 
+/// A task that was to leave and found no place, and whether the policy wants it to stay; none: it wasn't asked.
+type Stuck<'a> = (&'a Mover<'a>, Option<bool>);
+
 struct Round<'a, 'b> {
     hosts: Hosts<'b>,
     jobs: &'a Jobs,
@@ -487,7 +490,7 @@ impl Round<'_, '_> {
     /// What becomes of the jobs whose tasks were to leave.
     fn settle(&mut self, leaving: &[Mover<'_>]) {
         let state = self.hosts.state;
-        let mut of_job: BTreeMap<JobId, (Vec<(&Mover<'_>, Option<bool>)>, Vec<Slot>)> = BTreeMap::new();
+        let mut of_job: BTreeMap<JobId, (Vec<Stuck<'_>>, Vec<Slot>)> = BTreeMap::new();
         for (at, mover) in leaving.iter().enumerate() {
             let moved = self.moved.get(&mover.job.id).into_iter().flatten();
             let new = moved.clone().find(|new| same(new, mover.slot));
