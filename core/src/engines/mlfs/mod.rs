@@ -360,7 +360,7 @@ impl Round<'_, '_> {
             (turn(mover.job, score, Some(at)), Next::Mover(at, mover))
         });
         let mut turns: Vec<(Turn, Next<'_>)> = jobs.chain(moving).collect();
-        turns.sort_unstable_by(|a, b| b.0.cmp(&a.0));
+        turns.sort_unstable_by_key(|(turn, _)| Reverse(*turn));
         self.show_turns(&turns);
         let mut ledger = Ledger::left(state);
         let mut full: Vec<Option<Shape>> = vec![None; self.jobs.classes()];
