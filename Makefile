@@ -15,10 +15,11 @@ test: ## everything, with the counts of tests run and skipped
 check: ## fmt, clippy, rustdoc, licences and sources of dependencies
 	scripts/check
 
-bench: ## a round of optimus, an arrival under oasis and one under edge, each beside plain algorithms
+bench: ## rounds of optimus and mlfs, an arrival under oasis and one under edge, each beside plain algorithms
 	cargo bench --locked -p trainmaster-core --bench round
 	cargo bench --locked -p trainmaster-core --bench arrival
 	cargo bench --locked -p trainmaster-core --bench dispatch
+	cargo bench --locked -p trainmaster-core --bench task
 
 fits: ## docs/fits.md anew, from ../shared/data and a measured grid
 	cargo build --release --locked -p trainmaster -p trainmaster-trainer
