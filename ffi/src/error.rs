@@ -194,6 +194,7 @@ const NAMES: &[(Code, &CStr)] = &[
     (Code::Sync, c"TRAINMASTER_ERROR_SYNC"),
     (Code::Report, c"TRAINMASTER_ERROR_REPORT"),
     (Code::LateRefusal, c"TRAINMASTER_ERROR_LATE_REFUSAL"),
+    (Code::Policy, c"TRAINMASTER_ERROR_POLICY"),
     (Code::Time, c"TRAINMASTER_ERROR_TIME"),
     (Code::NoSnapshot, c"TRAINMASTER_ERROR_NO_SNAPSHOT"),
     (Code::Unreadable, c"TRAINMASTER_ERROR_UNREADABLE"),

@@ -179,7 +179,7 @@ mod tests {
         let shown = shown(Lots::new(1));
         let learn = || {
             let mut weights = initial(3, 8, Lots::new(5));
-            let imitated = imitate(&mut weights, (3, 8), &shown, 20, Lots::new(6));
+            let imitated = imitate(&mut weights, (3, 8), &shown, 150, Lots::new(6));
             (weights, imitated)
         };
         let (weights, imitated) = learn();
