@@ -8,8 +8,6 @@
 //! The network has one hidden layer of rectified units and one output. It is evaluated by loops over `f32` in a fixed order: the same
 //! bits on every machine.
 
-use std::cmp::Ordering;
-
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use toml::{Table, Value};
@@ -18,7 +16,8 @@ use toml::{Table, Value};
 const FORMAT: i64 = 1;
 /// Weights beyond this could add up to something that isn't a number.
 const LARGEST_WEIGHT: f32 = 1e6;
-/// Hidden units that a network may have: a score is to take less than a microsecond.
+/// Inputs and hidden units that a network may have: a score is to take microseconds.
+const MOST_INPUTS: usize = 4096;
 const MOST_HIDDEN: usize = 256;
 
 /// What an engine shows its policy of each choice.
@@ -60,15 +59,16 @@ impl Network {
     /// # Errors
     /// There are too many hidden units, too few or too many weights, or one isn't a number within a million.
     pub fn new(inputs: usize, hidden: usize, weights: Vec<f32>) -> Result<Self, PolicyError> {
-        let network = Self { inputs: inputs as u32, hidden: hidden as u32, weights };
+        let size = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let network = Self { inputs: size(inputs), hidden: size(hidden), weights };
         network.check()?;
         Ok(network)
     }
 
     fn check(&self) -> Result<(), PolicyError> {
         let (inputs, hidden) = (self.inputs(), self.hidden());
-        if !(1..=MOST_HIDDEN).contains(&hidden) || inputs > 4096 {
-            return Err(PolicyError::Hidden { hidden });
+        if !(1..=MOST_HIDDEN).contains(&hidden) || inputs > MOST_INPUTS {
+            return Err(PolicyError::Size { inputs, hidden });
         }
         let (given, needed) = (self.weights.len(), Self::size(inputs, hidden));
         if given != needed {
@@ -240,8 +240,9 @@ impl Policy {
             return Err(PolicyError::Hash { given: hex(&self.hash), computed: hex(&computed) });
         }
         match &self.validation {
+            // What isn't finite, or comes of no episode, says nothing.
             Some(Validation { policy, heuristic, episodes, .. })
-                if policy.partial_cmp(heuristic).is_none_or(Ordering::is_lt) =>
+                if !policy.is_finite() || !heuristic.is_finite() || policy < heuristic || *episodes == 0 =>
             {
                 Err(PolicyError::Worse { policy: *policy, heuristic: *heuristic, episodes: *episodes })
             }
@@ -362,9 +363,13 @@ pub enum PolicyError {
         /// The engine's.
         wanted: usize,
     },
-    /// Its hidden layer is too small or too large.
-    #[error("it has {hidden} hidden units; there must be from 1 to {MOST_HIDDEN}")]
-    Hidden {
+    /// A layer is too small or too large.
+    #[error(
+        "it has {inputs} inputs, of at most {MOST_INPUTS}, and {hidden} hidden units, which must be from 1 to {MOST_HIDDEN}"
+    )]
+    Size {
+        /// Its inputs.
+        inputs: usize,
         /// Its units.
         hidden: usize,
     },

@@ -1,12 +1,15 @@
 //! Learnt policies: which may decide, that they do, and that what they decided comes out again.
 
+mod common;
+
+use common::journal::{Keeper, verify};
 use trainmaster_core::{
     Event, EventError, Policy, Scheduler, Settings, Time,
     engines::policy_inputs,
     journal::Record,
     policy::{Network, PolicyError, Validation},
     settings::{Parameter, Stability},
-    sim::{Host, Lots, Options, Report, Request, Workload, play, workload},
+    sim::{Lots, Options, Report, Request, Workload, play, workload},
 };
 
 /// Weights drawn from a seed: it wants something, whatever that is.
@@ -27,17 +30,9 @@ fn settings(engine: &str, flags: &[(&str, bool)]) -> Settings {
     Settings { engine: engine.into(), parameters, stability, ..Settings::default() }
 }
 
-struct Keeper(Vec<Vec<u8>>);
-
-impl Host for Keeper {
-    fn records(&mut self, records: Vec<Vec<u8>>) {
-        self.0.extend(records);
-    }
-}
-
 fn played(settings: Settings, policies: Vec<Policy>, seed: u64) -> (Report, Vec<Vec<u8>>) {
     let options = Options { settings, policies, seed, journal: true, ..Options::default() };
-    let mut keeper = Keeper(Vec::new());
+    let mut keeper = Keeper::default();
     let report = play(&workload(seed), &options, &mut keeper).unwrap();
     (report, keeper.0)
 }
@@ -65,6 +60,8 @@ fn any_policy_keeps_the_rules_and_comes_out_again() {
             assert!(
                 records.iter().any(|record| matches!(record, Record::Event { event: Event::PolicySet { .. }, .. }))
             );
+            let (agree, differ, strange) = verify(&records);
+            assert!(agree > 20 && (differ, strange) == (0, 0), "{engine}, {seed}: {agree}, {differ}, {strange}");
             let restored = Scheduler::restore(frames.iter().map(Vec::as_slice)).unwrap();
             assert_eq!(restored.state().policies[engine].hash(), drawn(engine, seed).hash());
         }

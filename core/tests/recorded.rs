@@ -1,25 +1,18 @@
 //! Journals: decisions come out again, changes are found, and what jobs reported tells their truth.
 
+mod common;
+
+use common::journal::{Keeper, verify};
 use trainmaster_core::{
     Event, JobId, Scheduler, ServerSpec, Settings, Span, Time, Verdict,
     journal::{self, Record, Replay, Step},
     settings::{Parameter, Stability},
     sim::{
-        Host, Options, Outage, Report, Request, Speed, Workload, play,
+        Options, Outage, Report, Request, Speed, Workload, play,
         recorded::{GoalBasis, LeftOut, Recorder, Recording, SpeedBasis},
         workload,
     },
 };
-
-/// Keeps the journal.
-#[derive(Default)]
-struct Keeper(Vec<Vec<u8>>);
-
-impl Host for Keeper {
-    fn records(&mut self, records: Vec<Vec<u8>>) {
-        self.0.extend(records);
-    }
-}
 
 fn settings(engine: &str, seed: u64) -> Settings {
     let stability = Stability { enabled: false, ..Stability::default() };
@@ -52,22 +45,6 @@ fn played(workload: &Workload, engine: &str, seed: u64) -> (Report, Vec<Vec<u8>>
 
 fn decoded(frames: &[Vec<u8>]) -> Vec<Record> {
     frames.iter().map(|frame| Record::decode(frame).unwrap()).collect()
-}
-
-/// (decisions that agree, that differ, snapshots that don't follow), from the first snapshot on.
-fn verify(records: &[Record]) -> (u32, u32, u32) {
-    let Record::Snapshot(saved) = &records[0] else { panic!("a journal begins with a snapshot") };
-    let mut replay = Replay::new((**saved).clone()).unwrap();
-    let mut counts = (0, 0, 0);
-    for record in &records[1..] {
-        match replay.step(record).unwrap() {
-            Step::Decided(Ok(_)) => counts.0 += 1,
-            Step::Decided(Err(_)) => counts.1 += 1,
-            Step::Snapshot { follows: false } => counts.2 += 1,
-            _ => {}
-        }
-    }
-    counts
 }
 
 fn recording(records: &[Record]) -> Recording {

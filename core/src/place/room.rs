@@ -173,9 +173,9 @@ impl Room {
         if whole_only && self.bookable[id.index()] <= 1000 && used.iter().all(|milli| *milli == 0 || *milli == 1000) {
             return true;
         }
-        let mut used = used.clone();
+        let (mut used, held) = (used.clone(), &self.held[id.index()]);
         let mut pick = |demand: &Demand, count: u32| {
-            (0..count).all(|_| server::pick_devices(kinds, &mut used, &[], demand).is_some())
+            (0..count).all(|_| server::pick_devices(kinds, &mut used, held, demand).is_some())
         };
         pick(&job.worker, workers) && pick(&job.server, servers)
     }

@@ -5,6 +5,7 @@
 
 pub mod build;
 pub mod invariants;
+pub mod journal;
 pub mod manager;
 pub mod play;
 pub mod scenario;

@@ -112,10 +112,18 @@ pub(crate) fn run(args: &TrainPolicyArgs, output: Output) -> Result<(), Failure>
             let _ = fs::remove_file(&args.out);
         }
     })?;
+    let refused = engines::policy_inputs(engine).and_then(|inputs| trained.policy.check(inputs)).err();
+    // Whoever follows the one that is there goes on with it.
+    if refused.is_some() && !is_new {
+        let reason = refused.map(|error| error.to_string()).unwrap_or_default();
+        return Err(Failure::refused(format!(
+            "{}: left as it was: the new policy can't be used: {reason}",
+            args.out.display()
+        )));
+    }
     fs::write(&args.out, trained.policy.to_toml())?;
     let picture = args.out.with_extension("svg");
     draw(&trained, &picture).map_err(|problem| Failure::refused(format!("{}: {problem}", picture.display())))?;
-    let refused = engines::policy_inputs(engine).and_then(|inputs| trained.policy.check(inputs)).err();
     output.show(&Answer {
         engine,
         file: args.out.display().to_string(),

@@ -86,7 +86,7 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &parameters(true);
 /// MLF-H alone.
 pub(super) const HEURISTIC_NAME: &str = "mlf-h";
 pub(super) const HEURISTIC_SUMMARY: &str =
-    "places tasks by accuracy, deadline and measured load (mlfs without its stopping)";
+    "places tasks by accuracy, deadline and measured load (mlfs without its early stops and its policy)";
 pub(super) const HEURISTIC_PARAMETERS: &[ParameterInfo] = &parameters(false);
 
 const fn parameters(full: bool) -> [ParameterInfo; 15] {

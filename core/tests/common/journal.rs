@@ -1,0 +1,32 @@
+//! Journals of runs of the simulator.
+
+use trainmaster_core::{
+    journal::{Record, Replay, Step},
+    sim::Host,
+};
+
+/// Keeps the journal.
+#[derive(Default)]
+pub struct Keeper(pub Vec<Vec<u8>>);
+
+impl Host for Keeper {
+    fn records(&mut self, records: Vec<Vec<u8>>) {
+        self.0.extend(records);
+    }
+}
+
+/// (decisions that agree, that differ, snapshots that don't follow), from the first snapshot on.
+pub fn verify(records: &[Record]) -> (u32, u32, u32) {
+    let Record::Snapshot(saved) = &records[0] else { panic!("a journal begins with a snapshot") };
+    let mut replay = Replay::new((**saved).clone()).unwrap();
+    let mut counts = (0, 0, 0);
+    for record in &records[1..] {
+        match replay.step(record).unwrap() {
+            Step::Decided(Ok(_)) => counts.0 += 1,
+            Step::Decided(Err(_)) => counts.1 += 1,
+            Step::Snapshot { follows: false } => counts.2 += 1,
+            _ => {}
+        }
+    }
+    counts
+}
