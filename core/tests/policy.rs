@@ -21,7 +21,7 @@ fn drawn(engine: &str, seed: u64) -> Policy {
 }
 
 fn workload(seed: u64) -> Workload {
-    workload::find("mlfs").unwrap().build(&Request { seed, jobs: Some(14), servers: Some(1) }).unwrap()
+    workload::find("mlfs").unwrap().build(&Request { seed, jobs: Some(24), servers: Some(2) }).unwrap()
 }
 
 fn settings(engine: &str, flags: &[(&str, bool)]) -> Settings {
@@ -52,22 +52,19 @@ fn without_a_policy_the_heuristic_decides() {
 fn any_policy_keeps_the_rules_and_comes_out_again() {
     for engine in ["mlfs", "rl"] {
         let (heuristic, _) = played(settings(engine, &[]), Vec::new(), 2);
-        let mut differ = 0;
         for seed in 0..3 {
             let (report, frames) = played(settings(engine, &[]), vec![drawn(engine, seed)], 2);
             assert_eq!((report.failed, report.overfull), (0, 0), "{engine}, {seed}: {:?}", report.failure);
-            differ += u32::from(report.digest != heuristic.digest);
+            assert_ne!(report.digest, heuristic.digest, "{engine}, {seed}");
             let records: Vec<Record> = frames.iter().map(|frame| Record::decode(frame).unwrap()).collect();
             assert!(
                 records.iter().any(|record| matches!(record, Record::Event { event: Event::PolicySet { .. }, .. }))
             );
-            let (agree, others, strange) = verify(&records);
-            assert!(agree > 20 && (others, strange) == (0, 0), "{engine}, {seed}: {agree}, {others}, {strange}");
+            let (agree, differ, strange) = verify(&records);
+            assert!(agree > 20 && (differ, strange) == (0, 0), "{engine}, {seed}: {agree}, {differ}, {strange}");
             let restored = Scheduler::restore(frames.iter().map(Vec::as_slice)).unwrap();
             assert_eq!(restored.state().policies[engine].hash(), drawn(engine, seed).hash());
         }
-        // One may happen to want what the heuristic does.
-        assert!(differ >= 2, "{engine}: {differ} of 3 policies decide otherwise than the heuristic");
     }
 }
 
