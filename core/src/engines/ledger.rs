@@ -63,6 +63,11 @@ impl Ledger {
         ledger
     }
 
+    /// Whether any queue or tenant has limits.
+    pub(super) fn is_limited(&self) -> bool {
+        self.limited
+    }
+
     /// Whether this much more is left to a job.
     #[inline]
     pub(super) fn has(&self, job: &Job, amounts: &Amounts) -> bool {

@@ -227,15 +227,26 @@ impl Memo {
     }
 }
 
-/// Who has its turn: the highest priority, then the first come; and whether it is a task that leaves a server.
-type Turn = (u64, Reverse<Time>, Reverse<JobId>, Option<usize>);
+/// Who has its turn: the highest priority, then the first come; the last is its place among [`Next`].
+type Turn = (Reverse<u64>, JobId, usize);
 
 /// Who that is.
 enum Next<'a> {
     /// A job that waits, and its task that goes first.
-    Job(&'a Arc<Job>, &'a Known, Task),
+    Job(Waiting<'a>, Task),
     /// A task that leaves its server, by its place among those.
     Mover(usize, &'a Mover<'a>),
+}
+
+/// A job that waits.
+#[derive(Clone, Copy)]
+struct Waiting<'a> {
+    job: &'a Arc<Job>,
+    known: &'a Known,
+    class: u32,
+    shape: Shape,
+    /// What it waits for is room, as the plan says already: a decision names it again only when the kind of its reason changes.
+    told: bool,
 }
 
 impl Engine for Mlfs {
@@ -294,7 +305,7 @@ impl Mlfs {
         let mut known = memo.clone();
         known.remember(state);
         index.board.sync(state, changes, SortBy::Share);
-        index.jobs.sync(state, changes);
+        index.jobs.sync(self, state, changes);
         let jobs = &index.jobs;
         let waited = |job: &Job| match job.verdict.allocation() {
             Some(_) => Span::ZERO,
@@ -331,7 +342,7 @@ type Stuck<'a> = (&'a Mover<'a>, Option<bool>);
 struct Round<'a, 'b> {
     hosts: Hosts<'b>,
     jobs: &'a Jobs,
-    priorities: &'a Priorities,
+    priorities: &'a Priorities<'a>,
     proposal: Proposal,
     /// New places of tasks that leave overloaded servers.
     moved: BTreeMap<JobId, Vec<Slot>>,
@@ -343,37 +354,45 @@ impl Round<'_, '_> {
     /// Places who waits, and who leaves, in their turn. Whether someone still waits.
     fn serve(&mut self, leaving: &[Mover<'_>], budget: &mut Budget) -> Result<bool, EngineError> {
         let state = self.hosts.state;
-        let free = |job: &&Arc<Job>| job.verdict.allocation().is_none() && state.mandate(job) == Mandate::Free;
         if !matches!(self.hosts.chooser, Chooser::Heuristic) {
             budget.spend(SCORE * (state.jobs.len() + leaving.len()) as u64)?;
         }
         let chooser = &self.hosts.chooser;
-        let turn = |job: &Arc<Job>, score: f64, mover| (ordered(score), Reverse(job.arrival), Reverse(job.id), mover);
-        let known = state.jobs.values().zip(self.jobs.values()).zip(self.priorities.firsts());
-        let jobs = known.filter(|((job, _), _)| free(job)).map(|((job, known), (part, priority))| {
-            let first = first(job, part);
-            let score = chooser.turn(job, first, || self.hosts.expected(job, first), priority);
-            (turn(job, score, None), Next::Job(job, known, first))
-        });
-        let moving = leaving.iter().enumerate().map(|(at, mover)| {
+        let (mut turns, mut nexts) = (Vec::<Turn>::new(), Vec::new());
+        let mut turn = |job: &Job, score: f64, next| {
+            turns.push((Reverse(ordered(score)), job.id, nexts.len()));
+            nexts.push(next);
+        };
+        for ((job, known), free) in state.jobs.values().zip(self.jobs.values()).zip(self.priorities.free()) {
+            if free && job.verdict.allocation().is_none() {
+                let (part, priority) = self.priorities.first(known);
+                let first = first(known.shape, part);
+                let score = chooser.turn(job, first, || self.hosts.expected(job, first), priority);
+                let kind = job.verdict.reason().map(Reason::kind);
+                let told = matches!(kind, Some(ReasonKind::NoRoom | ReasonKind::Overloaded));
+                let Known { class, shape, .. } = *known;
+                turn(job, score, Next::Job(Waiting { job, known, class, shape, told }, first));
+            }
+        }
+        for (at, mover) in leaving.iter().enumerate().rev() {
             let score = chooser.turn(mover.job, mover.slot.into(), || mover.uses.clone(), mover.priority);
-            (turn(mover.job, score, Some(at)), Next::Mover(at, mover))
-        });
-        let mut turns: Vec<(Turn, Next<'_>)> = jobs.chain(moving).collect();
-        turns.sort_unstable_by_key(|(turn, _)| Reverse(*turn));
-        self.show_turns(&turns);
+            turn(mover.job, score, Next::Mover(at, mover));
+        }
+        turns.sort_unstable();
+        let turns = turns.into_iter().map(|(.., at)| &nexts[at]);
+        self.show_turns(turns.clone());
         let mut ledger = Ledger::left(state);
         let mut full: Vec<Option<Shape>> = vec![None; self.jobs.classes()];
         // Since the last one who found a place, by class: why servers with room for its tasks don't take them.
         let mut crowds: BTreeMap<u32, Option<Reason>> = BTreeMap::new();
         let mut largest = Largest::default();
         let mut waiting = false;
-        for (_, next) in turns {
+        for next in turns {
             budget.spend(1)?;
-            let (job, known) = match next {
-                Next::Job(job, known, _) => (job, known),
+            let Waiting { job, known, class, shape, told } = match next {
+                Next::Job(job, _) => *job,
                 Next::Mover(at, mover) => {
-                    if self.move_task(at, mover, budget)? {
+                    if self.move_task(*at, mover, budget)? {
                         // It has left room behind.
                         full.fill(None);
                         crowds.clear();
@@ -381,7 +400,13 @@ impl Round<'_, '_> {
                     continue;
                 }
             };
-            let shape = job.spec.requested();
+            let failed = &mut full[class as usize];
+            let hopeless =
+                failed.is_some_and(|failed| shape.workers >= failed.workers && shape.servers >= failed.servers);
+            if hopeless && told && !ledger.is_limited() {
+                waiting = true;
+                continue;
+            }
             if !ledger.has(job, &known.total) {
                 let reason = ledger.reason(state, job, &known.total);
                 // Its tenant's or queue's limit is nobody else's concern.
@@ -389,11 +414,8 @@ impl Round<'_, '_> {
                 wait(&mut self.proposal, job, reason);
                 continue;
             }
-            let failed = &mut full[known.class as usize];
-            let hopeless =
-                failed.is_some_and(|failed| shape.workers >= failed.workers && shape.servers >= failed.servers);
             if !hopeless {
-                let order = self.order(job);
+                let order = self.order(job, known);
                 match self.hosts.place(job, &known.shares, &order, budget)? {
                     Home::At(allocation) => {
                         ledger.take(job, &known.total, 1);
@@ -410,10 +432,8 @@ impl Round<'_, '_> {
                 }
             }
             waiting = true;
-            // A decision names it again only when the kind of its reason changes.
-            let kind = job.verdict.reason().map(Reason::kind);
-            if !matches!(kind, Some(ReasonKind::NoRoom | ReasonKind::Overloaded)) {
-                let crowded = match crowds.entry(known.class) {
+            if !told {
+                let crowded = match crowds.entry(class) {
                     Entry::Occupied(known) => known.get().clone(),
                     Entry::Vacant(unknown) => {
                         // Tasks of a role are alike.
@@ -431,12 +451,12 @@ impl Round<'_, '_> {
     }
 
     /// Shows somebody who looks on in what order jobs have their turns.
-    fn show_turns(&mut self, turns: &[(Turn, Next<'_>)]) {
+    fn show_turns<'n>(&mut self, turns: impl Iterator<Item = &'n Next<'n>>) {
         if !matches!(self.hosts.chooser, Chooser::Shown(..)) {
             return;
         }
-        let tasks = turns.iter().filter_map(|(_, next)| match next {
-            Next::Job(job, _, first) => Some((&***job, *first, self.hosts.expected(job, *first))),
+        let tasks = turns.filter_map(|next| match next {
+            Next::Job(Waiting { job, .. }, first) => Some((&***job, *first, self.hosts.expected(job, *first))),
             Next::Mover(..) => None,
         });
         let tasks: Vec<(&Job, Task, Amounts)> = tasks.collect();
@@ -444,11 +464,11 @@ impl Round<'_, '_> {
     }
 
     /// A job's tasks in the order in which they choose their places: parameter servers, then by priority.
-    fn order(&self, job: &Job) -> Vec<Task> {
+    fn order(&self, job: &Job, known: &Known) -> Vec<Task> {
         let mut order: Vec<Task> = tasks(job).collect();
         if job.spec.partitions.len() > 1 {
-            let priority =
-                |task: &Task| task.part(job).map_or(f64::INFINITY, |part| self.priorities.of_part(job.id, part));
+            let parts: Vec<f64> = self.priorities.of_parts(known).collect();
+            let priority = |task: &Task| task.part(job).map_or(f64::INFINITY, |part| parts[part]);
             order.sort_by(|a, b| priority(b).total_cmp(&priority(a)));
         }
         order
@@ -563,9 +583,9 @@ impl Round<'_, '_> {
     }
 }
 
-/// The task of a job that has its turn first: a parameter server, else of the partition with the highest priority.
-fn first(job: &Job, part: usize) -> Task {
-    match job.spec.requested().servers {
+/// The task of a job of this shape that has its turn first: a parameter server, else of the partition with the highest priority.
+fn first(shape: Shape, part: usize) -> Task {
+    match shape.servers {
         0 => Task { role: Role::Worker, index: part as u32 },
         _ => Task { role: Role::Server, index: 0 },
     }

@@ -34,7 +34,7 @@ pub(super) struct Mover<'a> {
 
 /// Chooses tasks until no server is overloaded any more, or nothing there may move. Their load is taken off; their room isn't
 /// until they have another. O(slots planned), and for each overloaded server O(its tasks² · resources).
-pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priorities) -> Vec<Mover<'a>> {
+pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priorities<'_>) -> Vec<Mover<'a>> {
     let state = hosts.state;
     let overloaded: Vec<ServerId> = state
         .present_servers()
@@ -48,18 +48,18 @@ pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priori
     let mut on: BTreeMap<ServerId, Vec<Candidate<'a>>> = overloaded.into_iter().map(|id| (id, Vec::new())).collect();
     for job in state.jobs.values() {
         let Some(allocation) = sharing::movable(state, job) else { continue };
-        let shares = &jobs.get(job).shares;
+        let known = jobs.get(job);
         for slot in allocation.slots() {
             let Some(here) = on.get_mut(&slot.server) else { continue };
             let task = Task::from(slot);
-            let near = hosts.nearness(job, shares, task, allocation.slots());
+            let near = hosts.nearness(job, &known.shares, task, allocation.slots());
             here.push(Candidate {
                 job,
                 slot,
                 // The parameter server goes before all tasks that need it.
                 priority: task
                     .part(job)
-                    .map_or_else(|| priorities.of_job(job.id), |part| priorities.of_part(job.id, part)),
+                    .map_or_else(|| priorities.first(known).1, |part| priorities.of_part(known, part)),
                 uses: hosts.expected(job, task),
                 near: near.iter().find(|(server, _)| *server == slot.server).map_or(0.0, |(_, part)| *part),
             });

@@ -147,7 +147,7 @@ pub(super) enum Chooser<'a> {
 pub(super) struct Sight<'a> {
     pub(super) state: &'a State,
     pub(super) jobs: &'a Jobs,
-    pub(super) priorities: &'a Priorities,
+    pub(super) priorities: &'a Priorities<'a>,
     pub(super) waited: &'a dyn Fn(&Job) -> Span,
     /// Goals beside the time of completion are seen, too.
     pub(super) goals: bool,
@@ -176,7 +176,7 @@ impl<'a> Sight<'a> {
         state: &'a State,
         load: &Load,
         jobs: &'a Jobs,
-        priorities: &'a Priorities,
+        priorities: &'a Priorities<'a>,
         waited: &'a dyn Fn(&Job) -> Span,
         goals: bool,
     ) -> Self {
@@ -225,7 +225,7 @@ impl<'a> Sight<'a> {
         ];
         inputs[..of_job.len()].copy_from_slice(&of_job);
         if self.goals {
-            let (ml, computation) = self.priorities.terms_of(job.id, part.unwrap_or(0));
+            let (ml, computation) = self.priorities.terms_of(known, part.unwrap_or(0));
             let span = job.spec.deadline;
             let left = span.map(|span| hours(job.arrival + span - self.state.now));
             let slack = left.map_or(1.0, |left| (left - known.remaining.unwrap_or(0.0)) / 24.0);

@@ -1,18 +1,19 @@
 //! Which task goes first (MLFS, §3.3.1, Eq. 2 to 6).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Range};
 
 use imbl::Vector;
 
 use super::Mlfs;
 use crate::{
+    decision::Shape,
     engines::rounds,
     ids::JobId,
-    job::{Job, Partition},
+    job::{Job, JobSpec},
     place::partition_shares,
     resources::Amounts,
     state::{Change, Mandate, State},
-    time::Span,
+    time::{Span, Time},
 };
 
 /// A sum over the graph is cut here: it grows as (γ · out-degree) to the depth.
@@ -20,20 +21,59 @@ const MOST: f64 = 1e100;
 /// Classes of jobs that are told apart before all are looked at anew.
 const MOST_CLASSES: usize = 4096;
 
-/// What a priority needs of a job, from one report to the next.
+/// What a decision needs of a job, from one report to the next.
 pub(super) struct Known {
     /// S_k / S_J, by partition.
     pub(super) shares: Box<[f64]>,
-    /// The part of the job's remaining time that comes after each partition's own: its tasks' deadlines are so much earlier.
-    later: Box<[f64]>,
-    /// (1/I) · δl of the last epoch / Σ δl (Eq. 2).
-    loss: f64,
+    /// Where its partitions and their edges are among [`Parts`].
+    parts: Range<usize>,
+    edges: Range<usize>,
+    /// The largest ML_k before it is scaled.
+    most_ml: f64,
+    deadline: Option<Time>,
     /// r in hours; none: nothing says it.
     pub(super) remaining: Option<f64>,
     /// Jobs of one class need the same of a server.
     pub(super) class: u32,
-    /// What it needs as requested.
+    /// Its shape as requested, and what that needs.
+    pub(super) shape: Shape,
     pub(super) total: Amounts,
+}
+
+/// The partitions of all jobs, job by job. They lie side by side since every decision goes through all of them.
+#[derive(Default)]
+struct Parts {
+    /// The part of the job's remaining time that comes after each: its tasks' deadlines are so much earlier.
+    later: Vec<f64>,
+    /// ML_k before it is scaled (Eq. 2 and 3).
+    ml: Vec<f64>,
+    /// Dependencies as (part, one of those it needs), counted from the job's first part, the last parts first.
+    edges: Vec<(u32, u32)>,
+}
+
+impl Parts {
+    fn add(&mut self, spec: &JobSpec, shares: &[f64]) -> (Range<usize>, Range<usize>) {
+        let (first, first_edge) = (self.ml.len(), self.edges.len());
+        let parts = spec.partitions.iter().enumerate().rev();
+        self.edges.extend(parts.flat_map(|(at, part)| part.after.iter().map(move |before| (at as u32, *before))));
+        self.ml.resize(first + shares.len(), 0.0);
+        self.later.resize(first + shares.len(), 0.0);
+        let later = &mut self.later[first..];
+        for (part, before) in &self.edges[first_edge..] {
+            let (part, before) = (*part as usize, *before as usize);
+            later[before] = f64::max(later[before], later[part] + shares[part]);
+        }
+        (first..self.ml.len(), first_edge..self.edges.len())
+    }
+
+    /// Takes over what another has of a job.
+    fn take(&mut self, from: &Self, known: &mut Known) {
+        let (first, first_edge) = (self.ml.len(), self.edges.len());
+        self.later.extend_from_slice(&from.later[known.parts.clone()]);
+        self.ml.extend_from_slice(&from.ml[known.parts.clone()]);
+        self.edges.extend_from_slice(&from.edges[known.edges.clone()]);
+        (known.parts, known.edges) = (first..self.ml.len(), first_edge..self.edges.len());
+    }
 }
 
 /// What jobs of one class have in common.
@@ -43,28 +83,36 @@ type Class = (BTreeMap<String, i64>, Option<BTreeMap<String, i64>>, BTreeMap<Str
 #[derive(Default)]
 pub(super) struct Jobs {
     known: BTreeMap<JobId, Known>,
+    parts: Parts,
+    /// How many of the parts are of jobs that ended.
+    ended: usize,
     classes: BTreeMap<Class, u32>,
 }
 
 impl Jobs {
-    /// O(changes), each job that changed O(epochs with a loss).
-    pub(super) fn sync(&mut self, state: &State, changes: &Vector<Change>) {
+    /// O(changes), each job that changed O(epochs with a loss + partitions with their edges).
+    pub(super) fn sync(&mut self, engine: &Mlfs, state: &State, changes: &Vector<Change>) {
         if self.known.is_empty() || self.classes.len() > MOST_CLASSES || changes.contains(&Change::Settings) {
-            (self.known, self.classes) = Default::default();
+            *self = Self::default();
             for job in state.jobs.values() {
-                self.learn(job);
+                self.learn(engine, state, job);
             }
             return;
         }
         for change in changes {
             match change {
                 Change::Job(id) => match state.job(*id) {
-                    Some(job) => self.learn(job),
-                    None => _ = self.known.remove(id),
+                    Some(job) => self.learn(engine, state, job),
+                    None => self.forget(*id),
                 },
-                Change::Ended(id) => _ = self.known.remove(id),
+                Change::Ended(id) => self.forget(*id),
                 _ => {}
             }
+        }
+        if self.ended > self.parts.ml.len() / 2 {
+            let old = std::mem::take(&mut self.parts);
+            self.known.values_mut().for_each(|known| self.parts.take(&old, known));
+            self.ended = 0;
         }
     }
 
@@ -81,30 +129,59 @@ impl Jobs {
         self.known.values()
     }
 
-    fn learn(&mut self, job: &Arc<Job>) {
-        let spec = &job.spec;
-        let server = spec.server.as_ref().map(|role| role.demand.clone());
-        let class = (spec.worker.demand.clone(), server, spec.labels.clone(), spec.separate_roles, spec.model.clone());
-        let next = self.classes.len() as u32;
-        let class = *self.classes.entry(class).or_insert(next);
-        let shares = partition_shares(spec);
-        let later = later(&spec.partitions, &shares);
-        let remaining = rounds::remaining_time(job, spec.requested()).map(|left| left.as_seconds() / 3600.0);
-        let total = job.total(spec.requested());
-        self.known.insert(job.id, Known { shares, later, loss: loss_term(job), remaining, class, total });
+    fn learn(&mut self, engine: &Mlfs, state: &State, job: &Job) {
+        let Self { known, parts, classes, .. } = self;
+        let known = known.entry(job.id).or_insert_with(|| {
+            let (spec, shape) = (&job.spec, job.spec.requested());
+            let shares = partition_shares(spec);
+            let (parts, edges) = parts.add(spec, &shares);
+            let next = classes.len() as u32;
+            Known {
+                shares,
+                parts,
+                edges,
+                most_ml: 0.0,
+                deadline: spec.deadline.map(|span| job.arrival + span),
+                remaining: None,
+                class: *classes.entry(class(spec)).or_insert(next),
+                shape,
+                total: job.total(shape),
+            }
+        });
+        known.remaining = rounds::remaining_time(job, known.shape).map(|left| left.as_seconds() / 3600.0);
+        let urgency = if engine.urgency { f64::from(state.urgency(job).unwrap_or(1)) } else { 1.0 };
+        let gain = urgency * loss_term(job);
+        let ml = &mut parts.ml[known.parts.clone()];
+        for (ml, share) in ml.iter_mut().zip(&known.shares) {
+            *ml = gain * share;
+        }
+        known.most_ml = with_children(ml, &parts.edges[known.edges.clone()], engine.gamma);
+    }
+
+    fn forget(&mut self, id: JobId) {
+        if let Some(known) = self.known.remove(&id) {
+            self.ended += known.parts.len();
+        }
     }
 }
 
-/// The longest way of parts that come after each.
-fn later(parts: &[Partition], shares: &[f64]) -> Box<[f64]> {
-    let mut later = vec![0.0; shares.len()];
-    for (at, part) in parts.iter().enumerate().rev() {
-        for before in &part.after {
-            let before = *before as usize;
-            later[before] = f64::max(later[before], later[at] + shares[at]);
-        }
+fn class(spec: &JobSpec) -> Class {
+    let server = spec.server.as_ref().map(|role| role.demand.clone());
+    (spec.worker.demand.clone(), server, spec.labels.clone(), spec.separate_roles, spec.model.clone())
+}
+
+/// Adds to what each partition is worth alone what its children add; the most that one is worth then.
+fn with_children(worth: &mut [f64], edges: &[(u32, u32)], gamma: f64) -> f64 {
+    for (part, before) in edges {
+        let child = worth[*part as usize].min(MOST);
+        worth[*before as usize] += gamma * child;
     }
-    later.into()
+    let mut most = 0.0;
+    for worth in worth {
+        *worth = worth.min(MOST);
+        most = f64::max(most, *worth);
+    }
+    most
 }
 
 /// How much the next epoch is likely to gain: 1 in the first.
@@ -118,106 +195,92 @@ fn loss_term(job: &Job) -> f64 {
 }
 
 /// Priorities of all tasks of all active jobs. Replicas of a partition are alike.
-pub(super) struct Priorities {
-    /// ML_k and C_k as they are mixed, job by job, partition by partition.
-    terms: Vec<(f64, f64)>,
-    /// Where each job's begin, by job.
-    first: Vec<(JobId, usize)>,
-    alpha: f64,
+pub(super) struct Priorities<'a> {
+    jobs: &'a Jobs,
+    /// C_k before it is scaled, of every one of [`Parts`].
+    c: Vec<f64>,
+    /// What scales ML_k and C_k, and what they weigh when they are mixed.
+    scales: (f64, f64),
+    weights: (f64, f64),
+    /// Of every active job whether this decision may change what it has.
+    free: Vec<bool>,
 }
 
-impl Priorities {
+impl<'a> Priorities<'a> {
     /// O(partitions of all jobs, with their edges).
-    pub(super) fn of(engine: &Mlfs, state: &State, jobs: &Jobs, waited: impl Fn(&Job) -> Span) -> Self {
+    pub(super) fn of(engine: &Mlfs, state: &State, jobs: &'a Jobs, waited: impl Fn(&Job) -> Span) -> Self {
         let hours = |span: Span| span.as_seconds() / 3600.0;
         let round = hours(engine.interval);
-        let latest = state.jobs.values().filter_map(|job| Some(job.arrival + job.spec.deadline?)).max();
-        let mut priorities = Self {
-            terms: Vec::with_capacity(2 * state.jobs.len()),
-            first: Vec::with_capacity(state.jobs.len()),
-            alpha: engine.alpha,
-        };
+        let latest = jobs.values().filter_map(|known| known.deadline).max();
+        let parts = &jobs.parts;
+        let mut c = vec![0.0; parts.later.len()];
+        let mut free = Vec::with_capacity(state.jobs.len());
         let mut most = (0.0_f64, 0.0_f64);
-        for (job, known) in state.jobs.values().zip(jobs.known.values()) {
-            let first = priorities.terms.len();
-            priorities.first.push((job.id, first));
-            // Who can't be scheduled sets no scale.
-            let counts = job.verdict.allocation().is_some() || state.mandate(job) == Mandate::Free;
-            let urgency = if engine.urgency { f64::from(state.urgency(job).unwrap_or(1)) } else { 1.0 };
-            let deadline = job.spec.deadline.map(|span| job.arrival + span).or(latest);
-            let left = deadline.map(|at| hours(at - state.now));
+        for (job, known) in state.jobs.values().zip(jobs.values()) {
             let remaining = known.remaining.map(|remaining| remaining.max(round));
             let shared = remaining.map_or(0.0, |remaining| engine.gamma_remaining / remaining)
                 + engine.gamma_waited * hours(waited(job));
-            // An isolated partition first, then what its children add.
-            for (share, later) in known.shares.iter().zip(&known.later) {
-                let left = left.map(|left| left - later * remaining.unwrap_or(0.0)).filter(|left| *left > 0.0);
-                let deadline = left.map_or(0.0, |left| engine.gamma_deadline / left.max(round));
-                priorities.terms.push((urgency * known.loss * share, deadline + shared));
-            }
-            let terms = &mut priorities.terms[first..];
-            for (at, part) in job.spec.partitions.iter().enumerate().rev() {
-                let child = (terms[at].0.min(MOST), terms[at].1.min(MOST));
-                for before in &part.after {
-                    let parent = &mut terms[*before as usize];
-                    *parent = (parent.0 + engine.gamma * child.0, parent.1 + engine.gamma * child.1);
+            let c = &mut c[known.parts.clone()];
+            match known.deadline.or(latest) {
+                Some(at) => {
+                    let (left, remaining) = (hours(at - state.now), remaining.unwrap_or(0.0));
+                    for (c, later) in c.iter_mut().zip(&parts.later[known.parts.clone()]) {
+                        let left = left - later * remaining;
+                        let deadline = engine.gamma_deadline / left.max(round);
+                        *c = if left > 0.0 { deadline + shared } else { shared };
+                    }
                 }
+                None => c.fill(shared),
             }
-            for (ml, c) in terms {
-                (*ml, *c) = (ml.min(MOST), c.min(MOST));
-                if counts {
-                    most = (most.0.max(*ml), most.1.max(*c));
-                }
+            let highest = with_children(c, &parts.edges[known.edges.clone()], engine.gamma);
+            let is_free = state.mandate(job) == Mandate::Free;
+            free.push(is_free);
+            // Who can't be scheduled sets no scale.
+            if is_free || job.verdict.allocation().is_some() {
+                most = (most.0.max(known.most_ml), most.1.max(highest));
             }
         }
-        if engine.scaled {
-            let scaled = |value: f64, most: f64| if most > 0.0 { value / most } else { 0.0 };
-            for (ml, c) in &mut priorities.terms {
-                (*ml, *c) = (scaled(*ml, most.0), scaled(*c, most.1));
-            }
-        }
-        priorities
+        let scale = |most: f64| if engine.scaled && most > 0.0 { 1.0 / most } else { 1.0 };
+        let scales = (scale(most.0), scale(most.1));
+        let weights = (engine.alpha * scales.0, (1.0 - engine.alpha) * scales.1);
+        Self { jobs, c, scales, weights, free }
     }
 
-    /// Those of a job, partition by partition. O(log jobs).
-    fn of_parts(&self, job: JobId) -> &[(f64, f64)] {
-        let at = self.first.binary_search_by_key(&job, |(id, _)| *id).expect("every active job has priorities");
-        self.range(at)
-    }
-
-    fn range(&self, at: usize) -> &[(f64, f64)] {
-        let end = self.first.get(at + 1).map_or(self.terms.len(), |(_, end)| *end);
-        &self.terms[self.first[at].1..end]
+    /// ML_k and C_k of a job's partitions, before they are scaled.
+    fn terms(&self, known: &Known) -> impl Iterator<Item = (f64, f64)> {
+        let parts = known.parts.clone();
+        self.jobs.parts.ml[parts.clone()].iter().copied().zip(self.c[parts].iter().copied())
     }
 
     /// P_k (Eq. 6).
     fn mixed(&self, (ml, c): (f64, f64)) -> f64 {
-        self.alpha * ml + (1.0 - self.alpha) * c
+        self.weights.0 * ml + self.weights.1 * c
     }
 
     /// ML_k and C_k of a partition, of the order of 1: what a policy sees.
-    pub(super) fn terms_of(&self, job: JobId, part: usize) -> (f64, f64) {
-        let (ml, c) = self.of_parts(job)[part];
-        (ml.min(4.0), c.min(4.0))
+    pub(super) fn terms_of(&self, known: &Known, part: usize) -> (f64, f64) {
+        let (ml, c) = self.terms(known).nth(part).expect("it is one of the job's");
+        ((ml * self.scales.0).min(4.0), (c * self.scales.1).min(4.0))
+    }
+
+    /// P_k of a job's partitions.
+    pub(super) fn of_parts(&self, known: &Known) -> impl Iterator<Item = f64> {
+        self.terms(known).map(|terms| self.mixed(terms))
     }
 
     /// P_k of a partition.
-    pub(super) fn of_part(&self, job: JobId, part: usize) -> f64 {
-        self.mixed(self.of_parts(job)[part])
+    pub(super) fn of_part(&self, known: &Known, part: usize) -> f64 {
+        self.of_parts(known).nth(part).expect("it is one of the job's")
     }
 
-    /// Of the partition of a job that goes first.
-    pub(super) fn of_job(&self, job: JobId) -> f64 {
-        self.best(self.of_parts(job)).1
+    /// Of every active job, in the order of the state's, whether this decision may change what it has.
+    pub(super) fn free(&self) -> impl Iterator<Item = bool> {
+        self.free.iter().copied()
     }
 
-    /// Of every active job, in the order of the state's, which partition goes first, and its priority.
-    pub(super) fn firsts(&self) -> impl Iterator<Item = (usize, f64)> {
-        (0..self.first.len()).map(|at| self.best(self.range(at)))
-    }
-
-    fn best(&self, terms: &[(f64, f64)]) -> (usize, f64) {
-        let of = terms.iter().map(|terms| self.mixed(*terms)).enumerate();
+    /// Which of a job's partitions goes first, and its priority.
+    pub(super) fn first(&self, known: &Known) -> (usize, f64) {
+        let of = self.of_parts(known).enumerate();
         of.reduce(|best, next| if next.1 > best.1 { next } else { best }).unwrap_or_default()
     }
 }
