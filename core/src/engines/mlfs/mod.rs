@@ -55,7 +55,7 @@ use self::{
     host::{Home, Hosts, Task, tasks},
     overload::{Mover, movers},
     policy::{Choice, Chooser, SCORE, Sight},
-    priority::{Jobs, Known, Priorities},
+    priority::{Active, Jobs, Known, Priorities},
     stop::stops,
 };
 use super::{
@@ -73,7 +73,7 @@ use crate::{
     reason::{Reason, ReasonKind, Scope, Share},
     resources::Amounts,
     settings::SettingsError,
-    state::{Change, Mandate, State},
+    state::{Change, State},
     time::{Span, Time},
 };
 
@@ -363,14 +363,14 @@ impl Round<'_, '_> {
             turns.push((Reverse(ordered(score)), job.id, nexts.len()));
             nexts.push(next);
         };
-        for ((job, known), free) in state.jobs.values().zip(self.jobs.values()).zip(self.priorities.free()) {
-            if free && job.verdict.allocation().is_none() {
+        for Active { job, known, is_free } in self.priorities.active() {
+            if *is_free && job.verdict.allocation().is_none() {
                 let (part, priority) = self.priorities.first(known);
                 let first = first(known.shape, part);
                 let score = chooser.turn(job, first, || self.hosts.expected(job, first), priority);
                 let kind = job.verdict.reason().map(Reason::kind);
                 let told = matches!(kind, Some(ReasonKind::NoRoom | ReasonKind::Overloaded));
-                let Known { class, shape, .. } = *known;
+                let Known { class, shape, .. } = **known;
                 turn(job, score, Next::Job(Waiting { job, known, class, shape, told }, first));
             }
         }
@@ -562,8 +562,8 @@ impl Round<'_, '_> {
                 .fold((0.0, 0_u32), |(sum, count), server| (sum + load.degree(server.id), count + 1));
             count > 0 && sum / f64::from(count) > self.hosts.engine.cluster_overload
         };
-        for job in state.jobs.values() {
-            if job.verdict.allocation().is_none() || state.mandate(job) != Mandate::Free {
+        for Active { job, is_free, .. } in self.priorities.active() {
+            if !is_free || job.verdict.allocation().is_none() {
                 continue;
             }
             let Some(reason) = stops(job, overloaded) else { continue };

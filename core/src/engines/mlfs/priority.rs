@@ -1,6 +1,6 @@
 //! Which task goes first (MLFS, §3.3.1, Eq. 2 to 6).
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use imbl::Vector;
 
@@ -125,7 +125,7 @@ impl Jobs {
     }
 
     /// Of every active job, in the order of the state's.
-    pub(super) fn values(&self) -> impl Iterator<Item = &Known> {
+    fn values(&self) -> impl Iterator<Item = &Known> {
         self.known.values()
     }
 
@@ -202,19 +202,27 @@ pub(super) struct Priorities<'a> {
     /// What scales ML_k and C_k, and what they weigh when they are mixed.
     scales: (f64, f64),
     weights: (f64, f64),
-    /// Of every active job whether this decision may change what it has.
-    free: Vec<bool>,
+    active: Vec<Active<'a>>,
+}
+
+/// An active job in a decision.
+#[derive(Clone, Copy)]
+pub(super) struct Active<'a> {
+    pub(super) job: &'a Arc<Job>,
+    pub(super) known: &'a Known,
+    /// Whether this decision may change what it has.
+    pub(super) is_free: bool,
 }
 
 impl<'a> Priorities<'a> {
     /// O(partitions of all jobs, with their edges).
-    pub(super) fn of(engine: &Mlfs, state: &State, jobs: &'a Jobs, waited: impl Fn(&Job) -> Span) -> Self {
+    pub(super) fn of(engine: &Mlfs, state: &'a State, jobs: &'a Jobs, waited: impl Fn(&Job) -> Span) -> Self {
         let hours = |span: Span| span.as_seconds() / 3600.0;
         let round = hours(engine.interval);
         let latest = jobs.values().filter_map(|known| known.deadline).max();
         let parts = &jobs.parts;
         let mut c = vec![0.0; parts.later.len()];
-        let mut free = Vec::with_capacity(state.jobs.len());
+        let mut active = Vec::with_capacity(state.jobs.len());
         let mut most = (0.0_f64, 0.0_f64);
         for (job, known) in state.jobs.values().zip(jobs.values()) {
             let remaining = known.remaining.map(|remaining| remaining.max(round));
@@ -234,7 +242,7 @@ impl<'a> Priorities<'a> {
             }
             let highest = with_children(c, &parts.edges[known.edges.clone()], engine.gamma);
             let is_free = state.mandate(job) == Mandate::Free;
-            free.push(is_free);
+            active.push(Active { job, known, is_free });
             // Who can't be scheduled sets no scale.
             if is_free || job.verdict.allocation().is_some() {
                 most = (most.0.max(known.most_ml), most.1.max(highest));
@@ -243,7 +251,7 @@ impl<'a> Priorities<'a> {
         let scale = |most: f64| if engine.scaled && most > 0.0 { 1.0 / most } else { 1.0 };
         let scales = (scale(most.0), scale(most.1));
         let weights = (engine.alpha * scales.0, (1.0 - engine.alpha) * scales.1);
-        Self { jobs, c, scales, weights, free }
+        Self { jobs, c, scales, weights, active }
     }
 
     /// ML_k and C_k of a job's partitions, before they are scaled.
@@ -273,9 +281,9 @@ impl<'a> Priorities<'a> {
         self.of_parts(known).nth(part).expect("it is one of the job's")
     }
 
-    /// Of every active job, in the order of the state's, whether this decision may change what it has.
-    pub(super) fn free(&self) -> impl Iterator<Item = bool> {
-        self.free.iter().copied()
+    /// Every active job, in the order of the state's.
+    pub(super) fn active(&self) -> &[Active<'a>] {
+        &self.active
     }
 
     /// Which of a job's partitions goes first, and its priority.
