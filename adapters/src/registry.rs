@@ -144,6 +144,8 @@ pub fn all() -> &'static [AdapterInfo] {
         crate::local::INFO,
         #[cfg(feature = "ray")]
         crate::ray::INFO,
+        #[cfg(feature = "yarn")]
+        crate::yarn::INFO,
     ]
 }
 
