@@ -163,10 +163,8 @@ impl Shared {
             }
             sleep(TICK).await;
         };
-        let mut state = self.state();
-        for (job, application) in jobs {
-            state.translator.link(&application, job);
-        }
+        let (mut state, now) = (self.state(), self.now());
+        state.translator.learn(now, jobs);
         state.has_learnt = true;
         drop(state);
         self.stirred.notify_one();

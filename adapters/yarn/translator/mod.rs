@@ -170,9 +170,18 @@ impl Translator {
         answers
     }
 
+    /// Takes over which applications are which jobs, from before this adapter was started.
+    pub(crate) fn learn(&mut self, now: Duration, jobs: Vec<(u64, String)>) {
+        for (job, application) in jobs {
+            self.link(&application, job);
+        }
+        // What seemed to be others' is theirs.
+        self.look_at_servers(now, &mut BTreeSet::new());
+    }
+
     /// From now on an application is this job. A daemon that lost its state gives numbers anew: the one that had this number
     /// is another job's.
-    pub(crate) fn link(&mut self, application: &str, job: u64) {
+    fn link(&mut self, application: &str, job: u64) {
         if self.jobs.get(&job).is_some_and(|linked| linked == application) {
             return;
         }

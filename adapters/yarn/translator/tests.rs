@@ -363,6 +363,22 @@ fn a_new_start_knows_its_jobs_from_plans_alone() {
 }
 
 #[test]
+fn the_first_picture_knows_whose_containers_are_whose() {
+    let mut world = World::new("");
+    world.submit(1, JOB);
+    world.app(1).set_state(ApplicationState::Running);
+    world.worker(2, 0, "a", ContainerState::Running);
+    world.look();
+    world.translator.learn(world.now(), vec![(7, app(1)), (8, app(9))]);
+    assert_eq!(world.seen(7), (ObservedPhase::Running, 2, vec![(0, "a".into())]));
+    assert_eq!(world.server("a").foreign.get("gpu"), None);
+    assert_eq!(world.look(), Step::default());
+    // One that isn't told of was forgotten by a ResourceManager that was started anew.
+    world.look_for(30);
+    assert_eq!(world.seen(8).0, ObservedPhase::Failed);
+}
+
+#[test]
 fn a_daemon_that_lost_its_state_gives_numbers_anew() {
     let mut world = World::with_job("", JOB);
     world.run(1, &[(W, 0, "a")]);
