@@ -82,6 +82,8 @@ pub fn commands() -> &'static [(&'static str, &'static [AdapterCommand])] {
     &[
         #[cfg(feature = "slurm")]
         ("slurm", crate::slurm::COMMANDS),
+        #[cfg(feature = "yarn")]
+        ("yarn", crate::yarn::COMMANDS),
     ]
 }
 

@@ -46,6 +46,8 @@ pub struct Config {
     pub placement_timeout: Duration,
     /// How long an ApplicationMaster may take to come, or to end.
     pub master_timeout: Duration,
+    /// How `trainmaster yarn submit` starts ApplicationMasters.
+    pub master: Master,
     /// What each node has beside what YARN counts: `bandwidth` in Mbit/s, `disk` in MiB.
     pub uncounted: BTreeMap<String, i64>,
 }
@@ -58,6 +60,28 @@ pub struct Tls {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
+}
+
+/// How `trainmaster yarn submit` starts ApplicationMasters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Master {
+    /// Java's program on the nodes.
+    pub java: String,
+    /// Where it finds the ApplicationMaster and Hadoop's client there; empty where nothing was said.
+    pub classpath: String,
+    /// MiB of its container.
+    pub memory: i64,
+    /// Cores of its container.
+    pub vcores: u32,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MasterTable {
+    java: Option<String>,
+    classpath: Option<String>,
+    memory: Option<Value>,
+    vcores: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -73,6 +97,8 @@ struct File {
     master_timeout: Option<String>,
     bandwidth: Option<Value>,
     disk: Option<Value>,
+    #[serde(default)]
+    master: MasterTable,
 }
 
 impl Config {
@@ -119,6 +145,7 @@ impl Config {
             ttl: span("ttl", file.ttl, 15)?,
             placement_timeout: span("placement_timeout", file.placement_timeout, 30)?,
             master_timeout: span("master_timeout", file.master_timeout, 120)?,
+            master: Master::read(file.master)?,
             uncounted: BTreeMap::new(),
             name,
         };
@@ -128,6 +155,28 @@ impl Config {
             config.uncounted.insert(key.into(), amount);
         }
         Ok(config)
+    }
+}
+
+impl Master {
+    fn read(table: MasterTable) -> Result<Self, Wrong> {
+        let memory = table.memory.unwrap_or_else(|| Value::String("1GiB".into()));
+        let amount = amount("memory", &memory)
+            .and_then(|amount| if amount > 0 { Ok(amount) } else { Err("it must be more than nothing".into()) })
+            .map_err(|problem| ("master.memory".into(), memory.to_string(), problem))?;
+        let vcores = table.vcores.unwrap_or(1);
+        if vcores == 0 {
+            return Err(("master.vcores".into(), "0".into(), "it must be 1 or more".into()));
+        }
+        let java = table.java.unwrap_or_else(|| "java".into());
+        let classpath = table.classpath.unwrap_or_default();
+        for (key, text) in [("java", &java), ("classpath", &classpath)] {
+            if text.contains(|c: char| c.is_whitespace() || "\"'\\`;&|<>".contains(c)) {
+                let problem = "it stands in a shell command: no spaces and no quotes".to_owned();
+                return Err((format!("master.{key}"), quoted(text), problem));
+            }
+        }
+        Ok(Self { java, classpath, memory: amount, vcores })
     }
 }
 
@@ -182,6 +231,11 @@ mod tests {
             master_timeout = "500ms"
             bandwidth = "10Gbit"
             disk = "1GiB"
+            [master]
+            java = "/j/bin/java"
+            classpath = "/a.jar:/h/*:$HADOOP_CONF_DIR"
+            memory = "2GiB"
+            vcores = 2
             "#,
         )
         .unwrap();
@@ -191,6 +245,8 @@ mod tests {
         assert_eq!((config.ttl, config.placement_timeout), (Duration::from_secs(5), Duration::from_secs(60)));
         assert_eq!(config.master_timeout, Duration::from_millis(500));
         assert_eq!((config.uncounted["bandwidth"], config.uncounted["disk"]), (10_000, 1024));
+        let (java, classpath) = ("/j/bin/java".to_owned(), "/a.jar:/h/*:$HADOOP_CONF_DIR".to_owned());
+        assert_eq!(config.master, Master { java, classpath, memory: 2048, vcores: 2 });
     }
 
     #[test]
@@ -208,6 +264,9 @@ mod tests {
             ("placement_timeout = \"1ms\"", &["placement_timeout", "1ms", "100ms"]),
             ("master_timeout = \"60d\"", &["master_timeout", "60d", "86400s"]),
             ("disk = 5", &["disk", "5", "GiB"]),
+            ("master = { classpath = \"a b\" }", &["master.classpath", "a b", "no spaces"]),
+            ("master = { memory = \"0\" }", &["master.memory", "\"0\""]),
+            ("master = { vcores = 0 }", &["master.vcores", "0", "1 or more"]),
         ] {
             let error = parse(text).unwrap_err();
             for part in parts {

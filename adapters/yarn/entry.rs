@@ -62,7 +62,9 @@ mod tests {
         let bare = Config::parse("", "nothing").unwrap();
         assert_eq!((sample.uncounted["bandwidth"], sample.uncounted["disk"]), (10_000, 204_800));
         assert_eq!(sample.resourcemanager.as_deref(), Some("127.0.0.1:8088"));
-        assert_eq!(Config { uncounted: bare.uncounted.clone(), resourcemanager: None, ..sample }, bare);
+        assert_eq!(sample.master.classpath, "/opt/trainmaster/yarn-master.jar");
+        let (uncounted, master) = (bare.uncounted.clone(), bare.master.clone());
+        assert_eq!(Config { uncounted, master, resourcemanager: None, ..sample }, bare);
         let whole = INFO.sample.replace("# tls", "tls").replace("# token_file", "token_file");
         let whole = Config::parse(&whole, "sample").unwrap();
         assert!(whole.tls.is_some() && whole.token_file.is_some());

@@ -1,5 +1,7 @@
 //! The job file that an application carries.
 
+use std::borrow::Cow;
+
 use toml::Table;
 use trainmaster_core::JobSpec;
 
@@ -7,6 +9,45 @@ use super::amounts;
 
 /// Bytes of a name.
 const LONGEST: usize = 128;
+
+/// What the shell scripts that YARN starts containers with would take for their own: they quote the values of an
+/// environment with nothing but `"`.
+const SHELL: [char; 7] = ['"', '\\', '$', '`', '\n', '\r', PERCENT];
+const PERCENT: char = '%';
+
+/// A job file as it survives an ApplicationMaster's environment: percent-encoded. It then begins with `%`, as no job file
+/// does.
+pub(crate) fn encode(text: &str) -> String {
+    let mut encoded = String::new();
+    for (at, c) in text.chars().enumerate() {
+        if at > 0 && !SHELL.contains(&c) {
+            encoded.push(c);
+            continue;
+        }
+        for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+            encoded += &format!("%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+/// The job file itself, which may have been sent as it is.
+fn decode(text: &str) -> Option<Cow<'_, str>> {
+    if !text.starts_with(PERCENT) {
+        return Some(text.into());
+    }
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(rest.next()?).to_digit(16);
+        bytes.push((digit()? << 4 | digit()?) as u8);
+    }
+    String::from_utf8(bytes).ok().map(Cow::Owned)
+}
 
 /// Reads a job file. Where it names no tenant that is the user, and where it names no queue it is YARN's.
 ///
@@ -16,6 +57,7 @@ pub(crate) fn read(text: &str, user: &str, queue: &str) -> Result<JobSpec, Strin
     if text.trim().is_empty() {
         return Err("the application carries no job file: TRAINMASTER_JOB is empty".into());
     }
+    let text = &*decode(text).ok_or("job file: it begins with %, but is not percent-encoded UTF-8")?;
     let mut spec = JobSpec::from_toml(text).map_err(|error| format!("job file: {}", error.to_string().trim_end()))?;
     let table: Table = text.parse().expect("it was read as a job file");
     if !table.contains_key("tenant") && !user.is_empty() {
@@ -75,6 +117,20 @@ mod tests {
         ] {
             let error = read(text, "u", "q").unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_job_file_survives_a_shell_script() {
+        let text = "# 100 %, \\é\nname = \"a\"\r\nworker = { command = 'echo $HOME `id`' }\n";
+        let encoded = encode(text);
+        assert!(encoded.starts_with("%23 100 %25, %5Cé%0Aname = %22a%22"), "{encoded}");
+        assert!(!encoded.contains(['"', '\\', '$', '`', '\n']));
+        assert_eq!(decode(&encoded).as_deref(), Some(text));
+        assert_eq!(decode(text).as_deref(), Some(text));
+        assert_eq!(read(&encode(JOB), "alice", "q").unwrap(), read(JOB, "alice", "q").unwrap());
+        for wrong in ["%", "%6", "%zz", "%FF"] {
+            assert!(read(wrong, "", "").unwrap_err().contains("percent-encoded"), "{wrong}");
         }
     }
 

@@ -8,6 +8,7 @@
 
 mod agent;
 mod amounts;
+mod client;
 mod config;
 mod doctor;
 mod entry;
@@ -25,7 +26,8 @@ use thiserror::Error;
 
 pub use self::{
     agent::run,
-    config::{Config, Tls},
+    client::COMMANDS,
+    config::{Config, Master, Tls},
     doctor::doctor,
     entry::INFO,
 };

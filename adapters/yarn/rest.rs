@@ -1,13 +1,13 @@
-//! The ResourceManager's REST API, as far as it is looked at.
+//! The ResourceManager's REST API.
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
-    Request,
+    Method, Request, StatusCode,
     body::Bytes,
     client::conn::http1,
-    header::{ACCEPT, HOST},
+    header::{ACCEPT, CONTENT_TYPE, HOST},
 };
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -49,23 +49,55 @@ pub(crate) async fn look(address: &str) -> Result<Found, String> {
 }
 
 async fn ask<T: DeserializeOwned>(address: &str, path: &str) -> Result<T, String> {
-    let fail = |problem: String| format!("http://{address}{path}: {problem}");
-    let answer = timeout(ANSWER, get(address, path)).await.map_err(|_| fail(format!("no answer within {ANSWER:?}")))?;
-    let body = answer.map_err(|error| fail(error.to_string()))?;
-    serde_json::from_slice(&body).map_err(|error| fail(error.to_string()))
+    let body = call(address, Method::GET, path, String::new()).await?;
+    serde_json::from_slice(&body).map_err(|error| format!("http://{address}{path}: {error}"))
 }
 
-async fn get(address: &str, path: &str) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+/// Sends JSON to the ResourceManager at `host:port`; what it answers.
+///
+/// # Errors
+/// Nobody answers, or it refuses, with its reason.
+pub(crate) async fn call(address: &str, method: Method, path: &str, json: String) -> Result<Bytes, String> {
+    let fail = |problem: String| format!("http://{address}{path}: {problem}");
+    let sent = timeout(ANSWER, send(address, method, path, json)).await;
+    let (status, body) =
+        sent.map_err(|_| fail(format!("no answer within {ANSWER:?}")))?.map_err(|error| fail(error.to_string()))?;
+    if status.is_success() {
+        return Ok(body);
+    }
+    // Where it is the ResourceManager's own answer, its reason is what matters.
+    match serde_json::from_slice(&body) {
+        Ok(Refused { remote_exception: RemoteException { message } }) => Err(message),
+        Err(_) => Err(fail(status.to_string())),
+    }
+}
+
+async fn send(
+    address: &str,
+    method: Method,
+    path: &str,
+    json: String,
+) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
     let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // It ends with the sender.
     tokio::spawn(connection);
-    let request = Request::get(path).header(HOST, address).header(ACCEPT, "application/json");
-    let answer = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
-    if !answer.status().is_success() {
-        return Err(answer.status().to_string().into());
-    }
-    Ok(Limited::new(answer.into_body(), MOST_BYTES).collect().await?.to_bytes())
+    let request = Request::builder().method(method).uri(path).header(HOST, address);
+    let request = request.header(ACCEPT, "application/json").header(CONTENT_TYPE, "application/json");
+    let answer = sender.send_request(request.body(Full::new(Bytes::from(json)))?).await?;
+    let status = answer.status();
+    Ok((status, Limited::new(answer.into_body(), MOST_BYTES).collect().await?.to_bytes()))
+}
+
+#[derive(Deserialize)]
+struct Refused {
+    #[serde(rename = "RemoteException")]
+    remote_exception: RemoteException,
+}
+
+#[derive(Deserialize)]
+struct RemoteException {
+    message: String,
 }
 
 #[derive(Deserialize)]

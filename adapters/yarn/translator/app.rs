@@ -114,8 +114,8 @@ impl App {
                 row.set_state(last);
             }
         }
-        // What was submitted doesn't change.
-        if self.row.is_none() && self.spec.is_none() {
+        // What was submitted doesn't change, and is forgotten at the end.
+        if self.row.is_none() && self.spec.is_none() && self.end.is_none() {
             match jobfile::read(&row.job, &row.user, &row.queue) {
                 Ok(spec) => self.spec = Some(spec),
                 Err(problem) if self.link == Link::None => self.link = Link::Refused(problem),
