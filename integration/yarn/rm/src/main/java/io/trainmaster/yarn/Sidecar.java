@@ -38,8 +38,6 @@ final class Sidecar {
     }
 
     Plan exchange(Cluster cluster, int deadlineMs) throws SidecarException {
-        // gRPC's own pauses between attempts to connect grow to minutes.
-        channel.resetConnectBackoff();
         return call(deadlineMs, bounded -> bounded.exchange(cluster));
     }
 
@@ -52,18 +50,17 @@ final class Sidecar {
             return method.apply(stub.withDeadlineAfter(deadlineMs, TimeUnit.MILLISECONDS));
         } catch (StatusRuntimeException error) {
             Status status = error.getStatus();
-            if (status.getCode() == Status.Code.DEADLINE_EXCEEDED) {
-                // Perhaps nobody is at the other end any more: the next call connects anew.
-                channel.enterIdle();
-            }
-            throw new SidecarException(
+            Failure failure =
                     switch (status.getCode()) {
                         case DEADLINE_EXCEEDED -> Failure.LATE;
                         case UNAVAILABLE -> Failure.UNREACHABLE;
                         default -> Failure.ERROR;
-                    },
-                    status.toString(),
-                    error);
+                    };
+            if (failure != Failure.ERROR) {
+                // The next call connects anew: gRPC's own pauses grow to minutes, and perhaps nobody is at the other end any more.
+                channel.enterIdle();
+            }
+            throw new SidecarException(failure, status.getCode() + ", " + status.getDescription(), error);
         }
     }
 }
