@@ -60,6 +60,8 @@ final class RealMaster implements AutoCloseable {
         nodes = NMClient.createNMClient();
         scheduler.setNMTokenCache(tokens);
         nodes.setNMTokenCache(tokens);
+        // They end with the application; asking each would wait for a node that is lost.
+        nodes.cleanupRunningContainersOnStop(false);
         as(() -> {
             scheduler.init(configuration);
             scheduler.start();
