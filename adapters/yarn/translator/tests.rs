@@ -449,7 +449,8 @@ fn slots_without_containers_are_refused_with_numbers() {
     let mut world = World::with_job("placement_timeout = \"10s\"", SERVERS);
     world.run(1, &[(W, 0, "a"), (W, 1, "b"), (P, 0, "b")]);
     let asked = request(1, W, 1);
-    world.app(1).requests = vec![Request { allocation_request: asked, node: "b".into(), count: 1 }];
+    world.app(1).requests =
+        vec![Request { allocation_request: asked, node: "b".into(), count: 1, ..Request::default() }];
     world.container(1, "w", request(1, W, 0), "a", ContainerState::Running);
     world.container(1, "r", request(1, P, 0), "b", ContainerState::Reserved);
     assert_eq!(world.look_for(10).refused, []);
