@@ -280,10 +280,11 @@ fn what_fails_and_what_is_killed_is_told() {
     world.app(1).set_state(ApplicationState::Killed);
     assert_eq!(world.look().cancel, [7]);
     assert_eq!(world.look().cancel, Vec::<u64>::new(), "once");
-    assert_eq!(world.seen(7).0, ObservedPhase::Stopped);
+    assert_eq!(world.seen(7), (ObservedPhase::Starting, 1, vec![]));
     world.translator.cancel_failed(7);
     assert_eq!(world.look().cancel, [7], "again");
     world.plan(false, vec![other(v1::Action::Stop, "cancelled")]);
+    assert_eq!(world.seen(7), (ObservedPhase::Stopped, 1, vec![]), "which is news: what was issued is free");
     world.translator.cancel_failed(7);
     assert_eq!(world.look(), Step::default());
 
