@@ -1,9 +1,6 @@
 //! Nodes as servers: which name each has, what it has, and what others use of it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use trainmaster_core::amount::parse_span;
 use trainmaster_proto::v1;
@@ -14,8 +11,6 @@ use super::{
     view::{Node, NodeId},
 };
 
-/// Placement groups are told before the nodes that hold them: what only seems to be others' is gone by then.
-const SETTLE: Duration = Duration::from_secs(3);
 /// Digits of a node's id that tell it from others of its name.
 const DIGITS: usize = 8;
 
@@ -101,47 +96,6 @@ impl Names {
     fn set(&mut self, name: String, node: NodeId) {
         self.by_node.insert(node.clone(), name.clone());
         self.by_name.insert(name, node);
-    }
-}
-
-/// What was seen to be used, and when.
-type History = VecDeque<(Duration, BTreeMap<String, i64>)>;
-
-/// What others use of each node, once it is sure.
-#[derive(Debug, Default)]
-pub(crate) struct ForeignUse {
-    seen: BTreeMap<NodeId, History>,
-}
-
-impl ForeignUse {
-    pub(crate) fn forget_all_but(&mut self, nodes: &BTreeMap<NodeId, Node>) {
-        self.seen.retain(|node, _| nodes.contains_key(node));
-    }
-
-    /// The least that was seen in a while, so that more is believed late and less at once. What is seen of a node first
-    /// is believed.
-    pub(crate) fn settle(
-        &mut self,
-        now: Duration,
-        node: &NodeId,
-        used: BTreeMap<String, i64>,
-    ) -> BTreeMap<String, i64> {
-        if !self.seen.contains_key(node) {
-            self.seen.insert(node.clone(), VecDeque::new());
-        }
-        let seen = self.seen.get_mut(node).expect("inserted above");
-        let mut least = used.clone();
-        seen.push_back((now, used));
-        while seen.len() > 2 && seen[0].0 + SETTLE < now {
-            seen.pop_front();
-        }
-        for (_, then) in seen.iter() {
-            least.retain(|name, amount| {
-                *amount = (*amount).min(then.get(name).copied().unwrap_or(0));
-                *amount > 0
-            });
-        }
-        least
     }
 }
 
@@ -263,22 +217,6 @@ mod tests {
         names.restore("gone", &"07".repeat(28), &all);
         names.update(&all, &config(), &BTreeSet::new(), &BTreeSet::new());
         assert_eq!(named(&names), [("a", 2), ("a-01010101", 1)]);
-    }
-
-    #[test]
-    fn more_foreign_use_is_believed_late_and_less_at_once() {
-        let (mut foreign, node) = (ForeignUse::default(), NodeId(vec![1]));
-        let mut at = |seconds, cpu: i64| {
-            let used = if cpu == 0 { BTreeMap::new() } else { BTreeMap::from([("cpu".to_owned(), cpu)]) };
-            foreign.settle(Duration::from_secs(seconds), &node, used).get("cpu").copied().unwrap_or(0)
-        };
-        assert_eq!(at(0, 1000), 1000, "what is seen first");
-        assert_eq!(at(1, 3000), 1000);
-        assert_eq!(at(2, 0), 0);
-        assert_eq!(at(3, 2000), 0);
-        assert_eq!(at(4, 2000), 0);
-        assert_eq!(at(5, 2500), 0);
-        assert_eq!(at(6, 2500), 2000);
     }
 
     #[test]

@@ -3,10 +3,12 @@
 //! An adapter only translates: it carries out plans and reports what it sees. Each has a folder of its own, a feature of
 //! its own, and one line in [`all`]; nothing outside this crate names a manager.
 
-#[cfg(any(feature = "local", feature = "ray"))]
+#[cfg(any(feature = "local", feature = "ray", feature = "yarn"))]
 mod attach;
-#[cfg(any(feature = "local", feature = "ray"))]
+#[cfg(any(feature = "local", feature = "ray", feature = "yarn"))]
 mod file;
+#[cfg(any(feature = "ray", feature = "yarn"))]
+mod foreign;
 mod registry;
 
 #[cfg(feature = "local")]
@@ -21,7 +23,11 @@ pub mod ray;
 #[path = "../slurm/mod.rs"]
 pub mod slurm;
 
-#[cfg(any(feature = "local", feature = "ray"))]
+#[cfg(feature = "yarn")]
+#[path = "../yarn/mod.rs"]
+pub mod yarn;
+
+#[cfg(any(feature = "local", feature = "ray", feature = "yarn"))]
 pub use file::FileError;
 pub use registry::{
     AdapterCommand, AdapterInfo, Answer, Check, Launch, Running, Shutdown, Verdict, all, by_name, commands,

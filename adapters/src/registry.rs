@@ -82,6 +82,8 @@ pub fn commands() -> &'static [(&'static str, &'static [AdapterCommand])] {
     &[
         #[cfg(feature = "slurm")]
         ("slurm", crate::slurm::COMMANDS),
+        #[cfg(feature = "yarn")]
+        ("yarn", crate::yarn::COMMANDS),
     ]
 }
 
@@ -144,6 +146,8 @@ pub fn all() -> &'static [AdapterInfo] {
         crate::local::INFO,
         #[cfg(feature = "ray")]
         crate::ray::INFO,
+        #[cfg(feature = "yarn")]
+        crate::yarn::INFO,
     ]
 }
 

@@ -23,10 +23,13 @@ use super::{
     amounts,
     config::Config,
     names::slot_name,
-    servers::{self, ForeignUse, Names},
+    servers::{self, Names},
     view::{Group, NodeId, Request, Resources, View},
 };
-use crate::attach::{Answer, Picture};
+use crate::{
+    attach::{Answer, Picture},
+    foreign::ForeignUse,
+};
 
 const SERVER: &str = "server/";
 const PLAN: &str = "plan/";
@@ -56,7 +59,7 @@ pub(crate) struct Translator {
     config: Arc<Config>,
     view: View,
     names: Names,
-    foreign: ForeignUse,
+    foreign: ForeignUse<NodeId>,
     servers: Arc<BTreeMap<String, v1::Server>>,
     jobs: BTreeMap<u64, Job>,
     /// What this adapter wrote, as far as it is known to be there.
@@ -258,7 +261,7 @@ impl Translator {
                 }
             }
         }
-        self.foreign.forget_all_but(&self.view.nodes);
+        self.foreign.retain(|node| self.view.nodes.contains_key(node));
         let mut seen = BTreeMap::new();
         for (id, node) in &self.view.nodes {
             let name = self.names.of(id).expect("every node has a name");

@@ -17,7 +17,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// Observations under way before the next ones wait and are merged.
 const IN_FLIGHT: usize = 64;
 /// A plan of a large cluster is far larger than gRPC's default of 4 MiB allows.
-const MOST_BYTES: usize = 256 << 20;
+pub(super) const MOST_BYTES: usize = 256 << 20;
 
 /// What the stream brings.
 #[derive(Debug)]
@@ -66,6 +66,12 @@ impl Link {
         let token =
             token.transpose().map_err(|_| wrong("the token has characters that a header can't carry".into()))?;
         Ok(Self { endpoint, token })
+    }
+
+    /// For calls beside the stream, over a connection of their own that is made when it is needed.
+    #[cfg(feature = "yarn")]
+    pub(crate) fn calls(&self) -> super::Calls {
+        super::Calls::new(self.endpoint.connect_lazy(), self.token.clone())
     }
 
     /// Stays attached until the other end of `heard` is dropped.

@@ -2,10 +2,15 @@
 
 use trainmaster_core::{
     JobSpec, Span, TrainingMode,
-    job::{Convergence, Dataset, Partition, ProfiledSpeed, Resize, RoleSpec, StopChoice, Utility, UtilityKind},
+    job::{
+        Convergence, Dataset, ExternalId, Partition, ProfiledSpeed, Resize, RoleSpec, StopChoice, Utility, UtilityKind,
+    },
 };
 
 use crate::{ConvertError, v1};
+
+/// Bytes of a cluster's name, and of a job's name there.
+const LONGEST_EXTERNAL: usize = 256;
 
 /// Reads and checks a job. What is unset has the job file's defaults.
 ///
@@ -56,6 +61,26 @@ pub fn spec_from_job(job: v1::Job) -> Result<JobSpec, ConvertError> {
     };
     spec.validate()?;
     Ok(spec)
+}
+
+/// Reads where a job came from.
+///
+/// # Errors
+/// Either name is missing, or longer than any name is.
+pub fn external_from_wire(external: v1::ExternalId) -> Result<ExternalId, ConvertError> {
+    for (field, name) in [("cluster", &external.cluster), ("native", &external.native)] {
+        if name.is_empty() || name.len() > LONGEST_EXTERNAL || name.chars().any(char::is_control) {
+            let start: String = name.chars().take(LONGEST_EXTERNAL).collect();
+            let problem = format!("{start:?} must be a name of 1 to {LONGEST_EXTERNAL} visible characters");
+            return Err(ConvertError::new(format!("external.{field}"), problem));
+        }
+    }
+    Ok(ExternalId { cluster: external.cluster, native: external.native })
+}
+
+/// Where a job came from, for the wire.
+pub fn external_to_wire(external: &ExternalId) -> v1::ExternalId {
+    v1::ExternalId { cluster: external.cluster.clone(), native: external.native.clone() }
 }
 
 /// A job for the wire.

@@ -14,7 +14,7 @@ mod status;
 
 pub use self::{
     error::ConvertError,
-    job::{job_from_spec, spec_from_job},
+    job::{external_from_wire, external_to_wire, job_from_spec, spec_from_job},
     observation::{Observed, observed},
     plan::{JobFacts, job_plan},
     report::{Progress, progress, progress_to_wire},

@@ -8,12 +8,16 @@ use crate::{
 };
 
 /// What a plan says about a job beside the decision.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct JobFacts<'a> {
     /// Its name, also once it is over.
     pub name: &'a str,
     /// What was asked for; none once it is over.
     pub spec: Option<&'a JobSpec>,
+    /// Where it came from, also once it is over.
+    pub external: Option<v1::ExternalId>,
+    /// How it ended, as in its last status; empty while it hasn't.
+    pub ended: &'a str,
     /// Handed to its processes; empty where it has none.
     pub token: &'a str,
     /// How long a stopping program may take.
@@ -28,6 +32,8 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
         incarnation: issue.incarnation.0,
         revision: issue.revision.0,
         grace_ms: facts.grace.0,
+        external: facts.external,
+        ended: facts.ended.to_owned(),
         ..v1::JobPlan::default()
     };
     plan.reason = issue.verdict.reason().map(|reason| reason.describe(state)).unwrap_or_default();
@@ -76,15 +82,18 @@ mod tests {
         let event = Event::JobSubmitted { spec: Box::new(spec.clone()), external: None, token_hash: None };
         scheduler.apply(Time(1), event).unwrap();
         scheduler.decide(Time(2));
-        let facts = JobFacts { name: "mnist", spec: Some(&spec), token: "secret", grace: Span(30_000) };
+        let external = Some(v1::ExternalId { cluster: "local".into(), native: "job-9".into() });
+        let facts =
+            JobFacts { name: "mnist", spec: Some(&spec), external, ended: "", token: "secret", grace: Span(30_000) };
         let issues = scheduler.take_issues();
-        let plan = job_plan(scheduler.state(), &issues[0], facts);
+        let plan = job_plan(scheduler.state(), &issues[0], facts.clone());
+        assert_eq!(plan.external.as_ref().unwrap().native, "job-9");
         assert_eq!((plan.action(), plan.incarnation, plan.slots.len()), (v1::Action::Run, 1, 2));
         assert_eq!((plan.slots[0].server.as_str(), plan.token.as_str()), ("node1", "secret"));
         assert_eq!(plan.environment["TRAINMASTER_MODE"], "sync");
 
         let other = |verdict| Issue { job: JobId(1), verdict, incarnation: Incarnation(1), revision: Revision(0) };
-        let plan = job_plan(scheduler.state(), &other(Verdict::Wait(Reason::Held)), facts);
+        let plan = job_plan(scheduler.state(), &other(Verdict::Wait(Reason::Held)), facts.clone());
         assert_eq!(plan.action(), v1::Action::Wait);
         assert!(plan.reason.contains("held") && plan.token.is_empty() && plan.slots.is_empty());
         let shape = Shape { workers: 2, servers: 1 };

@@ -2,7 +2,7 @@
 
 use trainmaster_core::{End, Job, Mode, Phase, Shape, State, Verdict};
 
-use crate::{ConvertError, slot::slots_to_wire, v1};
+use crate::{ConvertError, job::external_to_wire, slot::slots_to_wire, v1};
 
 /// An active job.
 pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
@@ -49,6 +49,7 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
             .as_ref()
             .filter(|_| !shape.is_empty())
             .map(|fit| fit.speed(shape.servers, shape.workers)),
+        external: job.external.as_ref().map(external_to_wire),
     }
 }
 

@@ -80,7 +80,7 @@ impl Subcommand for AdapterCall {
         commands().iter().fold(program, |program, (adapter, commands)| {
             program.subcommand(
                 Command::new(*adapter)
-                    .about(format!("Ask {adapter}'s agent"))
+                    .about(format!("Commands of the adapter {adapter}"))
                     .subcommand_required(true)
                     .arg_required_else_help(true)
                     .args(without_daemon())

@@ -47,7 +47,7 @@ pub(crate) async fn run(args: &SubmitArgs, server: &ServerArgs, output: Output) 
             .unwrap_or_else(|_| ProgressStyle::default_bar()),
     );
     for spec in &specs {
-        let request = SubmitRequest { job: Some(job_from_spec(spec)) };
+        let request = SubmitRequest { job: Some(job_from_spec(spec)), external: None };
         let reply = match jobs.submit(request).await {
             Ok(reply) => reply.into_inner(),
             Err(status) => {

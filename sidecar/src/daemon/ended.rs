@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use prost::Message;
 use serde::{Deserialize, Serialize};
-use trainmaster_core::JobId;
+use trainmaster_core::{JobId, job::ExternalId};
 use trainmaster_proto::v1;
 
 /// What is kept of a job that is over.
@@ -83,6 +83,12 @@ impl EndedJobs {
 
     pub(crate) fn get(&self, job: JobId) -> Option<&Arc<EndedJob>> {
         self.jobs.values().rev().find(|ended| ended.id() == job)
+    }
+
+    /// The job that came from there.
+    pub(crate) fn of(&self, external: &ExternalId) -> Option<&Arc<EndedJob>> {
+        let is_it = |known: &v1::ExternalId| known.cluster == external.cluster && known.native == external.native;
+        self.jobs.values().rev().find(|ended| ended.status.external.as_ref().is_some_and(is_it))
     }
 
     /// The oldest first.

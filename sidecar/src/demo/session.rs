@@ -96,7 +96,7 @@ async fn drive(plan: &Plan<'_>, address: String, bystander: Bystander<'_>) -> Re
 
 async fn submit(client: &mut JobsClient<Channel>, file: &str) -> Result<()> {
     let spec = JobSpec::from_toml(file).with_context(|| format!("the job file {file}"))?;
-    let request = SubmitRequest { job: Some(job_from_spec(&spec)) };
+    let request = SubmitRequest { job: Some(job_from_spec(&spec)), external: None };
     client.submit(request).await.with_context(|| format!("{} was refused", spec.name))?;
     Ok(())
 }

@@ -314,7 +314,7 @@ async fn numbers_at_the_ends_of_their_ranges_end_no_daemon() {
                     } else {
                         odd.job(at)
                     };
-                    let submitted = clients.jobs.submit(v1::SubmitRequest { job: Some(job) }).await;
+                    let submitted = clients.jobs.submit(v1::SubmitRequest { job: Some(job), external: None }).await;
                     taken[0] += u32::from(submitted.is_ok());
                     tokens.extend(submitted.ok().map(|reply| (reply.get_ref().job, reply.get_ref().token.clone())));
                 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use trainmaster_proto::v1::{self, SchedulingMode};
+use trainmaster_proto::{
+    job_from_spec,
+    v1::{self, SchedulingMode},
+};
 use trainmaster_sidecar::daemon::{Daemon, read_audit};
 
 use super::support::{Clients, FakeManager, Trainer, config, servers, spec, until};
@@ -256,4 +259,44 @@ async fn a_dry_run_changes_nothing_and_a_watch_tells_what_changed() {
 async fn watch_ends(mut watch: tonic::Streaming<v1::ListReply>) -> bool {
     while let Ok(Some(_)) = watch.message().await {}
     true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_from_elsewhere_is_there_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let external = v1::ExternalId { cluster: "fake".into(), native: "application_1_0001".into() };
+    let from = |clients: &Clients, name: &str, external: &v1::ExternalId| {
+        let job = Some(job_from_spec(&spec(name)));
+        let (mut jobs, external) = (clients.jobs.clone(), Some(external.clone()));
+        async move { jobs.submit(v1::SubmitRequest { job, external }).await.map(tonic::Response::into_inner) }
+    };
+    let first = from(&clients, "one", &external).await.unwrap();
+    // Whoever missed the answer asks again, perhaps under another name.
+    let again = from(&clients, "one-1", &external).await.unwrap();
+    assert_eq!((again.job, again.token.as_str()), (first.job, ""));
+    assert_eq!(clients.list().await.jobs.len(), 1);
+    let other = v1::ExternalId { native: "application_1_0002".into(), ..external.clone() };
+    let taken = from(&clients, "one", &other).await.unwrap_err();
+    assert_eq!(taken.code(), tonic::Code::AlreadyExists);
+    let nobody = v1::ExternalId { native: String::new(), ..external.clone() };
+    let wrong = from(&clients, "two", &nobody).await.unwrap_err();
+    assert!(wrong.code() == tonic::Code::InvalidArgument && wrong.message().contains("external.native"), "{wrong}");
+
+    // Plans name it, also of a daemon that was started anew, and after its end.
+    daemon.stop().await;
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let manager = FakeManager::attach(&clients, "fake", servers(2, 2)).await;
+    let plan = manager.until_plan(first.job, |plan| plan.action() == v1::Action::Run).await;
+    assert_eq!((plan.external.as_ref(), plan.ended.as_str()), (Some(&external), ""));
+    assert_eq!(from(&clients, "one", &external).await.unwrap().job, first.job);
+    assert_eq!(clients.job("one").await.unwrap().external.as_ref(), Some(&external));
+    clients.cancel("one").await.unwrap();
+    let plan = manager.until_plan(first.job, |plan| plan.action() == v1::Action::Stop).await;
+    assert_eq!((plan.external.as_ref(), plan.ended.as_str()), (Some(&external), "cancelled"));
+    let over = from(&clients, "one", &external).await.unwrap_err();
+    assert!(over.code() == tonic::Code::FailedPrecondition && over.message().contains("cancelled"), "{over}");
+    daemon.stop().await;
 }

@@ -108,7 +108,7 @@ async fn with_an_admin_token_only_the_feed_is_open() {
     let status = clients.admin.clone().status(v1::StatusRequest {}).await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
     let job = Some(trainmaster_proto::job_from_spec(&spec("one")));
-    let request = sign(v1::SubmitRequest { job }, "correct-horse-battery");
+    let request = sign(v1::SubmitRequest { job, external: None }, "correct-horse-battery");
     let reply = clients.jobs.clone().submit(request).await.unwrap().into_inner();
     let report = v1::ReportRequest { job: "one".into(), ..v1::ReportRequest::default() };
     assert!(clients.feed.clone().report(sign(report, &reply.token)).await.is_ok());

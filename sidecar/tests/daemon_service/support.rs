@@ -92,7 +92,7 @@ impl Clients {
     }
 
     pub(crate) async fn submit(&self, spec: &JobSpec) -> Result<v1::SubmitReply, Status> {
-        let request = v1::SubmitRequest { job: Some(job_from_spec(spec)) };
+        let request = v1::SubmitRequest { job: Some(job_from_spec(spec)), external: None };
         Ok(self.jobs.clone().submit(request).await?.into_inner())
     }
 

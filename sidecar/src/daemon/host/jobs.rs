@@ -2,24 +2,37 @@
 
 use std::sync::Arc;
 
-use trainmaster_core::{End, Event, EventError, Job, JobId, JobSpec, Mode, Time, Verdict};
-use trainmaster_feed::{JobAssignment, Standing, Token};
+use trainmaster_core::{End, Event, EventError, Job, JobId, Mode, Time, Verdict};
+use trainmaster_feed::{JobAssignment, Standing};
 use trainmaster_proto::{end_name, job_status, mode_name, v1};
 
 use super::{
-    HostError, Reply,
+    HostError, Reply, Submission, Submitted,
     journal::{Effect, Outcome},
     owner::Owner,
 };
 use crate::daemon::{ended::EndedJob, store::Audit};
 
 impl Owner {
-    pub(super) fn submit(&mut self, at: Time, spec: Box<JobSpec>, token: Token, who: String, reply: Reply<JobId>) {
+    pub(super) fn submit(&mut self, at: Time, job: Submission, who: String, reply: Reply<Submitted>) {
         if self.journal.error().is_some() {
             return self.unavailable(reply);
         }
+        let Submission { spec, external, token } = job;
+        if let Some(external) = &external {
+            // Whoever submitted it may have missed the answer, or have been started anew since.
+            if let Some(job) = self.scheduler.state().jobs.values().find(|job| job.external.as_ref() == Some(external))
+            {
+                let there = Submitted { job: job.id, is_new: false };
+                return self.reply_later(reply, there);
+            }
+            if let Some(ended) = self.ended.of(external) {
+                let _ = reply.send(Err(HostError::Over(over(ended))));
+                return;
+            }
+        }
         let name = spec.name.clone();
-        let event = Event::JobSubmitted { spec, external: None, token_hash: Some(token.hash()) };
+        let event = Event::JobSubmitted { spec, external, token_hash: Some(token.hash()) };
         if let Err(error) = self.apply(at, event) {
             let _ = reply.send(Err(error.into()));
             return;
@@ -32,7 +45,7 @@ impl Owner {
     }
 
     /// A submission is on disk, or is taken back: whoever asked will ask again under the same name.
-    pub(super) fn promise(&mut self, job: JobId, reply: Reply<JobId>, outcome: &Outcome) {
+    pub(super) fn promise(&mut self, job: JobId, reply: Reply<Submitted>, outcome: &Outcome) {
         if let Err(error) = outcome {
             let at = self.clock.now();
             let message = "its submission could not be written down".to_owned();
@@ -40,7 +53,7 @@ impl Owner {
             let _ = reply.send(Err(HostError::Unavailable(error.to_string())));
             return;
         }
-        let _ = reply.send(Ok(job));
+        let _ = reply.send(Ok(Submitted { job, is_new: true }));
     }
 
     pub(super) fn cancel(&mut self, at: Time, job: &str, who: String, reply: Reply<()>) {
@@ -96,7 +109,7 @@ impl Owner {
     /// What to say about a job that is not active.
     pub(super) fn missing(&self, job: &str) -> String {
         match self.ended.find(job) {
-            Some(ended) => format!("{} ({}) has ended: {}", ended.id(), ended.status.name, ended.status.state),
+            Some(ended) => over(ended),
             // Whatever was sent as a name is not sent back whole.
             None if job.len() > 128 => format!("there is no job whose name has {} bytes", job.len()),
             None => format!("there is no job {job:?}"),
@@ -169,6 +182,8 @@ impl Owner {
             revision: ended.status.revision,
             reason: format!("{state}: {reason}"),
             grace_ms: self.options.grace.0,
+            external: ended.status.external.clone(),
+            ended: state.clone(),
             ..v1::JobPlan::default()
         });
         let ended = Arc::new(ended);
@@ -206,4 +221,9 @@ impl Owner {
             }
         }
     }
+}
+
+/// What to say about a job that is over.
+fn over(ended: &EndedJob) -> String {
+    format!("{} ({}) has ended: {}", ended.id(), ended.status.name, ended.status.state)
 }

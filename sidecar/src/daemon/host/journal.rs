@@ -7,7 +7,7 @@ use std::{
 
 use trainmaster_core::{DecisionId, JobId, journal::Record};
 
-use super::{HostMetrics, Reply, publish::News};
+use super::{HostMetrics, Reply, Submitted, publish::News};
 use crate::daemon::store::{
     Write,
     writer::{Writer, Written},
@@ -38,7 +38,7 @@ pub(super) enum Effect {
     /// An answer that makes sense only once it is durable.
     Reply(LateReply),
     /// The answer to a submission: taken back if it can't be promised.
-    Submitted(JobId, Reply<JobId>),
+    Submitted(JobId, Reply<Submitted>),
     /// Managers and training programs hear of it.
     Publish(News),
     /// The decision that is now in force.

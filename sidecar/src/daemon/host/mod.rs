@@ -16,7 +16,7 @@ mod view;
 
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
-use trainmaster_core::{EventError, Incarnation, JobId, JobSpec, Mode, Role};
+use trainmaster_core::{EventError, Incarnation, JobId, JobSpec, Mode, Role, job::ExternalId};
 use trainmaster_feed::{Acknowledgement, FeedHost, Token, Unavailable};
 use trainmaster_proto::{Observed, Progress};
 
@@ -40,6 +40,9 @@ pub(crate) enum HostError {
     /// There is no such job.
     #[error("{0}")]
     Missing(String),
+    /// It has ended, and isn't run again.
+    #[error("{0}")]
+    Over(String),
 }
 
 impl From<HostError> for tonic::Status {
@@ -49,7 +52,7 @@ impl From<HostError> for tonic::Status {
             HostError::Unavailable(_) => Self::unavailable(text),
             HostError::Missing(_) | HostError::Refused(EventError::UnknownJob(_)) => Self::not_found(text),
             HostError::Refused(EventError::DuplicateName { .. }) => Self::already_exists(text),
-            HostError::Refused(EventError::NeverFits(_) | EventError::Unsupported { .. }) => {
+            HostError::Over(_) | HostError::Refused(EventError::NeverFits(_) | EventError::Unsupported { .. }) => {
                 Self::failed_precondition(text)
             }
             HostError::Refused(_) => Self::invalid_argument(text),
@@ -59,9 +62,25 @@ impl From<HostError> for tonic::Status {
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, HostError>>;
 
+/// A job that is submitted.
+pub(crate) struct Submission {
+    pub(crate) spec: Box<JobSpec>,
+    /// Where it came from.
+    pub(crate) external: Option<ExternalId>,
+    pub(crate) token: Token,
+}
+
+/// The job of a submission.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Submitted {
+    pub(crate) job: JobId,
+    /// Otherwise it was there already.
+    pub(crate) is_new: bool,
+}
+
 /// What the owner is asked for.
 pub(crate) enum Command {
-    Submit { spec: Box<JobSpec>, token: Token, who: String, reply: Reply<JobId> },
+    Submit { job: Submission, who: String, reply: Reply<Submitted> },
     Cancel { job: String, who: String, reply: Reply<()> },
     Hold { job: String, held: bool, who: String, reply: Reply<()> },
     SetMode { mode: Mode, who: String, reply: Reply<Mode> },
@@ -101,8 +120,8 @@ impl Host {
         answer.await.unwrap_or_else(|_| Err(HostError::Unavailable(STOPPING.into())))
     }
 
-    pub(crate) async fn submit(&self, spec: JobSpec, token: Token, who: String) -> Result<JobId, HostError> {
-        self.ask(|reply| Command::Submit { spec: Box::new(spec), token, who, reply }).await
+    pub(crate) async fn submit(&self, job: Submission, who: String) -> Result<Submitted, HostError> {
+        self.ask(|reply| Command::Submit { job, who, reply }).await
     }
 
     pub(crate) async fn cancel(&self, job: String, who: String) -> Result<(), HostError> {

@@ -284,7 +284,7 @@ impl Owner {
     fn command(&mut self, command: Command) {
         let at = self.clock.now();
         match command {
-            Command::Submit { spec, token, who, reply } => self.submit(at, spec, token, who, reply),
+            Command::Submit { job, who, reply } => self.submit(at, job, who, reply),
             Command::Cancel { job, who, reply } => self.cancel(at, &job, who, reply),
             Command::Hold { job, held, who, reply } => self.hold(at, &job, held, who, reply),
             Command::SetMode { mode, who, reply } => self.set_mode(at, mode, who, reply),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use trainmaster_core::{Issue, Job, JobId, Mode, Verdict};
 use trainmaster_feed::{JobAssignment, Standing};
-use trainmaster_proto::{JobFacts, job_plan, slots_to_wire, v1, work_to_wire};
+use trainmaster_proto::{JobFacts, external_to_wire, job_plan, slots_to_wire, v1, work_to_wire};
 
 use super::{journal::Effect, owner::Owner};
 use crate::daemon::session::Outbox;
@@ -76,7 +76,15 @@ impl Owner {
         let ended = self.ended.get(issue.job);
         let name = spec.map(|spec| spec.name.as_str()).or(ended.map(|ended| ended.status.name.as_str()));
         let token = self.secrets.get(&issue.job).map(String::as_str).unwrap_or_default();
-        let facts = JobFacts { name: name.unwrap_or_default(), spec, token, grace: self.options.grace };
+        let active = state.job(issue.job).and_then(|job| job.external.as_ref()).map(external_to_wire);
+        let facts = JobFacts {
+            name: name.unwrap_or_default(),
+            spec,
+            external: active.or_else(|| ended.and_then(|ended| ended.status.external.clone())),
+            ended: ended.map(|ended| ended.status.state.as_str()).unwrap_or_default(),
+            token,
+            grace: self.options.grace,
+        };
         job_plan(state, issue, facts)
     }
 

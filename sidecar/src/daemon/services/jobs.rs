@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 use trainmaster_core::{Verdict, reason::Reason};
 use trainmaster_feed::Token;
 use trainmaster_proto::{
-    spec_from_job,
+    external_from_wire, spec_from_job,
     v1::{
         self,
         jobs_server::{Jobs, JobsServer},
@@ -20,7 +20,10 @@ use trainmaster_proto::{
 };
 
 use super::{SMALL, who};
-use crate::daemon::{ended::EndedJob, host::Host};
+use crate::daemon::{
+    ended::EndedJob,
+    host::{Host, Submission, Submitted},
+};
 
 /// A watcher is told at most so often.
 const PACE: Duration = Duration::from_millis(100);
@@ -72,14 +75,19 @@ impl Jobs for JobsService {
 
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitReply>, Status> {
         let who = who(&request);
-        let job = request.into_inner().job.ok_or_else(|| Status::invalid_argument("job: is missing"))?;
-        let spec = spec_from_job(job)?;
+        let v1::SubmitRequest { job, external } = request.into_inner();
+        let job = job.ok_or_else(|| Status::invalid_argument("job: is missing"))?;
+        let spec = Box::new(spec_from_job(job)?);
+        let external = external.map(external_from_wire).transpose()?;
         let mut random = [0; 16];
         getrandom::fill(&mut random)
             .map_err(|error| Status::internal(format!("no random bits for a token: {error}")))?;
         let token = Token::new(random);
-        let text = token.reveal().to_owned();
-        let job = self.host.submit(spec, token, who).await?;
+        let mut text = token.reveal().to_owned();
+        let Submitted { job, is_new } = self.host.submit(Submission { spec, external, token }, who).await?;
+        if !is_new {
+            text.clear();
+        }
         let next_decision_ms = self.host.read(move |view| {
             let submitted = view.scheduler.state().job(job)?;
             view.next_decision().filter(|_| submitted.verdict == Verdict::Wait(Reason::NotConsidered))

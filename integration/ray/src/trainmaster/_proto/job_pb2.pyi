@@ -127,6 +127,14 @@ class Job(_message.Message):
     stop_under_load: Stop
     def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., priority: _Optional[int] = ..., resize: _Optional[_Union[Resize, str]] = ..., mode: _Optional[_Union[TrainingMode, str]] = ..., batch: _Optional[int] = ..., examples: _Optional[int] = ..., convergence: _Optional[_Union[Convergence, _Mapping]] = ..., worker: _Optional[_Union[Role, _Mapping]] = ..., server: _Optional[_Union[Role, _Mapping]] = ..., model_size_mib: _Optional[int] = ..., utility: _Optional[_Union[Utility, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., accuracy: _Optional[float] = ..., urgency: _Optional[int] = ..., dataset: _Optional[_Union[Dataset, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., time_limit_ms: _Optional[int] = ..., restart_cost_ms: _Optional[int] = ..., profile: _Optional[_Iterable[_Union[SpeedSample, _Mapping]]] = ..., separate_roles: bool = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., stop: _Optional[_Union[Stop, str]] = ..., stop_under_load: _Optional[_Union[Stop, str]] = ...) -> None: ...
 
+class ExternalId(_message.Message):
+    __slots__ = ("cluster", "native")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    native: str
+    def __init__(self, cluster: _Optional[str] = ..., native: _Optional[str] = ...) -> None: ...
+
 class Partition(_message.Message):
     __slots__ = ("parameters", "after")
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]

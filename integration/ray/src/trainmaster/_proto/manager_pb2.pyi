@@ -212,7 +212,7 @@ class Plan(_message.Message):
     def __init__(self, term: _Optional[int] = ..., decision: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobPlan, _Mapping]]] = ..., full: bool = ...) -> None: ...
 
 class JobPlan(_message.Message):
-    __slots__ = ("job", "name", "action", "incarnation", "revision", "slots", "reason", "worker_command", "server_command", "token", "grace_ms", "environment", "work")
+    __slots__ = ("job", "name", "action", "incarnation", "revision", "slots", "reason", "worker_command", "server_command", "token", "grace_ms", "environment", "work", "external", "ended")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +233,8 @@ class JobPlan(_message.Message):
     GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     job: int
     name: str
     action: Action
@@ -246,7 +248,9 @@ class JobPlan(_message.Message):
     grace_ms: int
     environment: _containers.ScalarMap[str, str]
     work: _containers.RepeatedCompositeFieldContainer[_job_pb2.Work]
-    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., action: _Optional[_Union[Action, str]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[_job_pb2.Slot, _Mapping]]] = ..., reason: _Optional[str] = ..., worker_command: _Optional[str] = ..., server_command: _Optional[str] = ..., token: _Optional[str] = ..., grace_ms: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., work: _Optional[_Iterable[_Union[_job_pb2.Work, _Mapping]]] = ...) -> None: ...
+    external: _job_pb2.ExternalId
+    ended: str
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., action: _Optional[_Union[Action, str]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[_job_pb2.Slot, _Mapping]]] = ..., reason: _Optional[str] = ..., worker_command: _Optional[str] = ..., server_command: _Optional[str] = ..., token: _Optional[str] = ..., grace_ms: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., work: _Optional[_Iterable[_Union[_job_pb2.Work, _Mapping]]] = ..., external: _Optional[_Union[_job_pb2.ExternalId, _Mapping]] = ..., ended: _Optional[str] = ...) -> None: ...
 
 class AdmitRequest(_message.Message):
     __slots__ = ("job",)

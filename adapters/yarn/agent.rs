@@ -1,0 +1,233 @@
+//! The loop that ties the daemon, the server for YARN's side, and time together.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tonic::{Code, Status};
+use trainmaster_core::JobSpec;
+
+use super::{
+    YarnError,
+    config::Config,
+    server,
+    translator::{Step, Submitted, Translator},
+};
+use crate::{
+    Launch,
+    attach::{Calls, Heard, Link, LinkError, Outbox},
+};
+
+/// What is late is noticed by then.
+const TICK: Duration = Duration::from_secs(1);
+/// A call to the daemon may take so long.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Runs the adapter until `shutdown` resolves: attaches to the daemon, and serves the plug-ins and ApplicationMasters.
+/// What runs goes on while the daemon or this adapter is away.
+///
+/// # Errors
+/// The daemon's address, the certificate or the token can't be used, or nobody could reach this adapter. Everything that
+/// happens later is reported and survived.
+pub async fn run(config: Config, launch: Launch, shutdown: impl Future<Output = ()> + Send) -> Result<(), YarnError> {
+    let link = Link::new(&launch.daemon, launch.token.as_deref(), launch.ca.as_deref())
+        .map_err(|LinkError { address, problem }| YarnError::Daemon { address, problem })?;
+    let config = Arc::new(config);
+    let shared = Arc::new(Shared::new(config.clone(), link.calls(), &launch));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(server::start(shared.clone(), &config).await?);
+
+    tasks.spawn(shared.clone().learn_jobs());
+    let mut shutdown = pin!(shutdown);
+    let (sender, mut heard) = mpsc::channel(16);
+    let mut link = Some((link, sender));
+    let mut outbox = Outbox::new(config.name.clone());
+    loop {
+        // The daemon's first word is what there is: without nodes, or without knowing whose containers are whose, everything
+        // that runs would end.
+        if shared.knows_enough()
+            && let Some((link, sender)) = link.take()
+        {
+            tasks.spawn(link.keep(sender));
+        }
+        shared.act(&mut outbox, &mut tasks);
+        let wake = shared.began + outbox.due().unwrap_or(Duration::MAX).min(shared.now() + TICK);
+        tokio::select! {
+            () = shared.stirred.notified() => {}
+            () = sleep_until(wake) => {}
+            Some(heard) = heard.recv(), if link.is_none() => shared.hear(&mut outbox, heard),
+            Some(_) = tasks.join_next() => {}
+            () = &mut shutdown => return Ok(()),
+        }
+    }
+}
+
+/// What the loop and the server share. Nobody waits for anything while it is locked.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// There is something to do for the loop.
+    stirred: Notify,
+    /// Orders may have changed.
+    pub(super) changed: watch::Sender<()>,
+    pub(super) calls: Calls,
+    cluster: String,
+    began: Instant,
+}
+
+struct State {
+    translator: Translator,
+    /// A snapshot came.
+    has_seen: bool,
+    /// The daemon said which jobs came from this cluster.
+    has_learnt: bool,
+}
+
+impl Shared {
+    fn new(config: Arc<Config>, calls: Calls, launch: &Launch) -> Self {
+        let environment = BTreeMap::from([
+            ("TRAINMASTER_FEED".to_owned(), launch.feed.clone()),
+            ("TRAINMASTER_ORPHAN_GRACE_MS".to_owned(), launch.orphan_grace.as_millis().to_string()),
+        ]);
+        let cluster = config.name.clone();
+        let translator = Translator::new(config, environment);
+        let state = Mutex::new(State { translator, has_seen: false, has_learnt: false });
+        let (changed, _) = watch::channel(());
+        Self { state, stirred: Notify::new(), changed, calls, cluster, began: Instant::now() }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn knows_enough(&self) -> bool {
+        let state = self.state();
+        state.has_seen && state.has_learnt
+    }
+
+    /// Looks at what is known.
+    pub(super) fn look<T>(&self, look: impl FnOnce(&mut Translator, Duration) -> T) -> T {
+        look(&mut self.state().translator, self.now())
+    }
+
+    /// Takes a snapshot over, and answers it.
+    pub(super) fn exchange(&self, cluster: super::wire::Cluster) -> Result<super::wire::Plan, Status> {
+        let answer = {
+            let (mut state, now) = (self.state(), self.now());
+            state.has_seen = true;
+            state.translator.see(now, cluster);
+            state.translator.bridge_plan(now, clock_ms())
+        };
+        self.stirred.notify_one();
+        answer.map_err(|_| Status::unavailable("there is no plan of the scheduler's to enforce"))
+    }
+
+    fn act(self: &Arc<Self>, outbox: &mut Outbox, tasks: &mut JoinSet<()>) {
+        let now = self.now();
+        let mut state = self.state();
+        let Step { submit, cancel, refused } = state.translator.step(now);
+        for (decision, answer) in refused {
+            outbox.answer(decision, vec![answer]);
+        }
+        outbox.touch(now);
+        outbox.flush(now, || state.translator.picture());
+        drop(state);
+        for (application, spec) in submit {
+            tasks.spawn(self.clone().submit(application, spec));
+        }
+        for job in cancel {
+            tasks.spawn(self.clone().cancel(job));
+        }
+        self.changed.send_replace(());
+    }
+
+    /// Which applications are which jobs, from before this adapter was started.
+    async fn learn_jobs(self: Arc<Self>) {
+        let jobs = loop {
+            match timeout(ANSWER, self.calls.jobs_of(&self.cluster)).await {
+                Ok(Ok(jobs)) => break jobs,
+                Ok(Err(status)) => tracing::debug!(%status, "the daemon doesn't tell its jobs; trying again"),
+                Err(_) => tracing::debug!("the daemon doesn't tell its jobs; trying again"),
+            }
+            sleep(TICK).await;
+        };
+        let (mut state, now) = (self.state(), self.now());
+        state.translator.learn(now, jobs);
+        state.has_learnt = true;
+        drop(state);
+        self.stirred.notify_one();
+    }
+
+    async fn submit(self: Arc<Self>, application: String, spec: JobSpec) {
+        let asked = timeout(ANSWER, self.calls.submit(&spec, &self.cluster, &application)).await;
+        let answer = match asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
+            Ok(job) => {
+                tracing::info!(application, job, name = spec.name, "submitted an application's job");
+                Submitted::Job(job)
+            }
+            Err(status) => judge(&application, &status),
+        };
+        self.look(|translator, now| translator.submitted(now, &application, answer));
+        self.stirred.notify_one();
+    }
+
+    async fn cancel(self: Arc<Self>, job: u64) {
+        let asked = timeout(ANSWER, self.calls.cancel(job)).await;
+        match asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
+            Ok(()) => tracing::info!(job, "cancelled the job of an application that was killed"),
+            // It has ended otherwise.
+            Err(status) if status.code() == Code::NotFound => {}
+            Err(status) => {
+                tracing::warn!(job, %status, "can't cancel the job of an application that was killed; trying again");
+                self.look(|translator, _| translator.cancel_failed(job));
+            }
+        }
+    }
+
+    fn hear(&self, outbox: &mut Outbox, heard: Heard) {
+        let (mut state, now) = (self.state(), self.now());
+        match heard {
+            Heard::Opened(stream) => outbox.open(stream, state.translator.picture()),
+            Heard::Attached => {
+                tracing::info!("attached");
+                state.translator.attached();
+            }
+            Heard::Lost => outbox.close(),
+            Heard::Plan(plan) => {
+                let decision = plan.decision;
+                outbox.answer(decision, state.translator.plan(now, plan));
+                outbox.touch(now);
+            }
+        }
+    }
+}
+
+/// What a refused submission means.
+fn judge(application: &str, status: &Status) -> Submitted {
+    match status.code() {
+        Code::AlreadyExists => Submitted::NameTaken(status.message().to_owned()),
+        Code::InvalidArgument | Code::FailedPrecondition => Submitted::Refused(status.message().to_owned()),
+        _ => {
+            tracing::debug!(application, %status, "can't submit an application's job; trying again");
+            Submitted::Away
+        }
+    }
+}
+
+/// Unix time.
+fn clock_ms() -> i64 {
+    let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    passed.as_millis() as i64
+}

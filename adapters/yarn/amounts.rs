@@ -1,0 +1,119 @@
+//! YARN's resources in the core's terms, and back.
+
+use std::collections::{BTreeMap, HashMap};
+
+const MEMORY: &str = "memory-mb";
+const VCORES: &str = "vcores";
+const GPU: &str = "yarn.io/gpu";
+/// Names that mean something else to the core.
+const TAKEN: [&str; 5] = ["gpu", "cpu", "memory", "disk", "bandwidth"];
+/// What YARN doesn't count.
+const UNCOUNTED: [&str; 2] = ["disk", "bandwidth"];
+const WHOLE: i64 = 1000;
+/// More than any node has: in thousandths, as much as the core takes.
+const MOST: i64 = 1_000_000_000;
+
+/// YARN's amounts by the core's names, in sub-units. Those that make no sense are left out and complained about.
+pub(crate) fn read(
+    of: &str,
+    amounts: &HashMap<String, i64>,
+    mut complain: impl FnMut(String),
+) -> BTreeMap<String, i64> {
+    let mut read = BTreeMap::new();
+    for (name, &amount) in amounts {
+        let Some((known, scale)) = known(name) else { continue };
+        if (0..=MOST).contains(&amount) {
+            read.insert(known.to_owned(), amount * scale);
+        } else {
+            complain(format!("{of}: {name} = {amount} is ignored; allowed are 0 to {MOST}"));
+        }
+    }
+    read
+}
+
+/// The core's name of a resource, and its sub-units in one of YARN's.
+fn known(name: &str) -> Option<(&str, i64)> {
+    match name {
+        MEMORY => Some(("memory", 1)),
+        VCORES => Some(("cpu", WHOLE)),
+        GPU => Some(("gpu", WHOLE)),
+        _ if TAKEN.contains(&name) || name.starts_with("gpu:") || name.is_empty() => None,
+        _ => Some((name, WHOLE)),
+    }
+}
+
+/// What a container for a demand asks for, by YARN's names.
+pub(crate) fn request(demand: &BTreeMap<String, i64>) -> HashMap<String, i64> {
+    let asked = demand.iter().filter(|(name, amount)| **amount > 0 && !UNCOUNTED.contains(&name.as_str()));
+    asked
+        .map(|(name, amount)| match name.as_str() {
+            "memory" => (MEMORY.to_owned(), *amount),
+            "cpu" => (VCORES.to_owned(), amount / WHOLE),
+            "gpu" => (GPU.to_owned(), amount / WHOLE),
+            _ => (name.clone(), amount / WHOLE),
+        })
+        .collect()
+}
+
+/// Whether containers can have just this.
+///
+/// # Errors
+/// The amount that they can't have, and what is allowed.
+pub(crate) fn check(role: &str, demand: &BTreeMap<String, i64>) -> Result<(), String> {
+    for (name, amount) in demand {
+        if let Some(kind) = name.strip_prefix("gpu:") {
+            return Err(format!(
+                "{role}.\"{name}\": YARN counts GPUs of all types as one; write gpu, and ask for {kind:?} by a node \
+                 attribute in constraints.labels"
+            ));
+        }
+        let in_thousandths = name != "memory" && !UNCOUNTED.contains(&name.as_str());
+        if in_thousandths && amount % WHOLE != 0 {
+            let amount = *amount as f64 / WHOLE as f64;
+            return Err(format!("{role}.{name}: {amount} must be a whole number: YARN counts no fractions of it"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn amounts(pairs: &[(&str, i64)]) -> BTreeMap<String, i64> {
+        pairs.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect()
+    }
+
+    fn yarn(pairs: &[(&str, i64)]) -> HashMap<String, i64> {
+        amounts(pairs).into_iter().collect()
+    }
+
+    #[test]
+    fn yarns_resources_have_the_cores_names_and_units() {
+        let node = [(MEMORY, 8192), (VCORES, 16), (GPU, 4), ("yarn.io/fpga", 2), ("gpu", 9), ("disk", 5), ("", 1)];
+        let read_well = read("a", &yarn(&node), |complaint| panic!("{complaint}"));
+        assert_eq!(read_well, amounts(&[("cpu", 16_000), ("gpu", 4000), ("memory", 8192), ("yarn.io/fpga", 2000)]));
+        let mut complaints = Vec::new();
+        let odd = yarn(&[(MEMORY, -1), (VCORES, i64::MAX), (GPU, 1)]);
+        assert_eq!(read("a", &odd, |complaint| complaints.push(complaint)), amounts(&[("gpu", 1000)]));
+        complaints.sort();
+        assert_eq!(complaints[0], "a: memory-mb = -1 is ignored; allowed are 0 to 1000000000");
+        assert_eq!(complaints.len(), 2);
+    }
+
+    #[test]
+    fn demands_are_asked_for_in_whole_units() {
+        let demand = amounts(&[("cpu", 2000), ("gpu", 1000), ("memory", 1500), ("yarn.io/fpga", 3000), ("disk", 9)]);
+        check("worker", &demand).unwrap();
+        let expected = yarn(&[(VCORES, 2), (GPU, 1), (MEMORY, 1500), ("yarn.io/fpga", 3)]);
+        assert_eq!(request(&demand), expected);
+        for (name, amount, parts) in [
+            ("gpu", 500, ["worker.gpu", "0.5"]),
+            ("cpu", 1500, ["worker.cpu", "1.5"]),
+            ("gpu:a100", 1000, ["a100", "labels"]),
+        ] {
+            let error = check("worker", &amounts(&[(name, amount)])).unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+    }
+}

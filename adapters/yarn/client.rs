@@ -1,0 +1,225 @@
+//! `trainmaster yarn …`: applications, over the ResourceManager's REST API.
+
+use std::{env, fs, path::Path};
+
+use anyhow::{Context, Result, anyhow, bail};
+use hyper::Method;
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::runtime;
+use trainmaster_core::JobSpec;
+
+use super::{
+    config::{Config, Master},
+    jobfile, rest,
+};
+use crate::{AdapterCommand, Answer};
+
+/// Names the configuration file.
+const CONFIG: &str = "TRAINMASTER_YARN";
+const MAIN: &str = "io.trainmaster.yarn.master.Main";
+/// An ApplicationMaster that is lost is started again.
+const ATTEMPTS: u32 = 2;
+
+/// What hosts know of these commands.
+pub const COMMANDS: &[AdapterCommand] = &[
+    AdapterCommand {
+        name: "submit",
+        arguments: "FILE",
+        about: "submit a job file to YARN, as an application; the file that TRAINMASTER_YARN names says where and how",
+        run: |arguments| {
+            let [file] = arguments else { bail!("submit takes one FILE") };
+            let text = fs::read_to_string(file).with_context(|| format!("{file} can't be read"))?;
+            submit(&config()?, &user()?, &text).with_context(|| file.clone())
+        },
+    },
+    AdapterCommand {
+        name: "kill",
+        arguments: "APPLICATION",
+        about: "kill an application on YARN, which cancels its job",
+        run: |arguments| {
+            let [application] = arguments else { bail!("kill takes one APPLICATION") };
+            kill(&config()?, &user()?, application)
+        },
+    },
+];
+
+fn config() -> Result<Config> {
+    match env::var_os(CONFIG) {
+        Some(file) => Ok(Config::load(Path::new(&file))?),
+        None => bail!("{CONFIG} isn't set; name a yarn.toml with resourcemanager and [master]"),
+    }
+}
+
+/// Whom YARN takes us for, where it knows no better.
+fn user() -> Result<String> {
+    let user = ["HADOOP_USER_NAME", "USER"].iter().find_map(|name| env::var(name).ok());
+    let user = user.ok_or_else(|| anyhow!("neither HADOOP_USER_NAME nor USER says who you are"))?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@');
+    if user.is_empty() || !user.chars().all(plain) {
+        bail!("user {user:?}: allowed are letters, digits, '.', '_', '-' and '@'");
+    }
+    Ok(user)
+}
+
+fn submit(config: &Config, user: &str, text: &str) -> Result<Answer> {
+    let spec = jobfile::read(text, user, "").map_err(|problem| anyhow!(problem))?;
+    if config.master.classpath.is_empty() {
+        bail!("master.classpath isn't set; say where the nodes have the ApplicationMaster");
+    }
+    let mut random = [0; 16];
+    SystemRandom::new().fill(&mut random).map_err(|_| anyhow!("no random bits for a secret"))?;
+    let secret: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let created = call(config, Method::POST, &format!("apps/new-application?user.name={user}"), String::new())?;
+    let New { application } = serde_json::from_slice(&created).context("the ResourceManager's answer")?;
+    let request = submission(&config.master, &application, &spec, text, &secret);
+    call(config, Method::POST, &format!("apps?user.name={user}"), request.to_string())?;
+    Ok(Answer {
+        text: format!("{application} ({}) submitted", spec.name),
+        json: json!({ "application": application, "name": spec.name }),
+    })
+}
+
+#[derive(Deserialize)]
+struct New {
+    #[serde(rename = "application-id")]
+    application: String,
+}
+
+fn submission(master: &Master, application: &str, spec: &JobSpec, text: &str, secret: &str) -> Value {
+    let Master { java, classpath, memory, vcores } = master;
+    let command = format!("{java} -cp {classpath} {MAIN} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr");
+    let environment = [("TRAINMASTER_JOB", jobfile::encode(text)), ("TRAINMASTER_SECRET", secret.to_owned())];
+    let environment = environment.map(|(key, value)| json!({ "key": key, "value": value }));
+    json!({
+        "application-id": application,
+        "application-name": spec.name,
+        "application-type": "TRAINMASTER",
+        "queue": spec.queue,
+        "max-app-attempts": ATTEMPTS,
+        "resource": { "memory": memory, "vCores": vcores },
+        "am-container-spec": {
+            "commands": { "command": command },
+            "environment": { "entry": environment },
+        },
+    })
+}
+
+fn kill(config: &Config, user: &str, application: &str) -> Result<Answer> {
+    let numbers = application.strip_prefix("application_").and_then(|rest| rest.split_once('_'));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !numbers.is_some_and(|(started, number)| is_number(started) && is_number(number)) {
+        bail!("{application:?} is no application's id, such as application_1700000000000_0001");
+    }
+    let path = format!("apps/{application}/state?user.name={user}");
+    call(config, Method::PUT, &path, json!({ "state": "KILLED" }).to_string())?;
+    Ok(Answer { text: format!("{application} is being killed"), json: json!({ "application": application }) })
+}
+
+fn call(config: &Config, method: Method, path: &str, json: String) -> Result<Vec<u8>> {
+    let address = config.resourcemanager.as_ref();
+    let address = address.ok_or_else(|| anyhow!("resourcemanager isn't set; say where its REST API is"))?;
+    let path = format!("/ws/v1/cluster/{path}");
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    // Hosts may be inside a runtime of their own.
+    let answer = std::thread::scope(|scope| {
+        scope
+            .spawn(|| runtime.block_on(rest::call(address, method, &path, json)))
+            .join()
+            .expect("calling doesn't panic")
+    });
+    Ok(answer.map_err(|problem| anyhow!(problem))?.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+        sync::mpsc,
+        thread,
+    };
+
+    use super::*;
+
+    const JOB: &str = "name = \"mnist\"\nqueue = \"dl\"\nmode = \"allreduce\"\nworker = { cpu = 1 }\n";
+
+    /// A ResourceManager with these answers, one after the other; tells what it was asked.
+    fn manager(answers: &'static [(&'static str, &'static str)]) -> (Config, mpsc::Receiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (sender, asked) = mpsc::channel();
+        thread::spawn(move || {
+            for (status, body) in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let (mut text, mut some) = (String::new(), [0; 4096]);
+                loop {
+                    let read = stream.read(&mut some).unwrap();
+                    text += std::str::from_utf8(&some[..read]).unwrap();
+                    let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+                    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+                    if body.len() >= length.map_or(0, |length| length.parse().unwrap()) {
+                        break;
+                    }
+                }
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(answer.as_bytes()).unwrap();
+                sender.send(text).unwrap();
+            }
+        });
+        let text = format!("resourcemanager = {url:?}\nmaster = {{ classpath = \"/m.jar\" }}");
+        (Config::parse(&text, "test").unwrap(), asked)
+    }
+
+    const NEW: (&str, &str) =
+        ("200 OK", r#"{"application-id": "application_1_0002", "maximum-resource-capability": {}}"#);
+
+    #[test]
+    fn a_job_is_submitted_as_an_application() {
+        let (config, asked) = manager(&[NEW, ("202 Accepted", "")]);
+        let answer = submit(&config, "alice", JOB).unwrap();
+        assert_eq!(answer.text, "application_1_0002 (mnist) submitted");
+        assert!(asked.recv().unwrap().starts_with("POST /ws/v1/cluster/apps/new-application?user.name=alice HTTP/1.1"));
+        let asked = asked.recv().unwrap();
+        let (head, body) = asked.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("POST /ws/v1/cluster/apps?user.name=alice "), "{head}");
+        let body: Value = serde_json::from_str(body).unwrap();
+        assert_eq!((&body["application-type"], &body["queue"]), (&json!("TRAINMASTER"), &json!("dl")));
+        let master = &body["am-container-spec"];
+        let command = master["commands"]["command"].as_str().unwrap();
+        assert!(command.starts_with("java -cp /m.jar io.trainmaster.yarn.master.Main "), "{command}");
+        let entries = &master["environment"]["entry"];
+        assert_eq!((&entries[0]["key"], &entries[1]["key"]), (&json!("TRAINMASTER_JOB"), &json!("TRAINMASTER_SECRET")));
+        let job = jobfile::read(entries[0]["value"].as_str().unwrap(), "alice", "").unwrap();
+        assert_eq!(job.name, "mnist");
+        assert_eq!(entries[1]["value"].as_str().unwrap().len(), 32);
+    }
+
+    #[test]
+    fn a_rejection_says_why() {
+        const NO: &str = r#"{"RemoteException": {"exception": "BadRequestException", "message": "Refused by Trainmaster: too dear"}}"#;
+        let (config, _asked) = manager(&[NEW, ("400 Bad Request", NO)]);
+        assert_eq!(submit(&config, "alice", JOB).unwrap_err().to_string(), "Refused by Trainmaster: too dear");
+        let (config, _asked) = manager(&[("403 Forbidden", "<html>")]);
+        let error = submit(&config, "alice", JOB).unwrap_err().to_string();
+        assert!(error.contains("new-application") && error.contains("403"), "{error}");
+        let error = submit(&config, "alice", "name = 1").unwrap_err().to_string();
+        assert!(error.contains("job file"), "{error}");
+        let bare = Config::parse("", "test").unwrap();
+        assert!(submit(&bare, "alice", JOB).unwrap_err().to_string().contains("master.classpath"));
+        assert!(kill(&bare, "alice", "application_1_1").unwrap_err().to_string().contains("resourcemanager"));
+    }
+
+    #[test]
+    fn an_application_is_killed() {
+        let (config, asked) = manager(&[("202 Accepted", r#"{"state": "ACCEPTED"}"#)]);
+        kill(&config, "bob", "application_1_0002").unwrap();
+        let asked = asked.recv().unwrap();
+        assert!(asked.starts_with("PUT /ws/v1/cluster/apps/application_1_0002/state?user.name=bob "), "{asked}");
+        assert!(asked.ends_with(r#"{"state":"KILLED"}"#), "{asked}");
+        for wrong in ["", "mnist", "application_1", "application_1_2/../x", "application_é_1"] {
+            assert!(kill(&config, "bob", wrong).unwrap_err().to_string().contains("no application's id"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Whether a YARN cluster will do.
+
+use std::{
+    net::{TcpListener, TcpStream},
+    thread,
+};
+
+use tokio::runtime;
+
+use super::{
+    config::Config,
+    rest::{self, Found},
+    server,
+};
+use crate::{Check, Launch, Verdict};
+
+/// What the ResourceManager's settings have to be: each with the class that has to be in it.
+const PLUG_INS: [(&str, &str); 3] = [
+    ("yarn.resourcemanager.scheduler.monitor.policies", "SidecarBridge"),
+    ("yarn.scheduler.app-placement-allocator.class", "PlanAllocator"),
+    ("yarn.scheduler.queue-placement-rules", "AdmissionRule"),
+];
+const MONITOR: &str = "yarn.resourcemanager.scheduler.monitor.enable";
+const SCHEDULER: &str = "yarn.resourcemanager.scheduler.class";
+const PRIORITIES: &str = "yarn.cluster.max-application-priority";
+
+/// Looks at this adapter's address, certificate and token, and, where it is configured, at the ResourceManager: its
+/// version, its scheduler and whether the plug-ins are in its settings. Changes nothing.
+pub fn doctor(config: &Config, launch: &Launch) -> Vec<Check> {
+    let mut checks = vec![listen(config), feed(launch)];
+    let Some(address) = &config.resourcemanager else {
+        let detail = "not looked at; say where its REST API is (resourcemanager)";
+        checks.push(Check::new("resourcemanager", Verdict::Doubtful, detail.into()));
+        return checks;
+    };
+    // Hosts may be inside a runtime of their own.
+    let looked = thread::scope(|scope| scope.spawn(|| look(address)).join());
+    match looked.expect("looking doesn't panic") {
+        Ok(found) => checks.extend(judge(address, &found)),
+        Err(error) => {
+            let detail = format!("{error}; start it, or say where it is (resourcemanager)");
+            checks.push(Check::new("resourcemanager", Verdict::Bad, detail));
+        }
+    }
+    checks
+}
+
+fn look(address: &str) -> Result<Found, String> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime of one thread");
+    runtime.block_on(rest::look(address))
+}
+
+fn listen(config: &Config) -> Check {
+    let address = config.listen;
+    let found = |verdict, detail: String| Check::new("listen", verdict, detail);
+    let secrets = server::token(config).and_then(|_| config.tls.as_ref().map(server::identity).transpose());
+    if let Err(error) = secrets {
+        return found(Verdict::Bad, error.to_string());
+    }
+    match TcpListener::bind(address) {
+        Ok(_) if address.ip().is_loopback() => {
+            let detail = format!(
+                "{address}: for a ResourceManager and ApplicationMasters on this machine alone; others need another \
+                 address, TLS and a token"
+            );
+            found(Verdict::Doubtful, detail)
+        }
+        Ok(_) => found(Verdict::Good, format!("{address}, with TLS and a token")),
+        // Perhaps by the daemon that is asked about.
+        Err(_) if TcpStream::connect(address).is_ok() => found(Verdict::Good, format!("{address} is being served")),
+        Err(error) => found(Verdict::Bad, format!("{address}: {error}; choose another address (listen)")),
+    }
+}
+
+fn feed(launch: &Launch) -> Check {
+    let feed = &launch.feed;
+    let host = feed.split("://").nth(1).unwrap_or(feed);
+    let is_loopback = ["127.", "localhost", "[::1]"].iter().any(|start| host.starts_with(start));
+    if is_loopback {
+        let detail = format!("{feed} is this machine only; programs on other nodes need another (advertise)");
+        return Check::new("feed", Verdict::Doubtful, detail);
+    }
+    Check::new("feed", Verdict::Good, format!("programs report to {feed}"))
+}
+
+fn judge(address: &str, found: &Found) -> Vec<Check> {
+    let mut checks = vec![match found.state.as_str() {
+        "STARTED" => {
+            Check::new("resourcemanager", Verdict::Good, format!("{} answers at http://{address}", found.version))
+        }
+        state => Check::new("resourcemanager", Verdict::Bad, format!("http://{address}: it is {state}, not STARTED")),
+    }];
+    if found.settings.is_empty() {
+        let detail = format!("http://{address}/conf doesn't tell them; look at {} yourself", PLUG_INS[0].0);
+        checks.push(Check::new("settings", Verdict::Doubtful, detail));
+        return checks;
+    }
+    let setting = |name: &str| found.setting(name).unwrap_or_default();
+    let scheduler = setting(SCHEDULER);
+    checks.push(if scheduler.ends_with(".CapacityScheduler") {
+        Check::new("scheduler", Verdict::Good, scheduler.into())
+    } else {
+        let detail = format!("{SCHEDULER} = {scheduler:?}; the plug-ins need the CapacityScheduler");
+        Check::new("scheduler", Verdict::Bad, detail)
+    });
+    let missing: Vec<_> = PLUG_INS
+        .into_iter()
+        .filter(|(name, class)| !setting(name).contains(class))
+        .map(|(name, class)| format!("{name} = {:?} lacks {class}", setting(name)))
+        .chain((setting(MONITOR) != "true").then(|| format!("{MONITOR} = {:?} isn't true", setting(MONITOR))))
+        .collect();
+    checks.push(if missing.is_empty() {
+        Check::new("plug-ins", Verdict::Good, "all three are in the ResourceManager's settings".into())
+    } else {
+        let detail = format!("{}; set it and start the ResourceManager anew", missing.join("; "));
+        Check::new("plug-ins", Verdict::Bad, detail)
+    });
+    checks.push(match setting(PRIORITIES).parse::<u32>() {
+        Ok(most) if most > 0 => Check::new("priorities", Verdict::Good, format!("up to {most}")),
+        _ => {
+            let detail = format!("{PRIORITIES} = {:?}: applications have no order of their own", setting(PRIORITIES));
+            Check::new("priorities", Verdict::Doubtful, detail)
+        }
+    });
+    checks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(change: impl Fn(&mut Vec<(String, String)>)) -> Found {
+        let mut settings: Vec<(String, String)> =
+            PLUG_INS.iter().map(|(name, class)| ((*name).into(), format!("other,io.trainmaster.{class}"))).collect();
+        settings.push((MONITOR.into(), "true".into()));
+        settings.push((SCHEDULER.into(), "org.apache.CapacityScheduler".into()));
+        settings.push((PRIORITIES.into(), "10".into()));
+        change(&mut settings);
+        Found { version: "3.5.0".into(), state: "STARTED".into(), settings }
+    }
+
+    fn worst(found: &Found) -> (Verdict, String) {
+        let checks = judge("rm:8088", found);
+        let worst = checks.iter().max_by_key(|check| check.verdict).unwrap();
+        (worst.verdict, if worst.verdict == Verdict::Good { String::new() } else { format!("{worst:?}") })
+    }
+
+    #[test]
+    fn each_trouble_is_seen() {
+        assert_eq!(worst(&found(|_| {})), (Verdict::Good, String::new()));
+        let set = |name: &'static str, value: &'static str| {
+            let change = |settings: &mut Vec<(String, String)>| {
+                settings.iter_mut().find(|(known, _)| known == name).unwrap().1 = value.into();
+            };
+            worst(&found(change))
+        };
+        for (name, value, verdict) in [
+            (PLUG_INS[1].0, "", Verdict::Bad),
+            (MONITOR, "false", Verdict::Bad),
+            (SCHEDULER, "org.apache.FairScheduler", Verdict::Bad),
+            (PRIORITIES, "0", Verdict::Doubtful),
+        ] {
+            let (seen, text) = set(name, value);
+            assert!(seen == verdict && text.contains(name), "{text}");
+        }
+        let standby = Found { state: "STANDBY".into(), ..found(|_| {}) };
+        assert_eq!(worst(&standby).0, Verdict::Bad);
+        assert_eq!(worst(&found(Vec::clear)).0, Verdict::Doubtful);
+    }
+}

@@ -1,0 +1,115 @@
+//! This adapter's line in the registry.
+
+use super::{Config, doctor, run};
+use crate::{AdapterInfo, Check, FileError, Launch, Running, Shutdown, Verdict};
+
+/// What hosts know of this adapter.
+pub const INFO: AdapterInfo = AdapterInfo {
+    name: "yarn",
+    summary: "a YARN cluster; plug-ins in its ResourceManager enforce what ApplicationMasters ask for",
+    default: false,
+    sample: include_str!("yarn.toml"),
+    doctor: examine,
+    start,
+};
+
+fn start(launch: Launch, shutdown: Shutdown) -> anyhow::Result<Running> {
+    let config = config(&launch)?;
+    Ok(Box::pin(async move { Ok(run(config, launch, shutdown).await?) }))
+}
+
+fn examine(launch: &Launch) -> Vec<Check> {
+    match config(launch) {
+        Ok(config) => {
+            let file = launch.config.as_ref().map_or("none given".into(), |file| file.display().to_string());
+            let mut checks = vec![Check::new("configuration", Verdict::Good, file)];
+            checks.extend(doctor(&config, launch));
+            checks
+        }
+        Err(error) => vec![Check::new("configuration", Verdict::Bad, error.to_string())],
+    }
+}
+
+fn config(launch: &Launch) -> Result<Config, FileError> {
+    launch.config.as_deref().map_or_else(|| Config::parse("", "the defaults"), Config::load)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn launch(config: &str, folder: &std::path::Path) -> Launch {
+        let path = folder.join("yarn.toml");
+        std::fs::write(&path, config).unwrap();
+        Launch {
+            config: Some(path),
+            daemon: "http://127.0.0.1:1".into(),
+            token: None,
+            ca: None,
+            feed: "http://127.0.0.1:1".into(),
+            state_dir: folder.join("state"),
+            end_jobs: true,
+            orphan_grace: Duration::from_secs(1),
+            trainer: None,
+        }
+    }
+
+    #[test]
+    fn the_sample_has_every_setting() {
+        let sample = Config::parse(INFO.sample, "sample").unwrap();
+        let bare = Config::parse("", "nothing").unwrap();
+        assert_eq!((sample.uncounted["bandwidth"], sample.uncounted["disk"]), (10_000, 204_800));
+        assert_eq!(sample.resourcemanager.as_deref(), Some("127.0.0.1:8088"));
+        assert_eq!(sample.master.classpath, "/opt/trainmaster/yarn-master.jar");
+        let (uncounted, master) = (bare.uncounted.clone(), bare.master.clone());
+        assert_eq!(Config { uncounted, master, resourcemanager: None, ..sample }, bare);
+        let whole = INFO.sample.replace("# tls", "tls").replace("# token_file", "token_file");
+        let whole = Config::parse(&whole, "sample").unwrap();
+        assert!(whole.tls.is_some() && whole.token_file.is_some());
+    }
+
+    #[tokio::test]
+    async fn it_waits_for_plug_ins_that_are_away_and_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let info = crate::by_name("yarn").unwrap();
+        assert!((info.start)(launch("pol = 1", folder.path()), Box::pin(async {})).is_err());
+        let shutdown = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
+        let running = (info.start)(launch("listen = \"127.0.0.1:0\"", folder.path()), shutdown).unwrap();
+        running.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn it_says_what_keeps_it_from_listening() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap().to_string();
+        let short = folder.path().join("short");
+        std::fs::write(&short, "secret\n").unwrap();
+        let missing = folder.path().join("missing");
+        for (config, parts) in [
+            (format!("listen = {address:?}"), [address.as_str(), "listen"]),
+            (format!("listen = \"127.0.0.1:0\"\ntoken_file = {short:?}"), ["short", "16 characters"]),
+            (format!("listen = \"127.0.0.1:0\"\ntoken_file = {missing:?}"), ["missing", "No such file"]),
+            (
+                format!("listen = \"127.0.0.1:0\"\ntls = {{ cert = {short:?}, key = {short:?} }}"),
+                ["short", "private key"],
+            ),
+        ] {
+            let running = (INFO.start)(launch(&config, folder.path()), Box::pin(std::future::pending())).unwrap();
+            let error = format!("{:#}", running.await.unwrap_err());
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_doctor_names_what_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = "listen = \"127.0.0.1:0\"\nresourcemanager = \"http://127.0.0.1:1\"";
+        let checks = (INFO.doctor)(&launch(config, folder.path()));
+        let bad = checks.iter().find(|check| check.verdict == Verdict::Bad).unwrap();
+        assert!(bad.name == "resourcemanager" && bad.detail.contains("127.0.0.1:1"), "{bad:?}");
+        assert_eq!((INFO.doctor)(&launch("oops", folder.path()))[0].verdict, Verdict::Bad);
+    }
+}

@@ -1,0 +1,143 @@
+//! The job file that an application carries.
+
+use std::borrow::Cow;
+
+use toml::Table;
+use trainmaster_core::JobSpec;
+
+use super::amounts;
+
+/// Bytes of a name.
+const LONGEST: usize = 128;
+
+/// What the shell scripts that YARN starts containers with would take for their own: they quote the values of an
+/// environment with nothing but `"`.
+const SHELL: [char; 7] = ['"', '\\', '$', '`', '\n', '\r', PERCENT];
+const PERCENT: char = '%';
+
+/// A job file as it survives an ApplicationMaster's environment: percent-encoded. It then begins with `%`, as no job file
+/// does.
+pub(crate) fn encode(text: &str) -> String {
+    let mut encoded = String::new();
+    for (at, c) in text.chars().enumerate() {
+        if at > 0 && !SHELL.contains(&c) {
+            encoded.push(c);
+            continue;
+        }
+        for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+            encoded += &format!("%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+/// The job file itself, which may have been sent as it is.
+fn decode(text: &str) -> Option<Cow<'_, str>> {
+    if !text.starts_with(PERCENT) {
+        return Some(text.into());
+    }
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(rest.next()?).to_digit(16);
+        bytes.push((digit()? << 4 | digit()?) as u8);
+    }
+    String::from_utf8(bytes).ok().map(Cow::Owned)
+}
+
+/// Reads a job file. Where it names no tenant that is the user, and where it names no queue it is YARN's.
+///
+/// # Errors
+/// The key, its value and what is allowed.
+pub(crate) fn read(text: &str, user: &str, queue: &str) -> Result<JobSpec, String> {
+    if text.trim().is_empty() {
+        return Err("the application carries no job file: TRAINMASTER_JOB is empty".into());
+    }
+    let text = &*decode(text).ok_or("job file: it begins with %, but is not percent-encoded UTF-8")?;
+    let mut spec = JobSpec::from_toml(text).map_err(|error| format!("job file: {}", error.to_string().trim_end()))?;
+    let table: Table = text.parse().expect("it was read as a job file");
+    if !table.contains_key("tenant") && !user.is_empty() {
+        spec.tenant = name(user);
+    }
+    if !table.contains_key("queue") && !queue.is_empty() {
+        spec.queue = name(queue);
+    }
+    let roles = [("worker", Some(&spec.worker)), ("server", spec.server.as_ref())];
+    for (key, role) in roles.into_iter().filter_map(|(key, role)| Some((key, role?))) {
+        amounts::check(key, &role.demand).map_err(|error| format!("job file: {error}"))?;
+    }
+    Ok(spec)
+}
+
+/// Users and queues may have characters that names here may not.
+fn name(text: &str) -> String {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let text: String = text.chars().take(LONGEST).map(|c| if allowed(c) { c } else { '-' }).collect();
+    if text.starts_with('.') { text.replacen('.', "-", 1) } else { text }
+}
+
+/// The name with the application's number, for when it is taken.
+pub(crate) fn numbered(name: &str, application: &str) -> String {
+    let number = application.rsplit('_').next().unwrap_or_default();
+    let number = number.trim_start_matches('0');
+    let kept: String = name.chars().take(LONGEST - 1 - number.len().min(LONGEST / 2)).collect();
+    format!("{kept}-{number:.64}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = "name = \"a\"\nmode = \"allreduce\"\nworker = { cpu = 1 }";
+
+    #[test]
+    fn user_and_queue_are_yarns_where_the_file_says_nothing() {
+        let read = |text: &str, user: &str, queue: &str| {
+            let spec = read(text, user, queue).unwrap();
+            (spec.tenant, spec.queue)
+        };
+        let of = |tenant: &str, queue: &str| (tenant.to_owned(), queue.to_owned());
+        assert_eq!(read(JOB, "alice", "root.dl"), of("alice", "root.dl"));
+        assert_eq!(read(&format!("tenant = \"t\"\nqueue = \"q\"\n{JOB}"), "alice", "root.dl"), of("t", "q"));
+        assert_eq!(read(JOB, "", ""), of("default", "default"));
+        assert_eq!(read(JOB, "dom\\bob@X", ".q"), of("dom-bob-X", "-q"));
+    }
+
+    #[test]
+    fn errors_are_the_job_files() {
+        for (text, parts) in [
+            ("", ["TRAINMASTER_JOB", "empty"]),
+            ("name = 1", ["job file: ", "name"]),
+            (&JOB.replace("cpu = 1", "cpus = 1"), ["worker.cpus", "allowed are"]),
+            (&JOB.replace("cpu = 1", "gpu = 0.5"), ["worker.gpu", "whole number"]),
+        ] {
+            let error = read(text, "u", "q").unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_job_file_survives_a_shell_script() {
+        let text = "# 100 %, \\é\nname = \"a\"\r\nworker = { command = 'echo $HOME `id`' }\n";
+        let encoded = encode(text);
+        assert!(encoded.starts_with("%23 100 %25, %5Cé%0Aname = %22a%22"), "{encoded}");
+        assert!(!encoded.contains(['"', '\\', '$', '`', '\n']));
+        assert_eq!(decode(&encoded).as_deref(), Some(text));
+        assert_eq!(decode(text).as_deref(), Some(text));
+        assert_eq!(read(&encode(JOB), "alice", "q").unwrap(), read(JOB, "alice", "q").unwrap());
+        for wrong in ["%", "%6", "%zz", "%FF"] {
+            assert!(read(wrong, "", "").unwrap_err().contains("percent-encoded"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_taken_gets_the_applications_number() {
+        assert_eq!(numbered("mnist", "application_1700000000000_0012"), "mnist-12");
+        let long = numbered(&"n".repeat(128), "application_1700000000000_12345");
+        assert!(long.len() == 128 && long.ends_with("-12345"), "{long}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Nodes as servers: which name each has, and what it has.
+
+use std::collections::{BTreeMap, HashMap};
+
+use trainmaster_proto::v1;
+
+use super::{amounts, config::Config, wire};
+
+/// The nodes that there are, by the names of their servers.
+#[derive(Debug, Default)]
+pub(crate) struct Nodes {
+    by_server: BTreeMap<String, wire::Node>,
+    /// Servers by the nodes' ids.
+    servers: HashMap<String, String>,
+}
+
+impl Nodes {
+    /// Takes over what the ResourceManager tells. A server is called what requests call its node; where another node is
+    /// called so too, as its id. It keeps the name as long as the node is there.
+    pub(crate) fn update(&mut self, rows: Vec<wire::Node>, mut complain: impl FnMut(String)) {
+        let mut rows: Vec<_> = rows.into_iter().filter(|row| row.state() != wire::NodeState::Gone).collect();
+        rows.sort_by(|a, b| a.id.cmp(&b.id));
+        rows.dedup_by(|later, first| {
+            let twice = later.id == first.id;
+            if twice {
+                complain(format!("node {:?} is told of twice; the first one counts", first.id));
+            }
+            twice
+        });
+        rows.retain(|row| {
+            if row.id.is_empty() {
+                complain("a node without an id is ignored".into());
+            }
+            if wire::NodeState::try_from(row.state).is_err() {
+                complain(format!("node {:?}: state {} is unknown, and taken for running", row.id, row.state));
+            }
+            !row.id.is_empty()
+        });
+        let earlier = std::mem::take(&mut self.servers);
+        self.by_server.clear();
+        // Those that had names keep them, before others choose.
+        let (known, new): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| earlier.contains_key(&row.id));
+        for row in known.into_iter().chain(new) {
+            let names = [earlier.get(&row.id), Some(&row.name), Some(&row.id)];
+            let free = |name: &&String| !name.is_empty() && !self.by_server.contains_key(*name);
+            let Some(name) = names.into_iter().flatten().find(free).cloned() else {
+                complain(format!("node {:?} is ignored: others are called {:?} and {:?}", row.id, row.name, row.id));
+                continue;
+            };
+            self.servers.insert(row.id.clone(), name.clone());
+            self.by_server.insert(name, row);
+        }
+    }
+
+    /// The server that a node is.
+    pub(crate) fn server(&self, node: &str) -> Option<&str> {
+        self.servers.get(node).map(String::as_str)
+    }
+
+    /// The node that a server is.
+    pub(crate) fn node(&self, server: &str) -> Option<&wire::Node> {
+        self.by_server.get(server)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &wire::Node)> {
+        self.by_server.iter().map(|(server, node)| (server.as_str(), node))
+    }
+}
+
+/// A node, as the daemon is told of it. YARN picks devices itself, so that GPUs are only counted.
+pub(crate) fn server(
+    name: &str,
+    node: &wire::Node,
+    config: &Config,
+    foreign: BTreeMap<String, i64>,
+    complain: impl FnMut(String),
+) -> v1::Server {
+    let mut capacity = amounts::read(&format!("capacity of node {:?}", node.id), &node.capacity, complain);
+    capacity.extend(config.uncounted.clone());
+    let mut labels = node.attributes.clone();
+    if !node.partition.is_empty() {
+        labels.insert("partition".into(), node.partition.clone());
+    }
+    v1::Server {
+        name: name.to_owned(),
+        capacity: capacity.into_iter().collect(),
+        devices: Vec::new(),
+        labels,
+        draining: node.state() == wire::NodeState::Decommissioning,
+        foreign: foreign.into_iter().collect(),
+        foreign_devices: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(id: &str, name: &str) -> wire::Node {
+        wire::Node { id: id.into(), name: name.into(), ..wire::Node::default() }
+    }
+
+    fn named(nodes: &Nodes) -> Vec<(&str, &str)> {
+        nodes.iter().map(|(server, node)| (server, node.id.as_str())).collect()
+    }
+
+    #[test]
+    fn servers_are_called_as_requests_call_the_nodes() {
+        let mut nodes = Nodes::default();
+        let silent = |complaint: String| panic!("{complaint}");
+        nodes.update(vec![node("b:1", "b"), node("a:2", "a"), node("a:1", "a")], silent);
+        assert_eq!(named(&nodes), [("a", "a:1"), ("a:2", "a:2"), ("b", "b:1")]);
+        assert_eq!((nodes.server("a:2"), nodes.server("c:1")), (Some("a:2"), None));
+        // Another NodeManager on the host: who has a name keeps it, whatever comes first.
+        nodes.update(vec![node("a:0", "a"), node("a:1", "a")], silent);
+        assert_eq!(named(&nodes), [("a", "a:1"), ("a:0", "a:0")]);
+        // It was started anew, on another port.
+        let gone = wire::Node { state: wire::NodeState::Gone.into(), ..node("a:1", "a") };
+        nodes.update(vec![gone, node("a:9", "a")], silent);
+        assert_eq!(named(&nodes), [("a", "a:9")]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_complained_about() {
+        let (mut nodes, mut complaints) = (Nodes::default(), Vec::new());
+        let odd = wire::Node { state: 77, ..node("b:1", "a:1") };
+        let rows = vec![node("", "x"), node("a:1", ""), node("a:1", "second"), odd];
+        nodes.update(rows, |complaint| complaints.push(complaint));
+        assert_eq!(named(&nodes), [("a:1", "a:1"), ("b:1", "b:1")]);
+        assert_eq!(complaints.len(), 3, "{complaints:?}");
+    }
+
+    #[test]
+    fn a_node_becomes_a_server() {
+        let config = Config::parse("bandwidth = \"10Gbit\"", "test").unwrap();
+        let row = wire::Node {
+            state: wire::NodeState::Decommissioning.into(),
+            capacity: [("memory-mb".to_owned(), 4096), ("yarn.io/gpu".to_owned(), 2)].into(),
+            partition: "fast".into(),
+            attributes: [("rm.yarn.io/rack".to_owned(), "r1".to_owned())].into(),
+            ..node("a:1", "a")
+        };
+        let server = server("a", &row, &config, [("cpu".to_owned(), 1000)].into(), |complaint| panic!("{complaint}"));
+        assert_eq!((server.capacity["memory"], server.capacity["gpu"], server.devices.len()), (4096, 2000, 0));
+        assert_eq!((server.capacity["bandwidth"], server.foreign["cpu"]), (10_000, 1000));
+        assert_eq!((server.labels["partition"].as_str(), server.labels["rm.yarn.io/rack"].as_str()), ("fast", "r1"));
+        assert!(server.draining);
+    }
+}

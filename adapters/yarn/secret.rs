@@ -1,0 +1,52 @@
+//! What proves who somebody is: applications' secrets and the plug-ins' token.
+
+use ring::digest::{SHA256, digest};
+
+/// What is known of a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SecretHash([u8; 32]);
+
+impl SecretHash {
+    /// Of a secret that is known.
+    pub(crate) fn of(secret: &str) -> Self {
+        Self(digest(&SHA256, secret.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+
+    /// As it is told, in hexadecimal digits; `None`: it is none.
+    pub(crate) fn parse(hex: &str) -> Option<Self> {
+        let hex = hex.as_bytes();
+        let mut bytes = [0; 32];
+        if hex.len() != 2 * bytes.len() {
+            return None;
+        }
+        let digit = |byte: u8| (byte as char).to_digit(16);
+        for (byte, pair) in bytes.iter_mut().zip(hex.chunks_exact(2)) {
+            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+        }
+        Some(Self(bytes))
+    }
+
+    /// Whether this is the secret. Takes the same time wherever the difference is.
+    pub(crate) fn matches(self, secret: &str) -> bool {
+        let differences = self.0.iter().zip(Self::of(secret).0).fold(0, |seen, (known, given)| seen | (known ^ given));
+        differences == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_matches_its_own_hash_only() {
+        // As `printf abc | sha256sum` has it.
+        let hex = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let hash = SecretHash::parse(hex).unwrap();
+        assert_eq!(hash, SecretHash::of("abc"));
+        assert_eq!(SecretHash::parse(&hex.to_uppercase()), Some(hash));
+        assert!(hash.matches("abc") && !hash.matches("abd") && !hash.matches(""));
+        for wrong in ["", "ba78", &hex.replace('b', "g"), &hex.replace("ba", "é")] {
+            assert_eq!(SecretHash::parse(wrong), None, "{wrong}");
+        }
+    }
+}

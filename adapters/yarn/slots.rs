@@ -1,0 +1,101 @@
+//! Slots of jobs, as allocation requests name them.
+
+use trainmaster_core::Role;
+use trainmaster_proto::v1::SlotRole;
+
+/// A slot within an incarnation of a job.
+pub(crate) type SlotId = (Role, u32);
+
+/// Bits of a slot's index; the one above them is the role.
+const INDEX_BITS: u32 = 31;
+const LARGEST: u32 = (1 << INDEX_BITS) - 1;
+
+/// What a container of a job is for. As an allocation request ID the upper 32 bits are the incarnation, bit 31 is set for
+/// parameter servers, and the rest is the index. Incarnations begin with 1, so it is never 0, which YARN gives requests
+/// without an ID, and never negative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct AllocationRequest {
+    incarnation: u32,
+    slot: SlotId,
+}
+
+impl AllocationRequest {
+    /// # Errors
+    /// The number that is too large, or 0, and what is allowed.
+    pub(crate) fn new(incarnation: u32, slot: SlotId) -> Result<Self, String> {
+        if !(1..=LARGEST).contains(&incarnation) {
+            return Err(format!("incarnation {incarnation} has no allocation request; allowed are 1 to {LARGEST}"));
+        }
+        if slot.1 > LARGEST {
+            return Err(format!("{} has no allocation request; allowed are indices up to {LARGEST}", slot_name(slot)));
+        }
+        Ok(Self { incarnation, slot })
+    }
+
+    /// `None`: no container of ours has it.
+    pub(crate) fn from_id(id: i64) -> Option<Self> {
+        let incarnation = u32::try_from(id >> 32).ok()?;
+        let low = id as u32;
+        let role = if low > LARGEST { Role::Server } else { Role::Worker };
+        Self::new(incarnation, (role, low & LARGEST)).ok()
+    }
+
+    pub(crate) fn id(self) -> i64 {
+        let role = i64::from(self.slot.0 == Role::Server) << INDEX_BITS;
+        i64::from(self.incarnation) << 32 | role | i64::from(self.slot.1)
+    }
+
+    pub(crate) fn incarnation(self) -> u32 {
+        self.incarnation
+    }
+
+    pub(crate) fn slot(self) -> SlotId {
+        self.slot
+    }
+}
+
+/// A slot, in words.
+pub(crate) fn slot_name((role, index): SlotId) -> String {
+    match role {
+        Role::Worker => format!("worker {index}"),
+        Role::Server => format!("server {index}"),
+    }
+}
+
+/// The role as the manager protocol has it.
+pub(crate) fn role_to_wire(role: Role) -> SlotRole {
+    match role {
+        Role::Worker => SlotRole::Worker,
+        Role::Server => SlotRole::Server,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_as_documented() {
+        let id = |incarnation, slot| AllocationRequest::new(incarnation, slot).map(AllocationRequest::id);
+        assert_eq!(id(1, (Role::Worker, 0)), Ok(0x1_0000_0000));
+        assert_eq!(id(2, (Role::Server, 3)), Ok(0x2_8000_0003));
+        assert_eq!(id(LARGEST, (Role::Server, LARGEST)), Ok(i64::MAX));
+        assert!(id(0, (Role::Worker, 0)).unwrap_err().contains("incarnation 0"));
+        assert!(id(1, (Role::Server, 1 << 31)).unwrap_err().contains("server 2147483648"));
+        for foreign in [0, -1, 7, u32::MAX.into(), i64::MIN] {
+            assert_eq!(AllocationRequest::from_id(foreign), None, "{foreign}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn ids_are_read_back(incarnation in 1..=LARGEST, server: bool, index in 0..=LARGEST) {
+            let slot = (if server { Role::Server } else { Role::Worker }, index);
+            let request = AllocationRequest::new(incarnation, slot).unwrap();
+            prop_assert!(request.id() > 0);
+            prop_assert_eq!(AllocationRequest::from_id(request.id()), Some(request));
+        }
+    }
+}

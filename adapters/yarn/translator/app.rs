@@ -1,0 +1,329 @@
+//! One application: the job that it is, what is wanted of it, and for how long something has been missing.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use trainmaster_core::{JobSpec, Role};
+use trainmaster_proto::v1::{ObservedJob, ObservedPhase, Slot};
+
+use super::{
+    super::{
+        config::Config,
+        jobfile,
+        nodes::Nodes,
+        slots::{AllocationRequest, SlotId, role_to_wire, slot_name},
+        wire::{self, ApplicationState, ContainerState},
+    },
+    order::{Action, Order},
+};
+
+/// An application that the ResourceManager doesn't tell of for so long is no more.
+const GONE: Duration = Duration::from_secs(30);
+/// So long after its ApplicationMaster was missed in vain a plan is tried again.
+const MASTER_RETRY: Duration = Duration::from_secs(10);
+/// Slots that a refusal names.
+const MOST_NAMED: usize = 3;
+
+/// Which job it is.
+#[derive(Debug, Default, PartialEq)]
+pub(super) enum Link {
+    /// The daemon wasn't asked yet.
+    #[default]
+    None,
+    /// It is being asked.
+    Asked,
+    Job(u64),
+    /// It can't be a job, and why.
+    Refused(String),
+}
+
+/// How an application ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum End {
+    Succeeded(String),
+    Failed(String),
+    /// By somebody.
+    Killed(String),
+}
+
+/// A plan that can't be carried out.
+#[derive(Debug, PartialEq)]
+pub(super) struct Refusal {
+    pub(super) cause: String,
+    pub(super) retry_after: Option<Duration>,
+}
+
+/// One application.
+#[derive(Debug, Default)]
+pub(super) struct App {
+    /// As it was told of last; none while it isn't.
+    pub(super) row: Option<wire::Application>,
+    /// What its job file says.
+    pub(super) spec: Option<JobSpec>,
+    /// Its name has the application's number.
+    pub(super) numbered: bool,
+    pub(super) link: Link,
+    /// When the daemon may be asked (again).
+    pub(super) ask_at: Duration,
+    pub(super) order: Option<Order>,
+    /// The newest decision that named it: refusals are of this one.
+    pub(super) decision: u64,
+    /// A plan has named it since it is this job.
+    pub(super) listed: bool,
+    /// Why its order can't be.
+    pub(super) refused: Option<String>,
+    pub(super) end: Option<End>,
+    /// The daemon was asked to cancel it.
+    pub(super) cancelling: bool,
+    /// When its order came.
+    since: Duration,
+    /// Since when it isn't told of.
+    gone: Option<Duration>,
+    /// Since when its ApplicationMaster was missed.
+    masterless: Option<Duration>,
+    /// Since when slots have had no container.
+    short: Option<Duration>,
+}
+
+/// A container that a slot has.
+pub(super) struct Held<'a> {
+    pub(super) incarnation: u32,
+    pub(super) server: &'a str,
+    state: ContainerState,
+    pub(super) container: &'a wire::Container,
+}
+
+impl App {
+    pub(super) fn job(&self) -> Option<u64> {
+        match self.link {
+            Link::Job(job) => Some(job),
+            _ => None,
+        }
+    }
+
+    /// Takes over what the ResourceManager tells of it.
+    pub(super) fn see(&mut self, mut row: wire::Application, mut complain: impl FnMut(String)) {
+        self.gone = None;
+        match ApplicationState::try_from(row.state) {
+            Ok(ApplicationState::Succeeded) => self.end = Some(End::Succeeded(row.diagnostics.clone())),
+            Ok(ApplicationState::Failed) => self.end = Some(End::Failed(row.diagnostics.clone())),
+            Ok(ApplicationState::Killed) => self.end = Some(End::Killed(row.diagnostics.clone())),
+            Ok(ApplicationState::Pending | ApplicationState::Running) => {}
+            Err(_) => {
+                let last = self.row.as_ref().map_or(ApplicationState::Pending, wire::Application::state);
+                complain(format!("{}: state {} is unknown; it is taken for {last:?}", row.id, row.state));
+                row.set_state(last);
+            }
+        }
+        // What was submitted doesn't change, and is forgotten at the end.
+        if self.row.is_none() && self.spec.is_none() && self.end.is_none() {
+            match jobfile::read(&row.job, &row.user, &row.queue) {
+                Ok(spec) => self.spec = Some(spec),
+                Err(problem) if self.link == Link::None => self.link = Link::Refused(problem),
+                Err(problem) => complain(format!("{}: {problem}", row.id)),
+            }
+        }
+        self.row = Some(row);
+    }
+
+    /// The ResourceManager doesn't tell of it. Returns whether it may be forgotten.
+    pub(super) fn miss(&mut self, now: Duration, id: &str) -> bool {
+        self.row = None;
+        let long = now >= *self.gone.get_or_insert(now) + GONE;
+        if long && self.end.is_none() {
+            self.end = Some(End::Failed(format!("the ResourceManager doesn't know {id} any more")));
+        }
+        match self.link {
+            Link::None | Link::Refused(_) => true,
+            Link::Asked => false,
+            // By then the daemon was told that nothing is left of it.
+            Link::Job(_) => long && self.order.as_ref().is_some_and(Order::ends),
+        }
+    }
+
+    /// Takes over a plan.
+    pub(super) fn plan(&mut self, now: Duration, order: Order) {
+        self.order = Some(order);
+        self.refused = None;
+        self.since = now;
+        self.masterless = None;
+        self.short = None;
+    }
+
+    /// The daemon doesn't know the job any more, or not yet: it is asked again, and its answer decides.
+    pub(super) fn unlink(&mut self) {
+        *self = Self {
+            row: self.row.take(),
+            spec: self.spec.take(),
+            numbered: self.numbered,
+            end: self.end.take(),
+            gone: self.gone,
+            ..Self::default()
+        };
+    }
+
+    /// The container of each slot: of the newest incarnation, and of several the one that runs.
+    pub(super) fn held<'a>(&'a self, nodes: &'a Nodes) -> BTreeMap<SlotId, Held<'a>> {
+        let mut held: BTreeMap<SlotId, Held<'a>> = BTreeMap::new();
+        for container in self.row.iter().flat_map(|row| &row.containers) {
+            let request = AllocationRequest::from_id(container.allocation_request);
+            let (Some(request), Some(server)) = (request, nodes.server(&container.node)) else { continue };
+            let state = container.state();
+            let rank = |held: &Held<'_>| (held.incarnation, held.state == ContainerState::Running);
+            let this = Held { incarnation: request.incarnation(), server, state, container };
+            if held.get(&request.slot()).is_none_or(|other| rank(other) < rank(&this)) {
+                held.insert(request.slot(), this);
+            }
+        }
+        held
+    }
+
+    /// What the daemon counts for a slot, by the core's names.
+    pub(super) fn demand(&self, role: Role) -> Option<&BTreeMap<String, i64>> {
+        let spec = self.spec.as_ref()?;
+        match role {
+            Role::Worker => Some(&spec.worker.demand),
+            Role::Server => spec.server.as_ref().map(|server| &server.demand),
+        }
+    }
+
+    /// The slots that containers are to be had for, each with its server: those planned; of a plan that was refused those
+    /// that run, if they are enough to go on with.
+    pub(super) fn wanted(&self, nodes: &Nodes) -> BTreeMap<SlotId, String> {
+        let Some(order) = self.order.as_ref().filter(|order| order.action == Action::Run) else {
+            return BTreeMap::new();
+        };
+        if self.refused.is_none() {
+            return order.slots.clone();
+        }
+        let held = self.held(nodes);
+        let runs = |slot: &SlotId, server: &String| {
+            held.get(slot).is_some_and(|held| runs(held, order) && held.server == server)
+        };
+        let kept: BTreeMap<_, _> =
+            order.slots.iter().filter(|(slot, server)| runs(slot, server)).map(|(id, at)| (*id, at.clone())).collect();
+        if has_roles(order, |role| kept.keys().any(|(kept, _)| *kept == role)) { kept } else { BTreeMap::new() }
+    }
+
+    /// Why its plan can't be carried out, if it can't: its ApplicationMaster or containers don't come.
+    pub(super) fn overdue(&mut self, now: Duration, nodes: &Nodes, config: &Config) -> Option<Refusal> {
+        let runs = |order: &&Order| order.action == Action::Run;
+        let order = self.order.as_ref().filter(runs).filter(|_| self.refused.is_none() && self.end.is_none())?;
+        let row = self.row.as_ref()?;
+        if row.state() == ApplicationState::Pending {
+            self.short = None;
+            let (since, patience) = (*self.masterless.get_or_insert(now), config.master_timeout);
+            let cause = || {
+                format!("no ApplicationMaster came within {patience:?}: {} is pending in queue {:?}", row.id, row.queue)
+            };
+            return (now >= since + patience).then(|| Refusal { cause: cause(), retry_after: Some(MASTER_RETRY) });
+        }
+        self.masterless = None;
+        let held = self.held(nodes);
+        let has = |slot: &SlotId, server: &String| {
+            held.get(slot).is_some_and(|held| {
+                held.incarnation == order.incarnation && held.server == server && held.state != ContainerState::Reserved
+            })
+        };
+        let missing: Vec<_> = order.slots.iter().filter(|(slot, server)| !has(slot, server)).collect();
+        // Older incarnations leave first.
+        let older = held.values().any(|held| held.incarnation != order.incarnation);
+        if older || missing.is_empty() {
+            self.short = None;
+            return None;
+        }
+        let (since, patience) = (*self.short.get_or_insert(now), config.placement_timeout);
+        (now >= since + patience).then(|| {
+            let (count, all) = (missing.len(), order.slots.len());
+            let named = missing.iter().take(MOST_NAMED);
+            let named: Vec<_> = named.map(|(slot, server)| describe(row, order, nodes, **slot, server)).collect();
+            let more = if count > MOST_NAMED { ", …" } else { "" };
+            let cause =
+                format!("{count} of {all} slots got no container within {patience:?}: {}{more}", named.join(", "));
+            Refusal { cause, retry_after: None }
+        })
+    }
+
+    /// Whether it should have ended long since.
+    pub(super) fn lingers(&self, now: Duration, config: &Config) -> bool {
+        let order = self.order.as_ref().filter(|order| matches!(order.action, Action::Stop { .. }));
+        order.is_some_and(|order| {
+            let grace = Duration::from_millis(order.grace_ms.unsigned_abs());
+            now >= self.since.saturating_add(grace).saturating_add(config.master_timeout)
+        })
+    }
+
+    /// As the manager protocol reports it.
+    pub(super) fn observe(&self, job: u64, nodes: &Nodes) -> ObservedJob {
+        let held = self.held(nodes);
+        let planned = self.order.as_ref().map(|order| order.incarnation);
+        let incarnation = held.values().map(|held| held.incarnation).max().or(planned).unwrap_or(0);
+        let stopped = self.order.as_ref().map(|order| order.action);
+        let (phase, message) = match &self.end {
+            Some(End::Succeeded(diagnostics)) => (ObservedPhase::Completed, diagnostics.clone()),
+            Some(End::Failed(diagnostics)) => (ObservedPhase::Failed, diagnostics.clone()),
+            // It can't be cancelled any more: it never was to run.
+            Some(End::Killed(diagnostics)) if stopped == Some(Action::Reject) => {
+                (ObservedPhase::Failed, diagnostics.clone())
+            }
+            // The daemon is asked to cancel it. It is told again that nothing is left once its order to stop came: what it had
+            // issued until then it counts until it is.
+            Some(End::Killed(_)) | None => (self.phase(&held), String::new()),
+        };
+        let slots = held.iter().map(|((role, index), held)| Slot {
+            role: role_to_wire(*role).into(),
+            index: *index,
+            server: held.server.to_owned(),
+            ..Slot::default()
+        });
+        ObservedJob { job, incarnation, slots: slots.collect(), phase: phase.into(), message }
+    }
+
+    fn phase(&self, held: &BTreeMap<SlotId, Held<'_>>) -> ObservedPhase {
+        match &self.order {
+            // No plan of it is known yet, or it was let go: what there is runs on.
+            None if !held.is_empty() => ObservedPhase::Running,
+            Some(order) if order.action == Action::Release && !held.is_empty() => ObservedPhase::Running,
+            Some(order) if order.action == Action::Run => {
+                let works = |role| held.iter().any(|((held, _), container)| *held == role && runs(container, order));
+                if held.values().any(|held| held.incarnation != order.incarnation) {
+                    leaving(held)
+                } else if has_roles(order, works) {
+                    ObservedPhase::Running
+                } else {
+                    ObservedPhase::Starting
+                }
+            }
+            _ => leaving(held),
+        }
+    }
+}
+
+/// Nothing new is to come.
+fn leaving(held: &BTreeMap<SlotId, Held<'_>>) -> ObservedPhase {
+    if held.is_empty() { ObservedPhase::Stopped } else { ObservedPhase::Stopping }
+}
+
+fn runs(held: &Held<'_>, order: &Order) -> bool {
+    held.incarnation == order.incarnation && held.state == ContainerState::Running
+}
+
+/// Whether each role of a run has what is asked.
+fn has_roles(order: &Order, mut has: impl FnMut(Role) -> bool) -> bool {
+    let planned = |role| order.slots.keys().any(|(planned, _)| *planned == role);
+    [Role::Worker, Role::Server].into_iter().all(|role| !planned(role) || has(role))
+}
+
+/// A slot without a container: whether that was asked for, and what would be free there.
+fn describe(row: &wire::Application, order: &Order, nodes: &Nodes, slot: SlotId, server: &str) -> String {
+    let id = AllocationRequest::new(order.incarnation, slot).map(AllocationRequest::id).ok();
+    let asked = row.requests.iter().any(|request| Some(request.allocation_request) == id && request.count > 0);
+    let asked = if asked { "asked for" } else { "not asked for" };
+    let free = nodes.node(server).map(|node| {
+        let of = |name: &String| node.allocated.get(name).copied().unwrap_or(0);
+        let free: BTreeMap<_, _> =
+            node.capacity.iter().map(|(name, all)| (name, all.saturating_sub(of(name)))).collect();
+        let free: Vec<_> = free.into_iter().map(|(name, free)| format!("{name} {free}")).collect();
+        format!("free there: {}", free.join(", "))
+    });
+    format!("{} on {server:?} ({asked}; {})", slot_name(slot), free.unwrap_or_else(|| "that node is gone".into()))
+}

@@ -1,0 +1,329 @@
+//! YARN's cluster as a state machine: what the ResourceManager tells and what the daemon plans go in; what the plug-ins
+//! enforce, what ApplicationMasters are to do, and what the daemon is told and asked comes out. No I/O, no clock: `now` is
+//! the time since the adapter began, `clock_ms` the Unix time.
+
+mod app;
+mod order;
+mod orders;
+#[cfg(test)]
+mod random;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use trainmaster_core::JobSpec;
+use trainmaster_proto::v1;
+
+use self::{
+    app::{App, End, Link, Refusal},
+    order::{Action, Order},
+};
+use super::{
+    amounts,
+    config::Config,
+    jobfile,
+    nodes::{self, Nodes},
+    secret::SecretHash,
+    wire,
+};
+use crate::{
+    attach::{Answer, Picture},
+    foreign::ForeignUse,
+};
+
+/// So long after the daemon couldn't answer it is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What there is to ask of the daemon, and to say.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Step {
+    /// Applications, each with the job that it is.
+    pub(crate) submit: Vec<(String, JobSpec)>,
+    pub(crate) cancel: Vec<u64>,
+    /// Plans that can't be carried out, with the decisions that brought them.
+    pub(crate) refused: Vec<(u64, Answer)>,
+}
+
+/// The daemon's answer to a submission.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Submitted {
+    Job(u64),
+    NameTaken(String),
+    Refused(String),
+    /// It can't answer just now.
+    Away,
+}
+
+/// What ApplicationMasters and plug-ins are told where there is no plan to follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoPlan;
+
+/// All applications and nodes of a YARN cluster.
+#[derive(Debug)]
+pub(crate) struct Translator {
+    config: Arc<Config>,
+    /// The environment of all jobs' processes, beside their own.
+    environment: BTreeMap<String, String>,
+    nodes: Nodes,
+    foreign: ForeignUse<String>,
+    servers: Arc<BTreeMap<String, v1::Server>>,
+    apps: BTreeMap<String, App>,
+    /// Applications by their jobs.
+    jobs: HashMap<u64, String>,
+    /// (term, decision) of the newest plan.
+    stamp: Option<(u64, u64)>,
+    /// A full plan came since the daemon came (back): jobs that it doesn't name it doesn't have.
+    synced: bool,
+    /// When the plan is no longer to be followed; none: never.
+    stale_at: Option<Duration>,
+    /// The next plan is the first since the daemon came (back): all of it is answered.
+    answer_all: bool,
+    /// What the plug-ins were told last, and its number.
+    told: (Vec<wire::ApplicationPlan>, u64),
+    /// The number of the plan that they enforce.
+    enforced: u64,
+    /// What made no sense in the last snapshot.
+    complaints: BTreeSet<String>,
+}
+
+impl Translator {
+    pub(crate) fn new(config: Arc<Config>, environment: BTreeMap<String, String>) -> Self {
+        Self {
+            config,
+            environment,
+            nodes: Nodes::default(),
+            foreign: ForeignUse::default(),
+            servers: Arc::default(),
+            apps: BTreeMap::new(),
+            jobs: HashMap::new(),
+            stamp: None,
+            synced: false,
+            stale_at: None,
+            answer_all: true,
+            told: (Vec::new(), 0),
+            enforced: 0,
+            complaints: BTreeSet::new(),
+        }
+    }
+
+    /// The daemon listens.
+    pub(crate) fn attached(&mut self) {
+        self.answer_all = true;
+        self.synced = false;
+    }
+
+    /// Takes a plan over, as far as it makes sense; answers for each job that it changes.
+    pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+        let stamp = (plan.term, plan.decision);
+        if self.stamp.is_some_and(|applied| stamp < applied) {
+            tracing::warn!(?stamp, applied = ?self.stamp, "ignoring a plan older than the one in force");
+            return Vec::new();
+        }
+        self.stamp = Some(stamp);
+        self.stale_at = (plan.ttl_ms > 0).then(|| now + Duration::from_millis(plan.ttl_ms.unsigned_abs()));
+        self.synced |= plan.full;
+        let answer_all = std::mem::take(&mut self.answer_all) || !plan.full;
+        let mut answers = Vec::new();
+        let mut named = BTreeSet::new();
+        for wanted in plan.jobs {
+            let (id, runs) = (wanted.job, wanted.action() == v1::Action::Run);
+            named.insert(id);
+            if let Some(external) = &wanted.external
+                && external.cluster == self.config.name
+            {
+                self.link(&external.native, id);
+            }
+            let Some(app) = self.jobs.get(&id).and_then(|app| self.apps.get_mut(app)) else {
+                if runs {
+                    answers
+                        .push(Answer::refused(id, "it is no application: jobs on YARN are submitted to YARN".into()));
+                }
+                continue;
+            };
+            app.decision = plan.decision;
+            app.listed = true;
+            match Order::read(wanted, |server| self.servers.contains_key(server)) {
+                Err(cause) => answers.push(Answer::refused(id, cause)),
+                Ok(order) => {
+                    let same = app.order.as_ref() == Some(&order) && app.refused.is_none();
+                    if !same {
+                        app.plan(now, order);
+                    }
+                    if !same || answer_all {
+                        answers.push(Answer::accepted(id));
+                    }
+                }
+            }
+        }
+        if plan.full {
+            let missing = |app: &&mut App| app.listed && app.job().is_some_and(|job| !named.contains(&job));
+            for app in self.apps.values_mut().filter(missing) {
+                self.jobs.retain(|job, _| app.job() != Some(*job));
+                app.unlink();
+            }
+        }
+        answers
+    }
+
+    /// Takes over which applications are which jobs, from before this adapter was started.
+    pub(crate) fn learn(&mut self, now: Duration, jobs: Vec<(u64, String)>) {
+        for (job, application) in jobs {
+            self.link(&application, job);
+        }
+        // What seemed to be others' is theirs.
+        self.look_at_servers(now, &mut BTreeSet::new());
+    }
+
+    /// From now on an application is this job. A daemon that lost its state gives numbers anew: the one that had this number
+    /// is another job's.
+    fn link(&mut self, application: &str, job: u64) {
+        if self.jobs.get(&job).is_some_and(|linked| linked == application) {
+            return;
+        }
+        if let Some(other) = self.jobs.insert(job, application.to_owned())
+            && let Some(other) = self.apps.get_mut(&other)
+        {
+            other.unlink();
+        }
+        let app = self.apps.entry(application.to_owned()).or_default();
+        if let Some(other) = app.job() {
+            self.jobs.remove(&other);
+            app.unlink();
+        }
+        app.link = Link::Job(job);
+    }
+
+    /// The daemon's answer to a submission.
+    pub(crate) fn submitted(&mut self, now: Duration, application: &str, answer: Submitted) {
+        let Some(app) = self.apps.get_mut(application) else { return };
+        if app.link != Link::Asked {
+            return;
+        }
+        match answer {
+            Submitted::Job(job) => self.link(application, job),
+            Submitted::NameTaken(_) if !app.numbered => {
+                app.numbered = true;
+                let spec = app.spec.as_mut().expect("it was submitted");
+                spec.name = jobfile::numbered(&spec.name, application);
+                app.link = Link::None;
+            }
+            Submitted::NameTaken(why) | Submitted::Refused(why) => {
+                tracing::warn!(application, why, "an application can't be a job");
+                app.link = Link::Refused(why);
+            }
+            Submitted::Away => {
+                app.link = Link::None;
+                app.ask_at = now + ASK_AGAIN;
+            }
+        }
+    }
+
+    /// The daemon couldn't be asked to cancel a job.
+    pub(crate) fn cancel_failed(&mut self, job: u64) {
+        if let Some(app) = self.jobs.get(&job).and_then(|app| self.apps.get_mut(app)) {
+            app.cancelling = false;
+        }
+    }
+
+    /// Takes over what the ResourceManager tells. O(nodes + applications + containers).
+    pub(crate) fn see(&mut self, now: Duration, cluster: wire::Cluster) {
+        let mut complaints = BTreeSet::new();
+        self.enforced = cluster.enforced;
+        self.nodes.update(cluster.nodes, |complaint| _ = complaints.insert(complaint));
+        let mut told = BTreeSet::new();
+        for row in cluster.applications {
+            if row.id.is_empty() || !told.insert(row.id.clone()) {
+                complaints.insert(format!("application {:?} is told of without an id, or twice; ignored", row.id));
+                continue;
+            }
+            let app = self.apps.entry(row.id.clone()).or_default();
+            app.see(row, |complaint| _ = complaints.insert(complaint));
+        }
+        let jobs = &mut self.jobs;
+        self.apps.retain(|id, app| {
+            let forgotten = !told.contains(id) && app.miss(now, id);
+            if forgotten && let Some(job) = app.job() {
+                jobs.remove(&job);
+            }
+            !forgotten
+        });
+        self.look_at_servers(now, &mut complaints);
+        for complaint in complaints.difference(&self.complaints) {
+            tracing::warn!("the ResourceManager tells what makes no sense: {complaint}");
+        }
+        self.complaints = complaints;
+    }
+
+    fn look_at_servers(&mut self, now: Duration, complaints: &mut BTreeSet<String>) {
+        // What the daemon counts for the slots that it is told of; whatever else is allocated is others'.
+        let mut ours: BTreeMap<&str, BTreeMap<String, i64>> = BTreeMap::new();
+        for app in self.apps.values().filter(|app| app.job().is_some()) {
+            for ((role, _), held) in app.held(&self.nodes) {
+                let of = || format!("container {}", held.container.id);
+                let has = amounts::read(&of(), &held.container.resource, |complaint| _ = complaints.insert(complaint));
+                let Some(demand) = app.demand(role) else { continue };
+                let counted = ours.entry(held.server).or_default();
+                for (name, amount) in has {
+                    // Containers are rounded up.
+                    *counted.entry(name.clone()).or_default() += amount.min(demand.get(&name).copied().unwrap_or(0));
+                }
+            }
+        }
+        self.foreign.retain(|server| self.nodes.node(server).is_some());
+        let mut seen = BTreeMap::new();
+        for (name, node) in self.nodes.iter() {
+            let of = format!("use of node {:?}", node.id);
+            let mut used = amounts::read(&of, &node.allocated, |complaint| _ = complaints.insert(complaint));
+            used.retain(|resource, amount| {
+                *amount -= ours.get(name).and_then(|ours| ours.get(resource)).copied().unwrap_or(0);
+                *amount > 0
+            });
+            let used = self.foreign.settle(now, &name.to_owned(), used);
+            let server = nodes::server(name, node, &self.config, used, |complaint| _ = complaints.insert(complaint));
+            seen.insert(name.to_owned(), server);
+        }
+        if *self.servers != seen {
+            self.servers = Arc::new(seen);
+        }
+    }
+
+    /// What is to be done now. O(applications + slots).
+    pub(crate) fn step(&mut self, now: Duration) -> Step {
+        let mut step = Step::default();
+        for (id, app) in &mut self.apps {
+            if let Some(Refusal { cause, retry_after }) = app.overdue(now, &self.nodes, &self.config) {
+                app.refused = Some(cause.clone());
+                let job = app.job().expect("only jobs have plans");
+                step.refused.push((app.decision, Answer { retry_after, ..Answer::refused(job, cause) }));
+            }
+            let over = app.end.is_some() || app.row.is_none();
+            if self.synced && app.link == Link::None && !over && now >= app.ask_at {
+                let Some(spec) = &app.spec else { continue };
+                step.submit.push((id.clone(), spec.clone()));
+                app.link = Link::Asked;
+            }
+            let killed = matches!(app.end, Some(End::Killed(_))) && !app.order.as_ref().is_some_and(Order::ends);
+            if let Some(job) = app.job().filter(|_| killed && self.synced && !app.cancelling) {
+                app.cancelling = true;
+                step.cancel.push(job);
+            }
+        }
+        step
+    }
+
+    /// Everything that the daemon is to know.
+    pub(crate) fn picture(&self) -> Picture {
+        let jobs = self.apps.values().filter_map(|app| Some((app.job()?, app.observe(app.job()?, &self.nodes))));
+        Picture { servers: self.servers.clone(), jobs: jobs.collect() }
+    }
+
+    /// What proves an ApplicationMaster to be an application's. `None`: there is no such application, or it has no secret.
+    pub(crate) fn secret(&self, application: &str) -> Option<SecretHash> {
+        SecretHash::parse(&self.apps.get(application)?.row.as_ref()?.secret_hash)
+    }
+}

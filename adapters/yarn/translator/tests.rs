@@ -1,0 +1,655 @@
+//! Scenarios: what the ResourceManager tells and what the daemon plans go in; what is enforced, ordered and told is looked
+//! at.
+
+use trainmaster_core::Role;
+use trainmaster_proto::v1::{JobPlan, ObservedPhase, Plan, Server, Slot, SlotRole};
+
+use super::{
+    super::slots::AllocationRequest,
+    wire::{Application, ApplicationState, Cluster, Container, ContainerState, Node, NodeState, Request, Standing},
+    *,
+};
+
+const CLOCK: i64 = 1_000_000_000;
+const JOB: &str = "name = \"mnist\"\nmode = \"allreduce\"\nbatch = 64\n\
+    worker = { gpu = 1, cpu = 2, memory = \"1500MiB\", min = 1, max = 4, requested = 2, command = \"train\" }\n";
+const SERVERS: &str = "name = \"ps\"\nworker = { cpu = 1, max = 4, command = \"w\" }\nserver = { cpu = 1, max = 4 }\n";
+
+/// A cluster that a test changes, and the translator that is told of it every second.
+struct World {
+    translator: Translator,
+    cluster: Cluster,
+    second: u64,
+    decision: u64,
+}
+
+fn app(number: u32) -> String {
+    format!("application_1700000000000_{number:04}")
+}
+
+fn request(incarnation: u32, role: Role, index: u32) -> i64 {
+    AllocationRequest::new(incarnation, (role, index)).unwrap().id()
+}
+
+fn resource(memory: i64, vcores: i64, gpus: i64) -> HashMap<String, i64> {
+    let amounts = [("memory-mb", memory), ("vcores", vcores), ("yarn.io/gpu", gpus)];
+    amounts.into_iter().map(|(name, amount)| (name.to_owned(), amount)).collect()
+}
+
+impl World {
+    /// With nodes `a` and `b`.
+    fn new(config: &str) -> Self {
+        let config = Config::parse(config, "test").unwrap();
+        let environment = [("TRAINMASTER_FEED".to_owned(), "http://feed:1".to_owned())].into();
+        let translator = Translator::new(Arc::new(config), environment);
+        let mut world = Self { translator, cluster: Cluster::default(), second: 0, decision: 0 };
+        world.node("a");
+        world.node("b");
+        world
+    }
+
+    /// Attached, with an application that is job 7 and whose ApplicationMaster runs.
+    fn with_job(config: &str, file: &str) -> Self {
+        let mut world = Self::new(config);
+        world.submit(1, file);
+        world.look();
+        world.plan(true, vec![]);
+        assert_eq!(world.look().submit.len(), 1);
+        world.answer(1, Submitted::Job(7));
+        world.app(1).set_state(ApplicationState::Running);
+        world
+    }
+
+    fn node(&mut self, name: &str) {
+        let node =
+            Node { id: format!("{name}:1"), name: name.into(), capacity: resource(8192, 8, 2), ..Node::default() };
+        self.cluster.nodes.push(node);
+    }
+
+    fn submit(&mut self, number: u32, file: &str) {
+        let application = Application {
+            id: app(number),
+            user: "alice".into(),
+            queue: "dl".into(),
+            job: file.into(),
+            secret_hash: "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad".into(),
+            ..Application::default()
+        };
+        self.cluster.applications.push(application);
+    }
+
+    fn app(&mut self, number: u32) -> &mut Application {
+        self.cluster.applications.iter_mut().find(|row| row.id == app(number)).unwrap()
+    }
+
+    /// A container, and its use of the node.
+    fn container(&mut self, number: u32, id: &str, request: i64, node: &str, state: ContainerState) {
+        let node = format!("{node}:1");
+        let resource = resource(2048, 2, 1);
+        if let Some(there) = self.cluster.nodes.iter_mut().find(|there| there.id == node) {
+            for (name, amount) in &resource {
+                *there.allocated.entry(name.clone()).or_default() += amount;
+            }
+        }
+        let state = state.into();
+        let container = Container { id: id.into(), allocation_request: request, node, resource, state };
+        self.app(number).containers.push(container);
+    }
+
+    fn worker(&mut self, incarnation: u32, index: u32, node: &str, state: ContainerState) {
+        let id = format!("container_{incarnation}_{index}");
+        self.container(1, &id, request(incarnation, Role::Worker, index), node, state);
+    }
+
+    /// All containers are gone.
+    fn clear(&mut self, number: u32) {
+        for container in std::mem::take(&mut self.app(number).containers) {
+            let Some(node) = self.cluster.nodes.iter_mut().find(|node| node.id == container.node) else { continue };
+            for (name, amount) in &container.resource {
+                *node.allocated.get_mut(name).unwrap() -= amount;
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.second)
+    }
+
+    /// A second passes.
+    fn look(&mut self) -> Step {
+        self.second += 1;
+        self.translator.see(self.now(), self.cluster.clone());
+        self.translator.step(self.now())
+    }
+
+    fn look_for(&mut self, seconds: u64) -> Step {
+        let mut all = Step::default();
+        for _ in 0..seconds {
+            let step = self.look();
+            all.submit.extend(step.submit);
+            all.cancel.extend(step.cancel);
+            all.refused.extend(step.refused);
+        }
+        all
+    }
+
+    fn answer(&mut self, number: u32, answer: Submitted) {
+        self.translator.submitted(self.now(), &app(number), answer);
+    }
+
+    fn plan(&mut self, full: bool, jobs: Vec<JobPlan>) -> Vec<Answer> {
+        self.decision += 1;
+        let plan = Plan { term: 3, decision: self.decision, ttl_ms: 60_000, jobs, full };
+        self.translator.plan(self.now(), plan)
+    }
+
+    fn run(&mut self, incarnation: u32, slots: &[(Role, u32, &str)]) -> Vec<Answer> {
+        self.plan(false, vec![run(7, incarnation, slots)])
+    }
+
+    fn enforced(&mut self) -> wire::Plan {
+        self.translator.bridge_plan(self.now(), CLOCK + self.second as i64).unwrap()
+    }
+
+    /// Action, the requests with their nodes, and the reason.
+    fn enforced_for(&mut self, number: u32) -> (wire::Action, Vec<(i64, String)>, String) {
+        let plan = self.enforced().applications.into_iter().find(|plan| plan.id == app(number)).unwrap();
+        let slots = plan.slots.iter().map(|slot| (slot.allocation_request, slot.node.clone())).collect();
+        (plan.action(), slots, plan.reason)
+    }
+
+    fn orders(&self, number: u32) -> wire::Orders {
+        self.translator.orders(self.now(), &app(number)).unwrap().unwrap()
+    }
+
+    fn server(&self, name: &str) -> &Server {
+        &self.translator.servers[name]
+    }
+
+    /// Phase, incarnation, and the slots with their servers.
+    fn seen(&self, job: u64) -> (ObservedPhase, u32, Vec<(u32, String)>) {
+        let seen = self.translator.picture().jobs.remove(&job).unwrap();
+        let slots = seen.slots.iter().map(|slot| (slot.index, slot.server.clone())).collect();
+        (seen.phase(), seen.incarnation, slots)
+    }
+}
+
+fn external(number: u32) -> Option<v1::ExternalId> {
+    Some(v1::ExternalId { cluster: "yarn".into(), native: app(number) })
+}
+
+fn run(job: u64, incarnation: u32, slots: &[(Role, u32, &str)]) -> JobPlan {
+    let slot = |&(role, index, server): &(Role, u32, &str)| Slot {
+        role: if role == Role::Worker { SlotRole::Worker } else { SlotRole::Server }.into(),
+        index,
+        server: server.into(),
+        ..Slot::default()
+    };
+    JobPlan {
+        job,
+        name: "mnist".into(),
+        incarnation,
+        slots: slots.iter().map(slot).collect(),
+        token: "t0ken".into(),
+        grace_ms: 5000,
+        external: external(1),
+        ..JobPlan::default()
+    }
+}
+
+fn other(action: v1::Action, reason: &str) -> JobPlan {
+    JobPlan { action: action.into(), reason: reason.into(), ..run(7, 1, &[]) }
+}
+
+const W: Role = Role::Worker;
+const P: Role = Role::Server;
+const ACCEPTED: &[Answer] = &[Answer { job: 7, refused: None, retry_after: None }];
+
+#[test]
+fn an_application_is_submitted_runs_and_ends() {
+    let mut world = World::new("");
+    world.submit(1, JOB);
+    assert_eq!(world.look(), Step::default(), "not before it is known which jobs there are");
+    assert_eq!(world.translator.bridge_plan(world.now(), CLOCK), Err(NoPlan));
+    assert_eq!(world.translator.orders(world.now(), &app(1)), Err(NoPlan));
+
+    world.plan(true, vec![]);
+    let step = world.look();
+    let (id, spec) = &step.submit[0];
+    assert_eq!((id, spec.name.as_str(), spec.tenant.as_str(), spec.queue.as_str()), (&app(1), "mnist", "alice", "dl"));
+    assert_eq!(world.look(), Step::default(), "once");
+    let (action, slots, reason) = world.enforced_for(1);
+    assert_eq!((action, slots, reason.contains("being asked")), (wire::Action::Hold, vec![], true));
+    assert_eq!(world.orders(1).standing(), Standing::Wait);
+    world.answer(1, Submitted::Job(7));
+    assert_eq!((world.orders(1).standing(), world.orders(1).job), (Standing::Wait, 7));
+
+    world.app(1).set_state(ApplicationState::Running);
+    assert_eq!(world.run(1, &[(W, 0, "a"), (W, 1, "b")]), ACCEPTED);
+    let (first, second) = (request(1, W, 0), request(1, W, 1));
+    let (action, slots, _) = world.enforced_for(1);
+    assert_eq!((action, slots), (wire::Action::Run, vec![(first, "a:1".into()), (second, "b:1".into())]));
+    let orders = world.orders(1);
+    assert_eq!((orders.standing(), orders.incarnation, orders.grace_ms), (Standing::Run, 1, 5000));
+    let slot = &orders.slots[1];
+    assert_eq!((slot.server, slot.index, slot.node.as_str(), slot.node_name.as_str()), (false, 1, "b:1", "b"));
+    assert_eq!((slot.allocation_request, &slot.resource), (second, &resource(1500, 2, 1)));
+    assert_eq!(orders.worker_command, "train");
+    for (name, value) in
+        [("FEED", "http://feed:1"), ("JOB", "7"), ("JOB_NAME", "mnist"), ("TOKEN", "t0ken"), ("BATCH", "64")]
+    {
+        assert_eq!(orders.environment[&format!("TRAINMASTER_{name}")], value);
+    }
+
+    assert_eq!(world.seen(7), (ObservedPhase::Starting, 1, vec![]));
+    world.worker(1, 0, "a", ContainerState::Allocated);
+    world.worker(1, 1, "b", ContainerState::Reserved);
+    world.look();
+    let both = vec![(0, "a".to_owned()), (1, "b".to_owned())];
+    assert_eq!(world.seen(7), (ObservedPhase::Starting, 1, both.clone()));
+    world.clear(1);
+    world.worker(1, 0, "a", ContainerState::Running);
+    world.worker(1, 1, "b", ContainerState::Running);
+    world.look();
+    assert_eq!(world.seen(7), (ObservedPhase::Running, 1, both));
+
+    world.clear(1);
+    world.app(1).set_state(ApplicationState::Succeeded);
+    world.look();
+    assert_eq!(world.seen(7), (ObservedPhase::Completed, 1, vec![]));
+    assert_eq!(world.enforced().applications, []);
+    let stop = JobPlan { ended: "completed".into(), ..other(v1::Action::Stop, "completed") };
+    world.plan(false, vec![stop]);
+    world.cluster.applications.clear();
+    world.look_for(31);
+    assert!(world.translator.apps.is_empty() && world.translator.jobs.is_empty());
+}
+
+#[test]
+fn what_fails_and_what_is_killed_is_told() {
+    let mut world = World::with_job("", JOB);
+    world.run(1, &[(W, 0, "a")]);
+    world.app(1).set_state(ApplicationState::Failed);
+    world.app(1).diagnostics = "exit 1".into();
+    world.look();
+    let seen = world.translator.picture().jobs.remove(&7).unwrap();
+    assert_eq!((seen.phase(), seen.message.as_str()), (ObservedPhase::Failed, "exit 1"));
+
+    let mut world = World::with_job("", JOB);
+    world.run(1, &[(W, 0, "a")]);
+    world.app(1).set_state(ApplicationState::Killed);
+    assert_eq!(world.look().cancel, [7]);
+    assert_eq!(world.look().cancel, Vec::<u64>::new(), "once");
+    assert_eq!(world.seen(7), (ObservedPhase::Starting, 1, vec![]));
+    world.translator.cancel_failed(7);
+    assert_eq!(world.look().cancel, [7], "again");
+    world.plan(false, vec![other(v1::Action::Stop, "cancelled")]);
+    assert_eq!(world.seen(7), (ObservedPhase::Stopped, 1, vec![]), "which is news: what was issued is free");
+    world.translator.cancel_failed(7);
+    assert_eq!(world.look(), Step::default());
+
+    // What the scheduler rejected was killed for that.
+    let mut world = World::with_job("", JOB);
+    world.plan(false, vec![other(v1::Action::Reject, "not worth it")]);
+    assert_eq!(world.enforced_for(1), (wire::Action::Kill, vec![], "not worth it".into()));
+    world.app(1).set_state(ApplicationState::Killed);
+    world.app(1).diagnostics = "not worth it".into();
+    assert_eq!(world.look(), Step::default());
+    assert_eq!(world.seen(7).0, ObservedPhase::Failed);
+}
+
+#[test]
+fn an_application_that_vanishes_has_failed_after_a_while() {
+    let mut world = World::with_job("", JOB);
+    world.run(1, &[(W, 0, "a")]);
+    world.cluster.applications.clear();
+    world.look_for(30);
+    assert_eq!(world.seen(7).0, ObservedPhase::Starting);
+    world.look();
+    let seen = world.translator.picture().jobs.remove(&7).unwrap();
+    assert!(seen.phase() == ObservedPhase::Failed && seen.message.contains(&app(1)), "{seen:?}");
+    world.plan(false, vec![other(v1::Action::Stop, "failed")]);
+    world.look();
+    assert!(world.translator.apps.is_empty());
+}
+
+#[test]
+fn what_cant_be_a_job_is_killed_with_the_reason() {
+    let mut world = World::new("");
+    world.submit(1, "name = 1");
+    world.submit(2, JOB);
+    world.submit(3, JOB);
+    world.look();
+    world.plan(true, vec![]);
+    assert_eq!(world.look().submit.len(), 2);
+    let (action, _, reason) = world.enforced_for(1);
+    assert!(action == wire::Action::Kill && reason.contains("job file") && reason.contains("name"), "{reason}");
+    assert_eq!(world.orders(1).standing(), Standing::Over);
+
+    world.answer(2, Submitted::Refused("needs 9 GPUs".into()));
+    assert_eq!(world.enforced_for(2), (wire::Action::Kill, vec![], "needs 9 GPUs".into()));
+    // A name that is taken gets a number, once.
+    world.answer(3, Submitted::NameTaken("taken".into()));
+    let step = world.look();
+    assert_eq!(step.submit[0].1.name, "mnist-3");
+    world.answer(3, Submitted::Away);
+    assert_eq!(world.look().submit.len(), 1, "again, a second later");
+    world.answer(3, Submitted::NameTaken("taken as well".into()));
+    assert_eq!(world.enforced_for(3).2, "taken as well");
+    assert_eq!(world.look(), Step::default());
+    world.cluster.applications.clear();
+    world.look();
+    assert!(world.translator.apps.is_empty());
+}
+
+#[test]
+fn a_new_start_knows_its_jobs_from_plans_alone() {
+    let mut world = World::new("");
+    world.submit(1, JOB);
+    world.app(1).set_state(ApplicationState::Running);
+    world.worker(1, 0, "a", ContainerState::Running);
+    world.look();
+    assert_eq!(world.server("a").foreign["gpu"], 1000, "whose it is isn't known yet");
+    world.plan(true, vec![run(7, 1, &[(W, 0, "a")])]);
+    assert_eq!(world.look(), Step::default(), "it isn't submitted again");
+    assert_eq!(world.seen(7), (ObservedPhase::Running, 1, vec![(0, "a".into())]));
+    assert_eq!(world.server("a").foreign.get("gpu"), None);
+
+    // The daemon came back without it: it is asked again, and knows best.
+    world.translator.attached();
+    world.plan(true, vec![]);
+    assert_eq!(world.look().submit.len(), 1);
+    world.answer(1, Submitted::Refused("has ended: cancelled".into()));
+    assert_eq!(world.enforced_for(1), (wire::Action::Kill, vec![], "has ended: cancelled".into()));
+}
+
+#[test]
+fn the_first_picture_knows_whose_containers_are_whose() {
+    let mut world = World::new("");
+    world.submit(1, JOB);
+    world.app(1).set_state(ApplicationState::Running);
+    world.worker(2, 0, "a", ContainerState::Running);
+    world.look();
+    world.translator.learn(world.now(), vec![(7, app(1)), (8, app(9))]);
+    assert_eq!(world.seen(7), (ObservedPhase::Running, 2, vec![(0, "a".into())]));
+    assert_eq!(world.server("a").foreign.get("gpu"), None);
+    assert_eq!(world.look(), Step::default());
+    // One that isn't told of was forgotten by a ResourceManager that was started anew.
+    world.look_for(30);
+    assert_eq!(world.seen(8).0, ObservedPhase::Failed);
+}
+
+#[test]
+fn a_daemon_that_lost_its_state_gives_numbers_anew() {
+    let mut world = World::with_job("", JOB);
+    world.run(1, &[(W, 0, "a")]);
+    world.submit(2, JOB);
+    world.look();
+    world.translator.attached();
+    world.plan(true, vec![JobPlan { external: external(2), ..run(7, 1, &[(W, 0, "b")]) }]);
+    assert_eq!(world.orders(2).job, 7);
+    assert_eq!((world.look().submit[0].0.as_str(), world.orders(1).job), (app(1).as_str(), 0));
+    world.answer(1, Submitted::Job(8));
+    assert_eq!((world.orders(1).job, world.orders(2).job), (8, 7));
+}
+
+#[test]
+fn a_job_that_was_just_submitted_isnt_missed_in_an_older_plan() {
+    let mut world = World::with_job("", JOB);
+    world.plan(true, vec![]);
+    assert_eq!(world.look(), Step::default());
+    assert_eq!(world.orders(1).job, 7);
+    // Jobs of other managers and of nobody are none of ours.
+    let stranger = JobPlan { external: None, ..run(9, 1, &[(W, 0, "a")]) };
+    let elsewhere = v1::ExternalId { cluster: "slurm".into(), native: app(1) };
+    let waits = JobPlan { job: 8, external: Some(elsewhere), ..other(v1::Action::Wait, "later") };
+    let answers = world.plan(false, vec![stranger, waits]);
+    assert!(answers.len() == 1 && answers[0].refused.as_ref().unwrap().contains("submitted to YARN"), "{answers:?}");
+}
+
+#[test]
+fn a_new_incarnation_comes_after_the_old_one() {
+    let mut world = World::with_job("", JOB);
+    world.run(1, &[(W, 0, "a")]);
+    world.worker(1, 0, "a", ContainerState::Running);
+    world.look();
+    world.run(2, &[(W, 0, "b"), (W, 1, "b")]);
+    world.look_for(40);
+    let (action, slots, _) = world.enforced_for(1);
+    let (zero, one) = (request(2, W, 0), request(2, W, 1));
+    assert_eq!((action, slots), (wire::Action::Run, vec![(zero, "b:1".into()), (one, "b:1".into())]));
+    assert_eq!(world.seen(7), (ObservedPhase::Stopping, 1, vec![(0, "a".into())]));
+    // While both are there, a slot has its newer container, and the older one is in the way.
+    world.worker(2, 0, "b", ContainerState::Allocated);
+    world.look_for(5);
+    assert_eq!(world.seen(7), (ObservedPhase::Starting, 2, vec![(0, "b".into())]));
+    assert_eq!(world.server("a").foreign["gpu"], 1000);
+    world.clear(1);
+    world.worker(2, 0, "b", ContainerState::Running);
+    world.look();
+    assert_eq!(world.seen(7).0, ObservedPhase::Running, "a worker that comes later doesn't stop it");
+    assert_eq!(world.server("a").foreign.get("gpu"), None);
+}
+
+#[test]
+fn all_roles_have_to_run() {
+    let mut world = World::with_job("", SERVERS);
+    world.run(1, &[(W, 0, "a"), (W, 1, "a"), (P, 0, "b")]);
+    world.worker(1, 0, "a", ContainerState::Running);
+    world.look();
+    assert_eq!(world.seen(7).0, ObservedPhase::Starting);
+    world.container(1, "c", request(1, P, 0), "b", ContainerState::Running);
+    world.look();
+    assert_eq!(world.seen(7).0, ObservedPhase::Running);
+    let orders = world.orders(1);
+    assert_eq!((orders.slots.len(), orders.slots[2].server, orders.server_command.as_str()), (3, true, ""));
+}
+
+#[test]
+fn slots_without_containers_are_refused_with_numbers() {
+    let mut world = World::with_job("placement_timeout = \"10s\"", SERVERS);
+    world.run(1, &[(W, 0, "a"), (W, 1, "b"), (P, 0, "b")]);
+    let asked = request(1, W, 1);
+    world.app(1).requests =
+        vec![Request { allocation_request: asked, node: "b".into(), count: 1, ..Request::default() }];
+    world.container(1, "w", request(1, W, 0), "a", ContainerState::Running);
+    world.container(1, "r", request(1, P, 0), "b", ContainerState::Reserved);
+    assert_eq!(world.look_for(10).refused, []);
+    let (decision, answer) = world.look().refused.remove(0);
+    let cause = answer.refused.unwrap();
+    assert_eq!((decision, answer.job, answer.retry_after), (2, 7, None));
+    for part in [
+        "2 of 3 slots got no container within 10s",
+        "worker 1 on \"b\" (asked for; free there: memory-mb 6144, vcores 6, yarn.io/gpu 1)",
+        "server 0 on \"b\" (not asked for",
+    ] {
+        assert!(cause.contains(part), "{cause}");
+    }
+    assert_eq!(world.look_for(20), Step::default(), "once");
+    // Workers alone can't go on.
+    let (action, slots, reason) = world.enforced_for(1);
+    assert_eq!((action, slots.len(), reason == cause), (wire::Action::Hold, 0, true));
+    assert_eq!((world.orders(1).standing(), world.orders(1).reason), (Standing::Wait, cause));
+    // The same again is a new chance.
+    assert_eq!(world.run(1, &[(W, 0, "a"), (W, 1, "b"), (P, 0, "b")]), ACCEPTED);
+    assert_eq!(world.enforced_for(1).1.len(), 3);
+    assert_eq!(world.look_for(11).refused.len(), 1);
+}
+
+#[test]
+fn what_runs_goes_on_where_more_cant_be_had() {
+    let mut world = World::with_job("placement_timeout = \"10s\"", JOB);
+    world.run(1, &[(W, 0, "a"), (W, 1, "b")]);
+    world.worker(1, 0, "a", ContainerState::Running);
+    assert_eq!(world.look_for(11).refused.len(), 1);
+    assert_eq!(world.enforced_for(1).1, [(request(1, W, 0), "a:1".into())]);
+    let orders = world.orders(1);
+    assert_eq!((orders.standing(), orders.slots.len()), (Standing::Run, 1));
+}
+
+#[test]
+fn an_application_master_that_doesnt_come_is_refused() {
+    let mut world = World::with_job("master_timeout = \"10s\"", JOB);
+    world.app(1).set_state(ApplicationState::Pending);
+    world.run(1, &[(W, 0, "a")]);
+    assert_eq!(world.look_for(10).refused, []);
+    let (_, answer) = world.look().refused.remove(0);
+    let cause = answer.refused.unwrap();
+    assert!(cause.contains("no ApplicationMaster came within 10s") && cause.contains("queue \"dl\""), "{cause}");
+    assert_eq!(answer.retry_after, Some(Duration::from_secs(10)));
+}
+
+#[test]
+fn plans_that_make_no_sense_change_nothing() {
+    let mut world = World::with_job("", JOB);
+    world.run(1, &[(W, 0, "a")]);
+    let answers = world.run(2, &[(W, 0, "nowhere")]);
+    assert!(answers[0].refused.as_ref().unwrap().contains("\"nowhere\""), "{answers:?}");
+    assert_eq!(world.orders(1).incarnation, 1);
+    let old = Plan { term: 2, decision: 99, ttl_ms: 0, jobs: vec![other(v1::Action::Stop, "old")], full: true };
+    assert_eq!(world.translator.plan(world.now(), old), []);
+    assert_eq!(world.orders(1).standing(), Standing::Run);
+}
+
+#[test]
+fn waiting_stopping_and_releasing() {
+    let mut world = World::with_job("master_timeout = \"10s\"", JOB);
+    world.run(1, &[(W, 0, "a")]);
+    world.worker(1, 0, "a", ContainerState::Running);
+    world.look();
+    world.plan(false, vec![other(v1::Action::Wait, "others first")]);
+    assert_eq!(world.enforced_for(1), (wire::Action::Hold, vec![], "others first".into()));
+    assert_eq!((world.orders(1).standing(), world.orders(1).slots), (Standing::Wait, vec![]));
+    assert_eq!(world.seen(7).0, ObservedPhase::Stopping);
+
+    world.plan(false, vec![other(v1::Action::Release, "yours")]);
+    assert_eq!(world.enforced_for(1).0, wire::Action::Release);
+    let orders = world.orders(1);
+    assert_eq!((orders.standing(), orders.slots.len()), (Standing::Released, 2), "as it was asked for");
+    assert!(orders.slots.iter().all(|slot| slot.node.is_empty() && slot.node_name.is_empty()));
+    assert_eq!(orders.slots[1].allocation_request, request(1, W, 1));
+    assert_eq!(world.seen(7).0, ObservedPhase::Running);
+
+    // Its training is done: it ends by itself, if it does.
+    let done = JobPlan { ended: "completed".into(), ..other(v1::Action::Stop, "completed: converged") };
+    world.plan(false, vec![done]);
+    assert_eq!(world.enforced_for(1).1, [(request(1, W, 0), "a:1".into())]);
+    let orders = world.orders(1);
+    assert_eq!((orders.standing(), orders.completed), (Standing::Over, true));
+    world.look_for(14);
+    assert_eq!(world.enforced_for(1).0, wire::Action::Run);
+    world.look();
+    assert_eq!(world.enforced_for(1).0, wire::Action::Kill, "the grace and master_timeout are over");
+
+    let stop = JobPlan { ended: "cancelled".into(), ..other(v1::Action::Stop, "cancelled: by bob") };
+    world.plan(false, vec![stop]);
+    assert_eq!(world.enforced_for(1), (wire::Action::Hold, vec![], "cancelled: by bob".into()));
+    assert_eq!((world.orders(1).standing(), world.orders(1).completed), (Standing::Over, false));
+}
+
+#[test]
+fn plans_are_numbered_and_stand_no_longer_than_the_daemons() {
+    let mut world = World::with_job("", JOB);
+    let first = world.enforced();
+    assert_eq!((first.term, first.ttl_ms, first.number > CLOCK as u64), (3, 15_000, true));
+    world.look();
+    assert_eq!(world.enforced(), first, "nothing changed");
+    world.run(1, &[(W, 0, "a")]);
+    let second = world.enforced();
+    assert!(second.number > first.number);
+    // An adapter with a slow clock follows one with a fast one.
+    world.cluster.enforced = second.number + 1000;
+    world.look();
+    assert_eq!(world.enforced().number, second.number + 1001);
+
+    // The daemon is away: what it said stands for a minute.
+    world.second += 50;
+    assert!(world.enforced().ttl_ms <= 10_000);
+    assert_eq!(world.orders(1).standing(), Standing::Run);
+    world.second += 10;
+    assert_eq!(world.translator.bridge_plan(world.now(), CLOCK), Err(NoPlan));
+    let orders = world.orders(1);
+    assert_eq!((orders.standing(), orders.reason.as_str()), (Standing::Released, "the scheduler is away"));
+    // An empty plan renews it.
+    world.plan(false, vec![]);
+    assert_eq!((world.enforced().ttl_ms, world.orders(1).standing()), (15_000, Standing::Run));
+}
+
+#[test]
+fn what_others_use_is_what_no_slot_has() {
+    let mut world = World::with_job("", JOB);
+    world.run(1, &[(W, 0, "a")]);
+    world.look();
+    world.worker(1, 0, "a", ContainerState::Running);
+    // Told a moment later than its container, and the ApplicationMaster beside it.
+    world.cluster.nodes[0].allocated = resource(2048 + 512, 2 + 1, 1);
+    world.look();
+    assert!(world.server("a").foreign.is_empty(), "more is believed late");
+    world.look_for(3);
+    let foreign = &world.server("a").foreign;
+    assert_eq!((foreign["cpu"], foreign.get("gpu")), (1000, None));
+    assert_eq!(foreign["memory"], 512 + 548, "YARN rounded the container up from 1500");
+    world.clear(1);
+    world.cluster.nodes[0].allocated.clear();
+    world.look();
+    assert!(world.server("a").foreign.is_empty(), "less is believed at once");
+    // A container that no slot has.
+    world.container(1, "odd", 5, "a", ContainerState::Running);
+    world.look_for(5);
+    assert_eq!((world.server("a").foreign["gpu"], world.seen(7).2), (1000, vec![]));
+}
+
+#[test]
+fn nodes_drain_leave_and_come_back() {
+    let mut world = World::with_job("", JOB);
+    world.run(1, &[(W, 0, "a")]);
+    world.worker(1, 0, "a", ContainerState::Running);
+    world.cluster.nodes[0].set_state(NodeState::Decommissioning);
+    world.look();
+    assert!(world.server("a").draining && !world.server("b").draining);
+    world.cluster.nodes[0].set_state(NodeState::Gone);
+    world.look();
+    assert!(!world.translator.servers.contains_key("a"));
+    assert_eq!(world.seen(7), (ObservedPhase::Starting, 1, vec![]), "what was there isn't any more");
+    let (action, slots, _) = world.enforced_for(1);
+    assert_eq!((action, slots), (wire::Action::Run, vec![]), "there is no node to name");
+}
+
+#[test]
+fn garbage_is_ignored_and_nothing_lost() {
+    let mut world = World::with_job("", JOB);
+    world.run(1, &[(W, 0, "a")]);
+    world.worker(1, 0, "a", ContainerState::Running);
+    world.look();
+    let before = world.seen(7);
+    let first = world.cluster.applications[0].clone();
+    world.cluster.applications.push(Application { job: "name = 1".into(), containers: vec![], ..first });
+    world.cluster.applications.push(Application::default());
+    world.cluster.nodes.push(Node { capacity: resource(1, 1, 1), ..world.cluster.nodes[0].clone() });
+    world.cluster.nodes.push(Node::default());
+    world.cluster.nodes[1].capacity = resource(-5, i64::MAX, 1);
+    world.cluster.nodes[1].state = 99;
+    world.app(1).state = 42;
+    world.app(1).containers[0].state = 1;
+    for (id, request, node) in [("x", -1, "a:1"), ("y", i64::MAX, "nowhere:1"), ("z", 0, "")] {
+        let container =
+            Container { id: id.into(), allocation_request: request, node: node.into(), ..Container::default() };
+        world.app(1).containers.push(container);
+    }
+    let step = world.look();
+    assert_eq!((step, world.seen(7)), (Step::default(), before));
+    assert_eq!((world.server("b").capacity.get("memory"), world.server("b").capacity["gpu"]), (None, 1000));
+    assert_eq!(world.server("a").capacity["memory"], 8192, "the first one counts");
+    assert_eq!(world.orders(1).standing(), Standing::Run);
+    assert_eq!(world.translator.complaints.len(), 8, "{:?}", world.translator.complaints);
+}
+
+#[test]
+fn a_secret_is_known_by_its_hash() {
+    let mut world = World::with_job("", JOB);
+    world.submit(2, JOB);
+    world.app(2).secret_hash = String::new();
+    world.look();
+    assert!(world.translator.secret(&app(1)).unwrap().matches("abc"));
+    assert_eq!((world.translator.secret(&app(2)), world.translator.secret("application_x")), (None, None));
+}

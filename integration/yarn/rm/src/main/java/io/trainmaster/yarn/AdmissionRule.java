@@ -1,0 +1,75 @@
+package io.trainmaster.yarn;
+
+import io.trainmaster.yarn.v1.Submission;
+import io.trainmaster.yarn.v1.Verdict;
+import org.apache.hadoop.conf.Configurable;
+import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
+import org.apache.hadoop.yarn.exceptions.YarnException;
+import org.apache.hadoop.yarn.server.resourcemanager.placement.ApplicationPlacementContext;
+import org.apache.hadoop.yarn.server.resourcemanager.placement.PlacementRule;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceScheduler;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Asks the sidecar about each TRAINMASTER application at its submission, and refuses it with the sidecar's reason.
+ *
+ * <p>For {@code yarn.scheduler.queue-placement-rules}, before the other rules. It chooses no queue: it leaves that to the next
+ * rule, as it does with other applications. An application that a restarted ResourceManager recovers was admitted before.
+ */
+public final class AdmissionRule extends PlacementRule {
+    private static final Logger LOG = LoggerFactory.getLogger(AdmissionRule.class);
+
+    private final BridgeMetrics metrics = BridgeMetrics.get();
+    private Settings settings;
+    private Sidecar sidecar;
+
+    @Override
+    public boolean initialize(ResourceScheduler scheduler) {
+        settings = Settings.of(((Configurable) scheduler).getConf());
+        sidecar = Sidecar.at(settings.address());
+        return true;
+    }
+
+    @Override
+    public ApplicationPlacementContext getPlacementForApp(
+            ApplicationSubmissionContext submission, String user, boolean recovery) throws YarnException {
+        return recovery ? null : getPlacementForApp(submission, user);
+    }
+
+    @Override
+    public ApplicationPlacementContext getPlacementForApp(ApplicationSubmissionContext submission, String user)
+            throws YarnException {
+        if (Jobs.isJob(submission.getApplicationType())) {
+            admit(submission, user);
+        }
+        return null;
+    }
+
+    private void admit(ApplicationSubmissionContext submission, String user) throws YarnException {
+        metrics.admissions.incr();
+        Verdict verdict;
+        try {
+            verdict = sidecar.admit(
+                    Submission.newBuilder()
+                            .setUser(user)
+                            .setQueue(submission.getQueue())
+                            .setName(submission.getApplicationName())
+                            .setJob(Jobs.fileOf(submission))
+                            .build(),
+                    settings.admissionDeadlineMs());
+        } catch (SidecarException unanswered) {
+            metrics.admissionsUnanswered.incr();
+            if (settings.failClosed()) {
+                throw new YarnException("Trainmaster can't be asked about this job (" + unanswered.failure() + "), and "
+                        + Settings.FAIL_CLOSED.key() + " is true; submit it again later");
+            }
+            LOG.info("{} is let in unasked: {}", submission.getApplicationId(), unanswered.failure());
+            return;
+        }
+        if (!verdict.getAdmitted()) {
+            metrics.admissionsRefused.incr();
+            throw new YarnException("Refused by Trainmaster: " + verdict.getReason());
+        }
+    }
+}

@@ -1,0 +1,135 @@
+package io.trainmaster.yarn;
+
+import java.io.IOException;
+import java.util.EnumSet;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.TimeUnit;
+import java.util.function.LongSupplier;
+import java.util.stream.Collectors;
+import org.apache.hadoop.yarn.api.protocolrecords.UpdateApplicationPriorityRequest;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.event.Event;
+import org.apache.hadoop.yarn.exceptions.YarnException;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppEventType;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppState;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.ContainerPreemptEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.SchedulerEventType;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Takes away what the plan doesn't list, ends what it ends and sets priorities. Used by one thread. */
+final class Enforcer {
+    private static final Logger LOG = LoggerFactory.getLogger(Enforcer.class);
+    private static final Set<RMAppState> ENDING = EnumSet.of(
+            RMAppState.KILLING,
+            RMAppState.FINAL_SAVING,
+            RMAppState.FINISHING,
+            RMAppState.FINISHED,
+            RMAppState.FAILED,
+            RMAppState.KILLED);
+    /** YARN refuses to change the priority of others. */
+    private static final Set<RMAppState> ORDERED = EnumSet.of(RMAppState.ACCEPTED, RMAppState.RUNNING);
+
+    private final RMContext context;
+    private final BridgeMetrics metrics;
+    private final LongSupplier nanoTime;
+    private final Map<ContainerId, Mark> marks = new HashMap<>();
+
+    /**
+     * @param since when it was marked
+     * @param killed told to end, too
+     */
+    private record Mark(long since, boolean killed) {}
+
+    Enforcer(RMContext context, BridgeMetrics metrics, LongSupplier nanoTime) {
+        this.context = context;
+        this.metrics = metrics;
+        this.nanoTime = nanoTime;
+    }
+
+    void enforce(EnforceablePlan plan, Review review) {
+        marks.keySet().retainAll(review.surplus().stream()
+                .map(surplus -> surplus.container().getContainerId())
+                .collect(Collectors.toSet()));
+        review.surplus().forEach(this::preempt);
+        review.reservations().forEach(container -> {
+            send(container, SchedulerEventType.KILL_RESERVED_CONTAINER);
+            metrics.reservationsDropped.incr();
+        });
+        plan.jobs().forEach((id, job) -> {
+            RMApp app = context.getRMApps().get(id);
+            if (app != null && job instanceof EnforceablePlan.Kill kill) {
+                kill(app, kill.reason());
+            } else if (app != null && job.priority().isPresent()) {
+                order(app, job.priority().getAsInt());
+            }
+        });
+    }
+
+    /** No plan is in force: a later one marks anew, with a full grace time. */
+    void forget() {
+        marks.clear();
+    }
+
+    private void preempt(Review.Surplus surplus) {
+        ContainerId id = surplus.container().getContainerId();
+        long now = nanoTime.getAsLong();
+        Mark mark = marks.get(id);
+        if (mark == null) {
+            LOG.info("{} isn't in the plan: it ends in {} ms", id, surplus.graceMs());
+            mark = new Mark(now, false);
+            marks.put(id, mark);
+            send(surplus.container(), SchedulerEventType.MARK_CONTAINER_FOR_PREEMPTION);
+            metrics.containersMarked.incr();
+        }
+        if (!mark.killed() && now - mark.since() >= TimeUnit.MILLISECONDS.toNanos(surplus.graceMs())) {
+            LOG.info("{} is still there after its grace time: killing it", id);
+            marks.put(id, new Mark(mark.since(), true));
+            send(surplus.container(), SchedulerEventType.MARK_CONTAINER_FOR_KILLABLE);
+            metrics.containersKilled.incr();
+        }
+    }
+
+    private void kill(RMApp app, String reason) {
+        if (!ENDING.contains(app.getState())) {
+            LOG.info("Killing {} as planned: {}", app.getApplicationId(), reason);
+            send(new RMAppEvent(app.getApplicationId(), RMAppEventType.KILL, reason));
+            metrics.applicationsKilled.incr();
+        }
+    }
+
+    private void order(RMApp app, int priority) {
+        // Otherwise YARN would clamp it, and be told again in each round.
+        int most = context.getScheduler().getMaxClusterLevelAppPriority().getPriority();
+        Priority wanted = Priority.newInstance(Math.min(priority, most));
+        if (!ORDERED.contains(app.getState()) || app.getApplicationPriority().equals(wanted)) {
+            return;
+        }
+        ApplicationId id = app.getApplicationId();
+        try {
+            context.getClientRMService()
+                    .updateApplicationPriority(UpdateApplicationPriorityRequest.newInstance(id, wanted));
+            metrics.prioritiesSet.incr();
+        } catch (YarnException | IOException refused) {
+            LOG.debug("{} keeps its priority", id, refused);
+            metrics.partsIgnored.incr();
+        }
+    }
+
+    private void send(RMContainer container, SchedulerEventType type) {
+        send(new ContainerPreemptEvent(container.getApplicationAttemptId(), container, type));
+    }
+
+    @SuppressWarnings("unchecked")
+    private void send(Event<?> event) {
+        context.getDispatcher().getEventHandler().handle(event);
+    }
+}

@@ -1,0 +1,82 @@
+package io.trainmaster.yarn;
+
+import java.util.Optional;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AppSchedulingInfo;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.NodeType;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.activities.DiagnosticsCollector;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.SchedulingMode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.ContainerRequest;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
+
+/**
+ * Keeps allocations of TRAINMASTER applications to the plan in force: a slot gets one container, on its node.
+ *
+ * <p>For {@code yarn.scheduler.app-placement-allocator.class}. ApplicationMasters' containers, other applications, and
+ * everything while no plan is in force, are placed as by {@link LocalityAppPlacementAllocator}.
+ *
+ * @param <N> the scheduler's kind of node
+ */
+public class PlanAllocator<N extends SchedulerNode> extends LocalityAppPlacementAllocator<N> {
+    private static final String HELD = "Trainmaster's plan has no such slot on this node";
+
+    private PlanHolder plans;
+    private boolean job;
+
+    @Override
+    public void initialize(AppSchedulingInfo info, SchedulerRequestKey key, RMContext context) {
+        super.initialize(info, key, context);
+        RMApp app = context.getRMApps().get(info.getApplicationId());
+        job = app != null && Jobs.isJob(app.getApplicationType());
+        plans = PlanHolder.of(context);
+    }
+
+    @Override
+    public boolean precheckNode(SchedulerNode node, SchedulingMode mode, Optional<DiagnosticsCollector> diagnostics) {
+        if (!super.precheckNode(node, mode, diagnostics)) {
+            return false;
+        }
+        boolean allowed = isPlanned(node);
+        if (!allowed) {
+            diagnostics.ifPresent(collector -> collector.collect(HELD, schedulerRequestKey.toString()));
+        }
+        return allowed;
+    }
+
+    /** Asked at commit: reservations that are fulfilled were never prechecked, and proposals of asynchronous scheduling may be old. */
+    @Override
+    public boolean canAllocate(NodeType type, SchedulerNode node) {
+        return super.canAllocate(type, node) && isPlanned(node);
+    }
+
+    @Override
+    public ContainerRequest allocate(SchedulerRequestKey key, NodeType type, SchedulerNode node) {
+        PlanInForce plan = job ? plans.current() : null;
+        if (plan != null && !isForMaster()) {
+            plan.allocated(appSchedulingInfo.getApplicationId(), key.getAllocationRequestId());
+        }
+        return super.allocate(key, type, node);
+    }
+
+    private boolean isPlanned(SchedulerNode node) {
+        PlanInForce plan = job ? plans.current() : null;
+        return plan == null
+                || plan.allows(
+                        appSchedulingInfo.getApplicationId(),
+                        schedulerRequestKey.getAllocationRequestId(),
+                        node.getNodeID())
+                || isForMaster();
+    }
+
+    /** Its requests' priority, 0, isn't reserved to it; but it is alone until its container is there. */
+    private boolean isForMaster() {
+        SchedulerApplicationAttempt attempt = ((AbstractYarnScheduler<?, ?>) rmContext.getScheduler())
+                .getApplicationAttempt(appSchedulingInfo.getApplicationAttemptId());
+        return attempt == null || attempt.isWaitingForAMContainer();
+    }
+}

@@ -1,0 +1,127 @@
+package io.trainmaster.yarn;
+
+import io.trainmaster.yarn.v1.Application;
+import io.trainmaster.yarn.v1.ApplicationPlan;
+import io.trainmaster.yarn.v1.Cluster;
+import io.trainmaster.yarn.v1.Container;
+import io.trainmaster.yarn.v1.Node;
+import io.trainmaster.yarn.v1.NodeState;
+import io.trainmaster.yarn.v1.Plan;
+import io.trainmaster.yarn.v1.Request;
+import io.trainmaster.yarn.v1.Slot;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalInt;
+import java.util.Set;
+import java.util.stream.Collectors;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.NodeId;
+
+/** Checks a plan against the snapshot that it answers; parts that can't be are left out, the others hold. */
+final class PlanReader {
+    private final Map<String, Application> applications;
+    /** What the plan has left of each node that isn't gone. */
+    private final Map<String, Map<String, Long>> room = new HashMap<>();
+
+    private final List<String> ignored = new ArrayList<>();
+
+    private PlanReader(Cluster cluster) {
+        applications = cluster.getApplicationsList().stream().collect(Collectors.toMap(Application::getId, app -> app));
+        for (Node node : cluster.getNodesList()) {
+            if (node.getState() != NodeState.NODE_STATE_GONE) {
+                room.put(node.getId(), new HashMap<>(node.getCapacityMap()));
+            }
+        }
+    }
+
+    /**
+     * @param ignored gets a line for each part that was left out
+     */
+    static EnforceablePlan read(Plan plan, Cluster cluster, List<String> ignored) {
+        PlanReader reader = new PlanReader(cluster);
+        Map<ApplicationId, EnforceablePlan.Job> jobs = reader.jobs(plan);
+        ignored.addAll(reader.ignored);
+        return new EnforceablePlan(
+                plan.getTerm(),
+                plan.getNumber(),
+                plan.getTtlMs(),
+                reader.applications.keySet().stream()
+                        .map(ApplicationId::fromString)
+                        .collect(Collectors.toUnmodifiableSet()),
+                Map.copyOf(jobs));
+    }
+
+    private Map<ApplicationId, EnforceablePlan.Job> jobs(Plan plan) {
+        Map<ApplicationId, EnforceablePlan.Job> jobs = new HashMap<>();
+        for (ApplicationPlan part : plan.getApplicationsList()) {
+            Application application = applications.get(part.getId());
+            if (application == null) {
+                ignored.add("application \"" + part.getId() + "\" isn't a live one of type " + Jobs.TYPE);
+                continue;
+            }
+            OptionalInt priority = part.hasPriority() ? OptionalInt.of(part.getPriority()) : OptionalInt.empty();
+            EnforceablePlan.Job job =
+                    switch (part.getAction()) {
+                        case ACTION_RUN -> run(application, part.getSlotsList(), part.getGraceMs(), priority);
+                        case ACTION_HOLD -> run(application, List.of(), part.getGraceMs(), priority);
+                        case ACTION_RELEASE -> new EnforceablePlan.Release(priority);
+                        case ACTION_KILL -> new EnforceablePlan.Kill(part.getReason());
+                        case UNRECOGNIZED -> {
+                            ignored.add(part.getId() + ": unknown action " + part.getActionValue());
+                            yield null;
+                        }
+                    };
+            if (job != null && jobs.put(ApplicationId.fromString(part.getId()), job) != null) {
+                ignored.add(part.getId() + ": planned twice, the last one holds");
+            }
+        }
+        return jobs;
+    }
+
+    private EnforceablePlan.Run run(Application application, List<Slot> planned, long graceMs, OptionalInt priority) {
+        Map<Long, Map<String, Long>> sizes = sizes(application);
+        Map<Long, NodeId> slots = new HashMap<>();
+        Set<Long> left = new HashSet<>();
+        for (Slot slot : planned) {
+            long id = slot.getAllocationRequest();
+            String where = application.getId() + ", slot " + id + ": ";
+            if (slots.containsKey(id) || left.contains(id)) {
+                ignored.add(where + "planned twice, the first one holds");
+            } else if (!room.containsKey(slot.getNode())) {
+                ignored.add(where + "no node \"" + slot.getNode() + "\"");
+                left.add(id);
+            } else if (!take(slot.getNode(), sizes.getOrDefault(id, Map.of()))) {
+                ignored.add(where + "the plan passes what node " + slot.getNode() + " has");
+                left.add(id);
+            } else {
+                slots.put(id, NodeId.fromString(slot.getNode()));
+            }
+        }
+        return new EnforceablePlan.Run(Map.copyOf(slots), Set.copyOf(left), Math.max(0, graceMs), priority);
+    }
+
+    /** What each slot of an application needs, as far as a container or a request says it. */
+    private static Map<Long, Map<String, Long>> sizes(Application application) {
+        Map<Long, Map<String, Long>> sizes = new HashMap<>();
+        for (Request request : application.getRequestsList()) {
+            sizes.put(request.getAllocationRequest(), request.getResourceMap());
+        }
+        for (Container container : application.getContainersList()) {
+            sizes.put(container.getAllocationRequest(), container.getResourceMap());
+        }
+        return sizes;
+    }
+
+    private boolean take(String node, Map<String, Long> size) {
+        Map<String, Long> free = room.get(node);
+        boolean fits = size.entrySet().stream()
+                .allMatch(amount -> amount.getValue() <= free.getOrDefault(amount.getKey(), 0L));
+        if (fits) {
+            size.forEach((name, much) -> free.merge(name, -much, Long::sum));
+        }
+        return fits;
+    }
+}

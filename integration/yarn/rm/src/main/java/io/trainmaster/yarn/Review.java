@@ -1,0 +1,72 @@
+package io.trainmaster.yarn;
+
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.NodeId;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.attempt.RMAppAttempt;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
+
+/**
+ * How the containers that there are differ from those planned.
+ *
+ * @param taken slots with their container
+ * @param surplus containers that the plan doesn't list
+ * @param reservations reserved room that it doesn't list
+ */
+record Review(Set<PlanInForce.Slot> taken, List<Surplus> surplus, List<RMContainer> reservations) {
+
+    /**
+     * @param container to be preempted
+     * @param graceMs from its mark to its end
+     */
+    record Surplus(RMContainer container, long graceMs) {}
+
+    static Review of(EnforceablePlan plan, RMContext context, CapacityScheduler scheduler) {
+        Review review = new Review(new HashSet<>(), new ArrayList<>(), new ArrayList<>());
+        plan.jobs().forEach((id, job) -> {
+            RMApp app = context.getRMApps().get(id);
+            RMAppAttempt attempt = app == null ? null : app.getCurrentAppAttempt();
+            SchedulerApplicationAttempt scheduled =
+                    attempt == null ? null : scheduler.getApplicationAttempt(attempt.getAppAttemptId());
+            if (scheduled != null && job instanceof EnforceablePlan.Run run) {
+                review.compare(id, run, scheduled);
+            }
+        });
+        return review;
+    }
+
+    private void compare(ApplicationId id, EnforceablePlan.Run run, SchedulerApplicationAttempt attempt) {
+        // Of two containers for one slot the older one stays.
+        attempt.getLiveContainers().stream()
+                .filter(container -> !container.isAMContainer())
+                .sorted(Comparator.comparing(RMContainer::getContainerId))
+                .forEach(container -> {
+                    long slot = container.getAllocatedSchedulerKey().getAllocationRequestId();
+                    if (!takes(id, run, slot, container.getAllocatedNode()) && !run.left().contains(slot)) {
+                        surplus.add(new Surplus(container, run.graceMs()));
+                    }
+                });
+        if (attempt.isWaitingForAMContainer()) {
+            return;
+        }
+        for (RMContainer container : attempt.getReservedContainers()) {
+            long slot = container.getReservedSchedulerKey().getAllocationRequestId();
+            if (!container.getReservedNode().equals(run.slots().get(slot))
+                    || taken.contains(new PlanInForce.Slot(id, slot))) {
+                reservations.add(container);
+            }
+        }
+    }
+
+    private boolean takes(ApplicationId id, EnforceablePlan.Run run, long slot, NodeId node) {
+        return node.equals(run.slots().get(slot)) && taken.add(new PlanInForce.Slot(id, slot));
+    }
+}

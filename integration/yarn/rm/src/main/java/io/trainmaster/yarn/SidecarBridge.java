@@ -1,0 +1,152 @@
+package io.trainmaster.yarn;
+
+import io.trainmaster.yarn.v1.Cluster;
+import io.trainmaster.yarn.v1.Plan;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.LongSupplier;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.monitor.SchedulingEditPolicy;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Sends a snapshot to the sidecar about every second and enforces the plan that comes back.
+ *
+ * <p>For {@code yarn.resourcemanager.scheduler.monitor.policies}. It works in a thread that YARN gives to it alone, holds no
+ * lock while it waits for the sidecar, and throws nothing: without a plan in force everything is stock.
+ */
+public final class SidecarBridge implements SchedulingEditPolicy {
+    private static final Logger LOG = LoggerFactory.getLogger(SidecarBridge.class);
+
+    private final LongSupplier nanoTime;
+    private final BridgeMetrics metrics = BridgeMetrics.get();
+    private Settings settings;
+    private Sidecar sidecar;
+    private RMContext context;
+    private CapacityScheduler scheduler;
+    private PlanHolder plans;
+    private Snapshot snapshot;
+    private Enforcer enforcer;
+
+    private Failure lastFailure;
+    private boolean wasInForce;
+    private List<String> lastIgnored = List.of();
+
+    /** As YARN makes it. */
+    public SidecarBridge() {
+        this(System::nanoTime);
+    }
+
+    SidecarBridge(LongSupplier nanoTime) {
+        this.nanoTime = nanoTime;
+    }
+
+    @Override
+    public void init(Configuration configuration, RMContext context, ResourceScheduler scheduler) {
+        settings = Settings.of(configuration);
+        metrics.settingsIgnored.incr(settings.complaints().size());
+        plans = PlanHolder.of(context);
+        metrics.register(plans);
+        if (!(scheduler instanceof CapacityScheduler capacity)) {
+            LOG.error(
+                    "yarn.resourcemanager.scheduler.class is {}; Trainmaster needs the CapacityScheduler and does nothing",
+                    scheduler.getClass().getName());
+            return;
+        }
+        this.context = context;
+        this.scheduler = capacity;
+        sidecar = Sidecar.at(settings.address());
+        snapshot = new Snapshot(context, capacity);
+        enforcer = new Enforcer(context, metrics, nanoTime);
+        LOG.info("Trainmaster's sidecar is asked at {} every {} ms", settings.address(), settings.intervalMs());
+    }
+
+    @Override
+    public long getMonitoringInterval() {
+        return settings.intervalMs();
+    }
+
+    @Override
+    public String getPolicyName() {
+        return "Trainmaster";
+    }
+
+    @Override
+    public void editSchedule() {
+        if (scheduler == null) {
+            return;
+        }
+        PlanInForce plan = plans.current();
+        Exception fault = null;
+        try {
+            plan = exchange(plan);
+        } catch (SidecarException | RuntimeException failed) {
+            fault = failed;
+        }
+        try {
+            enforce(plan);
+        } catch (RuntimeException failed) {
+            fault = failed;
+        }
+        report(fault);
+    }
+
+    private PlanInForce exchange(PlanInForce current) throws SidecarException {
+        Cluster cluster = snapshot.take(current == null ? 0 : current.plan().number());
+        metrics.exchanges.incr();
+        Plan answer = sidecar.exchange(cluster, settings.deadlineMs());
+        List<String> ignored = new ArrayList<>();
+        EnforceablePlan next = PlanReader.read(answer, cluster, ignored);
+        if (current != null && !current.isOver() && next.isOlderThan(current.plan())) {
+            throw new SidecarException(Failure.OUTDATED, next.name() + ", in force is " + current.plan().name(), null);
+        }
+        report(ignored);
+        return new PlanInForce(next, nanoTime);
+    }
+
+    private void enforce(PlanInForce plan) {
+        boolean inForce = plan != null && !plan.isOver();
+        if (inForce != wasInForce) {
+            wasInForce = inForce;
+            LOG.info(inForce ? "A plan of Trainmaster's is in force" : "No plan of Trainmaster's is in force any more");
+        }
+        if (!inForce) {
+            enforcer.forget();
+            return;
+        }
+        Review review = Review.of(plan.plan(), context, scheduler);
+        // Allocations must know which slots have their container before they keep to the plan.
+        plans.publish(plan.with(review.taken()));
+        enforcer.enforce(plan.plan(), review);
+    }
+
+    private void report(Exception fault) {
+        Failure failure = fault == null ? null : fault instanceof SidecarException known ? known.failure() : Failure.INTERNAL;
+        if (failure != null) {
+            metrics.failed(failure).incr();
+        }
+        if (failure == lastFailure) {
+            return;
+        }
+        lastFailure = failure;
+        if (failure == null) {
+            LOG.info("Trainmaster's sidecar at {} answers again", settings.address());
+        } else if (failure == Failure.INTERNAL) {
+            LOG.error("A round with Trainmaster's sidecar failed: {}", failure, fault);
+        } else {
+            LOG.warn("No new plan from Trainmaster's sidecar at {}: {}", settings.address(), fault.getMessage());
+        }
+    }
+
+    private void report(List<String> ignored) {
+        metrics.partsIgnored.incr(ignored.size());
+        if (!ignored.equals(lastIgnored)) {
+            ignored.forEach(part -> LOG.warn("A part of Trainmaster's plan is ignored: {}", part));
+            lastIgnored = ignored;
+        }
+    }
+}

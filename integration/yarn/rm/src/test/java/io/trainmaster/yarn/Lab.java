@@ -1,0 +1,200 @@
+package io.trainmaster.yarn;
+
+import io.trainmaster.yarn.v1.Action;
+import io.trainmaster.yarn.v1.ApplicationPlan;
+import io.trainmaster.yarn.v1.Plan;
+import io.trainmaster.yarn.v1.Slot;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.hadoop.metrics2.lib.DefaultMetricsSystem;
+import org.apache.hadoop.yarn.api.protocolrecords.SubmitApplicationRequest;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
+import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
+import org.apache.hadoop.yarn.api.records.ContainerStatus;
+import org.apache.hadoop.yarn.api.records.NodeId;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.server.resourcemanager.MockAM;
+import org.apache.hadoop.yarn.server.resourcemanager.MockNM;
+import org.apache.hadoop.yarn.server.resourcemanager.MockRM;
+import org.apache.hadoop.yarn.server.resourcemanager.recovery.RMStateStore;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppState;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
+import org.apache.hadoop.yarn.util.Records;
+
+/** A ResourceManager with the plug-ins and a fake sidecar; rounds, heartbeats and time pass when a test says so. */
+final class Lab implements AutoCloseable {
+    final FakeSidecar sidecar = new FakeSidecar();
+    final AtomicLong nanos = new AtomicLong(1);
+    final MockRM rm;
+    private final SidecarBridge bridge = new SidecarBridge(nanos::get);
+    private final List<MockNM> nodes = new ArrayList<>();
+    private final Map<NodeId, String> names = new HashMap<>();
+    private long number;
+
+    Lab() throws Exception {
+        this(Map.of());
+    }
+
+    Lab(Map<String, String> settings) throws Exception {
+        this(settings, null);
+    }
+
+    Lab(Map<String, String> settings, RMStateStore store) throws Exception {
+        DefaultMetricsSystem.setMiniClusterMode(true);
+        YarnConfiguration configuration = new YarnConfiguration();
+        configuration.setClass(YarnConfiguration.RM_SCHEDULER, CapacityScheduler.class, Object.class);
+        configuration.set("yarn.scheduler.app-placement-allocator.class", PlanAllocator.class.getName());
+        configuration.set(YarnConfiguration.QUEUE_PLACEMENT_RULES, AdmissionRule.class.getName() + ",user-group");
+        configuration.setInt(YarnConfiguration.MAX_CLUSTER_LEVEL_APPLICATION_PRIORITY, 10);
+        configuration.setInt(YarnConfiguration.RM_SCHEDULER_MINIMUM_ALLOCATION_MB, 128);
+        configuration.set("yarn.scheduler.capacity.root.queues", "default");
+        configuration.set("yarn.scheduler.capacity.root.default.capacity", "100");
+        configuration.set("yarn.scheduler.capacity.root.default.user-limit-factor", "10");
+        configuration.set("yarn.scheduler.capacity.maximum-am-resource-percent", "1.0");
+        configuration.set("yarn.scheduler.capacity.node-locality-delay", "-1");
+        configuration.set(Settings.ADDRESS.key(), sidecar.address());
+        // Generous: a loaded machine must not look like a slow sidecar. Tests of slow ones set their own.
+        configuration.setInt(Settings.DEADLINE.key(), 30_000);
+        configuration.setInt(Settings.ADMISSION_DEADLINE.key(), 10_000);
+        settings.forEach(configuration::set);
+        rm = store == null ? new MockRM(configuration) : new MockRM(configuration, store);
+        rm.start();
+        bridge.init(configuration, rm.getRMContext(), rm.getResourceScheduler());
+    }
+
+    /** Their addresses must resolve, so it is this machine under another one of loopback. */
+    MockNM node(String name, int memory) throws Exception {
+        MockNM node = rm.registerNode("127.0.0." + (nodes.size() + 1) + ":1", memory, 16);
+        nodes.add(node);
+        names.put(node.getNodeId(), name);
+        return node;
+    }
+
+    ApplicationSubmissionContext submission(String type, String job) throws Exception {
+        ApplicationSubmissionContext submission = Records.newRecord(ApplicationSubmissionContext.class);
+        submission.setApplicationId(rm.getNewAppId().getApplicationId());
+        submission.setApplicationName("name of it");
+        submission.setApplicationType(type);
+        submission.setQueue("default");
+        submission.setPriority(Priority.newInstance(0));
+        submission.setResource(Resource.newInstance(256, 1));
+        submission.setAMContainerSpec(
+                ContainerLaunchContext.newInstance(Map.of(), Map.of(Jobs.VARIABLE, job), List.of(), null, null, null));
+        return submission;
+    }
+
+    RMApp submit(ApplicationSubmissionContext submission) throws Exception {
+        rm.getClientRMService().submitApplication(SubmitApplicationRequest.newInstance(submission));
+        rm.waitForState(submission.getApplicationId(), RMAppState.ACCEPTED);
+        return rm.getRMContext().getRMApps().get(submission.getApplicationId());
+    }
+
+    /** A registered ApplicationMaster with its container on this node. */
+    MockAM job(MockNM node) throws Exception {
+        return MockRM.launchAndRegisterAM(submit(submission(Jobs.TYPE, "name = \"job\"")), rm, node);
+    }
+
+    MockAM other(MockNM node) throws Exception {
+        return MockRM.launchAndRegisterAM(submit(submission("MAPREDUCE", "")), rm, node);
+    }
+
+    void ask(MockAM master, long request, int memory, int count) throws Exception {
+        master.allocate(master.createReq(null, memory, 1, count, request), List.of());
+    }
+
+    /** The sidecar answers this, as its next plan, from now on. */
+    void plan(long ttlMs, ApplicationPlan... applications) {
+        number++;
+        Plan plan = Plan.newBuilder()
+                .setTerm(1)
+                .setNumber(number)
+                .setTtlMs(ttlMs)
+                .addAllApplications(List.of(applications))
+                .build();
+        sidecar.planner = cluster -> plan;
+    }
+
+    static ApplicationPlan.Builder run(MockAM master, Slot... slots) {
+        return ApplicationPlan.newBuilder()
+                .setId(master.getApplicationAttemptId().getApplicationId().toString())
+                .setAction(Action.ACTION_RUN)
+                .addAllSlots(List.of(slots));
+    }
+
+    static Slot slot(long request, MockNM node) {
+        return slot(request, node.getNodeId().toString());
+    }
+
+    static Slot slot(long request, String node) {
+        return Slot.newBuilder().setAllocationRequest(request).setNode(node).build();
+    }
+
+    void round() {
+        bridge.editSchedule();
+        rm.drainEvents();
+    }
+
+    /** Every node asks for work, thrice: a container per node and heartbeat at most is placed. */
+    void beat() throws Exception {
+        for (int times = 0; times < 3; times++) {
+            for (MockNM node : nodes) {
+                node.nodeHeartbeat(true);
+            }
+            rm.drainEvents();
+        }
+    }
+
+    void pass(long millis) {
+        nanos.addAndGet(TimeUnit.MILLISECONDS.toNanos(millis));
+    }
+
+    SchedulerApplicationAttempt scheduled(MockAM master) {
+        return ((CapacityScheduler) rm.getResourceScheduler()).getApplicationAttempt(master.getApplicationAttemptId());
+    }
+
+    RMApp app(MockAM master) {
+        return rm.getRMContext().getRMApps().get(master.getApplicationAttemptId().getApplicationId());
+    }
+
+    /** Allocation requests, each with the nodes of its containers. */
+    Map<Long, List<String>> placed(MockAM master) {
+        Map<Long, List<String>> placed = new TreeMap<>();
+        for (RMContainer container : scheduled(master).getLiveContainers()) {
+            if (!container.isAMContainer()) {
+                placed.computeIfAbsent(
+                                container.getAllocatedSchedulerKey().getAllocationRequestId(), key -> new ArrayList<>())
+                        .add(names.get(container.getAllocatedNode()));
+            }
+        }
+        placed.values().forEach(where -> where.sort(null));
+        return placed;
+    }
+
+    /** Exit statuses that an ApplicationMaster is told of. */
+    List<Integer> exits(MockAM master) throws Exception {
+        return master.doHeartbeat().getCompletedContainersStatuses().stream()
+                .map(ContainerStatus::getExitStatus)
+                .toList();
+    }
+
+    ApplicationId id(MockAM master) {
+        return master.getApplicationAttemptId().getApplicationId();
+    }
+
+    @Override
+    public void close() throws Exception {
+        rm.stop();
+        sidecar.close();
+    }
+}

@@ -1,0 +1,145 @@
+package io.trainmaster.yarn;
+
+import static io.trainmaster.yarn.Lab.run;
+import static io.trainmaster.yarn.Lab.slot;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertNull;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.function.Consumer;
+import org.apache.hadoop.yarn.server.resourcemanager.MockAM;
+import org.apache.hadoop.yarn.server.resourcemanager.MockNM;
+import org.junit.jupiter.api.Test;
+
+/** A sidecar that is down, hung, slow or talks rubbish: rounds end, the plan holds to its end, then all is stock. */
+class OutageTest {
+    private static final Map<String, String> IMPATIENT = Map.of(Settings.DEADLINE.key(), "200");
+
+    @Test
+    void down() throws Exception {
+        try (Lab lab = new Lab()) {
+            check(lab, Failure.UNREACHABLE, lab.sidecar::stop);
+        }
+    }
+
+    @Test
+    void slow() throws Exception {
+        CountDownLatch release = new CountDownLatch(1);
+        try (Lab lab = new Lab(IMPATIENT)) {
+            check(lab, Failure.LATE, () -> lab.sidecar.planner = cluster -> {
+                try {
+                    release.await();
+                } catch (InterruptedException stopped) {
+                    Thread.currentThread().interrupt();
+                }
+                throw new IllegalStateException("too late");
+            });
+            release.countDown();
+        }
+    }
+
+    @Test
+    void answersWithAnError() throws Exception {
+        try (Lab lab = new Lab()) {
+            check(lab, Failure.ERROR, () -> lab.sidecar.planner = cluster -> {
+                throw new IllegalStateException("no plan today");
+            });
+        }
+    }
+
+    @Test
+    void acceptsAndNeverAnswers() throws Exception {
+        impostor(Failure.LATE, socket -> {});
+    }
+
+    @Test
+    void talksRubbish() throws Exception {
+        impostor(Failure.ERROR, socket -> {
+            try (socket) {
+                socket.getOutputStream().write("HTTP/1.1 200 OK\r\n\r\nhello".getBytes());
+            } catch (IOException gone) {
+                // The other side saw enough.
+            }
+        });
+    }
+
+    /** Something else listens where the sidecar was. */
+    private void impostor(Failure expected, Consumer<Socket> behaviour) throws Exception {
+        try (Lab lab = new Lab(IMPATIENT)) {
+            int port = Settings.Address.parse(lab.sidecar.address()).port();
+            check(lab, expected, () -> {
+                lab.sidecar.stop();
+                ServerSocket listener = new ServerSocket(port, 50, InetAddress.getByName("127.0.0.1"));
+                Thread thread = new Thread(() -> accept(listener, behaviour));
+                thread.setDaemon(true);
+                thread.start();
+            });
+        }
+    }
+
+    private static void accept(ServerSocket listener, Consumer<Socket> behaviour) {
+        try (listener) {
+            List<Socket> open = new ArrayList<>();
+            while (true) {
+                Socket socket = listener.accept();
+                open.add(socket);
+                behaviour.accept(socket);
+            }
+        } catch (IOException closed) {
+            // The test is over.
+        }
+    }
+
+    private interface Fault {
+        void begin() throws Exception;
+    }
+
+    private static void check(Lab lab, Failure expected, Fault fault) throws Exception {
+        MockNM a = lab.node("a", 4096);
+        MockNM b = lab.node("b", 4096);
+        MockAM job = lab.job(a);
+        lab.plan(5000, run(job, slot(1, b)).build());
+        // A first connection takes its time.
+        Waiting.until(() -> {
+            lab.round();
+            return PlanHolder.of(lab.rm.getRMContext()).current() != null;
+        });
+        fault.begin();
+        long before = BridgeMetrics.get().failed(expected).value();
+        lab.round();
+        assertEquals(before + 1, BridgeMetrics.get().failed(expected).value());
+        assertNotNull(PlanHolder.of(lab.rm.getRMContext()).current());
+        lab.ask(job, 2, 512, 1);
+        lab.beat();
+        assertEquals(Map.of(), lab.placed(job), "the plan holds");
+        lab.pass(5000);
+        lab.round();
+        assertNull(PlanHolder.of(lab.rm.getRMContext()).current());
+        lab.beat();
+        assertEquals(1, lab.placed(job).get(2L).size(), "all is stock");
+    }
+
+    @Test
+    void itIsAskedAgainAsSoonAsItIsBack() throws Exception {
+        try (Lab lab = new Lab()) {
+            lab.plan(5000);
+            lab.sidecar.stop();
+            lab.round();
+            lab.round();
+            lab.sidecar.start();
+            // gRPC may have begun to connect at the end of the round before; its own pause would last for many rounds.
+            for (int rounds = 0; rounds < 3; rounds++) {
+                lab.round();
+            }
+            assertNotNull(PlanHolder.of(lab.rm.getRMContext()).current());
+        }
+    }
+}
