@@ -14,8 +14,8 @@ import org.slf4j.LoggerFactory;
 /**
  * Asks the sidecar about each TRAINMASTER application at its submission, and refuses it with the sidecar's reason.
  *
- * <p>For {@code yarn.scheduler.queue-placement-rules}, before the other rules. It chooses no queue: it leaves that to the next
- * rule, as it does with other applications. An application that a restarted ResourceManager recovers was admitted before.
+ * <p>For {@code yarn.scheduler.queue-placement-rules}, before the other rules. It chooses no queue: it leaves that to the
+ * next rule, as it does with other applications. One that a restarted ResourceManager recovers was admitted before.
  */
 public final class AdmissionRule extends PlacementRule {
     private static final Logger LOG = LoggerFactory.getLogger(AdmissionRule.class);

@@ -10,8 +10,8 @@ final class Jobs {
     static final String TYPE = "TRAINMASTER";
 
     /**
-     * The ApplicationMaster's environment variable with the job file's text. It is stored with the submission, so it survives
-     * a restart of the ResourceManager, until the application ends.
+     * The ApplicationMaster's environment variable with the job file's text. It is stored with the submission, so it
+     * survives a restart of the ResourceManager, until the application ends.
      */
     static final String VARIABLE = "TRAINMASTER_JOB";
 

@@ -48,7 +48,7 @@ public class PlanAllocator<N extends SchedulerNode> extends LocalityAppPlacement
         return allowed;
     }
 
-    /** Asked at commit: reservations that are fulfilled were never prechecked, and proposals of asynchronous scheduling may be old. */
+    /** Asked at commit: fulfilled reservations aren't prechecked again, and asynchronous proposals may be old. */
     @Override
     public boolean canAllocate(NodeType type, SchedulerNode node) {
         return super.canAllocate(type, node) && isPlanned(node);

@@ -61,7 +61,8 @@ final class PlanInForce {
         }
         EnforceablePlan.Job job = plan.jobs().get(application);
         if (job == null) {
-            // The sidecar knew of it and has no plan; or it hasn't been asked yet, which the next answer or the plan's end changes.
+            // The sidecar knew of it and has no plan; or it wasn't asked yet, which the next answer or the plan's end
+            // changes.
             return plan.asked().contains(application);
         }
         return !(job instanceof EnforceablePlan.Run run)

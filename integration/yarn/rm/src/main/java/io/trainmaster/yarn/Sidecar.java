@@ -57,7 +57,7 @@ final class Sidecar {
                         default -> Failure.ERROR;
                     };
             if (failure != Failure.ERROR) {
-                // The next call connects anew: gRPC's own pauses grow to minutes, and perhaps nobody is at the other end any more.
+                // The next call connects anew: gRPC's own pauses grow to minutes, and perhaps the other end is dead.
                 channel.enterIdle();
             }
             throw new SidecarException(failure, status.getCode() + ", " + status.getDescription(), error);

@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.function.LongSupplier;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.monitor.SchedulingEditPolicy;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceScheduler;
@@ -56,6 +57,15 @@ public final class SidecarBridge implements SchedulingEditPolicy {
                     "yarn.resourcemanager.scheduler.class is {}; Trainmaster needs the CapacityScheduler and does nothing",
                     scheduler.getClass().getName());
             return;
+        }
+        String allocator = configuration.get(YarnConfiguration.APPLICATION_PLACEMENT_TYPE_CLASS);
+        if (!PlanAllocator.class.getName().equals(allocator)) {
+            // YARN says nothing about a class that it doesn't find.
+            LOG.error(
+                    "{} is {}; without {} slots don't bind, and containers elsewhere are preempted",
+                    YarnConfiguration.APPLICATION_PLACEMENT_TYPE_CLASS,
+                    allocator,
+                    PlanAllocator.class.getName());
         }
         this.context = context;
         this.scheduler = capacity;

@@ -40,6 +40,10 @@ class SettingsTest {
         "trainmaster.yarn.address, 7071, HOST:PORT",
         "trainmaster.yarn.address, host:99999, HOST:PORT",
         "trainmaster.yarn.address, http://host:1, HOST:PORT",
+        "trainmaster.yarn.address, user@host:1, HOST:PORT",
+        "trainmaster.yarn.address, two words:1, HOST:PORT",
+        "trainmaster.yarn.address, under_score:1, HOST:PORT",
+        "trainmaster.yarn.address, -:1, HOST:PORT",
         "trainmaster.yarn.interval-ms, 1s, from 100 to 60000",
         "trainmaster.yarn.interval-ms, 99, from 100 to 60000",
         "trainmaster.yarn.deadline-ms, -5, from 10 to 60000",
@@ -57,6 +61,13 @@ class SettingsTest {
         assertEquals(defaults.address(), settings.address());
         assertEquals(defaults.intervalMs(), settings.intervalMs());
         assertEquals(defaults.failClosed(), settings.failClosed());
+    }
+
+    @Test
+    void whatIsTakenAsAnAddressCanBeCalled() {
+        for (String address : List.of("[::1]:9", "127.0.0.1:9", "a-host.example:9", "localhost:65535")) {
+            Sidecar.at(Settings.Address.parse(address));
+        }
     }
 
     @Test
