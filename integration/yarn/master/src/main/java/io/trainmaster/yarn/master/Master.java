@@ -62,12 +62,7 @@ final class Master {
         nodes.start();
         scheduler.init(configuration);
         scheduler.start();
-        List<Container> earlier =
-                scheduler.registerApplicationMaster("", 0, "").getContainersFromPreviousAttempts();
-        tell(() -> earlier.forEach(container -> {
-            String id = hold(container);
-            fleet.adopted(id, container.getNodeId().toString(), container.getAllocationRequestId(), now());
-        }));
+        loop.submit(this::register).get();
         try (Follower follower = new Follower(
                 settings, request, next -> tell(() -> follow(next)), () -> tell(fleet::disconnected))) {
             end.get();
@@ -76,6 +71,14 @@ final class Master {
             scheduler.stop();
             nodes.stop();
         }
+    }
+
+    /** On the loop's thread, so that nothing is heard of containers before they are known. */
+    private Void register() throws YarnException, IOException {
+        for (Container container : scheduler.registerApplicationMaster("", 0, "").getContainersFromPreviousAttempts()) {
+            fleet.adopted(hold(container), container.getNodeId().toString(), container.getAllocationRequestId(), now());
+        }
+        return null;
     }
 
     /** Something happened: takes it in, and does what is to be done about it. */
