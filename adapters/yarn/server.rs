@@ -204,3 +204,82 @@ async fn follow(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::time::sleep;
+    use tonic::{
+        Code,
+        transport::{Certificate, Channel, ClientTlsConfig},
+    };
+
+    use super::{
+        super::{entry::INFO, wire::bridge_client::BridgeClient},
+        *,
+    };
+    use crate::Launch;
+
+    const TOKEN: &str = "correct-horse-battery";
+
+    /// Serves with TLS and a token; the certificate that clients trust.
+    fn serve(folder: &Path, address: std::net::SocketAddr) -> Certificate {
+        let pair = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        let path = |name: &str, text: &str| {
+            fs::write(folder.join(name), text).unwrap();
+            folder.join(name)
+        };
+        let cert = path("cert.pem", &pair.cert.pem());
+        let key = path("key.pem", &pair.signing_key.serialize_pem());
+        let token = path("token", &format!("{TOKEN}\n"));
+        let text =
+            format!("listen = \"{address}\"\ntls = {{ cert = {cert:?}, key = {key:?} }}\ntoken_file = {token:?}\n");
+        let launch = Launch {
+            config: Some(path("yarn.toml", &text)),
+            daemon: "http://127.0.0.1:1".into(),
+            token: None,
+            ca: None,
+            feed: "http://127.0.0.1:1".into(),
+            state_dir: folder.join("state"),
+            end_jobs: true,
+            orphan_grace: Duration::from_secs(1),
+            trainer: None,
+        };
+        tokio::spawn((INFO.start)(launch, Box::pin(std::future::pending())).unwrap());
+        Certificate::from_pem(pair.cert.pem())
+    }
+
+    #[tokio::test]
+    async fn plug_ins_need_the_token_and_masters_their_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let tls = ClientTlsConfig::new().ca_certificate(serve(folder.path(), address)).domain_name("localhost");
+        let endpoint = Channel::from_shared(format!("https://{address}")).unwrap().tls_config(tls).unwrap();
+        let channel = loop {
+            match endpoint.connect().await {
+                Ok(channel) => break channel,
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            }
+        };
+        let mut bridge = BridgeClient::new(channel.clone());
+        let mut exchange = async |token: Option<&str>| {
+            let mut request = Request::new(wire::Cluster::default());
+            if let Some(token) = token {
+                request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+            }
+            bridge.exchange(request).await.unwrap_err().code()
+        };
+        assert_eq!(exchange(None).await, Code::Unauthenticated);
+        assert_eq!(exchange(Some("correct-horse-batterx")).await, Code::Unauthenticated);
+        assert_eq!(exchange(Some(TOKEN)).await, Code::Unavailable, "let in, but the daemon is away");
+        let admitted = bridge.admit(wire::Submission::default()).await.unwrap_err();
+        assert_eq!(admitted.code(), Code::Unauthenticated);
+        let mut master = wire::master_client::MasterClient::new(channel);
+        let request = wire::FollowRequest { application: "application_1_1".into(), secret: "abc".into() };
+        assert_eq!(master.follow(request).await.unwrap_err().code(), Code::Unauthenticated);
+        // Who speaks without TLS isn't heard.
+        let plain = Channel::from_shared(format!("http://{address}")).unwrap().connect_lazy();
+        assert!(BridgeClient::new(plain).exchange(wire::Cluster::default()).await.is_err());
+    }
+}

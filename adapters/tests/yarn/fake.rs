@@ -43,6 +43,12 @@ impl World {
     fn enforce(&mut self, plan: &Plan) {
         for planned in &plan.applications {
             let Some(app) = self.cluster.applications.iter_mut().find(|app| app.id == planned.id) else { continue };
+            // It ended meanwhile: the plan is of a moment ago.
+            let ended = [ApplicationState::Succeeded, ApplicationState::Failed, ApplicationState::Killed]
+                .contains(&app.state());
+            if ended {
+                continue;
+            }
             if planned.action() == Action::Kill {
                 app.set_state(ApplicationState::Killed);
                 app.diagnostics.clone_from(&planned.reason);

@@ -265,9 +265,9 @@ impl App {
             Some(End::Killed(diagnostics)) if stopped == Some(Action::Reject) => {
                 (ObservedPhase::Failed, diagnostics.clone())
             }
-            // The daemon is asked to cancel it.
-            Some(End::Killed(_)) => (leaving(&held), String::new()),
-            None => (self.phase(&held), String::new()),
+            // The daemon is asked to cancel it. It is told again that nothing is left once its order to stop came: what it had
+            // issued until then it counts until it is.
+            Some(End::Killed(_)) | None => (self.phase(&held), String::new()),
         };
         let slots = held.iter().map(|((role, index), held)| Slot {
             role: role_to_wire(*role).into(),

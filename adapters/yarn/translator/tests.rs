@@ -280,10 +280,11 @@ fn what_fails_and_what_is_killed_is_told() {
     world.app(1).set_state(ApplicationState::Killed);
     assert_eq!(world.look().cancel, [7]);
     assert_eq!(world.look().cancel, Vec::<u64>::new(), "once");
-    assert_eq!(world.seen(7).0, ObservedPhase::Stopped);
+    assert_eq!(world.seen(7), (ObservedPhase::Starting, 1, vec![]));
     world.translator.cancel_failed(7);
     assert_eq!(world.look().cancel, [7], "again");
     world.plan(false, vec![other(v1::Action::Stop, "cancelled")]);
+    assert_eq!(world.seen(7), (ObservedPhase::Stopped, 1, vec![]), "which is news: what was issued is free");
     world.translator.cancel_failed(7);
     assert_eq!(world.look(), Step::default());
 
@@ -449,7 +450,8 @@ fn slots_without_containers_are_refused_with_numbers() {
     let mut world = World::with_job("placement_timeout = \"10s\"", SERVERS);
     world.run(1, &[(W, 0, "a"), (W, 1, "b"), (P, 0, "b")]);
     let asked = request(1, W, 1);
-    world.app(1).requests = vec![Request { allocation_request: asked, node: "b".into(), count: 1 }];
+    world.app(1).requests =
+        vec![Request { allocation_request: asked, node: "b".into(), count: 1, ..Request::default() }];
     world.container(1, "w", request(1, W, 0), "a", ContainerState::Running);
     world.container(1, "r", request(1, P, 0), "b", ContainerState::Reserved);
     assert_eq!(world.look_for(10).refused, []);
