@@ -30,6 +30,8 @@ public final class Main {
             run();
         } catch (Exception error) {
             LOG.error("the job can't be managed", error);
+            // YARN makes it part of the application's diagnostics.
+            System.err.println("the job can't be managed: " + error);
             status = 1;
         }
         // Hadoop's clients may have threads left.
