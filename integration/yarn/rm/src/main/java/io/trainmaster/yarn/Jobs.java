@@ -1,5 +1,9 @@
 package io.trainmaster.yarn;
 
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.HexFormat;
 import java.util.Map;
 import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
@@ -15,6 +19,9 @@ final class Jobs {
      */
     static final String VARIABLE = "TRAINMASTER_JOB";
 
+    /** The variable with the secret, of which only the hash is told. */
+    static final String SECRET = "TRAINMASTER_SECRET";
+
     private Jobs() {}
 
     static boolean isJob(String applicationType) {
@@ -22,8 +29,26 @@ final class Jobs {
     }
 
     static String fileOf(ApplicationSubmissionContext submission) {
+        return variable(submission, VARIABLE);
+    }
+
+    /** The SHA-256, in hex, of what proves its ApplicationMaster to be the application's; empty without one. */
+    static String secretHashOf(ApplicationSubmissionContext submission) {
+        String secret = variable(submission, SECRET);
+        if (secret.isEmpty()) {
+            return "";
+        }
+        try {
+            byte[] digest = MessageDigest.getInstance("SHA-256").digest(secret.getBytes(StandardCharsets.UTF_8));
+            return HexFormat.of().formatHex(digest);
+        } catch (NoSuchAlgorithmException impossible) {
+            throw new IllegalStateException(impossible);
+        }
+    }
+
+    private static String variable(ApplicationSubmissionContext submission, String name) {
         ContainerLaunchContext master = submission.getAMContainerSpec();
         Map<String, String> environment = master == null ? null : master.getEnvironment();
-        return environment == null ? "" : environment.getOrDefault(VARIABLE, "");
+        return environment == null ? "" : environment.getOrDefault(name, "");
     }
 }

@@ -98,7 +98,8 @@ final class Snapshot {
                 .setQueue(app.getQueue())
                 .setPriority(app.getApplicationPriority().getPriority())
                 .setState(state(app))
-                .setJob(Jobs.fileOf(app.getApplicationSubmissionContext()));
+                .setJob(Jobs.fileOf(app.getApplicationSubmissionContext()))
+                .setSecretHash(Jobs.secretHashOf(app.getApplicationSubmissionContext()));
         RMAppAttempt attempt = app.getCurrentAppAttempt();
         if (attempt != null) {
             builder.setAttempt(attempt.getAppAttemptId().getAttemptId());

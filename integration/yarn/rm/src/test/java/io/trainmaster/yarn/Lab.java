@@ -90,7 +90,7 @@ final class Lab implements AutoCloseable {
         submission.setPriority(Priority.newInstance(0));
         submission.setResource(Resource.newInstance(256, 1));
         submission.setAMContainerSpec(
-                ContainerLaunchContext.newInstance(Map.of(), Map.of(Jobs.VARIABLE, job), List.of(), null, null, null));
+                ContainerLaunchContext.newInstance(Map.of(), Map.of(Jobs.VARIABLE, job, Jobs.SECRET, "abc"), List.of(), null, null, null));
         return submission;
     }
 

@@ -18,21 +18,41 @@ import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 
 /** A cluster of {@code cluster/start}, as its tests drive it. */
-final class RealCluster implements AutoCloseable {
+public final class RealCluster implements AutoCloseable {
     private static final Path SCRIPTS = Path.of(System.getenv("TRAINMASTER_YARN_CLUSTER"));
     private static final ObjectMapper JSON = new ObjectMapper();
 
     private final Path folder;
     private final String web;
 
-    RealCluster(String sidecar, Map<String, String> environment) throws Exception {
+    /**
+     * Starts one.
+     *
+     * @param sidecar its address; empty: without plug-ins
+     * @param environment what {@code cluster/start} is told besides
+     */
+    public RealCluster(String sidecar, Map<String, String> environment) throws Exception {
         folder = Files.createTempDirectory("trainmaster-yarn");
         script(environment, "start", folder.toString(), sidecar);
-        web = Files.readAllLines(folder.resolve("env")).stream()
-                .filter(line -> line.startsWith("export TRAINMASTER_YARN_WEB="))
-                .map(line -> line.substring(line.indexOf('=') + 1))
+        web = variable("TRAINMASTER_YARN_WEB");
+    }
+
+    private String variable(String name) throws IOException {
+        return Files.readAllLines(folder.resolve("env")).stream()
+                .filter(line -> line.startsWith("export " + name + "="))
+                .map(line -> line.substring(line.indexOf('=') + 1).replace("\"", ""))
                 .findFirst()
                 .orElseThrow();
+    }
+
+    /** Its configuration and Hadoop, for a program on its nodes. */
+    public String classpath() throws IOException {
+        return variable("HADOOP_CONF_DIR") + ":" + variable("TRAINMASTER_YARN_CLASSPATH");
+    }
+
+    /** The address of its web pages. */
+    public String web() {
+        return web;
     }
 
     private static void script(Map<String, String> environment, String name, String... arguments) throws Exception {
@@ -47,7 +67,8 @@ final class RealCluster implements AutoCloseable {
         }
     }
 
-    YarnConfiguration configuration() {
+    /** For clients. */
+    public YarnConfiguration configuration() {
         YarnConfiguration configuration = new YarnConfiguration();
         for (String file : List.of("core-site.xml", "yarn-site.xml", "resource-types.xml")) {
             configuration.addResource(new org.apache.hadoop.fs.Path(folder.resolve("conf").resolve(file).toUri()));
@@ -56,7 +77,7 @@ final class RealCluster implements AutoCloseable {
     }
 
     /** As by {@code kill -9}. */
-    void kill(String daemon) throws Exception {
+    public void kill(String daemon) throws Exception {
         String line = Files.readAllLines(folder.resolve("run/pids")).stream()
                 .filter(pid -> pid.endsWith(" " + daemon))
                 .reduce((earlier, later) -> later)
@@ -67,11 +88,13 @@ final class RealCluster implements AutoCloseable {
         process.onExit().get(30, TimeUnit.SECONDS);
     }
 
-    void start(String daemon) throws Exception {
+    /** Again. */
+    public void start(String daemon) throws Exception {
         script(Map.of(), "daemon", folder.toString(), daemon);
     }
 
-    JsonNode get(String path) throws IOException {
+    /** What its REST interface answers. */
+    public JsonNode get(String path) throws IOException {
         return JSON.readTree(URI.create(web + path).toURL());
     }
 
@@ -81,7 +104,7 @@ final class RealCluster implements AutoCloseable {
     }
 
     /** The ids of its nodes, by how much memory they have. */
-    Map<Integer, String> nodes() throws IOException {
+    public Map<Integer, String> nodes() throws IOException {
         Map<Integer, String> nodes = new TreeMap<>();
         for (JsonNode node : get("/ws/v1/cluster/nodes").at("/nodes/node")) {
             nodes.put(
@@ -92,7 +115,7 @@ final class RealCluster implements AutoCloseable {
     }
 
     /** The nodes of an attempt's containers, by their memory, which tells a test's containers apart. */
-    Map<Integer, String> containers(ApplicationAttemptId attempt) throws IOException {
+    public Map<Integer, String> containers(ApplicationAttemptId attempt) throws IOException {
         Map<Integer, String> containers = new TreeMap<>();
         JsonNode answer = get("/ws/v1/cluster/apps/" + attempt.getApplicationId() + "/appattempts/" + attempt + "/containers");
         for (JsonNode container : answer.at("/container")) {

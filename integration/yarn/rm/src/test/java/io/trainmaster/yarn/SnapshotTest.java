@@ -52,6 +52,10 @@ class SnapshotTest {
             Application application = cluster.getApplications(0);
             assertEquals(ApplicationState.APPLICATION_STATE_RUNNING, application.getState());
             assertEquals("name = \"job\"", application.getJob());
+            assertEquals(
+                    "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+                    application.getSecretHash(),
+                    "of abc, as sha256sum has it");
             assertEquals(1, application.getAttempt());
             assertEquals("127.0.0.1:1", application.getMasterNode());
             assertEquals(256, application.getMasterOrThrow("memory-mb"));

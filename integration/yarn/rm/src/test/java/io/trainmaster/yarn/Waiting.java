@@ -5,12 +5,13 @@ import java.util.concurrent.Callable;
 import org.junit.jupiter.api.Assertions;
 
 /** For what another thread or process is about to do. */
-final class Waiting {
+public final class Waiting {
     private static final Duration PATIENCE = Duration.ofSeconds(90);
 
     private Waiting() {}
 
-    static void until(Callable<Boolean> condition) throws Exception {
+    /** Until it is so. */
+    public static void until(Callable<Boolean> condition) throws Exception {
         long end = System.nanoTime() + PATIENCE.toNanos();
         while (!condition.call()) {
             if (System.nanoTime() > end) {

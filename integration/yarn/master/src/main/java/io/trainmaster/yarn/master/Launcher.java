@@ -1,0 +1,74 @@
+package io.trainmaster.yarn.master;
+
+import io.trainmaster.yarn.v1.Orders;
+import io.trainmaster.yarn.v1.SlotOrder;
+import java.net.InetAddress;
+import java.net.UnknownHostException;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.Collectors;
+import org.apache.hadoop.yarn.api.ApplicationConstants;
+import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
+
+/**
+ * What containers start.
+ *
+ * @param trainer the program of a job without a command
+ * @param checkpoints the job's folder; empty: none
+ */
+record Launcher(String trainer, String checkpoints) {
+    private static final String LOG = ApplicationConstants.LOG_DIR_EXPANSION_VAR;
+
+    /**
+     * A slot's program on a node of that host.
+     *
+     * @throws IllegalArgumentException its command is none
+     */
+    ContainerLaunchContext context(Orders orders, SlotOrder slot, String host) {
+        Map<String, String> environment = new HashMap<>();
+        environment(orders, slot, host).forEach((key, value) -> environment.put(key, Words.escape(value)));
+        return ContainerLaunchContext.newInstance(
+                null, environment, List.of(Words.escape(command(orders, slot)) + redirect()), null, null, null);
+    }
+
+    private static String redirect() {
+        return " 1>" + LOG + "/stdout 2>" + LOG + "/stderr </dev/null";
+    }
+
+    /** NodeManagers start everything with a shell; this is the only thing it does. */
+    private String command(Orders orders, SlotOrder slot) {
+        String own = slot.getServer() ? orders.getServerCommand() : "";
+        List<String> words = Words.split(own.isBlank() ? orders.getWorkerCommand() : own);
+        List<String> program = words.isEmpty() ? List.of(trainer) : words;
+        return program.stream().map(Words::quote).collect(Collectors.joining(" ", "exec ", ""));
+    }
+
+    /** The job's, and what differs from slot to slot. */
+    Map<String, String> environment(Orders orders, SlotOrder slot, String host) {
+        Map<String, String> environment = new HashMap<>(orders.getEnvironmentMap());
+        environment.put("TRAINMASTER_ROLE", slot.getServer() ? "server" : "worker");
+        environment.put("TRAINMASTER_INDEX", Integer.toUnsignedString(slot.getIndex()));
+        environment.put("TRAINMASTER_SERVER", slot.getNodeName().isEmpty() ? host : slot.getNodeName());
+        if (!checkpoints.isEmpty()) {
+            environment.put("TRAINMASTER_CHECKPOINT_DIR", checkpoints);
+        }
+        if (environment.containsKey("TRAINMASTER_CHUNKS")) {
+            // In the container's own folder.
+            environment.put("TRAINMASTER_DATA_DIR", "data");
+        }
+        if (!isLoopback(host)) {
+            environment.put("TRAINMASTER_BIND", "0.0.0.0:0");
+            environment.put("TRAINMASTER_ADVERTISE", host);
+        }
+        return environment;
+    }
+
+    private static boolean isLoopback(String host) {
+        try {
+            return InetAddress.getByName(host).isLoopbackAddress();
+        } catch (UnknownHostException unknown) {
+            return false;
+        }
+    }
+}

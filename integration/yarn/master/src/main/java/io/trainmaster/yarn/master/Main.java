@@ -1,0 +1,65 @@
+package io.trainmaster.yarn.master;
+
+import io.trainmaster.yarn.v1.FollowRequest;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import org.apache.hadoop.yarn.api.ApplicationConstants;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** The program that a NodeManager starts for a job. */
+public final class Main {
+    private static final Logger LOG = LoggerFactory.getLogger(Main.class);
+
+    /** The job's own: it proves to the adapter whose orders these are. */
+    private static final String SECRET = "TRAINMASTER_SECRET";
+
+    private Main() {}
+
+    /**
+     * Manages the job whose ApplicationMaster's environment this is.
+     *
+     * @param arguments none
+     */
+    public static void main(String[] arguments) {
+        int status = 0;
+        try {
+            run();
+        } catch (Exception error) {
+            LOG.error("the job can't be managed", error);
+            // YARN makes it part of the application's diagnostics.
+            System.err.println("the job can't be managed: " + error);
+            status = 1;
+        }
+        // Hadoop's clients may have threads left.
+        System.exit(status);
+    }
+
+    private static void run() throws Exception {
+        ApplicationId application = ContainerId.fromString(variable(ApplicationConstants.Environment.CONTAINER_ID.key()))
+                .getApplicationAttemptId()
+                .getApplicationId();
+        FollowRequest request = FollowRequest.newBuilder()
+                .setApplication(application.toString())
+                .setSecret(variable(SECRET))
+                .build();
+        YarnConfiguration configuration = new YarnConfiguration();
+        Settings settings = Settings.of(configuration);
+        String checkpoints = "";
+        if (!settings.checkpoints().isEmpty()) {
+            checkpoints = Files.createDirectories(Path.of(settings.checkpoints(), application.toString())).toString();
+        }
+        new Master(new Launcher(settings.trainer(), checkpoints)).run(configuration, settings, request);
+    }
+
+    private static String variable(String name) {
+        String value = System.getenv(name);
+        if (value == null || value.isEmpty()) {
+            throw new IllegalStateException(name + " isn't set; trainmaster yarn submit sets it");
+        }
+        return value;
+    }
+}

@@ -1,0 +1,62 @@
+package io.trainmaster.yarn.master;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/** A command's text as words, split as a shell does, and words as a shell takes them. */
+final class Words {
+    private Words() {}
+
+    /**
+     * Quotes and backslashes mean what they do in a shell; nothing else does.
+     *
+     * @throws IllegalArgumentException a quote isn't closed
+     */
+    static List<String> split(String text) {
+        List<String> words = new ArrayList<>();
+        StringBuilder word = null;
+        char quote = 0;
+        for (int at = 0; at < text.length(); at++) {
+            char c = text.charAt(at);
+            if (quote == 0 && Character.isWhitespace(c)) {
+                if (word != null) {
+                    words.add(word.toString());
+                }
+                word = null;
+                continue;
+            }
+            word = word == null ? new StringBuilder() : word;
+            if (c == quote) {
+                quote = 0;
+            } else if (quote == 0 && (c == '\'' || c == '"')) {
+                quote = c;
+            } else if (c == '\\' && quote != '\'' && at + 1 < text.length() && isEscape(quote, text.charAt(at + 1))) {
+                at++;
+                word.append(text.charAt(at));
+            } else {
+                word.append(c);
+            }
+        }
+        if (quote != 0) {
+            throw new IllegalArgumentException("command \"" + text + "\": a quote isn't closed");
+        }
+        if (word != null) {
+            words.add(word.toString());
+        }
+        return words;
+    }
+
+    private static boolean isEscape(char quote, char next) {
+        return quote == 0 || "\"\\$`".indexOf(next) >= 0;
+    }
+
+    /** A word that a shell takes as it is. */
+    static String quote(String word) {
+        return "'" + word.replace("'", "'\\''") + "'";
+    }
+
+    /** For between the double quotes that NodeManagers put around values and commands without a look at them. */
+    static String escape(String text) {
+        return text.replaceAll("[\"\\\\$`]", "\\\\$0");
+    }
+}

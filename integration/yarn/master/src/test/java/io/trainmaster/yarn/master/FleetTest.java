@@ -1,0 +1,469 @@
+package io.trainmaster.yarn.master;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.trainmaster.yarn.v1.Orders;
+import io.trainmaster.yarn.v1.SlotOrder;
+import io.trainmaster.yarn.v1.Standing;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+
+/** A job's whole life against a clock that the test sets; containers are called as their slot and how many there were. */
+class FleetTest {
+    private static final int GRACE = 2000;
+    private static final String A = "a:1";
+    private static final String B = "b:1";
+    private static final long SERVER = 0x8000_0000L;
+
+    private final Fleet fleet = new Fleet(Policy.DEFAULT);
+    private final List<Action> did = new ArrayList<>();
+    private long now = 1_000_000;
+
+    private static long request(long incarnation, long slot) {
+        return incarnation << 32 | slot;
+    }
+
+    private static SlotOrder slot(long request, String node) {
+        return SlotOrder.newBuilder()
+                .setServer((request & SERVER) != 0)
+                .setIndex((int) (request & ~SERVER))
+                .setAllocationRequest(request)
+                .setNode(node)
+                .setNodeName(node)
+                .build();
+    }
+
+    private static Orders.Builder orders(Standing standing, int incarnation, int revision, SlotOrder... slots) {
+        return Orders.newBuilder()
+                .setStanding(standing)
+                .setIncarnation(incarnation)
+                .setRevision(revision)
+                .setGraceMs(GRACE)
+                .addAllSlots(List.of(slots));
+    }
+
+    private static Orders run(int incarnation, int revision, SlotOrder... slots) {
+        return orders(Standing.STANDING_RUN, incarnation, revision, slots).build();
+    }
+
+    /** One server and that many workers, on one node. */
+    private static SlotOrder[] shape(int incarnation, int workers) {
+        return Stream.concat(
+                        Stream.of(slot(request(incarnation, SERVER), A)),
+                        Stream.iterate(0L, index -> index < workers, index -> index + 1)
+                                .map(index -> slot(request(incarnation, index), A)))
+                .toArray(SlotOrder[]::new);
+    }
+
+    private String step() {
+        List<Action> actions = fleet.step(now);
+        did.addAll(actions);
+        return actions.stream()
+                .filter(action -> !(action instanceof Action.Warn))
+                .map(FleetTest::say)
+                .collect(Collectors.joining(", "));
+    }
+
+    private static String say(Action action) {
+        if (action instanceof Action.Ask ask) {
+            String node = ask.slot().getNode();
+            return "ask " + name(ask.slot().getAllocationRequest()) + (node.isEmpty() ? "" : "@" + node);
+        } else if (action instanceof Action.Withdraw withdraw) {
+            return "withdraw " + name(withdraw.request());
+        } else if (action instanceof Action.Release release) {
+            return "release " + release.container();
+        } else if (action instanceof Action.Stop stop) {
+            return "stop " + stop.container();
+        } else if (action instanceof Action.Launch launch) {
+            return "launch " + name(launch.slot().getAllocationRequest()) + " in " + launch.container();
+        } else if (action instanceof Action.Finish finish) {
+            return (finish.succeeded() ? "succeed" : "fail") + ": " + finish.reason();
+        }
+        throw new AssertionError(action);
+    }
+
+    private static String name(long request) {
+        return (request >>> 32) + "/" + Slots.name(request).replace("server ", "s").replace("worker ", "w");
+    }
+
+    private String follow(Orders orders) {
+        fleet.follow(orders, now);
+        return step();
+    }
+
+    private String allocated(String id, long request, String node) {
+        fleet.allocated(id, node, request);
+        return step();
+    }
+
+    private String exited(String id, int status) {
+        fleet.completed(id, new Exit(status, "Exception\n\n  the last line \n"), now);
+        return step();
+    }
+
+    private String after(long ms) {
+        now += ms;
+        return step();
+    }
+
+    /** One server and two workers that run, in containers s, w0 and w1. */
+    private void running() {
+        follow(run(1, 0, shape(1, 2)));
+        allocated("s", request(1, SERVER), A);
+        allocated("w0", request(1, 0), A);
+        allocated("w1", request(1, 1), A);
+    }
+
+    private String warned() {
+        return did.stream()
+                .filter(Action.Warn.class::isInstance)
+                .map(action -> ((Action.Warn) action).text())
+                .reduce("", (earlier, later) -> later);
+    }
+
+    @Test
+    void nothingIsDoneWithoutOrders() {
+        assertEquals("", step());
+        assertEquals(Fleet.NEVER, fleet.wake());
+    }
+
+    @Test
+    void everySlotIsAskedForOnItsNodeAndStartedWhenItComes() {
+        assertEquals("ask 1/w0@a:1, ask 1/s0@b:1", follow(run(1, 0, slot(request(1, 0), A), slot(request(1, SERVER), B))));
+        assertEquals("", after(10_000), "asked once");
+        assertEquals("withdraw 1/s0, launch 1/s0 in c1", allocated("c1", request(1, SERVER), B));
+        assertEquals("withdraw 1/w0, launch 1/w0 in c2", allocated("c2", request(1, 0), A));
+        assertEquals("", follow(run(1, 0, slot(request(1, 0), A), slot(request(1, SERVER), B))));
+    }
+
+    @Test
+    void whatNobodyAskedForIsGivenBack() {
+        assertEquals("release early", allocated("early", request(1, 0), A));
+        running();
+        assertEquals("release surplus", allocated("surplus", request(1, 0), A));
+        assertEquals("release stranger", allocated("stranger", 0, A));
+        assertEquals("", exited("surplus", -100));
+    }
+
+    @Test
+    void aContainerThatComesAfterItsSlotMovedIsGivenBack() {
+        follow(run(1, 0, slot(request(1, 0), A)));
+        assertEquals("withdraw 1/w0, ask 1/w0@b:1", follow(run(1, 1, slot(request(1, 0), B))));
+        assertEquals("release late", allocated("late", request(1, 0), A));
+        assertEquals("withdraw 1/w0, launch 1/w0 in c", allocated("c", request(1, 0), B));
+    }
+
+    @Test
+    void aSlotThatIsNoLongerWantedIsNoLongerAskedFor() {
+        follow(run(1, 0, shape(1, 2)));
+        assertEquals("withdraw 1/w1", follow(run(1, 1, shape(1, 1))));
+        assertEquals("release late", allocated("late", request(1, 1), A));
+    }
+
+    @Test
+    void aRevisionAddsAndDropsWorkersAndLeavesTheOthersAlone() {
+        running();
+        assertEquals("ask 1/w2@a:1", follow(run(1, 1, shape(1, 3))));
+        assertEquals("withdraw 1/w2, launch 1/w2 in w2", allocated("w2", request(1, 2), A));
+        assertEquals("", follow(run(1, 2, shape(1, 1))), "two are told over the feed, and have the grace");
+        assertEquals(now + GRACE, fleet.wake());
+        assertEquals("", exited("w1", 0));
+        assertEquals("stop w2", after(GRACE));
+        assertEquals("", exited("w2", 143));
+        assertEquals("", after(100_000));
+        assertEquals("", warned());
+    }
+
+    @Test
+    void aNodeThatDoesNotStopAProgramHasItTakenAway() {
+        running();
+        follow(run(1, 1, shape(1, 1)));
+        assertEquals("stop w1", after(GRACE));
+        assertEquals("release w1", after(5000));
+        assertEquals("", after(100_000));
+    }
+
+    @Test
+    void whoLeavesDoesNotStayThoughWantedAgain() {
+        running();
+        follow(run(1, 1, shape(1, 1)));
+        assertEquals("", follow(run(1, 2, shape(1, 2))));
+        assertEquals("ask 1/w1@a:1", exited("w1", 0));
+    }
+
+    @Test
+    void aSlotThatMovesWithinAnIncarnationLeavesFirst() {
+        running();
+        follow(run(1, 1, slot(request(1, SERVER), A), slot(request(1, 0), A), slot(request(1, 1), B)));
+        assertEquals("ask 1/w1@b:1", exited("w1", 0));
+    }
+
+    @Test
+    void aNewIncarnationGetsContainersMeanwhileAndStartsWhenTheOldIsGone() {
+        running();
+        assertEquals("ask 2/w0@a:1, ask 2/s0@a:1", follow(run(2, 0, shape(2, 1))));
+        assertEquals("withdraw 2/s0", allocated("s'", request(2, SERVER), A));
+        assertEquals("", exited("w0", 0));
+        assertEquals("", exited("w1", 0));
+        assertEquals("stop s", after(GRACE));
+        assertEquals("launch 2/s0 in s'", exited("s", 143));
+        assertEquals("withdraw 2/w0, launch 2/w0 in w0'", allocated("w0'", request(2, 0), A));
+    }
+
+    @Test
+    void aContainerThatWasNeverStartedIsGivenBackAtOnce() {
+        running();
+        follow(run(2, 0, shape(2, 1)));
+        allocated("w0'", request(2, 0), A);
+        assertEquals("release w0', withdraw 2/s0", follow(orders(Standing.STANDING_WAIT, 2, 0).build()));
+    }
+
+    @Test
+    void aJobThatWaitsHoldsNothing() {
+        running();
+        assertEquals("", follow(orders(Standing.STANDING_WAIT, 1, 0).build()));
+        exited("s", 0);
+        exited("w0", 0);
+        assertEquals("stop w1", after(GRACE));
+        assertEquals("", exited("w1", 137));
+        assertEquals("", after(100_000), "it isn't complete");
+        assertEquals("ask 2/w0@a:1, ask 2/s0@a:1", follow(run(2, 0, shape(2, 1))));
+    }
+
+    @Test
+    void aJobThatIsOverEndsAsOrdered() {
+        running();
+        follow(orders(Standing.STANDING_OVER, 1, 0).setReason("cancelled").build());
+        exited("s", 0);
+        exited("w0", 0);
+        assertEquals("fail: cancelled", exited("w1", 0));
+        assertEquals("", after(100_000), "once");
+    }
+
+    @Test
+    void aJobThatIsOverBeforeItHeldAnythingEndsAtOnce() {
+        assertEquals("fail: too dear", follow(orders(Standing.STANDING_OVER, 0, 0).setReason("too dear").build()));
+    }
+
+    @Test
+    void aJobWhoseTrainingIsDoneSucceedsWhenItsProgramsHaveEnded() {
+        running();
+        follow(orders(Standing.STANDING_OVER, 1, 0).setReason("converged").setCompleted(true).build());
+        exited("s", 0);
+        exited("w0", 1);
+        assertEquals("succeed: converged", exited("w1", 0));
+    }
+
+    @Test
+    void aJobIsCompleteWhenAllOfItsProgramsAreDone() {
+        running();
+        assertEquals("", exited("s", 0));
+        assertEquals("", exited("w0", 0));
+        assertEquals("", exited("w1", 0));
+        assertEquals(now + 500, fleet.wake());
+        assertEquals("succeed: all of its programs are done", after(500));
+    }
+
+    @Test
+    void ordersOnTheirWayMayExplainThatAllHaveLeft() {
+        running();
+        exited("s", 0);
+        exited("w0", 0);
+        fleet.disconnected();
+        exited("w1", 0);
+        assertEquals("", after(60_000), "nobody can explain it now");
+        assertEquals("ask 2/w0@a:1, ask 2/s0@a:1", follow(run(2, 0, shape(2, 1))));
+    }
+
+    @Test
+    void aSlotThatIsDoneIsNotStartedAgainUnlessANewerRevisionWantsIt() {
+        running();
+        assertEquals("", exited("w1", 0));
+        assertEquals("", after(60_000));
+        assertEquals("ask 1/w1@a:1", follow(run(1, 1, shape(1, 2))));
+    }
+
+    @Test
+    void aWorkerThatFailsIsStartedAgainByItself() {
+        running();
+        assertEquals("ask 1/w0@a:1", exited("w0", 1));
+        assertEquals("worker 0 ended with exit status 1 (the last line); failure 1 of 8, again after 500 ms", warned());
+        assertEquals("withdraw 1/w0", allocated("w0'", request(1, 0), A));
+        assertEquals(now + 500, fleet.wake());
+        assertEquals("launch 1/w0 in w0'", after(500));
+    }
+
+    @Test
+    void aServerThatFailsTakesAllWithIt() {
+        running();
+        assertEquals("stop w0, stop w1, ask 1/s0@a:1", exited("s", 139));
+        assertTrue(warned().endsWith(", with all of the job"));
+        assertEquals("withdraw 1/s0", allocated("s'", request(1, SERVER), A));
+        assertEquals("ask 1/w0@a:1", exited("w0", 41));
+        assertEquals("withdraw 1/w0", allocated("w0'", request(1, 0), A));
+        assertEquals("", after(5000 - 1), "the old ones are gone first");
+        assertEquals("launch 1/w0 in w0', ask 1/w1@a:1, launch 1/s0 in s'", exited("w1", 143));
+    }
+
+    @Test
+    void aProgramMayAskForTheRestartOfAll() {
+        for (int status : new int[] {41, 42, 75}) {
+            FleetTest test = new FleetTest();
+            test.running();
+            assertEquals("stop s, stop w1, ask 1/w0@a:1", test.exited("w0", status), "status " + status);
+        }
+    }
+
+    @Test
+    void aProgramMaySayThatItIsHopeless() {
+        running();
+        assertEquals("stop s, stop w1", exited("w0", 44));
+        exited("s", 143);
+        assertEquals(
+                "fail: worker 0 ended with exit status 44 (the last line); the program says that starting again won't help",
+                exited("w1", 143));
+    }
+
+    @Test
+    void waitsDoubleAndTheEighthFailureIsTheLast() {
+        follow(run(1, 0, slot(request(1, 0), A)));
+        for (int count = 1; count <= 7; count++) {
+            allocated("c" + count, request(1, 0), A);
+            after(30_000);
+            exited("c" + count, 3);
+            assertTrue(warned().contains("failure " + count + " of 8, again after " + Math.min(250L << count, 30_000) + " ms"));
+        }
+        allocated("c8", request(1, 0), A);
+        after(30_000);
+        assertEquals("fail: worker 0 ended with exit status 3 (the last line); given up after 8 failures", exited("c8", 3));
+    }
+
+    @Test
+    void whoRanForAMinuteBeginsAnew() {
+        follow(run(1, 0, slot(request(1, 0), A)));
+        for (int count = 1; count <= 20; count++) {
+            allocated("c" + count, request(1, 0), A);
+            after(500);
+            after(60_000);
+            assertEquals("ask 1/w0@a:1", exited("c" + count, 1));
+        }
+        assertTrue(warned().contains("failure 1 of 8"));
+    }
+
+    @Test
+    void theCountStaysOverIncarnationsButNotTheWait() {
+        running();
+        exited("w0", 1);
+        follow(run(2, 0, shape(2, 1)));
+        exited("s", 0);
+        exited("w1", 0);
+        assertEquals("withdraw 2/w0, launch 2/w0 in w0'", allocated("w0'", request(2, 0), A));
+        exited("w0'", 1);
+        assertTrue(warned().contains("failure 2 of 8"));
+    }
+
+    @Test
+    void aProgramThatCannotBeStartedIsAFailure() {
+        running();
+        fleet.completed("w0", Exit.notStarted("no such node"), now);
+        assertEquals("ask 1/w0@a:1", step());
+        assertTrue(warned().startsWith("worker 0 could not be started (no such node); failure 1 of 8"));
+    }
+
+    @Test
+    void lostWorkersComeAgainAndAreNotCounted() {
+        for (int status : new int[] {-100, -101, -102, -105, -106, -108}) {
+            FleetTest test = new FleetTest();
+            test.running();
+            assertEquals("ask 1/w0@a:1", test.exited("w0", status), "status " + status);
+            assertEquals("withdraw 1/w0, launch 1/w0 in w0'", test.allocated("w0'", request(1, 0), A), "without a wait");
+        }
+    }
+
+    @Test
+    void aLostServerTakesAllWithItAndIsNotCounted() {
+        running();
+        assertEquals("stop w0, stop w1, ask 1/s0@a:1", exited("s", -100));
+        assertTrue(warned().endsWith("that isn't counted"));
+        exited("w0", 41);
+        assertEquals("ask 1/w1@a:1", exited("w1", 143));
+        assertEquals("withdraw 1/s0, launch 1/s0 in s'", allocated("s'", request(1, SERVER), A));
+    }
+
+    @Test
+    void memoryBeyondTheLimitIsTheProgramsFailure() {
+        running();
+        exited("w0", -104);
+        assertTrue(warned().contains("failure 1 of 8"));
+    }
+
+    @Test
+    void whoIsPreemptedHasTheGraceToLeave() {
+        running();
+        fleet.preempting(List.of("w0", "w1", "unknown"), now);
+        assertEquals("", step());
+        assertEquals("ask 1/w0@a:1", exited("w0", 0), "as long as the plan wants it");
+        assertEquals("stop w1", after(GRACE));
+        assertEquals("ask 1/w1@a:1", exited("w1", -102));
+        assertEquals("", warned());
+    }
+
+    @Test
+    void aReleasedJobGoesOnWithWhatRunsAndWithRoomAnywhere() {
+        running();
+        exited("w1", 1);
+        SlotOrder[] requested = {slot(request(1, SERVER), ""), slot(request(1, 7), "")};
+        Orders released = orders(Standing.STANDING_RELEASED, 1, 0, requested).build();
+        assertEquals("withdraw 1/w1, ask 1/w1", follow(released));
+        assertEquals("withdraw 1/w1", allocated("w1'", request(1, 1), B));
+        assertEquals("launch 1/w1 in w1'", after(500));
+        assertEquals("", follow(released));
+        assertEquals("", follow(run(1, 0, slot(request(1, SERVER), A), slot(request(1, 0), A), slot(request(1, 1), B))));
+    }
+
+    @Test
+    void aReleasedJobOfWhichNothingRunsHasTheRequestedShape() {
+        Orders released = orders(
+                        Standing.STANDING_RELEASED, 1, 0, slot(request(1, SERVER), ""), slot(request(1, 0), ""))
+                .build();
+        assertEquals("ask 1/w0, ask 1/s0", follow(released));
+        assertEquals("", follow(released));
+        allocated("s", request(1, SERVER), B);
+        assertEquals("withdraw 1/w0, launch 1/w0 in w0", allocated("w0", request(1, 0), A));
+        exited("s", 0);
+        exited("w0", 0);
+        assertEquals("succeed: all of its programs are done", after(500));
+    }
+
+    @Test
+    void aJobThatWaitedHasTheRequestedShapeOnceReleased() {
+        running();
+        follow(orders(Standing.STANDING_WAIT, 1, 0).build());
+        assertEquals("", follow(orders(Standing.STANDING_RELEASED, 1, 0, slot(request(1, 0), "")).build()));
+        exited("s", 0);
+        exited("w0", 0);
+        assertEquals("ask 1/w0", exited("w1", 0), "when the old ones have left");
+    }
+
+    @Test
+    void aSuccessorTakesOverWhatRuns() {
+        fleet.adopted("s", A, request(1, SERVER), now);
+        fleet.adopted("w0", A, request(1, 0), now);
+        assertEquals("", step());
+        assertEquals("ask 1/w1@a:1", follow(run(1, 0, shape(1, 2))));
+        assertEquals("stop s, ask 1/w0@a:1", exited("w0", 42));
+    }
+
+    @Test
+    void aSuccessorEndsWhatAnOlderIncarnationLeft() {
+        fleet.adopted("s", A, request(1, SERVER), now);
+        follow(run(2, 0, slot(request(2, SERVER), A)));
+        assertEquals("withdraw 2/s0", allocated("s'", request(2, SERVER), A));
+        assertEquals("stop s", after(GRACE));
+        assertEquals("launch 2/s0 in s'", exited("s", 143));
+    }
+}
