@@ -49,7 +49,8 @@ record Exit(int status, String diagnostics) {
     /** For people: the status, and the last line that the program printed. */
     String describe() {
         String last = diagnostics.lines().filter(line -> !line.isBlank()).reduce("", (earlier, later) -> later.strip());
-        String how = status == ContainerExitStatus.INVALID ? "could not be started" : "ended with exit status " + status;
+        boolean never = status == ContainerExitStatus.INVALID;
+        String how = never ? "could not be started" : "ended with exit status " + status;
         return last.isEmpty() ? how : how + " (" + last + ")";
     }
 }

@@ -15,7 +15,8 @@ import java.util.TreeMap;
 /**
  * A job's containers as a state machine: what is ordered, what there is, and what to do about the difference.
  *
- * <p>Times are milliseconds of any clock that doesn't go back. After whatever it was told, {@link #step} says what to do.
+ * <p>Times are milliseconds of any clock that doesn't go back. After whatever it was told, {@link #step} says what to
+ * do.
  */
 final class Fleet {
     /** When there is nothing to wait for. */
@@ -173,8 +174,16 @@ final class Fleet {
             if (all) {
                 restartAt = strikes.notBefore(gone.request);
             }
-            warn("%s; failure %d of %d, again after %d ms%s"
-                    .formatted(what, count, policy.failures(), policy.delay(count), all ? ", with all of the job" : ""));
+            String tally = "; failure " + count + " of " + policy.failures();
+            String again = ", again after " + policy.delay(count) + " ms";
+            warn(what + tally + again + (all ? ", with all of the job" : ""));
+        }
+    }
+
+    /** Its orders can't be carried out, and trying again won't help. */
+    void fail(String reason) {
+        if (outcome == null) {
+            outcome = new Action.Finish(false, reason);
         }
     }
 
@@ -316,7 +325,10 @@ final class Fleet {
         }
     }
 
-    /** For good, or for now: it left for a revision that never came here; or the whole program is ending, which shows soon. */
+    /**
+     * For good; or for now: it left for a revision that never came here, or the whole program is ending, which shows
+     * soon.
+     */
     private boolean isDone(long request, long now) {
         Done end = done.get(request);
         if (end == null) {
@@ -347,8 +359,11 @@ final class Fleet {
     }
 
     private boolean isRunning() {
-        return orders != null
-                && (orders.getStanding() == Standing.STANDING_RUN || orders.getStanding() == Standing.STANDING_RELEASED);
+        if (orders == null) {
+            return false;
+        }
+        Standing standing = orders.getStanding();
+        return standing == Standing.STANDING_RUN || standing == Standing.STANDING_RELEASED;
     }
 
     private boolean isCurrent(Held container) {

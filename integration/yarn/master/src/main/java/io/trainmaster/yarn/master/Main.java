@@ -39,9 +39,8 @@ public final class Main {
     }
 
     private static void run() throws Exception {
-        ApplicationId application = ContainerId.fromString(variable(ApplicationConstants.Environment.CONTAINER_ID.key()))
-                .getApplicationAttemptId()
-                .getApplicationId();
+        ContainerId own = ContainerId.fromString(variable(ApplicationConstants.Environment.CONTAINER_ID.key()));
+        ApplicationId application = own.getApplicationAttemptId().getApplicationId();
         FollowRequest request = FollowRequest.newBuilder()
                 .setApplication(application.toString())
                 .setSecret(variable(SECRET))
@@ -50,7 +49,8 @@ public final class Main {
         Settings settings = Settings.of(configuration);
         String checkpoints = "";
         if (!settings.checkpoints().isEmpty()) {
-            checkpoints = Files.createDirectories(Path.of(settings.checkpoints(), application.toString())).toString();
+            Path folder = Path.of(settings.checkpoints(), application.toString());
+            checkpoints = Files.createDirectories(folder).toString();
         }
         new Master(new Launcher(settings.trainer(), checkpoints)).run(configuration, settings, request);
     }

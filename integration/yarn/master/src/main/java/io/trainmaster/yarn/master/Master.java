@@ -27,6 +27,7 @@ import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
 import org.apache.hadoop.yarn.client.api.async.AMRMClientAsync;
 import org.apache.hadoop.yarn.client.api.async.NMClientAsync;
 import org.apache.hadoop.yarn.exceptions.YarnException;
+import org.apache.hadoop.yarn.exceptions.YarnRuntimeException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -138,12 +139,10 @@ final class Master {
     }
 
     void notStarted(ContainerId id, Throwable why) {
-        tell(() -> notStarted(id.toString(), String.valueOf(why.getMessage())));
-    }
-
-    private void notStarted(String id, String why) {
-        release(id);
-        fleet.completed(id, Exit.notStarted(why), now());
+        tell(() -> {
+            release(id.toString());
+            fleet.completed(id.toString(), Exit.notStarted(String.valueOf(why.getMessage())), now());
+        });
     }
 
     /** Its node didn't. */
@@ -169,10 +168,19 @@ final class Master {
 
     private void act(Action action) {
         LOG.info("{}", action instanceof Action.Warn warning ? warning.text() : action);
+        try {
+            perform(action);
+        } catch (IllegalArgumentException | YarnRuntimeException bad) {
+            // A command or a resource that makes no sense.
+            tell(() -> fleet.fail(bad.getMessage()));
+        }
+    }
+
+    private void perform(Action action) {
         if (action instanceof Action.Ask ask) {
             ask(ask.slot());
         } else if (action instanceof Action.Withdraw withdraw) {
-            scheduler.removeContainerRequest(requests.remove(withdraw.request()));
+            withdraw(withdraw.request());
         } else if (action instanceof Action.Release release) {
             release(release.container());
         } else if (action instanceof Action.Stop stop) {
@@ -200,14 +208,17 @@ final class Master {
         scheduler.addContainerRequest(request);
     }
 
+    private void withdraw(long slot) {
+        ContainerRequest request = requests.remove(slot);
+        if (request != null) {
+            scheduler.removeContainerRequest(request);
+        }
+    }
+
     private void launch(Action.Launch launch) {
         Container container = containers.get(launch.container());
-        try {
-            nodes.startContainerAsync(
-                    container, launcher.context(orders, launch.slot(), container.getNodeId().getHost()));
-        } catch (IllegalArgumentException bad) {
-            tell(() -> notStarted(launch.container(), bad.getMessage()));
-        }
+        String host = container.getNodeId().getHost();
+        nodes.startContainerAsync(container, launcher.context(orders, launch.slot(), host));
     }
 
     private void release(String id) {

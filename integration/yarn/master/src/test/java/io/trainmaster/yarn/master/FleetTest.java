@@ -12,7 +12,7 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
-/** A job's whole life against a clock that the test sets; containers are called as their slot and how many there were. */
+/** A job's whole life against a clock that the test sets; containers are called as what is in them. */
 class FleetTest {
     private static final int GRACE = 2000;
     private static final String A = "a:1";
@@ -133,11 +133,12 @@ class FleetTest {
 
     @Test
     void everySlotIsAskedForOnItsNodeAndStartedWhenItComes() {
-        assertEquals("ask 1/w0@a:1, ask 1/s0@b:1", follow(run(1, 0, slot(request(1, 0), A), slot(request(1, SERVER), B))));
+        Orders orders = run(1, 0, slot(request(1, 0), A), slot(request(1, SERVER), B));
+        assertEquals("ask 1/w0@a:1, ask 1/s0@b:1", follow(orders));
         assertEquals("", after(10_000), "asked once");
         assertEquals("withdraw 1/s0, launch 1/s0 in c1", allocated("c1", request(1, SERVER), B));
         assertEquals("withdraw 1/w0, launch 1/w0 in c2", allocated("c2", request(1, 0), A));
-        assertEquals("", follow(run(1, 0, slot(request(1, 0), A), slot(request(1, SERVER), B))));
+        assertEquals("", follow(orders));
     }
 
     @Test
@@ -323,9 +324,18 @@ class FleetTest {
         running();
         assertEquals("stop s, stop w1", exited("w0", 44));
         exited("s", 143);
-        assertEquals(
-                "fail: worker 0 ended with exit status 44 (the last line); the program says that starting again won't help",
-                exited("w1", 143));
+        String status = "worker 0 ended with exit status 44 (the last line)";
+        assertEquals("fail: " + status + "; the program says that starting again won't help", exited("w1", 143));
+    }
+
+    @Test
+    void ordersThatCannotBeCarriedOutEndTheJob() {
+        running();
+        fleet.fail("a quote isn't closed");
+        assertEquals("stop s, stop w0, stop w1", step());
+        exited("s", 143);
+        exited("w0", 143);
+        assertEquals("fail: a quote isn't closed", exited("w1", 143));
     }
 
     @Test
@@ -335,11 +345,13 @@ class FleetTest {
             allocated("c" + count, request(1, 0), A);
             after(30_000);
             exited("c" + count, 3);
-            assertTrue(warned().contains("failure " + count + " of 8, again after " + Math.min(250L << count, 30_000) + " ms"));
+            long delay = Math.min(250L << count, 30_000);
+            assertTrue(warned().contains("failure " + count + " of 8, again after " + delay + " ms"));
         }
         allocated("c8", request(1, 0), A);
         after(30_000);
-        assertEquals("fail: worker 0 ended with exit status 3 (the last line); given up after 8 failures", exited("c8", 3));
+        String why = "worker 0 ended with exit status 3 (the last line); given up after 8 failures";
+        assertEquals("fail: " + why, exited("c8", 3));
     }
 
     @Test
@@ -380,7 +392,8 @@ class FleetTest {
             FleetTest test = new FleetTest();
             test.running();
             assertEquals("ask 1/w0@a:1", test.exited("w0", status), "status " + status);
-            assertEquals("withdraw 1/w0, launch 1/w0 in w0'", test.allocated("w0'", request(1, 0), A), "without a wait");
+            String launched = test.allocated("w0'", request(1, 0), A);
+            assertEquals("withdraw 1/w0, launch 1/w0 in w0'", launched, "without a wait");
         }
     }
 
@@ -422,7 +435,8 @@ class FleetTest {
         assertEquals("withdraw 1/w1", allocated("w1'", request(1, 1), B));
         assertEquals("launch 1/w1 in w1'", after(500));
         assertEquals("", follow(released));
-        assertEquals("", follow(run(1, 0, slot(request(1, SERVER), A), slot(request(1, 0), A), slot(request(1, 1), B))));
+        SlotOrder[] asItRuns = {slot(request(1, SERVER), A), slot(request(1, 0), A), slot(request(1, 1), B)};
+        assertEquals("", follow(run(1, 0, asItRuns)));
     }
 
     @Test

@@ -43,24 +43,31 @@ class JobIT {
 
     @Test
     void aJobIsSubmittedTrainsAndSucceeds() throws Exception {
-        assumeTrue(Files.isExecutable(DAEMON) && Files.isExecutable(TRAINER), "no trainmaster and trainmaster-trainer at " + DAEMON);
+        boolean built = Files.isExecutable(DAEMON) && Files.isExecutable(TRAINER);
+        assumeTrue(built, "no trainmaster and trainmaster-trainer at " + DAEMON);
         String adapter = "127.0.0.1:" + freePort();
-        String properties = "trainmaster.yarn.checkpoints=%s\ntrainmaster.yarn.trainer=%s".formatted(folder, TRAINER.toRealPath());
+        String properties = "trainmaster.yarn.checkpoints=%s\ntrainmaster.yarn.trainer=%s"
+                .formatted(folder, TRAINER.toRealPath());
         Map<String, String> environment = Map.of("NODES", "2048:8:0 2048:8:0", "PROPERTIES", properties);
         try (RealCluster cluster = new RealCluster(adapter, environment)) {
+            String classpath = System.getenv("TRAINMASTER_YARN_MASTER") + ":" + cluster.classpath();
             Path settings = Files.writeString(
                     folder.resolve("yarn.toml"),
                     """
                     listen = "%s"
                     resourcemanager = "%s"
                     [master]
-                    classpath = "%s:%s"
+                    classpath = "%s"
                     memory = "256MiB"
                     """
-                            .formatted(adapter, cluster.web(), System.getenv("TRAINMASTER_YARN_MASTER"), cluster.classpath()));
+                            .formatted(adapter, cluster.web(), classpath));
             Process daemon = trainmaster(
-                    settings, "serve", "--listen", "127.0.0.1:" + freePort(), "--state-dir", folder.resolve("state").toString(),
-                    "--adapter", "yarn=" + settings, "--set", "interval=2s");
+                    settings,
+                    "serve",
+                    "--listen=127.0.0.1:" + freePort(),
+                    "--state-dir=" + folder.resolve("state"),
+                    "--adapter=yarn=" + settings,
+                    "--set=interval=2s");
             try {
                 trainsIn(cluster, settings);
             } finally {

@@ -37,7 +37,8 @@ class LauncherTest {
     @Test
     void wordsAreSplitAsAShellDoes() {
         assertEquals(List.of(), Words.split("  \n"));
-        assertEquals(List.of("a", "b c", "d\"e", "", "$f", "g\\h", "ij"), Words.split("a 'b c'  d\\\"e '' $f 'g\\h' i\"j\""));
+        List<String> words = Words.split("a 'b c'  d\\\"e '' $f 'g\\h' i\"j\"");
+        assertEquals(List.of("a", "b c", "d\"e", "", "$f", "g\\h", "ij"), words);
         assertEquals(List.of("a\\b\"$"), Words.split("\"a\\b\\\"\\$\""));
         assertThrows(IllegalArgumentException.class, () -> Words.split("a 'b"));
     }

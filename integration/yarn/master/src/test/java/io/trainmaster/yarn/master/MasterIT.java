@@ -94,8 +94,9 @@ class MasterIT {
         submission.setResource(Resource.newInstance(256, 1));
         submission.setMaxAppAttempts(2);
         submission.setKeepContainersAcrossApplicationAttempts(true);
-        String command = "java -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp %s:%s %s 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr"
-                .formatted(System.getenv("TRAINMASTER_YARN_MASTER"), cluster.classpath(), Main.class.getName());
+        String classpath = System.getenv("TRAINMASTER_YARN_MASTER") + ":" + cluster.classpath();
+        String command = "java -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp " + classpath + " "
+                + Main.class.getName() + " 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr";
         submission.setAMContainerSpec(ContainerLaunchContext.newInstance(
                 null, Map.of("TRAINMASTER_SECRET", FakeAdapter.SECRET), List.of(command), null, null, null));
         application = client.submitApplication(submission);
@@ -170,8 +171,8 @@ class MasterIT {
     void aJobGrowsShrinksRestartsAndCompletes() throws Exception {
         tell(orders(Standing.STANDING_RUN, 1, 0, slot(1, true, 0, SMALL), slot(1, false, 0, LARGE)));
         began(line("server0", 1, SMALL), line("worker0", 1, LARGE));
-        tell(orders(
-                Standing.STANDING_RUN, 1, 1, slot(1, true, 0, SMALL), slot(1, false, 0, LARGE), slot(1, false, 1, SMALL)));
+        SlotOrder[] grown = {slot(1, true, 0, SMALL), slot(1, false, 0, LARGE), slot(1, false, 1, SMALL)};
+        tell(orders(Standing.STANDING_RUN, 1, 1, grown));
         began(line("worker1", 1, SMALL));
         tell(orders(Standing.STANDING_RUN, 1, 2, slot(1, true, 0, SMALL), slot(1, false, 0, LARGE)));
         Waiting.until(() -> containers() == 3);
@@ -196,6 +197,15 @@ class MasterIT {
         assertEquals("FAILED", report.get("finalStatus").asText());
         String why = report.get("diagnostics").asText();
         assertTrue(why.contains("worker 1 ended with exit status 44 (bye from worker1)"), why);
+    }
+
+    @Test
+    void aJobWhoseCommandIsNoneFails() throws Exception {
+        tell(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, LARGE)).setWorkerCommand("train 'x"));
+        JsonNode report = ended();
+        assertEquals("FAILED", report.get("finalStatus").asText());
+        String why = report.get("diagnostics").asText();
+        assertTrue(why.contains("a quote isn't closed"), why);
     }
 
     @Test
