@@ -1,6 +1,6 @@
 //! `trainmaster yarn …`: applications, over the ResourceManager's REST API.
 
-use std::{env, fs, path::Path};
+use std::{env, fs, path::Path, process::Command};
 
 use anyhow::{Context, Result, anyhow, bail};
 use hyper::Method;
@@ -54,13 +54,21 @@ fn config() -> Result<Config> {
 
 /// Whom YARN takes us for, where it knows no better.
 fn user() -> Result<String> {
-    let user = ["HADOOP_USER_NAME", "USER"].iter().find_map(|name| env::var(name).ok());
-    let user = user.ok_or_else(|| anyhow!("neither HADOOP_USER_NAME nor USER says who you are"))?;
+    let named = ["HADOOP_USER_NAME", "USER"].iter().find_map(|name| env::var(name).ok());
+    let user = match named {
+        Some(user) => user,
+        None => logged_in().context("neither HADOOP_USER_NAME nor USER says who you are, and id doesn't either")?,
+    };
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@');
     if user.is_empty() || !user.chars().all(plain) {
         bail!("user {user:?}: allowed are letters, digits, '.', '_', '-' and '@'");
     }
     Ok(user)
+}
+
+fn logged_in() -> Result<String> {
+    let said = Command::new("id").arg("-un").output()?;
+    Ok(String::from_utf8(said.stdout)?.trim_end().to_owned())
 }
 
 fn submit(config: &Config, user: &str, text: &str) -> Result<Answer> {
