@@ -15,7 +15,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Hears the adapter's orders, and calls it again whenever it is away. */
-final class Follower implements AutoCloseable {
+final class Follower {
     private static final Logger LOG = LoggerFactory.getLogger(Follower.class);
     private static final long SHORTEST_WAIT_MS = 100;
     private static final long LONGEST_WAIT_MS = 5000;
@@ -83,8 +83,8 @@ final class Follower implements AutoCloseable {
         }
     }
 
-    @Override
-    public void close() {
+    /** Hears no more. */
+    void close() {
         channel.shutdownNow();
         thread.interrupt();
     }

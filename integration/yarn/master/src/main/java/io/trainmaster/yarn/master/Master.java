@@ -64,10 +64,12 @@ final class Master {
         scheduler.init(configuration);
         scheduler.start();
         loop.submit(this::register).get();
-        try (Follower follower = new Follower(
-                settings, request, next -> tell(() -> follow(next)), () -> tell(fleet::disconnected))) {
+        Follower follower =
+                new Follower(settings, request, next -> tell(() -> follow(next)), () -> tell(fleet::disconnected));
+        try {
             end.get();
         } finally {
+            follower.close();
             loop.shutdownNow();
             scheduler.stop();
             nodes.stop();
