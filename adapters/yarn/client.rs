@@ -106,6 +106,7 @@ fn submission(master: &Master, application: &str, spec: &JobSpec, text: &str, se
         "application-type": "TRAINMASTER",
         "queue": spec.queue,
         "max-app-attempts": ATTEMPTS,
+        "keep-containers-across-application-attempts": true,
         "resource": { "memory": memory, "vCores": vcores },
         "am-container-spec": {
             "commands": { "command": command },
