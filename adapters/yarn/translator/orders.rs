@@ -122,8 +122,8 @@ impl Translator {
                 orders.completed = completed;
             }
             (_, Some((Action::Reject, order))) => stand(&mut orders, Standing::Over, &order.reason),
-            (_, Some((Action::Release, order))) => self.release(&mut orders, app, &order.reason),
-            _ if is_stale => self.release(&mut orders, app, "the scheduler is away"),
+            (_, Some((Action::Release, order))) => stand(&mut orders, Standing::Released, &order.reason),
+            _ if is_stale => stand(&mut orders, Standing::Released, "the scheduler is away"),
             (Link::Job(_), None) => stand(&mut orders, Standing::Wait, UNDECIDED),
             (_, None) => stand(&mut orders, Standing::Wait, ASKING),
             (_, Some((Action::Wait, order))) => stand(&mut orders, Standing::Wait, &order.reason),
@@ -132,8 +132,7 @@ impl Translator {
                 if wanted.is_empty() {
                     stand(&mut orders, Standing::Wait, app.refused.as_deref().unwrap_or_default());
                 } else {
-                    let slots = wanted.iter().map(|(slot, server)| (*slot, Some(server.as_str())));
-                    orders.slots = self.slot_orders(app, order.incarnation, slots);
+                    orders.slots = self.slot_orders(app, order.incarnation, &wanted);
                 }
             }
         }
@@ -141,34 +140,14 @@ impl Translator {
         Ok(Some(orders))
     }
 
-    /// It is YARN's: what runs goes on, and what doesn't runs as it was asked for, anywhere.
-    fn release(&self, orders: &mut wire::Orders, app: &App, reason: &str) {
-        orders.set_standing(Standing::Released);
-        reason.clone_into(&mut orders.reason);
-        orders.incarnation = orders.incarnation.max(1);
-        let Some(spec) = &app.spec else { return };
-        let shape = spec.requested();
-        let workers = (0..shape.workers).map(|index| ((Role::Worker, index), None));
-        let servers = (0..shape.servers).map(|index| ((Role::Server, index), None));
-        orders.slots = self.slot_orders(app, orders.incarnation, workers.chain(servers));
-    }
-
-    fn slot_orders<'a>(
-        &self,
-        app: &App,
-        incarnation: u32,
-        slots: impl Iterator<Item = (SlotId, Option<&'a str>)>,
-    ) -> Vec<wire::SlotOrder> {
-        let orders = slots.filter_map(|((role, index), server)| {
-            let node = match server {
-                Some(server) => Some(self.nodes.node(server)?),
-                None => None,
-            };
+    fn slot_orders(&self, app: &App, incarnation: u32, wanted: &BTreeMap<SlotId, String>) -> Vec<wire::SlotOrder> {
+        let orders = wanted.iter().filter_map(|(&(role, index), server)| {
+            let node = self.nodes.node(server)?;
             Some(wire::SlotOrder {
                 server: role == Role::Server,
                 index,
-                node: node.map(|node| node.id.clone()).unwrap_or_default(),
-                node_name: node.map(|node| node.name.clone()).unwrap_or_default(),
+                node: node.id.clone(),
+                node_name: node.name.clone(),
                 allocation_request: AllocationRequest::new(incarnation, (role, index)).ok()?.id(),
                 resource: app.demand(role).map(amounts::request).unwrap_or_default(),
             })

@@ -83,9 +83,6 @@ final class Fleet {
                 if (incarnation == 0) {
                     begin(next.getIncarnation());
                 }
-                if (held.isEmpty() && done.isEmpty()) {
-                    wanted.clear();
-                }
                 // Nobody says any longer which node has room.
                 wanted.replaceAll((request, slot) -> Slots.anywhere(slot));
             }
@@ -190,7 +187,6 @@ final class Fleet {
     /** What to do now. */
     List<Action> step(long now) {
         wake = NEVER;
-        takeRequestedShape();
         conclude(now);
         dismiss(now);
         withdraw();
@@ -206,16 +202,6 @@ final class Fleet {
     /** When to call {@link #step} again, whatever else happens. */
     long wake() {
         return wake;
-    }
-
-    private void takeRequestedShape() {
-        boolean released = orders != null && orders.getStanding() == Standing.STANDING_RELEASED;
-        if (released && wanted.isEmpty() && held.isEmpty() && done.isEmpty()) {
-            if (incarnation != orders.getIncarnation()) {
-                begin(orders.getIncarnation());
-            }
-            orders.getSlotsList().forEach(slot -> wanted.put(slot.getAllocationRequest(), slot));
-        }
     }
 
     /** All slots ended with success: the job is complete, unless orders on their way explain it otherwise. */

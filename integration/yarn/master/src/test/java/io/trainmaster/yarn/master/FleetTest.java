@@ -429,8 +429,7 @@ class FleetTest {
     void aReleasedJobGoesOnWithWhatRunsAndWithRoomAnywhere() {
         running();
         exited("w1", 1);
-        SlotOrder[] requested = {slot(request(1, SERVER), ""), slot(request(1, 7), "")};
-        Orders released = orders(Standing.STANDING_RELEASED, 1, 0, requested).build();
+        Orders released = orders(Standing.STANDING_RELEASED, 1, 0).build();
         assertEquals("withdraw 1/w1, ask 1/w1", follow(released));
         assertEquals("withdraw 1/w1", allocated("w1'", request(1, 1), B));
         assertEquals("launch 1/w1 in w1'", after(500));
@@ -440,27 +439,31 @@ class FleetTest {
     }
 
     @Test
-    void aReleasedJobOfWhichNothingRunsHasTheRequestedShape() {
-        Orders released = orders(
-                        Standing.STANDING_RELEASED, 1, 0, slot(request(1, SERVER), ""), slot(request(1, 0), ""))
-                .build();
-        assertEquals("ask 1/w0, ask 1/s0", follow(released));
+    void aReleasedJobOfWhichNothingRunsWaits() {
+        Orders released = orders(Standing.STANDING_RELEASED, 0, 0).build();
         assertEquals("", follow(released));
-        allocated("s", request(1, SERVER), B);
-        assertEquals("withdraw 1/w0, launch 1/w0 in w0", allocated("w0", request(1, 0), A));
-        exited("s", 0);
+        assertEquals("", after(60_000));
+        assertEquals("ask 1/w0@a:1", follow(run(1, 0, slot(request(1, 0), A))));
+    }
+
+    @Test
+    void aReleasedJobHasWhatItWasToHave() {
+        follow(run(1, 0, slot(request(1, 0), A)));
+        assertEquals("withdraw 1/w0, ask 1/w0", follow(orders(Standing.STANDING_RELEASED, 1, 0).build()));
+        assertEquals("withdraw 1/w0, launch 1/w0 in w0", allocated("w0", request(1, 0), B));
         exited("w0", 0);
         assertEquals("succeed: all of its programs are done", after(500));
     }
 
     @Test
-    void aJobThatWaitedHasTheRequestedShapeOnceReleased() {
+    void aJobThatWaitedStillWaitsOnceReleased() {
         running();
         follow(orders(Standing.STANDING_WAIT, 1, 0).build());
-        assertEquals("", follow(orders(Standing.STANDING_RELEASED, 1, 0, slot(request(1, 0), "")).build()));
+        assertEquals("", follow(orders(Standing.STANDING_RELEASED, 1, 0).build()));
         exited("s", 0);
         exited("w0", 0);
-        assertEquals("ask 1/w0", exited("w1", 0), "when the old ones have left");
+        assertEquals("", exited("w1", 0));
+        assertEquals("", after(60_000));
     }
 
     @Test
