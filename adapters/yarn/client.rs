@@ -19,8 +19,10 @@ use crate::{AdapterCommand, Answer};
 /// Names the configuration file.
 const CONFIG: &str = "TRAINMASTER_YARN";
 const MAIN: &str = "io.trainmaster.yarn.master.Main";
-/// An ApplicationMaster that is lost is started again.
+/// An ApplicationMaster that is lost is started again, unless so many were …
 const ATTEMPTS: u32 = 2;
+/// … within so many milliseconds.
+const FAILURES_COUNT_FOR: u32 = 600_000;
 
 /// What hosts know of these commands.
 pub const COMMANDS: &[AdapterCommand] = &[
@@ -97,6 +99,9 @@ struct New {
 
 fn submission(master: &Master, application: &str, spec: &JobSpec, text: &str, secret: &str) -> Value {
     let Master { java, classpath, memory, vcores } = master;
+    // Java would take a quarter of the machine otherwise, for which NodeManagers kill it.
+    let heap = memory * 3 / 4;
+    let java = format!("{java} -Xmx{heap}m -XX:+UseSerialGC");
     let command = format!("{java} -cp {classpath} {MAIN} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr");
     let environment = [("TRAINMASTER_JOB", jobfile::encode(text)), ("TRAINMASTER_SECRET", secret.to_owned())];
     let environment = environment.map(|(key, value)| json!({ "key": key, "value": value }));
@@ -106,6 +111,7 @@ fn submission(master: &Master, application: &str, spec: &JobSpec, text: &str, se
         "application-type": "TRAINMASTER",
         "queue": spec.queue,
         "max-app-attempts": ATTEMPTS,
+        "attempt-failures-validity-interval": FAILURES_COUNT_FOR,
         "keep-containers-across-application-attempts": true,
         "resource": { "memory": memory, "vCores": vcores },
         "am-container-spec": {
@@ -197,7 +203,8 @@ mod tests {
         assert_eq!((&body["application-type"], &body["queue"]), (&json!("TRAINMASTER"), &json!("dl")));
         let master = &body["am-container-spec"];
         let command = master["commands"]["command"].as_str().unwrap();
-        assert!(command.starts_with("java -cp /m.jar io.trainmaster.yarn.master.Main "), "{command}");
+        let java = "java -Xmx768m -XX:+UseSerialGC -cp /m.jar io.trainmaster.yarn.master.Main ";
+        assert!(command.starts_with(java), "{command}");
         let entries = &master["environment"]["entry"];
         assert_eq!((&entries[0]["key"], &entries[1]["key"]), (&json!("TRAINMASTER_JOB"), &json!("TRAINMASTER_SECRET")));
         let job = jobfile::read(entries[0]["value"].as_str().unwrap(), "alice", "").unwrap();

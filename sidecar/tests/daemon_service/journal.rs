@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use tonic::Code;
 use trainmaster_core::Scheduler;
-use trainmaster_proto::v1;
+use trainmaster_proto::{job_from_spec, v1};
 use trainmaster_sidecar::daemon::{Daemon, read_journal};
 
 use super::support::{Clients, FakeManager, Trainer, config, servers, spec, until};
@@ -169,11 +169,14 @@ async fn a_submission_that_cannot_be_promised_is_taken_back() {
     let daemon = Daemon::start(config).await.unwrap();
     let clients = Clients::of(&daemon).await;
     faults.set_full(true);
+    let external = Some(v1::ExternalId { cluster: "elsewhere".into(), native: "a1".into() });
+    let request = v1::SubmitRequest { job: Some(job_from_spec(&spec("one"))), external };
     // The first write to fail is this one's own.
-    assert_eq!(clients.submit(&spec("one")).await.unwrap_err().code(), Code::Unavailable);
+    let refused = clients.jobs.clone().submit(request.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
     faults.set_full(false);
     until("the journal", || async { clients.status().await.journal_error.is_empty().then_some(()) }).await;
-    let again = clients.submit(&spec("one")).await.unwrap();
+    let again = clients.jobs.clone().submit(request).await.unwrap().into_inner();
     assert_eq!(clients.list().await.jobs.iter().filter(|job| job.state == "cancelled").count(), 1);
     assert_eq!(again.job, 2);
     daemon.stop().await;

@@ -227,7 +227,7 @@ impl Memo {
     }
 }
 
-/// Who has its turn: the highest priority, then the first come; the last is its place among [`Next`].
+/// Who has its turn: the highest priority, then the first come, whose number is lower; the last is its place among [`Next`].
 type Turn = (Reverse<u64>, JobId, usize);
 
 /// Who that is.

@@ -90,7 +90,8 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    /// O(changes), each job that changed O(epochs with a loss + partitions with their edges).
+    /// O(changes), each job that changed O(epochs with a loss + partitions with their edges); once half of the partitions are of
+    /// jobs that ended, or after new settings, O(partitions of all jobs).
     pub(super) fn sync(&mut self, engine: &Mlfs, state: &State, changes: &Vector<Change>) {
         if self.known.is_empty() || self.classes.len() > MOST_CLASSES || changes.contains(&Change::Settings) {
             *self = Self::default();
@@ -248,6 +249,7 @@ impl<'a> Priorities<'a> {
                 most = (most.0.max(known.most_ml), most.1.max(highest));
             }
         }
+        // Without a largest one nobody has a turn.
         let scale = |most: f64| if engine.scaled && most > 0.0 { 1.0 / most } else { 1.0 };
         let scales = (scale(most.0), scale(most.1));
         let weights = (engine.alpha * scales.0, (1.0 - engine.alpha) * scales.1);

@@ -44,16 +44,27 @@ impl Owner {
         self.journal.then(Effect::Submitted(job, reply));
     }
 
-    /// A submission is on disk, or is taken back: whoever asked will ask again under the same name.
+    /// A submission is on disk, or is taken back: whoever asked will ask again under the same name, or from the same place.
     pub(super) fn promise(&mut self, job: JobId, reply: Reply<Submitted>, outcome: &Outcome) {
         if let Err(error) = outcome {
             let at = self.clock.now();
             let message = "its submission could not be written down".to_owned();
-            let _ = self.end_job(at, job, End::Cancelled, Some(message));
+            self.retract(at, job, message);
             let _ = reply.send(Err(HostError::Unavailable(error.to_string())));
             return;
         }
         let _ = reply.send(Ok(Submitted { job, is_new: true }));
+    }
+
+    /// What is submitted from the same place again is another job.
+    fn retract(&mut self, at: Time, job: JobId, message: String) {
+        let ended = self.last_words(at, job, End::Cancelled, Some(message));
+        if self.apply(at, Event::JobEnded { job, end: End::Cancelled }).is_ok()
+            && let Some(mut ended) = ended
+        {
+            ended.status.external = None;
+            self.keep_ended(ended);
+        }
     }
 
     pub(super) fn cancel(&mut self, at: Time, job: &str, who: String, reply: Reply<()>) {

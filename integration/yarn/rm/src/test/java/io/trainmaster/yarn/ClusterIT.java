@@ -53,8 +53,9 @@ class ClusterIT {
     static void start() throws Exception {
         sidecar = new FakeSidecar();
         sidecar.planner = ClusterIT::plan;
-        cluster = new RealCluster(
-                sidecar.address(), Map.of("PROPERTIES", "yarn.nm.liveness-monitor.expiry-interval-ms=4000"));
+        String properties = "yarn.nm.liveness-monitor.expiry-interval-ms=4000\n%s=10000"
+                .formatted(Settings.ADMISSION_DEADLINE.key());
+        cluster = new RealCluster(sidecar.address(), Map.of("PROPERTIES", properties));
         YarnConfiguration configuration = cluster.configuration();
         client = YarnClient.createYarnClient();
         client.init(configuration);

@@ -22,6 +22,7 @@ import org.junit.jupiter.api.Test;
 /** A sidecar that is down, hung, slow or talks rubbish: rounds end, the plan holds to its end, then all is stock. */
 class OutageTest {
     private static final Map<String, String> IMPATIENT = Map.of(Settings.DEADLINE.key(), "200");
+    private static final Map<String, String> PATIENT = Map.of(Settings.DEADLINE.key(), "30000");
 
     @Test
     void down() throws Exception {
@@ -57,12 +58,12 @@ class OutageTest {
 
     @Test
     void acceptsAndNeverAnswers() throws Exception {
-        impostor(Failure.LATE, socket -> {});
+        impostor(Failure.LATE, IMPATIENT, socket -> {});
     }
 
     @Test
     void talksRubbish() throws Exception {
-        impostor(Failure.ERROR, socket -> {
+        impostor(Failure.ERROR, PATIENT, socket -> {
             try (socket) {
                 socket.getOutputStream().write("HTTP/1.1 200 OK\r\n\r\nhello".getBytes());
             } catch (IOException gone) {
@@ -72,8 +73,8 @@ class OutageTest {
     }
 
     /** Something else listens where the sidecar was. */
-    private void impostor(Failure expected, Consumer<Socket> behaviour) throws Exception {
-        try (Lab lab = new Lab(IMPATIENT)) {
+    private void impostor(Failure expected, Map<String, String> settings, Consumer<Socket> behaviour) throws Exception {
+        try (Lab lab = new Lab(settings)) {
             int port = Settings.Address.parse(lab.sidecar.address()).port();
             check(lab, expected, () -> {
                 lab.sidecar.stop();
