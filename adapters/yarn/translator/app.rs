@@ -140,6 +140,11 @@ impl App {
         }
     }
 
+    /// Nobody knows how it ended, if it did.
+    pub(super) fn is_missed(&self) -> bool {
+        self.row.is_none() && self.end.is_none() && self.job().is_some()
+    }
+
     /// Takes over a plan.
     pub(super) fn plan(&mut self, now: Duration, order: Order) {
         self.order = Some(order);

@@ -33,7 +33,8 @@ impl Translator {
         }
         let (applications, number) = self.told.clone();
         let term = self.stamp.map_or(0, |(term, _)| term);
-        Ok(wire::Plan { term, number, ttl_ms: ttl.as_millis() as i64, applications })
+        let missed = self.apps.iter().filter(|(_, app)| app.is_missed()).map(|(id, _)| id.clone()).collect();
+        Ok(wire::Plan { term, number, ttl_ms: ttl.as_millis() as i64, applications, missed })
     }
 
     /// For how long the daemon's plan still stands; `None`: for good.
