@@ -85,7 +85,7 @@ pub(super) struct Shared {
 
 struct State {
     translator: Translator,
-    /// A snapshot came.
+    /// A snapshot with nodes came: until then the ResourceManager has just started, and none has come to it.
     has_seen: bool,
     /// The daemon said which jobs came from this cluster.
     has_learnt: bool,
@@ -93,10 +93,11 @@ struct State {
 
 impl Shared {
     fn new(config: Arc<Config>, calls: Calls, launch: &Launch) -> Self {
-        let environment = BTreeMap::from([
+        let mut environment = BTreeMap::from([
             ("TRAINMASTER_FEED".to_owned(), launch.feed.clone()),
             ("TRAINMASTER_ORPHAN_GRACE_MS".to_owned(), launch.orphan_grace.as_millis().to_string()),
         ]);
+        environment.extend(config.master.feed_ca.clone().map(|path| ("TRAINMASTER_FEED_CA".to_owned(), path)));
         let cluster = config.name.clone();
         let translator = Translator::new(config, environment);
         let state = Mutex::new(State { translator, has_seen: false, has_learnt: false });
@@ -126,8 +127,8 @@ impl Shared {
     pub(super) fn exchange(&self, cluster: super::wire::Cluster) -> Result<super::wire::Plan, Status> {
         let answer = {
             let (mut state, now) = (self.state(), self.now());
-            state.has_seen = true;
             state.translator.see(now, cluster);
+            state.has_seen |= state.translator.has_nodes();
             state.translator.bridge_plan(now, clock_ms())
         };
         self.stirred.notify_one();

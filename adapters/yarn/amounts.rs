@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use trainmaster_core::JobSpec;
+
 const MEMORY: &str = "memory-mb";
 const VCORES: &str = "vcores";
 const GPU: &str = "yarn.io/gpu";
@@ -53,6 +55,26 @@ pub(crate) fn request(demand: &BTreeMap<String, i64>) -> HashMap<String, i64> {
             _ => (name.clone(), amount / WHOLE),
         })
         .collect()
+}
+
+/// Whether each slot of a job can be one container where one may have `largest`, by YARN's names.
+///
+/// # Errors
+/// The amount that is too much, and the most that is allowed.
+pub(crate) fn check_size(spec: &JobSpec, largest: &HashMap<String, i64>) -> Result<(), String> {
+    let roles = [("worker", Some(&spec.worker)), ("parameter server", spec.server.as_ref())];
+    for (name, role) in roles.into_iter().filter_map(|(name, role)| Some((name, role?))) {
+        let asked: BTreeMap<_, _> = request(&role.demand).into_iter().collect();
+        for (resource, amount) in asked {
+            if let Some(most) = largest.get(&resource).filter(|most| amount > **most) {
+                return Err(format!(
+                    "a {name} needs {resource} {amount} in one container; the largest has {most} \
+                     (yarn.scheduler.maximum-allocation-mb, -vcores and its like)"
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether containers can have just this.

@@ -3,7 +3,9 @@
 use std::{env, fs, path::Path, process::Command};
 
 use anyhow::{Context, Result, anyhow, bail};
+use base64::{Engine as _, prelude::BASE64_STANDARD as BASE64};
 use hyper::Method;
+use prost::Message as _;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,6 +15,7 @@ use trainmaster_core::JobSpec;
 use super::{
     config::{Config, Master},
     jobfile, rest,
+    translator::alone,
 };
 use crate::{AdapterCommand, Answer};
 
@@ -83,7 +86,7 @@ fn submit(config: &Config, user: &str, text: &str) -> Result<Answer> {
     let secret: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     let created = call(config, Method::POST, &format!("apps/new-application?user.name={user}"), String::new())?;
     let New { application } = serde_json::from_slice(&created).context("the ResourceManager's answer")?;
-    let request = submission(&config.master, &application, &spec, text, &secret);
+    let request = submission(config, &application, &spec, text, &secret);
     call(config, Method::POST, &format!("apps?user.name={user}"), request.to_string())?;
     Ok(Answer {
         text: format!("{application} ({}) submitted", spec.name),
@@ -97,13 +100,18 @@ struct New {
     application: String,
 }
 
-fn submission(master: &Master, application: &str, spec: &JobSpec, text: &str, secret: &str) -> Value {
-    let Master { java, classpath, memory, vcores } = master;
+fn submission(config: &Config, application: &str, spec: &JobSpec, text: &str, secret: &str) -> Value {
+    let Master { java, classpath, memory, vcores, .. } = &config.master;
     // Java would take a quarter of the machine otherwise, for which NodeManagers kill it.
     let heap = memory * 3 / 4;
     let java = format!("{java} -Xmx{heap}m -XX:+UseSerialGC");
     let command = format!("{java} -cp {classpath} {MAIN} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr");
-    let environment = [("TRAINMASTER_JOB", jobfile::encode(text)), ("TRAINMASTER_SECRET", secret.to_owned())];
+    let alone = BASE64.encode(alone(spec, config.ttl).encode_to_vec());
+    let environment = [
+        ("TRAINMASTER_JOB", jobfile::encode(text)),
+        ("TRAINMASTER_SECRET", secret.to_owned()),
+        ("TRAINMASTER_ALONE", alone),
+    ];
     let environment = environment.map(|(key, value)| json!({ "key": key, "value": value }));
     json!({
         "application-id": application,
@@ -156,7 +164,7 @@ mod tests {
         thread,
     };
 
-    use super::*;
+    use super::{super::wire, *};
 
     const JOB: &str = "name = \"mnist\"\nqueue = \"dl\"\nmode = \"allreduce\"\nworker = { cpu = 1 }\n";
 
@@ -210,6 +218,14 @@ mod tests {
         let job = jobfile::read(entries[0]["value"].as_str().unwrap(), "alice", "").unwrap();
         assert_eq!(job.name, "mnist");
         assert_eq!(entries[1]["value"].as_str().unwrap().len(), 32);
+        assert_eq!(entries[2]["key"], json!("TRAINMASTER_ALONE"));
+        let alone = BASE64.decode(entries[2]["value"].as_str().unwrap()).unwrap();
+        let alone = wire::Orders::decode(&*alone).unwrap();
+        assert_eq!((alone.name.as_str(), alone.slots.len(), alone.ttl_ms), ("mnist", 1, 15_000));
+        assert_eq!(alone.environment["TRAINMASTER_MODE"], "allreduce");
+        assert!(!alone.environment.contains_key("TRAINMASTER_FEED"));
+        assert_eq!((alone.slots[0].allocation_request, &*alone.slots[0].node), (0x7fff_ffff_0000_0000, ""));
+        assert_eq!(alone.slots[0].resource["vcores"], 1);
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct Master {
     pub memory: i64,
     /// Cores of its container.
     pub vcores: u32,
+    /// Where nodes have the certificate authority of the daemon's feed, for programs; none where it speaks plain text.
+    pub feed_ca: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -82,6 +84,7 @@ struct MasterTable {
     classpath: Option<String>,
     memory: Option<Value>,
     vcores: Option<u32>,
+    feed_ca: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -176,7 +179,10 @@ impl Master {
                 return Err((format!("master.{key}"), quoted(text), problem));
             }
         }
-        Ok(Self { java, classpath, memory: amount, vcores })
+        if let Some(path) = table.feed_ca.as_ref().filter(|path| !path.starts_with('/')) {
+            return Err(("master.feed_ca".into(), quoted(path), "write its path on the nodes, from /".into()));
+        }
+        Ok(Self { java, classpath, memory: amount, vcores, feed_ca: table.feed_ca })
     }
 }
 
@@ -236,6 +242,7 @@ mod tests {
             classpath = "/a.jar:/h/*:$HADOOP_CONF_DIR"
             memory = "2GiB"
             vcores = 2
+            feed_ca = "/etc/trainmaster/ca.pem"
             "#,
         )
         .unwrap();
@@ -246,7 +253,8 @@ mod tests {
         assert_eq!(config.master_timeout, Duration::from_millis(500));
         assert_eq!((config.uncounted["bandwidth"], config.uncounted["disk"]), (10_000, 1024));
         let (java, classpath) = ("/j/bin/java".to_owned(), "/a.jar:/h/*:$HADOOP_CONF_DIR".to_owned());
-        assert_eq!(config.master, Master { java, classpath, memory: 2048, vcores: 2 });
+        let feed_ca = Some("/etc/trainmaster/ca.pem".to_owned());
+        assert_eq!(config.master, Master { java, classpath, memory: 2048, vcores: 2, feed_ca });
     }
 
     #[test]
@@ -267,6 +275,7 @@ mod tests {
             ("master = { classpath = \"a b\" }", &["master.classpath", "a b", "no spaces"]),
             ("master = { memory = \"0\" }", &["master.memory", "\"0\""]),
             ("master = { vcores = 0 }", &["master.vcores", "0", "1 or more"]),
+            ("master = { feed_ca = \"ca.pem\" }", &["master.feed_ca", "ca.pem", "from /"]),
         ] {
             let error = parse(text).unwrap_err();
             for part in parts {

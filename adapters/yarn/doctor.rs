@@ -16,13 +16,20 @@ use crate::{Check, Launch, Verdict};
 
 /// What the ResourceManager's settings have to be: each with the class that has to be in it.
 const PLUG_INS: [(&str, &str); 3] = [
-    ("yarn.resourcemanager.scheduler.monitor.policies", "SidecarBridge"),
-    ("yarn.scheduler.app-placement-allocator.class", "PlanAllocator"),
-    ("yarn.scheduler.queue-placement-rules", "AdmissionRule"),
+    ("yarn.resourcemanager.scheduler.monitor.policies", "io.trainmaster.yarn.SidecarBridge"),
+    ("yarn.scheduler.app-placement-allocator.class", "io.trainmaster.yarn.PlanAllocator"),
+    ("yarn.scheduler.queue-placement-rules", "io.trainmaster.yarn.AdmissionRule"),
 ];
 const MONITOR: &str = "yarn.resourcemanager.scheduler.monitor.enable";
 const SCHEDULER: &str = "yarn.resourcemanager.scheduler.class";
 const PRIORITIES: &str = "yarn.cluster.max-application-priority";
+/// Where plug-ins and ApplicationMasters look for this adapter, …
+const ADDRESS: &str = "trainmaster.yarn.address";
+/// … whom they believe, and what they show.
+const CA: &str = "trainmaster.yarn.ca";
+const TOKEN: &str = "trainmaster.yarn.token-file";
+const DEFAULT_ADDRESS: &str = "127.0.0.1:7071";
+const LARGEST: [&str; 2] = ["yarn.scheduler.maximum-allocation-mb", "yarn.scheduler.maximum-allocation-vcores"];
 
 /// Looks at this adapter's address, certificate and token, and, where it is configured, at the ResourceManager: its
 /// version, its scheduler and whether the plug-ins are in its settings. Changes nothing.
@@ -36,7 +43,7 @@ pub fn doctor(config: &Config, launch: &Launch) -> Vec<Check> {
     // Hosts may be inside a runtime of their own.
     let looked = thread::scope(|scope| scope.spawn(|| look(address)).join());
     match looked.expect("looking doesn't panic") {
-        Ok(found) => checks.extend(judge(address, &found)),
+        Ok(found) => checks.extend(judge(address, config, &found)),
         Err(error) => {
             let detail = format!("{error}; start it, or say where it is (resourcemanager)");
             checks.push(Check::new("resourcemanager", Verdict::Bad, detail));
@@ -83,7 +90,7 @@ fn feed(launch: &Launch) -> Check {
     Check::new("feed", Verdict::Good, format!("programs report to {feed}"))
 }
 
-fn judge(address: &str, found: &Found) -> Vec<Check> {
+fn judge(address: &str, config: &Config, found: &Found) -> Vec<Check> {
     let mut checks = vec![match found.state.as_str() {
         "STARTED" => {
             Check::new("resourcemanager", Verdict::Good, format!("{} answers at http://{address}", found.version))
@@ -105,7 +112,7 @@ fn judge(address: &str, found: &Found) -> Vec<Check> {
     });
     let missing: Vec<_> = PLUG_INS
         .into_iter()
-        .filter(|(name, class)| !setting(name).contains(class))
+        .filter(|(name, class)| setting(name).split(',').all(|named| named.trim() != *class))
         .map(|(name, class)| format!("{name} = {:?} lacks {class}", setting(name)))
         .chain((setting(MONITOR) != "true").then(|| format!("{MONITOR} = {:?} isn't true", setting(MONITOR))))
         .collect();
@@ -115,14 +122,46 @@ fn judge(address: &str, found: &Found) -> Vec<Check> {
         let detail = format!("{}; set it and start the ResourceManager anew", missing.join("; "));
         Check::new("plug-ins", Verdict::Bad, detail)
     });
+    checks.push(reach(config, setting(ADDRESS), !setting(CA).is_empty(), !setting(TOKEN).is_empty()));
+    let [memory, vcores] = LARGEST.map(setting);
+    let detail = format!("{memory} MiB, {vcores} cores at most; jobs that need more of either are refused");
+    checks.push(Check::new("containers", Verdict::Good, detail));
     checks.push(match setting(PRIORITIES).parse::<u32>() {
         Ok(most) if most > 0 => Check::new("priorities", Verdict::Good, format!("up to {most}")),
         _ => {
-            let detail = format!("{PRIORITIES} = {:?}: applications have no order of their own", setting(PRIORITIES));
+            let detail = format!(
+                "{PRIORITIES} = {:?}: jobs that are to run may get their ApplicationMasters after those that wait",
+                setting(PRIORITIES)
+            );
             Check::new("priorities", Verdict::Doubtful, detail)
         }
     });
     checks
+}
+
+/// Whether the plug-ins, as the ResourceManager's settings have them, find this adapter and are let in.
+fn reach(config: &Config, address: &str, has_ca: bool, has_token: bool) -> Check {
+    let bad = |detail: String| Check::new("reach", Verdict::Bad, detail);
+    let port = config.listen.port();
+    let told = if address.is_empty() { DEFAULT_ADDRESS } else { address };
+    if told.rsplit(':').next() != Some(port.to_string().as_str()) {
+        return bad(format!("{ADDRESS} = {told:?}; this adapter listens at {}", config.listen));
+    }
+    for (name, is_set, key, needed) in
+        [(CA, has_ca, "tls", config.tls.is_some()), (TOKEN, has_token, "token_file", config.token_file.is_some())]
+    {
+        if needed && !is_set {
+            return bad(format!("{name} isn't set, though {key} is here: the plug-ins are turned away"));
+        }
+        if is_set && key == "tls" && !needed {
+            return bad(format!("{name} is set, and {key} isn't here: the plug-ins would speak TLS to plain text"));
+        }
+    }
+    if config.token_file.is_none() {
+        let detail = format!("{told}; without a token (token_file) every user of this machine can pretend to be YARN");
+        return Check::new("reach", Verdict::Doubtful, detail);
+    }
+    Check::new("reach", Verdict::Good, told.to_owned())
 }
 
 #[cfg(test)]
@@ -131,16 +170,19 @@ mod tests {
 
     fn found(change: impl Fn(&mut Vec<(String, String)>)) -> Found {
         let mut settings: Vec<(String, String)> =
-            PLUG_INS.iter().map(|(name, class)| ((*name).into(), format!("other,io.trainmaster.{class}"))).collect();
+            PLUG_INS.iter().map(|(name, class)| ((*name).into(), format!("other, {class}"))).collect();
         settings.push((MONITOR.into(), "true".into()));
         settings.push((SCHEDULER.into(), "org.apache.CapacityScheduler".into()));
         settings.push((PRIORITIES.into(), "10".into()));
+        settings.push((ADDRESS.into(), "rm:7071".into()));
+        settings.push((TOKEN.into(), "/t".into()));
         change(&mut settings);
         Found { version: "3.5.0".into(), state: "STARTED".into(), settings }
     }
 
     fn worst(found: &Found) -> (Verdict, String) {
-        let checks = judge("rm:8088", found);
+        let config = Config::parse("token_file = \"/t\"", "test").unwrap();
+        let checks = judge("rm:8088", &config, found);
         let worst = checks.iter().max_by_key(|check| check.verdict).unwrap();
         (worst.verdict, if worst.verdict == Verdict::Good { String::new() } else { format!("{worst:?}") })
     }
@@ -156,6 +198,9 @@ mod tests {
         };
         for (name, value, verdict) in [
             (PLUG_INS[1].0, "", Verdict::Bad),
+            (PLUG_INS[0].0, "SidecarBridge", Verdict::Bad),
+            (ADDRESS, "rm:7072", Verdict::Bad),
+            (TOKEN, "", Verdict::Bad),
             (MONITOR, "false", Verdict::Bad),
             (SCHEDULER, "org.apache.FairScheduler", Verdict::Bad),
             (PRIORITIES, "0", Verdict::Doubtful),

@@ -1,10 +1,18 @@
 //! Nodes as servers: which name each has, and what it has.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
 
 use trainmaster_proto::v1;
 
 use super::{amounts, config::Config, wire};
+
+/// After so long what a node that came back doesn't tell of isn't there.
+const SETTLED: Duration = Duration::from_secs(5);
+/// YARN's own `yarn.nm.liveness-monitor.expiry-interval-ms`.
+const EXPIRY: Duration = Duration::from_secs(600);
 
 /// The nodes that there are, by the names of their servers.
 #[derive(Debug, Default)]
@@ -12,12 +20,46 @@ pub(crate) struct Nodes {
     by_server: BTreeMap<String, wire::Node>,
     /// Servers by the nodes' ids.
     servers: HashMap<String, String>,
+    /// When the ResourceManager started that told of them.
+    started_ms: i64,
+    /// Nodes of an earlier start, which come back or are lost: until when what was known of them counts.
+    awaited: BTreeMap<String, Duration>,
 }
 
 impl Nodes {
+    /// Takes over a snapshot's nodes. A ResourceManager that has restarted knows none of its nodes until they come back: until
+    /// they would have expired they stay as they were.
+    pub(crate) fn see(&mut self, now: Duration, cluster: &mut wire::Cluster, complain: impl FnMut(String)) {
+        if self.started_ms != 0 && cluster.started_ms != self.started_ms {
+            let told = u64::try_from(cluster.node_expiry_ms).ok().filter(|expiry| *expiry > 0);
+            let until = now + told.map_or(EXPIRY, Duration::from_millis);
+            self.awaited = self.servers.keys().map(|id| (id.clone(), until)).collect();
+        }
+        self.started_ms = cluster.started_ms;
+        let mut rows = std::mem::take(&mut cluster.nodes);
+        for row in &rows {
+            match self.awaited.get_mut(&row.id) {
+                Some(_) if row.state() == wire::NodeState::Gone => _ = self.awaited.remove(&row.id),
+                Some(until) => *until = (*until).min(now + SETTLED),
+                None => {}
+            }
+        }
+        self.awaited.retain(|_, until| now < *until);
+        let told: BTreeSet<_> = rows.iter().map(|row| &row.id).collect();
+        let absent = self.by_server.values().filter(|row| self.is_awaited(&row.id) && !told.contains(&row.id));
+        let absent: Vec<_> = absent.cloned().collect();
+        rows.extend(absent);
+        self.update(rows, complain);
+    }
+
+    /// It hasn't come back yet, or only just: the containers that it had count, too.
+    pub(crate) fn is_awaited(&self, node: &str) -> bool {
+        self.awaited.contains_key(node)
+    }
+
     /// Takes over what the ResourceManager tells. A server is called what requests call its node; where another node is
     /// called so too, as its id. It keeps the name as long as the node is there.
-    pub(crate) fn update(&mut self, rows: Vec<wire::Node>, mut complain: impl FnMut(String)) {
+    fn update(&mut self, rows: Vec<wire::Node>, mut complain: impl FnMut(String)) {
         let mut rows: Vec<_> = rows.into_iter().filter(|row| row.state() != wire::NodeState::Gone).collect();
         rows.sort_by(|a, b| a.id.cmp(&b.id));
         rows.dedup_by(|later, first| {
@@ -118,6 +160,32 @@ mod tests {
         let gone = wire::Node { state: wire::NodeState::Gone.into(), ..node("a:1", "a") };
         nodes.update(vec![gone, node("a:9", "a")], silent);
         assert_eq!(named(&nodes), [("a", "a:9")]);
+    }
+
+    #[test]
+    fn a_resource_manager_that_restarts_gets_its_nodes_back() {
+        let mut nodes = Nodes::default();
+        let mut see = |second: u64, started_ms: i64, ids: &[&str]| {
+            let row = |id: &&str| match id.strip_prefix('-') {
+                Some(gone) => wire::Node { state: wire::NodeState::Gone.into(), ..node(gone, gone) },
+                None => node(id, id),
+            };
+            let rows = ids.iter().map(row).collect();
+            let mut cluster = wire::Cluster { started_ms, node_expiry_ms: 60_000, nodes: rows, ..Default::default() };
+            nodes.see(Duration::from_secs(second), &mut cluster, |complaint| panic!("{complaint}"));
+            let there: Vec<_> = nodes.iter().map(|(server, _)| server.to_owned()).collect();
+            let awaited: Vec<_> = ["a", "b", "c"].into_iter().filter(|id| nodes.is_awaited(id)).collect();
+            (there.concat(), awaited.concat())
+        };
+        let of = |there: &str, awaited: &str| (there.to_owned(), awaited.to_owned());
+        assert_eq!(see(0, 1, &["a", "b", "c"]), of("abc", ""));
+        assert_eq!(see(1, 2, &[]), of("abc", "abc"));
+        assert_eq!(see(2, 2, &["a"]), of("abc", "abc"));
+        assert_eq!(see(3, 2, &["a", "-b"]), of("ac", "ac"));
+        // What `a` had is told of by now; from now on who isn't told of isn't there.
+        assert_eq!(see(7, 2, &["a"]), of("ac", "c"));
+        assert_eq!(see(8, 2, &[]), of("c", "c"));
+        assert_eq!(see(61, 2, &["a"]), of("a", ""));
     }
 
     #[test]

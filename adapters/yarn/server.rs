@@ -135,7 +135,9 @@ impl Bridge for BridgeService {
     async fn admit(&self, request: Request<wire::Submission>) -> Result<Response<wire::Verdict>, Status> {
         self.authenticate(request.metadata())?;
         let wire::Submission { user, queue, job, .. } = request.into_inner();
-        let mut spec = match jobfile::read(&job, &user, &queue) {
+        let read = jobfile::read(&job, &user, &queue);
+        let check = |spec| self.shared.look(|translator, _| translator.check_size(&spec)).map(|()| spec);
+        let mut spec = match read.and_then(check) {
             Ok(spec) => spec,
             Err(reason) => return Ok(Response::new(wire::Verdict { admitted: false, reason })),
         };

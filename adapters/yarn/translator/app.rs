@@ -1,12 +1,16 @@
 //! One application: the job that it is, what is wanted of it, and for how long something has been missing.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use trainmaster_core::{JobSpec, Role};
 use trainmaster_proto::v1::{ObservedJob, ObservedPhase, Slot};
 
 use super::{
     super::{
+        amounts,
         config::Config,
         jobfile,
         nodes::Nodes,
@@ -20,6 +24,8 @@ use super::{
 const GONE: Duration = Duration::from_secs(30);
 /// So long after its ApplicationMaster was missed in vain a plan is tried again.
 const MASTER_RETRY: Duration = Duration::from_secs(10);
+/// The least priority of an application whose job is to run.
+const TO_RUN: i32 = 1;
 /// Slots that a refusal names.
 const MOST_NAMED: usize = 3;
 
@@ -101,8 +107,15 @@ impl App {
     }
 
     /// Takes over what the ResourceManager tells of it.
-    pub(super) fn see(&mut self, mut row: wire::Application, mut complain: impl FnMut(String)) {
+    pub(super) fn see(
+        &mut self,
+        mut row: wire::Application,
+        nodes: &Nodes,
+        largest: &HashMap<String, i64>,
+        mut complain: impl FnMut(String),
+    ) {
         self.gone = None;
+        self.keep_awaited(&mut row, nodes);
         match ApplicationState::try_from(row.state) {
             Ok(ApplicationState::Succeeded) => self.end = Some(End::Succeeded(row.diagnostics.clone())),
             Ok(ApplicationState::Failed) => self.end = Some(End::Failed(row.diagnostics.clone())),
@@ -116,13 +129,24 @@ impl App {
         }
         // What was submitted doesn't change, and is forgotten at the end.
         if self.row.is_none() && self.spec.is_none() && self.end.is_none() {
-            match jobfile::read(&row.job, &row.user, &row.queue) {
+            let read = jobfile::read(&row.job, &row.user, &row.queue);
+            match read.and_then(|spec| amounts::check_size(&spec, largest).map(|()| spec)) {
                 Ok(spec) => self.spec = Some(spec),
                 Err(problem) if self.link == Link::None => self.link = Link::Refused(problem),
                 Err(problem) => complain(format!("{}: {problem}", row.id)),
             }
         }
         self.row = Some(row);
+    }
+
+    /// Containers on nodes that haven't come back since the ResourceManager restarted are as they were.
+    fn keep_awaited(&self, row: &mut wire::Application, nodes: &Nodes) {
+        let earlier = self.row.iter().flat_map(|row| &row.containers);
+        let kept: Vec<_> = earlier
+            .filter(|held| nodes.is_awaited(&held.node) && row.containers.iter().all(|told| told.id != held.id))
+            .cloned()
+            .collect();
+        row.containers.extend(kept);
     }
 
     /// The ResourceManager doesn't tell of it. Returns whether it may be forgotten.
@@ -138,6 +162,12 @@ impl App {
             // By then the daemon was told that nothing is left of it.
             Link::Job(_) => long && self.order.as_ref().is_some_and(Order::ends),
         }
+    }
+
+    /// What its priority has to be: jobs that are to run get their ApplicationMasters before those that wait.
+    pub(super) fn priority(&self) -> Option<i32> {
+        let row = self.row.as_ref().filter(|row| row.state() == ApplicationState::Pending)?;
+        Some(row.priority.max(TO_RUN))
     }
 
     /// Nobody knows how it ended, if it did.

@@ -19,6 +19,7 @@ use std::{
 use trainmaster_core::JobSpec;
 use trainmaster_proto::v1;
 
+pub(crate) use self::orders::alone;
 use self::{
     app::{App, End, Link, Refusal},
     order::{Action, Order},
@@ -87,6 +88,8 @@ pub(crate) struct Translator {
     told: (Vec<wire::ApplicationPlan>, u64),
     /// The number of the plan that they enforce.
     enforced: u64,
+    /// The most that one container may have, by YARN's names.
+    largest: HashMap<String, i64>,
     /// What made no sense in the last snapshot.
     complaints: BTreeSet<String>,
 }
@@ -107,6 +110,7 @@ impl Translator {
             answer_all: true,
             told: (Vec::new(), 0),
             enforced: 0,
+            largest: HashMap::new(),
             complaints: BTreeSet::new(),
         }
     }
@@ -231,10 +235,11 @@ impl Translator {
     }
 
     /// Takes over what the ResourceManager tells. O(nodes + applications + containers).
-    pub(crate) fn see(&mut self, now: Duration, cluster: wire::Cluster) {
+    pub(crate) fn see(&mut self, now: Duration, mut cluster: wire::Cluster) {
         let mut complaints = BTreeSet::new();
         self.enforced = cluster.enforced;
-        self.nodes.update(cluster.nodes, |complaint| _ = complaints.insert(complaint));
+        self.largest = cluster.largest_container.clone();
+        self.nodes.see(now, &mut cluster, |complaint| _ = complaints.insert(complaint));
         let mut told = BTreeSet::new();
         for row in cluster.applications {
             if row.id.is_empty() || !told.insert(row.id.clone()) {
@@ -242,7 +247,7 @@ impl Translator {
                 continue;
             }
             let app = self.apps.entry(row.id.clone()).or_default();
-            app.see(row, |complaint| _ = complaints.insert(complaint));
+            app.see(row, &self.nodes, &self.largest, |complaint| _ = complaints.insert(complaint));
         }
         let jobs = &mut self.jobs;
         self.apps.retain(|id, app| {
@@ -320,6 +325,19 @@ impl Translator {
     pub(crate) fn picture(&self) -> Picture {
         let jobs = self.apps.values().filter_map(|app| Some((app.job()?, app.observe(app.job()?, &self.nodes))));
         Picture { servers: self.servers.clone(), jobs: jobs.collect() }
+    }
+
+    /// Whether each slot of a job can be one container.
+    ///
+    /// # Errors
+    /// Names what can't be, and the most that is allowed.
+    pub(crate) fn check_size(&self, spec: &JobSpec) -> Result<(), String> {
+        amounts::check_size(spec, &self.largest)
+    }
+
+    /// There are nodes to schedule on.
+    pub(crate) fn has_nodes(&self) -> bool {
+        self.nodes.iter().next().is_some()
     }
 
     /// What proves an ApplicationMaster to be an application's. `None`: there is no such application, or it has no secret.

@@ -2,17 +2,19 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use trainmaster_core::Role;
+use trainmaster_core::{JobSpec, Role};
 
 use super::{
     super::{
         amounts,
-        slots::{AllocationRequest, SlotId},
+        slots::{ALONE, AllocationRequest, SlotId},
         wire::{self, Standing},
     },
     Action, App, Link, NoPlan, Translator,
 };
 
+/// How long a program may take to stop that nobody planned.
+const GRACE: Duration = Duration::from_secs(30);
 const ASKING: &str = "the scheduler is being asked to take it";
 const UNDECIDED: &str = "the scheduler hasn't decided about it yet";
 
@@ -47,7 +49,7 @@ impl Translator {
     }
 
     fn application_plan(&self, now: Duration, id: &str, app: &App) -> wire::ApplicationPlan {
-        let grace_ms = app.order.as_ref().map_or(0, |order| order.grace_ms);
+        let grace_ms = app.order.as_ref().map_or(GRACE.as_millis() as i64, |order| order.grace_ms);
         let plan = |action: wire::Action, slots, reason: &str| wire::ApplicationPlan {
             id: id.to_owned(),
             action: action.into(),
@@ -59,16 +61,23 @@ impl Translator {
         let hold = |reason: &str| plan(wire::Action::Hold, Vec::new(), reason);
         let order = match (&app.link, &app.order) {
             (Link::Refused(why), _) => return plan(wire::Action::Kill, Vec::new(), why),
-            (Link::None | Link::Asked, _) => return hold(ASKING),
-            (Link::Job(_), None) => return hold(UNDECIDED),
             (Link::Job(_), Some(order)) => order,
+            (link, _) => {
+                let reason = undecided(link);
+                // What began alone goes on until somebody decides.
+                let begun = !app.held(&self.nodes).is_empty();
+                return if begun { plan(wire::Action::Release, Vec::new(), reason) } else { hold(reason) };
+            }
         };
         match order.action {
             Action::Run => {
                 let slots = self.slots(order.incarnation, app.wanted(&self.nodes));
                 match &app.refused {
                     Some(why) if slots.is_empty() => hold(why),
-                    _ => plan(wire::Action::Run, slots, &order.reason),
+                    _ => wire::ApplicationPlan {
+                        priority: app.priority(),
+                        ..plan(wire::Action::Run, slots, &order.reason)
+                    },
                 }
             }
             Action::Wait => hold(&order.reason),
@@ -105,7 +114,12 @@ impl Translator {
         if self.stamp.is_none() {
             return Err(NoPlan);
         }
-        let mut orders = wire::Orders { job: app.job().unwrap_or_default(), ..wire::Orders::default() };
+        let mut orders = wire::Orders {
+            job: app.job().unwrap_or_default(),
+            grace_ms: GRACE.as_millis() as i64,
+            ttl_ms: self.config.ttl.as_millis() as i64,
+            ..wire::Orders::default()
+        };
         let stand = |orders: &mut wire::Orders, standing: Standing, reason: &str| {
             orders.set_standing(standing);
             reason.clone_into(&mut orders.reason);
@@ -125,8 +139,10 @@ impl Translator {
             (_, Some((Action::Reject, order))) => stand(&mut orders, Standing::Over, &order.reason),
             (_, Some((Action::Release, order))) => stand(&mut orders, Standing::Released, &order.reason),
             _ if is_stale => stand(&mut orders, Standing::Released, "the scheduler is away"),
-            (Link::Job(_), None) => stand(&mut orders, Standing::Wait, UNDECIDED),
-            (_, None) => stand(&mut orders, Standing::Wait, ASKING),
+            (link, None) => {
+                let begun = !app.held(&self.nodes).is_empty();
+                stand(&mut orders, if begun { Standing::Released } else { Standing::Wait }, undecided(link));
+            }
             (_, Some((Action::Wait, order))) => stand(&mut orders, Standing::Wait, &order.reason),
             (_, Some((Action::Run, order))) => {
                 let wanted = app.wanted(&self.nodes);
@@ -159,14 +175,9 @@ impl Translator {
     /// What processes are started with.
     fn start(&self, orders: &mut wire::Orders, app: &App) {
         let Some(spec) = &app.spec else { return };
-        orders.worker_command.clone_from(&spec.worker.command);
-        orders.server_command = spec.server.as_ref().map(|role| role.command.clone()).unwrap_or_default();
-        let own = spec.environment().into_iter().map(|(key, value)| (key.to_owned(), value));
+        program(orders, spec);
         let environment = &mut orders.environment;
         environment.extend(self.environment.clone());
-        environment.extend(own);
-        environment.insert("TRAINMASTER_INCARNATION".into(), orders.incarnation.to_string());
-        environment.insert("TRAINMASTER_REVISION".into(), orders.revision.to_string());
         // Until the daemon knows it there is nobody that its programs could report to.
         if let Some(order) = &app.order {
             environment.insert("TRAINMASTER_JOB".into(), orders.job.to_string());
@@ -176,4 +187,53 @@ impl Translator {
             }
         }
     }
+}
+
+/// Why there is no order yet.
+fn undecided(link: &Link) -> &'static str {
+    if matches!(link, Link::Job(_)) { UNDECIDED } else { ASKING }
+}
+
+/// What a job's programs are, whoever plans it.
+fn program(orders: &mut wire::Orders, spec: &JobSpec) {
+    orders.worker_command.clone_from(&spec.worker.command);
+    orders.server_command = spec.server.as_ref().map(|role| role.command.clone()).unwrap_or_default();
+    let own = spec.environment().into_iter().map(|(key, value)| (key.to_owned(), value));
+    orders.environment.extend(own);
+    orders.environment.insert("TRAINMASTER_INCARNATION".into(), orders.incarnation.to_string());
+    orders.environment.insert("TRAINMASTER_REVISION".into(), orders.revision.to_string());
+}
+
+/// What an ApplicationMaster does that can reach no adapter: the shape that the job's owner asked for, on whatever nodes
+/// YARN gives.
+pub(crate) fn alone(spec: &JobSpec, ttl: Duration) -> wire::Orders {
+    let shape = spec.requested();
+    let slots =
+        [(Role::Worker, shape.workers, Some(&spec.worker)), (Role::Server, shape.servers, spec.server.as_ref())];
+    let slots = slots.into_iter().flat_map(|(role, count, of)| {
+        let resource = of.map(|of| amounts::request(&of.demand)).unwrap_or_default();
+        (0..count).filter_map(move |index| {
+            Some(wire::SlotOrder {
+                server: role == Role::Server,
+                index,
+                allocation_request: AllocationRequest::new(ALONE, (role, index)).ok()?.id(),
+                resource: resource.clone(),
+                ..wire::SlotOrder::default()
+            })
+        })
+    });
+    let mut orders = wire::Orders {
+        name: spec.name.clone(),
+        standing: Standing::Released.into(),
+        incarnation: ALONE,
+        slots: slots.collect(),
+        reason: "the scheduler is away".into(),
+        grace_ms: GRACE.as_millis() as i64,
+        ttl_ms: ttl.as_millis() as i64,
+        ..wire::Orders::default()
+    };
+    program(&mut orders, spec);
+    orders.environment.insert("TRAINMASTER_JOB".into(), "0".into());
+    orders.environment.insert("TRAINMASTER_JOB_NAME".into(), spec.name.clone());
+    orders
 }

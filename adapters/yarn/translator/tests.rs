@@ -5,7 +5,7 @@ use trainmaster_core::Role;
 use trainmaster_proto::v1::{JobPlan, ObservedPhase, Plan, Server, Slot, SlotRole};
 
 use super::{
-    super::slots::AllocationRequest,
+    super::slots::{ALONE, AllocationRequest},
     wire::{Application, ApplicationState, Cluster, Container, ContainerState, Node, NodeState, Request, Standing},
     *,
 };
@@ -42,7 +42,8 @@ impl World {
         let config = Config::parse(config, "test").unwrap();
         let environment = [("TRAINMASTER_FEED".to_owned(), "http://feed:1".to_owned())].into();
         let translator = Translator::new(Arc::new(config), environment);
-        let mut world = Self { translator, cluster: Cluster::default(), second: 0, decision: 0 };
+        let mut world =
+            Self { translator, cluster: Cluster { started_ms: 1, ..Cluster::default() }, second: 0, decision: 0 };
         world.node("a");
         world.node("b");
         world
@@ -611,6 +612,103 @@ fn nodes_drain_leave_and_come_back() {
     assert_eq!(world.seen(7), (ObservedPhase::Starting, 1, vec![]), "what was there isn't any more");
     let (action, slots, _) = world.enforced_for(1);
     assert_eq!((action, slots), (wire::Action::Run, vec![]), "there is no node to name");
+}
+
+#[test]
+fn a_resource_manager_that_restarts_loses_nothing() {
+    let mut world = World::with_job("", JOB);
+    world.run(1, &[(W, 0, "a"), (W, 1, "b")]);
+    world.worker(1, 0, "a", ContainerState::Running);
+    world.worker(1, 1, "b", ContainerState::Running);
+    world.look();
+    let (before, orders) = (world.seen(7), world.orders(1));
+    // It knows the application, whose ApplicationMaster hasn't come back, and neither node.
+    let (nodes, containers) = (world.cluster.nodes.clone(), world.app(1).containers.clone());
+    world.cluster.started_ms += 1;
+    world.cluster.nodes.clear();
+    world.app(1).containers.clear();
+    world.app(1).set_state(ApplicationState::Pending);
+    assert_eq!(world.look_for(60), Step::default());
+    assert_eq!((world.seen(7), world.orders(1)), (before.clone(), orders.clone()));
+    assert_eq!(world.enforced_for(1).1.len(), 2);
+    // One comes back with its container, a moment later; the other one has lost it.
+    world.cluster.nodes = nodes;
+    world.app(1).set_state(ApplicationState::Running);
+    world.look();
+    assert_eq!(world.seen(7), before);
+    world.app(1).containers = containers[..1].to_vec();
+    world.look_for(5);
+    assert_eq!((world.seen(7).2.len(), world.orders(1)), (1, orders));
+}
+
+#[test]
+fn applications_whose_end_nobody_saw_are_asked_for() {
+    let mut world = World::with_job("", JOB);
+    let row = world.cluster.applications.remove(0);
+    world.look();
+    assert_eq!(world.enforced().missed, [app(1)]);
+    assert_ne!(world.seen(7).0, ObservedPhase::Failed);
+    world.cluster.applications.push(Application { state: ApplicationState::Succeeded.into(), ..row });
+    world.look();
+    assert_eq!((world.seen(7).0, world.enforced().missed.len()), (ObservedPhase::Completed, 0));
+}
+
+#[test]
+fn jobs_that_are_to_run_go_before_those_that_wait() {
+    let mut world = World::with_job("", JOB);
+    let priority = |world: &mut World| world.enforced().applications[0].priority;
+    world.app(1).set_state(ApplicationState::Pending);
+    world.look();
+    assert_eq!(priority(&mut world), None);
+    world.run(1, &[(W, 0, "a")]);
+    assert_eq!(priority(&mut world), Some(1));
+    world.app(1).priority = 5;
+    world.look();
+    assert_eq!(priority(&mut world), Some(5), "it is never lowered");
+    world.app(1).set_state(ApplicationState::Running);
+    world.look();
+    assert_eq!(priority(&mut world), None);
+}
+
+#[test]
+fn what_no_container_can_have_is_refused() {
+    let mut world = World::new("");
+    world.cluster.largest_container = resource(1024, 4, 4);
+    world.submit(1, JOB);
+    world.look();
+    world.plan(true, vec![]);
+    assert_eq!(world.look().submit, []);
+    let (action, _, reason) = world.enforced_for(1);
+    assert_eq!(action, wire::Action::Kill);
+    for part in ["a worker needs memory-mb 1500", "the largest has 1024", "yarn.scheduler.maximum-allocation-mb"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+    let spec = jobfile::read(JOB, "", "").unwrap();
+    assert_eq!(world.translator.check_size(&spec), Err(reason));
+}
+
+#[test]
+fn what_began_alone_goes_on_until_it_is_decided_about() {
+    let mut world = World::new("");
+    world.submit(1, JOB);
+    world.app(1).set_state(ApplicationState::Running);
+    world.container(1, "alone", request(ALONE, W, 0), "a", ContainerState::Running);
+    world.look();
+    world.plan(true, vec![]);
+    world.look();
+    assert_eq!(world.enforced_for(1).0, wire::Action::Release);
+    assert_eq!(world.orders(1).standing(), Standing::Released);
+    world.answer(1, Submitted::Job(7));
+    world.look();
+    assert_eq!((world.enforced_for(1).0, world.seen(7).0), (wire::Action::Release, ObservedPhase::Running));
+    assert_eq!(world.seen(7).1, ALONE, "no incarnation of the daemon's");
+    // Its containers leave before those of the plan are missed.
+    world.run(1, &[(W, 0, "a"), (W, 1, "b")]);
+    assert_eq!(world.enforced_for(1).1.len(), 2);
+    assert_eq!((world.orders(1).incarnation, world.seen(7).0), (1, ObservedPhase::Stopping));
+    assert_eq!(world.look_for(60), Step::default());
+    world.clear(1);
+    assert_eq!(world.look_for(31).refused.len(), 1);
 }
 
 #[test]
