@@ -1,7 +1,7 @@
 //! This adapter's line in the registry.
 
 use super::{Cluster, OnShutdown, Options, doctor, run};
-use crate::{AdapterInfo, Check, FileError, Launch, Running, Shutdown, Verdict};
+use crate::{AdapterInfo, Check, FileError, Launch, Running, Shutdown, file};
 
 /// What hosts know of this adapter.
 pub const INFO: AdapterInfo = AdapterInfo {
@@ -20,22 +20,15 @@ fn start(launch: Launch, shutdown: Shutdown) -> anyhow::Result<Running> {
 }
 
 fn examine(launch: &Launch) -> Vec<Check> {
-    match cluster(launch) {
-        Ok(cluster) => {
-            let servers = match cluster.servers().len() {
-                1 => "1 server".to_owned(),
-                count => format!("{count} servers"),
-            };
-            let found = match &launch.config {
-                Some(file) => format!("{}: {servers}", file.display()),
-                None => format!("none given: {servers}, this machine"),
-            };
-            let mut checks = vec![Check::new("cluster file", Verdict::Good, found)];
-            checks.extend(doctor(&cluster, &options(launch.clone())));
-            checks
-        }
-        Err(error) => vec![Check::new("cluster file", Verdict::Bad, error.to_string())],
-    }
+    file::examine("cluster file", cluster(launch), |cluster| {
+        let servers = match cluster.servers().len() {
+            1 => "1 server".to_owned(),
+            count => format!("{count} servers"),
+        };
+        let machine = if launch.config.is_none() { ", this machine" } else { "" };
+        let found = format!("{}: {servers}{machine}", file::shown(launch));
+        (found, doctor(cluster, &options(launch.clone())))
+    })
 }
 
 fn cluster(launch: &Launch) -> Result<Cluster, FileError> {
@@ -55,27 +48,8 @@ fn options(launch: Launch) -> Options {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    fn launch(config: Option<&str>, folder: &std::path::Path) -> Launch {
-        Launch {
-            config: config.map(|text| {
-                let path = folder.join("cluster.toml");
-                std::fs::write(&path, text).unwrap();
-                path
-            }),
-            daemon: "http://127.0.0.1:1".into(),
-            token: None,
-            ca: None,
-            feed: "http://127.0.0.1:1".into(),
-            state_dir: folder.join("state"),
-            end_jobs: true,
-            orphan_grace: Duration::from_secs(1),
-            trainer: Some("/bin/sh".into()),
-        }
-    }
+    use crate::Verdict;
 
     #[test]
     fn the_sample_is_a_cluster() {
@@ -86,12 +60,12 @@ mod tests {
     fn the_doctor_looks_at_this_machine() {
         let folder = tempfile::tempdir().unwrap();
         let info = crate::by_name("local").unwrap();
-        let checks = (info.doctor)(&launch(None, folder.path()));
+        let checks = (info.doctor)(&Launch::for_test(folder.path(), None));
         let bad: Vec<_> = checks.iter().filter(|check| check.verdict == Verdict::Bad).collect();
         assert_eq!(bad, Vec::<&Check>::new());
         assert!(!folder.path().join("state").exists(), "it only looks");
         assert!(checks.iter().any(|check| check.name == "trainer" && check.detail == "/bin/sh"));
-        let checks = (info.doctor)(&launch(Some("oops"), folder.path()));
+        let checks = (info.doctor)(&Launch::for_test(folder.path(), Some("oops")));
         assert_eq!(checks[0].verdict, Verdict::Bad);
     }
 
@@ -99,8 +73,8 @@ mod tests {
     async fn it_starts_and_ends_without_a_daemon() {
         let folder = tempfile::tempdir().unwrap();
         let info = crate::by_name("local").unwrap();
-        assert!((info.start)(launch(Some("server = 1"), folder.path()), Box::pin(async {})).is_err());
-        let running = (info.start)(launch(None, folder.path()), Box::pin(async {})).unwrap();
+        assert!((info.start)(Launch::for_test(folder.path(), Some("server = 1")), Box::pin(async {})).is_err());
+        let running = (info.start)(Launch::for_test(folder.path(), None), Box::pin(async {})).unwrap();
         running.await.unwrap();
     }
 }

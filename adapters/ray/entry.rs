@@ -1,7 +1,7 @@
 //! This adapter's line in the registry.
 
 use super::{Config, doctor, run};
-use crate::{AdapterInfo, Check, FileError, Launch, Running, Shutdown, Verdict};
+use crate::{AdapterInfo, Check, FileError, Launch, Running, Shutdown, file};
 
 /// What hosts know of this adapter.
 pub const INFO: AdapterInfo = AdapterInfo {
@@ -19,20 +19,14 @@ fn start(launch: Launch, shutdown: Shutdown) -> anyhow::Result<Running> {
 }
 
 fn examine(launch: &Launch) -> Vec<Check> {
-    match config(launch) {
-        Ok(config) => {
-            let types = match config.node_types.len() {
-                0 => "no node types to come".to_owned(),
-                1 => "1 node type to come".to_owned(),
-                count => format!("{count} node types to come"),
-            };
-            let file = launch.config.as_ref().map_or("none given".into(), |file| file.display().to_string());
-            let mut checks = vec![Check::new("configuration", Verdict::Good, format!("{file}: {types}"))];
-            checks.extend(doctor(&config));
-            checks
-        }
-        Err(error) => vec![Check::new("configuration", Verdict::Bad, error.to_string())],
-    }
+    file::examine("configuration", config(launch), |config| {
+        let types = match config.node_types.len() {
+            0 => "no node types to come".to_owned(),
+            1 => "1 node type to come".to_owned(),
+            count => format!("{count} node types to come"),
+        };
+        (format!("{}: {types}", file::shown(launch)), doctor(config))
+    })
 }
 
 fn config(launch: &Launch) -> Result<Config, FileError> {
@@ -44,22 +38,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    fn launch(config: &str, folder: &std::path::Path) -> Launch {
-        let path = folder.join("ray.toml");
-        std::fs::write(&path, config).unwrap();
-        Launch {
-            config: Some(path),
-            daemon: "http://127.0.0.1:1".into(),
-            token: None,
-            ca: None,
-            feed: "http://127.0.0.1:1".into(),
-            state_dir: folder.join("state"),
-            end_jobs: true,
-            orphan_grace: Duration::from_secs(1),
-            trainer: None,
-        }
-    }
+    use crate::Verdict;
 
     #[test]
     fn the_sample_has_every_setting() {
@@ -79,18 +58,19 @@ mod tests {
     async fn it_waits_for_a_head_that_is_away_and_ends() {
         let folder = tempfile::tempdir().unwrap();
         let info = crate::by_name("ray").unwrap();
-        assert!((info.start)(launch("pol = 1", folder.path()), Box::pin(async {})).is_err());
+        assert!((info.start)(Launch::for_test(folder.path(), Some("pol = 1")), Box::pin(async {})).is_err());
         let shutdown = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
-        let running = (info.start)(launch("address = \"127.0.0.1:1\"", folder.path()), shutdown).unwrap();
+        let running =
+            (info.start)(Launch::for_test(folder.path(), Some("address = \"127.0.0.1:1\"")), shutdown).unwrap();
         running.await.unwrap();
     }
 
     #[test]
     fn the_doctor_names_the_head_that_is_away() {
         let folder = tempfile::tempdir().unwrap();
-        let checks = (INFO.doctor)(&launch("address = \"127.0.0.1:1\"", folder.path()));
+        let checks = (INFO.doctor)(&Launch::for_test(folder.path(), Some("address = \"127.0.0.1:1\"")));
         let bad = checks.iter().find(|check| check.verdict == Verdict::Bad).unwrap();
         assert!(bad.name == "head" && bad.detail.contains("127.0.0.1:1"), "{bad:?}");
-        assert_eq!((INFO.doctor)(&launch("oops", folder.path()))[0].verdict, Verdict::Bad);
+        assert_eq!((INFO.doctor)(&Launch::for_test(folder.path(), Some("oops")))[0].verdict, Verdict::Bad);
     }
 }

@@ -10,6 +10,8 @@ use thiserror::Error;
 use toml::Value;
 use trainmaster_core::amount::Unit;
 
+use crate::{Check, Launch, Verdict};
+
 /// Most GPUs that a file may give one server.
 pub(crate) const MOST_DEVICES: i64 = 1024;
 
@@ -62,6 +64,27 @@ pub(crate) fn parse<F: DeserializeOwned, T>(
     let file = toml::from_str(text)
         .map_err(|error| FileError::Syntax { origin: origin.into(), problem: error.to_string().trim_end().into() })?;
     understand(file).map_err(|(key, value, problem)| FileError::Value { origin: origin.into(), key, value, problem })
+}
+
+/// The configuration file's path, for people.
+pub(crate) fn shown(launch: &Launch) -> String {
+    launch.config.as_ref().map_or("none given".into(), |file| file.display().to_string())
+}
+
+/// The check of an adapter's configuration under `name`, and, if that can be used, what `look` finds: something to say of it,
+/// and more checks.
+pub(crate) fn examine<T>(
+    name: &'static str,
+    config: Result<T, FileError>,
+    look: impl FnOnce(&T) -> (String, Vec<Check>),
+) -> Vec<Check> {
+    match config {
+        Ok(config) => {
+            let (found, checks) = look(&config);
+            [vec![Check::new(name, Verdict::Good, found)], checks].concat()
+        }
+        Err(error) => vec![Check::new(name, Verdict::Bad, error.to_string())],
+    }
 }
 
 /// An amount of a resource, in its sub-units.

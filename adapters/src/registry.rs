@@ -155,3 +155,26 @@ pub fn all() -> &'static [AdapterInfo] {
 pub fn by_name(name: &str) -> Option<&'static AdapterInfo> {
     all().iter().find(|adapter| adapter.name == name)
 }
+
+#[cfg(test)]
+impl Launch {
+    /// In a test's folder, with a configuration file of this text; the daemon is away.
+    pub(crate) fn for_test(folder: &std::path::Path, config: Option<&str>) -> Self {
+        let config = config.map(|text| {
+            let path = folder.join("config.toml");
+            std::fs::write(&path, text).unwrap();
+            path
+        });
+        Self {
+            config,
+            daemon: "http://127.0.0.1:1".into(),
+            token: None,
+            ca: None,
+            feed: "http://127.0.0.1:1".into(),
+            state_dir: folder.join("state"),
+            end_jobs: true,
+            orphan_grace: Duration::from_secs(1),
+            trainer: Some("/bin/sh".into()),
+        }
+    }
+}

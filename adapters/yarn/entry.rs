@@ -1,7 +1,7 @@
 //! This adapter's line in the registry.
 
 use super::{Config, doctor, run};
-use crate::{AdapterInfo, Check, FileError, Launch, Running, Shutdown, Verdict};
+use crate::{AdapterInfo, Check, FileError, Launch, Running, Shutdown, file};
 
 /// What hosts know of this adapter.
 pub const INFO: AdapterInfo = AdapterInfo {
@@ -19,15 +19,7 @@ fn start(launch: Launch, shutdown: Shutdown) -> anyhow::Result<Running> {
 }
 
 fn examine(launch: &Launch) -> Vec<Check> {
-    match config(launch) {
-        Ok(config) => {
-            let file = launch.config.as_ref().map_or("none given".into(), |file| file.display().to_string());
-            let mut checks = vec![Check::new("configuration", Verdict::Good, file)];
-            checks.extend(doctor(&config, launch));
-            checks
-        }
-        Err(error) => vec![Check::new("configuration", Verdict::Bad, error.to_string())],
-    }
+    file::examine("configuration", config(launch), |config| (file::shown(launch), doctor(config, launch)))
 }
 
 fn config(launch: &Launch) -> Result<Config, FileError> {
@@ -39,22 +31,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    fn launch(config: &str, folder: &std::path::Path) -> Launch {
-        let path = folder.join("yarn.toml");
-        std::fs::write(&path, config).unwrap();
-        Launch {
-            config: Some(path),
-            daemon: "http://127.0.0.1:1".into(),
-            token: None,
-            ca: None,
-            feed: "http://127.0.0.1:1".into(),
-            state_dir: folder.join("state"),
-            end_jobs: true,
-            orphan_grace: Duration::from_secs(1),
-            trainer: None,
-        }
-    }
+    use crate::Verdict;
 
     #[test]
     fn the_sample_has_every_setting() {
@@ -74,9 +51,10 @@ mod tests {
     async fn it_waits_for_plug_ins_that_are_away_and_ends() {
         let folder = tempfile::tempdir().unwrap();
         let info = crate::by_name("yarn").unwrap();
-        assert!((info.start)(launch("pol = 1", folder.path()), Box::pin(async {})).is_err());
+        assert!((info.start)(Launch::for_test(folder.path(), Some("pol = 1")), Box::pin(async {})).is_err());
         let shutdown = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
-        let running = (info.start)(launch("listen = \"127.0.0.1:0\"", folder.path()), shutdown).unwrap();
+        let running =
+            (info.start)(Launch::for_test(folder.path(), Some("listen = \"127.0.0.1:0\"")), shutdown).unwrap();
         running.await.unwrap();
     }
 
@@ -97,7 +75,8 @@ mod tests {
                 ["short", "private key"],
             ),
         ] {
-            let running = (INFO.start)(launch(&config, folder.path()), Box::pin(std::future::pending())).unwrap();
+            let running =
+                (INFO.start)(Launch::for_test(folder.path(), Some(&config)), Box::pin(std::future::pending())).unwrap();
             let error = format!("{:#}", running.await.unwrap_err());
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         }
@@ -107,9 +86,9 @@ mod tests {
     fn the_doctor_names_what_is_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let config = "listen = \"127.0.0.1:0\"\nresourcemanager = \"http://127.0.0.1:1\"";
-        let checks = (INFO.doctor)(&launch(config, folder.path()));
+        let checks = (INFO.doctor)(&Launch::for_test(folder.path(), Some(config)));
         let bad = checks.iter().find(|check| check.verdict == Verdict::Bad).unwrap();
         assert!(bad.name == "resourcemanager" && bad.detail.contains("127.0.0.1:1"), "{bad:?}");
-        assert_eq!((INFO.doctor)(&launch("oops", folder.path()))[0].verdict, Verdict::Bad);
+        assert_eq!((INFO.doctor)(&Launch::for_test(folder.path(), Some("oops")))[0].verdict, Verdict::Bad);
     }
 }
