@@ -628,7 +628,7 @@ fn a_resource_manager_that_restarts_loses_nothing() {
     world.cluster.nodes.clear();
     world.app(1).containers.clear();
     world.app(1).set_state(ApplicationState::Pending);
-    assert_eq!(world.look_for(60), Step::default());
+    assert_eq!(world.look_for(40), Step::default());
     assert_eq!((world.seen(7), world.orders(1)), (before.clone(), orders.clone()));
     assert_eq!(world.enforced_for(1).1.len(), 2);
     // One comes back with its container, a moment later; the other one has lost it.
