@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use toml::Table;
 use trainmaster_core::JobSpec;
 
-use super::amounts;
+use super::{amounts, tony};
 
 /// Bytes of a name.
 const LONGEST: usize = 128;
@@ -58,8 +58,16 @@ pub(crate) fn read(text: &str, user: &str, queue: &str) -> Result<JobSpec, Strin
         return Err("the application carries no job file: TRAINMASTER_JOB is empty".into());
     }
     let text = &*decode(text).ok_or("job file: it begins with %, but is not percent-encoded UTF-8")?;
-    let mut spec = JobSpec::from_toml(text).map_err(|error| format!("job file: {}", error.to_string().trim_end()))?;
-    let table: Table = text.parse().expect("it was read as a job file");
+    let wrong = |problem: String| format!("job file: {}", problem.trim_end());
+    // As it is where it can be: errors tell lines then.
+    let (read, table) = match text.parse::<Table>() {
+        Ok(table) if table.contains_key("tony") => {
+            let table = tony::translate(table).map_err(wrong)?;
+            (JobSpec::from_toml(&table.to_string()), table)
+        }
+        table => (JobSpec::from_toml(text), table.unwrap_or_default()),
+    };
+    let mut spec = read.map_err(|error| wrong(error.to_string()))?;
     if !table.contains_key("tenant") && !user.is_empty() {
         spec.tenant = name(user);
     }

@@ -18,6 +18,7 @@ mod rest;
 mod secret;
 mod server;
 mod slots;
+mod tony;
 mod translator;
 
 use std::{io, net::SocketAddr, path::PathBuf};
