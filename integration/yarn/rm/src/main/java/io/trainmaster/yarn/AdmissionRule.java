@@ -27,7 +27,7 @@ public final class AdmissionRule extends PlacementRule {
     @Override
     public boolean initialize(ResourceScheduler scheduler) {
         settings = Settings.of(((Configurable) scheduler).getConf());
-        sidecar = Sidecar.at(settings.address());
+        sidecar = Sidecar.at(settings.endpoint());
         return true;
     }
 

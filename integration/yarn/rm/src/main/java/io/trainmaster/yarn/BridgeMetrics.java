@@ -37,6 +37,8 @@ final class BridgeMetrics implements MetricsSource {
     private BridgeMetrics() {
         failed(Failure.UNREACHABLE, "FailedUnreachable");
         failed(Failure.LATE, "FailedLate");
+        failed(Failure.DENIED, "FailedDenied");
+        failed(Failure.CREDENTIALS, "FailedCredentials");
         failed(Failure.ERROR, "FailedError");
         failed(Failure.OUTDATED, "FailedOutdated");
         failed(Failure.INTERNAL, "FailedInternal");

@@ -69,10 +69,10 @@ public final class SidecarBridge implements SchedulingEditPolicy {
         }
         this.context = context;
         this.scheduler = capacity;
-        sidecar = Sidecar.at(settings.address());
+        sidecar = Sidecar.at(settings.endpoint());
         snapshot = new Snapshot(context, capacity);
         enforcer = new Enforcer(context, metrics, nanoTime);
-        LOG.info("Trainmaster's sidecar is asked at {} every {} ms", settings.address(), settings.intervalMs());
+        LOG.info("Trainmaster's sidecar is asked at {} every {} ms", settings.endpoint(), settings.intervalMs());
     }
 
     @Override
@@ -144,11 +144,11 @@ public final class SidecarBridge implements SchedulingEditPolicy {
         }
         lastFailure = failure;
         if (failure == null) {
-            LOG.info("Trainmaster's sidecar at {} answers again", settings.address());
+            LOG.info("Trainmaster's sidecar at {} answers again", settings.endpoint());
         } else if (failure == Failure.INTERNAL) {
             LOG.error("A round with Trainmaster's sidecar failed: {}", failure, fault);
         } else {
-            LOG.warn("No new plan from Trainmaster's sidecar at {}: {}", settings.address(), fault.getMessage());
+            LOG.warn("No new plan from Trainmaster's sidecar at {}: {}", settings.endpoint(), fault.getMessage());
         }
     }
 

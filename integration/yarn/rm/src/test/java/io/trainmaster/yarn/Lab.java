@@ -34,7 +34,7 @@ import org.apache.hadoop.yarn.util.Records;
 
 /** A ResourceManager with the plug-ins and a fake sidecar; rounds, heartbeats and time pass when a test says so. */
 final class Lab implements AutoCloseable {
-    final FakeSidecar sidecar = new FakeSidecar();
+    final FakeSidecar sidecar;
     final AtomicLong nanos = new AtomicLong(1);
     final MockRM rm;
     private final SidecarBridge bridge = new SidecarBridge(nanos::get);
@@ -51,6 +51,11 @@ final class Lab implements AutoCloseable {
     }
 
     Lab(Map<String, String> settings, RMStateStore store) throws Exception {
+        this(settings, store, new FakeSidecar());
+    }
+
+    Lab(Map<String, String> settings, RMStateStore store, FakeSidecar sidecar) throws Exception {
+        this.sidecar = sidecar;
         DefaultMetricsSystem.setMiniClusterMode(true);
         YarnConfiguration configuration = new YarnConfiguration();
         configuration.setClass(YarnConfiguration.RM_SCHEDULER, CapacityScheduler.class, Object.class);
