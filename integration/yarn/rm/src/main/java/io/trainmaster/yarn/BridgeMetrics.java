@@ -24,6 +24,8 @@ final class BridgeMetrics implements MetricsSource {
 
     final MutableCounterLong exchanges = counter("Exchanges", "Snapshots sent to the sidecar");
     final MutableCounterLong partsIgnored = counter("PlanPartsIgnored", "Parts of plans that couldn't be");
+    final MutableCounterLong stepsFailed =
+            counter("StepsFailed", "Applications or nodes that couldn't be read, or dealt with, wholly");
     final MutableCounterLong containersMarked = counter("ContainersMarked", "Containers marked for preemption");
     final MutableCounterLong containersKilled = counter("ContainersKilled", "Containers killed after their grace time");
     final MutableCounterLong reservationsDropped = counter("ReservationsDropped", "Reservations that the plan dropped");
