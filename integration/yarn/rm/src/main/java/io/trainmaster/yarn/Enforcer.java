@@ -70,10 +70,8 @@ final class Enforcer {
                 .collect(Collectors.toSet()));
         review.surplus().forEach(surplus -> faults.guard(
                 "preempting " + surplus.container().getContainerId(), () -> preempt(surplus)));
-        review.reservations().forEach(container -> faults.guard("dropping the reservation of " + container.getContainerId(), () -> {
-            send(container, SchedulerEventType.KILL_RESERVED_CONTAINER);
-            metrics.reservationsDropped.incr();
-        }));
+        review.reservations().forEach(container -> faults.guard(
+                "dropping the reservation of " + container.getContainerId(), () -> drop(container)));
         plan.jobs().forEach((id, job) -> faults.guard("ending or ordering " + id, () -> {
             RMApp app = context.getRMApps().get(id);
             if (app != null && job instanceof EnforceablePlan.Kill kill) {
@@ -106,6 +104,11 @@ final class Enforcer {
             send(surplus.container(), SchedulerEventType.MARK_CONTAINER_FOR_KILLABLE);
             metrics.containersKilled.incr();
         }
+    }
+
+    private void drop(RMContainer reservation) {
+        send(reservation, SchedulerEventType.KILL_RESERVED_CONTAINER);
+        metrics.reservationsDropped.incr();
     }
 
     private void kill(RMApp app, String reason) {

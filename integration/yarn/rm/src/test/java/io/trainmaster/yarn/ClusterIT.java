@@ -96,6 +96,7 @@ class ClusterIT {
                     .setId(application.getId())
                     .setAction(Action.ACTION_RUN)
                     .setGraceMs(1500)
+                    .setPriority(1)
                     .addAllSlots(slots));
         }
         return plan.build();
@@ -108,6 +109,12 @@ class ClusterIT {
     private static boolean has(RealMaster master, Map<Integer, String> wanted) throws Exception {
         master.beat();
         return cluster.containers(master.attempt).equals(wanted);
+    }
+
+    private static int priority(RealMaster master) throws Exception {
+        return cluster.get("/ws/v1/cluster/apps/" + master.attempt.getApplicationId())
+                .at("/app/priority")
+                .asInt();
     }
 
     private static Set<String> running(Cluster snapshot) {
@@ -136,6 +143,7 @@ class ClusterIT {
             return cluster.containers(other.attempt).keySet().containsAll(sizes);
         });
         assertTrue(has(job, planned), "nor is there anything for slot 3");
+        assertEquals(List.of(1, 0), List.of(priority(job), priority(other)));
     }
 
     @Test
@@ -184,12 +192,27 @@ class ClusterIT {
         Waiting.until(() -> cluster.metrics().get("PlanInForce").asInt() == 1);
         Cluster before = sidecar.lastSnapshot();
         assertEquals(2, running(before).size());
+        assertEquals(4000, before.getNodeExpiryMs());
         cluster.kill("rm");
         cluster.start("rm");
         Waiting.until(() -> sidecar.lastSnapshot().getStartedMs() > before.getStartedMs()
-                && running(sidecar.lastSnapshot()).equals(running(before)));
+                && sidecar.lastSnapshot().getNodesCount() == 4);
+        List<Cluster> since = sidecar.snapshots.stream()
+                .filter(snapshot -> snapshot.getStartedMs() > before.getStartedMs())
+                .toList();
+        for (Cluster snapshot : since) {
+            assertEquals(before.getApplicationsCount(), snapshot.getApplicationsCount(), "none looks as if it were gone");
+            Set<String> there = snapshot.getNodesList().stream().map(Node::getId).collect(Collectors.toSet());
+            for (Container container : before.getApplications(0).getContainersList()) {
+                assertTrue(
+                        !there.contains(container.getNode()) || running(snapshot).contains(container.getId()),
+                        "a node comes back with its containers, not before them: " + snapshot);
+            }
+        }
+        assertEquals(running(before), running(sidecar.lastSnapshot()));
         Application recovered = sidecar.lastSnapshot().getApplications(0);
         assertEquals("name = \"resnet\"", recovered.getJob());
+        assertEquals(1, recovered.getPriority());
         assertEquals(
                 Set.of(1L, 3L),
                 recovered.getContainersList().stream()

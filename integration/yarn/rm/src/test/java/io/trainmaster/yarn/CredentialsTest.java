@@ -9,6 +9,7 @@ import java.util.Arrays;
 import java.util.Map;
 import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.exceptions.YarnException;
+import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -20,12 +21,16 @@ class CredentialsTest {
     @TempDir
     private Path folder;
 
-    private Certificate certificate;
+    private static Certificate certificate;
     private Path token;
+
+    @BeforeAll
+    static void certify(@TempDir Path shared) throws Exception {
+        certificate = Certificate.in(shared);
+    }
 
     @BeforeEach
     void write() throws Exception {
-        certificate = Certificate.in(folder);
         token = Files.writeString(folder.resolve("token"), TOKEN + "\n");
     }
 

@@ -4,6 +4,7 @@ import io.trainmaster.yarn.v1.Action;
 import io.trainmaster.yarn.v1.ApplicationPlan;
 import io.trainmaster.yarn.v1.Plan;
 import io.trainmaster.yarn.v1.Slot;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -71,6 +72,10 @@ final class Lab implements AutoCloseable {
         configuration.set("yarn.scheduler.capacity.root.default.user-limit-factor", "10");
         configuration.set("yarn.scheduler.capacity.maximum-am-resource-percent", "1.0");
         configuration.set("yarn.scheduler.capacity.node-locality-delay", "-1");
+        // The default is one for all of a machine's.
+        configuration.set(
+                YarnConfiguration.FS_NODE_ATTRIBUTE_STORE_ROOT_DIR,
+                Path.of("target/attributes", String.valueOf(System.nanoTime())).toUri().toString());
         configuration.set(Settings.ADDRESS.key(), sidecar.address());
         // Generous: a loaded machine must not look like a slow sidecar. Tests of slow ones set their own.
         configuration.setInt(Settings.DEADLINE.key(), 30_000);

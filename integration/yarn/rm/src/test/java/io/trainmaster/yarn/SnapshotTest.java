@@ -158,8 +158,14 @@ class SnapshotTest {
                 assertEquals(0, second.sidecar.lastSnapshot().getNodesCount());
                 assertEquals(1, second.sidecar.lastSnapshot().getApplicationsCount());
                 NMContainerStatus status = NMContainerStatus.newInstance(
-                        container.getContainerId(), 0, org.apache.hadoop.yarn.api.records.ContainerState.RUNNING, container.getAllocatedResource(), "", 0,
-                        Priority.newInstance(1), 1);
+                        container.getContainerId(),
+                        0,
+                        org.apache.hadoop.yarn.api.records.ContainerState.RUNNING,
+                        container.getAllocatedResource(),
+                        "",
+                        0,
+                        Priority.newInstance(1),
+                        1);
                 status.setAllocationRequestId(5);
                 MockNM back = new MockNM("127.0.0.2:1", 1024, 16, second.rm.getResourceTrackerService());
                 back.registerNode(List.of(status), List.of(second.id(job)));
