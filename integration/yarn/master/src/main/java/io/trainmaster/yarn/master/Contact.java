@@ -15,14 +15,24 @@ final class Contact {
 
     private boolean heard;
     private long changedAt;
-    private long ttlMs = DEFAULT_TTL_MS;
+    private long ttlMs;
 
-    Contact(long now) {
+    /**
+     * Since now.
+     *
+     * @param alone says for how long to wait before there were any orders; null: as orders that don't say
+     */
+    Contact(Orders alone, long now) {
+        ttlMs = ttlMs(alone);
         changedAt = now;
     }
 
+    private static long ttlMs(Orders orders) {
+        return orders != null && orders.getTtlMs() > 0 ? orders.getTtlMs() : DEFAULT_TTL_MS;
+    }
+
     void hear(Orders orders, long now) {
-        ttlMs = orders.getTtlMs() > 0 ? orders.getTtlMs() : DEFAULT_TTL_MS;
+        ttlMs = ttlMs(orders);
         change(true, now);
     }
 
@@ -49,10 +59,6 @@ final class Contact {
     /** When orders are out of date, if it stays away. */
     long expiresAt() {
         return changedAt + ttlMs;
-    }
-
-    long ttlMs() {
-        return ttlMs;
     }
 
     /** Whether a program that started then had the time to learn from the feed what it is part of. */

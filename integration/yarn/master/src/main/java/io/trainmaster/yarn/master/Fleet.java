@@ -75,7 +75,7 @@ final class Fleet {
     Fleet(Policy policy, Orders alone, long now) {
         this.policy = policy;
         this.strikes = new Strikes(policy);
-        this.contact = new Contact(now);
+        this.contact = new Contact(alone, now);
         this.alone = alone;
     }
 

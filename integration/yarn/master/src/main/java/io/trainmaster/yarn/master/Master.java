@@ -41,9 +41,10 @@ final class Master {
     private static final int SERVERS_PRIORITY = 10;
     private static final int WORKERS_PRIORITY = 20;
 
-    private final Fleet fleet;
     private final Launcher launcher;
     private final Orders alone;
+    /** From the registration on. */
+    private Fleet fleet;
     /** The most that one container may have; null: not known yet. */
     private Resource largest;
     private final ScheduledExecutorService loop = Executors.newSingleThreadScheduledExecutor();
@@ -64,7 +65,6 @@ final class Master {
     Master(Launcher launcher, Orders alone) {
         this.launcher = launcher;
         this.alone = alone;
-        fleet = new Fleet(Policy.DEFAULT, alone, now());
         scheduler = AMRMClientAsync.createAMRMClientAsync(HEARTBEAT_MS, new SchedulerEvents(this));
         nodes = NMClientAsync.createNMClientAsync(new NodeEvents(this));
         // A successor takes over what may stay; YARN ends the rest.
@@ -99,6 +99,7 @@ final class Master {
                 .map(container -> new Held(
                         hold(container), container.getNodeId().toString(), container.getAllocationRequestId()))
                 .toList();
+        fleet = new Fleet(Policy.DEFAULT, alone, now());
         fleet.adopted(adopted, now());
         return null;
     }

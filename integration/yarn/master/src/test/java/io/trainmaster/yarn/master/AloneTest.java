@@ -76,6 +76,14 @@ class AloneTest extends Scenario {
     }
 
     @Test
+    void itMaySayItselfHowLongItWaits() {
+        Orders shape = orders(Standing.STANDING_RUN, 0, 0, slot(ALONE_WORKER, "")).setTtlMs(TTL).build();
+        Fleet patient = new Fleet(Policy.DEFAULT, shape, now);
+        patient.step(now);
+        assertEquals(now + TTL, patient.wake());
+    }
+
+    @Test
     void itIsCompleteWithoutAnAdapter() {
         alone();
         assertEquals("", exited("x", 0));

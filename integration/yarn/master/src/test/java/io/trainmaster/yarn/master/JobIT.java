@@ -1,35 +1,70 @@
 package io.trainmaster.yarn.master;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import io.trainmaster.yarn.RealCluster;
-import io.trainmaster.yarn.Waiting;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
+import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
+import java.util.TreeSet;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
+import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.client.api.YarnClient;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.MethodOrderer;
+import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestMethodOrder;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** All of it: the daemon, the plug-ins, the ApplicationMaster and the training program, in a real YARN. */
-@Timeout(300)
+@TestMethodOrder(MethodOrderer.OrderAnnotation.class)
+@Timeout(500)
 class JobIT {
     private static final Path CLUSTER = Path.of(System.getenv("TRAINMASTER_YARN_CLUSTER"));
     private static final Path DAEMON = Path.of(Optional.ofNullable(System.getenv("TRAINMASTER_BIN"))
             .orElse(CLUSTER.resolve("../../../target/debug/trainmaster").toString()));
     private static final Path TRAINER = DAEMON.resolveSibling("trainmaster-trainer");
 
-    private static final String JOB =
+    /** What a job's workers are short of is GPUs, which ApplicationMasters and others have no need of. */
+    private static final String NODES = "2048:12:2 2048:12:2";
+
+    /** It trains until a test lets it end: then the next start finds its checkpoint beyond the last epoch. */
+    private static final String PROGRAM =
+            """
+            [ -e "%1$s/$TRAINMASTER_JOB_NAME.end" ] && set -- --max-epochs=1
+            exec '%2$s' --checkpoint-epochs=1 --checkpoint-ms=1000 --device-example-ms=1 "$@"
+            """;
+
+    private static final String ENDLESS =
+            """
+            name = "%1$s"
+            batch = 64
+            convergence = { delta = 0.0, patience = 3, max_epochs = 100000 }
+            worker = { gpu = %2$d, cpu = 1, memory = "64MiB", max = %3$d, requested = 1, command = "/bin/sh %4$s" }
+            server = { cpu = 1, memory = "64MiB", max = %3$d, requested = 1, command = "/bin/sh %4$s" }
+            """;
+
+    private static final String CONVERGING =
             """
             name = "digits"
             batch = 64
@@ -39,75 +74,359 @@ class JobIT {
             """;
 
     @TempDir
-    Path folder;
+    static Path folder;
 
-    @Test
-    void aJobIsSubmittedTrainsAndSucceeds() throws Exception {
+    private static RealCluster cluster;
+    private static Path settings;
+    private static String listen;
+    private static Process daemon;
+    private static Await await;
+
+    @BeforeAll
+    static void start() throws Exception {
         boolean built = Files.isExecutable(DAEMON) && Files.isExecutable(TRAINER);
         assumeTrue(built, "no trainmaster and trainmaster-trainer at " + DAEMON);
         String adapter = "127.0.0.1:" + freePort();
-        String properties = "trainmaster.yarn.checkpoints=%s\ntrainmaster.yarn.trainer=%s"
-                .formatted(folder, TRAINER.toRealPath());
-        Map<String, String> environment = Map.of("NODES", "2048:8:0 2048:8:0", "PROPERTIES", properties);
-        try (RealCluster cluster = new RealCluster(adapter, environment)) {
-            String classpath = System.getenv("TRAINMASTER_YARN_MASTER") + ":" + cluster.classpath();
-            Path settings = Files.writeString(
-                    folder.resolve("yarn.toml"),
-                    """
-                    listen = "%s"
-                    resourcemanager = "%s"
-                    [master]
-                    classpath = "%s"
-                    memory = "256MiB"
-                    """
-                            .formatted(adapter, cluster.web(), classpath));
-            Process daemon = trainmaster(
-                    settings,
-                    "serve",
-                    "--listen=127.0.0.1:" + freePort(),
-                    "--state-dir=" + folder.resolve("state"),
-                    "--adapter=yarn=" + settings,
-                    "--set=interval=2s");
-            try {
-                trainsIn(cluster, settings);
-            } finally {
-                daemon.destroy();
-                daemon.waitFor(30, TimeUnit.SECONDS);
-                daemon.destroyForcibly();
-            }
+        listen = "127.0.0.1:" + freePort();
+        String properties =
+                """
+                trainmaster.yarn.checkpoints=%s
+                trainmaster.yarn.trainer=%s
+                yarn.nm.liveness-monitor.expiry-interval-ms=4000
+                """
+                        .formatted(folder, TRAINER.toRealPath());
+        cluster = new RealCluster(
+                adapter,
+                Map.of(
+                        "NODES", NODES,
+                        "PROPERTIES", properties,
+                        "NM_PROPERTIES", "yarn.nodemanager.sleep-delay-before-sigkill.ms=3000"));
+        settings = Files.writeString(
+                folder.resolve("yarn.toml"),
+                """
+                listen = "%s"
+                resourcemanager = "%s"
+                ttl = "3s"
+                [master]
+                classpath = "%s"
+                memory = "256MiB"
+                """
+                        .formatted(adapter, cluster.web(), System.getenv("TRAINMASTER_YARN_MASTER") + ":" + cluster.classpath()));
+        Files.writeString(folder.resolve("program"), PROGRAM.formatted(folder, TRAINER.toRealPath()));
+        Path root = Path.of(cluster.classpath().split(":")[0]).getParent();
+        await = new Await(folder.resolve("serve.log"), root);
+        serve();
+    }
+
+    @AfterAll
+    static void stop() throws Exception {
+        if (daemon != null) {
+            daemon.destroy();
+            daemon.waitFor(30, TimeUnit.SECONDS);
+            daemon.destroyForcibly();
+        }
+        if (cluster != null) {
+            cluster.close();
         }
     }
 
-    private void trainsIn(RealCluster cluster, Path settings) throws Exception {
-        Path job = Files.writeString(folder.resolve("job.toml"), JOB);
-        Process submit = trainmaster(settings, "yarn", "submit", "--json", job.toString());
-        assertTrue(submit.waitFor(30, TimeUnit.SECONDS));
-        String said = Files.readString(folder.resolve("yarn.log"));
-        assertEquals(0, submit.exitValue(), said);
-        String application = new ObjectMapper().readTree(said).get("application").asText();
-        String path = "/ws/v1/cluster/apps/" + application;
-        Waiting.until(() -> cluster.get(path).at("/app/state").asText().equals("FINISHED"));
-        JsonNode report = cluster.get(path).get("app");
-        assertEquals("SUCCEEDED", report.get("finalStatus").asText(), report.toString());
-        try (Stream<Path> checkpoints = Files.list(folder.resolve(application))) {
-            assertTrue(checkpoints.findAny().isPresent());
-        }
+    /** The daemon, for the first time or again. */
+    private static void serve() throws IOException {
+        daemon = trainmaster(
+                "serve",
+                "--listen=" + listen,
+                "--state-dir=" + folder.resolve("state"),
+                "--adapter=yarn=" + settings,
+                "--engine=drf",
+                "--set=interval=2s",
+                "--set=on_change=true");
+    }
+
+    private static void killDaemon() throws InterruptedException {
+        daemon.destroyForcibly().waitFor();
     }
 
     /** Writes what it prints into a file that is called as its command. */
-    private Process trainmaster(Path settings, String... arguments) throws IOException {
+    private static Process trainmaster(String... arguments) throws IOException {
         ProcessBuilder builder = new ProcessBuilder(
                 Stream.concat(Stream.of(DAEMON.toString()), Stream.of(arguments)).toList());
         builder.environment().put("TRAINMASTER_YARN", settings.toString());
+        builder.environment().put("TRAINMASTER_SERVER", "http://" + listen);
         builder.environment().putIfAbsent("USER", "tester");
+        Path log = folder.resolve(arguments[0] + ".log");
         return builder.redirectErrorStream(true)
-                .redirectOutput(folder.resolve(arguments[0] + ".log").toFile())
+                .redirectOutput(
+                        arguments[0].equals("serve")
+                                ? ProcessBuilder.Redirect.appendTo(log.toFile())
+                                : ProcessBuilder.Redirect.to(log.toFile()))
                 .start();
+    }
+
+    private static String said(String... arguments) throws Exception {
+        Process process = trainmaster(arguments);
+        assertTrue(process.waitFor(30, TimeUnit.SECONDS), () -> String.join(" ", arguments) + await.tails());
+        String said = Files.readString(folder.resolve(arguments[0] + ".log"));
+        if (process.exitValue() != 0) {
+            throw new IOException(said);
+        }
+        return said;
+    }
+
+    private static JsonNode json(String... arguments) throws Exception {
+        return new ObjectMapper().readTree(said(arguments));
     }
 
     private static int freePort() throws IOException {
         try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
             return socket.getLocalPort();
+        }
+    }
+
+    private static String submit(String job) throws Exception {
+        Path file = Files.writeString(folder.resolve("job.toml"), job);
+        return json("yarn", "submit", "--json", file.toString()).get("application").asText();
+    }
+
+    /** It has all GPUs there are, with a parameter server for each: so the engine has it. */
+    private static String endless(String name) throws Exception {
+        return submit(ENDLESS.formatted(name, 1, 4, folder.resolve("program")));
+    }
+
+    /** What the daemon says of a job. */
+    private static JsonNode job(String name) throws Exception {
+        for (JsonNode job : json("jobs", "--all", "--json").get("jobs")) {
+            if (job.get("name").asText().equals(name)) {
+                return job;
+            }
+        }
+        throw new IOException("no job " + name);
+    }
+
+    /** How it has it; another one after a resize. */
+    private static String shape(String name) throws Exception {
+        JsonNode job = job(name);
+        return Stream.of("incarnation", "revision", "workers", "servers")
+                .map(key -> job.get(key).asText())
+                .collect(Collectors.joining("/"));
+    }
+
+    private static JsonNode report(String application) throws IOException {
+        return cluster.get("/ws/v1/cluster/apps/" + application).get("app");
+    }
+
+    private static JsonNode attempt(String application) throws IOException {
+        JsonNode attempts =
+                cluster.get("/ws/v1/cluster/apps/" + application + "/appattempts").at("/appAttempts/appAttempt");
+        JsonNode latest = attempts.get(0);
+        for (JsonNode attempt : attempts) {
+            latest = attempt.get("id").asInt() > latest.get("id").asInt() ? attempt : latest;
+        }
+        return latest;
+    }
+
+    /** What the ResourceManager gave it, without the ApplicationMaster's. */
+    private static Set<String> containers(String application) throws IOException {
+        JsonNode attempt = attempt(application);
+        String path = "/ws/v1/cluster/apps/" + application + "/appattempts/"
+                + attempt.get("appAttemptId").asText() + "/containers";
+        Set<String> containers = new TreeSet<>();
+        cluster.get(path).at("/container").forEach(one -> containers.add(one.get("containerId").asText()));
+        containers.remove(attempt.get("containerId").asText());
+        return containers;
+    }
+
+    /** The step of its last checkpoint. */
+    private static long step(String application) throws IOException {
+        try (Stream<Path> files = Files.list(folder.resolve(application))) {
+            return files.map(file -> file.getFileName().toString())
+                    .filter(file -> file.matches("step-[0-9]+\\.ckpt"))
+                    .mapToLong(file -> Long.parseLong(file.replaceAll("\\D", "")))
+                    .max()
+                    .orElse(0);
+        }
+    }
+
+    /** One program for each slot and container, all of the same incarnation: none too many, none lost. */
+    private static boolean isWhole(String application) throws IOException {
+        List<Program> programs = Program.of(application);
+        Set<String> slots = programs.stream().map(Program::slot).collect(Collectors.toSet());
+        Set<String> held = programs.stream().map(Program::container).collect(Collectors.toSet());
+        return slots.size() == programs.size()
+                && slots.containsAll(Set.of("server0", "worker0"))
+                && programs.stream().map(Program::incarnation).distinct().count() == 1
+                && held.equals(containers(application));
+    }
+
+    private static Set<Long> pids(String application) throws IOException {
+        return Program.of(application).stream().map(Program::pid).collect(Collectors.toSet());
+    }
+
+    private static boolean isAlone(String application) throws IOException {
+        List<Program> programs = Program.of(application);
+        return !programs.isEmpty()
+                && programs.stream().allMatch(program -> program.incarnation() == Alone.INCARNATION);
+    }
+
+    /** Whatever happened, it is whole again and trains. */
+    private static void goesOn(String application, String after) throws Exception {
+        String state = after + ": " + application;
+        await.until(state + " has a program for each slot and container", () -> isWhole(application));
+        long before = step(application);
+        await.until(state + " trains beyond step " + before, () -> step(application) > before);
+        assertEquals("RUNNING", report(application).get("state").asText(), state);
+    }
+
+    /** Lets it end, by a failure: the programs that come after find nothing left to do. */
+    private static void succeeds(String name, String application) throws Exception {
+        Files.createFile(folder.resolve(name + ".end"));
+        await.until(application + " has a server", () -> {
+            for (Program program : Program.of(application)) {
+                if (program.slot().equals("server0")) {
+                    Program.kill(program.pid());
+                    return true;
+                }
+            }
+            return false;
+        });
+        await.until(application + " ends", () -> report(application).get("state").asText().equals("FINISHED"));
+        assertEquals("SUCCEEDED", report(application).get("finalStatus").asText(), () -> await.tails());
+        await.until("no program of " + application + " is left", () -> Program.of(application).isEmpty());
+        await.until("the daemon knows that " + name + " is done", () -> job(name).get("state").asText().equals("completed"));
+    }
+
+    @Test
+    @Order(1)
+    void aJobIsSubmittedTrainsAndSucceeds() throws Exception {
+        String application = submit(CONVERGING);
+        await.until(application + " ends", () -> report(application).get("state").asText().equals("FINISHED"));
+        JsonNode report = report(application);
+        assertEquals("SUCCEEDED", report.get("finalStatus").asText(), report.toString());
+        assertTrue(step(application) > 0);
+    }
+
+    @Test
+    @Order(2)
+    void aJobOutlivesEverythingThatItNeeds() throws Exception {
+        String application = endless("whole");
+        goesOn(application, "submitted");
+
+        cluster.kill("rm");
+        cluster.start("rm");
+        await.until("the ResourceManager is back", () -> report(application).get("state").asText().equals("RUNNING"));
+        goesOn(application, "the ResourceManager died");
+
+        String node = nodeWithout(attempt(application).get("nodeId").asText());
+        loses("whole", node);
+        long lost = step(application);
+        await.until("it trains on without " + node, () -> step(application) > lost);
+        cluster.start(node);
+        await.until(node + " is back", () -> nodes("activeNodes") == 2);
+        goesOn(application, "a NodeManager died and came back");
+
+        Set<Long> before = pids(application);
+        Program.kill(Program.master(attempt(application).get("containerId").asText()));
+        await.until("a second attempt", () -> attempt(application).get("id").asInt() == 2
+                && attempt(application).get("appAttemptState").asText().equals("RUNNING"));
+        goesOn(application, "the ApplicationMaster died");
+        assertTrue(overlap(before, pids(application)), "its successor took its programs over");
+
+        Set<Long> then = pids(application);
+        killDaemon();
+        Thread.sleep(4000);
+        assertEquals(then, pids(application), "they train on");
+        serve();
+        goesOn(application, "the daemon died");
+        assertTrue(overlap(then, pids(application)), "the daemon knows its job again");
+
+        succeeds("whole", application);
+        Set<String> names = new HashSet<>();
+        json("jobs", "--all", "--json").get("jobs").forEach(job -> assertTrue(names.add(job.get("name").asText()), "once"));
+    }
+
+    private static boolean overlap(Set<Long> one, Set<Long> other) {
+        return one.stream().anyMatch(other::contains);
+    }
+
+    /** The daemon's name of a node that isn't this one. */
+    private static String nodeWithout(String id) throws IOException {
+        Path root = Path.of(cluster.classpath().split(":")[0]).getParent();
+        String address = "nodemanager.address</name><value>127.0.0.1" + id.substring(id.indexOf(':')) + "<";
+        boolean isFirst = Files.readString(root.resolve("nm1/conf/yarn-site.xml")).contains(address);
+        return isFirst ? "nm2" : "nm1";
+    }
+
+    /** A node's end resizes a job that has all of the cluster; returns when that begins. */
+    private static void loses(String job, String node) throws Exception {
+        String shape = shape(job);
+        cluster.kill(node);
+        await.until(node + " is lost", () -> nodes("lostNodes") == 1);
+        await.until(job + " is resized from " + shape, () -> !shape(job).equals(shape));
+    }
+
+    private static int nodes(String state) throws IOException {
+        return cluster.get("/ws/v1/cluster/metrics").at("/clusterMetrics/" + state).asInt();
+    }
+
+    @Test
+    @Order(3)
+    void jobsGoOnAloneWhileTheSidecarIsAway() throws Exception {
+        String trains = endless("trains");
+        goesOn(trains, "submitted");
+        String waits = submit(ENDLESS.formatted("waits", 0, 1, folder.resolve("program")));
+        await.until("the daemon knows the other", () -> job("waits") != null);
+        said("pause", "waits");
+        await.until("it waits", () -> Program.of(waits).isEmpty() && report(waits).get("state").asText().equals("RUNNING"));
+        goesOn(trains, "another one waits");
+
+        Set<Long> before = pids(trains);
+        killDaemon();
+        ordinaryStarts("ordinary");
+        await.until("it trains alone", Duration.ofSeconds(30), () -> isAlone(waits));
+        goesOn(waits, "the sidecar died");
+        assertTrue(isAlone(waits));
+        assertEquals(before, pids(trains), "who trained trains on");
+
+        serve();
+        await.until("it waits again", () -> Program.of(waits).isEmpty() && containers(waits).isEmpty());
+        assertEquals("RUNNING", report(waits).get("state").asText());
+        goesOn(trains, "the sidecar is back");
+        assertTrue(overlap(before, pids(trains)));
+
+        said("resume", "waits");
+        goesOn(waits, "resumed");
+        String node = nodeWithout(attempt(trains).get("nodeId").asText());
+        loses("trains", node);
+        killDaemon();
+        goesOn(waits, "the sidecar died during a resize");
+        goesOn(trains, "the sidecar died during a resize");
+
+        cluster.start(node);
+        serve();
+        await.until("orders end that", () -> !isAlone(waits) && !isAlone(trains));
+        goesOn(waits, "the sidecar is back");
+        goesOn(trains, "the sidecar is back");
+        succeeds("waits", waits);
+        succeeds("trains", trains);
+        Set<String> names = new HashSet<>();
+        json("jobs", "--all", "--json").get("jobs").forEach(job -> assertTrue(names.add(job.get("name").asText()), "once"));
+        assertFalse(names.isEmpty());
+    }
+
+    /** An application that isn't ours gets a container soon. */
+    private static void ordinaryStarts(String name) throws Exception {
+        Path sign = folder.resolve(name + ".ran");
+        try (YarnClient client = YarnClient.createYarnClient()) {
+            client.init(cluster.configuration());
+            client.start();
+            ApplicationSubmissionContext submission = client.createApplication().getApplicationSubmissionContext();
+            submission.setApplicationName(name);
+            submission.setApplicationType("SPARK");
+            submission.setMaxAppAttempts(1);
+            submission.setResource(Resource.newInstance(64, 1));
+            submission.setAMContainerSpec(ContainerLaunchContext.newInstance(
+                    null, Map.of(), List.of("touch '" + sign + "'"), null, null, null));
+            client.submitApplication(submission);
+            await.until(name + " ordinary application starts", Duration.ofSeconds(20), () -> Files.exists(sign));
         }
     }
 }

@@ -1,17 +1,19 @@
 package io.trainmaster.yarn.master;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import io.trainmaster.yarn.RealCluster;
-import io.trainmaster.yarn.Waiting;
 import io.trainmaster.yarn.v1.Orders;
 import io.trainmaster.yarn.v1.SlotOrder;
 import io.trainmaster.yarn.v1.Standing;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Base64;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
@@ -36,11 +38,15 @@ class MasterIT {
     private static final int SMALL = 1024;
     private static final int LARGE = 2048;
 
+    /** What shells and NodeManagers would make something else of. */
+    private static final String NASTY = "a \"$b\" {{HOME}} }}} <CPS> <LOG_DIR>/x";
+
     /** Says that it started, and ends with the status that the test writes. */
     private static final String PROGRAM =
             """
             me=$TRAINMASTER_ROLE$TRAINMASTER_INDEX
-            echo "$me $TRAINMASTER_INCARNATION $TRAINMASTER_SERVER $WORD" >> "$1/began"
+            echo "$TRAINMASTER_FEED $TRAINMASTER_PEERS" > "$1/$me.knows"
+            echo "$me $TRAINMASTER_INCARNATION $TRAINMASTER_SERVER $WORD $2" >> "$1/began"
             while [ ! -e "$1/$me.exit" ] && [ ! -e "$1/exit" ]; do sleep 0.05; done
             status=$(cat "$1/$me.exit" "$1/exit" 2>/dev/null | head -n 1)
             rm -f "$1/$me.exit"
@@ -56,6 +62,7 @@ class MasterIT {
     private static RealCluster cluster;
     private static YarnClient client;
     private static Map<Integer, String> nodes;
+    private static Await await;
 
     @TempDir
     Path folder;
@@ -72,6 +79,7 @@ class MasterIT {
         client.init(cluster.configuration());
         client.start();
         nodes = cluster.nodes();
+        await = new Await(Path.of(cluster.classpath().split(":")[0]).getParent());
     }
 
     @AfterAll
@@ -88,6 +96,10 @@ class MasterIT {
     @BeforeEach
     void submit() throws Exception {
         Files.writeString(folder.resolve("program"), PROGRAM);
+        application = submit(Map.of(Alone.VARIABLE, ""));
+    }
+
+    private static ApplicationId submit(Map<String, String> variables) throws Exception {
         ApplicationSubmissionContext submission = client.createApplication().getApplicationSubmissionContext();
         submission.setApplicationName("mnist");
         submission.setApplicationType("TRAINMASTER");
@@ -97,9 +109,11 @@ class MasterIT {
         String classpath = System.getenv("TRAINMASTER_YARN_MASTER") + ":" + cluster.classpath();
         String command = "java -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp " + classpath + " "
                 + Main.class.getName() + " 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr";
-        submission.setAMContainerSpec(ContainerLaunchContext.newInstance(
-                null, Map.of("TRAINMASTER_SECRET", FakeAdapter.SECRET), List.of(command), null, null, null));
-        application = client.submitApplication(submission);
+        Map<String, String> environment = new HashMap<>(variables);
+        environment.put("TRAINMASTER_SECRET", FakeAdapter.SECRET);
+        submission.setAMContainerSpec(
+                ContainerLaunchContext.newInstance(null, environment, List.of(command), null, null, null));
+        return client.submitApplication(submission);
     }
 
     private static SlotOrder slot(int incarnation, boolean server, int index, int memoryOfNode) {
@@ -123,8 +137,9 @@ class MasterIT {
                 .setIncarnation(incarnation)
                 .setRevision(revision)
                 .setGraceMs(1000)
-                .setWorkerCommand("/bin/sh '" + folder.resolve("program") + "' '" + folder + "'")
-                .putEnvironment("WORD", "a \"$b\"")
+                .setWorkerCommand("/bin/sh '" + folder.resolve("program") + "' '" + folder + "' '" + NASTY + "'")
+                .putEnvironment("WORD", NASTY)
+                .putEnvironment("TRAINMASTER_FEED", "http://127.0.0.1:1")
                 .putEnvironment("TRAINMASTER_INCARNATION", Integer.toString(incarnation))
                 .addAllSlots(List.of(slots));
     }
@@ -137,13 +152,13 @@ class MasterIT {
     private void began(String... lines) throws Exception {
         Set<String> wanted = new HashSet<>(List.of(lines));
         Path file = folder.resolve("began");
-        Waiting.until(() -> Files.exists(file) && Files.readAllLines(file).size() >= wanted.size());
+        await.until("these begin: " + wanted, () -> Files.exists(file) && Files.readAllLines(file).size() >= wanted.size());
         assertEquals(wanted, new HashSet<>(Files.readAllLines(file)));
         Files.delete(file);
     }
 
-    private static String line(String slot, int incarnation, int memoryOfNode) {
-        return slot + " " + incarnation + " " + nodes.get(memoryOfNode) + " a \"$b\"";
+    private static String line(String slot, long incarnation, int memoryOfNode) {
+        return slot + " " + incarnation + " " + nodes.get(memoryOfNode) + " " + NASTY + " " + NASTY;
     }
 
     private void exit(String name, int status) throws IOException {
@@ -152,7 +167,7 @@ class MasterIT {
     }
 
     private JsonNode ended() throws Exception {
-        Waiting.until(() -> report().get("state").asText().equals("FINISHED"));
+        await.until("the application ends", () -> report().get("state").asText().equals("FINISHED"));
         return report();
     }
 
@@ -175,7 +190,7 @@ class MasterIT {
         tell(orders(Standing.STANDING_RUN, 1, 1, grown));
         began(line("worker1", 1, SMALL));
         tell(orders(Standing.STANDING_RUN, 1, 2, slot(1, true, 0, SMALL), slot(1, false, 0, LARGE)));
-        Waiting.until(() -> containers() == 3);
+        await.until("one of two workers leaves", () -> containers() == 3);
         exit("worker0.exit", 7);
         began(line("worker0", 1, LARGE));
         exit("server0.exit", 1);
@@ -213,7 +228,7 @@ class MasterIT {
         tell(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, LARGE)));
         began(line("worker0", 1, LARGE));
         tell(orders(Standing.STANDING_WAIT, 1, 0));
-        Waiting.until(() -> containers() == 1);
+        await.until("only the ApplicationMaster is left", () -> containers() == 1);
         tell(orders(Standing.STANDING_OVER, 1, 0).setReason("cancelled by alice"));
         JsonNode report = ended();
         assertEquals("FAILED", report.get("finalStatus").asText());
@@ -229,13 +244,57 @@ class MasterIT {
         began(line("worker0", 1, LARGE));
         client.failApplicationAttempt(ApplicationAttemptId.newInstance(application, 1));
         ApplicationAttemptId second = ApplicationAttemptId.newInstance(application, 2);
-        Waiting.until(() -> client.getApplicationReport(application).getCurrentApplicationAttemptId().equals(second)
+        await.until("a second attempt", () -> client.getApplicationReport(application)
+                        .getCurrentApplicationAttemptId()
+                        .equals(second)
                 && client.getApplicationAttemptReport(second).getYarnApplicationAttemptState()
                         == YarnApplicationAttemptState.RUNNING);
         adapter.start();
-        Waiting.until(() -> adapter.isFollowed(application.toString()));
+        await.until("it follows the adapter", () -> adapter.isFollowed(application.toString()));
         exit("exit", 0);
         assertEquals("SUCCEEDED", ended().get("finalStatus").asText());
         assertTrue(Files.notExists(folder.resolve("began")), "its successor left them alone");
+    }
+
+    @Test
+    void aSlotBeyondWhatAContainerMayHaveFailsTheJob() throws Exception {
+        SlotOrder large = slot(1, false, 0, LARGE).toBuilder().putResource("memory-mb", 1 << 20).build();
+        tell(orders(Standing.STANDING_RUN, 1, 0, large));
+        String why = ended().get("diagnostics").asText();
+        assertTrue(why.contains("worker 0 needs 1048576 memory-mb; the most that the ResourceManager gives"), why);
+    }
+
+    @Test
+    void whatItCannotUnderstandFailsTheJob() throws Exception {
+        client.killApplication(application);
+        application = submit(Map.of(Alone.VARIABLE, "%"));
+        JsonNode report = ended();
+        assertEquals("FAILED", report.get("finalStatus").asText());
+        assertTrue(report.get("diagnostics").asText().contains(Alone.VARIABLE + " isn't base64"), report.toString());
+    }
+
+    @Test
+    void aJobThatHearsOfNobodyGoesOnAloneUntilSomebodyIsThere() throws Exception {
+        client.killApplication(application);
+        Orders.Builder alone = orders(Standing.STANDING_RELEASED, (int) Alone.INCARNATION, 0).setTtlMs(1000);
+        for (int index = 0; index < 2; index++) {
+            SlotOrder.Builder slot = slot((int) Alone.INCARNATION, index == 0, 0, LARGE).toBuilder();
+            alone.addSlots(slot.clearNode().clearNodeName().putResource("memory-mb", 700));
+        }
+        String text = Base64.getEncoder().encodeToString(alone.build().toByteArray());
+        application = submit(Map.of(Alone.VARIABLE, text));
+        Path began = folder.resolve("began");
+        await.until("a gang begins", () -> Files.exists(began) && Files.readAllLines(began).size() == 2);
+        String server = Files.readString(folder.resolve("server0.knows"));
+        assertTrue(server.matches(" server0=127\\.0\\.0\\.1:\\d+,worker0=127\\.0\\.0\\.1:\\d+\n"), server);
+        exit("worker0.exit", 1);
+        await.until("it begins again", () -> Files.readAllLines(began).size() == 4);
+        assertNotEquals(server, Files.readString(folder.resolve("server0.knows")), "with other ports");
+        Files.delete(began);
+        tell(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, SMALL)));
+        began(line("worker0", 1, SMALL));
+        await.until("the gang is gone", () -> containers() == 2);
+        exit("exit", 0);
+        assertEquals("SUCCEEDED", ended().get("finalStatus").asText());
     }
 }

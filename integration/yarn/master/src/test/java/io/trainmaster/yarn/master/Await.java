@@ -1,0 +1,81 @@
+package io.trainmaster.yarn.master;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.List;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Assertions;
+
+/** For what other processes are about to do; who waits in vain says for what, with the ends of their logs. */
+final class Await {
+    private static final Duration PATIENCE = Duration.ofSeconds(90);
+    private static final int LINES = 8;
+
+    private final List<Path> logs;
+
+    /** What may go wrong for a while: a daemon that is away has no answer. */
+    interface Condition {
+        boolean holds() throws Exception;
+    }
+
+    /**
+     * With these logs.
+     *
+     * @param logs files, and folders with such files somewhere below
+     */
+    Await(Path... logs) {
+        this.logs = List.of(logs);
+    }
+
+    void until(String what, Condition condition) throws InterruptedException {
+        until(what, PATIENCE, condition);
+    }
+
+    void until(String what, Duration patience, Condition condition) throws InterruptedException {
+        long end = System.nanoTime() + patience.toNanos();
+        String why = "";
+        while (true) {
+            try {
+                if (condition.holds()) {
+                    return;
+                }
+                why = "";
+            } catch (Exception away) {
+                why = " (" + away + ")";
+            }
+            if (System.nanoTime() > end) {
+                Assertions.fail("not within " + patience + ": " + what + why + tails());
+            }
+            Thread.sleep(50);
+        }
+    }
+
+    /** The last lines of all. */
+    String tails() {
+        StringBuilder text = new StringBuilder();
+        for (Path log : logs) {
+            try (Stream<Path> files = Files.walk(log)) {
+                files.filter(file -> Files.isRegularFile(file) && file.toString().matches(".*(\\.log|/stderr|/stdout)"))
+                        .sorted()
+                        .forEach(file -> text.append(tail(file)));
+            } catch (IOException none) {
+                text.append("\n== ").append(none);
+            }
+        }
+        return text.toString();
+    }
+
+    private static String tail(Path file) {
+        try {
+            String[] lines = Files.readString(file, StandardCharsets.ISO_8859_1).split("\n");
+            String last = String.join("\n", Arrays.copyOfRange(lines, Math.max(0, lines.length - LINES), lines.length));
+            return last.isBlank() ? "" : "\n== " + file + "\n" + last;
+        } catch (IOException none) {
+            return "\n== " + none;
+        }
+    }
+}
