@@ -209,6 +209,9 @@ reached() { # name, half, epochs
     cat "$folder/$2"/yarn/nm*/logs/"$id"/*/stderr | grep -o "epoch $(($3 - 1)): accuracy .*" | sort -u
 }
 
+for half in plain trainmaster; do
+    [ ! -e "$folder/$half" ] || { echo "$folder/$half is there already; name another folder" >&2 && exit 1; }
+done
 mkdir -p "$folder"
 echo "plain CapacityScheduler, then Trainmaster; logs in $folder" >&2
 plain
