@@ -3,6 +3,7 @@ package io.trainmaster.yarn;
 import io.trainmaster.yarn.v1.Submission;
 import io.trainmaster.yarn.v1.Verdict;
 import org.apache.hadoop.conf.Configurable;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.apache.hadoop.yarn.server.resourcemanager.placement.ApplicationPlacementContext;
@@ -26,8 +27,8 @@ public final class AdmissionRule extends PlacementRule {
 
     @Override
     public boolean initialize(ResourceScheduler scheduler) {
-        settings = Settings.of(((Configurable) scheduler).getConf());
-        sidecar = Sidecar.at(settings.address());
+        settings = Settings.of(scheduler instanceof Configurable known ? known.getConf() : new Configuration(false));
+        sidecar = Sidecar.at(settings.endpoint());
         return true;
     }
 
@@ -59,17 +60,25 @@ public final class AdmissionRule extends PlacementRule {
                             .build(),
                     settings.admissionDeadlineMs());
         } catch (SidecarException unanswered) {
-            metrics.admissionsUnanswered.incr();
-            if (settings.failClosed()) {
-                throw new YarnException("Trainmaster can't be asked about this job (" + unanswered.failure() + "), and "
-                        + Settings.FAIL_CLOSED.key() + " is true; submit it again later");
-            }
-            LOG.info("{} is let in unasked: {}", submission.getApplicationId(), unanswered.failure());
+            goOnUnasked(submission, unanswered.failure());
+            return;
+        } catch (RuntimeException fault) {
+            LOG.error("{} can't be asked about", submission.getApplicationId(), fault);
+            goOnUnasked(submission, Failure.INTERNAL);
             return;
         }
         if (!verdict.getAdmitted()) {
             metrics.admissionsRefused.incr();
             throw new YarnException("Refused by Trainmaster: " + verdict.getReason());
         }
+    }
+
+    private void goOnUnasked(ApplicationSubmissionContext submission, Failure why) throws YarnException {
+        metrics.admissionsUnanswered.incr();
+        if (settings.failClosed()) {
+            throw new YarnException("Trainmaster can't be asked about this job (" + why + "), and "
+                    + Settings.FAIL_CLOSED.key() + " is true; submit it again later");
+        }
+        LOG.info("{} is let in unasked: {}", submission.getApplicationId(), why);
     }
 }

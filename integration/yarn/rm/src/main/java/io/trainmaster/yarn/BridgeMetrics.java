@@ -24,6 +24,8 @@ final class BridgeMetrics implements MetricsSource {
 
     final MutableCounterLong exchanges = counter("Exchanges", "Snapshots sent to the sidecar");
     final MutableCounterLong partsIgnored = counter("PlanPartsIgnored", "Parts of plans that couldn't be");
+    final MutableCounterLong stepsFailed =
+            counter("StepsFailed", "Applications or nodes that couldn't be read, or dealt with, wholly");
     final MutableCounterLong containersMarked = counter("ContainersMarked", "Containers marked for preemption");
     final MutableCounterLong containersKilled = counter("ContainersKilled", "Containers killed after their grace time");
     final MutableCounterLong reservationsDropped = counter("ReservationsDropped", "Reservations that the plan dropped");
@@ -37,6 +39,8 @@ final class BridgeMetrics implements MetricsSource {
     private BridgeMetrics() {
         failed(Failure.UNREACHABLE, "FailedUnreachable");
         failed(Failure.LATE, "FailedLate");
+        failed(Failure.DENIED, "FailedDenied");
+        failed(Failure.CREDENTIALS, "FailedCredentials");
         failed(Failure.ERROR, "FailedError");
         failed(Failure.OUTDATED, "FailedOutdated");
         failed(Failure.INTERNAL, "FailedInternal");

@@ -3,6 +3,7 @@ package io.trainmaster.yarn;
 import java.io.IOException;
 import java.util.EnumSet;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
@@ -12,6 +13,7 @@ import org.apache.hadoop.yarn.api.protocolrecords.UpdateApplicationPriorityReque
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.event.Event;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
@@ -40,8 +42,13 @@ final class Enforcer {
 
     private final RMContext context;
     private final BridgeMetrics metrics;
+    private final Faults faults;
     private final LongSupplier nanoTime;
     private final Map<ContainerId, Mark> marks = new HashMap<>();
+    /** Whose priority YARN refused to change: logged once. */
+    private final Set<ApplicationId> refusals = new HashSet<>();
+
+    private boolean unordered;
 
     /**
      * @param since when it was marked
@@ -49,29 +56,32 @@ final class Enforcer {
      */
     private record Mark(long since, boolean killed) {}
 
-    Enforcer(RMContext context, BridgeMetrics metrics, LongSupplier nanoTime) {
+    Enforcer(RMContext context, BridgeMetrics metrics, Faults faults, LongSupplier nanoTime) {
         this.context = context;
         this.metrics = metrics;
+        this.faults = faults;
         this.nanoTime = nanoTime;
     }
 
     void enforce(EnforceablePlan plan, Review review) {
+        refusals.retainAll(plan.jobs().keySet());
         marks.keySet().retainAll(review.surplus().stream()
                 .map(surplus -> surplus.container().getContainerId())
                 .collect(Collectors.toSet()));
-        review.surplus().forEach(this::preempt);
-        review.reservations().forEach(container -> {
+        review.surplus().forEach(surplus -> faults.guard(
+                "preempting " + surplus.container().getContainerId(), () -> preempt(surplus)));
+        review.reservations().forEach(container -> faults.guard("dropping the reservation of " + container.getContainerId(), () -> {
             send(container, SchedulerEventType.KILL_RESERVED_CONTAINER);
             metrics.reservationsDropped.incr();
-        });
-        plan.jobs().forEach((id, job) -> {
+        }));
+        plan.jobs().forEach((id, job) -> faults.guard("ending or ordering " + id, () -> {
             RMApp app = context.getRMApps().get(id);
             if (app != null && job instanceof EnforceablePlan.Kill kill) {
                 kill(app, kill.reason());
             } else if (app != null && job.priority().isPresent()) {
                 order(app, job.priority().getAsInt());
             }
-        });
+        }));
     }
 
     /** No plan is in force: a later one marks anew, with a full grace time. */
@@ -109,6 +119,12 @@ final class Enforcer {
     private void order(RMApp app, int priority) {
         // Otherwise YARN would clamp it, and be told again in each round.
         int most = context.getScheduler().getMaxClusterLevelAppPriority().getPriority();
+        if (most == 0 && priority > 0 && !unordered) {
+            unordered = true;
+            LOG.warn(
+                    "{} is 0, so that jobs that wait start in the order of their submission, whatever is planned",
+                    YarnConfiguration.MAX_CLUSTER_LEVEL_APPLICATION_PRIORITY);
+        }
         Priority wanted = Priority.newInstance(Math.min(priority, most));
         if (!ORDERED.contains(app.getState()) || app.getApplicationPriority().equals(wanted)) {
             return;
@@ -119,8 +135,10 @@ final class Enforcer {
                     .updateApplicationPriority(UpdateApplicationPriorityRequest.newInstance(id, wanted));
             metrics.prioritiesSet.incr();
         } catch (YarnException | IOException refused) {
-            LOG.debug("{} keeps its priority", id, refused);
             metrics.partsIgnored.incr();
+            if (refusals.add(id)) {
+                LOG.warn("{} keeps its priority: {}", id, refused.getMessage());
+            }
         }
     }
 

@@ -6,6 +6,10 @@ enum Failure {
     UNREACHABLE("the sidecar can't be reached"),
     /** No answer before the deadline. */
     LATE("the sidecar doesn't answer in time"),
+    /** It wants another token. */
+    DENIED("the sidecar doesn't take the token"),
+    /** The file of the authority or of the token. */
+    CREDENTIALS("a file for reaching the sidecar can't be used"),
     /** An error, or an answer that can't be read. */
     ERROR("the sidecar's answer is an error"),
     /** A plan older than the one in force. */

@@ -1,6 +1,8 @@
 package io.trainmaster.yarn;
 
 import java.util.Optional;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.BooleanSupplier;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
@@ -13,17 +15,23 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.Scheduli
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.ContainerRequest;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Keeps allocations of TRAINMASTER applications to the plan in force: a slot gets one container, on its node.
  *
  * <p>For {@code yarn.scheduler.app-placement-allocator.class}. ApplicationMasters' containers, other applications, and
- * everything while no plan is in force, are placed as by {@link LocalityAppPlacementAllocator}.
+ * everything while no plan is in force, are placed as by {@link LocalityAppPlacementAllocator}; and so is what a fault of ours
+ * would stop, since the scheduler's threads end with what they don't catch.
  *
  * @param <N> the scheduler's kind of node
  */
 public class PlanAllocator<N extends SchedulerNode> extends LocalityAppPlacementAllocator<N> {
     private static final String HELD = "Trainmaster's plan has no such slot on this node";
+
+    private static final Logger LOG = LoggerFactory.getLogger(PlanAllocator.class);
+    private static final AtomicBoolean FAULT_SAID = new AtomicBoolean();
 
     private PlanHolder plans;
     private boolean job;
@@ -31,9 +39,11 @@ public class PlanAllocator<N extends SchedulerNode> extends LocalityAppPlacement
     @Override
     public void initialize(AppSchedulingInfo info, SchedulerRequestKey key, RMContext context) {
         super.initialize(info, key, context);
-        RMApp app = context.getRMApps().get(info.getApplicationId());
-        job = app != null && Jobs.isJob(app.getApplicationType());
-        plans = PlanHolder.of(context);
+        job = guarded(false, () -> {
+            plans = PlanHolder.of(context);
+            RMApp app = context.getRMApps().get(info.getApplicationId());
+            return app != null && Jobs.isJob(app.getApplicationType());
+        });
     }
 
     @Override
@@ -56,21 +66,40 @@ public class PlanAllocator<N extends SchedulerNode> extends LocalityAppPlacement
 
     @Override
     public ContainerRequest allocate(SchedulerRequestKey key, NodeType type, SchedulerNode node) {
-        PlanInForce plan = job ? plans.current() : null;
-        if (plan != null && !isForMaster()) {
-            plan.allocated(appSchedulingInfo.getApplicationId(), key.getAllocationRequestId());
+        if (job) {
+            guarded(true, () -> {
+                PlanInForce plan = plans.current();
+                if (plan != null && !isForMaster()) {
+                    plan.allocated(appSchedulingInfo.getApplicationId(), key.getAllocationRequestId());
+                }
+                return true;
+            });
         }
         return super.allocate(key, type, node);
     }
 
     private boolean isPlanned(SchedulerNode node) {
-        PlanInForce plan = job ? plans.current() : null;
-        return plan == null
-                || plan.allows(
-                        appSchedulingInfo.getApplicationId(),
-                        schedulerRequestKey.getAllocationRequestId(),
-                        node.getNodeID())
-                || isForMaster();
+        return !job || guarded(true, () -> {
+            PlanInForce plan = plans.current();
+            return plan == null
+                    || plan.allows(
+                            appSchedulingInfo.getApplicationId(),
+                            schedulerRequestKey.getAllocationRequestId(),
+                            node.getNodeID())
+                    || isForMaster();
+        });
+    }
+
+    private static boolean guarded(boolean stock, BooleanSupplier answer) {
+        try {
+            return answer.getAsBoolean();
+        } catch (RuntimeException fault) {
+            BridgeMetrics.get().stepsFailed.incr();
+            if (!FAULT_SAID.getAndSet(true)) {
+                LOG.error("A placement goes on without Trainmaster; said once", fault);
+            }
+            return stock;
+        }
     }
 
     /** Its requests' priority, 0, isn't reserved to it; but it is alone until its container is there. */

@@ -16,12 +16,16 @@ import java.util.List;
 import java.util.Map;
 import java.util.OptionalInt;
 import java.util.Set;
+import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.NodeId;
 
 /** Checks a plan against the snapshot that it answers; parts that can't be are left out, the others hold. */
 final class PlanReader {
+    /** So long a sidecar that fell silent is enforced at most, whatever it said. */
+    private static final long LONGEST_TTL_MS = TimeUnit.MINUTES.toMillis(1);
+
     private final Map<String, Application> applications;
     /** What the plan has left of each node that isn't gone. */
     private final Map<String, Map<String, Long>> room = new HashMap<>();
@@ -40,14 +44,20 @@ final class PlanReader {
     /**
      * @param ignored gets a line for each part that was left out
      */
-    static EnforceablePlan read(Plan plan, Cluster cluster, List<String> ignored) {
+    static EnforceablePlan read(Plan plan, Cluster cluster, List<String> ignored) throws SidecarException {
+        if (plan.getTtlMs() <= 0) {
+            throw new SidecarException(Failure.ERROR, "a plan for " + plan.getTtlMs() + " ms", null);
+        }
         PlanReader reader = new PlanReader(cluster);
+        if (plan.getTtlMs() > LONGEST_TTL_MS) {
+            reader.ignored.add("it is for " + plan.getTtlMs() + " ms, " + LONGEST_TTL_MS + " are the most");
+        }
         Map<ApplicationId, EnforceablePlan.Job> jobs = reader.jobs(plan);
         ignored.addAll(reader.ignored);
         return new EnforceablePlan(
                 plan.getTerm(),
                 plan.getNumber(),
-                plan.getTtlMs(),
+                Math.min(plan.getTtlMs(), LONGEST_TTL_MS),
                 reader.applications.keySet().stream()
                         .map(ApplicationId::fromString)
                         .collect(Collectors.toUnmodifiableSet()),

@@ -29,18 +29,26 @@ record Review(Set<PlanInForce.Slot> taken, List<Surplus> surplus, List<RMContain
      */
     record Surplus(RMContainer container, long graceMs) {}
 
-    static Review of(EnforceablePlan plan, RMContext context, CapacityScheduler scheduler) {
+    static Review of(EnforceablePlan plan, RMContext context, CapacityScheduler scheduler, Faults faults) {
         Review review = new Review(new HashSet<>(), new ArrayList<>(), new ArrayList<>());
         plan.jobs().forEach((id, job) -> {
-            RMApp app = context.getRMApps().get(id);
-            RMAppAttempt attempt = app == null ? null : app.getCurrentAppAttempt();
-            SchedulerApplicationAttempt scheduled =
-                    attempt == null ? null : scheduler.getApplicationAttempt(attempt.getAppAttemptId());
-            if (scheduled != null && job instanceof EnforceablePlan.Run run) {
-                review.compare(id, run, scheduled);
+            if (job instanceof EnforceablePlan.Run run
+                    && !faults.guard("reviewing " + id, () -> review.compare(id, run, context, scheduler))) {
+                // It gets nothing that it may have already.
+                run.slots().keySet().forEach(slot -> review.taken.add(new PlanInForce.Slot(id, slot)));
             }
         });
         return review;
+    }
+
+    private void compare(ApplicationId id, EnforceablePlan.Run run, RMContext context, CapacityScheduler scheduler) {
+        RMApp app = context.getRMApps().get(id);
+        RMAppAttempt attempt = app == null ? null : app.getCurrentAppAttempt();
+        SchedulerApplicationAttempt scheduled =
+                attempt == null ? null : scheduler.getApplicationAttempt(attempt.getAppAttemptId());
+        if (scheduled != null) {
+            compare(id, run, scheduled);
+        }
     }
 
     private void compare(ApplicationId id, EnforceablePlan.Run run, SchedulerApplicationAttempt attempt) {

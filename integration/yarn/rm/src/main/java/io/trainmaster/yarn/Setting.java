@@ -1,6 +1,8 @@
 package io.trainmaster.yarn;
 
+import java.nio.file.Path;
 import java.util.List;
+import java.util.Optional;
 import java.util.function.Function;
 import org.apache.hadoop.conf.Configuration;
 
@@ -33,19 +35,28 @@ record Setting<T>(String key, T fallback, String allowed, Function<String, T> pa
         });
     }
 
+    static Setting<Optional<Path>> file(String key, String what) {
+        return new Setting<>(key, Optional.empty(), what, text -> Optional.of(Path.of(text)));
+    }
+
     /**
      * The configured value; the default, with a complaint that names the key, the value and what is allowed, if it is bad.
      */
     T read(Configuration configuration, List<String> complaints) {
-        String text = configuration.getTrimmed(key);
-        if (text == null || text.isEmpty()) {
-            return fallback;
-        }
+        String text = configuration.getRaw(key);
         try {
-            return parser.apply(text);
-        } catch (IllegalArgumentException bad) {
-            complaints.add(key + " is \"" + text + "\"; allowed: " + allowed + ". Going on with " + fallback);
+            // Fails where variables in it can't be replaced.
+            text = configuration.getTrimmed(key);
+            return text == null || text.isEmpty() ? fallback : parser.apply(text);
+        } catch (IllegalArgumentException | IllegalStateException bad) {
+            complaints.add(complaint(text) + ". Going on with "
+                    + (fallback instanceof Optional<?> none && none.isEmpty() ? "none" : fallback));
             return fallback;
         }
+    }
+
+    /** What is wrong about a value: the key, the value, what is allowed. */
+    String complaint(Object value) {
+        return key + " is \"" + value + "\"; allowed: " + allowed;
     }
 }

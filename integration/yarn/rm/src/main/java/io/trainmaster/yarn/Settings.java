@@ -1,8 +1,11 @@
 package io.trainmaster.yarn;
 
+import java.io.IOException;
 import java.net.URI;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.hadoop.conf.Configuration;
@@ -14,7 +17,7 @@ import org.slf4j.LoggerFactory;
  *
  * <p>A bad value never keeps a ResourceManager from starting: it is logged as an error, and its default holds.
  *
- * @param address where the sidecar listens
+ * @param endpoint how the sidecar is reached
  * @param intervalMs between two exchanges
  * @param deadlineMs for an exchange
  * @param admissionDeadlineMs for an answer at submission, while the submitting client waits
@@ -22,7 +25,7 @@ import org.slf4j.LoggerFactory;
  * @param complaints about values that aren't allowed
  */
 record Settings(
-        Address address,
+        Endpoint endpoint,
         int intervalMs,
         int deadlineMs,
         int admissionDeadlineMs,
@@ -34,6 +37,10 @@ record Settings(
     private static final String ADDRESSES = "HOST:PORT, an IPv6 address in brackets";
     static final Setting<Address> ADDRESS =
             new Setting<>("trainmaster.yarn.address", new Address("127.0.0.1", 7071), ADDRESSES, Address::parse);
+    static final Setting<Optional<Path>> CA =
+            Setting.file("trainmaster.yarn.ca", "a PEM file with the authority's certificate, which can be read");
+    static final Setting<Optional<Path>> TOKEN_FILE =
+            Setting.file("trainmaster.yarn.token-file", "a file with the token alone, which can be read");
     static final Setting<Integer> INTERVAL = Setting.millis("trainmaster.yarn.interval-ms", 1000, 100, 60_000);
     static final Setting<Integer> DEADLINE = Setting.millis("trainmaster.yarn.deadline-ms", 500, 10, 60_000);
     static final Setting<Integer> ADMISSION_DEADLINE =
@@ -67,10 +74,35 @@ record Settings(
         }
     }
 
+    /**
+     * How the sidecar is reached.
+     *
+     * @param address where it listens
+     * @param ca the authority of its certificate; empty: plain text
+     * @param tokenFile what it is shown; empty: nothing
+     */
+    record Endpoint(Address address, Optional<Path> ca, Optional<Path> tokenFile) {
+        static Endpoint plain(Address address) {
+            return new Endpoint(address, Optional.empty(), Optional.empty());
+        }
+
+        @Override
+        public String toString() {
+            return address + (ca.isPresent() ? " with TLS" : "");
+        }
+    }
+
     static Settings of(Configuration configuration) {
         List<String> complaints = new ArrayList<>();
-        Settings settings = new Settings(
+        Endpoint endpoint = new Endpoint(
                 ADDRESS.read(configuration, complaints),
+                CA.read(configuration, complaints),
+                TOKEN_FILE.read(configuration, complaints));
+        // Never without them, once they are asked for: files may come later, and are tried with each call until they do.
+        endpoint.ca().ifPresent(path -> check(CA, path, () -> Sidecar.trust(path), complaints));
+        endpoint.tokenFile().ifPresent(path -> check(TOKEN_FILE, path, () -> TokenFile.read(path), complaints));
+        Settings settings = new Settings(
+                endpoint,
                 INTERVAL.read(configuration, complaints),
                 DEADLINE.read(configuration, complaints),
                 ADMISSION_DEADLINE.read(configuration, complaints),
@@ -78,5 +110,17 @@ record Settings(
                 complaints);
         complaints.forEach(LOG::error);
         return settings;
+    }
+
+    private interface Attempt {
+        Object make() throws IOException;
+    }
+
+    private static void check(Setting<?> setting, Path path, Attempt attempt, List<String> complaints) {
+        try {
+            attempt.make();
+        } catch (IOException | RuntimeException unusable) {
+            complaints.add(setting.complaint(path) + " (" + unusable + "). Until then the sidecar isn't asked");
+        }
     }
 }

@@ -1,14 +1,20 @@
 package io.trainmaster.yarn;
 
 import io.grpc.ManagedChannel;
+import io.grpc.Metadata;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
+import io.grpc.netty.GrpcSslContexts;
 import io.grpc.netty.NettyChannelBuilder;
+import io.grpc.stub.MetadataUtils;
+import io.netty.handler.ssl.SslContext;
 import io.trainmaster.yarn.v1.BridgeGrpc;
 import io.trainmaster.yarn.v1.Cluster;
 import io.trainmaster.yarn.v1.Plan;
 import io.trainmaster.yarn.v1.Submission;
 import io.trainmaster.yarn.v1.Verdict;
+import java.io.IOException;
+import java.nio.file.Path;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
@@ -19,22 +25,28 @@ final class Sidecar {
     /** Plans of large clusters pass gRPC's own limit of 4 MiB. */
     private static final int LARGEST_PLAN = 64 << 20;
 
+    private static final Metadata.Key<String> AUTHORIZATION =
+            Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
+
     /** Schedulers make plug-ins anew when queues are refreshed and never end them, so they share a channel. */
-    private static final Map<Settings.Address, Sidecar> BY_ADDRESS = new ConcurrentHashMap<>();
+    private static final Map<Settings.Endpoint, Sidecar> BY_ENDPOINT = new ConcurrentHashMap<>();
 
-    private final ManagedChannel channel;
-    private final BridgeGrpc.BridgeBlockingStub stub;
+    private final Settings.Endpoint endpoint;
+    private final TokenFile token;
+    private ManagedChannel channel;
 
-    private Sidecar(Settings.Address address) {
-        channel = NettyChannelBuilder.forAddress(address.host(), address.port())
-                .usePlaintext()
-                .maxInboundMessageSize(LARGEST_PLAN)
-                .build();
-        stub = BridgeGrpc.newBlockingStub(channel);
+    private Sidecar(Settings.Endpoint endpoint) {
+        this.endpoint = endpoint;
+        token = endpoint.tokenFile().map(TokenFile::new).orElse(null);
     }
 
-    static Sidecar at(Settings.Address address) {
-        return BY_ADDRESS.computeIfAbsent(address, Sidecar::new);
+    static Sidecar at(Settings.Endpoint endpoint) {
+        return BY_ENDPOINT.computeIfAbsent(endpoint, Sidecar::new);
+    }
+
+    /** What trusts this authority alone. */
+    static SslContext trust(Path ca) throws IOException {
+        return GrpcSslContexts.forClient().trustManager(ca.toFile()).build();
     }
 
     Plan exchange(Cluster cluster, int deadlineMs) throws SidecarException {
@@ -46,21 +58,71 @@ final class Sidecar {
     }
 
     private <T> T call(int deadlineMs, Function<BridgeGrpc.BridgeBlockingStub, T> method) throws SidecarException {
+        ManagedChannel open = channel();
+        BridgeGrpc.BridgeBlockingStub stub =
+                authorized(BridgeGrpc.newBlockingStub(open)).withDeadlineAfter(deadlineMs, TimeUnit.MILLISECONDS);
         try {
-            return method.apply(stub.withDeadlineAfter(deadlineMs, TimeUnit.MILLISECONDS));
+            return method.apply(stub);
         } catch (StatusRuntimeException error) {
             Status status = error.getStatus();
             Failure failure =
                     switch (status.getCode()) {
                         case DEADLINE_EXCEEDED -> Failure.LATE;
                         case UNAVAILABLE -> Failure.UNREACHABLE;
+                        case UNAUTHENTICATED -> Failure.DENIED;
                         default -> Failure.ERROR;
                     };
-            if (failure != Failure.ERROR) {
+            if (failure == Failure.LATE || failure == Failure.UNREACHABLE) {
                 // The next call connects anew: gRPC's own pauses grow to minutes, and perhaps the other end is dead.
-                channel.enterIdle();
+                open.enterIdle();
             }
-            throw new SidecarException(failure, status.getCode() + ", " + status.getDescription(), error);
+            throw new SidecarException(failure, status.getCode() + ", " + status.getDescription() + causes(status), error);
         }
+    }
+
+    /** Made at the first call for which there is an authority to trust. */
+    private synchronized ManagedChannel channel() throws SidecarException {
+        if (channel == null) {
+            NettyChannelBuilder builder = NettyChannelBuilder.forAddress(
+                            endpoint.address().host(), endpoint.address().port())
+                    .maxInboundMessageSize(LARGEST_PLAN);
+            if (endpoint.ca().isPresent()) {
+                builder.sslContext(readable(Settings.CA, () -> trust(endpoint.ca().get())));
+            } else {
+                builder.usePlaintext();
+            }
+            channel = builder.build();
+        }
+        return channel;
+    }
+
+    private BridgeGrpc.BridgeBlockingStub authorized(BridgeGrpc.BridgeBlockingStub stub) throws SidecarException {
+        if (token == null) {
+            return stub;
+        }
+        Metadata headers = new Metadata();
+        headers.put(AUTHORIZATION, "Bearer " + readable(Settings.TOKEN_FILE, token::current));
+        return stub.withInterceptors(MetadataUtils.newAttachHeadersInterceptor(headers));
+    }
+
+    private interface Source<T> {
+        T read() throws IOException;
+    }
+
+    private static <T> T readable(Setting<?> setting, Source<T> source) throws SidecarException {
+        try {
+            return source.read();
+        } catch (IOException | RuntimeException unusable) {
+            throw new SidecarException(Failure.CREDENTIALS, setting.key() + ": " + unusable, unusable);
+        }
+    }
+
+    /** gRPC's own words don't say what was wrong with a certificate. */
+    private static String causes(Status status) {
+        StringBuilder text = new StringBuilder();
+        for (Throwable cause = status.getCause(); cause != null; cause = cause.getCause()) {
+            text.append(": ").append(cause.getMessage());
+        }
+        return text.toString();
     }
 }

@@ -4,6 +4,7 @@ import io.trainmaster.yarn.v1.Cluster;
 import io.trainmaster.yarn.v1.Plan;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
 import java.util.function.LongSupplier;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
@@ -25,6 +26,7 @@ public final class SidecarBridge implements SchedulingEditPolicy {
 
     private final LongSupplier nanoTime;
     private final BridgeMetrics metrics = BridgeMetrics.get();
+    private final Faults faults = new Faults(metrics.stepsFailed);
     private Settings settings;
     private Sidecar sidecar;
     private RMContext context;
@@ -36,6 +38,8 @@ public final class SidecarBridge implements SchedulingEditPolicy {
     private Failure lastFailure;
     private boolean wasInForce;
     private List<String> lastIgnored = List.of();
+    /** What the last plan missed. */
+    private Set<String> missed = Set.of();
 
     /** As YARN makes it. */
     public SidecarBridge() {
@@ -49,6 +53,16 @@ public final class SidecarBridge implements SchedulingEditPolicy {
     @Override
     public void init(Configuration configuration, RMContext context, ResourceScheduler scheduler) {
         settings = Settings.of(configuration);
+        try {
+            start(configuration, context, scheduler);
+        } catch (RuntimeException fault) {
+            // Otherwise the ResourceManager wouldn't start.
+            LOG.error("Trainmaster can't start and does nothing", fault);
+            this.scheduler = null;
+        }
+    }
+
+    private void start(Configuration configuration, RMContext context, ResourceScheduler scheduler) {
         metrics.settingsIgnored.incr(settings.complaints().size());
         plans = PlanHolder.of(context);
         metrics.register(plans);
@@ -68,11 +82,11 @@ public final class SidecarBridge implements SchedulingEditPolicy {
                     PlanAllocator.class.getName());
         }
         this.context = context;
+        sidecar = Sidecar.at(settings.endpoint());
+        snapshot = new Snapshot(context, capacity, faults);
+        enforcer = new Enforcer(context, metrics, faults, nanoTime);
         this.scheduler = capacity;
-        sidecar = Sidecar.at(settings.address());
-        snapshot = new Snapshot(context, capacity);
-        enforcer = new Enforcer(context, metrics, nanoTime);
-        LOG.info("Trainmaster's sidecar is asked at {} every {} ms", settings.address(), settings.intervalMs());
+        LOG.info("Trainmaster's sidecar is asked at {} every {} ms", settings.endpoint(), settings.intervalMs());
     }
 
     @Override
@@ -90,6 +104,7 @@ public final class SidecarBridge implements SchedulingEditPolicy {
         if (scheduler == null) {
             return;
         }
+        faults.beginRound();
         PlanInForce plan = plans.current();
         Exception fault = null;
         try {
@@ -106,7 +121,7 @@ public final class SidecarBridge implements SchedulingEditPolicy {
     }
 
     private PlanInForce exchange(PlanInForce current) throws SidecarException {
-        Cluster cluster = snapshot.take(current == null ? 0 : current.plan().number());
+        Cluster cluster = snapshot.take(current == null ? 0 : current.plan().number(), missed);
         metrics.exchanges.incr();
         Plan answer = sidecar.exchange(cluster, settings.deadlineMs());
         List<String> ignored = new ArrayList<>();
@@ -115,6 +130,7 @@ public final class SidecarBridge implements SchedulingEditPolicy {
             throw new SidecarException(Failure.OUTDATED, next.name() + ", in force is " + current.plan().name(), null);
         }
         report(ignored);
+        missed = Set.copyOf(answer.getMissedList());
         return new PlanInForce(next, nanoTime);
     }
 
@@ -128,7 +144,7 @@ public final class SidecarBridge implements SchedulingEditPolicy {
             enforcer.forget();
             return;
         }
-        Review review = Review.of(plan.plan(), context, scheduler);
+        Review review = Review.of(plan.plan(), context, scheduler, faults);
         // Allocations must know which slots have their container before they keep to the plan.
         plans.publish(plan.with(review.taken()));
         enforcer.enforce(plan.plan(), review);
@@ -144,11 +160,11 @@ public final class SidecarBridge implements SchedulingEditPolicy {
         }
         lastFailure = failure;
         if (failure == null) {
-            LOG.info("Trainmaster's sidecar at {} answers again", settings.address());
+            LOG.info("Trainmaster's sidecar at {} answers again", settings.endpoint());
         } else if (failure == Failure.INTERNAL) {
             LOG.error("A round with Trainmaster's sidecar failed: {}", failure, fault);
         } else {
-            LOG.warn("No new plan from Trainmaster's sidecar at {}: {}", settings.address(), fault.getMessage());
+            LOG.warn("No new plan from Trainmaster's sidecar at {}: {}", settings.endpoint(), fault.getMessage());
         }
     }
 

@@ -10,15 +10,21 @@ import io.trainmaster.yarn.v1.NodeState;
 import io.trainmaster.yarn.v1.Request;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.NodeAttribute;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.api.records.YarnApplicationState;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.ResourceManager;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
@@ -29,103 +35,191 @@ import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
+import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 
 /**
  * Reads what there is from a ResourceManager.
  *
- * <p>Its locks are held for one node or application at a time; what changes meanwhile is in the next snapshot.
+ * <p>Its locks are held for one node or application at a time; what changes meanwhile is in the next snapshot. Nodes are read
+ * before applications, so a node that is told of has its containers told of. Of a row that can't be read wholly, what can be is
+ * told: one that is missing would look as if it were gone.
  */
 final class Snapshot {
     private static final long ENDED_KEPT_MS = TimeUnit.MINUTES.toMillis(10);
 
     private final RMContext context;
     private final CapacityScheduler scheduler;
+    private final Faults faults;
+    private final long since = System.currentTimeMillis();
+    /** When the scheduler had last heard of nodes that are coming back, when they were first seen. */
+    private final Map<NodeId, Long> coming = new HashMap<>();
 
-    Snapshot(RMContext context, CapacityScheduler scheduler) {
+    private final Set<NodeId> there = new HashSet<>();
+
+    Snapshot(RMContext context, CapacityScheduler scheduler, Faults faults) {
         this.context = context;
         this.scheduler = scheduler;
+        this.faults = faults;
     }
 
-    Cluster take(long enforced) {
+    /**
+     * Takes one.
+     *
+     * @param enforced the number of the plan that is in force; 0 without one
+     * @param missed ids of applications that are asked for, however long ago they ended
+     */
+    Cluster take(long enforced, Set<String> missed) {
         Cluster.Builder cluster = Cluster.newBuilder()
                 .setStartedMs(ResourceManager.getClusterTimeStamp())
-                .setEnforced(enforced);
+                .setEnforced(enforced)
+                .setNodeExpiryMs(context.getYarnConfiguration()
+                        .getInt(
+                                YarnConfiguration.RM_NM_EXPIRY_INTERVAL_MS,
+                                YarnConfiguration.DEFAULT_RM_NM_EXPIRY_INTERVAL_MS));
+        faults.guard("the largest container", () -> cluster.putAllLargestContainer(largest()));
         Map<NodeId, RMNode> nodes = new HashMap<>(context.getInactiveRMNodes());
         nodes.putAll(context.getRMNodes());
-        nodes.values().forEach(node -> cluster.addNodes(node(node)));
-        long since = System.currentTimeMillis() - ENDED_KEPT_MS;
-        for (RMApp app : context.getRMApps().values()) {
-            if (Jobs.isJob(app.getApplicationType())
-                    && (!app.isAppInCompletedStates() || app.getFinishTime() >= since)) {
-                cluster.addApplications(application(app));
+        coming.keySet().retainAll(nodes.keySet());
+        there.retainAll(nodes.keySet());
+        nodes.forEach((id, node) -> {
+            Node.Builder row = Node.newBuilder().setId(id.toString());
+            boolean[] known = {true};
+            faults.guard("reading node " + id, () -> known[0] = read(node, row));
+            if (known[0]) {
+                cluster.addNodes(row);
             }
-        }
+        });
+        long endedSince = System.currentTimeMillis() - ENDED_KEPT_MS;
+        context.getRMApps().forEach((id, app) -> faults.guard("telling of " + id, () -> {
+            if (Jobs.isJob(app.getApplicationType())
+                    && (!app.isAppInCompletedStates()
+                            || app.getFinishTime() >= endedSince
+                            || missed.contains(id.toString()))) {
+                cluster.addApplications(application(id, app));
+            }
+        }));
         return cluster.build();
     }
 
-    private Node node(RMNode node) {
-        Node.Builder builder = Node.newBuilder()
-                .setId(node.getNodeID().toString())
-                .setName(node.getHostName())
-                .setState(switch (node.getState()) {
-                    case RUNNING -> NodeState.NODE_STATE_RUNNING;
-                    case DECOMMISSIONING -> NodeState.NODE_STATE_DECOMMISSIONING;
-                    default -> NodeState.NODE_STATE_GONE;
-                })
-                .putAllCapacity(amounts(node.getTotalCapability()));
-        node.getAllNodeAttributes().forEach(attribute -> builder.putAttributes(
-                attribute.getAttributeKey().getAttributeName(), attribute.getAttributeValue()));
+    /** As configured: what nodes have is told with them. Types without a limit have the largest number. */
+    private Map<String, Long> largest() {
+        Map<String, Long> largest =
+                amounts(ResourceUtils.fetchMaximumAllocationFromConfig(scheduler.getConfiguration()));
+        largest.values().removeIf(amount -> amount >= Integer.MAX_VALUE);
+        return largest;
+    }
+
+    /** False for a node that isn't known yet. */
+    private boolean read(RMNode node, Node.Builder row) {
+        row.setName(node.getHostName());
+        org.apache.hadoop.yarn.api.records.NodeState state = node.getState();
         SchedulerNode scheduled = scheduler.getSchedulerNode(node.getNodeID());
+        switch (state) {
+            case NEW -> {
+                return false;
+            }
+            case RUNNING -> {
+                if (scheduled == null || isComing(node, scheduled)) {
+                    return false;
+                }
+                row.setState(NodeState.NODE_STATE_RUNNING);
+            }
+            case DECOMMISSIONING -> row.setState(NodeState.NODE_STATE_DECOMMISSIONING);
+            default -> {
+                there.remove(node.getNodeID());
+                row.setState(NodeState.NODE_STATE_GONE);
+            }
+        }
+        row.putAllCapacity(amounts(node.getTotalCapability()));
         if (scheduled != null) {
+            row.setName(scheduled.getNodeName())
+                    .putAllCapacity(amounts(scheduled.getTotalResource()))
+                    .setPartition(scheduled.getPartition());
             Map<String, Long> allocated = amounts(scheduled.getAllocatedResource());
             RMContainer reserved = scheduled.getReservedContainer();
             if (reserved != null) {
                 amounts(reserved.getReservedResource()).forEach((name, much) -> allocated.merge(name, much, Long::sum));
             }
-            builder.setName(scheduled.getNodeName())
-                    .putAllCapacity(amounts(scheduled.getTotalResource()))
-                    .putAllAllocated(allocated)
-                    .setPartition(scheduled.getPartition());
+            row.putAllAllocated(allocated);
         }
-        return builder.build();
+        for (NodeAttribute attribute : node.getAllNodeAttributes()) {
+            row.putAttributes(
+                    attribute.getAttributeKey().getAttributePrefix() + "/"
+                            + attribute.getAttributeKey().getAttributeName(),
+                    Objects.requireNonNullElse(attribute.getAttributeValue(), ""));
+        }
+        return true;
     }
 
-    private Application application(RMApp app) {
-        Application.Builder builder = Application.newBuilder()
-                .setId(app.getApplicationId().toString())
-                .setName(app.getName())
-                .setUser(app.getUser())
+    /**
+     * Whether containers that an earlier ResourceManager allocated there may be unknown to the scheduler still. It adds the node
+     * first and its containers then, both before it handles the node's next heartbeat.
+     */
+    private boolean isComing(RMNode node, SchedulerNode scheduled) {
+        NodeId id = node.getNodeID();
+        if (there.contains(id)) {
+            return false;
+        }
+        long heard = scheduled.getLastHeartbeatMonotonicTime();
+        Long first = coming.putIfAbsent(id, heard);
+        if (first == null ? hasEarlierApplications(node) : first == heard) {
+            return true;
+        }
+        coming.remove(id);
+        there.add(id);
+        return false;
+    }
+
+    private boolean hasEarlierApplications(RMNode node) {
+        for (ApplicationId id : node.getRunningApps()) {
+            RMApp app = context.getRMApps().get(id);
+            if (app != null && app.getStartTime() < since) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private Application application(ApplicationId id, RMApp app) {
+        Application.Builder row = Application.newBuilder().setId(id.toString());
+        faults.guard("reading the state of " + id, () -> row.setState(state(app)));
+        faults.guard("reading the job of " + id, () -> row.setJob(Jobs.fileOf(app.getApplicationSubmissionContext()))
+                .setSecretHash(Jobs.secretHashOf(app.getApplicationSubmissionContext())));
+        faults.guard("reading the containers of " + id, () -> read(app, row));
+        faults.guard("reading " + id, () -> row.setUser(app.getUser())
                 .setQueue(app.getQueue())
                 .setPriority(app.getApplicationPriority().getPriority())
-                .setState(state(app))
-                .setJob(Jobs.fileOf(app.getApplicationSubmissionContext()))
-                .setSecretHash(Jobs.secretHashOf(app.getApplicationSubmissionContext()));
+                .setName(app.getName()));
+        return row.build();
+    }
+
+    private void read(RMApp app, Application.Builder row) {
         RMAppAttempt attempt = app.getCurrentAppAttempt();
         if (attempt != null) {
-            builder.setAttempt(attempt.getAppAttemptId().getAttemptId());
+            row.setAttempt(attempt.getAppAttemptId().getAttemptId());
         }
         if (app.isAppInCompletedStates()) {
-            return builder.setDiagnostics(app.getDiagnostics().toString()).build();
+            row.setDiagnostics(app.getDiagnostics().toString());
+            return;
         }
         SchedulerApplicationAttempt scheduled =
                 attempt == null ? null : scheduler.getApplicationAttempt(attempt.getAppAttemptId());
         if (scheduled == null) {
-            return builder.build();
+            return;
         }
         for (RMContainer container : scheduled.getLiveContainers()) {
             if (container.isAMContainer()) {
-                builder.setMasterNode(container.getAllocatedNode().toString())
+                row.setMasterNode(container.getAllocatedNode().toString())
                         .putAllMaster(amounts(container.getAllocatedResource()));
             } else {
-                builder.addContainers(live(container));
+                row.addContainers(live(container));
             }
         }
-        scheduled.getReservedContainers().forEach(container -> builder.addContainers(reserved(container)));
+        scheduled.getReservedContainers().forEach(container -> row.addContainers(reserved(container)));
         // Until then the only request is the ApplicationMaster's own.
         if (!scheduled.isWaitingForAMContainer()) {
-            builder.addAllRequests(requests(scheduled.getAppSchedulingInfo().getAllResourceRequests()));
+            row.addAllRequests(requests(scheduled.getAppSchedulingInfo().getAllResourceRequests()));
         }
-        return builder.build();
     }
 
     private static ApplicationState state(RMApp app) {

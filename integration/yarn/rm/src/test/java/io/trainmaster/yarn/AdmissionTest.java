@@ -1,11 +1,13 @@
 package io.trainmaster.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.trainmaster.yarn.v1.Submission;
 import io.trainmaster.yarn.v1.Verdict;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
@@ -63,6 +65,25 @@ class AdmissionTest {
             YarnException refusal = assertThrows(YarnException.class, () -> lab.submit(submission));
             assertTrue(refusal.getMessage().contains(Settings.FAIL_CLOSED.key()), refusal.getMessage());
             lab.submit(lab.submission("SPARK", ""));
+        }
+    }
+
+    @Test
+    void aFaultOfOursIsNoAnswer() throws Exception {
+        for (boolean closed : List.of(false, true)) {
+            try (Lab lab = new Lab(Map.of(Settings.FAIL_CLOSED.key(), String.valueOf(closed)))) {
+                AdmissionRule rule = new AdmissionRule();
+                rule.initialize(lab.rm.getResourceScheduler());
+                ApplicationSubmissionContext submission = lab.submission(Jobs.TYPE, "");
+                submission.setQueue(null);
+                long before = BridgeMetrics.get().admissionsUnanswered.value();
+                if (closed) {
+                    assertThrows(YarnException.class, () -> rule.getPlacementForApp(submission, "user"));
+                } else {
+                    assertNull(rule.getPlacementForApp(submission, "user"));
+                }
+                assertEquals(before + 1, BridgeMetrics.get().admissionsUnanswered.value());
+            }
         }
     }
 

@@ -15,6 +15,8 @@ import io.trainmaster.yarn.v1.NodeState;
 import io.trainmaster.yarn.v1.Plan;
 import io.trainmaster.yarn.v1.Slot;
 import io.trainmaster.yarn.v1.Verdict;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -31,6 +33,7 @@ import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestMethodOrder;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 
 /** The plug-ins, as they are shipped, in a real ResourceManager with real NodeManagers: the life of one job, step by step. */
 @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
@@ -39,6 +42,9 @@ class ClusterIT {
     private static final int TTL_MS = 4000;
     private static final int SMALLEST = 2048;
     private static final int SMALL = 4096;
+
+    @TempDir
+    private static Path folder;
 
     private static FakeSidecar sidecar;
     private static RealCluster cluster;
@@ -51,10 +57,16 @@ class ClusterIT {
 
     @BeforeAll
     static void start() throws Exception {
-        sidecar = new FakeSidecar();
+        Certificate certificate = Certificate.in(folder);
+        sidecar = new FakeSidecar(certificate.identity());
+        sidecar.token = "correct-horse-battery";
         sidecar.planner = ClusterIT::plan;
-        String properties = "yarn.nm.liveness-monitor.expiry-interval-ms=4000\n%s=10000"
-                .formatted(Settings.ADMISSION_DEADLINE.key());
+        String properties = String.join(
+                "\n",
+                "yarn.nm.liveness-monitor.expiry-interval-ms=4000",
+                Settings.ADMISSION_DEADLINE.key() + "=10000",
+                Settings.CA.key() + "=" + certificate.ca(),
+                Settings.TOKEN_FILE.key() + "=" + Files.writeString(folder.resolve("token"), sidecar.token));
         cluster = new RealCluster(sidecar.address(), Map.of("PROPERTIES", properties));
         YarnConfiguration configuration = cluster.configuration();
         client = YarnClient.createYarnClient();

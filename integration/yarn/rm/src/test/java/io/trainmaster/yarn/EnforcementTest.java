@@ -1,5 +1,6 @@
 package io.trainmaster.yarn;
 
+import static io.trainmaster.yarn.Lab.TTL;
 import static io.trainmaster.yarn.Lab.run;
 import static io.trainmaster.yarn.Lab.slot;
 import static org.junit.jupiter.api.Assertions.assertEquals;
@@ -13,8 +14,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.OptionalInt;
 import java.util.Set;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 import org.apache.hadoop.yarn.api.records.PreemptionMessage;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.resourcemanager.MockAM;
 import org.apache.hadoop.yarn.server.resourcemanager.MockNM;
 import org.apache.hadoop.yarn.server.resourcemanager.MockRM;
@@ -26,8 +29,6 @@ import org.junit.jupiter.api.Test;
 
 /** What a plan makes of a cluster. */
 class EnforcementTest {
-    private static final long TTL = 10_000;
-
     private Lab lab;
     private MockNM a;
     private MockNM b;
@@ -53,34 +54,26 @@ class EnforcementTest {
     @Test
     void everySlotGetsOneContainerOnItsNode() throws Exception {
         MockAM job = lab.job(a);
-        lab.plan(TTL, run(job, slot(1, c), slot(2, b)).build());
-        lab.round();
+        lab.enforce(run(job, slot(1, c), slot(2, b)));
         lab.ask(job, 1, 512, 3);
         lab.ask(job, 2, 512, 1);
-        lab.ask(job, 3, 512, 2);
-        lab.beat();
+        lab.obtain(job, 3, 512, 2);
         assertEquals(Map.of(1L, List.of("c"), 2L, List.of("b")), lab.placed(job));
     }
 
     @Test
     void withoutAPlanThatFollowsNothingIsVetoed() throws Exception {
         MockAM job = lab.job(a);
-        lab.ask(job, 1, 512, 3);
-        lab.beat();
+        lab.obtain(job, 1, 512, 3);
         assertEquals(3, lab.placed(job).get(1L).size());
     }
 
     @Test
     void aSlotIsFreeAgainOnceItsContainerEnded() throws Exception {
         MockAM job = lab.job(a);
-        lab.plan(TTL, run(job, slot(1, c)).build());
-        lab.round();
-        lab.ask(job, 1, 512, 2);
-        lab.beat();
-        var container = lab.scheduled(job).getLiveContainers().stream()
-                .filter(live -> !live.isAMContainer())
-                .findFirst()
-                .orElseThrow();
+        lab.enforce(run(job, slot(1, c)));
+        lab.obtain(job, 1, 512, 2);
+        var container = lab.container(job);
         job.allocate(List.of(), List.of(container.getContainerId()));
         lab.round();
         lab.beat();
@@ -94,14 +87,11 @@ class EnforcementTest {
         ApplicationPlan.Builder hold = ApplicationPlan.newBuilder()
                 .setId(app.getApplicationId().toString())
                 .setAction(Action.ACTION_HOLD);
-        lab.plan(TTL, hold.build());
-        lab.round();
+        lab.enforce(hold);
         MockAM job = MockRM.launchAndRegisterAM(app, lab.rm, a);
-        lab.ask(job, 1, 512, 1);
-        lab.beat();
+        lab.obtain(job, 1, 512, 1);
         assertEquals(Map.of(), lab.placed(job));
-        lab.plan(TTL, hold.setAction(Action.ACTION_RELEASE).build());
-        lab.round();
+        lab.enforce(hold.setAction(Action.ACTION_RELEASE));
         lab.beat();
         assertEquals(1, lab.placed(job).get(1L).size());
     }
@@ -111,8 +101,7 @@ class EnforcementTest {
         lab.plan(TTL);
         lab.round();
         MockAM job = lab.job(a);
-        lab.ask(job, 1, 512, 1);
-        lab.beat();
+        lab.obtain(job, 1, 512, 1);
         assertEquals(Map.of(), lab.placed(job));
         // Asked, the sidecar has no plan for it.
         lab.round();
@@ -130,8 +119,7 @@ class EnforcementTest {
                 run(other).build(),
                 run(other).setAction(Action.ACTION_KILL).build());
         lab.round();
-        lab.ask(other, 1, 512, 3);
-        lab.beat();
+        lab.obtain(other, 1, 512, 3);
         assertEquals(3, lab.placed(other).get(1L).size());
         lab.round();
         lab.pass(1);
@@ -143,14 +131,11 @@ class EnforcementTest {
     @Test
     void shrinkingMarksThenKillsAfterTheGrace() throws Exception {
         MockAM job = lab.job(a);
-        lab.plan(TTL, run(job, slot(1, b), slot(2, c)).build());
-        lab.round();
+        lab.enforce(run(job, slot(1, b), slot(2, c)));
         lab.ask(job, 1, 512, 1);
-        lab.ask(job, 2, 512, 1);
-        lab.beat();
+        lab.obtain(job, 2, 512, 1);
         job.doHeartbeat();
-        lab.plan(TTL, run(job, slot(1, b)).setGraceMs(3000).build());
-        lab.round();
+        lab.enforce(run(job, slot(1, b)).setGraceMs(3000));
         PreemptionMessage message = job.doHeartbeat().getPreemptionMessage();
         assertEquals(1, message.getContract().getContainers().size());
         lab.pass(2999);
@@ -166,17 +151,12 @@ class EnforcementTest {
     @Test
     void aContainerThatIsWantedAgainStays() throws Exception {
         MockAM job = lab.job(a);
-        lab.plan(TTL, run(job, slot(1, b)).build());
-        lab.round();
-        lab.ask(job, 1, 512, 1);
-        lab.beat();
-        lab.plan(TTL, run(job).setGraceMs(3000).build());
-        lab.round();
+        lab.enforce(run(job, slot(1, b)));
+        lab.obtain(job, 1, 512, 1);
+        lab.enforce(run(job).setGraceMs(3000));
         lab.pass(2000);
-        lab.plan(TTL, run(job, slot(1, b)).setGraceMs(3000).build());
-        lab.round();
-        lab.plan(TTL, run(job).setGraceMs(3000).build());
-        lab.round();
+        lab.enforce(run(job, slot(1, b)).setGraceMs(3000));
+        lab.enforce(run(job).setGraceMs(3000));
         lab.pass(2000);
         lab.round();
         assertEquals(Map.of(1L, List.of("b")), lab.placed(job));
@@ -185,25 +165,19 @@ class EnforcementTest {
     @Test
     void aMovedSlotIsTakenAwayThereAndGivenHere() throws Exception {
         MockAM job = lab.job(a);
-        lab.plan(TTL, run(job, slot(1, b)).build());
-        lab.round();
-        lab.ask(job, 1, 512, 1);
-        lab.beat();
+        lab.enforce(run(job, slot(1, b)));
+        lab.obtain(job, 1, 512, 1);
         job.doHeartbeat();
-        lab.plan(TTL, run(job, slot(1, c)).build());
-        lab.round();
-        lab.ask(job, 1, 512, 1);
-        lab.beat();
+        lab.enforce(run(job, slot(1, c)));
+        lab.obtain(job, 1, 512, 1);
         assertEquals(Map.of(1L, List.of("c")), lab.placed(job));
     }
 
     @Test
     void anEndedPlanKillsNobodyAndALaterOneGivesTheWholeGrace() throws Exception {
         MockAM job = lab.job(a);
-        lab.plan(TTL, run(job, slot(1, b)).build());
-        lab.round();
-        lab.ask(job, 1, 512, 1);
-        lab.beat();
+        lab.enforce(run(job, slot(1, b)));
+        lab.obtain(job, 1, 512, 1);
         lab.plan(1000, run(job).setGraceMs(3000).build());
         lab.round();
         lab.sidecar.stop();
@@ -211,8 +185,7 @@ class EnforcementTest {
         lab.round();
         assertEquals(Map.of(1L, List.of("b")), lab.placed(job));
         lab.sidecar.start();
-        lab.plan(TTL, run(job).setGraceMs(3000).build());
-        lab.round();
+        lab.enforce(run(job).setGraceMs(3000));
         lab.pass(2999);
         lab.round();
         assertEquals(Map.of(1L, List.of("b")), lab.placed(job));
@@ -241,19 +214,15 @@ class EnforcementTest {
     void droppedReservationsFreeTheirNode() throws Exception {
         MockAM other = lab.other(b);
         lab.ask(other, 9, 3584, 1);
-        b.nodeHeartbeat(true);
-        lab.rm.drainEvents();
+        lab.beat(b);
         assertEquals(Map.of(9L, List.of("b")), lab.placed(other));
         MockAM job = lab.job(a);
-        lab.plan(TTL, run(job, slot(1, b)).build());
-        lab.round();
-        lab.ask(job, 1, 1024, 1);
-        lab.beat();
+        lab.enforce(run(job, slot(1, b)));
+        lab.obtain(job, 1, 1024, 1);
         assertEquals(1, lab.scheduled(job).getReservedContainers().size());
         lab.round();
         assertEquals(1, lab.scheduled(job).getReservedContainers().size(), "it is planned");
-        lab.plan(TTL, run(job).build());
-        lab.round();
+        lab.enforce(run(job));
         assertEquals(0, lab.scheduled(job).getReservedContainers().size());
         lab.beat();
         assertEquals(0, lab.scheduled(job).getReservedContainers().size(), "nor does it come back");
@@ -263,13 +232,10 @@ class EnforcementTest {
     void aReservationIsNotFulfilledAgainstThePlan() throws Exception {
         MockAM other = lab.other(b);
         lab.ask(other, 9, 3584, 1);
-        b.nodeHeartbeat(true);
-        lab.rm.drainEvents();
+        lab.beat(b);
         MockAM job = lab.job(a);
-        lab.plan(TTL, run(job, slot(1, b)).build());
-        lab.round();
-        lab.ask(job, 1, 1024, 1);
-        lab.beat();
+        lab.enforce(run(job, slot(1, b)));
+        lab.obtain(job, 1, 1024, 1);
         assertEquals(1, lab.scheduled(job).getReservedContainers().size());
         // The plan changes after the review of reservations: room comes up before the next one.
         PlanHolder.of(lab.rm.getRMContext())
@@ -284,10 +250,7 @@ class EnforcementTest {
                                         new EnforceablePlan.Run(
                                                 Map.of(), Set.of(), 0, OptionalInt.empty()))),
                         lab.nanos::get));
-        var ended = lab.scheduled(other).getLiveContainers().stream()
-                .filter(container -> !container.isAMContainer())
-                .findFirst()
-                .orElseThrow();
+        var ended = lab.container(other);
         other.allocate(List.of(), List.of(ended.getContainerId()));
         lab.beat();
         assertEquals(Map.of(), lab.placed(job));
@@ -302,8 +265,7 @@ class EnforcementTest {
         RMApp app = lab.submit(lab.submission(Jobs.TYPE, ""));
         MockAM job = MockRM.launchAMWhenAsyncSchedulingEnabled(app, lab.rm);
         job.registerAppAttempt();
-        lab.plan(TTL, run(job, slot(1, c), slot(2, b)).build());
-        lab.round();
+        lab.enforce(run(job, slot(1, c), slot(2, b)));
         lab.ask(job, 1, 512, 3);
         lab.ask(job, 2, 512, 1);
         lab.ask(job, 3, 512, 2);
@@ -320,10 +282,8 @@ class EnforcementTest {
     void whatAPlanCannotMeanIsIgnoredAndHarmsNothing() throws Exception {
         MockAM job = lab.job(a);
         MockAM sound = lab.job(a);
-        lab.plan(TTL, run(job, slot(1, b)).build());
-        lab.round();
-        lab.ask(job, 1, 512, 1);
-        lab.beat();
+        lab.enforce(run(job, slot(1, b)));
+        lab.obtain(job, 1, 512, 1);
         long before = BridgeMetrics.get().partsIgnored.value();
         lab.plan(
                 TTL,
@@ -350,8 +310,7 @@ class EnforcementTest {
         MockAM job = lab.job(a);
         lab.ask(job, 1, 3072, 1);
         lab.ask(job, 2, 3072, 1);
-        lab.plan(TTL, run(job, slot(1, b), slot(2, b)).build());
-        lab.round();
+        lab.enforce(run(job, slot(1, b), slot(2, b)));
         lab.beat();
         assertEquals(Map.of(1L, List.of("b")), lab.placed(job));
         assertEquals(0, lab.scheduled(job).getReservedContainers().size(), "no reservation that blocks the node");
@@ -371,8 +330,7 @@ class EnforcementTest {
                     .build();
             lab.round();
         }
-        lab.ask(job, 1, 512, 1);
-        lab.beat();
+        lab.obtain(job, 1, 512, 1);
         assertEquals(Map.of(1L, List.of("b")), lab.placed(job));
         assertEquals(before + 2, BridgeMetrics.get().failed(Failure.OUTDATED).value());
         assertEquals(newer.getNumber(), lab.sidecar.lastSnapshot().getEnforced());
@@ -388,8 +346,7 @@ class EnforcementTest {
     @Test
     void priorityIsSetUpToTheClustersHighest() throws Exception {
         MockAM job = lab.job(a);
-        lab.plan(TTL, run(job).setPriority(7).build());
-        lab.round();
+        lab.enforce(run(job).setPriority(7));
         assertEquals(7, lab.app(job).getApplicationPriority().getPriority());
         lab.plan(TTL, run(job).setPriority(7000).build());
         long before = BridgeMetrics.get().prioritiesSet.value();
@@ -397,16 +354,95 @@ class EnforcementTest {
         lab.round();
         assertEquals(10, lab.app(job).getApplicationPriority().getPriority());
         assertEquals(before + 1, BridgeMetrics.get().prioritiesSet.value());
-        lab.plan(TTL, run(job).build());
-        lab.round();
+        lab.enforce(run(job));
         assertEquals(10, lab.app(job).getApplicationPriority().getPriority());
+    }
+
+    /** The ApplicationMaster of one more job has room once the first one's ends. */
+    private List<RMApp> jobsThatWait(String mostPriority) throws Exception {
+        lab.close();
+        start(Map.of(
+                "yarn.scheduler.capacity.maximum-am-resource-percent", "0.02",
+                YarnConfiguration.MAX_CLUSTER_LEVEL_APPLICATION_PRIORITY, mostPriority));
+        MockAM running = lab.job(a);
+        RMApp earlier = lab.submit(lab.submission(Jobs.TYPE, ""));
+        RMApp later = lab.submit(lab.submission(Jobs.TYPE, ""));
+        lab.beat();
+        lab.plan(TTL, order(lab.app(running), 1), order(earlier, 0), order(later, 1));
+        lab.round();
+        lab.round();
+        lab.rm.killApp(lab.id(running));
+        lab.rm.waitForState(lab.id(running), RMAppState.KILLED);
+        lab.beat();
+        return List.of(earlier, later);
+    }
+
+    private static ApplicationPlan order(RMApp app, int priority) {
+        return ApplicationPlan.newBuilder()
+                .setId(app.getApplicationId().toString())
+                .setAction(Action.ACTION_HOLD)
+                .setPriority(priority)
+                .build();
+    }
+
+    private static boolean hasMaster(RMApp app) {
+        return app.getCurrentAppAttempt().getMasterContainer() != null;
+    }
+
+    @Test
+    void ofJobsThatWaitTheOneWithPriorityStartsFirst() throws Exception {
+        List<RMApp> jobs = jobsThatWait("10");
+        assertEquals(List.of(false, true), jobs.stream().map(EnforcementTest::hasMaster).toList());
+    }
+
+    @Test
+    void withoutPrioritiesTheEarlierOneStartsFirst() throws Exception {
+        long before = BridgeMetrics.get().partsIgnored.value();
+        List<RMApp> jobs = jobsThatWait("0");
+        assertEquals(List.of(true, false), jobs.stream().map(EnforcementTest::hasMaster).toList());
+        assertEquals(before, BridgeMetrics.get().partsIgnored.value());
+    }
+
+    @Test
+    void aFaultOfOursLeavesPlacementsAsTheyAre() throws Exception {
+        MockAM job = lab.job(a);
+        AtomicBoolean broken = new AtomicBoolean();
+        PlanHolder.of(lab.rm.getRMContext())
+                .publish(new PlanInForce(
+                        new EnforceablePlan(1, 1, TTL, Set.of(), Map.of()),
+                        () -> broken.get() ? Odd.fail() : lab.nanos.get()));
+        lab.obtain(job, 1, 512, 1);
+        assertEquals(Map.of(), lab.placed(job));
+        broken.set(true);
+        lab.beat();
+        assertEquals(1, lab.placed(job).get(1L).size());
+    }
+
+    @Test
+    void anApplicationThatCannotBeReviewedGetsNothingAndLosesNothing() throws Exception {
+        MockAM odd = lab.job(a);
+        MockAM sound = lab.job(a);
+        lab.enforce(run(odd, slot(1, b)));
+        lab.obtain(odd, 1, 512, 1);
+        lab.ask(odd, 1, 512, 1);
+        lab.ask(sound, 1, 512, 1);
+        RMApp app = lab.app(odd);
+        lab.rm.getRMContext()
+                .getRMApps()
+                .put(lab.id(odd), Odd.like(RMApp.class, app, Map.of("getCurrentAppAttempt", Odd::fail)));
+        lab.plan(TTL, run(odd, slot(1, c)).build(), run(sound, slot(1, b)).build());
+        lab.round();
+        lab.pass(1);
+        lab.round();
+        lab.beat();
+        assertEquals(Map.of(1L, List.of("b")), lab.placed(odd));
+        assertEquals(Map.of(1L, List.of("b")), lab.placed(sound));
     }
 
     @Test
     void anApplicationIsKilledWithTheReason() throws Exception {
         MockAM job = lab.job(a);
-        lab.plan(TTL, run(job).setAction(Action.ACTION_KILL).setReason("it can't reach its deadline").build());
-        lab.round();
+        lab.enforce(run(job).setAction(Action.ACTION_KILL).setReason("it can't reach its deadline"));
         // Its container was on this node.
         lab.rm.waitForState(lab.id(job), RMAppState.KILLED);
         assertTrue(

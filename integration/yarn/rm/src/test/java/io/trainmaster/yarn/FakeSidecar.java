@@ -1,8 +1,15 @@
 package io.trainmaster.yarn;
 
+import io.grpc.Metadata;
 import io.grpc.Server;
+import io.grpc.ServerCall;
+import io.grpc.ServerCallHandler;
+import io.grpc.ServerInterceptor;
+import io.grpc.Status;
+import io.grpc.netty.GrpcSslContexts;
 import io.grpc.netty.NettyServerBuilder;
 import io.grpc.stub.StreamObserver;
+import io.netty.handler.ssl.SslContextBuilder;
 import io.trainmaster.yarn.v1.BridgeGrpc;
 import io.trainmaster.yarn.v1.Cluster;
 import io.trainmaster.yarn.v1.Plan;
@@ -13,6 +20,7 @@ import java.net.InetSocketAddress;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.Function;
+import javax.net.ssl.KeyManagerFactory;
 
 /** A sidecar that answers what a test tells it to, on a port of loopback. */
 final class FakeSidecar implements AutoCloseable {
@@ -23,16 +31,43 @@ final class FakeSidecar implements AutoCloseable {
     volatile Function<Cluster, Plan> planner = cluster -> Plan.getDefaultInstance();
     volatile Function<Submission, Verdict> judge =
             submission -> Verdict.newBuilder().setAdmitted(true).build();
+    /** Without it calls are refused; empty: it isn't looked at. */
+    volatile String token = "";
+
+    private final KeyManagerFactory identity;
     private Server server;
     private int port;
 
     FakeSidecar() throws IOException {
+        this(null);
+    }
+
+    /**
+     * @param identity what it shows who connects by TLS; null: plain text
+     */
+    FakeSidecar(KeyManagerFactory identity) throws IOException {
+        this.identity = identity;
         start();
     }
 
     /** On the same port, if it was there before. */
     void start() throws IOException {
-        server = NettyServerBuilder.forAddress(new InetSocketAddress("127.0.0.1", port))
+        NettyServerBuilder builder = NettyServerBuilder.forAddress(new InetSocketAddress("127.0.0.1", port));
+        if (identity != null) {
+            builder.sslContext(GrpcSslContexts.configure(SslContextBuilder.forServer(identity)).build());
+        }
+        server = builder.intercept(new ServerInterceptor() {
+                    @Override
+                    public <Q, A> ServerCall.Listener<Q> interceptCall(
+                            ServerCall<Q, A> call, Metadata headers, ServerCallHandler<Q, A> next) {
+                        String shown = headers.get(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER));
+                        if (!token.isEmpty() && !("Bearer " + token).equals(shown)) {
+                            call.close(Status.UNAUTHENTICATED.withDescription("another token"), new Metadata());
+                            return new ServerCall.Listener<>() {};
+                        }
+                        return next.startCall(call, headers);
+                    }
+                })
                 .addService(new BridgeGrpc.BridgeImplBase() {
                     @Override
                     public void exchange(Cluster cluster, StreamObserver<Plan> answer) {

@@ -34,7 +34,10 @@ import org.apache.hadoop.yarn.util.Records;
 
 /** A ResourceManager with the plug-ins and a fake sidecar; rounds, heartbeats and time pass when a test says so. */
 final class Lab implements AutoCloseable {
-    final FakeSidecar sidecar = new FakeSidecar();
+    /** Of plans whose end isn't what is tested. */
+    static final long TTL = 10_000;
+
+    final FakeSidecar sidecar;
     final AtomicLong nanos = new AtomicLong(1);
     final MockRM rm;
     private final SidecarBridge bridge = new SidecarBridge(nanos::get);
@@ -51,6 +54,11 @@ final class Lab implements AutoCloseable {
     }
 
     Lab(Map<String, String> settings, RMStateStore store) throws Exception {
+        this(settings, store, new FakeSidecar());
+    }
+
+    Lab(Map<String, String> settings, RMStateStore store, FakeSidecar sidecar) throws Exception {
+        this.sidecar = sidecar;
         DefaultMetricsSystem.setMiniClusterMode(true);
         YarnConfiguration configuration = new YarnConfiguration();
         configuration.setClass(YarnConfiguration.RM_SCHEDULER, CapacityScheduler.class, Object.class);
@@ -113,6 +121,12 @@ final class Lab implements AutoCloseable {
         master.allocate(master.createReq(null, memory, 1, count, request), List.of());
     }
 
+    /** Asks for so many, and gives nodes the occasion to take them. */
+    void obtain(MockAM master, long request, int memory, int count) throws Exception {
+        ask(master, request, memory, count);
+        beat();
+    }
+
     /** The sidecar answers this, as its next plan, from now on. */
     void plan(long ttlMs, ApplicationPlan... applications) {
         number++;
@@ -123,6 +137,12 @@ final class Lab implements AutoCloseable {
                 .addAllApplications(List.of(applications))
                 .build();
         sidecar.planner = cluster -> plan;
+    }
+
+    /** One round with a plan for these alone. */
+    void enforce(ApplicationPlan.Builder application) {
+        plan(TTL, application.build());
+        round();
     }
 
     static ApplicationPlan.Builder run(MockAM master, Slot... slots) {
@@ -155,6 +175,12 @@ final class Lab implements AutoCloseable {
         }
     }
 
+    /** Once, of one node alone. */
+    void beat(MockNM node) throws Exception {
+        node.nodeHeartbeat(true);
+        rm.drainEvents();
+    }
+
     void pass(long millis) {
         nanos.addAndGet(TimeUnit.MILLISECONDS.toNanos(millis));
     }
@@ -165,6 +191,14 @@ final class Lab implements AutoCloseable {
 
     RMApp app(MockAM master) {
         return rm.getRMContext().getRMApps().get(master.getApplicationAttemptId().getApplicationId());
+    }
+
+    /** Its container, without the ApplicationMaster's. */
+    RMContainer container(MockAM master) {
+        return scheduled(master).getLiveContainers().stream()
+                .filter(container -> !container.isAMContainer())
+                .findFirst()
+                .orElseThrow();
     }
 
     /** Allocation requests, each with the nodes of its containers. */

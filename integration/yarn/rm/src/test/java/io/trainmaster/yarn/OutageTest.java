@@ -129,6 +129,29 @@ class OutageTest {
     }
 
     @Test
+    void plansForNoTimeOrForever() throws Exception {
+        try (Lab lab = new Lab()) {
+            PlanHolder plans = PlanHolder.of(lab.rm.getRMContext());
+            for (long ttl : List.of(0L, -1L, Long.MIN_VALUE)) {
+                long before = BridgeMetrics.get().failed(Failure.ERROR).value();
+                lab.plan(ttl);
+                lab.round();
+                assertEquals(before + 1, BridgeMetrics.get().failed(Failure.ERROR).value());
+                assertNull(plans.current());
+            }
+            long before = BridgeMetrics.get().partsIgnored.value();
+            lab.plan(Long.MAX_VALUE);
+            lab.round();
+            assertEquals(before + 1, BridgeMetrics.get().partsIgnored.value());
+            lab.sidecar.stop();
+            lab.pass(59_999);
+            assertNotNull(plans.current());
+            lab.pass(1);
+            assertNull(plans.current());
+        }
+    }
+
+    @Test
     void itIsAskedAgainAsSoonAsItIsBack() throws Exception {
         try (Lab lab = new Lab()) {
             lab.plan(5000);

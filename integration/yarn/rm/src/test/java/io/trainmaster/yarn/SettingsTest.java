@@ -1,8 +1,10 @@
 package io.trainmaster.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.trainmaster.yarn.v1.Cluster;
 import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
@@ -21,7 +23,7 @@ class SettingsTest {
     @Test
     void defaults() {
         Settings settings = Settings.of(new Configuration(false));
-        assertEquals("127.0.0.1:7071", settings.address().toString());
+        assertEquals("127.0.0.1:7071", settings.endpoint().address().toString());
         assertEquals(
                 List.of(1000, 500, 200),
                 List.of(settings.intervalMs(), settings.deadlineMs(), settings.admissionDeadlineMs()));
@@ -30,7 +32,7 @@ class SettingsTest {
 
     @Test
     void goodOnesAreTaken() {
-        assertEquals("[::1]:9", read(Settings.ADDRESS.key(), "[::1]:9").address().toString());
+        assertEquals("[::1]:9", read(Settings.ADDRESS.key(), "[::1]:9").endpoint().address().toString());
         assertEquals(250, read(Settings.INTERVAL.key(), " 250 ").intervalMs());
         assertTrue(read(Settings.FAIL_CLOSED.key(), "true").failClosed());
     }
@@ -44,6 +46,9 @@ class SettingsTest {
         "trainmaster.yarn.address, two words:1, HOST:PORT",
         "trainmaster.yarn.address, under_score:1, HOST:PORT",
         "trainmaster.yarn.address, -:1, HOST:PORT",
+        "trainmaster.yarn.ca, /nowhere/ca.pem, a PEM file",
+        "trainmaster.yarn.ca, ${trainmaster.yarn.ca}, a PEM file",
+        "trainmaster.yarn.token-file, /nowhere/token, the token alone",
         "trainmaster.yarn.interval-ms, 1s, from 100 to 60000",
         "trainmaster.yarn.interval-ms, 99, from 100 to 60000",
         "trainmaster.yarn.deadline-ms, -5, from 10 to 60000",
@@ -58,7 +63,7 @@ class SettingsTest {
             assertTrue(complaint.contains(part), complaint);
         }
         Settings defaults = Settings.of(new Configuration(false));
-        assertEquals(defaults.address(), settings.address());
+        assertEquals(defaults.endpoint().address(), settings.endpoint().address());
         assertEquals(defaults.intervalMs(), settings.intervalMs());
         assertEquals(defaults.failClosed(), settings.failClosed());
     }
@@ -66,7 +71,8 @@ class SettingsTest {
     @Test
     void whatIsTakenAsAnAddressCanBeCalled() {
         for (String address : List.of("[::1]:9", "127.0.0.1:9", "a-host.example:9", "localhost:65535")) {
-            Sidecar.at(Settings.Address.parse(address));
+            Sidecar sidecar = Sidecar.at(Settings.Endpoint.plain(Settings.Address.parse(address)));
+            assertThrows(SidecarException.class, () -> sidecar.exchange(Cluster.getDefaultInstance(), 10));
         }
     }
 

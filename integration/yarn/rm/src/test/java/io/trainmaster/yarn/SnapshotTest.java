@@ -9,18 +9,35 @@ import io.trainmaster.yarn.v1.Cluster;
 import io.trainmaster.yarn.v1.ContainerState;
 import io.trainmaster.yarn.v1.Node;
 import io.trainmaster.yarn.v1.NodeState;
+import io.trainmaster.yarn.v1.Plan;
 import io.trainmaster.yarn.v1.Request;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.stream.Collectors;
+import org.apache.hadoop.yarn.api.records.NodeAttribute;
+import org.apache.hadoop.yarn.api.records.NodeAttributeType;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.server.api.protocolrecords.NMContainerStatus;
 import org.apache.hadoop.yarn.server.resourcemanager.MockAM;
 import org.apache.hadoop.yarn.server.resourcemanager.MockNM;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.ResourceManager;
+import org.apache.hadoop.yarn.server.resourcemanager.recovery.MemoryRMStateStore;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppState;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
+import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
 /** What the sidecar is told. */
 class SnapshotTest {
+    @TempDir
+    private Path folder;
+
     @Test
     void allThereIs() throws Exception {
         try (Lab lab = new Lab()) {
@@ -30,8 +47,7 @@ class SnapshotTest {
             MockAM job = lab.job(a);
             lab.other(a);
             lab.ask(job, 1, 1024, 1);
-            b.nodeHeartbeat(true);
-            lab.rm.drainEvents();
+            lab.beat(b);
             job.allocate(job.createReq(new String[] {"127.0.0.9"}, 2048, 1, 2, 7), List.of());
             lab.rm.sendNodeLost(c);
             lab.round();
@@ -72,19 +88,141 @@ class SnapshotTest {
     }
 
     @Test
+    void whatTheSiteSays() throws Exception {
+        try (Lab lab = new Lab(Map.of(
+                YarnConfiguration.RM_NM_EXPIRY_INTERVAL_MS, "12345",
+                YarnConfiguration.RM_SCHEDULER_MAXIMUM_ALLOCATION_MB, "3000",
+                YarnConfiguration.FS_NODE_ATTRIBUTE_STORE_ROOT_DIR, folder.toUri().toString()))) {
+            lab.node("a", 1024);
+            lab.rm.getRMContext()
+                    .getNodeAttributesManager()
+                    .addNodeAttributes(Map.of(
+                            "127.0.0.1",
+                            Set.of(NodeAttribute.newInstance("rack.example", "switch", NodeAttributeType.STRING, "7"))));
+            lab.rm.drainEvents();
+            lab.round();
+            Cluster cluster = lab.sidecar.lastSnapshot();
+            assertEquals(12345, cluster.getNodeExpiryMs());
+            assertEquals(Map.of("memory-mb", 3000L, "vcores", 4L), cluster.getLargestContainerMap());
+            assertEquals(Map.of("rack.example/switch", "7"), cluster.getNodes(0).getAttributesMap());
+        }
+    }
+
+    @Test
+    void whatAPlanMissedIsToldOfHoweverLongAgoItEnded() throws Exception {
+        try (Lab lab = new Lab()) {
+            MockAM job = lab.job(lab.node("a", 1024));
+            lab.rm.killApp(lab.id(job));
+            lab.rm.waitForState(lab.id(job), RMAppState.KILLED);
+            lab.rm.getRMContext()
+                    .getRMApps()
+                    .compute(lab.id(job), (id, app) -> Odd.like(RMApp.class, app, Map.of("getFinishTime", () -> 1L)));
+            lab.round();
+            assertEquals(0, lab.sidecar.lastSnapshot().getApplicationsCount());
+            Plan missing = Plan.newBuilder()
+                    .setTtlMs(Lab.TTL)
+                    .addMissed("application_1_0001")
+                    .addMissed(lab.id(job).toString())
+                    .build();
+            lab.sidecar.planner = cluster -> missing;
+            lab.round();
+            lab.sidecar.planner = cluster -> Odd.fail();
+            lab.round();
+            lab.round();
+            Cluster told = lab.sidecar.lastSnapshot();
+            assertEquals(1, told.getApplicationsCount(), "until the next good answer");
+            assertEquals(
+                    ApplicationState.APPLICATION_STATE_KILLED, told.getApplications(0).getState());
+            lab.plan(Lab.TTL);
+            lab.round();
+            lab.round();
+            assertEquals(0, lab.sidecar.lastSnapshot().getApplicationsCount());
+        }
+    }
+
+    @Test
+    void aNodeThatComesBackToARestartedResourceManagerIsToldOfWithItsContainers() throws Exception {
+        YarnConfiguration configuration = new YarnConfiguration();
+        configuration.setBoolean(YarnConfiguration.RECOVERY_ENABLED, true);
+        MemoryRMStateStore store = new MemoryRMStateStore();
+        store.init(configuration);
+        Map<String, String> recovery = Map.of(YarnConfiguration.RECOVERY_ENABLED, "true");
+        try (Lab first = new Lab(recovery, store)) {
+            first.node("a", 256);
+            MockAM job = first.job(first.node("b", 1024));
+            first.obtain(job, 5, 512, 1);
+            RMContainer container = first.container(job);
+            Thread.sleep(2);
+            try (Lab second = new Lab(recovery, store)) {
+                second.round();
+                assertEquals(0, second.sidecar.lastSnapshot().getNodesCount());
+                assertEquals(1, second.sidecar.lastSnapshot().getApplicationsCount());
+                NMContainerStatus status = NMContainerStatus.newInstance(
+                        container.getContainerId(), 0, org.apache.hadoop.yarn.api.records.ContainerState.RUNNING, container.getAllocatedResource(), "", 0,
+                        Priority.newInstance(1), 1);
+                status.setAllocationRequestId(5);
+                MockNM back = new MockNM("127.0.0.2:1", 1024, 16, second.rm.getResourceTrackerService());
+                back.registerNode(List.of(status), List.of(second.id(job)));
+                MockNM empty = second.node("a", 256);
+                second.rm.drainEvents();
+                second.round();
+                Cluster soon = second.sidecar.lastSnapshot();
+                assertEquals(1, soon.getNodesCount(), "it may have containers that the scheduler doesn't know yet");
+                assertEquals(empty.getNodeId().toString(), soon.getNodes(0).getId());
+                second.round();
+                assertEquals(1, second.sidecar.lastSnapshot().getNodesCount(), "nor was it heard since");
+                second.beat(back);
+                second.round();
+                Cluster told = second.sidecar.lastSnapshot();
+                assertEquals(2, told.getNodesCount());
+                assertEquals(5, told.getApplications(0).getContainers(0).getAllocationRequest());
+            }
+        }
+    }
+
+    @Test
+    void oddRowsAreToldAsFarAsTheyCanBeRead() throws Exception {
+        try (Lab lab = new Lab()) {
+            MockNM a = lab.node("a", 1024);
+            MockNM b = lab.node("b", 4096);
+            MockAM odd = lab.job(a);
+            MockAM sound = lab.job(a);
+            lab.enforce(Lab.run(odd, Lab.slot(1, b)));
+            lab.obtain(odd, 1, 512, 1);
+            RMContext context = lab.rm.getRMContext();
+            context.getRMNodes().compute(a.getNodeId(), (id, node) ->
+                    Odd.like(RMNode.class, node, Map.of("getAllNodeAttributes", Odd::fail)));
+            context.getRMApps().compute(lab.id(odd), (id, app) ->
+                    Odd.like(RMApp.class, app, Map.of("getQueue", Odd::fail, "getApplicationSubmissionContext", Odd::fail)));
+            long before = BridgeMetrics.get().stepsFailed.value();
+            lab.enforce(Lab.run(sound, Lab.slot(1, b)));
+            assertEquals(before + 3, BridgeMetrics.get().stepsFailed.value());
+            Cluster told = lab.sidecar.lastSnapshot();
+            Map<String, Application> applications = told.getApplicationsList().stream()
+                    .collect(Collectors.toMap(Application::getId, application -> application));
+            assertEquals(2, applications.size());
+            Application partly = applications.get(lab.id(odd).toString());
+            assertEquals(ApplicationState.APPLICATION_STATE_RUNNING, partly.getState());
+            assertEquals(1, partly.getContainersCount());
+            assertEquals("root.default", applications.get(lab.id(sound).toString()).getQueue());
+            assertEquals(2, told.getNodesCount());
+            assertTrue(told.getNodesList().stream().allMatch(node -> node.getCapacityMap().containsKey("memory-mb")));
+            lab.obtain(sound, 1, 512, 1);
+            assertEquals(Map.of(1L, List.of("b")), lab.placed(sound), "the round went on");
+        }
+    }
+
+    @Test
     void reservationsCountAsHeld() throws Exception {
         try (Lab lab = new Lab()) {
             MockNM a = lab.node("a", 4096);
             MockNM b = lab.node("b", 4096);
             MockAM other = lab.other(b);
             lab.ask(other, 9, 3584, 1);
-            b.nodeHeartbeat(true);
-            lab.rm.drainEvents();
+            lab.beat(b);
             MockAM job = lab.job(a);
-            lab.plan(10_000, Lab.run(job, Lab.slot(1, b)).build());
-            lab.round();
-            lab.ask(job, 1, 1024, 1);
-            lab.beat();
+            lab.enforce(Lab.run(job, Lab.slot(1, b)));
+            lab.obtain(job, 1, 1024, 1);
             lab.round();
             Cluster cluster = lab.sidecar.lastSnapshot();
             Node full = cluster.getNodesList().stream()

@@ -1,6 +1,7 @@
 package io.trainmaster.yarn.master;
 
 import io.trainmaster.yarn.v1.SlotOrder;
+import java.util.List;
 
 /** Something to do now. */
 sealed interface Action {
@@ -8,7 +9,8 @@ sealed interface Action {
     record Ask(SlotOrder slot) implements Action {
         @Override
         public String toString() {
-            return "Ask[" + Slots.name(slot.getAllocationRequest()) + " on " + slot.getNode() + "]";
+            String where = slot.getNode().isEmpty() ? ", anywhere" : " on " + slot.getNode();
+            return "Ask[" + Slots.name(slot.getAllocationRequest()) + where + "]";
         }
     }
 
@@ -28,6 +30,9 @@ sealed interface Action {
             return "Launch[" + Slots.name(slot.getAllocationRequest()) + " in " + container + "]";
         }
     }
+
+    /** Start these, and tell each where all of them are. */
+    record LaunchTogether(List<Launch> launches) implements Action {}
 
     /** For the log. */
     record Warn(String text) implements Action {}

@@ -6,14 +6,15 @@ import io.trainmaster.yarn.v1.Standing;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.TreeMap;
 
 /**
  * A job's containers as a state machine: what is ordered, what there is, and what to do about the difference.
+ *
+ * <p>While nobody orders anything, it may go on alone: in the shape that it was submitted with, as a gang whose programs
+ * hear no feed. Orders end that.
  *
  * <p>Times are milliseconds of any clock that doesn't go back. After whatever it was told, {@link #step} says what to
  * do.
@@ -37,17 +38,26 @@ final class Fleet {
 
     private final Policy policy;
     private final Strikes strikes;
+    private final Contact contact;
+    /** Null: it can't go on alone. */
+    private final Orders alone;
+
     private final Map<Long, SlotOrder> wanted = new TreeMap<>();
     private final Map<Long, SlotOrder> asked = new TreeMap<>();
     private final Map<String, Held> held = new TreeMap<>();
-    /** Slots that this incarnation started, and those that are done. */
-    private final Set<Long> began = new HashSet<>();
+    /** Slots that this incarnation started, with when each began first, and those that are done. */
+    private final Map<Long, Long> began = new HashMap<>();
 
     private final Map<Long, Done> done = new HashMap<>();
+    /** When all slots of this incarnation had been started. */
+    private long completeAt = NEVER;
+
     private List<Action> actions = new ArrayList<>();
     private Orders orders;
-    private boolean connected;
-    private long connectedAt;
+    private boolean isAlone;
+    /** How many containers there were when that was last said. */
+    private long gathered;
+
     private long incarnation;
     private long lastExit;
     /** All roles are stopped and started again, not before this. */
@@ -57,19 +67,24 @@ final class Fleet {
     private boolean finished;
     private long wake;
 
-    Fleet(Policy policy) {
+    /**
+     * Of a job that begins now.
+     *
+     * @param alone its orders while nobody gives any; null: it waits for some
+     */
+    Fleet(Policy policy, Orders alone, long now) {
         this.policy = policy;
         this.strikes = new Strikes(policy);
+        this.contact = new Contact(now);
+        this.alone = alone;
     }
 
     /** New orders. */
     void follow(Orders next, long now) {
-        if (!connected) {
-            connected = true;
-            connectedAt = now;
-        }
+        contact.hear(next, now);
         switch (next.getStanding()) {
             case STANDING_RUN -> {
+                isAlone = false;
                 Map<Long, SlotOrder> slots = new TreeMap<>();
                 next.getSlotsList().forEach(slot -> slots.put(slot.getAllocationRequest(), slot));
                 if (incarnation != next.getIncarnation()) {
@@ -87,6 +102,7 @@ final class Fleet {
                 wanted.replaceAll((request, slot) -> Slots.anywhere(slot));
             }
             default -> {
+                isAlone = false;
                 wanted.clear();
                 done.clear();
                 restartAt = NEVER;
@@ -98,17 +114,15 @@ final class Fleet {
     private void begin(long next) {
         incarnation = next;
         began.clear();
-        launched().stream()
-                .filter(container -> isCurrent(container))
-                .forEach(container -> began.add(container.request));
         done.clear();
+        completeAt = NEVER;
         restartAt = NEVER;
         strikes.forgetWaits();
     }
 
     /** Whoever gives the orders is away; what they were goes on. */
-    void disconnected() {
-        connected = false;
+    void disconnected(long now) {
+        contact.lose(now);
     }
 
     /** A container came. */
@@ -123,11 +137,31 @@ final class Fleet {
         held.put(id, new Held(id, node, request));
     }
 
-    /** A container in which an earlier ApplicationMaster of the application started a program. */
-    void adopted(String id, String node, long request, long now) {
-        Held container = new Held(id, node, request);
-        container.launch(now);
-        held.put(id, container);
+    /** All containers in which an earlier ApplicationMaster of the application started a program. */
+    void adopted(Collection<Held> containers, long now) {
+        if (containers.isEmpty()) {
+            return;
+        }
+        long latest = containers.stream()
+                .mapToLong(container -> Slots.incarnation(container.request))
+                .max()
+                .orElse(0);
+        if (latest == Alone.INCARNATION && alone != null) {
+            goAlone();
+            // Where its peers are, nobody knows any more who could tell it to one that is missing.
+            long there = containers.stream().filter(this::isCurrent).count();
+            restartAt = there < wanted.size() ? now : NEVER;
+        } else {
+            begin(latest);
+            completeAt = Long.MIN_VALUE;
+        }
+        for (Held container : containers) {
+            container.adopt(now);
+            held.put(container.id, container);
+            if (isCurrent(container)) {
+                began.put(container.request, Long.MIN_VALUE);
+            }
+        }
     }
 
     /** The ResourceManager is going to take these away. */
@@ -144,30 +178,36 @@ final class Fleet {
             return;
         }
         lastExit = now;
-        if (gone.isLeaving() || outcome != null || !isRunning() || !isCurrent(gone)) {
-            return; // it was told to, or nobody minds
+        if (outcome != null || !isCurrent(gone) || (orders != null && !isRunning())) {
+            return; // nobody minds
         }
-        if (exit.isSuccess()) {
-            done.put(gone.request, new Done(orders.getRevision(), now));
-        } else if (exit.isLost()) {
-            warn(Slots.name(gone.request) + " " + exit.describe() + "; that isn't counted");
-            if (Slots.isServer(gone.request)) {
+        if (gone.isLeaving()) { // it was told to
+            if (isAlone && restartAt == NEVER) {
                 restartAt = now;
             }
-        } else {
-            strike(gone, exit, now);
+        } else if (exit.isSuccess()) {
+            done.put(gone.request, new Done(revision(), now));
+        } else if (isRunning()) {
+            failed(gone, exit, now);
         }
     }
 
-    private void strike(Held gone, Exit exit, long now) {
-        int count = strikes.add(gone.request, gone.ranMs(now), now);
+    private void failed(Held gone, Exit exit, long now) {
         String what = Slots.name(gone.request) + " " + exit.describe();
+        if (exit.isLost()) {
+            warn(what + "; that isn't counted");
+            if (takesAll(gone)) {
+                restartAt = now;
+            }
+            return;
+        }
+        int count = strikes.add(gone.request, gone.ranMs(now), now);
         if (exit.isHopeless()) {
             outcome = new Action.Finish(false, what + "; the program says that starting again won't help");
         } else if (count >= policy.failures()) {
             outcome = new Action.Finish(false, what + "; given up after " + count + " failures");
         } else {
-            boolean all = Slots.isServer(gone.request) || exit.restartsAll();
+            boolean all = takesAll(gone) || exit.restartsAll();
             if (all) {
                 restartAt = strikes.notBefore(gone.request);
             }
@@ -175,6 +215,11 @@ final class Fleet {
             String again = ", again after " + policy.delay(count) + " ms";
             warn(what + tally + again + (all ? ", with all of the job" : ""));
         }
+    }
+
+    /** Whether the others can't go on without it, or couldn't find the one that comes after it. */
+    private boolean takesAll(Held gone) {
+        return isAlone || Slots.isServer(gone.request);
     }
 
     /** Its orders can't be carried out, and trying again won't help. */
@@ -188,6 +233,9 @@ final class Fleet {
     List<Action> step(long now) {
         wake = NEVER;
         conclude(now);
+        if (outcome == null && !isAlone) {
+            fendForItself(now);
+        }
         dismiss(now);
         withdraw();
         if (isRunning() && outcome == null) {
@@ -206,10 +254,12 @@ final class Fleet {
 
     /** All slots ended with success: the job is complete, unless orders on their way explain it otherwise. */
     private void conclude(long now) {
-        if (outcome != null || !isRunning() || !connected || restartAt != NEVER || !hasLeft()) {
+        boolean explained = isAlone || contact.isHeard();
+        if (outcome != null || !isRunning() || !explained || restartAt != NEVER || !hasLeft()) {
             return;
         }
-        long at = Math.max(lastExit, connectedAt) + policy.settleMs();
+        long heardAt = contact.isHeard() ? contact.changedAt() : lastExit;
+        long at = Math.max(lastExit, heardAt) + policy.settleMs();
         if (now >= at) {
             outcome = new Action.Finish(true, "all of its programs are done");
         } else {
@@ -221,9 +271,68 @@ final class Fleet {
     private boolean hasLeft() {
         return !done.isEmpty()
                 && launched().isEmpty()
-                && began.stream()
+                && began.keySet().stream()
                         .filter(request -> wanted.isEmpty() || wanted.containsKey(request))
                         .allMatch(done::containsKey);
+    }
+
+    /** Nobody says what is to be, or will for a while: a job that can't go on as it was ordered to goes on alone. */
+    private void fendForItself(long now) {
+        if (hasLeft() || (orders != null && orders.getStanding() == Standing.STANDING_OVER)) {
+            return;
+        }
+        if (contact.isHeard()) {
+            boolean released = orders.getStanding() == Standing.STANDING_RELEASED;
+            if (alone != null && released && wanted.isEmpty() && launched().isEmpty()) {
+                warn("released, with nothing to go on with: going on alone");
+                goAlone();
+            }
+        } else if (now < contact.expiresAt()) {
+            if (alone != null || !wanted.isEmpty()) {
+                wakeAt(contact.expiresAt());
+            }
+        } else if (alone == null) {
+            wanted.replaceAll((request, slot) -> Slots.anywhere(slot));
+        } else if (isStuck()) {
+            warn("no orders for " + (now - contact.changedAt()) + " ms: going on alone");
+            goAlone();
+        } else {
+            // What would start now couldn't learn what it is part of; the others train without.
+            wanted.keySet().removeIf(request -> !hasJoined(request));
+        }
+    }
+
+    private void goAlone() {
+        isAlone = true;
+        begin(Alone.INCARNATION);
+        wanted.clear();
+        alone.getSlotsList().forEach(slot -> wanted.put(slot.getAllocationRequest(), slot));
+        gathered = 0;
+    }
+
+    /** While nobody is heard: it holds nothing, or programs that can't train without one that was to start since. */
+    private boolean isStuck() {
+        if (launched().isEmpty()) {
+            return true;
+        }
+        if (orders != null && !isRunning()) {
+            return false; // they are leaving
+        }
+        boolean complete = completeAt != NEVER && contact.taught(completeAt);
+        return restartAt != NEVER || !complete || !began.keySet().stream().filter(this::hasJoined).allMatch(this::trains);
+    }
+
+    /** Whether it is of the job's shape, and was before nobody could tell the others. */
+    private boolean hasJoined(long request) {
+        boolean isWanted = wanted.isEmpty() || wanted.containsKey(request);
+        boolean isOld = began.containsKey(request) && contact.taught(began.get(request));
+        Done end = done.get(request);
+        return isWanted && isOld && (end == null || end.revision >= revision());
+    }
+
+    private boolean trains(long request) {
+        return done.containsKey(request)
+                || launched().stream().anyMatch(one -> one.request == request && contact.taught(one.startedAt()));
     }
 
     private void dismiss(long now) {
@@ -235,7 +344,7 @@ final class Fleet {
                 }
                 continue;
             }
-            switch (wish(container)) {
+            switch (wish(container, now)) {
                 case STAY -> {}
                 case BY_ITSELF -> container.leave(now + graceMs(), stopMs());
                 case NOW -> container.leave(now, stopMs());
@@ -250,19 +359,25 @@ final class Fleet {
         }
     }
 
-    private Wish wish(Held container) {
+    private Wish wish(Held container, long now) {
         if (outcome != null) {
             return Wish.NOW;
+        }
+        Wish whileRestarting = restartAt == NEVER ? Wish.STAY : Wish.NOW;
+        if (isAlone) {
+            return isCurrent(container) ? whileRestarting : Wish.NOW;
         }
         if (orders == null) {
             return Wish.STAY;
         }
-        Wish whileRestarting = restartAt == NEVER ? Wish.STAY : Wish.NOW;
+        boolean hearsNothing = Slots.incarnation(container.request) == Alone.INCARNATION
+                || (!contact.isHeard() && now >= contact.expiresAt());
+        Wish leave = hearsNothing ? Wish.NOW : Wish.BY_ITSELF;
         return switch (orders.getStanding()) {
             case STANDING_RUN ->
-                isCurrent(container) && (restartAt != NEVER || isWanted(container)) ? whileRestarting : Wish.BY_ITSELF;
+                isCurrent(container) && (restartAt != NEVER || isWanted(container)) ? whileRestarting : leave;
             case STANDING_RELEASED -> whileRestarting;
-            default -> Wish.BY_ITSELF;
+            default -> leave;
         };
     }
 
@@ -279,6 +394,7 @@ final class Fleet {
     private void start(long now) {
         if (restartAt <= now && launched().isEmpty()) {
             restartAt = NEVER;
+            completeAt = NEVER;
             began.clear();
             done.clear();
         }
@@ -286,29 +402,88 @@ final class Fleet {
             return;
         }
         wakeAfter(restartAt, now);
+        if (isAlone) {
+            startTogether(now);
+        } else {
+            startEach(now);
+        }
+    }
+
+    private void startEach(long now) {
         // The old shape is gone before the new one starts; its containers may come earlier.
         boolean free = restartAt == NEVER && launched().stream().allMatch(this::isCurrent);
+        boolean complete = true;
         for (Map.Entry<Long, SlotOrder> slot : wanted.entrySet()) {
             long request = slot.getKey();
-            Held container = held.values().stream()
-                    .filter(candidate -> candidate.request == request)
-                    .findFirst()
-                    .orElse(null);
+            Held container = heldFor(request);
             if (container == null) {
-                if (!isDone(request, now) && asked.putIfAbsent(request, slot.getValue()) == null) {
-                    actions.add(new Action.Ask(slot.getValue()));
+                if (!isDone(request, now)) {
+                    ask(slot.getValue());
                 }
             } else if (free && !container.isLaunched()) {
                 if (strikes.notBefore(request) <= now) {
-                    container.launch(now);
-                    began.add(request);
-                    done.remove(request);
-                    actions.add(new Action.Launch(container.id, slot.getValue()));
+                    actions.add(launch(container, now));
                 } else {
                     wakeAt(strikes.notBefore(request));
                 }
             }
+            complete &= began.containsKey(request);
         }
+        if (complete && completeAt == NEVER) {
+            completeAt = now;
+        }
+    }
+
+    /** They learn of each other only once, when they start. */
+    private void startTogether(long now) {
+        boolean trains = launched().stream().anyMatch(container -> isCurrent(container) && !container.isLeaving());
+        if (trains) {
+            return;
+        }
+        List<Held> gang = new ArrayList<>();
+        for (SlotOrder slot : wanted.values()) {
+            Held container = heldFor(slot.getAllocationRequest());
+            if (container == null) {
+                ask(slot);
+            } else if (!container.isLaunched()) {
+                gang.add(container);
+            }
+        }
+        long notBefore = wanted.keySet().stream().mapToLong(strikes::notBefore).max().orElse(now);
+        if (gang.size() < wanted.size()) {
+            if (gathered != gang.size()) {
+                warn("alone, with " + gang.size() + " of " + wanted.size()
+                        + " containers: the programs start once all are there");
+            }
+            gathered = gang.size();
+        } else if (restartAt == NEVER && launched().isEmpty()) {
+            if (notBefore <= now) {
+                actions.add(new Action.LaunchTogether(gang.stream().map(container -> launch(container, now)).toList()));
+                gathered = 0;
+            } else {
+                wakeAt(notBefore);
+            }
+        }
+    }
+
+    private Held heldFor(long request) {
+        return held.values().stream()
+                .filter(candidate -> candidate.request == request)
+                .findFirst()
+                .orElse(null);
+    }
+
+    private void ask(SlotOrder slot) {
+        if (asked.putIfAbsent(slot.getAllocationRequest(), slot) == null) {
+            actions.add(new Action.Ask(slot));
+        }
+    }
+
+    private Action.Launch launch(Held container, long now) {
+        container.launch(now);
+        began.putIfAbsent(container.request, now);
+        done.remove(container.request);
+        return new Action.Launch(container.id, wanted.get(container.request));
     }
 
     /**
@@ -320,7 +495,7 @@ final class Fleet {
         if (end == null) {
             return false;
         }
-        if (end.revision >= orders.getRevision()) {
+        if (end.revision >= revision()) {
             return true;
         }
         wakeAfter(end.at + policy.settleMs(), now);
@@ -345,6 +520,9 @@ final class Fleet {
     }
 
     private boolean isRunning() {
+        if (isAlone) {
+            return true;
+        }
         if (orders == null) {
             return false;
         }
@@ -365,8 +543,13 @@ final class Fleet {
         return slot.getNode().isEmpty() || slot.getNode().equals(node);
     }
 
+    private int revision() {
+        return orders == null ? 0 : orders.getRevision();
+    }
+
     private long graceMs() {
-        return orders == null ? 0 : orders.getGraceMs();
+        Orders last = orders == null ? alone : orders;
+        return last == null ? 0 : last.getGraceMs();
     }
 
     private long stopMs() {

@@ -20,7 +20,10 @@ final class Follower {
     private static final long SHORTEST_WAIT_MS = 100;
     private static final long LONGEST_WAIT_MS = 5000;
     private static final int LARGEST_ORDERS = 64 << 20;
-    private static final int KEEP_ALIVE_S = 20;
+    /** The shortest that gRPC allows: an adapter that hangs is away, too. */
+    private static final int KEEP_ALIVE_S = 10;
+
+    private static final int KEEP_ALIVE_ANSWER_S = 5;
 
     private final ManagedChannel channel;
     private final FollowRequest request;
@@ -38,7 +41,7 @@ final class Follower {
         NettyChannelBuilder builder = NettyChannelBuilder.forTarget(settings.address())
                 .maxInboundMessageSize(LARGEST_ORDERS)
                 .keepAliveTime(KEEP_ALIVE_S, TimeUnit.SECONDS)
-                .keepAliveTimeout(KEEP_ALIVE_S, TimeUnit.SECONDS);
+                .keepAliveTimeout(KEEP_ALIVE_ANSWER_S, TimeUnit.SECONDS);
         if (settings.ca() == null) {
             builder.usePlaintext();
         } else {

@@ -11,6 +11,7 @@ final class Held {
 
     final long request;
     private long launchedAt = NOT_LAUNCHED;
+    private boolean adopted;
     private long stopAt = NEVER;
     private long releaseAt = NEVER;
     private boolean stopped;
@@ -24,6 +25,17 @@ final class Held {
 
     void launch(long now) {
         launchedAt = now;
+    }
+
+    /** An earlier ApplicationMaster started it. */
+    void adopt(long now) {
+        launchedAt = now;
+        adopted = true;
+    }
+
+    /** When its program started, as far as one can know. */
+    long startedAt() {
+        return adopted ? Long.MIN_VALUE : launchedAt;
     }
 
     boolean isLaunched() {

@@ -2,11 +2,10 @@ package io.trainmaster.yarn.master;
 
 import io.trainmaster.yarn.v1.Orders;
 import io.trainmaster.yarn.v1.SlotOrder;
-import java.net.InetAddress;
-import java.net.UnknownHostException;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.ApplicationConstants;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
@@ -20,14 +19,26 @@ import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 record Launcher(String trainer, String checkpoints) {
     private static final String LOG = ApplicationConstants.LOG_DIR_EXPANSION_VAR;
 
+    /** What only a feed is of use to. */
+    private static final Set<String> OF_FEED = Set.of("TRAINMASTER_FEED", "TRAINMASTER_FEED_CA", "TRAINMASTER_TOKEN");
+
     /**
-     * A slot's program on a node of that host.
+     * A slot's program on a node of that host, which learns from the feed who else is in the job.
      *
-     * @throws IllegalArgumentException its command is none
+     * @throws IllegalArgumentException its command is none, or its environment can't be
      */
     ContainerLaunchContext context(Orders orders, SlotOrder slot, String host) {
+        return context(orders, slot, environment(orders, slot, host));
+    }
+
+    /** The same for one that is told at its start. */
+    ContainerLaunchContext context(Orders orders, SlotOrder slot, String host, Peers peers) {
+        return context(orders, slot, environment(orders, slot, host, peers));
+    }
+
+    private ContainerLaunchContext context(Orders orders, SlotOrder slot, Map<String, String> variables) {
         Map<String, String> environment = new HashMap<>();
-        environment(orders, slot, host).forEach((key, value) -> environment.put(key, Words.escape(value)));
+        variables.forEach((key, value) -> environment.put(Words.variable(key), Words.escape(value)));
         return ContainerLaunchContext.newInstance(
                 null, environment, List.of(Words.escape(command(orders, slot)) + redirect()), null, null, null);
     }
@@ -57,18 +68,21 @@ record Launcher(String trainer, String checkpoints) {
             // In the container's own folder.
             environment.put("TRAINMASTER_DATA_DIR", "data");
         }
-        if (!isLoopback(host)) {
+        if (!Peers.isLoopback(host)) {
             environment.put("TRAINMASTER_BIND", "0.0.0.0:0");
             environment.put("TRAINMASTER_ADVERTISE", host);
         }
         return environment;
     }
 
-    private static boolean isLoopback(String host) {
-        try {
-            return InetAddress.getByName(host).isLoopbackAddress();
-        } catch (UnknownHostException unknown) {
-            return false;
-        }
+    /** The same without a feed. */
+    Map<String, String> environment(Orders orders, SlotOrder slot, String host, Peers peers) {
+        Map<String, String> environment = environment(orders, slot, host);
+        environment.keySet().removeAll(OF_FEED);
+        environment.put("TRAINMASTER_INCARNATION", Integer.toUnsignedString(orders.getIncarnation()));
+        environment.put("TRAINMASTER_PEERS", peers.list());
+        String on = Peers.isLoopback(host) ? "127.0.0.1:" : "0.0.0.0:";
+        environment.put("TRAINMASTER_BIND", on + peers.port(slot));
+        return environment;
     }
 }

@@ -1,12 +1,18 @@
 package io.trainmaster.yarn.master;
 
 import io.trainmaster.yarn.v1.FollowRequest;
-import java.nio.file.Files;
+import io.trainmaster.yarn.v1.Orders;
+import java.io.IOException;
 import java.nio.file.Path;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.ApplicationConstants;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
+import org.apache.hadoop.yarn.client.api.AMRMClient;
+import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -46,13 +52,31 @@ public final class Main {
                 .setSecret(variable(SECRET))
                 .build();
         YarnConfiguration configuration = new YarnConfiguration();
-        Settings settings = Settings.of(configuration);
-        String checkpoints = "";
-        if (!settings.checkpoints().isEmpty()) {
-            Path folder = Path.of(settings.checkpoints(), application.toString());
-            checkpoints = Files.createDirectories(folder).toString();
+        Settings settings;
+        Launcher launcher;
+        Orders alone;
+        try {
+            settings = Settings.of(configuration);
+            Path checkpoints = settings.checkpoints();
+            String folder = checkpoints == null ? "" : Checkpoints.folder(checkpoints, application.toString()).toString();
+            launcher = new Launcher(settings.trainer(), folder);
+            alone = Alone.parse(System.getenv(Alone.VARIABLE));
+        } catch (IllegalArgumentException bad) {
+            LOG.error("the job can't be managed", bad);
+            refuse(configuration, bad.getMessage());
+            return;
         }
-        new Master(new Launcher(settings.trainer(), checkpoints)).run(configuration, settings, request);
+        new Master(launcher, alone).run(configuration, settings, request);
+    }
+
+    /** Ends the application as failed. */
+    private static void refuse(Configuration configuration, String reason) throws YarnException, IOException {
+        try (AMRMClient<ContainerRequest> scheduler = AMRMClient.createAMRMClient()) {
+            scheduler.init(configuration);
+            scheduler.start();
+            scheduler.registerApplicationMaster("", 0, "");
+            scheduler.unregisterApplicationMaster(FinalApplicationStatus.FAILED, reason, "");
+        }
     }
 
     private static String variable(String name) {

@@ -4,6 +4,7 @@ import io.trainmaster.yarn.v1.FollowRequest;
 import io.trainmaster.yarn.v1.Orders;
 import io.trainmaster.yarn.v1.SlotOrder;
 import java.io.IOException;
+import java.security.SecureRandom;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -15,8 +16,10 @@ import java.util.concurrent.Future;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterResponse;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 import org.apache.hadoop.yarn.api.records.PreemptionContainer;
@@ -38,19 +41,30 @@ final class Master {
     private static final int SERVERS_PRIORITY = 10;
     private static final int WORKERS_PRIORITY = 20;
 
-    private final Fleet fleet = new Fleet(Policy.DEFAULT);
+    private final Fleet fleet;
     private final Launcher launcher;
+    private final Orders alone;
+    /** The most that one container may have; null: not known yet. */
+    private Resource largest;
     private final ScheduledExecutorService loop = Executors.newSingleThreadScheduledExecutor();
     private final CompletableFuture<Void> end = new CompletableFuture<>();
     private final AMRMClientAsync<ContainerRequest> scheduler;
     private final NMClientAsync nodes;
+    private final SecureRandom random = new SecureRandom();
     private final Map<Long, ContainerRequest> requests = new HashMap<>();
     private final Map<String, Container> containers = new HashMap<>();
     private Orders orders;
     private Future<?> alarm = CompletableFuture.completedFuture(null);
 
-    Master(Launcher launcher) {
+    /**
+     * Of a job.
+     *
+     * @param alone its orders while nobody gives any; null: none
+     */
+    Master(Launcher launcher, Orders alone) {
         this.launcher = launcher;
+        this.alone = alone;
+        fleet = new Fleet(Policy.DEFAULT, alone, now());
         scheduler = AMRMClientAsync.createAMRMClientAsync(HEARTBEAT_MS, new SchedulerEvents(this));
         nodes = NMClientAsync.createNMClientAsync(new NodeEvents(this));
         // A successor takes over what may stay; YARN ends the rest.
@@ -64,8 +78,9 @@ final class Master {
         scheduler.init(configuration);
         scheduler.start();
         loop.submit(this::register).get();
-        Follower follower =
-                new Follower(settings, request, next -> tell(() -> follow(next)), () -> tell(fleet::disconnected));
+        tell(() -> {});
+        Follower follower = new Follower(
+                settings, request, next -> tell(() -> follow(next)), () -> tell(() -> fleet.disconnected(now())));
         try {
             end.get();
         } finally {
@@ -78,9 +93,13 @@ final class Master {
 
     /** On the loop's thread, so that nothing is heard of containers before they are known. */
     private Void register() throws YarnException, IOException {
-        for (Container container : scheduler.registerApplicationMaster("", 0, "").getContainersFromPreviousAttempts()) {
-            fleet.adopted(hold(container), container.getNodeId().toString(), container.getAllocationRequestId(), now());
-        }
+        RegisterApplicationMasterResponse answer = scheduler.registerApplicationMaster("", 0, "");
+        largest = answer.getMaximumResourceCapability();
+        List<Held> adopted = answer.getContainersFromPreviousAttempts().stream()
+                .map(container -> new Held(
+                        hold(container), container.getNodeId().toString(), container.getAllocationRequestId()))
+                .toList();
+        fleet.adopted(adopted, now());
         return null;
     }
 
@@ -189,7 +208,10 @@ final class Master {
             Container container = containers.get(stop.container());
             nodes.stopContainerAsync(container.getId(), container.getNodeId());
         } else if (action instanceof Action.Launch launch) {
-            launch(launch);
+            Container container = containers.get(launch.container());
+            nodes.startContainerAsync(container, launcher.context(orders, launch.slot(), host(container)));
+        } else if (action instanceof Action.LaunchTogether together) {
+            launch(together.launches());
         } else if (action instanceof Action.Finish finish) {
             finish(finish);
         }
@@ -198,6 +220,7 @@ final class Master {
     private void ask(SlotOrder slot) {
         Resource resource = Resource.newInstance(0, 1);
         slot.getResourceMap().forEach(resource::setResourceValue);
+        Demand.check(slot, resource, largest);
         boolean anywhere = slot.getNode().isEmpty();
         ContainerRequest request = new ContainerRequest(
                 resource,
@@ -217,10 +240,19 @@ final class Master {
         }
     }
 
-    private void launch(Action.Launch launch) {
-        Container container = containers.get(launch.container());
-        String host = container.getNodeId().getHost();
-        nodes.startContainerAsync(container, launcher.context(orders, launch.slot(), host));
+    private void launch(List<Action.Launch> gang) {
+        Map<SlotOrder, String> hosts = new HashMap<>();
+        gang.forEach(launch -> hosts.put(launch.slot(), host(containers.get(launch.container()))));
+        Peers peers = Peers.choose(hosts, random);
+        for (Action.Launch launch : gang) {
+            Container container = containers.get(launch.container());
+            ContainerLaunchContext context = launcher.context(alone, launch.slot(), host(container), peers);
+            nodes.startContainerAsync(container, context);
+        }
+    }
+
+    private static String host(Container container) {
+        return container.getNodeId().getHost();
     }
 
     private void release(String id) {

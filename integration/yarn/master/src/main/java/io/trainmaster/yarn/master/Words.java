@@ -2,9 +2,15 @@ package io.trainmaster.yarn.master;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.regex.Pattern;
 
 /** A command's text as words, split as a shell does, and words as a shell takes them. */
 final class Words {
+    /** Between two braces, and after what begins one of the names that NodeManagers know. */
+    private static final Pattern MARKS = Pattern.compile("(?<=\\{)(?=\\{)|(?<=})(?=})|(?<=<)(?=(?:LOG_DIR|CPS|ADD_OPENS)>)");
+
+    private static final Pattern NAME = Pattern.compile("[A-Za-z_][A-Za-z0-9_]*");
+
     private Words() {}
 
     /**
@@ -55,8 +61,30 @@ final class Words {
         return "'" + word.replace("'", "'\\''") + "'";
     }
 
-    /** For between the double quotes that NodeManagers put around values and commands without a look at them. */
+    /**
+     * For between the double quotes that NodeManagers put around values and commands. Before that, they replace the names
+     * of a few things in angle brackets, and two braces in a row, in both: each of these is cut by quotes that close and
+     * open again, which a shell drops.
+     *
+     * @throws IllegalArgumentException it has a character that no environment or command line can have
+     */
     static String escape(String text) {
-        return text.replaceAll("[\"\\\\$`]", "\\\\$0");
+        if (text.indexOf('\0') >= 0) {
+            throw new IllegalArgumentException("\"" + text.replace("\0", "\\0") + "\" has a NUL character");
+        }
+        return MARKS.matcher(text.replaceAll("[\"\\\\$`]", "\\\\$0")).replaceAll("\"\"");
+    }
+
+    /**
+     * A variable's name, which a shell takes.
+     *
+     * @throws IllegalArgumentException it is none
+     */
+    static String variable(String name) {
+        if (!NAME.matcher(name).matches()) {
+            throw new IllegalArgumentException(
+                    "environment variable \"" + name + "\": allowed are letters, digits and _, and no digit first");
+        }
+        return name;
     }
 }

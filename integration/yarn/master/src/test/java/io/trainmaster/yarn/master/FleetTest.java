@@ -6,123 +6,14 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.trainmaster.yarn.v1.Orders;
 import io.trainmaster.yarn.v1.SlotOrder;
 import io.trainmaster.yarn.v1.Standing;
-import java.util.ArrayList;
 import java.util.List;
-import java.util.stream.Collectors;
-import java.util.stream.Stream;
+import java.util.Map;
 import org.junit.jupiter.api.Test;
 
-/** A job's whole life against a clock that the test sets; containers are called as what is in them. */
-class FleetTest {
-    private static final int GRACE = 2000;
-    private static final String A = "a:1";
-    private static final String B = "b:1";
-    private static final long SERVER = 0x8000_0000L;
-
-    private final Fleet fleet = new Fleet(Policy.DEFAULT);
-    private final List<Action> did = new ArrayList<>();
-    private long now = 1_000_000;
-
-    private static long request(long incarnation, long slot) {
-        return incarnation << 32 | slot;
-    }
-
-    private static SlotOrder slot(long request, String node) {
-        return SlotOrder.newBuilder()
-                .setServer((request & SERVER) != 0)
-                .setIndex((int) (request & ~SERVER))
-                .setAllocationRequest(request)
-                .setNode(node)
-                .setNodeName(node)
-                .build();
-    }
-
-    private static Orders.Builder orders(Standing standing, int incarnation, int revision, SlotOrder... slots) {
-        return Orders.newBuilder()
-                .setStanding(standing)
-                .setIncarnation(incarnation)
-                .setRevision(revision)
-                .setGraceMs(GRACE)
-                .addAllSlots(List.of(slots));
-    }
-
-    private static Orders run(int incarnation, int revision, SlotOrder... slots) {
-        return orders(Standing.STANDING_RUN, incarnation, revision, slots).build();
-    }
-
-    /** One server and that many workers, on one node. */
-    private static SlotOrder[] shape(int incarnation, int workers) {
-        return Stream.concat(
-                        Stream.of(slot(request(incarnation, SERVER), A)),
-                        Stream.iterate(0L, index -> index < workers, index -> index + 1)
-                                .map(index -> slot(request(incarnation, index), A)))
-                .toArray(SlotOrder[]::new);
-    }
-
-    private String step() {
-        List<Action> actions = fleet.step(now);
-        did.addAll(actions);
-        return actions.stream()
-                .filter(action -> !(action instanceof Action.Warn))
-                .map(FleetTest::say)
-                .collect(Collectors.joining(", "));
-    }
-
-    private static String say(Action action) {
-        if (action instanceof Action.Ask ask) {
-            String node = ask.slot().getNode();
-            return "ask " + name(ask.slot().getAllocationRequest()) + (node.isEmpty() ? "" : "@" + node);
-        } else if (action instanceof Action.Withdraw withdraw) {
-            return "withdraw " + name(withdraw.request());
-        } else if (action instanceof Action.Release release) {
-            return "release " + release.container();
-        } else if (action instanceof Action.Stop stop) {
-            return "stop " + stop.container();
-        } else if (action instanceof Action.Launch launch) {
-            return "launch " + name(launch.slot().getAllocationRequest()) + " in " + launch.container();
-        } else if (action instanceof Action.Finish finish) {
-            return (finish.succeeded() ? "succeed" : "fail") + ": " + finish.reason();
-        }
-        throw new AssertionError(action);
-    }
-
-    private static String name(long request) {
-        return (request >>> 32) + "/" + Slots.name(request).replace("server ", "s").replace("worker ", "w");
-    }
-
-    private String follow(Orders orders) {
-        fleet.follow(orders, now);
-        return step();
-    }
-
-    private String allocated(String id, long request, String node) {
-        fleet.allocated(id, node, request);
-        return step();
-    }
-
-    private String exited(String id, int status) {
-        fleet.completed(id, new Exit(status, "Exception\n\n  the last line \n"), now);
-        return step();
-    }
-
-    private String after(long ms) {
-        now += ms;
-        return step();
-    }
-
-    /** One server and two workers that run, in containers s, w0 and w1. */
-    private void running() {
-        follow(run(1, 0, shape(1, 2)));
-        allocated("s", request(1, SERVER), A);
-        allocated("w0", request(1, 0), A);
-        allocated("w1", request(1, 1), A);
-    }
-
-    private String warned() {
-        return did.stream()
-                .filter(Action.Warn.class::isInstance)
-                .map(action -> ((Action.Warn) action).text())
-                .reduce("", (earlier, later) -> later);
+/** A job's whole life, of one that can't go on alone. */
+class FleetTest extends Scenario {
+    FleetTest() {
+        super(null);
     }
 
     @Test
@@ -274,7 +165,7 @@ class FleetTest {
         running();
         exited("s", 0);
         exited("w0", 0);
-        fleet.disconnected();
+        lost();
         exited("w1", 0);
         assertEquals("", after(60_000), "nobody can explain it now");
         assertEquals("ask 2/w0@a:1, ask 2/s0@a:1", follow(run(2, 0, shape(2, 1))));
@@ -468,16 +359,14 @@ class FleetTest {
 
     @Test
     void aSuccessorTakesOverWhatRuns() {
-        fleet.adopted("s", A, request(1, SERVER), now);
-        fleet.adopted("w0", A, request(1, 0), now);
-        assertEquals("", step());
+        assertEquals("", adopted(Map.of("s", request(1, SERVER), "w0", request(1, 0))));
         assertEquals("ask 1/w1@a:1", follow(run(1, 0, shape(1, 2))));
         assertEquals("stop s, ask 1/w0@a:1", exited("w0", 42));
     }
 
     @Test
     void aSuccessorEndsWhatAnOlderIncarnationLeft() {
-        fleet.adopted("s", A, request(1, SERVER), now);
+        adopted(Map.of("s", request(1, SERVER)));
         follow(run(2, 0, slot(request(2, SERVER), A)));
         assertEquals("withdraw 2/s0", allocated("s'", request(2, SERVER), A));
         assertEquals("stop s", after(GRACE));

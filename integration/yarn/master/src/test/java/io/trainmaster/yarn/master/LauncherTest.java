@@ -3,14 +3,19 @@ package io.trainmaster.yarn.master;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.trainmaster.yarn.v1.Orders;
 import io.trainmaster.yarn.v1.SlotOrder;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Random;
+import java.util.Set;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -75,16 +80,68 @@ class LauncherTest {
     /** As a NodeManager writes it into a script. */
     @Test
     void whateverTheyContainReachesThePrograms(@TempDir Path folder) throws Exception {
-        String nasty = "a \"b\" 'c' $HOME `id` \\n \\ ! 100%";
+        String nasty = "a \"b\" 'c' $HOME `id` \\n \\ ! 100% {{HOME}} }}} {{{{ <CPS><LOG_DIR> <ADD_OPENS> {\"{";
         Path printer = Files.writeString(folder.resolve("it's"), "printf '%s|' \"$NASTY\" \"$@\"");
         Orders orders = orders("/bin/sh " + Words.quote(printer.toString()) + " " + Words.quote(nasty), "").toBuilder()
                 .putEnvironment("NASTY", nasty)
                 .build();
         ContainerLaunchContext context = launcher.context(orders, WORKER, "127.0.0.1");
-        String script = "export NASTY=\"" + context.getEnvironment().get("NASTY") + "\"\nexec /bin/bash -c \""
-                + context.getCommands().get(0).replace("<LOG_DIR>", folder.toString()) + "\"\n";
+        String script = "export NASTY=\"" + expand(context.getEnvironment().get("NASTY"), folder)
+                + "\"\nexec /bin/bash -c \"" + expand(context.getCommands().get(0), folder) + "\"\n";
         Path file = Files.writeString(folder.resolve("launch"), script);
         assertEquals(0, new ProcessBuilder("bash", file.toString()).start().waitFor());
         assertEquals(nasty + "|" + nasty + "|", Files.readString(folder.resolve("stdout"), StandardCharsets.UTF_8));
+    }
+
+    /** As {@code ContainerLaunch.expandEnvironment} does. */
+    private static String expand(String text, Path folder) {
+        return text.replace("<LOG_DIR>", folder.toString())
+                .replace("<CPS>", ":")
+                .replace("<ADD_OPENS>", "--add-opens")
+                .replace("{{", "$")
+                .replace("}}", "");
+    }
+
+    @Test
+    void whatNoEnvironmentCanHaveIsNamed() {
+        Orders orders = orders("", "").toBuilder().putEnvironment("A B", "").build();
+        assertTrue(refused(orders).contains("\"A B\""));
+        orders = orders("", "").toBuilder().putEnvironment("WORD", "x\0y").build();
+        assertEquals("\"x\\0y\" has a NUL character", refused(orders));
+    }
+
+    private String refused(Orders orders) {
+        return assertThrows(IllegalArgumentException.class, () -> launcher.context(orders, WORKER, "127.0.0.1"))
+                .getMessage();
+    }
+
+    @Test
+    void aGangKnowsWhereItIsAndHearsNoFeed() {
+        Orders alone = orders("", "").toBuilder()
+                .setIncarnation((int) Alone.INCARNATION)
+                .putEnvironment("TRAINMASTER_TOKEN", "t")
+                .build();
+        Peers peers = Peers.choose(Map.of(SERVER, "192.0.2.7", WORKER, "localhost"), new Random(1));
+        int port = peers.port(SERVER);
+        assertEquals("server2=192.0.2.7:" + port + ",worker3=127.0.0.1:" + peers.port(WORKER), peers.list());
+        Map<String, String> server = launcher.environment(alone, SERVER, "192.0.2.7", peers);
+        assertEquals(peers.list(), server.get("TRAINMASTER_PEERS"));
+        assertEquals("0.0.0.0:" + port, server.get("TRAINMASTER_BIND"));
+        assertEquals("192.0.2.7", server.get("TRAINMASTER_ADVERTISE"));
+        assertEquals("2147483647", server.get("TRAINMASTER_INCARNATION"));
+        assertFalse(server.containsKey("TRAINMASTER_FEED") || server.containsKey("TRAINMASTER_TOKEN"));
+        Map<String, String> worker = launcher.environment(alone, WORKER, "localhost", peers);
+        assertEquals("127.0.0.1:" + peers.port(WORKER), worker.get("TRAINMASTER_BIND"));
+    }
+
+    @Test
+    void portsDifferOnAHost() {
+        Map<SlotOrder, String> hosts = new HashMap<>();
+        for (int index = 0; index < 2000; index++) {
+            hosts.put(SlotOrder.newBuilder().setIndex(index).build(), "192.0.2.7");
+        }
+        Set<Integer> ports = new HashSet<>(Peers.choose(hosts, new Random(1)).ports().values());
+        assertEquals(2000, ports.size());
+        assertTrue(ports.stream().allMatch(port -> port >= Peers.LOWEST_PORT && port <= Peers.HIGHEST_PORT));
     }
 }

@@ -1,0 +1,114 @@
+package io.trainmaster.yarn;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.Map;
+import java.util.stream.Collectors;
+import org.apache.hadoop.yarn.exceptions.YarnException;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** A sidecar with TLS that wants a token. */
+class CredentialsTest {
+    private static final String TOKEN = "correct-horse-battery";
+
+    @TempDir
+    private Path folder;
+
+    private Certificate certificate;
+    private Path token;
+
+    @BeforeEach
+    void write() throws Exception {
+        certificate = Certificate.in(folder);
+        token = Files.writeString(folder.resolve("token"), TOKEN + "\n");
+    }
+
+    private Lab lab(Path ca) throws Exception {
+        FakeSidecar sidecar = new FakeSidecar(certificate.identity());
+        sidecar.token = TOKEN;
+        return new Lab(
+                Map.of(
+                        Settings.CA.key(), ca.toString(),
+                        Settings.TOKEN_FILE.key(), token.toString(),
+                        Settings.FAIL_CLOSED.key(), "true"),
+                null,
+                sidecar);
+    }
+
+    /** Whether a round gets a plan; where not, why. */
+    private static Failure round(Lab lab) throws Exception {
+        lab.plan(10_000);
+        Map<Failure, Long> before = counts();
+        lab.round();
+        return counts().entrySet().stream()
+                .filter(now -> now.getValue() > before.get(now.getKey()))
+                .map(Map.Entry::getKey)
+                .findFirst()
+                .orElse(null);
+    }
+
+    private static Map<Failure, Long> counts() {
+        return Arrays.stream(Failure.values())
+                .collect(Collectors.toMap(
+                        failure -> failure, failure -> BridgeMetrics.get().failed(failure).value()));
+    }
+
+    @Test
+    void bothServicesAreUsed() throws Exception {
+        try (Lab lab = lab(certificate.ca())) {
+            assertEquals(null, round(lab));
+            lab.submit(lab.submission(Jobs.TYPE, ""));
+            assertEquals(1, lab.sidecar.submissions.size());
+        }
+    }
+
+    @Test
+    void anotherAuthoritysSidecarIsToldNothing() throws Exception {
+        Path other = Certificate.in(Files.createDirectory(folder.resolve("other"))).ca();
+        try (Lab lab = lab(other)) {
+            assertEquals(Failure.UNREACHABLE, round(lab));
+            assertEquals(0, lab.sidecar.snapshots.size());
+            assertThrows(YarnException.class, () -> lab.submit(lab.submission(Jobs.TYPE, "")));
+        }
+    }
+
+    @Test
+    void aTokenIsReadAnew() throws Exception {
+        Files.writeString(token, "yesterdays-battery");
+        try (Lab lab = lab(certificate.ca())) {
+            assertEquals(Failure.DENIED, round(lab));
+            Files.writeString(token, TOKEN);
+            assertEquals(null, round(lab));
+            lab.sidecar.token = "tomorrows-battery";
+            assertEquals(Failure.DENIED, round(lab));
+            Files.writeString(token, "tomorrows-battery");
+            assertEquals(null, round(lab));
+            Files.delete(token);
+            assertEquals(null, round(lab), "the last one holds");
+            Files.writeString(token, "two words");
+            assertEquals(null, round(lab), "the last one holds");
+        }
+    }
+
+    @Test
+    void filesThatAreMissingCountAndMayComeLater() throws Exception {
+        Path ca = folder.resolve("later.pem");
+        Files.delete(token);
+        long before = BridgeMetrics.get().settingsIgnored.value();
+        try (Lab lab = lab(ca)) {
+            assertEquals(before + 2, BridgeMetrics.get().settingsIgnored.value());
+            assertEquals(Failure.CREDENTIALS, round(lab));
+            assertThrows(YarnException.class, () -> lab.submit(lab.submission(Jobs.TYPE, "")));
+            Files.copy(certificate.ca(), ca);
+            assertEquals(Failure.CREDENTIALS, round(lab), "there is no token yet");
+            Files.writeString(token, TOKEN);
+            assertEquals(null, round(lab));
+        }
+    }
+}
