@@ -69,26 +69,34 @@ final class AllocationBench {
     }
 
     /** Rounds and nodes. */
-    public static void main(String[] arguments) throws Exception {
-        int rounds = Integer.parseInt(arguments[0]);
-        AllocationBench bench = new AllocationBench(Integer.parseInt(arguments[1]));
+    public static void main(String[] arguments) {
+        int status = 0;
+        try {
+            new AllocationBench(Integer.parseInt(arguments[1])).run(Integer.parseInt(arguments[0]));
+        } catch (Exception failed) {
+            failed.printStackTrace();
+            status = 1;
+        }
+        // ResourceManagers leave threads.
+        System.exit(status);
+    }
+
+    private void run(int rounds) throws Exception {
         DefaultMetricsSystem.setMiniClusterMode(true);
         Cost[] stock = new Cost[rounds];
         Cost[] ours = new Cost[rounds];
         for (int round = -WARM_UPS; round < rounds; round++) {
             // Who is first has the warmer or the colder machine: by turns.
             boolean oursFirst = round % 2 != 0;
-            Cost first = bench.measure(oursFirst);
-            Cost second = bench.measure(!oursFirst);
+            Cost first = measure(oursFirst);
+            Cost second = measure(!oursFirst);
             if (round >= 0) {
                 stock[round] = oursFirst ? second : first;
                 ours[round] = oursFirst ? first : second;
             }
             System.err.printf("%s %d: %s, %s%n", round < 0 ? "warm-up" : "round", round, first, second);
         }
-        report(stock, ours, bench.nodes);
-        // ResourceManagers leave threads.
-        System.exit(0);
+        report(stock, ours, nodes);
     }
 
     private static void report(Cost[] stock, Cost[] ours, int nodes) {
