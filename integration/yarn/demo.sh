@@ -32,7 +32,8 @@ ordinary=10 # one every 6 seconds: a container with a GPU for 4 to 12 seconds
 "$root/scripts/install" yarn
 [ -n "${TRAINMASTER_BIN:-}" ] || (cd "$root" && cargo build --locked --profile "$profile" -p trainmaster -p trainmaster-trainer)
 jar=$here/master/target/trainmaster-yarn-master.jar
-if [ ! -f "$jar" ] || [ -n "$(find "$here"/pom.xml "$here"/{rm,master}/{pom.xml,src} "$root/adapters/yarn" -newer "$jar" -print -quit)" ]; then
+sources=("$here"/pom.xml "$here"/{rm,master}/{pom.xml,src} "$root"/adapters/yarn/*.proto)
+if [ ! -f "$jar" ] || [ -n "$(find "${sources[@]}" -newer "$jar" -print -quit)" ]; then
     echo "building the plug-ins and the ApplicationMaster" >&2
     mvn -q -B -ntp -f "$here/pom.xml" package -DskipTests
     touch "$jar"
@@ -81,8 +82,11 @@ END
 # Lines `name state end submitted ended id` of all applications; times in milliseconds, as the ResourceManager has them.
 applications() {
     # Hadoop's own JSON, without spaces.
-    { curl -fsS -m 10 "$TRAINMASTER_YARN_WEB/ws/v1/cluster/apps?deSelects=resourceRequests" && echo; } | sed 's/{"id":"application/\n&/g' |
-        sed -n 's/^{"id":"\([^"]*\)","user":"[^"]*","name":"\([^"]*\)","queue":"[^"]*","state":"\([^"]*\)","finalStatus":"\([^"]*\)",.*"startedTime":\([0-9]*\),.*"finishedTime":\([0-9]*\),.*/\2 \3 \4 \5 \6 \1/p'
+    local text='"\([^"]*\)"' number='\([0-9]*\)'
+    { curl -fsS -m 10 "$TRAINMASTER_YARN_WEB/ws/v1/cluster/apps?deSelects=resourceRequests" && echo; } |
+        sed 's/{"id":"application/\n&/g' |
+        sed "s/\"user\":\"[^\"]*\",//; s/\"queue\":\"[^\"]*\",//" |
+        sed -n "s/^{\"id\":$text,\"name\":$text,\"state\":$text,\"finalStatus\":$text,.*\"startedTime\":$number,.*\"finishedTime\":$number,.*/\2 \3 \4 \5 \6 \1/p"
 }
 
 # Submits everything at its time, waits for all of it, and leaves what `applications` says in applications.txt.
@@ -105,7 +109,11 @@ play() {
         applications >"$lab/applications.txt"
         ended=$(grep -cE '^[^ ]+ (FINISHED|FAILED|KILLED) ' "$lab/applications.txt" || true)
         [ ! -t 2 ] || printf '\r\e[K%s: %3d s, %d of %d applications have ended' "$1" $((SECONDS - begun)) "$ended" "$all" >&2
-        [ $((SECONDS - begun)) -lt 300 ] || { echo "not all applications have ended within five minutes:" >&2; cat "$lab/applications.txt" >&2; return 1; }
+        if [ $((SECONDS - begun)) -ge 300 ]; then
+            echo "not all applications have ended within five minutes:" >&2
+            cat "$lab/applications.txt" >&2
+            return 1
+        fi
     done
     [ ! -t 2 ] || printf '\r\e[K' >&2
     exec {shells}>&-
