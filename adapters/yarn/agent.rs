@@ -145,8 +145,8 @@ impl Shared {
         outbox.touch(now);
         outbox.flush(now, || state.translator.picture());
         drop(state);
-        for (application, spec) in submit {
-            tasks.spawn(self.clone().submit(application, spec));
+        if !submit.is_empty() {
+            tasks.spawn(self.clone().submit(submit));
         }
         for job in cancel {
             tasks.spawn(self.clone().cancel(job));
@@ -171,7 +171,14 @@ impl Shared {
         self.stirred.notify_one();
     }
 
-    async fn submit(self: Arc<Self>, application: String, spec: JobSpec) {
+    /// One after the other, as they came.
+    async fn submit(self: Arc<Self>, jobs: Vec<(String, JobSpec)>) {
+        for (application, spec) in jobs {
+            self.submit_one(application, spec).await;
+        }
+    }
+
+    async fn submit_one(&self, application: String, spec: JobSpec) {
         let asked = timeout(ANSWER, self.calls.submit(&spec, &self.cluster, &application)).await;
         let answer = match asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
             Ok(job) => {

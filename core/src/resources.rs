@@ -163,6 +163,14 @@ impl Amounts {
         }
     }
 
+    /// Nothing where there is less than nothing.
+    pub fn at_least_zero(mut self) -> Self {
+        for value in &mut self.0 {
+            *value = (*value).max(0);
+        }
+        self
+    }
+
     /// Whether nothing is in it.
     pub fn is_zero(&self) -> bool {
         self.0.iter().all(|value| *value == 0)

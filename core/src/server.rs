@@ -214,19 +214,24 @@ fn is_shareable(resource: ResourceId, devices: &[ResourceId]) -> bool {
 }
 
 impl Server {
-    /// What the plan may use: capacity − foreign; nothing once it left.
+    /// What the plan may use: capacity − foreign; nothing once it left, or where others use more than there is.
     pub fn usable(&self) -> Amounts {
+        self.left_by_others().at_least_zero()
+    }
+
+    /// Negative where others use more than there is.
+    fn left_by_others(&self) -> Amounts {
         if !self.present {
             return Amounts::default();
         }
-        let mut usable = self.capacity.clone();
-        usable -= &self.foreign.amounts;
-        usable
+        let mut left = self.capacity.clone();
+        left -= &self.foreign.amounts;
+        left
     }
 
-    /// What may be reserved: what is [usable](Self::usable), and more of what can be shared where the pool overbooks.
+    /// What may be reserved: what others leave, and more of what can be shared where the pool overbooks.
     pub fn reservable(&self) -> Amounts {
-        let mut usable = self.usable();
+        let mut usable = self.left_by_others();
         if self.present && self.bookable > 1000 {
             for (resource, have) in self.capacity.iter().filter(|(resource, _)| is_shareable(*resource, &self.devices))
             {

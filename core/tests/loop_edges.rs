@@ -596,6 +596,17 @@ fn a_job_that_is_more_than_the_cluster_is_refused_with_numbers() {
 }
 
 #[test]
+fn others_that_use_more_than_a_server_has_leave_the_rest_as_it_is() {
+    let servers = [server("s0", 2, 4, &["gpu"; 1]), server("s1", 2, 4, &["gpu"; 1])];
+    let mut scheduler = cluster(plain("fifo"), &servers);
+    let foreign = Event::ForeignUse { server: "s0".into(), amounts: amounts(&[("cpu", 900_000)]), devices: Vec::new() };
+    scheduler.apply(Time(0), foreign).unwrap();
+    let id = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
+    scheduler.decide(Time(0));
+    assert_eq!(scheduler.state().job(id).unwrap().shape().workers, 1);
+}
+
+#[test]
 fn an_explanation_has_the_numbers_of_the_moment_and_says_what_happens_next() {
     let settings = Settings { engine: "drf".into(), ..plain("drf") };
     let mut scheduler = cluster(settings, &[server("s0", 8, 16, &["gpu"; 4])]);

@@ -189,6 +189,28 @@ fn rejected_jobs_are_held_cancelled_or_tried_again() {
 }
 
 #[test]
+fn who_would_be_rejected_is_told_before() {
+    for action in ["held", "cancelled", "retry"] {
+        let mut scheduler = cluster(&[("horizon", Parameter::Number(2.0)), ("rejected", text(action))], (4, 4));
+        let ask = |scheduler: &Scheduler, spec: JobSpec| {
+            let admission = scheduler.admission(spec).expect("it can be submitted");
+            admission.expect("the engine decides at arrivals").run(Budget::UNLIMITED)
+        };
+        let small = || job("small", 2, 1, within(3, 0.001));
+        assert_eq!(ask(&scheduler, small()), Ok(()));
+        submit(&mut scheduler, 0, job("great", 4, 2, within(2, 100.0)));
+        decide(&mut scheduler, 0);
+        let (digest, told) = (scheduler.digest(), ask(&scheduler, small()));
+        assert_eq!(scheduler.digest(), digest, "nothing is changed");
+        let id = submit(&mut scheduler, 0, small());
+        decide(&mut scheduler, 0);
+        // Who is tried again isn't refused.
+        let refused = (action != "retry").then(|| reason(&scheduler, id).describe(scheduler.state()));
+        assert_eq!(told.err(), refused);
+    }
+}
+
+#[test]
 fn a_job_that_is_priced_out_is_told_by_what() {
     let mut scheduler = cluster(&[("rejected", text("retry"))], (4, 4));
     // Two workers each for ten slots, so after three of them no slot is empty and ten have room for two more workers.

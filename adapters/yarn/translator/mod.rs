@@ -43,7 +43,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// What there is to ask of the daemon, and to say.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Step {
-    /// Applications, each with the job that it is.
+    /// Applications, each with the job that it is, in the order of their submission; no more until all of them are answered.
     pub(crate) submit: Vec<(String, JobSpec)>,
     pub(crate) cancel: Vec<u64>,
     /// Plans that can't be carried out, with the decisions that brought them.
@@ -300,6 +300,7 @@ impl Translator {
     /// What is to be done now. O(applications + slots).
     pub(crate) fn step(&mut self, now: Duration) -> Step {
         let mut step = Step::default();
+        let is_asking = self.apps.values().any(|app| app.link == Link::Asked);
         for (id, app) in &mut self.apps {
             if let Some(Refusal { cause, retry_after }) = app.overdue(now, &self.nodes, &self.config) {
                 app.refused = Some(cause.clone());
@@ -307,7 +308,7 @@ impl Translator {
                 step.refused.push((app.decision, Answer { retry_after, ..Answer::refused(job, cause) }));
             }
             let over = app.end.is_some() || app.row.is_none();
-            if self.synced && app.link == Link::None && !over && now >= app.ask_at {
+            if self.synced && !is_asking && app.link == Link::None && !over && now >= app.ask_at {
                 let Some(spec) = &app.spec else { continue };
                 step.submit.push((id.clone(), spec.clone()));
                 app.link = Link::Asked;
@@ -318,6 +319,8 @@ impl Translator {
                 step.cancel.push(job);
             }
         }
+        // As they were submitted: ids grow longer after the 9,999th.
+        step.submit.sort_by(|(one, _), (other, _)| (one.len(), one).cmp(&(other.len(), other)));
         step
     }
 

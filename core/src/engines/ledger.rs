@@ -45,7 +45,7 @@ impl Ledger {
         let limited = tenants.iter().chain(&queues).any(|limits| !limits.is_empty());
         let cluster = match state.settings.shape.overbook {
             1001.. => state.present_servers().fold(Amounts::default(), |mut sum, server| {
-                sum += &server.reservable();
+                sum += &server.reservable().at_least_zero();
                 sum
             }),
             _ => state.usable.clone(),

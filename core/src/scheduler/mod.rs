@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub(crate) use self::ticket::speed_model;
-pub use self::ticket::{FitOutcome, FitTicket, Outcome, Ticket};
+pub use self::{
+    preview::Admission,
+    ticket::{FitOutcome, FitTicket, Outcome, Ticket},
+};
 use crate::{
     decision::{Decision, Source, Verdict},
     engines::{self, AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},

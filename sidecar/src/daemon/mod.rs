@@ -226,7 +226,7 @@ impl Metrics {
 /// Everything on the one port.
 async fn router(config: &Config, host: &Host, feed: Feed, registry: Registry, metrics: NetMetrics) -> Router {
     let jobs = JobsService::new(host.clone()).into_server();
-    let manager = ManagerService::new(host.clone(), config.plan_ttl).into_server();
+    let manager = ManagerService::new(host.clone(), config).into_server();
     let admin = AdminService::new(host.clone(), config).into_server();
     let feed = FeedService::new(feed, std::sync::Arc::new(host.clone())).into_server();
     let (health, health_service) = tonic_health::server::health_reporter();

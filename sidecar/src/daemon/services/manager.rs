@@ -1,16 +1,20 @@
 //! What a cluster manager's adapter does: observations come in, plans go out.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use tokio::{
-    sync::mpsc,
+    sync::{Semaphore, mpsc},
     time::{Instant, timeout_at},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
+use trainmaster_core::{Budget, scheduler::Admission};
 use trainmaster_proto::{
     Observed, observed, spec_from_job,
     v1::{
@@ -21,27 +25,53 @@ use trainmaster_proto::{
 
 use super::LARGE;
 use crate::daemon::{
+    Config,
     host::{Command, Host},
     session::Outbox,
 };
 
 /// How long the first observation may take.
 const FIRST: Duration = Duration::from_secs(30);
+/// Engines that are asked about jobs at a time, for who has given up waiting included: decisions need threads too.
+const ADMISSIONS: usize = 2;
 
 /// Serves `trainmaster.v1.Manager`.
 pub(crate) struct ManagerService {
     host: Host,
     ttl: Duration,
+    budget: Budget,
+    admissions: Arc<Semaphore>,
     streams: AtomicU64,
 }
 
 impl ManagerService {
-    pub(crate) fn new(host: Host, ttl: Duration) -> Self {
-        Self { host, ttl, streams: AtomicU64::new(1) }
+    /// `config`: how long plans stand, and what an engine may take to say whether it would let a job in.
+    pub(crate) fn new(host: Host, config: &Config) -> Self {
+        Self {
+            host,
+            ttl: config.plan_ttl,
+            budget: config.host_options().budget,
+            admissions: Arc::new(Semaphore::new(ADMISSIONS)),
+            streams: AtomicU64::new(1),
+        }
     }
 
     pub(crate) fn into_server(self) -> ManagerServer<Self> {
         ManagerServer::new(self).max_decoding_message_size(LARGE).max_encoding_message_size(LARGE)
+    }
+}
+
+impl ManagerService {
+    /// What the engine would say of a job.
+    async fn ask_engine(&self, admission: Admission) -> Result<Result<(), String>, Status> {
+        let turn = self.admissions.clone().acquire_owned().await.expect("it is never closed");
+        let budget = self.budget;
+        let asked = tokio::task::spawn_blocking(move || {
+            let answer = admission.run(budget);
+            drop(turn);
+            answer
+        });
+        asked.await.map_err(|error| Status::internal(error.to_string()))
     }
 }
 
@@ -69,15 +99,15 @@ impl Manager for ManagerService {
 
     async fn admit(&self, request: Request<v1::AdmitRequest>) -> Result<Response<v1::AdmitReply>, Status> {
         let job = request.into_inner().job.ok_or_else(|| Status::invalid_argument("job: is missing"))?;
-        let checked = match spec_from_job(job) {
-            Ok(spec) => {
-                let accepts = |error: trainmaster_core::EventError| error.to_string();
-                self.host.read(move |view| view.scheduler.would_accept(spec).map_err(accepts)).await?
-            }
-            Err(error) => Err(error.to_string()),
+        let refused = match spec_from_job(job) {
+            Ok(spec) => match self.host.read(move |view| view.scheduler.admission(spec)).await? {
+                Ok(None) => None,
+                Ok(Some(admission)) => self.ask_engine(admission).await?.err(),
+                Err(error) => Some(error.to_string()),
+            },
+            Err(error) => Some(error.to_string()),
         };
-        let reason = checked.err().unwrap_or_default();
-        Ok(Response::new(v1::AdmitReply { admitted: reason.is_empty(), reason }))
+        Ok(Response::new(v1::AdmitReply { admitted: refused.is_none(), reason: refused.unwrap_or_default() }))
     }
 }
 
