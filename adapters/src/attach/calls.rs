@@ -44,7 +44,7 @@ impl Calls {
     /// The active jobs that came from a cluster, each with the cluster's own name for it.
     pub(crate) async fn jobs_of(&self, cluster: &str) -> Result<Vec<(u64, String)>, Status> {
         let mut client = JobsClient::new(self.channel.clone()).max_decoding_message_size(MOST_BYTES);
-        let reply = client.list(self.request(v1::ListRequest { all: false })).await?.into_inner();
+        let reply = client.list(self.request(v1::ListRequest { all: false, specs: false })).await?.into_inner();
         let ours = |job: v1::JobStatus| {
             let external = job.external.filter(|external| external.cluster == cluster)?;
             Some((job.job, external.native))
