@@ -33,7 +33,8 @@ pub const COMMANDS: &[AdapterCommand] = &[
         name: "submit",
         arguments: "FILE",
         about: "submit a job file to YARN, as an application; the file that TRAINMASTER_YARN names says where and how",
-        run: |arguments| {
+        asks_daemon: false,
+        run: |arguments, _| {
             let [file] = arguments else { bail!("submit takes one FILE") };
             let text = fs::read_to_string(file).with_context(|| format!("{file} can't be read"))?;
             submit(&config()?, &user()?, &text).with_context(|| file.clone())
@@ -43,7 +44,8 @@ pub const COMMANDS: &[AdapterCommand] = &[
         name: "kill",
         arguments: "APPLICATION",
         about: "kill an application on YARN, which cancels its job",
-        run: |arguments| {
+        asks_daemon: false,
+        run: |arguments, _| {
             let [application] = arguments else { bail!("kill takes one APPLICATION") };
             kill(&config()?, &user()?, application)
         },
