@@ -22,13 +22,15 @@ pub const COMMANDS: &[AdapterCommand] = &[
         name: "status",
         arguments: "",
         about: "how Slurm's agent is doing, and what each training job has",
-        run: |_| answer(&json!({"command": "status"}), status),
+        asks_daemon: false,
+        run: |_, _| answer(&json!({"command": "status"}), status),
     },
     AdapterCommand {
         name: "explain",
         arguments: "JOB",
         about: "why a training job has what it has; JOB is Slurm's number or its name",
-        run: |arguments| {
+        asks_daemon: false,
+        run: |arguments, _| {
             let [job] = arguments else { bail!("explain takes one JOB") };
             answer(&json!({"command": "explain", "job": job}), explanation)
         },
@@ -37,7 +39,8 @@ pub const COMMANDS: &[AdapterCommand] = &[
         name: "mode",
         arguments: "active|shadow|paused",
         about: "set who is in charge; paused gives all training jobs back to Slurm at once",
-        run: |arguments| {
+        asks_daemon: false,
+        run: |arguments, _| {
             let [mode] = arguments else { bail!("mode takes one of active, shadow and paused") };
             answer(&json!({"command": "mode", "mode": mode}), status)
         },

@@ -30,6 +30,6 @@ pub mod yarn;
 #[cfg(any(feature = "local", feature = "ray", feature = "yarn"))]
 pub use file::FileError;
 pub use registry::{
-    AdapterCommand, AdapterInfo, Answer, Check, Launch, Running, Shutdown, Verdict, all, by_name, commands,
+    AdapterCommand, AdapterInfo, Answer, Check, Daemon, Launch, Running, Shutdown, Verdict, all, by_name, commands,
     nearest_folder,
 };

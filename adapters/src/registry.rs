@@ -64,8 +64,21 @@ pub struct AdapterCommand {
     pub arguments: &'static str,
     /// One line, for people.
     pub about: &'static str,
+    /// Whether it asks a daemon, at least in some settings.
+    pub asks_daemon: bool,
     /// Carries it out.
-    pub run: fn(&[String]) -> anyhow::Result<Answer>,
+    pub run: fn(&[String], &Daemon) -> anyhow::Result<Answer>,
+}
+
+/// Where the daemon is that a command may ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Daemon {
+    /// As `http://127.0.0.1:7070`.
+    pub address: String,
+    /// The file with its token, where it asks for one.
+    pub token_file: Option<PathBuf>,
+    /// Certificate authority of an `https` daemon, in PEM.
+    pub ca: Option<PathBuf>,
 }
 
 /// What a command answers.

@@ -15,11 +15,14 @@ use tokio::{
 };
 use tonic::{Code, Status};
 use trainmaster_core::JobSpec;
+use trainmaster_proto::v1::JobStatus;
 
 use super::{
-    YarnError,
-    config::Config,
-    server,
+    YarnError, client,
+    config::{Api, Config},
+    deeds::Work,
+    picture::Picture,
+    poller, server,
     translator::{Step, Submitted, Translator},
 };
 use crate::{
@@ -46,7 +49,7 @@ pub async fn run(config: Config, launch: Launch, shutdown: impl Future<Output = 
     let mut tasks = JoinSet::new();
     tasks.spawn(server::start(shared.clone(), &config).await?);
 
-    tasks.spawn(shared.clone().learn_jobs());
+    tasks.spawn(shared.clone().look_at_yarn(config.clone()));
     let mut shutdown = pin!(shutdown);
     let (sender, mut heard) = mpsc::channel(16);
     let mut link = Some((link, sender));
@@ -80,6 +83,7 @@ pub(super) struct Shared {
     pub(super) changed: watch::Sender<()>,
     pub(super) calls: Calls,
     cluster: String,
+    api: Api,
     began: Instant,
 }
 
@@ -89,6 +93,8 @@ struct State {
     has_seen: bool,
     /// The daemon said which jobs came from this cluster.
     has_learnt: bool,
+    /// It is being asked that again.
+    is_learning: bool,
 }
 
 impl Shared {
@@ -98,11 +104,11 @@ impl Shared {
             ("TRAINMASTER_ORPHAN_GRACE_MS".to_owned(), launch.orphan_grace.as_millis().to_string()),
         ]);
         environment.extend(config.master.feed_ca.clone().map(|path| ("TRAINMASTER_FEED_CA".to_owned(), path)));
-        let cluster = config.name.clone();
+        let (cluster, api) = (config.name.clone(), config.api);
         let translator = Translator::new(config, environment);
-        let state = Mutex::new(State { translator, has_seen: false, has_learnt: false });
+        let state = Mutex::new(State { translator, has_seen: false, has_learnt: false, is_learning: false });
         let (changed, _) = watch::channel(());
-        Self { state, stirred: Notify::new(), changed, calls, cluster, began: Instant::now() }
+        Self { state, stirred: Notify::new(), changed, calls, cluster, api, began: Instant::now() }
     }
 
     pub(super) fn now(&self) -> Duration {
@@ -135,10 +141,47 @@ impl Shared {
         answer.map_err(|_| Status::unavailable("there is no plan of the scheduler's to enforce"))
     }
 
+    /// Takes over what the REST API told; what is to be done about it there, if there is a plan.
+    pub(super) fn take_over(&self, picture: Picture) -> Option<Work> {
+        let work = {
+            let (mut state, now) = (self.state(), self.now());
+            state.translator.see_roles(now, picture);
+            state.has_seen |= state.translator.has_nodes();
+            let plan = state.translator.bridge_plan(now, clock_ms()).ok();
+            plan.map(|plan| {
+                let translator = &state.translator;
+                let priority = |id: &String| Some((id.clone(), translator.priority(id)?));
+                Work {
+                    priorities: plan.applications.iter().filter_map(|planned| priority(&planned.id)).collect(),
+                    misplaced: translator.misplaced(),
+                    plan,
+                }
+            })
+        };
+        self.stirred.notify_one();
+        work
+    }
+
+    /// Learns which jobs there are; where nobody tells what YARN has, asks for that from then on.
+    async fn look_at_yarn(self: Arc<Self>, config: Arc<Config>) {
+        // What the daemon knows of them says what containers are.
+        self.clone().learn_jobs().await;
+        if config.api == Api::Rest {
+            let user = client::user();
+            if let Err(problem) = &user {
+                tracing::warn!("YARN takes this adapter for whom it likes: {problem:#}");
+            }
+            poller::run(self, config, user.ok()).await;
+        }
+    }
+
     fn act(self: &Arc<Self>, outbox: &mut Outbox, tasks: &mut JoinSet<()>) {
         let now = self.now();
         let mut state = self.state();
-        let Step { submit, cancel, refused } = state.translator.step(now);
+        let Step { submit, cancel, refused, look_up } = state.translator.step(now);
+        if look_up && !std::mem::replace(&mut state.is_learning, true) {
+            tasks.spawn(self.clone().learn_again());
+        }
         for (decision, answer) in refused {
             outbox.answer(decision, vec![answer]);
         }
@@ -157,18 +200,39 @@ impl Shared {
     /// Which applications are which jobs, from before this adapter was started.
     async fn learn_jobs(self: Arc<Self>) {
         let jobs = loop {
-            match timeout(ANSWER, self.calls.jobs_of(&self.cluster)).await {
-                Ok(Ok(jobs)) => break jobs,
-                Ok(Err(status)) => tracing::debug!(%status, "the daemon doesn't tell its jobs; trying again"),
-                Err(_) => tracing::debug!("the daemon doesn't tell its jobs; trying again"),
+            match self.ask_for_jobs().await {
+                Some(jobs) => break jobs,
+                None => sleep(TICK).await,
             }
-            sleep(TICK).await;
         };
         let (mut state, now) = (self.state(), self.now());
         state.translator.learn(now, jobs);
         state.has_learnt = true;
         drop(state);
         self.stirred.notify_one();
+    }
+
+    /// The same later on, where only the daemon knows what an application is.
+    async fn learn_again(self: Arc<Self>) {
+        let jobs = self.ask_for_jobs().await;
+        let (mut state, now) = (self.state(), self.now());
+        state.is_learning = false;
+        if let Some(jobs) = jobs {
+            state.translator.learn(now, jobs);
+        }
+        drop(state);
+        self.stirred.notify_one();
+    }
+
+    async fn ask_for_jobs(&self) -> Option<Vec<JobStatus>> {
+        let asked = timeout(ANSWER, self.calls.jobs_of(&self.cluster, self.api == Api::Rest)).await;
+        match asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
+            Ok(jobs) => Some(jobs),
+            Err(status) => {
+                tracing::debug!(%status, "the daemon doesn't tell its jobs; trying again");
+                None
+            }
+        }
     }
 
     /// One after the other, as they came.

@@ -1,6 +1,10 @@
 //! `trainmaster yarn …`: applications, over the ResourceManager's REST API.
 
-use std::{env, fs, path::Path, process::Command};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, anyhow, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD as BASE64};
@@ -10,14 +14,22 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::runtime;
+use tonic::{Code, Status};
 use trainmaster_core::JobSpec;
 
 use super::{
-    config::{Config, Master},
-    jobfile, rest,
+    amounts,
+    config::{Api, Config, Master},
+    jobfile,
+    picture::{Resource, SECRET_TAG},
+    rest,
+    secret::SecretHash,
     translator::alone,
 };
-use crate::{AdapterCommand, Answer};
+use crate::{
+    AdapterCommand, Answer, Daemon,
+    attach::{Calls, Link},
+};
 
 /// Names the configuration file.
 const CONFIG: &str = "TRAINMASTER_YARN";
@@ -33,17 +45,19 @@ pub const COMMANDS: &[AdapterCommand] = &[
         name: "submit",
         arguments: "FILE",
         about: "submit a job file to YARN, as an application; the file that TRAINMASTER_YARN names says where and how",
-        run: |arguments| {
+        asks_daemon: true,
+        run: |arguments, daemon| {
             let [file] = arguments else { bail!("submit takes one FILE") };
             let text = fs::read_to_string(file).with_context(|| format!("{file} can't be read"))?;
-            submit(&config()?, &user()?, &text).with_context(|| file.clone())
+            submit(&config()?, &user()?, &text, daemon).with_context(|| file.clone())
         },
     },
     AdapterCommand {
         name: "kill",
         arguments: "APPLICATION",
         about: "kill an application on YARN, which cancels its job",
-        run: |arguments| {
+        asks_daemon: false,
+        run: |arguments, _| {
             let [application] = arguments else { bail!("kill takes one APPLICATION") };
             kill(&config()?, &user()?, application)
         },
@@ -58,7 +72,7 @@ fn config() -> Result<Config> {
 }
 
 /// Whom YARN takes us for, where it knows no better.
-fn user() -> Result<String> {
+pub(super) fn user() -> Result<String> {
     let named = ["HADOOP_USER_NAME", "USER"].iter().find_map(|name| env::var(name).ok());
     let user = match named {
         Some(user) => user,
@@ -76,7 +90,7 @@ fn logged_in() -> Result<String> {
     Ok(String::from_utf8(said.stdout)?.trim_end().to_owned())
 }
 
-fn submit(config: &Config, user: &str, text: &str) -> Result<Answer> {
+fn submit(config: &Config, user: &str, text: &str, daemon: &Daemon) -> Result<Answer> {
     let spec = jobfile::read(text, user, "").map_err(|problem| anyhow!(problem))?;
     if config.master.classpath.is_empty() {
         bail!("master.classpath isn't set; say where the nodes have the ApplicationMaster");
@@ -85,19 +99,101 @@ fn submit(config: &Config, user: &str, text: &str) -> Result<Answer> {
     SystemRandom::new().fill(&mut random).map_err(|_| anyhow!("no random bits for a secret"))?;
     let secret: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     let created = call(config, Method::POST, &format!("apps/new-application?user.name={user}"), String::new())?;
-    let New { application } = serde_json::from_slice(&created).context("the ResourceManager's answer")?;
-    let request = submission(config, &application, &spec, text, &secret);
-    call(config, Method::POST, &format!("apps?user.name={user}"), request.to_string())?;
+    let New { application, largest } = serde_json::from_slice(&created).context("the ResourceManager's answer")?;
+    let hand_in = |spec: &JobSpec| {
+        let request = submission(config, &application, spec, text, &secret);
+        call(config, Method::POST, &format!("apps?user.name={user}"), request.to_string()).map(drop)
+    };
+    let (name, job) = match config.api {
+        Api::PlugIns => {
+            hand_in(&spec)?;
+            (spec.name, None)
+        }
+        // Nothing in the ResourceManager asks the daemon, so that is done here.
+        Api::Rest => {
+            amounts::check_size(&spec, &largest.into_wire()).map_err(|problem| anyhow!(problem))?;
+            let scheduler = Scheduler::new(daemon)?;
+            let (job, spec) = scheduler.register(&config.name, &application, spec)?;
+            if let Err(error) = hand_in(&spec) {
+                return Err(match scheduler.cancel(job) {
+                    Ok(()) => error,
+                    Err(left) => error.context(format!("job {job} is left at the scheduler ({left:#})")),
+                });
+            }
+            (spec.name, Some(job))
+        }
+    };
     Ok(Answer {
-        text: format!("{application} ({}) submitted", spec.name),
-        json: json!({ "application": application, "name": spec.name }),
+        text: format!("{application} ({name}) submitted"),
+        json: match job {
+            None => json!({ "application": application, "name": name }),
+            Some(job) => json!({ "application": application, "name": name, "job": job }),
+        },
     })
+}
+
+/// The daemon, as the command line names it.
+struct Scheduler<'a> {
+    daemon: &'a Daemon,
+    token: Option<String>,
+}
+
+impl<'a> Scheduler<'a> {
+    fn new(daemon: &'a Daemon) -> Result<Self> {
+        let read = |path: &PathBuf| {
+            let text = fs::read_to_string(path).with_context(|| format!("token file {}", path.display()))?;
+            anyhow::Ok(text.trim().to_owned())
+        };
+        Ok(Self { daemon, token: daemon.token_file.as_ref().map(read).transpose()? })
+    }
+
+    fn calls(&self) -> Result<Calls> {
+        let Daemon { address, ca, .. } = self.daemon;
+        Ok(Link::new(address, self.token.as_deref(), ca.as_deref())?.calls())
+    }
+
+    fn said(&self, status: &Status) -> anyhow::Error {
+        anyhow!("the scheduler at {}: {}", self.daemon.address, status.message())
+    }
+
+    /// Submits an application's job, if it would be let in; its number, and what was submitted: its name may have been
+    /// taken.
+    fn register(&self, cluster: &str, application: &str, mut spec: JobSpec) -> Result<(u64, JobSpec)> {
+        apart(async {
+            let calls = self.calls()?;
+            // Another job's name is no reason to reject it.
+            let own = JobSpec { name: jobfile::numbered(&spec.name, application), ..spec.clone() };
+            let verdict = calls.admit(&own).await.map_err(|status| self.said(&status))?;
+            if !verdict.admitted {
+                bail!("Refused by Trainmaster: {}", verdict.reason);
+            }
+            let mut asked = calls.submit(&spec, cluster, application).await;
+            if asked.as_ref().is_err_and(|status| status.code() == Code::AlreadyExists) {
+                spec = own;
+                asked = calls.submit(&spec, cluster, application).await;
+            }
+            let job = asked.map_err(|status| self.said(&status))?;
+            Ok((job, spec))
+        })
+    }
+
+    fn cancel(&self, job: u64) -> Result<()> {
+        apart(async { self.calls()?.cancel(job).await.map_err(|status| self.said(&status)) })
+    }
+}
+
+/// Hosts may be inside a runtime of their own.
+fn apart<T: Send>(calling: impl Future<Output = Result<T>> + Send) -> Result<T> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::scope(|scope| scope.spawn(|| runtime.block_on(calling)).join().expect("calling doesn't panic"))
 }
 
 #[derive(Deserialize)]
 struct New {
     #[serde(rename = "application-id")]
     application: String,
+    #[serde(rename = "maximum-resource-capability", default)]
+    largest: Resource,
 }
 
 fn submission(config: &Config, application: &str, spec: &JobSpec, text: &str, secret: &str) -> Value {
@@ -113,10 +209,16 @@ fn submission(config: &Config, application: &str, spec: &JobSpec, text: &str, se
         ("TRAINMASTER_ALONE", alone),
     ];
     let environment = environment.map(|(key, value)| json!({ "key": key, "value": value }));
+    // The REST API doesn't tell environments.
+    let tags = match config.api {
+        Api::PlugIns => Vec::new(),
+        Api::Rest => vec![format!("{SECRET_TAG}{}", SecretHash::of(secret).hex())],
+    };
     json!({
         "application-id": application,
         "application-name": spec.name,
         "application-type": "TRAINMASTER",
+        "application-tags": { "tag": tags },
         "queue": spec.queue,
         "max-app-attempts": ATTEMPTS,
         "attempt-failures-validity-interval": FAILURES_COUNT_FOR,
@@ -144,15 +246,8 @@ fn call(config: &Config, method: Method, path: &str, json: String) -> Result<Vec
     let address = config.resourcemanager.as_ref();
     let address = address.ok_or_else(|| anyhow!("resourcemanager isn't set; say where its REST API is"))?;
     let path = format!("/ws/v1/cluster/{path}");
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    // Hosts may be inside a runtime of their own.
-    let answer = std::thread::scope(|scope| {
-        scope
-            .spawn(|| runtime.block_on(rest::call(address, method, &path, json)))
-            .join()
-            .expect("calling doesn't panic")
-    });
-    Ok(answer.map_err(|problem| anyhow!(problem))?.to_vec())
+    let answer = apart(async { Ok(rest::call(address, method, &path, json).await) })?;
+    Ok(answer.map_err(|problem| anyhow!(problem.to_string()))?.to_vec())
 }
 
 #[cfg(test)]
@@ -195,13 +290,17 @@ mod tests {
         (Config::parse(&text, "test").unwrap(), asked)
     }
 
+    fn nowhere() -> Daemon {
+        Daemon { address: "http://127.0.0.1:1".into(), token_file: None, ca: None }
+    }
+
     const NEW: (&str, &str) =
         ("200 OK", r#"{"application-id": "application_1_0002", "maximum-resource-capability": {}}"#);
 
     #[test]
     fn a_job_is_submitted_as_an_application() {
         let (config, asked) = manager(&[NEW, ("202 Accepted", "")]);
-        let answer = submit(&config, "alice", JOB).unwrap();
+        let answer = submit(&config, "alice", JOB, &nowhere()).unwrap();
         assert_eq!(answer.text, "application_1_0002 (mnist) submitted");
         assert!(asked.recv().unwrap().starts_with("POST /ws/v1/cluster/apps/new-application?user.name=alice HTTP/1.1"));
         let asked = asked.recv().unwrap();
@@ -232,15 +331,45 @@ mod tests {
     fn a_rejection_says_why() {
         const NO: &str = r#"{"RemoteException": {"exception": "BadRequestException", "message": "Refused by Trainmaster: too dear"}}"#;
         let (config, _asked) = manager(&[NEW, ("400 Bad Request", NO)]);
-        assert_eq!(submit(&config, "alice", JOB).unwrap_err().to_string(), "Refused by Trainmaster: too dear");
+        assert_eq!(
+            submit(&config, "alice", JOB, &nowhere()).unwrap_err().to_string(),
+            "Refused by Trainmaster: too dear"
+        );
         let (config, _asked) = manager(&[("403 Forbidden", "<html>")]);
-        let error = submit(&config, "alice", JOB).unwrap_err().to_string();
+        let error = submit(&config, "alice", JOB, &nowhere()).unwrap_err().to_string();
         assert!(error.contains("new-application") && error.contains("403"), "{error}");
-        let error = submit(&config, "alice", "name = 1").unwrap_err().to_string();
+        let error = submit(&config, "alice", "name = 1", &nowhere()).unwrap_err().to_string();
         assert!(error.contains("job file"), "{error}");
         let bare = Config::parse("", "test").unwrap();
-        assert!(submit(&bare, "alice", JOB).unwrap_err().to_string().contains("master.classpath"));
+        assert!(submit(&bare, "alice", JOB, &nowhere()).unwrap_err().to_string().contains("master.classpath"));
         assert!(kill(&bare, "alice", "application_1_1").unwrap_err().to_string().contains("resourcemanager"));
+    }
+
+    #[test]
+    fn without_plug_ins_the_scheduler_is_asked_before_yarn_is() {
+        let (config, asked) = manager(&[NEW]);
+        let config = Config { api: Api::Rest, ..config };
+        let error = submit(&config, "alice", JOB, &nowhere()).unwrap_err().to_string();
+        assert!(error.starts_with("the scheduler at http://127.0.0.1:1: "), "{error}");
+        assert_eq!(asked.iter().count(), 1, "YARN isn't told of it");
+        // What it says of itself is enough to refuse a job that can't be.
+        const SMALL: (&str, &str) = (
+            "200 OK",
+            r#"{"application-id": "application_1_0002", "maximum-resource-capability": {"memory": 1, "vCores": 1,
+            "resourceInformations": {"resourceInformation": [{"name": "vcores", "units": "", "value": 1}]}}}"#,
+        );
+        let (config, _asked) = manager(&[SMALL]);
+        let config = Config { api: Api::Rest, ..config };
+        let large = JOB.replace("cpu = 1", "cpu = 2");
+        let error = submit(&config, "alice", &large, &nowhere()).unwrap_err().to_string();
+        assert!(error.contains("vcores 2 in one container; the largest has 1"), "{error}");
+        // The secret's hash travels as a tag.
+        let spec = jobfile::read(JOB, "alice", "").unwrap();
+        let tags = submission(&config, "application_1_0002", &spec, JOB, "abc")["application-tags"]["tag"].clone();
+        let tag = tags[0].as_str().unwrap();
+        assert!(tag.len() <= 100 && tag.to_lowercase() == tag, "{tag}");
+        let hash = SecretHash::parse(tag.strip_prefix(SECRET_TAG).unwrap()).unwrap();
+        assert!(hash.matches("abc"));
     }
 
     #[test]

@@ -32,13 +32,17 @@ pub(crate) const SHORTEST_TOKEN: usize = 16;
 pub struct Config {
     /// The manager's name.
     pub name: String,
+    /// How the ResourceManager is spoken to.
+    pub api: Api,
+    /// How often it is asked, where it is asked.
+    pub poll: Duration,
     /// Where plug-ins and ApplicationMasters reach this adapter.
     pub listen: SocketAddr,
     /// Certificate and key; none on loopback alone.
     pub tls: Option<Tls>,
     /// The file with the token that the plug-ins show; none on loopback alone.
     pub token_file: Option<PathBuf>,
-    /// The ResourceManager's REST API, as `host:port`, for `doctor`.
+    /// The ResourceManager's REST API, as `host:port`.
     pub resourcemanager: Option<String>,
     /// How long a plan stands without a newer answer.
     pub ttl: Duration,
@@ -50,6 +54,17 @@ pub struct Config {
     pub master: Master,
     /// What each node has beside what YARN counts: `bandwidth` in Mbit/s, `disk` in MiB.
     pub uncounted: BTreeMap<String, i64>,
+}
+
+/// How the ResourceManager is spoken to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Api {
+    /// Plug-ins in it tell what there is and enforce plans.
+    #[default]
+    PlugIns,
+    /// Nothing is in it: it is asked over its REST API, and nobody enforces where containers are.
+    Rest,
 }
 
 /// Certificate and key, in PEM.
@@ -91,6 +106,9 @@ struct MasterTable {
 #[serde(deny_unknown_fields)]
 struct File {
     name: Option<String>,
+    #[serde(default)]
+    api: Api,
+    poll: Option<String>,
     listen: Option<String>,
     tls: Option<Tls>,
     token_file: Option<PathBuf>,
@@ -129,18 +147,25 @@ impl Config {
         let address: SocketAddr =
             listen.parse().map_err(|_| wrong(format!("write address:port, such as {LISTEN} or 0.0.0.0:7071")))?;
         if !address.ip().is_loopback()
-            && let Some(missing) = missing(file.tls.is_some(), file.token_file.is_some())
+            // Without plug-ins there is nobody to show the token.
+            && let Some(missing) = missing(file.tls.is_some(), file.token_file.is_some() || file.api == Api::Rest)
         {
             return Err(wrong(format!("it is open to other machines and needs {missing}; or listen on 127.0.0.1")));
         }
         let span = |key: &str, text: Option<String>, default: u64| {
             span(text, Duration::from_secs(default)).map_err(|(value, problem)| (key.to_owned(), value, problem))
         };
-        let resourcemanager = file.resourcemanager.map(|url| match rest_address(&url) {
+        let resourcemanager = file.resourcemanager.as_ref().map(|url| match rest_address(url) {
             Some(address) => Ok(address),
-            None => Err(("resourcemanager".into(), quoted(&url), "write http://host:port, with RM's web port".into())),
+            None => Err(("resourcemanager".into(), quoted(url), "write http://host:port, with RM's web port".into())),
         });
+        if file.api == Api::Rest && file.resourcemanager.is_none() {
+            let problem = "it needs resourcemanager, where the ResourceManager's REST API is".to_owned();
+            return Err(("api".into(), quoted("rest"), problem));
+        }
         let mut config = Self {
+            api: file.api,
+            poll: span("poll", file.poll, 1)?,
             listen: address,
             tls: file.tls,
             token_file: file.token_file,
@@ -228,6 +253,8 @@ mod tests {
         let config = parse(
             r#"
             name = "yarn-a"
+            api = "rest"
+            poll = "250ms"
             listen = "0.0.0.0:7171"
             tls = { cert = "/c", key = "/k" }
             token_file = "/t"
@@ -247,6 +274,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!((config.name.as_str(), config.listen.port()), ("yarn-a", 7171));
+        assert_eq!((config.api, config.poll), (Api::Rest, Duration::from_millis(250)));
         assert_eq!(config.tls, Some(Tls { cert: "/c".into(), key: "/k".into() }));
         assert_eq!((config.token_file, config.resourcemanager), (Some("/t".into()), Some("[::1]:8088".into())));
         assert_eq!((config.ttl, config.placement_timeout), (Duration::from_secs(5), Duration::from_secs(60)));
@@ -262,6 +290,13 @@ mod tests {
         for (text, parts) in [
             ("listn = \"a\"", &["yarn.toml", "listn", "unknown field", "listen"][..]),
             ("name = \"a b\"", &["name", "\"a b\"", "letters"]),
+            ("api = \"soap\"", &["api", "soap", "plug-ins", "rest"]),
+            ("api = \"rest\"", &["api", "rest", "needs resourcemanager"]),
+            (
+                "api = \"rest\"\nlisten = \"0.0.0.0:1\"\nresourcemanager = \"http://rm:1\"",
+                &["needs TLS (tls.cert and tls.key);"],
+            ),
+            ("poll = \"1ms\"", &["poll", "1ms", "100ms"]),
             ("listen = \"7071\"", &["yarn.toml", "listen", "\"7071\"", "127.0.0.1:7071"]),
             ("listen = \"0.0.0.0:1\"", &["listen", "0.0.0.0:1", "TLS", "and a token", "127.0.0.1"]),
             ("listen = \"0.0.0.0:1\"\ntoken_file = \"t\"", &["needs TLS (tls.cert and tls.key);"]),

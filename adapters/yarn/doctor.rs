@@ -8,7 +8,8 @@ use std::{
 use tokio::runtime;
 
 use super::{
-    config::Config,
+    client,
+    config::{Api, Config},
     rest::{self, Found},
     server,
 };
@@ -29,6 +30,9 @@ const ADDRESS: &str = "trainmaster.yarn.address";
 const CA: &str = "trainmaster.yarn.ca";
 const TOKEN: &str = "trainmaster.yarn.token-file";
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7071";
+const AUTHENTICATION: &str = "hadoop.http.authentication.type";
+const RULES: &str = "yarn.acl.enable";
+const ADMINS: &str = "yarn.admin.acl";
 const LARGEST: [&str; 2] = ["yarn.scheduler.maximum-allocation-mb", "yarn.scheduler.maximum-allocation-vcores"];
 
 /// Looks at this adapter's address, certificate and token, and, where it is configured, at the ResourceManager: its
@@ -103,26 +107,10 @@ fn judge(address: &str, config: &Config, found: &Found) -> Vec<Check> {
         return checks;
     }
     let setting = |name: &str| found.setting(name).unwrap_or_default();
-    let scheduler = setting(SCHEDULER);
-    checks.push(if scheduler.ends_with(".CapacityScheduler") {
-        Check::new("scheduler", Verdict::Good, scheduler.into())
-    } else {
-        let detail = format!("{SCHEDULER} = {scheduler:?}; the plug-ins need the CapacityScheduler");
-        Check::new("scheduler", Verdict::Bad, detail)
-    });
-    let missing: Vec<_> = PLUG_INS
-        .into_iter()
-        .filter(|(name, class)| setting(name).split(',').all(|named| named.trim() != *class))
-        .map(|(name, class)| format!("{name} = {:?} lacks {class}", setting(name)))
-        .chain((setting(MONITOR) != "true").then(|| format!("{MONITOR} = {:?} isn't true", setting(MONITOR))))
-        .collect();
-    checks.push(if missing.is_empty() {
-        Check::new("plug-ins", Verdict::Good, "all three are in the ResourceManager's settings".into())
-    } else {
-        let detail = format!("{}; set it and start the ResourceManager anew", missing.join("; "));
-        Check::new("plug-ins", Verdict::Bad, detail)
-    });
-    checks.push(reach(config, setting(ADDRESS), !setting(CA).is_empty(), !setting(TOKEN).is_empty()));
+    match config.api {
+        Api::PlugIns => checks.extend(with_plug_ins(config, &setting)),
+        Api::Rest => checks.extend(without_plug_ins(config, &setting)),
+    }
     let [memory, vcores] = LARGEST.map(setting);
     let detail = format!("{memory} MiB, {vcores} cores at most; jobs that need more of either are refused");
     checks.push(Check::new("containers", Verdict::Good, detail));
@@ -137,6 +125,97 @@ fn judge(address: &str, config: &Config, found: &Found) -> Vec<Check> {
         }
     });
     checks
+}
+
+/// The scheduler, its plug-ins, and whether they reach this adapter.
+fn with_plug_ins<'a>(config: &Config, setting: &impl Fn(&'a str) -> &'a str) -> Vec<Check> {
+    let scheduler = setting(SCHEDULER);
+    let mut checks = vec![if scheduler.ends_with(".CapacityScheduler") {
+        Check::new("scheduler", Verdict::Good, scheduler.into())
+    } else {
+        let detail = format!("{SCHEDULER} = {scheduler:?}; the plug-ins need the CapacityScheduler");
+        Check::new("scheduler", Verdict::Bad, detail)
+    }];
+    let missing: Vec<_> = PLUG_INS
+        .into_iter()
+        .filter(|(name, class)| !has_class(setting(name), class))
+        .map(|(name, class)| format!("{name} = {:?} lacks {class}", setting(name)))
+        .chain((setting(MONITOR) != "true").then(|| format!("{MONITOR} = {:?} isn't true", setting(MONITOR))))
+        .collect();
+    checks.push(if missing.is_empty() {
+        Check::new("plug-ins", Verdict::Good, "all three are in the ResourceManager's settings".into())
+    } else {
+        let detail = format!(
+            "{}; set it and start the ResourceManager anew, or do without them (api = \"rest\")",
+            missing.join("; ")
+        );
+        Check::new("plug-ins", Verdict::Bad, detail)
+    });
+    checks.push(reach(config, setting(ADDRESS), !setting(CA).is_empty(), !setting(TOKEN).is_empty()));
+    checks
+}
+
+/// What the REST API alone needs.
+fn without_plug_ins<'a>(config: &Config, setting: &impl Fn(&'a str) -> &'a str) -> Vec<Check> {
+    let there: Vec<_> = PLUG_INS.into_iter().filter(|(name, class)| has_class(setting(name), class)).collect();
+    let plug_ins = if there.is_empty() {
+        let detail = "there are none, as api = \"rest\" says: where containers are is the ApplicationMasters' to ask for, \
+                      and nobody enforces it";
+        Check::new("plug-ins", Verdict::Good, detail.into())
+    } else {
+        let named: Vec<_> = there.into_iter().map(|(name, class)| format!("{name} has {class}")).collect();
+        let detail = format!(
+            "{}, but api = \"rest\" doesn't answer it; leave api out, or take it from the ResourceManager's settings",
+            named.join("; ")
+        );
+        Check::new("plug-ins", Verdict::Bad, detail)
+    };
+    let (port, told) = (config.listen.port(), setting(ADDRESS));
+    let told = if told.is_empty() { DEFAULT_ADDRESS } else { told };
+    let is_here = told.rsplit(':').next() == Some(port.to_string().as_str());
+    // Only the nodes' own settings count, which nobody tells.
+    let masters = if is_here {
+        Check::new("masters", Verdict::Good, format!("ApplicationMasters look for this adapter at {told}"))
+    } else {
+        let detail = format!(
+            "{ADDRESS} = {told:?} in the ResourceManager's settings; this adapter listens at {}. Let the nodes' \
+             yarn-site.xml say so",
+            config.listen
+        );
+        Check::new("masters", Verdict::Doubtful, detail)
+    };
+    vec![plug_ins, masters, rights(setting)]
+}
+
+/// Whether this adapter may kill, move, and set priorities.
+fn rights<'a>(setting: &impl Fn(&'a str) -> &'a str) -> Check {
+    let user = match client::user() {
+        Ok(user) => user,
+        Err(problem) => return Check::new("rights", Verdict::Doubtful, format!("{problem:#}")),
+    };
+    if setting(AUTHENTICATION) == "kerberos" {
+        let detail = format!("{AUTHENTICATION} = \"kerberos\", which this adapter doesn't speak");
+        return Check::new("rights", Verdict::Bad, detail);
+    }
+    if setting(RULES) != "true" {
+        let detail = format!("{RULES} isn't true: everybody may kill, move, and set priorities; here as {user:?}");
+        return Check::new("rights", Verdict::Good, detail);
+    }
+    let admins = setting(ADMINS);
+    let users = admins.split(' ').next().unwrap_or_default();
+    if users == "*" || users.split(',').any(|admin| admin == user) {
+        return Check::new("rights", Verdict::Good, format!("{user:?} is in {ADMINS}"));
+    }
+    let detail = format!(
+        "{ADMINS} = {admins:?} doesn't name {user:?}: without the right to administer their queues, others' applications \
+         are neither killed nor moved, and keep their priorities"
+    );
+    Check::new("rights", Verdict::Doubtful, detail)
+}
+
+/// Whether a list of classes has this one.
+fn has_class(list: &str, class: &str) -> bool {
+    list.split(',').any(|named| named.trim() == class)
 }
 
 /// Whether the plug-ins, as the ResourceManager's settings have them, find this adapter and are let in.
@@ -208,6 +287,23 @@ mod tests {
             let (seen, text) = set(name, value);
             assert!(seen == verdict && text.contains(name), "{text}");
         }
+        // Without plug-ins it is the other way round.
+        let rest = |change: fn(&mut Vec<(String, String)>)| {
+            let config = Config::parse("api = \"rest\"\nresourcemanager = \"http://rm:8088\"", "test").unwrap();
+            let checks = judge("rm:8088", &config, &found(change));
+            checks.into_iter().max_by_key(|check| check.verdict).unwrap()
+        };
+        let there = rest(|_| {});
+        assert!(there.verdict == Verdict::Bad && there.detail.contains("SidecarBridge"), "{there:?}");
+        let stock = |settings: &mut Vec<(String, String)>| {
+            settings.retain(|(name, _)| PLUG_INS.iter().all(|(known, _)| known != name));
+        };
+        assert_eq!(rest(stock).verdict, Verdict::Good);
+        let guarded = rest(|settings| {
+            settings.retain(|(name, _)| PLUG_INS.iter().all(|(known, _)| known != name));
+            settings.extend([(RULES.into(), "true".into()), (ADMINS.into(), "nobody-else wheel".into())]);
+        });
+        assert!(guarded.verdict == Verdict::Doubtful && guarded.detail.contains(ADMINS), "{guarded:?}");
         let standby = Found { state: "STANDBY".into(), ..found(|_| {}) };
         assert_eq!(worst(&standby).0, Verdict::Bad);
         assert_eq!(worst(&found(Vec::clear)).0, Verdict::Doubtful);

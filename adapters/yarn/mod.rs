@@ -3,17 +3,21 @@
 //!
 //! [`run`] attaches to a daemon over `manager.proto` and serves the plug-ins and the ApplicationMasters (`server`, over
 //! `bridge.proto` and `master.proto`). Both sides meet in a state machine without I/O (`translator`), which says what the
-//! daemon is told and asked, what the plug-ins enforce, and what each ApplicationMaster is to do. See the folder's README
-//! for what a plan does, and for every setting.
+//! daemon is told and asked, what the plug-ins enforce, and what each ApplicationMaster is to do. Where nothing may be put into
+//! the ResourceManager, its REST API is asked instead (`poller`), and has it do what it can (`deeds`). See the folder's
+//! README for what a plan does, and for every setting.
 
 mod agent;
 mod amounts;
 mod client;
 mod config;
+mod deeds;
 mod doctor;
 mod entry;
 mod jobfile;
 mod nodes;
+mod picture;
+mod poller;
 mod rest;
 mod secret;
 mod server;
@@ -28,7 +32,7 @@ use thiserror::Error;
 pub use self::{
     agent::run,
     client::COMMANDS,
-    config::{Config, Master, Tls},
+    config::{Api, Config, Master, Tls},
     doctor::doctor,
     entry::INFO,
 };

@@ -11,10 +11,15 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, de::DeserializeOwned};
-use tokio::{net::TcpStream, time::timeout};
+use thiserror::Error;
+use tokio::{
+    net::TcpStream,
+    time::{error::Elapsed, timeout},
+};
 
 const ANSWER: Duration = Duration::from_secs(10);
-const MOST_BYTES: usize = 16 << 20;
+/// Ten thousand nodes are some 40 MiB.
+const MOST_BYTES: usize = 128 << 20;
 
 /// What a ResourceManager says of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,55 +43,137 @@ impl Found {
 /// # Errors
 /// Nobody answers, or not as a ResourceManager.
 pub(crate) async fn look(address: &str) -> Result<Found, String> {
-    let Info { cluster_info } = ask(address, "/ws/v1/cluster/info").await?;
-    // Hidden behind access rules at some sites.
-    let Configuration { properties } = ask(address, "/conf").await.unwrap_or_default();
-    Ok(Found {
-        version: cluster_info.hadoop_version,
-        state: cluster_info.state,
-        settings: properties.into_iter().map(|property| (property.key, property.value.unwrap_or_default())).collect(),
-    })
-}
-
-async fn ask<T: DeserializeOwned>(address: &str, path: &str) -> Result<T, String> {
-    let body = call(address, Method::GET, path, String::new()).await?;
-    serde_json::from_slice(&body).map_err(|error| format!("http://{address}{path}: {error}"))
+    let mut client = Client::new(address.to_owned());
+    let Info { cluster_info } = client.read("/ws/v1/cluster/info").await.map_err(|error| error.to_string())?;
+    let settings = client.settings().await;
+    Ok(Found { version: cluster_info.hadoop_version, state: cluster_info.state, settings })
 }
 
 /// Sends JSON to the ResourceManager at `host:port`; what it answers.
 ///
 /// # Errors
 /// Nobody answers, or it refuses, with its reason.
-pub(crate) async fn call(address: &str, method: Method, path: &str, json: String) -> Result<Bytes, String> {
-    let fail = |problem: String| format!("http://{address}{path}: {problem}");
-    let sent = timeout(ANSWER, send(address, method, path, json)).await;
-    let (status, body) =
-        sent.map_err(|_| fail(format!("no answer within {ANSWER:?}")))?.map_err(|error| fail(error.to_string()))?;
-    if status.is_success() {
-        return Ok(body);
+pub(crate) async fn call(address: &str, method: Method, path: &str, json: String) -> Result<Bytes, RestError> {
+    Client::new(address.to_owned()).call(method, path, json).await
+}
+
+/// Why there is no answer to go by.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum RestError {
+    /// It is the ResourceManager's own, and says why not.
+    #[error("{reason}")]
+    Refused { reason: String },
+    /// Nobody answers, or somebody who makes no sense.
+    #[error("http://{at}: {problem}")]
+    Away { at: String, problem: String },
+}
+
+impl RestError {
+    /// What can't be, though it could be asked for.
+    pub(crate) fn refused(reason: String) -> Self {
+        Self::Refused { reason }
     }
-    // Where it is the ResourceManager's own answer, its reason is what matters.
-    match serde_json::from_slice(&body) {
-        Ok(Refused { remote_exception: RemoteException { message } }) => Err(message),
-        Err(_) => Err(fail(status.to_string())),
+
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::Refused { .. })
     }
 }
 
-async fn send(
-    address: &str,
-    method: Method,
-    path: &str,
-    json: String,
-) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
-    let stream = TcpStream::connect(address).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // It ends with the sender.
-    tokio::spawn(connection);
-    let request = Request::builder().method(method).uri(path).header(HOST, address);
-    let request = request.header(ACCEPT, "application/json").header(CONTENT_TYPE, "application/json");
-    let answer = sender.send_request(request.body(Full::new(Bytes::from(json)))?).await?;
-    let status = answer.status();
-    Ok((status, Limited::new(answer.into_body(), MOST_BYTES).collect().await?.to_bytes()))
+/// A ResourceManager, asked one thing after the other over the same connection as long as that lasts.
+pub(crate) struct Client {
+    /// As `host:port`.
+    address: String,
+    /// How long an answer may take.
+    pub(crate) patience: Duration,
+    connection: Option<Connection>,
+}
+
+type Connection = http1::SendRequest<Full<Bytes>>;
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+impl Client {
+    pub(crate) fn new(address: String) -> Self {
+        Self { address, patience: ANSWER, connection: None }
+    }
+
+    /// What it tells of something.
+    ///
+    /// # Errors
+    /// Nobody answers, it refuses, or the answer makes no sense.
+    pub(crate) async fn read<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, RestError> {
+        let body = self.call(Method::GET, path, String::new()).await?;
+        serde_json::from_slice(&body).map_err(|error| self.away(path, error.to_string()))
+    }
+
+    /// Its settings, by name; none where access rules hide them.
+    pub(crate) async fn settings(&mut self) -> Vec<(String, String)> {
+        let Configuration { properties } = self.read("/conf").await.unwrap_or_default();
+        properties.into_iter().map(|property| (property.key, property.value.unwrap_or_default())).collect()
+    }
+
+    /// Sends JSON; what it answers.
+    ///
+    /// # Errors
+    /// Nobody answers, or it refuses, with its reason.
+    pub(crate) async fn call(&mut self, method: Method, path: &str, json: String) -> Result<Bytes, RestError> {
+        let connection = self.connection.take();
+        let is_old = connection.is_some();
+        let mut sent = self.send(connection, &method, path, &json).await;
+        // It may have been closed meanwhile. Nothing here does more when it is asked for twice.
+        if is_old && matches!(sent, Ok(Err(_))) {
+            sent = self.send(None, &method, path, &json).await;
+        }
+        let sent = sent.map_err(|_| self.away(path, format!("no answer within {:?}", self.patience)))?;
+        let (status, body) = sent.map_err(|error| self.away(path, error.to_string()))?;
+        if status.is_success() {
+            return Ok(body);
+        }
+        // Where it is the ResourceManager's own answer, its reason is what matters.
+        match serde_json::from_slice(&body) {
+            Ok(Refused { remote_exception: RemoteException { message } }) => {
+                Err(RestError::Refused { reason: message })
+            }
+            Err(_) => Err(self.away(path, status.to_string())),
+        }
+    }
+
+    fn away(&self, path: &str, problem: String) -> RestError {
+        RestError::Away { at: format!("{}{path}", self.address), problem }
+    }
+
+    async fn send(
+        &mut self,
+        connection: Option<Connection>,
+        method: &Method,
+        path: &str,
+        json: &str,
+    ) -> Result<Result<(StatusCode, Bytes), Failure>, Elapsed> {
+        let exchange = async {
+            let mut connection = match connection {
+                Some(connection) => connection,
+                None => connect(&self.address).await?,
+            };
+            let request = Request::builder().method(method.clone()).uri(path).header(HOST, &self.address);
+            let request = request.header(ACCEPT, "application/json").header(CONTENT_TYPE, "application/json");
+            connection.ready().await?;
+            let answer = connection.send_request(request.body(Full::new(Bytes::from(json.to_owned())))?).await?;
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await?.to_bytes();
+            Ok(((status, body), connection))
+        };
+        let done: Result<_, Failure> = timeout(self.patience, exchange).await?;
+        Ok(done.map(|(answer, connection)| {
+            self.connection = Some(connection);
+            answer
+        }))
+    }
+}
+
+async fn connect(address: &str) -> Result<Connection, Failure> {
+    let (connection, rest) = http1::handshake(TokioIo::new(TcpStream::connect(address).await?)).await?;
+    // It ends with the other half.
+    tokio::spawn(rest);
+    Ok(connection)
 }
 
 #[derive(Deserialize)]

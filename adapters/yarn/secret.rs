@@ -26,6 +26,11 @@ impl SecretHash {
         Some(Self(bytes))
     }
 
+    /// As it is told.
+    pub(crate) fn hex(self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// Whether this is the secret. Takes the same time wherever the difference is.
     pub(crate) fn matches(self, secret: &str) -> bool {
         let differences = self.0.iter().zip(Self::of(secret).0).fold(0, |seen, (known, given)| seen | (known ^ given));
@@ -42,7 +47,7 @@ mod tests {
         // As `printf abc | sha256sum` has it.
         let hex = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         let hash = SecretHash::parse(hex).unwrap();
-        assert_eq!(hash, SecretHash::of("abc"));
+        assert_eq!((hash, hash.hex().as_str()), (SecretHash::of("abc"), hex));
         assert_eq!(SecretHash::parse(&hex.to_uppercase()), Some(hash));
         assert!(hash.matches("abc") && !hash.matches("abd") && !hash.matches(""));
         for wrong in ["", "ba78", &hex.replace('b', "g"), &hex.replace("ba", "é")] {

@@ -25,7 +25,7 @@ use tonic::{
 use super::{
     YarnError,
     agent::Shared,
-    config::{Config, SHORTEST_TOKEN, Tls},
+    config::{Api, Config, SHORTEST_TOKEN, Tls},
     jobfile,
     secret::SecretHash,
     translator::NoPlan,
@@ -65,14 +65,18 @@ pub(super) async fn start(
         let tls = ServerTlsConfig::new().identity(identity);
         server = server.tls_config(tls).map_err(|error| wrong(cert, causes(&error)))?;
     }
-    let bridge = BridgeServer::new(BridgeService { shared: shared.clone(), token });
+    // Without plug-ins whoever calls as one isn't.
+    let bridge = (config.api == Api::PlugIns).then(|| {
+        let bridge = BridgeServer::new(BridgeService { shared: shared.clone(), token });
+        bridge.max_decoding_message_size(LARGE).max_encoding_message_size(LARGE)
+    });
     let router = server
-        .add_service(bridge.max_decoding_message_size(LARGE).max_encoding_message_size(LARGE))
+        .add_optional_service(bridge)
         .add_service(MasterServer::new(MasterService { shared }).max_decoding_message_size(SMALL));
-    tracing::info!(%address, "listening for YARN's plug-ins and ApplicationMasters");
+    tracing::info!(%address, api = ?config.api, "listening for YARN's plug-ins and ApplicationMasters");
     Ok(async move {
         if let Err(error) = router.serve_with_incoming(TcpListenerStream::new(listener)).await {
-            tracing::error!(error = causes(&error), "YARN's plug-ins can't be served any longer");
+            tracing::error!(error = causes(&error), "YARN can't be served any longer");
         }
     })
 }

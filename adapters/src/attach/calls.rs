@@ -41,15 +41,12 @@ impl Calls {
         Ok(reply.into_inner().job)
     }
 
-    /// The active jobs that came from a cluster, each with the cluster's own name for it.
-    pub(crate) async fn jobs_of(&self, cluster: &str) -> Result<Vec<(u64, String)>, Status> {
+    /// The active jobs that came from a cluster; with `specs` each says what was submitted.
+    pub(crate) async fn jobs_of(&self, cluster: &str, specs: bool) -> Result<Vec<v1::JobStatus>, Status> {
         let mut client = JobsClient::new(self.channel.clone()).max_decoding_message_size(MOST_BYTES);
-        let reply = client.list(self.request(v1::ListRequest { all: false })).await?.into_inner();
-        let ours = |job: v1::JobStatus| {
-            let external = job.external.filter(|external| external.cluster == cluster)?;
-            Some((job.job, external.native))
-        };
-        Ok(reply.jobs.into_iter().filter_map(ours).collect())
+        let reply = client.list(self.request(v1::ListRequest { all: false, specs })).await?.into_inner();
+        let is_ours = |job: &v1::JobStatus| job.external.as_ref().is_some_and(|external| external.cluster == cluster);
+        Ok(reply.jobs.into_iter().filter(is_ours).collect())
     }
 
     /// Cancels an active job.

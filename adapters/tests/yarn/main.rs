@@ -3,6 +3,7 @@
 #![cfg(feature = "yarn")]
 
 mod fake;
+mod rest;
 
 use std::{
     env, fs,
@@ -38,9 +39,12 @@ impl Daemon {
         let program = env::current_exe().unwrap().ancestors().nth(2).unwrap().join("trainmaster");
         assert!(program.exists(), "{} isn't there: cargo build --bins", program.display());
         let log = fs::OpenOptions::new().append(true).create(true).open(folder.join("daemon.log")).unwrap();
+        // Only some tests have one.
+        let own = folder.join("daemon.toml");
         let mut child = Command::new(&program)
             .args(["serve", "--json", "--listen", "127.0.0.1:0", "--engine", engine, "--adapter"])
             .arg(format!("yarn={}", config.display()))
+            .args(own.exists().then(|| format!("--config={}", own.display())))
             .arg("--state-dir")
             .arg(folder.join("state"))
             .stdout(Stdio::piped())

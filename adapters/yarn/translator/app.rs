@@ -6,17 +6,21 @@ use std::{
 };
 
 use trainmaster_core::{JobSpec, Role};
-use trainmaster_proto::v1::{ObservedJob, ObservedPhase, Slot};
+use trainmaster_proto::{
+    role_from_wire,
+    v1::{ObservedJob, ObservedPhase, Slot},
+};
 
 use super::{
     super::{
         amounts,
-        config::Config,
+        config::{Api, Config},
         jobfile,
         nodes::Nodes,
         slots::{AllocationRequest, SlotId, role_to_wire, slot_name},
         wire::{self, ApplicationState, ContainerState},
     },
+    labels::Expected,
     order::{Action, Order},
 };
 
@@ -80,6 +84,14 @@ pub(super) struct App {
     pub(super) end: Option<End>,
     /// The daemon was asked to cancel it.
     pub(super) cancelling: bool,
+    /// What containers are taken for where YARN doesn't tell it: the last run that was planned, as incarnation and servers.
+    pub(super) basis: Option<(u32, BTreeMap<SlotId, String>)>,
+    /// Where YARN doesn't tell it, what each container is.
+    pub(super) labels: BTreeMap<String, i64>,
+    /// The ResourceManager has told of it.
+    was_seen: bool,
+    /// Since when it has had no job, and whether that was said.
+    pub(super) jobless: Option<(Duration, bool)>,
     /// When its order came.
     since: Duration,
     /// Since when it isn't told of.
@@ -111,6 +123,7 @@ impl App {
         &mut self,
         mut row: wire::Application,
         nodes: &Nodes,
+        api: Api,
         largest: &HashMap<String, i64>,
         mut complain: impl FnMut(String),
     ) {
@@ -127,8 +140,8 @@ impl App {
                 row.set_state(last);
             }
         }
-        // What was submitted doesn't change, and is forgotten at the end.
-        if self.row.is_none() && self.spec.is_none() && self.end.is_none() {
+        // What was submitted doesn't change, and is forgotten at the end. Over REST only the daemon knows it.
+        if api == Api::PlugIns && self.row.is_none() && self.spec.is_none() && self.end.is_none() {
             let read = jobfile::read(&row.job, &row.user, &row.queue);
             match read.and_then(|spec| amounts::check_size(&spec, largest).map(|()| spec)) {
                 Ok(spec) => self.spec = Some(spec),
@@ -137,6 +150,7 @@ impl App {
             }
         }
         self.row = Some(row);
+        self.was_seen = true;
     }
 
     /// Containers on nodes that haven't come back since the ResourceManager restarted are as they were.
@@ -154,13 +168,18 @@ impl App {
         self.row = None;
         let long = now >= *self.gone.get_or_insert(now) + GONE;
         if long && self.end.is_none() {
-            self.end = Some(End::Failed(format!("the ResourceManager doesn't know {id} any more")));
+            let what = if self.was_seen { "doesn't know it any more" } else { "never told of it" };
+            self.end = Some(End::Failed(format!("{id}: the ResourceManager {what}")));
         }
         match self.link {
             Link::None | Link::Refused(_) => true,
             Link::Asked => false,
             // By then the daemon was told that nothing is left of it.
-            Link::Job(_) => long && self.order.as_ref().is_some_and(Order::ends),
+            Link::Job(_) => match &self.order {
+                Some(order) => long && order.ends(),
+                // Or it ended just when the daemon told of it.
+                None => self.gone.is_some_and(|gone| now >= gone + 2 * GONE),
+            },
         }
     }
 
@@ -170,6 +189,27 @@ impl App {
         Some(row.priority.max(TO_RUN))
     }
 
+    /// What the daemon says of it before any plan did.
+    pub(super) fn learn(&mut self, incarnation: u32, slots: &[Slot]) {
+        if self.basis.is_some() || incarnation == 0 {
+            return;
+        }
+        let read = |slot: &Slot| Some(((role_from_wire(slot.role).ok()?, slot.index), slot.server.clone()));
+        self.basis = Some((incarnation, slots.iter().filter_map(read).collect()));
+    }
+
+    /// What its containers are taken for. `is_free`: nobody plans it any longer.
+    pub(super) fn expected(&self, nodes: &Nodes, is_free: bool) -> Expected {
+        let Some((incarnation, slots)) = &self.basis else { return Expected::default() };
+        let node = |server: &String| nodes.node(server).map_or_else(|| server.clone(), |node| node.id.clone());
+        let is_free = is_free || self.order.as_ref().is_some_and(|order| order.action == Action::Release);
+        Expected {
+            incarnation: *incarnation,
+            nodes: slots.iter().map(|(slot, server)| (*slot, node(server))).collect(),
+            anywhere: is_free,
+        }
+    }
+
     /// Nobody knows how it ended, if it did.
     pub(super) fn is_missed(&self) -> bool {
         self.row.is_none() && self.end.is_none() && self.job().is_some()
@@ -177,6 +217,9 @@ impl App {
 
     /// Takes over a plan.
     pub(super) fn plan(&mut self, now: Duration, order: Order) {
+        if order.action == Action::Run {
+            self.basis = Some((order.incarnation, order.slots.clone()));
+        }
         self.order = Some(order);
         self.refused = None;
         self.since = now;
@@ -192,6 +235,8 @@ impl App {
             numbered: self.numbered,
             end: self.end.take(),
             gone: self.gone,
+            was_seen: self.was_seen,
+            labels: std::mem::take(&mut self.labels),
             ..Self::default()
         };
     }

@@ -3,6 +3,7 @@
 //! the time since the adapter began, `clock_ms` the Unix time.
 
 mod app;
+mod labels;
 mod order;
 mod orders;
 #[cfg(test)]
@@ -16,8 +17,8 @@ use std::{
     time::Duration,
 };
 
-use trainmaster_core::JobSpec;
-use trainmaster_proto::v1;
+use trainmaster_core::{JobSpec, Role};
+use trainmaster_proto::{spec_from_job, v1};
 
 pub(crate) use self::orders::alone;
 use self::{
@@ -26,9 +27,10 @@ use self::{
 };
 use super::{
     amounts,
-    config::Config,
+    config::{Api, Config},
     jobfile,
     nodes::{self, Nodes},
+    picture::{Picture as Told, is_queue},
     secret::SecretHash,
     wire,
 };
@@ -40,6 +42,13 @@ use crate::{
 /// So long after the daemon couldn't answer it is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
+/// An application that nobody submitted as a job is said to be left alone after so long.
+const LEFT_ALONE: Duration = Duration::from_secs(10);
+/// Of jobs that no plan has named yet the daemon tells when it is asked: so often at least.
+const LOOK_UP: Duration = Duration::from_secs(30);
+/// What a job file that names no queue has.
+const NO_QUEUE: &str = "default";
+
 /// What there is to ask of the daemon, and to say.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Step {
@@ -48,6 +57,8 @@ pub(crate) struct Step {
     pub(crate) cancel: Vec<u64>,
     /// Plans that can't be carried out, with the decisions that brought them.
     pub(crate) refused: Vec<(u64, Answer)>,
+    /// The daemon is to tell which jobs it has and what they are, since YARN doesn't.
+    pub(crate) look_up: bool,
 }
 
 /// The daemon's answer to a submission.
@@ -92,6 +103,8 @@ pub(crate) struct Translator {
     largest: HashMap<String, i64>,
     /// What made no sense in the last snapshot.
     complaints: BTreeSet<String>,
+    /// When the daemon is to be asked for its jobs again.
+    look_up_at: Duration,
 }
 
 impl Translator {
@@ -112,6 +125,7 @@ impl Translator {
             enforced: 0,
             largest: HashMap::new(),
             complaints: BTreeSet::new(),
+            look_up_at: LOOK_UP,
         }
     }
 
@@ -174,10 +188,24 @@ impl Translator {
         answers
     }
 
-    /// Takes over which applications are which jobs, from before this adapter was started.
-    pub(crate) fn learn(&mut self, now: Duration, jobs: Vec<(u64, String)>) {
-        for (job, application) in jobs {
-            self.link(&application, job);
+    /// Takes over which applications are which jobs: from before this adapter was started and, where YARN doesn't tell what
+    /// they are, later ones, too.
+    pub(crate) fn learn(&mut self, now: Duration, jobs: Vec<v1::JobStatus>) {
+        for job in jobs {
+            let Some(external) = job.external else { continue };
+            self.link(&external.native, job.job);
+            if self.config.api == Api::PlugIns {
+                continue;
+            }
+            let app = self.apps.get_mut(&external.native).expect("just linked");
+            match job.spec.map(spec_from_job) {
+                Some(Ok(spec)) => app.spec = Some(spec),
+                Some(Err(error)) => {
+                    tracing::warn!(job = job.job, %error, "the daemon tells of a job that makes no sense");
+                }
+                None => {}
+            }
+            app.learn(job.incarnation, &job.slots);
         }
         // What seemed to be others' is theirs.
         self.look_at_servers(now, &mut BTreeSet::new());
@@ -235,19 +263,33 @@ impl Translator {
     }
 
     /// Takes over what the ResourceManager tells. O(nodes + applications + containers).
-    pub(crate) fn see(&mut self, now: Duration, mut cluster: wire::Cluster) {
+    pub(crate) fn see(&mut self, now: Duration, cluster: wire::Cluster) {
+        self.take(now, cluster, None);
+    }
+
+    /// The same of one that doesn't tell which slots containers are.
+    pub(crate) fn see_roles(&mut self, now: Duration, told: Told) {
+        self.take(now, told.cluster, Some(&told.roles));
+    }
+
+    fn take(&mut self, now: Duration, mut cluster: wire::Cluster, roles: Option<&BTreeMap<String, Role>>) {
+        let is_free = self.time_left(now).is_err() && self.stamp.is_some();
         let mut complaints = BTreeSet::new();
         self.enforced = cluster.enforced;
         self.largest = cluster.largest_container.clone();
         self.nodes.see(now, &mut cluster, |complaint| _ = complaints.insert(complaint));
         let mut told = BTreeSet::new();
-        for row in cluster.applications {
+        for mut row in cluster.applications {
             if row.id.is_empty() || !told.insert(row.id.clone()) {
                 complaints.insert(format!("application {:?} is told of without an id, or twice; ignored", row.id));
                 continue;
             }
             let app = self.apps.entry(row.id.clone()).or_default();
-            app.see(row, &self.nodes, &self.largest, |complaint| _ = complaints.insert(complaint));
+            if let Some(roles) = roles {
+                let expected = app.expected(&self.nodes, is_free);
+                labels::assign(&mut app.labels, &mut row.containers, |id| roles.get(id).copied(), &expected);
+            }
+            app.see(row, &self.nodes, self.config.api, &self.largest, |complaint| _ = complaints.insert(complaint));
         }
         let jobs = &mut self.jobs;
         self.apps.retain(|id, app| {
@@ -319,9 +361,64 @@ impl Translator {
                 step.cancel.push(job);
             }
         }
+        if self.config.api == Api::Rest {
+            step.look_up = self.is_to_look_up(now);
+        }
         // As they were submitted: ids grow longer after the 9,999th.
         step.submit.sort_by(|(one, _), (other, _)| (one.len(), one).cmp(&(other.len(), other)));
         step
+    }
+
+    /// Whether the daemon is to be asked which jobs it has: soon if it is one that somebody waits for. Says which applications
+    /// aren't jobs.
+    fn is_to_look_up(&mut self, now: Duration) -> bool {
+        let mut is_wanted = now >= self.look_up_at;
+        for (id, app) in &mut self.apps {
+            let is_live = app.row.is_some() && app.end.is_none();
+            if !is_live || (app.job().is_some() && app.spec.is_some()) {
+                app.jobless = None;
+                continue;
+            }
+            let (since, said) = app.jobless.get_or_insert((now, false));
+            // Whose daemon doesn't know it by then nobody waits for.
+            let is_new = now < *since + LEFT_ALONE;
+            is_wanted |= is_new && now >= app.ask_at;
+            if is_wanted {
+                app.ask_at = now + ASK_AGAIN;
+            }
+            if !is_new && !std::mem::replace(said, true) {
+                tracing::warn!(
+                    application = id,
+                    "the scheduler has no job of this application; it is left alone. `trainmaster yarn submit` submits both"
+                );
+            }
+        }
+        if is_wanted {
+            self.look_up_at = now + LOOK_UP;
+        }
+        is_wanted
+    }
+
+    /// Applications that the ResourceManager may tell of though they aren't active: how these jobs ended isn't known.
+    pub(crate) fn unended(&self) -> Vec<String> {
+        let known = self.apps.iter().filter(|(_, app)| app.job().is_some() && app.end.is_none());
+        known.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Applications in another queue than their jobs' files say, each with the queue it is in and the one to be in.
+    pub(crate) fn misplaced(&self) -> Vec<(String, String, String)> {
+        let misplaced = |(id, app): (&String, &App)| {
+            let row = app.row.as_ref().filter(|_| app.end.is_none() && app.job().is_some())?;
+            let queue = &app.spec.as_ref()?.queue;
+            let is_there = queue == NO_QUEUE || row.queue.is_empty() || is_queue(&row.queue, queue);
+            (!is_there).then(|| (id.clone(), row.queue.clone(), queue.clone()))
+        };
+        self.apps.iter().filter_map(misplaced).collect()
+    }
+
+    /// An application's priority, as it was told of last.
+    pub(crate) fn priority(&self, application: &str) -> Option<i32> {
+        Some(self.apps.get(application)?.row.as_ref()?.priority)
     }
 
     /// Everything that the daemon is to know.

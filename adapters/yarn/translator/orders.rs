@@ -40,7 +40,7 @@ impl Translator {
     }
 
     /// For how long the daemon's plan still stands; `None`: for good.
-    fn time_left(&self, now: Duration) -> Result<Option<Duration>, NoPlan> {
+    pub(super) fn time_left(&self, now: Duration) -> Result<Option<Duration>, NoPlan> {
         match self.stale_at {
             _ if self.stamp.is_none() => Err(NoPlan),
             Some(at) if at <= now => Err(NoPlan),

@@ -371,7 +371,8 @@ fn the_first_picture_knows_whose_containers_are_whose() {
     world.app(1).set_state(ApplicationState::Running);
     world.worker(2, 0, "a", ContainerState::Running);
     world.look();
-    world.translator.learn(world.now(), vec![(7, app(1)), (8, app(9))]);
+    let known = |job, number| v1::JobStatus { job, external: external(number), ..v1::JobStatus::default() };
+    world.translator.learn(world.now(), vec![known(7, 1), known(8, 9)]);
     assert_eq!(world.seen(7), (ObservedPhase::Running, 2, vec![(0, "a".into())]));
     assert_eq!(world.server("a").foreign.get("gpu"), None);
     assert_eq!(world.look(), Step::default());
@@ -748,4 +749,104 @@ fn a_secret_is_known_by_its_hash() {
     world.look();
     assert!(world.translator.secret(&app(1)).unwrap().matches("abc"));
     assert_eq!((world.translator.secret(&app(2)), world.translator.secret("application_x")), (None, None));
+}
+
+/// As the daemon tells of a job when it is asked.
+fn known(job: u64, number: u32, incarnation: u32, slots: &[(Role, u32, &str)]) -> v1::JobStatus {
+    let mut spec = jobfile::read(JOB, "alice", "").unwrap();
+    spec.queue = "dl".into();
+    let slots = run(job, incarnation, slots).slots;
+    let spec = Some(trainmaster_proto::job_from_spec(&spec));
+    v1::JobStatus { job, incarnation, slots, spec, external: external(number), ..v1::JobStatus::default() }
+}
+
+impl World {
+    /// A second passes for one that is told by the REST API.
+    fn look_at_roles(&mut self) -> Step {
+        self.second += 1;
+        let containers = self.cluster.applications.iter().flat_map(|app| &app.containers);
+        let roles = containers.map(|held| (held.id.clone(), W)).collect();
+        self.translator.see_roles(self.now(), Told { cluster: self.cluster.clone(), roles });
+        self.translator.step(self.now())
+    }
+}
+
+#[test]
+fn without_plug_ins_the_daemon_says_what_applications_are() {
+    let mut world = World::new("api = \"rest\"\nresourcemanager = \"http://rm:1\"");
+    world.submit(1, "");
+    world.submit(2, "");
+    world.plan(true, vec![]);
+    // Nobody tells what they are; nobody kills them for it.
+    let step = world.look_at_roles();
+    assert_eq!((step.submit.len(), step.look_up), (0, true));
+    assert_eq!(world.enforced_for(1).0, wire::Action::Hold);
+    assert_eq!(world.orders(1).standing(), Standing::Wait);
+    world.translator.learn(world.now(), vec![known(7, 1, 0, &[])]);
+    assert!(world.translator.apps[&app(1)].spec.is_some());
+    // For the other one it is asked again for a while.
+    let asked: usize = (0..40).map(|_| usize::from(world.look_at_roles().look_up)).sum();
+    assert!((9..=11).contains(&asked), "{asked}");
+    assert_eq!(world.enforced_for(2).0, wire::Action::Hold, "it is left alone");
+
+    // Containers are the slots that are planned on their nodes.
+    world.app(1).set_state(ApplicationState::Running);
+    world.run(1, &[(W, 0, "a"), (W, 1, "b")]);
+    world.container(1, "c2", 0, "b", ContainerState::Running);
+    world.container(1, "c3", 0, "a", ContainerState::Running);
+    world.look_at_roles();
+    let both = vec![(0, "a".to_owned()), (1, "b".to_owned())];
+    assert_eq!(world.seen(7), (ObservedPhase::Running, 1, both.clone()));
+    assert_eq!(world.server("a").foreign.get("cpu"), None, "they are ours");
+    // A restart: the old ones leave.
+    world.run(2, &[(W, 0, "a"), (W, 1, "b")]);
+    world.look_at_roles();
+    assert_eq!(world.seen(7), (ObservedPhase::Stopping, 1, both.clone()));
+    world.clear(1);
+    world.container(1, "c4", 0, "a", ContainerState::Running);
+    world.look_at_roles();
+    assert_eq!(world.seen(7), (ObservedPhase::Running, 2, vec![(0, "a".to_owned())]));
+
+    // It is where its job file says, until somebody puts it elsewhere.
+    assert_eq!(world.translator.misplaced(), []);
+    world.app(1).queue = "root.dl".into();
+    world.look_at_roles();
+    assert_eq!(world.translator.misplaced(), []);
+    world.app(1).queue = "root.default".into();
+    world.look_at_roles();
+    assert_eq!(world.translator.misplaced(), [(app(1), "root.default".to_owned(), "dl".to_owned())]);
+}
+
+#[test]
+fn without_plug_ins_a_new_start_takes_containers_for_what_the_daemon_gave() {
+    let mut world = World::new("api = \"rest\"\nresourcemanager = \"http://rm:1\"");
+    world.submit(1, "");
+    world.app(1).set_state(ApplicationState::Running);
+    world.container(1, "c2", 0, "b", ContainerState::Running);
+    world.container(1, "c3", 0, "a", ContainerState::Running);
+    world.translator.learn(world.now(), vec![known(7, 1, 3, &[(W, 0, "a"), (W, 1, "b")])]);
+    world.look_at_roles();
+    let both = vec![(0, "a".to_owned()), (1, "b".to_owned())];
+    assert_eq!(world.seen(7), (ObservedPhase::Running, 3, both), "the daemon's first picture has them");
+    assert_eq!(world.server("a").foreign.get("cpu"), None);
+}
+
+#[test]
+fn a_job_whose_application_never_comes_has_failed_after_a_while() {
+    let mut world = World::new("api = \"rest\"\nresourcemanager = \"http://rm:1\"");
+    world.plan(true, vec![]);
+    world.translator.learn(world.now(), vec![known(7, 1, 0, &[])]);
+    world.look_at_roles();
+    assert_eq!(world.translator.unended(), [app(1)], "the ResourceManager is asked for it");
+    for _ in 0..31 {
+        world.look_at_roles();
+    }
+    let seen = world.translator.picture().jobs.remove(&7).unwrap();
+    assert_eq!(seen.phase(), ObservedPhase::Failed);
+    assert!(seen.message.contains("never told of it"), "{}", seen.message);
+    // Nobody plans it: it is forgotten in the end.
+    for _ in 0..60 {
+        world.look_at_roles();
+    }
+    assert!(world.translator.picture().jobs.is_empty());
 }

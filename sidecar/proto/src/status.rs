@@ -50,6 +50,7 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
             .filter(|_| !shape.is_empty())
             .map(|fit| fit.speed(shape.servers, shape.workers)),
         external: job.external.as_ref().map(external_to_wire),
+        spec: None,
     }
 }
 

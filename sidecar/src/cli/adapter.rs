@@ -2,11 +2,11 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand, error::ErrorKind};
 use serde::Serialize;
-use trainmaster_adapters::{AdapterCommand, Answer, commands};
+use trainmaster_adapters::{AdapterCommand, Answer, Daemon, commands};
 
 use super::{
     Failure,
-    client::without_daemon,
+    client::{ServerArgs, without_daemon},
     output::{Output, Paper, Show},
 };
 
@@ -22,8 +22,10 @@ pub(crate) struct AdapterCall {
 ///
 /// # Errors
 /// The adapter's.
-pub(crate) fn run(call: &AdapterCall, output: Output) -> Result<(), Failure> {
-    let answer = (call.command.run)(&call.arguments)?;
+pub(crate) fn run(call: &AdapterCall, server: &ServerArgs, output: Output) -> Result<(), Failure> {
+    let daemon =
+        Daemon { address: server.address(), token_file: server.token_file().cloned(), ca: server.ca().cloned() };
+    let answer = (call.command.run)(&call.arguments, &daemon)?;
     output.show(&Shown(answer))
 }
 
@@ -72,20 +74,20 @@ impl Subcommand for AdapterCall {
             || Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON for programs instead of text");
         let one = |command: &'static AdapterCommand| {
             let named = Command::new(command.name).about(command.about).arg(json());
+            let named = if command.asks_daemon { named } else { named.args(without_daemon()) };
             match command.arguments {
                 "" => named,
                 names => named.arg(Arg::new("arguments").value_name(names).required(true)),
             }
         };
         commands().iter().fold(program, |program, (adapter, commands)| {
-            program.subcommand(
-                Command::new(*adapter)
-                    .about(format!("Commands of the adapter {adapter}"))
-                    .subcommand_required(true)
-                    .arg_required_else_help(true)
-                    .args(without_daemon())
-                    .subcommands(commands.iter().map(one)),
-            )
+            let named = Command::new(*adapter)
+                .about(format!("Commands of the adapter {adapter}"))
+                .subcommand_required(true)
+                .arg_required_else_help(true)
+                .subcommands(commands.iter().map(one));
+            let asks_daemon = commands.iter().any(|command| command.asks_daemon);
+            program.subcommand(if asks_daemon { named } else { named.args(without_daemon()) })
         })
     }
 

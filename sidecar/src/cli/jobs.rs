@@ -26,7 +26,11 @@ pub(crate) struct JobsArgs {
 /// The daemon's.
 pub(crate) async fn run(args: &JobsArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
     let daemon = Daemon::connect(server).await?;
-    let reply = daemon.jobs().list(ListRequest { all: args.all }).await.map_err(|status| daemon.failure(&status))?;
+    let reply = daemon
+        .jobs()
+        .list(ListRequest { all: args.all, specs: false })
+        .await
+        .map_err(|status| daemon.failure(&status))?;
     output.show(&JobList::from(reply.into_inner()))
 }
 

@@ -159,7 +159,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         #[cfg(feature = "train")]
         Command::TrainPolicy(Answered { args, json }) => train_policy::run(args, output(*json)),
         Command::Replay(Answered { args, json }) => replay::run(args, output(*json)),
-        Command::Adapter(call) => adapter::run(call, output(call.json)),
+        Command::Adapter(call) => adapter::run(call, &server, output(call.json)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -77,7 +77,12 @@ async fn drive(plan: &Plan<'_>, address: String, bystander: Bystander<'_>) -> Re
         while let Some((_, file)) = arriving.next_if(|(time, _)| began.elapsed().as_secs_f64() >= *time) {
             submit(&mut client, file).await?;
         }
-        let jobs = client.list(ListRequest { all: true }).await.context("the daemon doesn't answer")?.into_inner().jobs;
+        let jobs = client
+            .list(ListRequest { all: true, specs: false })
+            .await
+            .context("the daemon doesn't answer")?
+            .into_inner()
+            .jobs;
         watch.look(now_ms(), jobs);
         bystander(&watch)?;
         view.show(began.elapsed().as_secs_f64(), watch.latest());

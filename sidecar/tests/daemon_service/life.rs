@@ -226,7 +226,8 @@ async fn a_dry_run_changes_nothing_and_a_watch_tells_what_changed() {
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let _manager = FakeManager::attach(&clients, "fake", servers(1, 2)).await;
-    let mut watch = clients.jobs.clone().watch(v1::ListRequest { all: false }).await.unwrap().into_inner();
+    let mut watch =
+        clients.jobs.clone().watch(v1::ListRequest { all: false, specs: false }).await.unwrap().into_inner();
     assert!(watch.message().await.unwrap().unwrap().jobs.is_empty());
     clients.submit(&spec("one")).await.unwrap();
     loop {
@@ -293,6 +294,11 @@ async fn a_job_from_elsewhere_is_there_once() {
     assert_eq!((plan.external.as_ref(), plan.ended.as_str()), (Some(&external), ""));
     assert_eq!(from(&clients, "one", &external).await.unwrap().job, first.job);
     assert_eq!(clients.job("one").await.unwrap().external.as_ref(), Some(&external));
+    // Where it is asked for, what was submitted is told, too.
+    let told = v1::ListRequest { all: true, specs: true };
+    let told = clients.jobs.clone().list(told).await.unwrap().into_inner();
+    assert_eq!(told.jobs[0].spec, Some(job_from_spec(&spec("one"))));
+    assert_eq!(clients.job("one").await.unwrap().spec, None);
     clients.cancel("one").await.unwrap();
     let plan = manager.until_plan(first.job, |plan| plan.action() == v1::Action::Stop).await;
     assert_eq!((plan.external.as_ref(), plan.ended.as_str()), (Some(&external), "cancelled"));

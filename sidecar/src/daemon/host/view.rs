@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use trainmaster_core::{Scheduler, State};
-use trainmaster_proto::{JOB_STATES, job_state, job_status, mode_name, v1};
+use trainmaster_proto::{JOB_STATES, job_from_spec, job_state, job_status, mode_name, v1};
 
 use super::{Host, HostError, owner::Owner};
 use crate::daemon::ended::{EndedJob, EndedJobs};
@@ -113,10 +113,14 @@ impl Overview {
         counts
     }
 
-    /// The list, in the order of submission; those that ended come first.
-    pub(crate) fn list(&self) -> v1::ListReply {
+    /// The list, in the order of submission; those that ended come first. With `specs` active jobs say what was submitted.
+    pub(crate) fn list(&self, specs: bool) -> v1::ListReply {
         let ended = self.ended.iter().map(|job| job.status.clone());
-        let active = self.state.jobs.values().map(|job| job_status(&self.state, job));
+        let active = self
+            .state
+            .jobs
+            .values()
+            .map(|job| v1::JobStatus { spec: specs.then(|| job_from_spec(&job.spec)), ..job_status(&self.state, job) });
         v1::ListReply {
             jobs: ended.chain(active).collect(),
             decision: self.decision,

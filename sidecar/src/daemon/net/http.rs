@@ -44,7 +44,7 @@ async fn jobs(State(pages): State<Pages>, Query(which): Query<Which>) -> Respons
     let overview = pages.host.read(move |view| view.overview(which.all)).await;
     match overview {
         Ok(overview) => {
-            let list = overview.list();
+            let list = overview.list(false);
             let jobs: Vec<Value> = list.jobs.iter().map(job).collect();
             Json(json!({ "decision": list.decision, "engine": list.engine, "mode": list.mode, "jobs": jobs }))
                 .into_response()

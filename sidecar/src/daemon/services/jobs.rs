@@ -54,7 +54,7 @@ impl JobsService {
         if let Some(listed) = newest.as_ref().filter(|listed| listed.version >= version) {
             return Ok(listed.clone());
         }
-        let reply = list(&self.host, all).await?;
+        let reply = list(&self.host, all, false).await?;
         let listed = Listed { version, hash: blake3::hash(&reply.encode_to_vec()), reply };
         Ok(newest.insert(Arc::new(listed)).clone())
     }
@@ -64,9 +64,9 @@ impl JobsService {
     }
 }
 
-async fn list(host: &Host, all: bool) -> Result<v1::ListReply, Status> {
+async fn list(host: &Host, all: bool, specs: bool) -> Result<v1::ListReply, Status> {
     let overview = host.read(move |view| view.overview(all)).await?;
-    Ok(overview.list())
+    Ok(overview.list(specs))
 }
 
 #[tonic::async_trait]
@@ -110,7 +110,8 @@ impl Jobs for JobsService {
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListReply>, Status> {
-        Ok(Response::new(list(&self.host, request.into_inner().all).await?))
+        let v1::ListRequest { all, specs } = request.into_inner();
+        Ok(Response::new(list(&self.host, all, specs).await?))
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainReply>, Status> {
