@@ -241,17 +241,7 @@ mod tests {
         let token = path("token", &format!("{TOKEN}\n"));
         let text =
             format!("listen = \"{address}\"\ntls = {{ cert = {cert:?}, key = {key:?} }}\ntoken_file = {token:?}\n");
-        let launch = Launch {
-            config: Some(path("yarn.toml", &text)),
-            daemon: "http://127.0.0.1:1".into(),
-            token: None,
-            ca: None,
-            feed: "http://127.0.0.1:1".into(),
-            state_dir: folder.join("state"),
-            end_jobs: true,
-            orphan_grace: Duration::from_secs(1),
-            trainer: None,
-        };
+        let launch = Launch::for_test(folder, Some(&text));
         tokio::spawn((INFO.start)(launch, Box::pin(std::future::pending())).unwrap());
         Certificate::from_pem(pair.cert.pem())
     }

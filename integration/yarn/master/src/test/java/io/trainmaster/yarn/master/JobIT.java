@@ -2,6 +2,7 @@ package io.trainmaster.yarn.master;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
@@ -73,6 +74,17 @@ class JobIT {
             server = { cpu = 1, memory = "64MiB", max = 1, requested = 1 }
             """;
 
+    /** Of so many chunks, each of which keeps a worker busy for a slot of OASiS's, twenty minutes; worth so much. */
+    private static final String CHUNKS =
+            """
+            name = "%1$s"
+            mode = "async"
+            worker = { cpu = 1, memory = "64MiB", bandwidth = "1Gbit", max = 16, command = "sleep 1000" }
+            server = { cpu = 1, memory = "64MiB", bandwidth = "1Gbit", max = 1, command = "sleep 1000" }
+            dataset = { chunks = %2$d, batches_per_chunk = 100, epochs = %3$d, batch_time = "12s" }
+            utility = { kind = "constant", value = %4$s }
+            """;
+
     @TempDir
     static Path folder;
 
@@ -107,6 +119,7 @@ class JobIT {
                 listen = "%s"
                 resourcemanager = "%s"
                 ttl = "3s"
+                bandwidth = "100Gbit"
                 [master]
                 classpath = "%s"
                 memory = "256MiB"
@@ -132,14 +145,18 @@ class JobIT {
 
     /** The daemon, for the first time or again. */
     private static void serve() throws IOException {
-        daemon = trainmaster(
-                "serve",
-                "--listen=" + listen,
-                "--state-dir=" + folder.resolve("state"),
-                "--adapter=yarn=" + settings,
-                "--engine=drf",
-                "--set=interval=2s",
-                "--set=on_change=true");
+        serve("state", "--engine=drf", "--set=interval=2s", "--set=on_change=true");
+    }
+
+    private static void serve(String state, String... engine) throws IOException {
+        daemon = trainmaster(Stream.concat(
+                        Stream.of(
+                                "serve",
+                                "--listen=" + listen,
+                                "--state-dir=" + folder.resolve(state),
+                                "--adapter=yarn=" + settings),
+                        Stream.of(engine))
+                .toArray(String[]::new));
     }
 
     private static void killDaemon() throws InterruptedException {
@@ -410,6 +427,26 @@ class JobIT {
         Set<String> names = new HashSet<>();
         json("jobs", "--all", "--json").get("jobs").forEach(job -> assertTrue(names.add(job.get("name").asText()), "once"));
         assertFalse(names.isEmpty());
+    }
+
+    /** OASiS decides at arrivals, so that its price is an answer at submission. */
+    @Test
+    @Order(4)
+    void whoIsPricedOutHearsItWhileSubmitting() throws Exception {
+        killDaemon();
+        serve("priced", "--engine=oasis", "--set=horizon=4");
+        String great = submit(CHUNKS.formatted("great", 16, 4, 100));
+        await.until("great has what it booked", () -> job("great").get("state").asText().equals("running"));
+        String small = CHUNKS.formatted("small", 2, 1, 0.000001);
+        String refusal = assertThrows(IOException.class, () -> submit(small)).getMessage();
+        assertTrue(refusal.contains("Refused by Trainmaster: worth 0.000001 if it ends in "), refusal);
+        assertTrue(refusal.contains("but that costs "), refusal);
+        String endless = CHUNKS.formatted("endless", 16, 100, 100);
+        refusal = assertThrows(IOException.class, () -> submit(endless)).getMessage();
+        assertTrue(refusal.contains("of the 1600 chunks that it has left"), refusal);
+        assertEquals(1, json("jobs", "--all", "--json").get("jobs").size(), "who was refused never was a job");
+        said("yarn", "kill", great);
+        await.until("great ends", () -> report(great).get("state").asText().equals("KILLED"));
     }
 
     /** An application that isn't ours gets a container soon. */
