@@ -68,7 +68,9 @@ pub async fn run(config: Config, launch: Launch, shutdown: impl Future<Output = 
             () = shared.stirred.notified() => {}
             () = sleep_until(wake) => {}
             Some(heard) = heard.recv(), if link.is_none() => shared.hear(&mut outbox, heard),
-            Some(_) = tasks.join_next() => {}
+            Some(ended) = tasks.join_next() => if let Err(error) = ended {
+                tracing::error!(%error, "a part of this adapter failed");
+            },
             () = &mut shutdown => return Ok(()),
         }
     }

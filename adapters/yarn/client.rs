@@ -232,9 +232,7 @@ fn submission(config: &Config, application: &str, spec: &JobSpec, text: &str, se
 }
 
 fn kill(config: &Config, user: &str, application: &str) -> Result<Answer> {
-    let numbers = application.strip_prefix("application_").and_then(|rest| rest.split_once('_'));
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !numbers.is_some_and(|(started, number)| is_number(started) && is_number(number)) {
+    if !rest::is_application(application) {
         bail!("{application:?} is no application's id, such as application_1700000000000_0001");
     }
     let path = format!("apps/{application}/state?user.name={user}");

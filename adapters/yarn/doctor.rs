@@ -70,13 +70,17 @@ fn listen(config: &Config) -> Check {
     }
     match TcpListener::bind(address) {
         Ok(_) if address.ip().is_loopback() => {
+            let needs = if config.api == Api::Rest { "and TLS" } else { "TLS and a token" };
             let detail = format!(
                 "{address}: for a ResourceManager and ApplicationMasters on this machine alone; others need another \
-                 address, TLS and a token"
+                 address, {needs}"
             );
             found(Verdict::Doubtful, detail)
         }
-        Ok(_) => found(Verdict::Good, format!("{address}, with TLS and a token")),
+        Ok(_) => {
+            let token = if config.token_file.is_some() { " and a token" } else { "" };
+            found(Verdict::Good, format!("{address}, with TLS{token}"))
+        }
         // Perhaps by the daemon that is asked about.
         Err(_) if TcpStream::connect(address).is_ok() => found(Verdict::Good, format!("{address} is being served")),
         Err(error) => found(Verdict::Bad, format!("{address}: {error}; choose another address (listen)")),

@@ -123,7 +123,9 @@ impl Nodes {
     /// In the plug-ins' words. `with_ports`: requests name nodes by host and port; where nobody says, it is so if nodes
     /// share a host.
     pub(crate) fn into_wire(self, with_ports: Option<bool>) -> Vec<wire::Node> {
-        let rows = self.nodes.unwrap_or_default().node.unwrap_or_default();
+        let mut rows = self.nodes.unwrap_or_default().node.unwrap_or_default();
+        // It is on its way: neither there nor gone.
+        rows.retain(|row| row.state != "NEW");
         let mut hosts: HashMap<&str, u32> = HashMap::new();
         for row in &rows {
             *hosts.entry(&row.node_host_name).or_default() += 1;
@@ -138,7 +140,6 @@ impl NodeRow {
         let state = match self.state.as_str() {
             "RUNNING" => NodeState::Running,
             "DECOMMISSIONING" => NodeState::Decommissioning,
-            // Among them NEW: it isn't there yet.
             _ => NodeState::Gone,
         };
         let attributes = self.node_attributes_info.node_attribute_info.unwrap_or_default().into_iter();
@@ -223,6 +224,11 @@ impl AppRow {
         self.application_type.eq_ignore_ascii_case("TRAINMASTER")
     }
 
+    pub(crate) fn is_active(&self) -> bool {
+        !matches!(self.state.as_str(), "FINISHED" | "FAILED" | "KILLED")
+    }
+
+    /// Its ApplicationMaster has come.
     pub(crate) fn is_running(&self) -> bool {
         self.state == "RUNNING"
     }

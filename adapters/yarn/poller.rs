@@ -13,7 +13,7 @@ use super::{
     config::Config,
     deeds::Deeds,
     picture::{AppRow, Apps, Attempt, Attempts, ClusterInfo, Containers, Info, Nodes, OneApp, Picture},
-    rest::{Client, RestError},
+    rest::{self, Client, RestError},
     wire,
 };
 
@@ -60,7 +60,7 @@ struct Poller {
     /// Of the ResourceManager that was asked last.
     started_ms: i64,
     settings: Settings,
-    /// Each running application's attempt, with what differs from one to the next.
+    /// Each active application's attempt, with what differs from one to the next.
     attempts: BTreeMap<String, (Option<String>, Attempt)>,
     containers: BTreeMap<String, Vec<(wire::Container, Option<Role>)>>,
     /// Applications whose containers aren't told, which was said.
@@ -73,6 +73,8 @@ struct Settings {
     with_ports: Option<bool>,
     node_expiry_ms: i64,
     largest: HashMap<String, i64>,
+    /// They weren't told.
+    is_unknown: bool,
 }
 
 impl Settings {
@@ -86,6 +88,7 @@ impl Settings {
         Self {
             with_ports: setting("yarn.scheduler.include-port-in-node-name").map(|value| value == "true"),
             node_expiry_ms: number("yarn.nm.liveness-monitor.expiry-interval-ms").unwrap_or(0),
+            is_unknown: told.is_empty(),
             largest: largest.iter().filter_map(|(name, key)| Some(((*name).to_owned(), number(key)?))).collect(),
         }
     }
@@ -110,15 +113,17 @@ impl Poller {
             let ClusterInfo { state, ha_state, .. } = info;
             return Err(format!("it is {state}, {}", ha_state.as_deref().unwrap_or("not active")));
         }
-        if info.started_on != self.started_ms {
+        if info.started_on != self.started_ms || self.settings.is_unknown {
             self.settings = Settings::read(&self.client.settings().await);
         }
         let nodes: Nodes = self.client.read(&format!("{CLUSTER}/nodes")).await.map_err(text)?;
         let rows = self.applications(unended).await.map_err(text)?;
-        let running: BTreeSet<_> = rows.iter().filter(|row| row.is_running()).map(|row| row.id.clone()).collect();
-        self.silent.retain(|id| running.contains(id));
-        self.attempts.retain(|id, _| running.contains(id));
-        self.containers.retain(|id, _| running.contains(id));
+        // Between two attempts, and until it comes back to a ResourceManager that restarted, an application isn't running, though
+        // its programs may.
+        let active: BTreeSet<_> = rows.iter().filter(|row| row.is_active()).map(|row| row.id.clone()).collect();
+        self.silent.retain(|id| active.contains(id));
+        self.attempts.retain(|id, _| active.contains(id));
+        self.containers.retain(|id, _| active.contains(id));
         let mut picture = Picture::default();
         for row in rows {
             let mut application = if row.is_running() { self.running(row).await? } else { row.into_wire() };
@@ -139,7 +144,9 @@ impl Poller {
     async fn applications(&mut self, unended: Vec<String>) -> Result<Vec<AppRow>, RestError> {
         let mut rows = self.client.read::<Apps>(ACTIVE).await?.into_rows();
         let told: BTreeSet<_> = rows.iter().map(|row| row.id.clone()).collect();
-        let missed: BTreeSet<_> = unended.into_iter().filter(|id| !told.contains(id)).collect();
+        // Somebody may have submitted a job with whatever id.
+        let missed = unended.into_iter().filter(|id| !told.contains(id) && rest::is_application(id));
+        let missed: BTreeSet<_> = missed.collect();
         if missed.len() > FEW {
             let ended = self.client.read::<Apps>(ENDED).await?.into_rows();
             rows.extend(ended.into_iter().filter(|row| missed.contains(&row.id)));
@@ -147,7 +154,7 @@ impl Poller {
             for id in missed {
                 match self.client.read::<OneApp>(&format!("{CLUSTER}/apps/{id}")).await {
                     Ok(OneApp { app }) => rows.push(app),
-                    // Its id may be anything that somebody submitted a job with.
+                    // It isn't known any more.
                     Err(error) if error.is_refused() => {}
                     Err(error) => return Err(error),
                 }

@@ -20,6 +20,8 @@ use tokio::{
 const ANSWER: Duration = Duration::from_secs(10);
 /// Ten thousand nodes are some 40 MiB.
 const MOST_BYTES: usize = 128 << 20;
+/// Of a refusal's text.
+const MOST_SAID: usize = 300;
 
 /// What a ResourceManager says of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,6 +57,13 @@ pub(crate) async fn look(address: &str) -> Result<Found, String> {
 /// Nobody answers, or it refuses, with its reason.
 pub(crate) async fn call(address: &str, method: Method, path: &str, json: String) -> Result<Bytes, RestError> {
     Client::new(address.to_owned()).call(method, path, json).await
+}
+
+/// Whether it is an application's id, such as `application_1700000000000_0001`.
+pub(crate) fn is_application(id: &str) -> bool {
+    let numbers = id.strip_prefix("application_").and_then(|rest| rest.split_once('_'));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    numbers.is_some_and(|(started, number)| is_number(started) && is_number(number))
 }
 
 /// Why there is no answer to go by.
@@ -129,12 +138,17 @@ impl Client {
             return Ok(body);
         }
         // Where it is the ResourceManager's own answer, its reason is what matters.
-        match serde_json::from_slice(&body) {
-            Ok(Refused { remote_exception: RemoteException { message } }) => {
-                Err(RestError::Refused { reason: message })
-            }
-            Err(_) => Err(self.away(path, status.to_string())),
+        if let Ok(Refused { remote_exception: RemoteException { message, exception } }) = serde_json::from_slice(&body)
+        {
+            let reason = message.or(exception).unwrap_or_else(|| status.to_string());
+            return Err(RestError::Refused { reason });
         }
+        // Who may not, or not now, is told so in plain text.
+        if method == Method::PUT && status.is_client_error() {
+            let said: String = String::from_utf8_lossy(&body).trim().chars().take(MOST_SAID).collect();
+            return Err(RestError::Refused { reason: format!("{status}: {said}") });
+        }
+        Err(self.away(path, status.to_string()))
     }
 
     fn away(&self, path: &str, problem: String) -> RestError {
@@ -184,7 +198,8 @@ struct Refused {
 
 #[derive(Deserialize)]
 struct RemoteException {
-    message: String,
+    message: Option<String>,
+    exception: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -61,6 +61,9 @@ fn role_table(path: &str, role: Table, labels: &mut Vec<(String, String)>) -> Re
         }
     }
     let most = most.unwrap_or(instances);
+    if instances == 0 && most > 0 {
+        return Err(format!("{path}.instances = 0: allowed is 1 or more where max-instances = {most}"));
+    }
     if most < instances {
         return Err(format!("{path}.max-instances = {most}: it must be {path}.instances = {instances} or more"));
     }
@@ -166,6 +169,7 @@ mod tests {
         for (change, parts) in [
             (("instances = \"2\"", "instances = \"two\""), ["tony.worker.instances = \"two\"", "0 to 10000"]),
             (("max-instances = 6", "max-instances = 1"), ["tony.worker.max-instances = 1", "instances = 2"]),
+            (("instances = \"2\"", "instances = 0"), ["tony.worker.instances = 0", "1 or more"]),
             (("memory = \"3G\"", "memory = \"3 apples\""), ["tony.worker.memory", "2048m"]),
             (("gpus = 1", "gpu = 1"), ["tony.worker.gpu is unknown", "gpus"]),
             (("tony.yarn.queue", "tony.yarn.que"), ["tony.yarn.que is unknown", "tony.yarn.queue"]),

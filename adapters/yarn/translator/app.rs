@@ -154,7 +154,7 @@ impl App {
     }
 
     /// Containers on nodes that haven't come back since the ResourceManager restarted are as they were.
-    fn keep_awaited(&self, row: &mut wire::Application, nodes: &Nodes) {
+    pub(super) fn keep_awaited(&self, row: &mut wire::Application, nodes: &Nodes) {
         let earlier = self.row.iter().flat_map(|row| &row.containers);
         let kept: Vec<_> = earlier
             .filter(|held| nodes.is_awaited(&held.node) && row.containers.iter().all(|told| told.id != held.id))
@@ -208,6 +208,11 @@ impl App {
             nodes: slots.iter().map(|(slot, server)| (*slot, node(server))).collect(),
             anywhere: is_free,
         }
+    }
+
+    /// The scheduler was asked, and has no job of it.
+    pub(super) fn is_left_alone(&self) -> bool {
+        self.jobless.is_some_and(|(_, said)| said)
     }
 
     /// Nobody knows how it ended, if it did.

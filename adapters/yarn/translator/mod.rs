@@ -287,6 +287,7 @@ impl Translator {
             let app = self.apps.entry(row.id.clone()).or_default();
             if let Some(roles) = roles {
                 let expected = app.expected(&self.nodes, is_free);
+                app.keep_awaited(&mut row, &self.nodes);
                 labels::assign(&mut app.labels, &mut row.containers, |id| roles.get(id).copied(), &expected);
             }
             app.see(row, &self.nodes, self.config.api, &self.largest, |complaint| _ = complaints.insert(complaint));

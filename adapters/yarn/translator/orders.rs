@@ -16,6 +16,7 @@ use super::{
 /// How long a program may take to stop that nobody planned.
 const GRACE: Duration = Duration::from_secs(30);
 const ASKING: &str = "the scheduler is being asked to take it";
+const JOBLESS: &str = "the scheduler has no job of this application";
 const UNDECIDED: &str = "the scheduler hasn't decided about it yet";
 
 impl Translator {
@@ -139,6 +140,7 @@ impl Translator {
             (_, Some((Action::Reject, order))) => stand(&mut orders, Standing::Over, &order.reason),
             (_, Some((Action::Release, order))) => stand(&mut orders, Standing::Released, &order.reason),
             _ if is_stale => stand(&mut orders, Standing::Released, "the scheduler is away"),
+            (_, None) if app.is_left_alone() => stand(&mut orders, Standing::Released, JOBLESS),
             (link, None) => {
                 let begun = !app.held(&self.nodes).is_empty();
                 stand(&mut orders, if begun { Standing::Released } else { Standing::Wait }, undecided(link));

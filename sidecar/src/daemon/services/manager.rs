@@ -14,7 +14,7 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
-use trainmaster_core::{Budget, scheduler::Admission};
+use trainmaster_core::{Budget, JobSpec};
 use trainmaster_proto::{
     Observed, observed, spec_from_job,
     v1::{
@@ -62,9 +62,15 @@ impl ManagerService {
 }
 
 impl ManagerService {
-    /// What the engine would say of a job.
-    async fn ask_engine(&self, admission: Admission) -> Result<Result<(), String>, Status> {
+    /// Whether a job would be let in, and what the engine would say of it.
+    async fn ask(&self, spec: JobSpec) -> Result<Result<(), String>, Status> {
+        // Before anything is copied.
         let turn = self.admissions.clone().acquire_owned().await.expect("it is never closed");
+        let admission = match self.host.read(move |view| view.scheduler.admission(spec)).await? {
+            Ok(Some(admission)) => admission,
+            Ok(None) => return Ok(Ok(())),
+            Err(error) => return Ok(Err(error.to_string())),
+        };
         let budget = self.budget;
         let asked = tokio::task::spawn_blocking(move || {
             let answer = admission.run(budget);
@@ -100,11 +106,7 @@ impl Manager for ManagerService {
     async fn admit(&self, request: Request<v1::AdmitRequest>) -> Result<Response<v1::AdmitReply>, Status> {
         let job = request.into_inner().job.ok_or_else(|| Status::invalid_argument("job: is missing"))?;
         let refused = match spec_from_job(job) {
-            Ok(spec) => match self.host.read(move |view| view.scheduler.admission(spec)).await? {
-                Ok(None) => None,
-                Ok(Some(admission)) => self.ask_engine(admission).await?.err(),
-                Err(error) => Some(error.to_string()),
-            },
+            Ok(spec) => self.ask(spec).await?.err(),
             Err(error) => Some(error.to_string()),
         };
         Ok(Response::new(v1::AdmitReply { admitted: refused.is_none(), reason: refused.unwrap_or_default() }))

@@ -278,7 +278,10 @@ final class Fleet {
 
     /** Nobody says what is to be, or will for a while: a job that can't go on as it was ordered to goes on alone. */
     private void fendForItself(long now) {
-        if (hasLeft() || (orders != null && orders.getStanding() == Standing.STANDING_OVER)) {
+        // Of what an earlier ApplicationMaster began only a part may be seen here: then nobody knows whether all is done. The
+        // programs that start find out from the checkpoint.
+        boolean isDone = orders != null && hasLeft();
+        if (isDone || (orders != null && orders.getStanding() == Standing.STANDING_OVER)) {
             return;
         }
         if (contact.isHeard()) {

@@ -451,13 +451,19 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void aSuccessorWithoutOrdersWaitsForThemWhenAllIsDone() {
+    void aSuccessorWithoutOrdersHearsThatAllIsDone() {
         adopted(Map.of("s", request(1, SERVER), "w0", request(1, 0)));
         exited("w0", 0);
         exited("s", 0);
-        assertEquals("", after(1_000_000));
         follow(ran(1, 0, shape(1, 1)));
         assertEquals("succeed: all of its programs are done", after(500));
+    }
+
+    @Test
+    void aSuccessorWithoutOrdersDoesNotTakeAPartForTheWhole() {
+        adopted(Map.of("w0", request(1, 0)));
+        assertEquals("", after(1_000_000));
+        assertEquals(ASKED, exited("w0", 0));
     }
 
     @Test

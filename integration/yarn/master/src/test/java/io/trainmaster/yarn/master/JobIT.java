@@ -84,7 +84,7 @@ class JobIT {
             name = "%1$s"
             mode = "async"
             worker = { cpu = 1, memory = "64MiB", bandwidth = "1Gbit", max = 16, command = "sleep 1000" }
-            server = { cpu = 1, memory = "64MiB", bandwidth = "1Gbit", max = 1, command = "sleep 1000" }
+            server = { cpu = 1, memory = "64MiB", bandwidth = "16Gbit", max = 1, command = "sleep 1000" }
             dataset = { chunks = %2$d, batches_per_chunk = 100, epochs = %3$d, batch_time = "12s" }
             utility = { kind = "constant", value = %4$s }
             """;
