@@ -1,9 +1,9 @@
 # What people and CI run; both the same way.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench fits experiments
+.PHONY: help demo test test-all fuzz check bench fits experiments attacks
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
 demo: ## nine real training jobs share a virtual cluster under three engines
 	cargo build --release --locked -p trainmaster -p trainmaster-trainer
@@ -12,7 +12,13 @@ demo: ## nine real training jobs share a virtual cluster under three engines
 test: ## everything, with the counts of tests run and skipped
 	scripts/test
 
-check: ## fmt, clippy, rustdoc, licences and sources of dependencies
+test-all: ## the same, and what takes long: 1,000 kill -9, 2,000 hostile submissions to a real Slurm
+	TRAINMASTER_KILLS=1000 TRAINMASTER_SUBMISSIONS=2000 scripts/test
+
+fuzz: ## every parser of what others write, for a minute each, and 10^6 made-up inputs on a small stack
+	scripts/fuzz $(FUZZ)
+
+check: ## fmt, clippy, rustdoc, licences, sources and known flaws of dependencies
 	scripts/check
 
 bench: ## rounds of optimus and mlfs, an arrival under oasis and one under edge, each beside plain algorithms
@@ -24,6 +30,10 @@ bench: ## rounds of optimus and mlfs, an arrival under oasis and one under edge,
 fits: ## docs/fits.md anew, from ../shared/data and a measured grid
 	cargo build --release --locked -p trainmaster -p trainmaster-trainer
 	cargo run --release --locked -q -p trainmaster --example fits > docs/fits.md
+
+attacks: ## what one job, tenant or stranger at its worst does to others; OLDER=program compares
+	cargo build --release --locked -p trainmaster --bin trainmaster --example attacks
+	target/release/examples/attacks target/release/trainmaster $(OLDER)
 
 experiments: ## docs/experiments.md anew: the papers' experiments on virtual clusters
 	cargo build --release --locked -p trainmaster --bin trainmaster --example experiments

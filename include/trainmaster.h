@@ -1443,8 +1443,8 @@ uint32_t trainmaster_scheduler_prepare(struct trainmaster_scheduler *scheduler,
                                        struct trainmaster_ticket **ticket,
                                        struct trainmaster_message *message);
 
-// Begins fits of loss and speed for all jobs that reported since the last ones; `*ticket` is NULL if none did. To be run
-// before a decision, or beside: decisions don't wait for fits. A panic poisons the scheduler.
+// Begins fits of loss and speed for jobs that reported since the last ones, 250 at most; `*ticket` is NULL if none did. To be run
+// and committed before a decision, or beside, until it is NULL: decisions don't wait for fits. A panic poisons the scheduler.
 //
 // Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_prepare_fits(struct trainmaster_scheduler *scheduler,

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{
     sync::mpsc,
-    task::{JoinSet, yield_now},
+    task::{JoinHandle, JoinSet, yield_now},
     time::{Instant, sleep, sleep_until},
 };
 use trainmaster_proto::v1;
@@ -28,6 +28,7 @@ use super::{
     retain,
     slot::ProcessId,
     state::{Record, StateDir},
+    user::RunAs,
 };
 use crate::attach::{Heard, Link, LinkError, Outbox, Picture};
 
@@ -52,7 +53,7 @@ pub async fn run(
 ) -> Result<(), LocalError> {
     let link = Link::new(&options.daemon, options.token.as_deref(), options.ca.as_deref())
         .map_err(|LinkError { address, problem }| LocalError::Daemon { address, problem })?;
-    let state = lock(&options.state_dir).await?;
+    let state = lock(&options.state_dir, cluster.run_as()).await?;
     let (sender, mut heard) = mpsc::channel(16);
     let mut agent = Agent::new(cluster, options, state);
     let mut tasks = JoinSet::new();
@@ -84,14 +85,14 @@ pub async fn run(
 
 /// Opens the state folder. A process that a killed adapter was just starting holds the lock until it runs its program,
 /// so a lock isn't believed at once.
-async fn lock(state_dir: &Path) -> Result<StateDir, LocalError> {
+async fn lock(state_dir: &Path, run_as: Option<&RunAs>) -> Result<StateDir, LocalError> {
     for _ in 0..LOCK_TRIES {
-        match StateDir::open(state_dir) {
+        match StateDir::open(state_dir, run_as) {
             Err(LocalError::Locked { .. }) => sleep(LOCK_WAIT).await,
             other => return other,
         }
     }
-    StateDir::open(state_dir)
+    StateDir::open(state_dir, run_as)
 }
 
 /// A process that runs.
@@ -124,6 +125,7 @@ struct Agent {
     knows_all: bool,
     /// The jobs whose files were spared when ended jobs were last looked for.
     spared: BTreeSet<PathBuf>,
+    sweeping: Option<JoinHandle<()>>,
     began: Instant,
 }
 
@@ -154,7 +156,7 @@ impl Agent {
         }
         if adopted.is_empty() {
             // Nobody books any more, and after a new start of the machine its clock is another one.
-            let _ = std::fs::remove_dir_all(state.devices());
+            state.clear_devices();
         }
         let servers = cluster.servers().iter().map(|server| (server.name().to_owned(), server.to_wire())).collect();
         Self {
@@ -174,6 +176,7 @@ impl Agent {
             next_step: None,
             knows_all: false,
             spared: BTreeSet::new(),
+            sweeping: None,
             began: Instant::now(),
         }
     }
@@ -303,13 +306,15 @@ impl Agent {
     fn sweep(&mut self) {
         let (jobs, logs) = (self.state.jobs(), self.state.logs());
         let folders: BTreeSet<_> = self.fleet.active().map(|(id, name)| self.state.job(id, name)).collect();
-        if !self.knows_all || folders == self.spared {
+        let sweeps = self.sweeping.as_ref().is_some_and(|last| !last.is_finished());
+        if !self.knows_all || sweeps || folders == self.spared {
             return;
         }
         self.spared.clone_from(&folders);
         let names: BTreeSet<_> = self.fleet.active().map(|(_, name)| logs.join(name)).collect();
         let retention = self.options.retention.clone();
-        tokio::task::spawn_blocking(move || retain::sweep(&jobs, &logs, &folders, &names, &retention));
+        let sweep = move || retain::sweep(&jobs, &logs, &folders, &names, &retention);
+        self.sweeping = Some(tokio::task::spawn_blocking(sweep));
     }
 
     /// All processes are gone; what they left outside their groups goes with them.

@@ -1,12 +1,18 @@
 //! The cluster file: this machine, cut into virtual servers.
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde::Deserialize;
 use toml::Value;
 use trainmaster_core::amount::parse_span;
 use trainmaster_proto::v1;
 
+use super::RunAs;
 use crate::file::{self, FileError, MOST_DEVICES, Wrong, amount, check_name, quoted};
 
 const MOST_SERVERS: u32 = 4096;
@@ -39,6 +45,7 @@ pub struct Cluster {
     grace: Duration,
     measure: Option<Duration>,
     device_milli: u64,
+    run_as: Option<RunAs>,
     servers: Vec<VirtualServer>,
 }
 
@@ -59,6 +66,8 @@ struct File {
     grace: Option<String>,
     measure: Option<String>,
     overbook: Option<f64>,
+    user: Option<String>,
+    folder: Option<PathBuf>,
     #[serde(default)]
     server: Vec<ServerTable>,
 }
@@ -121,7 +130,23 @@ impl Cluster {
             Some(times) if (1.0..=8.0).contains(&times) => (times * 1000.0).round() as u64,
             Some(times) => return Err(("overbook".into(), times.to_string(), "must be from 1 to 8".into())),
         };
-        let mut cluster = Self { name, grace, measure, device_milli, servers: Vec::new() };
+        let run_as = match (file.user, file.folder) {
+            (None, None) => None,
+            (Some(user), Some(folder)) if folder.is_absolute() => Some(RunAs { user, folder }),
+            (Some(_), Some(folder)) => {
+                return Err(("folder".into(), quoted(&folder.to_string_lossy()), "write its path, from /".into()));
+            }
+            (Some(user), None) => {
+                let problem =
+                    "it can't reach the daemon's state folder; say where its jobs have their folders (folder)";
+                return Err(("user".into(), quoted(&user), problem.into()));
+            }
+            (None, Some(folder)) => {
+                let problem = "it goes with user: the daemon's own user has jobs in the daemon's state folder";
+                return Err(("folder".into(), quoted(&folder.to_string_lossy()), problem.into()));
+            }
+        };
+        let mut cluster = Self { name, grace, measure, device_milli, run_as, servers: Vec::new() };
         for table in file.server {
             cluster.add(table)?;
         }
@@ -153,7 +178,7 @@ impl Cluster {
             first_device: 0,
         };
         let (name, grace) = ("local".into(), Duration::from_secs(10));
-        Self { name, grace, measure: Some(MEASURE), device_milli: 1000, servers: vec![server] }
+        Self { name, grace, measure: Some(MEASURE), device_milli: 1000, run_as: None, servers: vec![server] }
     }
 
     /// The manager's name.
@@ -164,6 +189,11 @@ impl Cluster {
     /// How long a role has to checkpoint after SIGTERM, where a job's plan doesn't say.
     pub fn grace(&self) -> Duration {
         self.grace
+    }
+
+    /// Whom jobs run as, if not as the daemon's user.
+    pub fn run_as(&self) -> Option<&RunAs> {
+        self.run_as.as_ref()
     }
 
     /// How often it is measured what processes use; none: never.
@@ -367,6 +397,9 @@ mod tests {
         for (text, parts) in [
             ("grace = \"5\"\n[[server]]\nname=\"a\"", &["c.toml", "grace", "\"5\"", "20s"][..]),
             ("measure = \"5\"\n[[server]]\nname=\"a\"", &["measure", "\"5\"", "20s", "\"off\""]),
+            ("user = \"nobody\"\n[[server]]\nname=\"a\"", &["user", "nobody", "(folder)"]),
+            ("folder = \"/j\"\n[[server]]\nname=\"a\"", &["folder", "/j", "goes with user"]),
+            ("user = \"n\"\nfolder = \"j\"\n[[server]]\nname=\"a\"", &["folder", "\"j\"", "from /"]),
             ("overbook = 0.5\n[[server]]\nname=\"a\"", &["overbook", "0.5", "from 1 to 8"]),
             ("[[server]]\nname=\"a\"\nmemory=\"64GB\"", &["c.toml", "server \"a\": memory", "64GB", "10GiB"]),
             ("[[server]]\nname=\"a\"\nmemory=64", &["memory", "64", "10GiB"]),

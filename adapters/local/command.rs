@@ -31,14 +31,15 @@ impl Programs {
     /// The program of a command, and its arguments.
     ///
     /// # Errors
-    /// The cause: quotes that don't close, a program that isn't there or can't be run.
+    /// The cause: quotes that don't close, a program that isn't there or can't be run. It doesn't repeat the command, since
+    /// more people may read a cause than a command.
     pub(crate) fn resolve(&self, text: &str) -> Result<Command, String> {
-        let words = shell_words::split(text).map_err(|error| format!("command {text:?}: {error}"))?;
+        let words = shell_words::split(text).map_err(|error| format!("its command: {error}"))?;
         let mut words = words.into_iter();
         let name = words.next().unwrap_or_else(|| DEFAULT_PROGRAM.into());
         let arguments: Vec<String> = words.collect();
         if name.contains('\0') || arguments.iter().any(|argument| argument.contains('\0')) {
-            return Err(format!("command {text:?} contains a NUL"));
+            return Err("its command contains a NUL".into());
         }
         Ok(Command { program: self.find(&name)?, arguments })
     }
@@ -47,22 +48,28 @@ impl Programs {
         if name == DEFAULT_PROGRAM
             && let Some(trainer) = &self.trainer
         {
-            return executable(trainer);
+            return executable(trainer, &trainer.display().to_string());
         }
         if name.contains('/') {
-            return executable(Path::new(name));
+            return executable(Path::new(name), plain(name));
         }
-        let found = self.folders.iter().map(|folder| folder.join(name)).find(|path| executable(path).is_ok());
+        let found = self.folders.iter().map(|folder| folder.join(name)).find(|path| executable(path, name).is_ok());
         let found = found.ok_or_else(|| {
-            format!("program {name:?} is neither beside the daemon nor in PATH; give its path, or install it")
+            let shown = plain(name);
+            format!("program {shown} is neither beside the daemon nor in PATH; give its path, or install it")
         })?;
-        executable(&found)
+        executable(&found, plain(name))
     }
 }
 
+/// A program's name, unless more may have come to stand in it than a name.
+fn plain(name: &str) -> &str {
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
+    if name.len() <= 256 && name.chars().all(is_plain) { name } else { "of its command" }
+}
+
 /// The absolute path of a file that may be run.
-fn executable(path: &Path) -> Result<PathBuf, String> {
-    let shown = path.display();
+fn executable(path: &Path, shown: &str) -> Result<PathBuf, String> {
     // Not canonical: a program may look at the name it was called by.
     let full = std::path::absolute(path).map_err(|error| format!("program {shown}: {error}"))?;
     let data = full.metadata().map_err(|error| format!("program {shown}: {error}"))?;
@@ -107,11 +114,14 @@ mod tests {
             ("no-such-program-anywhere -x", "neither beside the daemon nor in PATH"),
             ("/no/such/program", "/no/such/program"),
             ("/tmp", "not a file"),
-            ("sh -c 'oops", "sh -c 'oops"),
+            ("sh -c 'oops", "missing closing quote"),
+            ("'train --key=secret'", "program of its command is neither"),
+            ("'/train --key=secret'", "program of its command"),
             ("sh a\0b", "NUL"),
         ] {
             let error = programs.resolve(text).unwrap_err();
             assert!(error.contains(part), "{error:?} should contain {part:?}");
+            assert!(!error.contains("oops") && !error.contains("secret"), "{error:?}");
         }
     }
 }

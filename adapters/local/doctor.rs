@@ -6,6 +6,7 @@ use super::{
     Options,
     cluster::{Cluster, machine_memory},
     command::{DEFAULT_PROGRAM, Programs},
+    user::User,
 };
 use crate::{Check, Verdict};
 
@@ -20,6 +21,7 @@ pub fn doctor(cluster: &Cluster, options: &Options) -> Vec<Check> {
     vec![
         Check::folder("state folder", &options.state_dir),
         trainer(options),
+        user(cluster),
         descriptors(getpid()),
         limit("open files", Resource::Nofile, SPARE_FILES + slots(cluster)),
         limit("processes", Resource::Nproc, THREADS_PER_SLOT * slots(cluster)),
@@ -42,6 +44,32 @@ fn trainer(options: &Options) -> Check {
             Verdict::Doubtful,
             format!("{cause}; jobs without a command ({DEFAULT_PROGRAM}) will be refused"),
         ),
+    }
+}
+
+/// Whether jobs can read what is the daemon's.
+fn user(cluster: &Cluster) -> Check {
+    let found = |verdict, detail| Check::new("jobs' user", verdict, detail);
+    match cluster.run_as() {
+        None => {
+            let detail = "jobs run as the daemon's own user and can read its tokens; for people who don't trust each \
+                          other name another one (user)";
+            found(Verdict::Doubtful, detail.into())
+        }
+        Some(run_as) => match User::find(&run_as.user) {
+            Ok(user) if user.uid == 0 => found(Verdict::Doubtful, "jobs run as root and can do anything".into()),
+            Ok(user) => match user.stopped_at(&run_as.folder) {
+                None => found(Verdict::Good, format!("jobs run as {}, in {}", user.name, run_as.folder.display())),
+                Some(folder) => {
+                    let (name, folder) = (&user.name, folder.display());
+                    let detail = format!(
+                        "{name} can't get into {folder}: let everybody pass (chmod o+x), or name another folder"
+                    );
+                    found(Verdict::Bad, detail)
+                }
+            },
+            Err(problem) => found(Verdict::Bad, problem),
+        },
     }
 }
 

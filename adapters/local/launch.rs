@@ -1,6 +1,6 @@
 //! Starting the process of a slot: its folder, its log, its record, its environment.
 
-use std::{collections::BTreeMap, env, ffi::OsString, fs, io, path::Path, time::Duration};
+use std::{collections::BTreeMap, env, ffi::OsString, io, path::Path, time::Duration};
 
 use super::{
     cluster::{Cluster, VirtualServer},
@@ -38,7 +38,7 @@ impl Launcher {
         order: &Order<'_>,
     ) -> io::Result<(Record, Handle, Watch)> {
         let folder = state.job(order.id.job, order.name);
-        fs::create_dir_all(folder.join("checkpoints"))?;
+        state.make_job(&folder)?;
         let (log, file, log_start) = logs::open(&state.logs().join(order.name), order.id)?;
         let mut record = Record {
             id: order.id,
@@ -57,8 +57,12 @@ impl Launcher {
             Role::Server => &order.run.server,
         };
         let environment = self.environment(state, cluster, order, &folder);
-        let started = process::start(command, environment, &folder, file);
-        let (handle, watch) = started.inspect_err(|_| state.remove(order.id))?;
+        let started = process::start(command, environment, &folder, file, state.user());
+        let (handle, watch) = started.map_err(|error| {
+            state.remove(order.id);
+            let (program, folder) = (Path::new(&command.program).display(), folder.display());
+            io::Error::new(error.kind(), format!("{program} in {folder}: {error}"))
+        })?;
         record.pid = Some(handle.pid);
         record.start = Some(handle.start);
         if let Err(error) = state.write(&record) {
@@ -105,6 +109,12 @@ impl Launcher {
         set(MARKER, state.id().to_owned());
         if !run.token.0.is_empty() {
             set("TRAINMASTER_TOKEN", run.token.0.clone());
+        }
+        if let Some(user) = state.user() {
+            let home = folder.display().to_string();
+            for (key, value) in [("HOME", &home), ("USER", &user.name), ("LOGNAME", &user.name)] {
+                set(key, value.clone());
+            }
         }
         if run.environment.contains_key("TRAINMASTER_CHUNKS") {
             set("TRAINMASTER_UPLOAD_MS", upload.as_millis().to_string());

@@ -3,16 +3,21 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fs,
+    io::Read as _,
     path::Path,
     sync::Arc,
     time::Duration,
 };
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat2, unlinkat},
+    time::{ClockId, clock_gettime},
+};
 use trainmaster_proto::v1;
 
 use super::{
     cluster::Cluster,
+    logs,
     scan::{self, Place},
     slot::{Placement, ProcessId, Role, SlotId, role_to_wire},
 };
@@ -21,6 +26,10 @@ const WHOLE: u64 = 1000;
 
 /// A program that has booked nothing for so many intervals isn't one that books: it is taken to use all it was given.
 const SILENT: u32 = 10;
+
+/// Files of a device that are looked at, and bytes of one.
+const MOST_BOOKED: usize = 4096;
+const LONGEST_BOOKED: u64 = 64;
 
 /// The file of a device that says until when it is taken.
 const UNTIL: &str = "until";
@@ -61,9 +70,14 @@ struct Booked {
 impl Booked {
     fn read(folder: &Path) -> Self {
         let mut booked = Self::default();
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        // Programs write there what they want.
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(MOST_BOOKED) {
             // What is just being written is read the next time.
-            let number = fs::read_to_string(entry.path()).ok().and_then(|text| text.trim().parse().ok());
+            let number = logs::open_theirs(&entry.path()).ok().and_then(|file| {
+                let mut text = String::new();
+                file.take(LONGEST_BOOKED).read_to_string(&mut text).ok()?;
+                text.trim().parse().ok()
+            });
             let (Ok(name), Some(time)) = (entry.file_name().into_string(), number.map(Duration::from_nanos)) else {
                 continue;
             };
@@ -141,7 +155,11 @@ fn slot_of(tally: &str) -> Option<ProcessId> {
 /// Removes what a slot noted down on its devices.
 pub(crate) fn forget(devices: &Path, id: ProcessId, placement: &Placement) {
     for share in &placement.devices {
-        let _ = fs::remove_file(devices.join(&placement.server).join(share.device.to_string()).join(tally(id)));
+        let folder = devices.join(&placement.server).join(share.device.to_string());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        if let Ok(folder) = openat2(CWD, folder, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+            let _ = unlinkat(folder, tally(id), AtFlags::empty());
+        }
     }
 }
 

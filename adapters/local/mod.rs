@@ -20,6 +20,7 @@ mod retain;
 mod scan;
 mod slot;
 mod state;
+mod user;
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -30,6 +31,7 @@ pub use self::{
     cluster::{Cluster, VirtualServer},
     doctor::doctor,
     entry::INFO,
+    user::RunAs,
 };
 
 /// A process that ends with one of these codes asks for all roles of its job to be started again from the last
@@ -159,6 +161,9 @@ pub enum LocalError {
         /// Why not.
         error: io::Error,
     },
+    /// Jobs can't run as the user that the cluster file names.
+    #[error("cluster file: {0}")]
+    User(String),
     /// The daemon's address or certificate can't be used.
     #[error("daemon {address:?}: {problem}; write http://host:port, or https://host:port")]
     Daemon {

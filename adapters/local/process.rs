@@ -10,13 +10,16 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, PidfdFlags, Signal as OsSignal, kill_process_group, pidfd_open, test_kill_process_group};
+use rustix::process::{
+    Pid, PidfdFlags, Signal as OsSignal, kill_process, kill_process_group, pidfd_open, test_kill_process_group,
+};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{
     fleet::{self, Exit, Signal},
     scan,
     slot::ProcessId,
+    user::User,
 };
 
 /// How to reach a process that runs.
@@ -27,7 +30,8 @@ pub(crate) struct Handle {
     pub(crate) start: u64,
 }
 
-/// Starts a program in a process group of its own.
+/// Starts a program in a process group of its own, as this process's user or another one; then also in a session of its own, away
+/// from a terminal that is the daemon's.
 ///
 /// # Errors
 /// What the operating system says: too many processes, a script without its interpreter, …
@@ -36,9 +40,23 @@ pub(crate) fn start(
     environment: Vec<(OsString, OsString)>,
     folder: &Path,
     log: File,
+    user: Option<&User>,
 ) -> io::Result<(Handle, Watch)> {
     let errors = log.try_clone()?;
-    let mut child = Command::new(&command.program)
+    let mut program = match user {
+        None => {
+            let mut program = Command::new(&command.program);
+            program.process_group(0);
+            program
+        }
+        Some(user) => {
+            // It makes the session, which is a new group too, and becomes the program. Root's other groups are dropped with the user.
+            let mut program = Command::new("setsid");
+            program.arg("--").arg(&command.program).uid(user.uid).gid(user.gid);
+            program
+        }
+    };
+    let mut child = program
         .args(&command.arguments)
         .env_clear()
         .envs(environment)
@@ -46,7 +64,6 @@ pub(crate) fn start(
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors)
-        .process_group(0)
         .spawn()?;
     let pid = Pid::from_child(&child);
     // Nobody has waited for the child, so its pid can't have gone to another process.
@@ -57,6 +74,7 @@ pub(crate) fn start(
         Err(error) => {
             // What can't be watched must not be left running.
             let _ = kill_process_group(pid, OsSignal::KILL);
+            let _ = child.kill();
             let _ = child.wait();
             Err(error)
         }
@@ -88,8 +106,13 @@ pub(crate) fn signal(handle: Handle, signal: Signal) {
     if scan::stat(handle.pid).is_none_or(|stat| stat.start != handle.start) {
         return;
     }
-    if let Some(pid) = Pid::from_raw(handle.pid)
-        && let Err(error) = kill_process_group(pid, signal)
+    let Some(pid) = Pid::from_raw(handle.pid) else { return };
+    let signalled = match kill_process_group(pid, signal) {
+        // It has only just started and leads no group yet.
+        Err(rustix::io::Errno::SRCH) => kill_process(pid, signal),
+        signalled => signalled,
+    };
+    if let Err(error) = signalled
         && error != rustix::io::Errno::SRCH
     {
         tracing::warn!(pid = handle.pid, %error, "can't signal a process group");
@@ -103,7 +126,7 @@ pub(crate) fn end_marked(state_id: &str, spare: impl Fn(&scan::Marked) -> bool) 
             && scan::is_alive(process.pid, process.stat.start)
         {
             tracing::info!(pid = process.pid, slot = %process.id, "ending a process that was left behind");
-            let _ = rustix::process::kill_process(pid, OsSignal::KILL);
+            let _ = kill_process(pid, OsSignal::KILL);
         }
     }
 }

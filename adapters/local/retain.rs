@@ -3,11 +3,16 @@
 use std::{
     collections::BTreeSet,
     fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
     time::{Duration, SystemTime},
 };
 
 use super::{Retention, logs};
+
+/// Entries of a folder that are looked at for its age.
+const LOOKED_AT: usize = 1000;
 
 /// Removes what is older or more than `retention` allows, sparing the named folders.
 pub(crate) fn sweep(
@@ -31,20 +36,35 @@ fn sweep_folder(folder: &Path, active: &BTreeSet<PathBuf>, retention: &Retention
     ended.sort();
     let kept = ended.iter().take(retention.jobs).take_while(|(age, _)| *age <= retention.age).count();
     for (_, path) in ended.into_iter().skip(kept) {
-        match fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "can't remove the folder of a job that ended");
-            }
-            _ => tracing::debug!(path = %path.display(), "removed the folder of a job that ended"),
+        match remove(&path) {
+            Err(error) => tracing::warn!(path = %path.display(), %error, "can't remove the folder of a job that ended"),
+            Ok(()) => tracing::debug!(path = %path.display(), "removed the folder of a job that ended"),
         }
     }
 }
 
+/// Removes a folder and all in it, if it is there. A job may have nested folders deeper than this process has descriptors or stack
+/// for, so another process does it; neither follows links.
+///
+/// # Errors
+/// Something is left of it.
+pub(crate) fn remove(folder: &Path) -> io::Result<()> {
+    let mut rm = Command::new("rm");
+    rm.args(["-rf", "--one-file-system", "--"]).arg(folder);
+    let said = rm.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+    if said.success() { Ok(()) } else { Err(io::Error::other(format!("rm -rf: {said}"))) }
+}
+
 /// Since the newest of the folder and what is right in it was written.
 fn age(folder: &Path) -> Duration {
-    let inside = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let written =
-        inside.chain([folder.to_owned()]).filter_map(|path| fs::metadata(path).and_then(|d| d.modified()).ok());
+    let inside = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).take(LOOKED_AT);
+    let written = inside.chain([folder.to_owned()]).filter_map(|path| {
+        // A link to what is always new isn't new.
+        let data = path.symlink_metadata().ok()?;
+        // Whoever owns it can say that it will be written next year, but not when it was changed.
+        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(data.ctime().try_into().ok()?);
+        data.modified().ok().map(|written| written.min(changed))
+    });
     let newest = written.max().unwrap_or(SystemTime::UNIX_EPOCH);
     SystemTime::now().duration_since(newest).unwrap_or_default()
 }
@@ -52,6 +72,8 @@ fn age(folder: &Path) -> Duration {
 #[cfg(test)]
 mod tests {
     use std::fs::{File, FileTimes};
+
+    use rustix::fs::{Mode, OFlags};
 
     use super::*;
 
@@ -80,5 +102,29 @@ mod tests {
         assert_eq!(left(), ["1-active", "2-a", "3-b", "4-c"]);
         sweep_folder(root.path(), &active, &Retention { jobs: 2, ..retention });
         assert_eq!(left(), ["1-active", "2-a", "3-b"]);
+    }
+
+    #[test]
+    fn a_job_cannot_make_its_folder_stay() {
+        let root = tempfile::tempdir().unwrap();
+        // Deeper than the descriptors or the stack of a process that holds one a level.
+        let deep = root.path().join("1-deep");
+        fs::create_dir(&deep).unwrap();
+        let (folder, everything) = (OFlags::DIRECTORY | OFlags::RDONLY, Mode::RWXU);
+        let mut inner = rustix::fs::open(&deep, folder, everything).unwrap();
+        for _ in 0..5000 {
+            rustix::fs::mkdirat(&inner, "d", everything).unwrap();
+            inner = rustix::fs::openat(&inner, "d", folder, everything).unwrap();
+        }
+        let late = root.path().join("2-late");
+        fs::create_dir(&late).unwrap();
+        let next_year = SystemTime::now() + Duration::from_secs(365 * 86_400);
+        File::open(&late).unwrap().set_times(FileTimes::new().set_modified(next_year)).unwrap();
+        std::os::unix::fs::symlink("/proc/uptime", late.join("always-new")).unwrap();
+        std::thread::sleep(Duration::from_millis(1100));
+        let retention = Retention { jobs: 10, age: Duration::from_secs(1), incarnations: 1 };
+        sweep_folder(root.path(), &BTreeSet::new(), &retention);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+        remove(&deep).unwrap();
     }
 }

@@ -1,10 +1,18 @@
 //! Reading `/proc`: is this still the process that was started, and which processes are this state folder's?
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs::{self, File},
+    io::{self, Read as _},
+    path::PathBuf,
+    time::Duration,
+};
 
 use rustix::param::{clock_ticks_per_second, page_size};
 
 use super::slot::{ProcessId, Role, SlotId};
+
+/// Bytes of an environment that are looked at: Linux starts programs with a few hundred thousand more, but ours have far fewer.
+const LONGEST_ENVIRON: u64 = 1 << 20;
 
 /// In the environment of every process that this adapter starts: the id of its state folder.
 pub(crate) const MARKER: &str = "TRAINMASTER_STATE";
@@ -39,12 +47,21 @@ pub(crate) struct Marked {
 
 /// The state of a process, if there is one of that pid.
 pub(crate) fn stat(pid: i32) -> Option<Stat> {
-    parse_stat(&fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat"))).ok()?)
+    let text = fs::read(PathBuf::from(format!("/proc/{pid}/stat"))).ok()?;
+    // Its name is the process's to choose, of any bytes.
+    parse_stat(&String::from_utf8_lossy(&text))
 }
 
 /// Whether that very process still runs.
 pub(crate) fn is_alive(pid: i32, start: u64) -> bool {
     stat(pid).is_some_and(|stat| stat.start == start && !stat.zombie)
+}
+
+/// The beginning of a process's environment: others' can be as large as they like.
+fn environ(pid: i32) -> io::Result<Vec<u8>> {
+    let mut environ = Vec::new();
+    File::open(format!("/proc/{pid}/environ"))?.take(LONGEST_ENVIRON).read_to_end(&mut environ)?;
+    Ok(environ)
 }
 
 /// Every living process of a state folder, the descendants of its slots included.
@@ -53,7 +70,7 @@ pub(crate) fn marked(state_id: &str) -> Vec<Marked> {
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| {
         // Other people's processes can't be read, and none of ours is among them.
-        let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let environ = environ(pid).ok()?;
         let id = parse_environ(&environ, state_id)?;
         let stat = stat(pid).filter(|stat| !stat.zombie)?;
         Some(Marked { pid, stat, id })
@@ -66,7 +83,7 @@ pub(crate) fn processes(state_id: &str) -> impl Iterator<Item = (Stat, Option<Pl
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(move |pid| {
-        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let environ = environ(pid).unwrap_or_default();
         Some((stat(pid)?, parse_place(&environ, state_id)))
     })
 }
@@ -117,6 +134,11 @@ fn parse_environ(environ: &[u8], state_id: &str) -> Option<ProcessId> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{BufRead as _, BufReader},
+        process::{Command, Stdio},
+    };
+
     use super::*;
 
     #[test]
@@ -130,6 +152,22 @@ mod tests {
         let me = stat(std::process::id() as i32).unwrap();
         assert!(is_alive(std::process::id() as i32, me.start));
         assert!(!is_alive(std::process::id() as i32, me.start + 1), "another process of the same pid");
+    }
+
+    #[test]
+    fn a_process_of_any_name_is_seen() {
+        let script = "printf '\\377' > /proc/self/comm; echo renamed; read end";
+        let mut named = Command::new("sh");
+        named.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut named = named.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(named.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let pid = named.id() as i32;
+        assert!(fs::read_to_string(format!("/proc/{pid}/stat")).is_err(), "its name is no text");
+        let seen = stat(pid);
+        drop(named.stdin.take());
+        named.wait().unwrap();
+        assert!(seen.is_some_and(|stat| !stat.zombie && stat.start > 0));
     }
 
     #[test]

@@ -2,16 +2,18 @@
 
 use std::{
     ffi::OsStr,
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LocalError,
+    LocalError, RunAs, retain,
     slot::{Placement, ProcessId},
+    user::User,
 };
 
 /// An open state folder. Its lock lasts as long as this value, and dies with the process.
@@ -20,6 +22,9 @@ pub(crate) struct StateDir {
     root: PathBuf,
     id: String,
     boot: String,
+    /// Where jobs work, and whose their folders are, if not this process's user's.
+    work: PathBuf,
+    user: Option<User>,
     _lock: File,
 }
 
@@ -45,15 +50,15 @@ pub(crate) struct Record {
 
 impl StateDir {
     /// Opens the folder, making it if need be, and locks it.
-    pub(crate) fn open(root: &Path) -> Result<Self, LocalError> {
+    pub(crate) fn open(root: &Path, run_as: Option<&RunAs>) -> Result<Self, LocalError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |error| LocalError::State { path, error }
         };
-        for folder in ["slots", "jobs", "logs"] {
-            let folder = root.join(folder);
-            fs::create_dir_all(&folder).map_err(failed(&folder))?;
-        }
+        let user = run_as.map(|run_as| User::find(&run_as.user)).transpose().map_err(LocalError::User)?;
+        let make = |folder: PathBuf| fs::create_dir_all(&folder).map_err(failed(&folder));
+        make(root.join("slots"))?;
+        make(root.join("logs"))?;
         // Programs run in their own folders, so every path they are given is absolute.
         let root = root.canonicalize().map_err(failed(root))?;
         let path = root.join("lock");
@@ -67,7 +72,23 @@ impl StateDir {
         lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(failed(&path))?;
         let id = identity(&root.join("id")).map_err(failed(&root.join("id")))?;
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
-        Ok(Self { root, id, boot, _lock: lock })
+        let work = run_as.map_or_else(|| root.clone(), |run_as| run_as.folder.clone());
+        if user.is_some() && !work.exists() {
+            // Jobs pass through, and see nobody else's.
+            DirBuilder::new().recursive(true).mode(0o711).create(&work).map_err(failed(&work))?;
+        }
+        let work = work.canonicalize().map_err(failed(&work))?;
+        let jobs = work.join("jobs");
+        if !jobs.exists() {
+            DirBuilder::new().mode(0o711).create(&jobs).map_err(failed(&jobs))?;
+        }
+        if user.is_some() {
+            // What is another's could be something else by the next time it is looked at.
+            for folder in [&work, &jobs] {
+                roots_own(folder).map_err(failed(folder))?;
+            }
+        }
+        Ok(Self { root, id, boot, work, user, _lock: lock })
     }
 
     /// Stands in the environment of every process started from here.
@@ -82,7 +103,32 @@ impl StateDir {
 
     /// Where jobs have their folders, named `<number>-<name>`.
     pub(crate) fn jobs(&self) -> PathBuf {
-        self.root.join("jobs")
+        self.work.join("jobs")
+    }
+
+    /// Whom jobs run as, if not as this process's user.
+    pub(crate) fn user(&self) -> Option<&User> {
+        self.user.as_ref()
+    }
+
+    /// Makes a job's folder with its checkpoints. Another user's takes its place once it is whole: from then on the user may have put
+    /// anything in it.
+    pub(crate) fn make_job(&self, folder: &Path) -> io::Result<()> {
+        const CHECKPOINTS: &str = "checkpoints";
+        match &self.user {
+            None => fs::create_dir_all(folder.join(CHECKPOINTS)),
+            Some(_) if folder.symlink_metadata().is_ok() => Ok(()),
+            Some(user) => {
+                let draft = self.work.join("draft");
+                if draft.symlink_metadata().is_ok() {
+                    retain::remove(&draft)?;
+                }
+                DirBuilder::new().mode(0o700).create(&draft)?;
+                user.make_folder(&draft.join(CHECKPOINTS))?;
+                user.give(&draft)?;
+                fs::rename(&draft, folder)
+            }
+        }
     }
 
     /// The folder that a job's processes run in. The name keeps a job apart from another one that had the same number
@@ -93,7 +139,20 @@ impl StateDir {
 
     /// Where programs book emulated devices: a folder for each virtual server, and in it one for each device.
     pub(crate) fn devices(&self) -> PathBuf {
-        self.root.join("devices")
+        self.work.join("devices")
+    }
+
+    /// Begins anew with these: nobody books any more.
+    pub(crate) fn clear_devices(&self) {
+        let devices = self.devices();
+        if let Err(error) = retain::remove(&devices) {
+            tracing::warn!(path = %devices.display(), %error, "can't remove what programs booked");
+        }
+        if let Some(user) = &self.user
+            && let Err(error) = user.make_folder(&devices)
+        {
+            tracing::warn!(path = %devices.display(), %error, "programs can't book emulated devices");
+        }
     }
 
     /// Where the logs are: a folder for each job's name.
@@ -166,6 +225,17 @@ fn identity(path: &Path) -> io::Result<String> {
     Ok(id)
 }
 
+/// Whether a folder is a folder that nobody but root can change.
+fn roots_own(folder: &Path) -> io::Result<()> {
+    let data = folder.symlink_metadata()?;
+    if data.is_dir() && data.uid() == 0 && data.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::other(
+        "it must be a folder of root's that nobody else can write to: jobs have folders of their own in it",
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::{
@@ -191,7 +261,7 @@ mod tests {
     #[test]
     fn records_read_back_as_written() {
         let folder = tempfile::tempdir().unwrap();
-        let state = StateDir::open(folder.path()).unwrap();
+        let state = StateDir::open(folder.path(), None).unwrap();
         let mut record = record();
         state.write(&record).unwrap();
         record.pid = Some(12);
@@ -211,10 +281,10 @@ mod tests {
     #[test]
     fn a_folder_has_one_owner_and_keeps_its_id() {
         let folder = tempfile::tempdir().unwrap();
-        let state = StateDir::open(folder.path()).unwrap();
+        let state = StateDir::open(folder.path(), None).unwrap();
         let id = state.id().to_owned();
-        assert!(matches!(StateDir::open(folder.path()), Err(LocalError::Locked { .. })));
+        assert!(matches!(StateDir::open(folder.path(), None), Err(LocalError::Locked { .. })));
         drop(state);
-        assert_eq!(StateDir::open(folder.path()).unwrap().id(), id);
+        assert_eq!(StateDir::open(folder.path(), None).unwrap().id(), id);
     }
 }

@@ -27,6 +27,7 @@ use crate::{
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const MOST_SAID: usize = 16;
 
 /// Runs the adapter until `shutdown` resolves: looks at Ray's cluster, attaches to the daemon, and writes its plans
 /// down where drivers read them. What runs goes on while the daemon or this adapter is away.
@@ -124,7 +125,7 @@ impl Agent {
             None => self.connect().await?,
         };
         if looks {
-            let view = head.look().await?;
+            let view = head.look(&self.translator.known()).await?;
             let now = self.now();
             self.translator.see(now, view);
             self.has_seen = true;
@@ -162,8 +163,8 @@ impl Agent {
 
     /// The head is away: what was seen last stands until it is back.
     fn lose(&mut self, error: &HeadError) {
-        // Once is enough, however long it stays away.
-        if self.said.insert(error.to_string()) {
+        // Once is enough, however long it stays away, and so are a few where it says something else each time.
+        if self.said.len() < MOST_SAID && self.said.insert(error.to_string()) {
             tracing::warn!("{error}; trying again");
         } else {
             tracing::debug!(%error, wait = ?self.wait, "still so");

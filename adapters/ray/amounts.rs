@@ -1,10 +1,18 @@
 //! Ray's resources in the core's terms.
 
-use std::collections::BTreeMap;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use trainmaster_proto::v1::{Device, DeviceShare};
 
-use super::view::{Node, Resources};
+use super::{
+    bounds::{LONGEST_RESOURCE, MOST_KINDS, MOST_OF_ANY, MOST_RESOURCES, is_name},
+    config::Config,
+    view::{Node, NodeId, Resources},
+};
+use crate::file::MOST_DEVICES;
 
 /// Ray counts memory in bytes.
 pub(crate) const MIB: f64 = 1_048_576.0;
@@ -14,18 +22,40 @@ const TAKEN: [&str; 4] = ["gpu", "cpu", "disk", "bandwidth"];
 /// Ray's own bookkeeping: addresses, accelerators that are counted elsewhere, bundles of placement groups.
 const BOOKKEEPING: [&str; 3] = ["node:", "accelerator_type:", "bundle_group_"];
 
+/// Where Ray says of what type a node's GPUs are.
+pub(crate) const GPU_TYPE: &str = "ray.io/accelerator-type";
+
 /// The kind of a node's GPUs.
 pub(crate) fn gpu_kind(labels: &BTreeMap<String, String>) -> String {
-    match labels.get("ray.io/accelerator-type") {
-        Some(kind) if !kind.is_empty() => format!("gpu:{}", kind.to_lowercase()),
+    match labels.get(GPU_TYPE) {
+        Some(kind) if is_name(kind, LONGEST_RESOURCE - 4) => format!("gpu:{}", kind.to_lowercase()),
         _ => "gpu".into(),
     }
 }
 
 /// A node's whole GPUs.
 pub(crate) fn devices(total: &Resources, kind: &str) -> Vec<Device> {
-    let count = total.get("GPU").map_or(0, |count| count.max(0.0) as usize);
+    let count = total.get("GPU").map_or(0, |count| count.clamp(0.0, MOST_DEVICES as f64) as usize);
     vec![Device { kind: kind.to_owned() }; count]
+}
+
+/// What of a node's or a bundle's resources is counted, as far as it can be: no more than so many of others' making.
+pub(crate) fn counted(mut resources: Resources) -> Resources {
+    let mut left = MOST_RESOURCES;
+    resources.retain(|name, amount| {
+        let own = is_own(name);
+        let known = if name == "GPU" { Some("GPU") } else { name_of(name) };
+        let known = known.filter(|known| is_name(known, LONGEST_RESOURCE) && (own || left > 0));
+        let fits = known.is_some_and(|known| *amount >= 0.0 && sub_units(known, *amount) <= MOST_OF_ANY);
+        left -= usize::from(fits && !own);
+        fits
+    });
+    resources
+}
+
+/// Whether Ray itself has a resource of that name.
+pub(crate) fn is_own(name: &str) -> bool {
+    matches!(name, "CPU" | "GPU" | "memory")
 }
 
 /// Everything but GPUs, rounded down.
@@ -41,7 +71,7 @@ pub(crate) fn foreign(node: &Node, ours: &Resources) -> BTreeMap<String, i64> {
     for (name, total) in &node.total {
         let Some(known) = (if name == "GPU" { Some("GPU") } else { name_of(name) }) else { continue };
         let of = |amounts: &Resources| amounts.get(name).copied().unwrap_or(0.0);
-        let amount = sub_units(known, total - of(&node.available) - of(ours)).ceil() as i64;
+        let amount = sub_units(known, total - of(&node.available) - of(ours)).ceil().min(MOST_OF_ANY) as i64;
         if amount > 0 {
             used.insert(known.to_owned(), amount);
         }
@@ -94,6 +124,55 @@ pub(crate) fn shares(milli: i64, ours: &[i64]) -> Vec<DeviceShare> {
     shares
 }
 
+/// The kinds of things that servers are said to have, beside Ray's own. The core has room for only so many, and nodes can
+/// invent any number: some people give every node a resource of its name. Once taken, a kind stays as long as a node has
+/// it.
+#[derive(Debug, Default)]
+pub(crate) struct Kinds {
+    taken: BTreeSet<String>,
+    /// There were too many, and that was said.
+    said: bool,
+}
+
+impl Kinds {
+    /// Where there are too many, takes those from the nodes that the fewest have; what the configuration names stays.
+    pub(crate) fn admit(&mut self, nodes: &mut BTreeMap<NodeId, Node>, config: &Config) {
+        let mut there: BTreeMap<String, usize> = BTreeMap::new();
+        for node in nodes.values() {
+            let typed = Some(gpu_kind(&node.labels)).filter(|kind| kind != "gpu");
+            for kind in node.total.keys().filter(|name| !is_own(name)).cloned().chain(typed) {
+                *there.entry(kind).or_default() += 1;
+            }
+        }
+        self.taken.retain(|kind| there.contains_key(kind));
+        let is_configured = |kind: &String| {
+            let types = &mut config.node_types.iter();
+            types.any(|known| known.resources.contains_key(kind) || gpu_kind(&known.labels) == *kind)
+        };
+        let mut new: Vec<(String, usize)> = there.into_iter().filter(|(kind, _)| !self.taken.contains(kind)).collect();
+        new.sort_by_key(|(kind, count)| (!is_configured(kind), Reverse(*count)));
+        let beyond = new.split_off(new.len().min(MOST_KINDS.saturating_sub(self.taken.len())));
+        self.taken.extend(new.into_iter().map(|(kind, _)| kind));
+        if let Some((first, _)) = beyond.first() {
+            if !self.said {
+                let count = beyond.len();
+                tracing::warn!(
+                    first,
+                    count,
+                    "nodes have more kinds of resources than the {MOST_KINDS} that are counted"
+                );
+            }
+            for node in nodes.values_mut() {
+                node.total.retain(|name, _| is_own(name) || self.taken.contains(name));
+                if !self.taken.contains(&gpu_kind(&node.labels)) {
+                    node.labels.remove(GPU_TYPE);
+                }
+            }
+        }
+        self.said = !beyond.is_empty();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,6 +204,47 @@ mod tests {
         let labels = BTreeMap::from([("ray.io/accelerator-type".to_owned(), "A100".to_owned())]);
         assert_eq!(devices(&total, &gpu_kind(&labels)), vec![Device { kind: "gpu:a100".into() }; 2]);
         assert_eq!(gpu_kind(&BTreeMap::new()), "gpu");
+    }
+
+    #[test]
+    fn kinds_that_the_fewest_have_are_left_out_where_there_are_too_many() {
+        let config = "[[node_types]]\nname = \"b\"\ncpu = 1\nresources = { zz = 1 }\nlabels = { t = \"b\" }";
+        let (config, mut kinds) = (Config::parse(config, "test").unwrap(), Kinds::default());
+        // Each has a resource of its own name, as some people have it, and two in which all are alike.
+        let node = |at: u8| Node {
+            total: resources(&[("CPU", 1.0), ("fpga", 1.0), ("memory", 1.0), (&format!("n{at:03}"), 1.0)]),
+            labels: BTreeMap::from([(GPU_TYPE.to_owned(), if at == 0 { "RARE" } else { "A100" }.to_owned())]),
+            ..Node::default()
+        };
+        let mut nodes: BTreeMap<_, _> = (0..=254).map(|at| (NodeId(vec![at]), node(at))).collect();
+        nodes.get_mut(&NodeId(vec![9])).unwrap().total.insert("zz".into(), 1.0);
+        kinds.admit(&mut nodes, &config);
+        assert_eq!(kinds.taken.len(), MOST_KINDS);
+        assert!(["fpga", "gpu:a100", "zz", "n000"].iter().all(|kind| kinds.taken.contains(*kind)));
+        let (first, last) = (&nodes[&NodeId(vec![0])], &nodes[&NodeId(vec![254])]);
+        assert!(last.total.keys().eq(["CPU", "fpga", "memory"]) && gpu_kind(&last.labels) == "gpu:a100");
+        assert!(first.total.contains_key("n000"));
+        // One that comes later, with any number of kinds, takes nobody's place.
+        let others = resources(
+            &(0..64)
+                .map(|at| format!("a{at}"))
+                .collect::<Vec<_>>()
+                .iter()
+                .map(|name| (&**name, 1.0))
+                .collect::<Vec<_>>(),
+        );
+        let before = kinds.taken.clone();
+        for at in 0..3 {
+            nodes.insert(NodeId(vec![255, at]), Node { total: others.clone(), ..Node::default() });
+        }
+        kinds.admit(&mut nodes, &config);
+        assert_eq!(kinds.taken, before);
+        assert_eq!(nodes[&NodeId(vec![255, 0])].total, Resources::new());
+        // What goes makes room.
+        nodes.retain(|id, _| id.0[0] > 250);
+        nodes.insert(NodeId(vec![255, 0]), Node { total: others, ..Node::default() });
+        kinds.admit(&mut nodes, &config);
+        assert!(kinds.taken.contains("a63"));
     }
 
     #[test]

@@ -18,6 +18,8 @@ use tokio::{net::TcpStream, time::timeout};
 use tonic::metadata::{Ascii, MetadataValue};
 
 use super::{
+    amounts::counted,
+    bounds::{MOST_BYTES, MOST_NODES, words},
     config::Config,
     gcs::{TOKEN_HINT, token},
     head::{HeadError, Trouble},
@@ -27,7 +29,6 @@ use super::{
 
 /// One answer; a large cluster takes a while to be put together.
 const ANSWER: Duration = Duration::from_secs(30);
-const MOST_BYTES: usize = 256 << 20;
 /// Where Ray says which of the autoscaler's node types a node is of.
 const NODE_TYPE: &str = "ray.io/node-group";
 
@@ -55,8 +56,8 @@ impl Dashboard {
     /// The token's file can't be read, nobody answers, or the token isn't the right one.
     pub(crate) async fn connect(config: &Config) -> Result<Self, HeadError> {
         let mut dashboard = Self { address: config.dashboard.clone(), token: None, version: String::new() };
-        dashboard.token = token(config).map_err(|problem| dashboard.error(problem, Trouble::Token))?;
-        dashboard.version = dashboard.ask::<Version>(VERSION).await?.ray_version;
+        dashboard.token = token(config).map_err(|problem| dashboard.error(&problem, Trouble::Token))?;
+        dashboard.version = words(&dashboard.ask::<Version>(VERSION).await?.ray_version);
         Ok(dashboard)
     }
 
@@ -73,29 +74,30 @@ impl Dashboard {
     async fn table<T: DeserializeOwned>(&self, path: &str, rows: Rows) -> Result<Vec<T>, HeadError> {
         let answer: Answer<T> = self.ask(path).await?;
         let Some(table) = answer.data.and_then(|data| data.result) else {
-            return Err(self.error(format!("{path}: {}", answer.msg), Trouble::Away));
+            return Err(self.error(&format!("{path}: {}", answer.msg), Trouble::Away));
         };
         let missing = table.total > table.num_after_truncation || table.num_filtered > table.result.len() as u64;
         if rows == Rows::All && missing {
             let (told, total) = (table.result.len(), table.total);
-            return Err(self.error(format!("{path}: it tells of {told} rows out of {total}"), Trouble::Away));
+            return Err(self.error(&format!("{path}: it tells of {told} rows out of {total}"), Trouble::Away));
         }
         Ok(table.result)
     }
 
     async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, HeadError> {
-        let away = |problem: String| self.error(format!("{path}: {problem}"), Trouble::Away);
+        let away = |problem: String| self.error(&format!("{path}: {problem}"), Trouble::Away);
         let answer = timeout(ANSWER, self.get(path)).await.map_err(|_| away(format!("no answer within {ANSWER:?}")))?;
         let (status, body) = answer.map_err(|error| away(error.to_string()))?;
         if !status.is_success() {
             let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
             let (kind, hint) = if refused { (Trouble::Token, TOKEN_HINT) } else { (Trouble::Away, "") };
-            return Err(self.error(format!("{path}: {status}{hint}"), kind));
+            return Err(self.error(&format!("{path}: {status}{hint}"), kind));
         }
         serde_json::from_slice(&body).map_err(|error| away(error.to_string()))
     }
 
-    /// A connection for each question: they are few.
+    /// A connection for each question: they are few. An answer that sends elsewhere is not followed, since the token is for
+    /// this dashboard.
     async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
         let stream = TcpStream::connect(&self.address).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
@@ -111,8 +113,8 @@ impl Dashboard {
         Ok((status, Limited::new(answer.into_body(), MOST_BYTES).collect().await?.to_bytes()))
     }
 
-    fn error(&self, problem: String, kind: Trouble) -> HeadError {
-        HeadError { place: format!("Ray's dashboard at http://{}", self.address), problem, kind }
+    fn error(&self, problem: &str, kind: Trouble) -> HeadError {
+        HeadError::new(format!("Ray's dashboard at http://{}", self.address), problem, kind)
     }
 }
 
@@ -217,7 +219,7 @@ fn view(nodes: Vec<NodeRow>, groups: Vec<GroupRow>, actors: Vec<ActorRow>, tasks
         let Some(state) = GroupState::named(&row.state) else { continue };
         let mut bundles = row.bundles.unwrap_or_default();
         bundles.sort_by_key(|bundle| bundle.bundle_id.bundle_index);
-        let bundle = |row: BundleRow| Bundle { node: node_id(&row.node_id), resources: row.unit_resources };
+        let bundle = |row: BundleRow| Bundle { node: node_id(&row.node_id), resources: counted(row.unit_resources) };
         let bundles: Vec<Bundle> = bundles.into_iter().map(bundle).collect();
         for bundle in bundles.iter().filter(|_| state != GroupState::Pending) {
             if let Some(node) = &bundle.node {
@@ -225,7 +227,8 @@ fn view(nodes: Vec<NodeRow>, groups: Vec<GroupRow>, actors: Vec<ActorRow>, tasks
             }
         }
         let why = why(row.stats.as_ref().map_or("", |stats| &stats.scheduling_state));
-        if let (Some(name), Some(NodeId(id))) = (GroupName::parse(&row.name), NodeId::parse(&row.placement_group_id)) {
+        let name = GroupName::parse(&row.name, bundles.len());
+        if let (Some(name), Some(NodeId(id))) = (name, NodeId::parse(&row.placement_group_id)) {
             view.groups.push(Group { id, name, state, why, bundles });
         }
     }
@@ -236,7 +239,7 @@ fn view(nodes: Vec<NodeRow>, groups: Vec<GroupRow>, actors: Vec<ActorRow>, tasks
             using(&node, &resources);
         }
     }
-    for row in nodes {
+    for row in nodes.into_iter().take(MOST_NODES) {
         let Some(id) = node_id(&row.node_id) else { continue };
         let mut available = row.resources_total.clone();
         for (name, amount) in used.get(&id).into_iter().flatten() {
@@ -252,19 +255,19 @@ fn view(nodes: Vec<NodeRow>, groups: Vec<GroupRow>, actors: Vec<ActorRow>, tasks
             labels: row.labels,
             draining: false,
         };
-        view.nodes.insert(id, node);
+        view.nodes.insert(id, node.bounded());
     }
     view
 }
 
 /// `None`: there is none, which some versions write in ones.
 fn node_id(hex: &str) -> Option<NodeId> {
-    NodeId::parse(hex).filter(|node| node.0.iter().any(|byte| *byte != 0xff))
+    NodeId::parse(hex).filter(|node| node.is_sound() && node.0.iter().any(|byte| *byte != 0xff))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
+    use std::path::Path;
 
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
@@ -336,7 +339,7 @@ mod tests {
 
     fn config(address: &str, token: &str, folder: &Path) -> Config {
         let file = folder.join("token");
-        fs::write(&file, token).unwrap();
+        trainmaster_net::secret::write(&file, token).unwrap();
         Config::parse(&format!("dashboard = \"http://{address}\"\ntoken_file = {file:?}"), "test").unwrap()
     }
 
@@ -405,5 +408,35 @@ mod tests {
         }
         let nobody = Dashboard::connect(&config("127.0.0.1:1", "secret", folder.path())).await.err().unwrap();
         assert_eq!((nobody.kind, nobody.to_string().contains("http://127.0.0.1:1:")), (Trouble::Away, true));
+    }
+
+    #[tokio::test]
+    async fn the_token_goes_nowhere_else() {
+        let elsewhere = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, other) = (listener.local_addr().unwrap().to_string(), elsewhere.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let head = format!("HTTP/1.1 302 Found\r\nlocation: http://{other}{VERSION}\r\ncontent-length: 0\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream.read_to_end(&mut Vec::new()).await.unwrap();
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let error = Dashboard::connect(&config(&address, "secret", folder.path())).await.err().unwrap();
+        assert!(error.to_string().contains("302"), "{error}");
+        let followed = timeout(Duration::from_millis(200), elsewhere.accept()).await;
+        assert!(followed.is_err(), "{followed:?}");
+    }
+
+    #[tokio::test]
+    async fn what_the_dashboard_says_is_told_in_few_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = format!("\\u001b[2J{}", "x".repeat(1 << 20));
+        for answer in [format!(r#"{{"msg": "{long}", "data": null}}"#), format!(r#"{{"data": "{long}"}}"#)] {
+            let address = serve(vec![version(), ("/api/v0/placement_groups?", answer)]).await;
+            let dashboard = Dashboard::connect(&config(&address, "secret", folder.path())).await.unwrap();
+            let error = dashboard.look().await.unwrap_err().to_string();
+            assert!(error.chars().count() < 1200 && !error.contains('\u{1b}'), "{}", error.len());
+        }
     }
 }

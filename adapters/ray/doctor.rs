@@ -1,6 +1,6 @@
 //! Whether a Ray cluster will do.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, thread, time::Duration};
 
 use tokio::runtime;
 use trainmaster_core::{Event, Scheduler, ServerSpec, Settings, Time};
@@ -32,10 +32,11 @@ fn look(config: &Config) -> Result<(Head, View), HeadError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime of one thread");
     runtime.block_on(async {
         let mut head = Head::connect(config, None).await?;
-        let view = match head.look().await {
+        let none = BTreeSet::new();
+        let view = match head.look(&none).await {
             Err(error) if error.kind == Trouble::Strange => {
                 head = Head::connect(config, Some(error.to_string())).await?;
-                head.look().await?
+                head.look(&none).await?
             }
             view => view?,
         };

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     time::Duration,
 };
 
@@ -12,6 +11,7 @@ use tonic::{
     service::{Interceptor, interceptor::InterceptedService},
     transport::{Channel, Endpoint},
 };
+use trainmaster_net::secret;
 
 use self::{
     autoscaler::{
@@ -28,10 +28,16 @@ use self::{
     },
 };
 use super::{
+    amounts::counted,
+    bounds::{
+        LONGEST_KEY, LONGEST_PLAN, LONGEST_RECORD, MOST_BYTES, MOST_IN_RECORDS, MOST_KEYS, MOST_NODES, first, number,
+        words,
+    },
     config::Config,
     head::{HeadError, Trouble},
     names::GroupName,
-    translator::Effect,
+    reading::Reading,
+    translator::{Effect, PLAN, RECORD, REQUEST, SERVER},
     view::{Ask, Bundle, Group, GroupState, Node, NodeId, Record, Request, View, why},
 };
 
@@ -49,12 +55,11 @@ mod autoscaler {
 
 /// Where drivers and adapters write.
 const NAMESPACE: &[u8] = b"trainmaster";
-const RECORD: &str = "job/";
 const CONNECT: Duration = Duration::from_secs(5);
 /// One call; the head answers in milliseconds.
 const ANSWER: Duration = Duration::from_secs(10);
-/// A large cluster is far larger than gRPC's default of 4 MiB allows.
-const MOST_BYTES: usize = 256 << 20;
+/// What was too long is looked at again every so many looks.
+const PATIENCE: u32 = 60;
 /// How prost's errors begin.
 const UNREADABLE: &str = "failed to decode Protobuf message";
 /// What to do where the token is refused.
@@ -87,8 +92,11 @@ pub(crate) struct Gcs {
     store: InternalKvGcsServiceClient<Authorized>,
     /// The names of nodes that were seen: they don't change.
     names: BTreeMap<Vec<u8>, String>,
-    /// Nothing was looked at yet.
-    is_new: bool,
+    looks: u32,
+    /// Keys of what is too long to be read.
+    too_long: BTreeSet<String>,
+    /// A driver, or somebody in its name, wrote what makes no sense, and that was said.
+    said: bool,
     /// An autoscaler that reports; only Ray's second one does.
     pub(crate) has_autoscaler: bool,
 }
@@ -100,11 +108,11 @@ impl Gcs {
     /// The token's file can't be read, nobody answers, or the token isn't the right one.
     pub(crate) async fn connect(config: &Config) -> Result<Self, HeadError> {
         let address = config.address.clone();
-        let fail = |problem: String| HeadError { place: place(&address), problem, kind: Trouble::Away };
-        let token = token(config).map_err(|problem| HeadError { kind: Trouble::Token, ..fail(problem) })?;
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| fail(error.to_string()))?;
+        let fail = |problem: &str| HeadError::new(place(&address), problem, Trouble::Away);
+        let token = token(config).map_err(|problem| HeadError { kind: Trouble::Token, ..fail(&problem) })?;
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| fail(&error.to_string()))?;
         let endpoint = endpoint.connect_timeout(CONNECT).http2_keep_alive_interval(ANSWER).keep_alive_timeout(ANSWER);
-        let channel = endpoint.connect().await.map_err(|error| fail(causes(&error)))?;
+        let channel = endpoint.connect().await.map_err(|error| fail(&causes(&error)))?;
         let channel = InterceptedService::new(channel, Token(token));
         let mut gcs = Self {
             version: String::new(),
@@ -114,30 +122,40 @@ impl Gcs {
             groups: PlacementGroupInfoGcsServiceClient::new(channel.clone()).max_decoding_message_size(MOST_BYTES),
             store: InternalKvGcsServiceClient::new(channel).max_decoding_message_size(MOST_BYTES),
             names: BTreeMap::new(),
-            is_new: true,
+            looks: 0,
+            too_long: BTreeSet::new(),
+            said: false,
             has_autoscaler: false,
             address,
         };
         let alive = gcs.nodes.check_alive(CheckAliveRequest {}).await;
         let alive = gcs.answer("CheckAlive", alive.map(|alive| (alive.get_ref().status.clone(), alive)))?;
-        gcs.version = alive.into_inner().ray_version;
+        gcs.version = words(&alive.into_inner().ray_version);
         Ok(gcs)
     }
 
-    /// Everything that matters, as it is now: one call for each table, whatever the size of the cluster.
-    pub(crate) async fn look(&mut self) -> Result<View, HeadError> {
+    /// Everything that matters, as it is now: one call for each table, whatever the size of the cluster. Where there is
+    /// too much, `known` jobs go first.
+    pub(crate) async fn look(&mut self, known: &BTreeSet<u64>) -> Result<View, HeadError> {
+        let is_first = self.looks == 0;
         let mut view = View { drivers: self.drivers().await?, ..View::default() };
-        let keys = self.keys(if self.is_new { "" } else { RECORD }).await?;
-        let mut written = self.read(keys).await?;
-        let records = written.extract_if(.., |key, _| key.starts_with(RECORD)).collect::<Vec<_>>();
-        view.records = records.into_iter().filter_map(|(key, value)| record(&key, &value)).collect();
+        let keys = self.keys(if is_first { "" } else { RECORD }, known).await?;
+        let (records, others) = keys.into_iter().partition(|key| key.starts_with(RECORD));
+        let records = self.read(records, LONGEST_RECORD, MOST_IN_RECORDS).await?;
+        view.records = self.records(records);
+        let text = |(key, value)| Some((key, String::from_utf8(value).ok()?));
+        let others = self.read(others, LONGEST_PLAN, MOST_BYTES).await?;
+        view.written = is_first.then(|| others.into_iter().filter_map(text).collect());
         // A driver may have come, and said so, after the drivers were asked for.
         if view.records.values().any(|record| !view.drivers.contains(&record.driver)) {
             view.drivers.extend(self.drivers().await?);
         }
-        view.written = std::mem::replace(&mut self.is_new, false).then_some(written);
         view.groups = self.groups().await?;
         self.look_at_nodes(&mut view).await?;
+        self.looks = self.looks % PATIENCE + 1;
+        if self.looks == PATIENCE {
+            self.too_long.clear();
+        }
         Ok(view)
     }
 
@@ -183,21 +201,76 @@ impl Gcs {
         Ok(jobs.into_iter().filter(|job| !job.is_dead).map(|job| NodeId(job.job_id).to_string()).collect())
     }
 
-    async fn keys(&mut self, prefix: &str) -> Result<Vec<Vec<u8>>, HeadError> {
+    /// The keys there are that a driver or an adapter writes, as many as are taken.
+    async fn keys(&mut self, prefix: &str, known: &BTreeSet<u64>) -> Result<Vec<String>, HeadError> {
         let request = InternalKvKeysRequest { prefix: prefix.into(), namespace: NAMESPACE.into() };
         let keys = self.store.internal_kv_keys(request).await.map(tonic::Response::into_inner);
-        self.answer("InternalKVKeys", keys.map(|keys| (keys.status, keys.results)))
+        if keys.as_ref().is_err_and(is_too_long) {
+            if self.too_long.insert(prefix.to_owned()) {
+                tracing::warn!(
+                    "Ray's key-value store has too many keys to be listed: only jobs that are known are seen"
+                );
+            }
+            return Ok(known.iter().take(MOST_KEYS).map(|job| format!("{RECORD}{job}")).collect());
+        }
+        let keys = self.answer("InternalKVKeys", keys.map(|keys| (keys.status, keys.results)))?;
+        let ours = |key| String::from_utf8(key).ok().filter(|key| is_written(key));
+        let keys = keys.into_iter().filter_map(ours).collect();
+        Ok(first(keys, MOST_KEYS, |key| job_of(key).is_some_and(|job| known.contains(&job))))
     }
 
-    async fn read(&mut self, keys: Vec<Vec<u8>>) -> Result<BTreeMap<String, String>, HeadError> {
-        if keys.is_empty() {
-            return Ok(BTreeMap::new());
+    /// What stands under keys, without what is too long, until there is no room.
+    async fn read(
+        &mut self,
+        mut keys: Vec<String>,
+        longest: usize,
+        room: usize,
+    ) -> Result<BTreeMap<String, Vec<u8>>, HeadError> {
+        keys.retain(|key| !self.too_long.contains(key));
+        let mut reading = Reading::new(keys, longest, room);
+        while let Some(keys) = reading.next() {
+            let request = InternalKvMultiGetRequest {
+                keys: keys.iter().map(|key| key.clone().into_bytes()).collect(),
+                namespace: NAMESPACE.into(),
+            };
+            let read = self.store.internal_kv_multi_get(request).await.map(tonic::Response::into_inner);
+            if read.as_ref().is_err_and(is_too_long) {
+                reading.refuse(keys);
+            } else {
+                let read = self.answer("InternalKVMultiGet", read.map(|read| (read.status, read.results)))?;
+                reading.take(read.into_iter().map(|entry| (entry.key, entry.value)));
+            }
         }
-        let request = InternalKvMultiGetRequest { keys, namespace: NAMESPACE.into() };
-        let read = self.store.internal_kv_multi_get(request).await.map(tonic::Response::into_inner);
-        let read = self.answer("InternalKVMultiGet", read.map(|read| (read.status, read.results)))?;
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Ok(read.into_iter().map(|entry| (text(entry.key), text(entry.value))).collect())
+        let Reading { found, too_long, .. } = reading;
+        if let Some(first) = too_long.first() {
+            let count = too_long.len();
+            tracing::warn!(
+                key = first,
+                count,
+                longest,
+                "in Ray's key-value store, what stands there is too long to be read"
+            );
+            self.too_long.extend(too_long);
+        }
+        Ok(found)
+    }
+
+    /// What drivers say, as far as it makes sense.
+    fn records(&mut self, written: BTreeMap<String, Vec<u8>>) -> BTreeMap<u64, Record> {
+        let mut strange = None;
+        let mut read = |(key, value): (String, Vec<u8>)| match Record::read(&value) {
+            Ok(record) => Some((job_of(&key)?, record)),
+            Err(problem) => {
+                strange.get_or_insert((key, problem));
+                None
+            }
+        };
+        let records = written.into_iter().filter_map(&mut read).collect();
+        if let Some((key, problem)) = strange.as_ref().filter(|_| !self.said) {
+            tracing::warn!(key, problem, "a driver wrote what makes no sense");
+        }
+        self.said = strange.is_some();
+        records
     }
 
     async fn groups(&mut self) -> Result<Vec<Group>, HeadError> {
@@ -218,7 +291,8 @@ impl Gcs {
         self.has_autoscaler = scaling.autoscaler_state_version > 0;
         let infeasible = &scaling.infeasible_cluster_resource_constraints;
         view.infeasible = !view.asked.is_empty() && infeasible.iter().any(|theirs| request(theirs) == view.asked);
-        let alive: Vec<_> = state.node_states.into_iter().filter(|node| node.status() != NodeStatus::Dead).collect();
+        let alive = state.node_states.into_iter().filter(|node| node.status() != NodeStatus::Dead).collect();
+        let alive = first(alive, MOST_NODES, |node| self.names.contains_key(&node.node_id));
         if alive.iter().any(|node| !self.names.contains_key(&node.node_id)) {
             let nodes = self.nodes.get_all_node_info(GetAllNodeInfoRequest {}).await;
             let nodes = nodes.map(tonic::Response::into_inner);
@@ -227,17 +301,18 @@ impl Gcs {
         }
         for node in alive {
             let name = self.names.get(&node.node_id).filter(|name| !name.is_empty());
-            view.nodes.insert(
-                NodeId(node.node_id.clone()),
-                Node {
-                    name: name.cloned().unwrap_or_else(|| node.node_ip_address.clone()),
-                    node_type: node.ray_node_type_name.clone(),
-                    draining: node.status() == NodeStatus::Draining,
-                    total: node.total_resources.into_iter().collect(),
-                    available: node.available_resources.into_iter().collect(),
-                    labels: node.labels.into_iter().collect(),
-                },
-            );
+            let (id, draining) = (NodeId(node.node_id), node.status == NodeStatus::Draining as i32);
+            let node = Node {
+                name: name.cloned().unwrap_or(node.node_ip_address),
+                node_type: node.ray_node_type_name,
+                draining,
+                total: node.total_resources.into_iter().collect(),
+                available: node.available_resources.into_iter().collect(),
+                labels: node.labels.into_iter().collect(),
+            };
+            if id.is_sound() {
+                view.nodes.insert(id, node.bounded());
+            }
         }
         Ok(())
     }
@@ -252,7 +327,7 @@ impl Gcs {
                 (format!("{call}: {:?}: {}{hint}", status.code(), status.message()), kind)
             }
         };
-        Err(HeadError { place: place(&self.address), problem, kind })
+        Err(HeadError::new(place(&self.address), &problem, kind))
     }
 }
 
@@ -270,13 +345,36 @@ fn trouble(status: &Status) -> Trouble {
     }
 }
 
-/// As a header's value.
+/// As a header's value. It goes to the head and the dashboard that the configuration names, and nowhere else.
 pub(crate) fn token(config: &Config) -> Result<Option<MetadataValue<Ascii>>, String> {
     let Some(path) = &config.token_file else { return Ok(None) };
-    let text = fs::read_to_string(path).map_err(|error| format!("token file {}: {error}", path.display()))?;
-    let token = format!("Bearer {}", text.trim()).parse();
-    let token = token.map_err(|_| format!("token file {}: characters that a header can't carry", path.display()))?;
+    let text = secret::read_text(path).map_err(|problem| format!("token file {}: {problem}", path.display()))?;
+    let token = format!("Bearer {}", text.trim()).parse::<MetadataValue<Ascii>>();
+    let mut token =
+        token.map_err(|_| format!("token file {}: characters that a header can't carry", path.display()))?;
+    token.set_sensitive(true);
     Ok(Some(token))
+}
+
+/// Whether an answer was refused unread because of its length, by either end.
+fn is_too_long(status: &Status) -> bool {
+    match status.code() {
+        Code::OutOfRange => true,
+        Code::ResourceExhausted => status.message().contains("larger than max"),
+        _ => false,
+    }
+}
+
+/// Whose record stands under a key.
+fn job_of(key: &str) -> Option<u64> {
+    number(key.strip_prefix(RECORD)?)
+}
+
+/// Whether drivers or adapters write under a key.
+fn is_written(key: &str) -> bool {
+    let plan = |key: &str| key.strip_prefix(PLAN).and_then(number);
+    let is_server = key.starts_with(SERVER) && key.len() <= LONGEST_KEY;
+    key == REQUEST || is_server || job_of(key).or_else(|| plan(key)).is_some()
 }
 
 /// tonic's own words are "transport error"; what happened is said further down.
@@ -290,20 +388,9 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn record(key: &str, value: &str) -> Option<(u64, Record)> {
-    let job = key.strip_prefix(RECORD)?.parse().ok()?;
-    match serde_json::from_str(value) {
-        Ok(record) => Some((job, record)),
-        Err(error) => {
-            tracing::warn!(key, %error, "a driver wrote what makes no sense");
-            None
-        }
-    }
-}
-
 /// `None`: it isn't ours, or is gone.
 fn group(data: PlacementGroupTableData) -> Option<Group> {
-    let name = GroupName::parse(&data.name)?;
+    let name = GroupName::parse(&data.name, data.bundles.len())?;
     let state = GroupState::named(data.state().as_str_name())?;
     let stats = data.stats.map(|stats| stats.scheduling_state()).unwrap_or_default();
     let why = why(stats.as_str_name());
@@ -311,7 +398,7 @@ fn group(data: PlacementGroupTableData) -> Option<Group> {
     bundles.sort_by_key(|bundle| bundle.bundle_id.map_or(0, |id| id.bundle_index));
     let bundles = bundles.into_iter().map(|bundle| Bundle {
         node: Some(NodeId(bundle.node_id)).filter(|node| node.0.iter().any(|byte| *byte != 0xff)),
-        resources: bundle.unit_resources.into_iter().collect(),
+        resources: counted(bundle.unit_resources.into_iter().collect()),
     });
     Some(Group { id: data.placement_group_id, name, state, why, bundles: bundles.collect() })
 }
@@ -354,6 +441,8 @@ fn request(constraint: &ClusterResourceConstraint) -> Request {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::{rpc::placement_group_table_data::PlacementGroupState, *};
 
     #[test]
@@ -403,12 +492,43 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_left_out() {
-        let text = r#"{"v":1,"name":"n","driver":"01000000","phase":"active",
-            "running":{"incarnation":2,"revision":1,"slots":"w0"}}"#;
-        let (job, read) = record("job/7", text).unwrap();
-        assert_eq!((job, read.name.as_str(), read.running.unwrap().incarnation), (7, "n", 2));
-        assert_eq!(record("job/7", "{}"), None);
-        assert_eq!(record("job/x", text), None);
+    fn what_is_too_long_is_told_from_what_goes_wrong() {
+        assert!(is_too_long(&Status::out_of_range("decoded message length too large")));
+        assert!(is_too_long(&Status::resource_exhausted("SERVER: Sent message larger than max (9 vs. 5)")));
+        assert!(!is_too_long(&Status::resource_exhausted("try again later")));
+        assert!(!is_too_long(&Status::unavailable("")));
+    }
+
+    #[test]
+    fn only_keys_that_drivers_and_adapters_write_are_read() {
+        for key in ["request", "server/a", "plan/7", "job/0", "job/18446744073709551615"] {
+            assert!(is_written(key), "{key}");
+        }
+        assert!(!is_written(&format!("server/{}", "x".repeat(1000))));
+        for key in ["", "x", "requests", "server", "plan/", "job/+7", "job/07", "job/7/1", "job/18446744073709551616"] {
+            assert!(!is_written(key), "{key}");
+        }
+        assert_eq!((job_of("job/7"), job_of("job/07"), job_of("plan/7")), (Some(7), None, None));
+    }
+
+    #[test]
+    fn a_token_is_not_shown_and_its_file_is_not_read_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let config = Config::parse(&format!("token_file = {file:?}"), "test").unwrap();
+        secret::write(&file, "secret\n").unwrap();
+        let shown = token(&config).unwrap().unwrap();
+        assert!(
+            shown.is_sensitive()
+                && shown.to_str().unwrap() == "Bearer secret"
+                && !format!("{shown:?}").contains("secret")
+        );
+        secret::write(&file, "two\nlines").unwrap();
+        let problem = token(&config).unwrap_err();
+        assert!(problem.contains("header") && !problem.contains("lines"), "{problem}");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(token(&config).unwrap_err().contains("chmod 600"));
+        let endless = Config::parse("token_file = \"/dev/zero\"", "test").unwrap();
+        assert!(token(&endless).is_err());
     }
 }

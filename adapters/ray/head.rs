@@ -1,10 +1,11 @@
 //! Ray's head: over gRPC where its answers can be trusted, else as its dashboard shows it.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use thiserror::Error;
 
 use super::{
+    bounds::words,
     config::{Api, Config, Untested},
     dashboard::Dashboard,
     gcs::Gcs,
@@ -23,6 +24,13 @@ pub(crate) struct HeadError {
     pub(crate) place: String,
     pub(crate) problem: String,
     pub(crate) kind: Trouble,
+}
+
+impl HeadError {
+    /// `problem` may be anybody's words.
+    pub(crate) fn new(place: String, problem: &str, kind: Trouble) -> Self {
+        Self { place, problem: words(problem), kind }
+    }
 }
 
 /// Whom to turn to.
@@ -80,10 +88,10 @@ impl Head {
         Ok(Self::Dashboard { dashboard, why })
     }
 
-    /// Everything that matters, as it is now.
-    pub(crate) async fn look(&mut self) -> Result<View, HeadError> {
+    /// Everything that matters, as it is now; jobs that are known go first where there is too much.
+    pub(crate) async fn look(&mut self, known: &BTreeSet<u64>) -> Result<View, HeadError> {
         match self {
-            Self::Grpc(gcs) => gcs.look().await,
+            Self::Grpc(gcs) => gcs.look(known).await,
             Self::Dashboard { dashboard, .. } => dashboard.look().await,
         }
     }

@@ -7,6 +7,7 @@
 
 mod agent;
 mod amounts;
+mod bounds;
 mod config;
 mod dashboard;
 mod doctor;
@@ -14,6 +15,7 @@ mod entry;
 mod gcs;
 mod head;
 mod names;
+mod reading;
 mod servers;
 mod translator;
 mod view;

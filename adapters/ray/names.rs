@@ -5,9 +5,6 @@ use trainmaster_core::Role;
 /// A slot within an incarnation of a job.
 pub(crate) type SlotId = (Role, u32);
 
-/// All that a name may list: more slots than one placement group should ever hold.
-const MOST_SLOTS: u32 = 65_536;
-
 /// The name of a placement group of a job: `trainmaster/<job>/<incarnation>/<revision>/<slots>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupName {
@@ -19,35 +16,60 @@ pub(crate) struct GroupName {
 }
 
 impl GroupName {
-    /// `None`: it is somebody else's.
-    pub(crate) fn parse(name: &str) -> Option<Self> {
+    /// Of a group with so many bundles. `None`: it is somebody else's.
+    pub(crate) fn parse(name: &str, bundles: usize) -> Option<Self> {
         let mut parts = name.strip_prefix("trainmaster/")?.split('/');
         let mut part = || parts.next();
         let (job, incarnation, revision) = (part()?.parse().ok()?, part()?.parse().ok()?, part()?.parse().ok()?);
-        let slots = parse_slots(part()?)?;
+        let ranges = SlotRanges::parse(part()?)?;
+        // A short name can list more slots than there is memory for; bundles are there.
+        let slots = if ranges.len() == bundles as u64 { ranges.slots().collect::<Vec<_>>() } else { return None };
         (!slots.is_empty() && part().is_none()).then_some(Self { job, incarnation, revision, slots })
     }
 }
 
-/// Reads a list of slots, such as `w0-3,w5,p0`: `w` for workers, `p` for parameter servers, both ends of a range
-/// included.
-pub(crate) fn parse_slots(text: &str) -> Option<Vec<SlotId>> {
-    let mut slots = Vec::new();
-    for part in text.split(',').filter(|_| !text.is_empty()) {
-        let (role, range) = match part.split_at_checked(1)? {
-            ("w", range) => (Role::Worker, range),
-            ("p", range) => (Role::Server, range),
-            _ => return None,
-        };
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        let room = MOST_SLOTS - slots.len() as u32;
-        if first > last || last - first >= room {
-            return None;
+/// A list of slots, such as `w0-3,w5,p0`: `w` for workers, then `p` for parameter servers, both ends of a range included.
+/// As large as its text, not as what that lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SlotRanges {
+    /// In order, none of them twice.
+    ranges: Vec<(SlotId, SlotId)>,
+}
+
+impl SlotRanges {
+    /// `None`: it makes no sense, or isn't in order.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut ranges = Vec::new();
+        for part in text.split(',').filter(|_| !text.is_empty()) {
+            let (role, range) = match part.split_at_checked(1)? {
+                ("w", range) => (Role::Worker, range),
+                ("p", range) => (Role::Server, range),
+                _ => return None,
+            };
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+            if first > last {
+                return None;
+            }
+            ranges.push(((role, first), (role, last)));
         }
-        slots.extend((first..=last).map(|index| (role, index)));
+        ranges.windows(2).all(|two| two[0].1 < two[1].0).then_some(Self { ranges })
     }
-    Some(slots)
+
+    /// How many slots.
+    pub(crate) fn len(&self) -> u64 {
+        self.ranges.iter().map(|(first, last)| u64::from(last.1 - first.1) + 1).sum()
+    }
+
+    pub(crate) fn slots(&self) -> impl Iterator<Item = SlotId> {
+        self.ranges.iter().flat_map(|(first, last)| (first.1..=last.1).map(|index| (first.0, index)))
+    }
+
+    /// O(log(ranges)).
+    pub(crate) fn contains(&self, slot: SlotId) -> bool {
+        let before = self.ranges.partition_point(|(first, _)| *first <= slot);
+        self.ranges[..before].last().is_some_and(|(_, last)| slot <= *last)
+    }
 }
 
 /// A slot, in words.
@@ -60,11 +82,13 @@ pub(crate) fn slot_name((role, index): SlotId) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
     fn names_of_groups_are_read() {
-        let name = GroupName::parse("trainmaster/7/2/5/w0-2,w4,p0-1").unwrap();
+        let name = GroupName::parse("trainmaster/7/2/5/w0-2,w4,p0-1", 6).unwrap();
         assert_eq!((name.job, name.incarnation, name.revision), (7, 2, 5));
         let workers = [0, 1, 2, 4].map(|index| (Role::Worker, index));
         assert_eq!(name.slots, [&workers[..], &[(Role::Server, 0), (Role::Server, 1)]].concat());
@@ -79,10 +103,57 @@ mod tests {
             "trainmaster/7/2/5/w2-1",
             "trainmaster/7/2/5/w0-4294967295",
             "trainmaster/7/2/5/é0",
+            "trainmaster/7/2/5/w0,w0",
+            "trainmaster/7/2/5/w0-3,w3",
+            "trainmaster/7/2/5/p0,w0",
             "other/7/2/5/w0",
         ] {
-            assert_eq!(GroupName::parse(foreign), None, "{foreign}");
+            assert!((0..8).all(|bundles| GroupName::parse(foreign, bundles).is_none()), "{foreign}");
         }
-        assert_eq!(parse_slots(""), Some(Vec::new()), "none of them runs");
+    }
+
+    #[test]
+    fn a_group_has_a_bundle_for_each_slot() {
+        for bundles in [0, 1, 3, 65_536] {
+            assert_eq!(GroupName::parse("trainmaster/7/2/5/w0-1", bundles), None);
+            // Made into a list, these would be more than there is memory for.
+            assert_eq!(GroupName::parse("trainmaster/7/2/5/w0-4294967295,p0-4294967295", bundles), None);
+        }
+    }
+
+    #[test]
+    fn lists_of_slots_tell_what_is_in_them() {
+        assert_eq!(SlotRanges::parse(""), Some(SlotRanges::default()), "none of them runs");
+        let all = SlotRanges::parse("w0-4294967295,p0-4294967295").unwrap();
+        assert!(all.len() == 1 << 33 && all.contains((Role::Server, u32::MAX)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_list_of_slots_is_read(text in "[wp0-9,+ -]{0,24}", any in ".{0,24}") {
+            for text in [text, any] {
+                let _ = GroupName::parse(&format!("trainmaster/1/1/0/{text}"), 3);
+                let Some(ranges) = SlotRanges::parse(&text) else { continue };
+                let count = ranges.slots().take(1000).filter(|slot| ranges.contains(*slot)).count();
+                prop_assert_eq!(count as u64, ranges.len().min(1000));
+            }
+        }
+
+        #[test]
+        fn what_is_in_no_range_is_not_there(slots in proptest::collection::btree_set((0..2u8, 0..40u32), 0..20)) {
+            let slots: Vec<SlotId> = slots
+                .into_iter()
+                .map(|(role, index)| (if role == 0 { Role::Worker } else { Role::Server }, index))
+                .collect();
+            let letter = |role| if role == Role::Worker { "w" } else { "p" };
+            let text: Vec<_> = slots.iter().map(|(role, index)| format!("{}{index}", letter(*role))).collect();
+            let ranges = SlotRanges::parse(&text.join(",")).unwrap();
+            for role in [Role::Worker, Role::Server] {
+                for index in 0..41 {
+                    prop_assert_eq!(ranges.contains((role, index)), slots.contains(&(role, index)));
+                }
+            }
+            prop_assert_eq!(ranges.slots().collect::<Vec<_>>(), slots);
+        }
     }
 }

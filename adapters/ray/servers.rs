@@ -35,10 +35,12 @@ impl Names {
         self.by_name.iter().map(|(name, node)| (name.as_str(), node))
     }
 
-    /// Takes over a name that was given earlier, if the node lives.
-    pub(crate) fn restore(&mut self, name: &str, node: &str, nodes: &BTreeMap<NodeId, Node>) {
-        let known = nodes.keys().find(|id| id.to_string() == node);
-        if let Some(id) = known.filter(|id| !self.by_node.contains_key(*id) && !self.by_name.contains_key(name)) {
+    /// Takes over a name that was given earlier, if the node lives and could have been given it.
+    pub(crate) fn restore(&mut self, name: &str, node: &str, nodes: &BTreeMap<NodeId, Node>, config: &Config) {
+        let Some((id, node)) = NodeId::parse(node).and_then(|id| nodes.get_key_value(&id)) else { return };
+        let comes = |node_type: &NodeType| node_type.name == node.node_type && node_type.has(name);
+        let could = own_names(id, node).iter().any(|own| own == name) || config.node_types.iter().any(comes);
+        if could && !self.by_node.contains_key(id) && !self.by_name.contains_key(name) {
             self.set(name.to_owned(), id.clone());
         }
     }
@@ -73,10 +75,8 @@ impl Names {
             return to_come.swap_remove(first);
         }
         let reserved = |name: &str| config.node_types.iter().any(|node_type| node_type.has(name));
-        let hex = id.to_string();
-        let names = [node.name.clone(), format!("{}-{:.DIGITS$}", node.name, hex)];
         let fits = |name: &String| free(name) && !reserved(name);
-        names.into_iter().find(fits).unwrap_or(hex)
+        own_names(id, node).into_iter().find(fits).unwrap_or_else(|| id.to_string())
     }
 
     /// A node that nobody uses takes the place of one of its type that a plan waits for: otherwise the autoscaler,
@@ -97,6 +97,13 @@ impl Names {
         self.by_node.insert(node.clone(), name.clone());
         self.by_name.insert(name, node);
     }
+}
+
+/// What a node may be called, the best first: its own name, that with its id's first digits, its id.
+fn own_names(id: &NodeId, node: &Node) -> Vec<String> {
+    let hex = id.to_string();
+    let named = [node.name.clone(), format!("{}-{hex:.DIGITS$}", node.name)];
+    named.into_iter().filter(|_| !node.name.is_empty()).chain([hex.clone()]).collect()
 }
 
 /// A node, as the daemon is told of it. `ours` has the thousandths of each GPU that our jobs have.
@@ -212,9 +219,13 @@ mod tests {
     #[test]
     fn names_given_earlier_are_kept() {
         let (all, mut names) = (nodes(&[(1, "a", ""), (2, "a", "")]), Names::default());
-        names.restore("a", &"02".repeat(28), &all);
-        names.restore("b", &"02".repeat(28), &all);
-        names.restore("gone", &"07".repeat(28), &all);
+        names.restore("a", &"02".repeat(28), &all, &config());
+        names.restore("b", &"02".repeat(28), &all, &config());
+        names.restore("gone", &"07".repeat(28), &all, &config());
+        // What somebody made up: neither this node's name nor one of its type.
+        for name in ["\u{1b}[2J", "b", "burst-0", ""] {
+            names.restore(name, &"01".repeat(28), &all, &config());
+        }
         names.update(&all, &config(), &BTreeSet::new(), &BTreeSet::new());
         assert_eq!(named(&names), [("a", 2), ("a-01010101", 1)]);
     }

@@ -5,9 +5,13 @@ use std::{
     fmt,
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
-use super::names::{GroupName, SlotId, parse_slots};
+use super::{
+    amounts,
+    bounds::{LONGEST_ID, LONGEST_LABEL, LONGEST_NAME, LONGEST_RECORD, MOST_LABELS, is_name, words},
+    names::{GroupName, SlotId, SlotRanges},
+};
 
 /// A node's id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,8 +20,14 @@ pub(crate) struct NodeId(pub(crate) Vec<u8>);
 impl NodeId {
     /// `None`: it isn't written in hexadecimal digits.
     pub(crate) fn parse(hex: &str) -> Option<Self> {
+        let is_hex = hex.len() <= 2 * LONGEST_ID && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
         let byte = |at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
-        (0..hex.len()).step_by(2).map(byte).collect::<Option<_>>().map(Self)
+        (0..hex.len()).step_by(2).map(byte).collect::<Option<_>>().filter(|_| is_hex).map(Self)
+    }
+
+    /// Whether it can be one.
+    pub(crate) fn is_sound(&self) -> bool {
+        (1..=LONGEST_ID).contains(&self.0.len())
     }
 }
 
@@ -54,7 +64,7 @@ pub(crate) struct View {
 /// A node that is alive.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Node {
-    /// As it was started, or its address.
+    /// As it was started, or its address; empty where that is no name.
     pub(crate) name: String,
     /// The autoscaler's node type; empty where nobody said.
     pub(crate) node_type: String,
@@ -63,6 +73,34 @@ pub(crate) struct Node {
     pub(crate) available: Resources,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) draining: bool,
+}
+
+impl Node {
+    /// As far as that makes sense: a node says of itself what it likes.
+    pub(crate) fn bounded(mut self) -> Self {
+        if !is_name(&self.name, LONGEST_NAME) {
+            self.name = String::new();
+        }
+        if !is_name(&self.node_type, LONGEST_NAME) {
+            self.node_type = String::new();
+        }
+        self.total = amounts::counted(self.total);
+        self.available = self.total.keys().map(|name| (name.clone(), self.free(name))).collect();
+        let is_label = |text: &str| text.is_empty() || is_name(text, LONGEST_LABEL);
+        let mut left = MOST_LABELS;
+        self.labels.retain(|label, value| {
+            let fits = left > 0 && is_label(label) && is_label(value);
+            left -= usize::from(fits);
+            fits
+        });
+        self
+    }
+
+    /// Of a resource, what is free; less than nothing where more is used than there is.
+    fn free(&self, name: &str) -> f64 {
+        let free = self.available.get(name).copied().filter(|amount| !amount.is_nan());
+        free.unwrap_or(0.0).clamp(-self.total[name], self.total[name])
+    }
 }
 
 /// A placement group of a job.
@@ -144,6 +182,27 @@ pub(crate) struct Record {
     pub(crate) refused: Option<RefusedRevision>,
 }
 
+impl Record {
+    /// # Errors
+    /// It makes no sense, in words.
+    pub(crate) fn read(text: &[u8]) -> Result<Self, String> {
+        if text.len() > LONGEST_RECORD {
+            return Err(format!("{} bytes must be at most {LONGEST_RECORD}", text.len()));
+        }
+        let mut record: Self = serde_json::from_slice(text).map_err(|error| words(&error.to_string()))?;
+        for (key, name) in [("name", &record.name), ("driver", &record.driver)] {
+            if !is_name(name, LONGEST_NAME) {
+                return Err(format!("{key}: {:?} must be a name", words(name)));
+            }
+        }
+        record.message = words(&record.message);
+        if let Some(refused) = &mut record.refused {
+            refused.cause = words(&refused.cause);
+        }
+        Ok(record)
+    }
+}
+
 /// What a driver can't carry out of its plan: the job goes on as it was.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(crate) struct RefusedRevision {
@@ -177,20 +236,31 @@ pub(crate) enum RecordPhase {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(crate) struct RunningSlots {
     pub(crate) incarnation: u32,
-    #[serde(default)]
-    slots: String,
+    #[serde(default, deserialize_with = "ranges")]
+    slots: SlotRanges,
 }
 
 impl RunningSlots {
-    /// None of them where the list makes no sense.
-    pub(crate) fn slots(&self) -> BTreeSet<SlotId> {
-        parse_slots(&self.slots).unwrap_or_default().into_iter().collect()
+    pub(crate) fn has(&self, slot: SlotId) -> bool {
+        self.slots.contains(slot)
     }
+}
+
+/// None where the list makes no sense.
+fn ranges<'de, D: Deserializer<'de>>(from: D) -> Result<SlotRanges, D::Error> {
+    Ok(SlotRanges::parse(&String::deserialize(from)?).unwrap_or_default())
 }
 
 /// What the autoscaler is asked to bring: so many of each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Request(pub(crate) Vec<Ask>);
+
+/// Of a request, as many are shown: anybody can ask for any number.
+const MOST_SHOWN: usize = 8;
+
+fn some<T: fmt::Debug>(of: &BTreeMap<String, T>) -> String {
+    format!("{:?}", of.iter().take(MOST_SHOWN).collect::<BTreeMap<_, _>>())
+}
 
 /// So many bundles, each on a node with these labels.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -211,13 +281,121 @@ impl fmt::Display for Request {
         if self.is_empty() {
             return f.write_str("nothing");
         }
-        for (at, ask) in self.0.iter().enumerate() {
-            let comma = if at == 0 { "" } else { ", " };
-            write!(f, "{comma}{} x {:?}", ask.count, ask.resources)?;
-            if !ask.labels.is_empty() {
-                write!(f, " on {:?}", ask.labels)?;
+        let ask = |ask: &Ask| {
+            let on = if ask.labels.is_empty() { String::new() } else { format!(" on {}", some(&ask.labels)) };
+            format!("{} x {}{on}", ask.count, some(&ask.resources))
+        };
+        let shown: Vec<_> = self.0.iter().take(MOST_SHOWN).map(ask).collect();
+        f.write_str(&words(&shown.join(", ")))?;
+        if self.0.len() > MOST_SHOWN { write!(f, " and {} more", self.0.len() - MOST_SHOWN) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_hexadecimal_digits() {
+        assert_eq!(NodeId::parse("0aFF"), Some(NodeId(vec![10, 255])));
+        let long = "0".repeat(2 * LONGEST_ID + 2);
+        for text in ["0", "+f", "0x", "éé", "-1", &long] {
+            assert_eq!(NodeId::parse(text), None, "{text}");
+        }
+        assert!(NodeId(vec![1; 28]).is_sound());
+        assert!(!NodeId(Vec::new()).is_sound() && !NodeId(vec![1; 1000]).is_sound());
+    }
+
+    #[test]
+    fn a_record_says_little_whatever_it_says() {
+        let text = r#"{"v":1,"name":"n","driver":"01000000","phase":"active",
+            "running":{"incarnation":2,"revision":1,"slots":"w0"}}"#;
+        let read = Record::read(text.as_bytes()).unwrap();
+        assert!(read.name == "n" && read.running.unwrap().has((trainmaster_core::Role::Worker, 0)));
+        let long = "x".repeat(LONGEST_RECORD - 200);
+        let text = format!(r#"{{"name":"n","driver":"1","phase":"failed","message":"\u001b[2J{long}"}}"#);
+        let message = Record::read(text.as_bytes()).unwrap().message;
+        assert!(message.starts_with("\\u{1b}[2Jx") && message.chars().count() < 1020);
+        for (text, problem) in [
+            ("{}", "missing field"),
+            (&format!("{{\"x\":{}", "[".repeat(100_000)), "EOF"),
+            (&"x".repeat(LONGEST_RECORD + 1), "must be at most"),
+            (&format!(r#"{{"name":"{}","driver":"1","phase":"active"}}"#, "n".repeat(300)), "name: "),
+            (r#"{"name":"n","driver":"\n","phase":"active"}"#, "driver: "),
+            (&format!(r#"{{"name":"n","driver":"1","phase":"{}"}}"#, "p".repeat(5000)), "unknown variant"),
+        ] {
+            let error = Record::read(text.as_bytes()).unwrap_err();
+            assert!(error.contains(problem) && error.chars().count() <= 1400, "{error}");
+        }
+        assert!(Record::read(b"\xff").is_err());
+    }
+
+    #[test]
+    fn of_a_node_is_taken_what_can_be() {
+        let many = |prefix: &str| (0..1000).map(|at| (format!("{prefix}{at:03}"), 1.0)).collect::<Resources>();
+        let mut total = many("r");
+        let odd = [("neg", -1.0), ("nan", f64::NAN), ("inf", f64::INFINITY), ("big", 1e300), ("\n", 1.0), ("", 1.0)];
+        total.extend(odd.map(|(name, amount)| (name.to_owned(), amount)));
+        total.extend([("CPU".to_owned(), 4.0), ("GPU".to_owned(), 1e6), ("memory".to_owned(), 1e9)]);
+        let labels = (0..1000).map(|at| (format!("l{at:03}"), "x".repeat(if at == 3 { 300 } else { 3 })));
+        let node = Node {
+            name: "a\u{1b}[2J".into(),
+            node_type: "t".repeat(500),
+            available: total.clone(),
+            total,
+            labels: labels.chain([("\n".to_owned(), String::new())]).collect(),
+            draining: false,
+        };
+        let node = node.bounded();
+        assert_eq!((node.name.as_str(), node.node_type.as_str()), ("", ""));
+        assert_eq!((node.total.len(), node.labels.len()), (64 + 3, 64));
+        assert!(["CPU", "GPU", "memory", "r000"].iter().all(|name| node.total.contains_key(*name)));
+        assert!(!node.labels.contains_key("l003") && node.available.keys().eq(node.total.keys()));
+        assert_eq!(amounts::devices(&node.total, "gpu").len(), 1024, "no more than there could be");
+    }
+
+    #[test]
+    fn what_others_ask_for_is_shown_in_short() {
+        let resources: Resources = (0..10_000).map(|at| (format!("r{at}\u{1b}"), 1.0)).collect();
+        let request = Request(vec![Ask { count: 1, resources, ..Ask::default() }; 1000]);
+        let shown = request.to_string();
+        assert!(
+            shown.chars().count() < 1100 && shown.ends_with("and 992 more") && !shown.contains('\u{1b}'),
+            "{}",
+            shown.len()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_record_is_read_or_refused_in_few_words(text: [u8; 100], json in json()) {
+            for text in [text.to_vec(), json.to_string().into_bytes()] {
+                if let Err(problem) = Record::read(&text) {
+                    prop_assert!(problem.chars().count() <= 1400);
+                }
             }
         }
-        Ok(())
+    }
+
+    /// Something like a record.
+    fn json() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<i64>().prop_map(Into::into),
+            any::<bool>().prop_map(Into::into),
+            ".{0,8}".prop_map(Into::into),
+            prop_oneof![Just("active"), Just("failed"), Just("resume"), Just("w0-3"), Just("w0-4294967295")]
+                .prop_map(Into::into),
+        ];
+        let key = "v|name|driver|phase|message|running|refused|incarnation|revision|slots|cause|on_driver_death";
+        leaf.prop_recursive(3, 20, 12, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
+                proptest::collection::btree_map(key, inner, 0..12)
+                    .prop_map(|fields| serde_json::Value::Object(fields.into_iter().collect())),
+            ]
+        })
     }
 }

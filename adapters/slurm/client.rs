@@ -115,6 +115,9 @@ fn status(answer: &Value) -> String {
     if let Some(problem) = answer["problem"].as_str() {
         text += &format!("\nproblem    {problem}");
     }
+    if let Some(problem) = answer["not_written"].as_str() {
+        text += &format!("\nnote       the mode holds, but a restart of slurmctld would forget it: {problem}");
+    }
     let jobs = answer["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
     let rows: Vec<[String; 6]> = jobs
         .iter()

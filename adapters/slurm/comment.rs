@@ -1,9 +1,13 @@
 //! How a job says that it is Trainmaster's, and what it is: `--comment='trainmaster;model=resnet50;worker.max=8'`,
 //! `#TRAINMASTER worker.max = 8` at the head of the batch script, and the comment that both become once it is accepted.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _};
 
-use trainmaster_core::{Allocation, Job as CoreJob, JobSpec, ObservedSlot, Role, Shape, State};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use trainmaster_core::{
+    Allocation, Job as CoreJob, JobSpec, ObservedSlot, Role, Shape, State,
+    text::{is_unseen, shown},
+};
 
 use super::seen::Memory;
 
@@ -12,7 +16,20 @@ pub const MARK: &str = "trainmaster";
 /// What a line of a script begins with.
 pub const LINE: &str = "#TRAINMASTER";
 /// So much of a script is looked at.
-const HEAD: usize = 64 << 10;
+pub const HEAD: usize = 64 << 10;
+/// Of a comment that isn't accepted yet: more than Slurm keeps.
+const LONGEST: usize = 4096;
+/// Settings of a job.
+const MOST_PAIRS: usize = 256;
+/// Characters of a text that are repeated in a refusal.
+const SHOWN: usize = 80;
+/// Slots of a job.
+const MOST_SLOTS: u32 = 100_000;
+
+/// What separates the parts of an accepted comment, and can't be a part of one.
+const PART: &AsciiSet = &CONTROLS.add(b';').add(b'%');
+/// The same for what was asked for, whose parts `/` separates.
+const FIELD: &AsciiSet = &PART.add(b'/');
 
 /// Keys with values, in the order given.
 pub type Pairs = Vec<(String, String)>;
@@ -46,21 +63,32 @@ fn lines(script: &str) -> impl Iterator<Item = &str> {
 /// What a job's owner wrote: the script's lines, then the comment, which goes first where both name a key.
 ///
 /// # Errors
-/// A part that is no `key=value`.
+/// A part that is no `key=value`, or has characters that nobody sees; too many of them.
 pub fn written(comment: &str, script: &str) -> Result<Pairs, String> {
     let mut pairs = Pairs::new();
+    if comment.len() > LONGEST {
+        return Err(format!("comment: {} bytes must be at most {LONGEST}", comment.len()));
+    }
     let in_comment = body(comment).unwrap_or_default();
     let parts =
         lines(script).map(|line| (LINE, line)).chain(split(in_comment).into_iter().map(|part| ("comment", part)));
     for (place, part) in parts.filter(|(_, part)| !part.trim().is_empty()) {
         let Some((key, value)) = part.split_once('=').map(|(key, value)| (key.trim(), value.trim())) else {
+            let part = shown(part, SHOWN);
             return Err(format!("{place}: {part:?} is no setting; write key=value, such as worker.max=8"));
         };
+        let (seen, given) = (shown(key, SHOWN), shown(value, SHOWN));
         if key.starts_with('@') {
-            return Err(format!("{key}: {value:?} can't be given; keys with @ are Trainmaster's own"));
+            return Err(format!("{seen}: {given:?} can't be given; keys with @ are Trainmaster's own"));
+        }
+        if part.trim().chars().any(is_unseen) {
+            return Err(format!("{seen}: {given} has control characters; leave them out"));
         }
         if place == "comment" {
             pairs.retain(|(known, _)| known != key || known.is_empty());
+        }
+        if pairs.len() == MOST_PAIRS {
+            return Err(format!("{seen}: is the {}th setting; a job may have {MOST_PAIRS}", MOST_PAIRS + 1));
         }
         pairs.push((key.into(), value.into()));
     }
@@ -110,8 +138,10 @@ impl std::fmt::Display for Asked {
             self;
         write!(
             f,
-            "{least}/{most}/{tasks}/{tasks_per_node}/{cpus_per_task}/{}/{tres_per_node}/{tres_per_job}",
-            memory.raw()
+            "{least}/{most}/{tasks}/{tasks_per_node}/{cpus_per_task}/{}/{}/{}",
+            memory.raw(),
+            utf8_percent_encode(tres_per_node, FIELD),
+            utf8_percent_encode(tres_per_job, FIELD),
         )
     }
 }
@@ -129,10 +159,22 @@ impl Asked {
             tasks_per_node: tasks_per_node.parse().ok()?,
             cpus_per_task: cpus_per_task.parse().ok()?,
             memory: Memory::of(memory.parse().ok()?),
-            tres_per_node: tres_per_node.into(),
-            tres_per_job: tres_per_job.into(),
+            tres_per_node: plain(tres_per_node)?.into_owned(),
+            tres_per_job: plain(tres_per_job)?.into_owned(),
         })
     }
+}
+
+/// What was escaped, as it was.
+fn plain(text: &str) -> Option<Cow<'_, str>> {
+    percent_decode_str(text).decode_utf8().ok()
+}
+
+/// The head of an accepted comment: what describes the job.
+fn write_pairs(f: &mut std::fmt::Formatter<'_>, pairs: &Pairs) -> std::fmt::Result {
+    f.write_str(MARK)?;
+    let escaped = |text| utf8_percent_encode(text, PART);
+    pairs.iter().try_for_each(|(key, value)| write!(f, ";{}={}", escaped(key), escaped(value)))
 }
 
 /// The comment of an accepted job.
@@ -152,10 +194,7 @@ pub struct Tag {
 
 impl std::fmt::Display for Tag {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(MARK)?;
-        for (key, value) in &self.pairs {
-            write!(f, ";{key}={value}")?;
-        }
+        write_pairs(f, &self.pairs)?;
         f.write_str(";@token=")?;
         self.token.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
         write!(f, ";@begin={};@asked={}", self.begin, self.asked)?;
@@ -189,10 +228,7 @@ pub struct Part {
 
 impl std::fmt::Display for Part {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(MARK)?;
-        for (key, value) in &self.pairs {
-            write!(f, ";{key}={value}")?;
-        }
+        write_pairs(f, &self.pairs)?;
         write!(f, ";@part=servers;@asked={}", self.asked)?;
         if !self.note.is_empty() {
             write!(f, ";@note={}", self.note)?;
@@ -215,12 +251,12 @@ fn accepted(comment: &str) -> Option<(Pairs, BTreeMap<&str, &str>, &str)> {
     let body = body(comment)?;
     let (body, note) = body.split_once(";@note=").unwrap_or((body, ""));
     let (mut pairs, mut own) = (Pairs::new(), BTreeMap::new());
-    for part in split(body) {
+    for part in body.split(';').skip_while(|part| part.is_empty()) {
         let (key, value) = part.split_once('=')?;
         if key.starts_with('@') {
             own.insert(key, value);
         } else {
-            pairs.push((key.into(), value.into()));
+            pairs.push((plain(key)?.into_owned(), plain(value)?.into_owned()));
         }
     }
     Some((pairs, own, note))
@@ -332,7 +368,7 @@ impl Given {
 /// `n1:w0-1+s0,n2:w2-3`; no more of them than `shape` says.
 fn read_slots(text: &str, shape: Shape) -> Option<Vec<ObservedSlot>> {
     let mut slots = Vec::new();
-    let mut left = shape.workers.checked_add(shape.servers)?;
+    let mut left = shape.workers.checked_add(shape.servers).filter(|slots| *slots <= MOST_SLOTS)?;
     for node in text.split(',').filter(|node| !node.is_empty()) {
         let (server, runs) = node.split_once(':')?;
         for run in runs.split('+') {
@@ -387,6 +423,10 @@ mod tests {
         assert!(written("trainmaster;@token=1", "").unwrap_err().contains("@token"));
         assert!(is_ours("trainmaster", "") && is_ours(" trainmaster ;", ""));
         assert!(!is_ours("trainmaster2", "") && !is_ours("my trainmaster;a=1", "") && !is_ours("", ""));
+        for hidden in ["labels.x=\u{1b}[2J", "labels.x=a\u{202e}b", "labels.\u{7}=1"] {
+            let error = written(&format!("trainmaster;{hidden}"), "").unwrap_err();
+            assert!(error.contains("control characters") && !error.contains(is_unseen), "{error:?}");
+        }
         // A script may be cut inside a character.
         assert!(!is_ours("", &format!("#{}", "é".repeat(HEAD))));
     }
@@ -394,12 +434,12 @@ mod tests {
     proptest! {
         #[test]
         fn an_accepted_comment_reads_back(
-            pairs in prop::collection::vec(("[a-z][a-z.]{0,8}", "[a-zA-Z0-9 .:-]{0,12}"), 0..6),
+            pairs in prop::collection::vec(("[a-z][a-z.;%]{0,8}", ".{0,12}"), 0..6),
             token in any::<[u8; 32]>(),
             begin in 0_i64..1 << 40,
             numbers in any::<[u32; 5]>(),
             memory in prop_oneof![Just(Memory::Unset), (1_u64..1 << 40).prop_map(Memory::PerNode), (1_u64..1 << 40).prop_map(Memory::PerCpu)],
-            gpus in "(gres:gpu(:[a-z0-9]{1,5})?:[1-9])?",
+            gpus in "(gres:gpu(:[a-z0-9]{1,5})?:[1-9])?|[a-z;@=/%]{0,12}",
             note in ".{0,30}",
         ) {
             let [least, most, tasks, tasks_per_node, cpus_per_task] = numbers;
@@ -413,6 +453,14 @@ mod tests {
             prop_assert_eq!(Part::read(&part.to_string()), Some(part));
             let tag = Tag { pairs, token, begin, asked, note };
             prop_assert_eq!(Part::read(&tag.to_string()), None);
+            prop_assert_eq!(Tag::read(&tag.to_string()), Some(tag));
+        }
+
+        #[test]
+        fn nothing_that_is_written_says_whose_token_it_is(parts in prop::collection::vec("[a-z.]{1,4}( ?=|;|@|token|asked|note|\"|'|%3B){0,6}", 1..6)) {
+            let line = format!("#TRAINMASTER labels.x = {};@token={};@begin=0;@asked=0/0/1/0/1/0//;@note=", parts.concat(), "ab".repeat(32));
+            let Ok(pairs) = written("", &line) else { return Ok(()) };
+            let tag = Tag { pairs, token: [7; 32], ..Tag::default() };
             prop_assert_eq!(Tag::read(&tag.to_string()), Some(tag));
         }
 
@@ -442,6 +490,16 @@ mod tests {
             prop_assert_eq!(Given::read(&given.to_string()), Some(given.clone()));
             prop_assert_eq!(Given::read(&format!("{given};why=needs 2 GPU; has none")), Some(given));
         }
+    }
+
+    #[test]
+    fn there_is_an_end_to_what_is_read() {
+        let lines = |count: usize| (0..count).map(|at| format!("#TRAINMASTER labels.a{at} = 1\n")).collect::<String>();
+        assert_eq!(written("", &lines(256)).unwrap().len(), 256);
+        assert!(written("", &lines(257)).unwrap_err().contains("257th"));
+        assert!(written(&format!("trainmaster;labels.x={}", "y".repeat(5000)), "").unwrap_err().contains("4096"));
+        let long = written(&format!("trainmaster;{}", "y".repeat(4000)), "").unwrap_err();
+        assert!(long.len() < 300, "{long}");
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use serde::Deserialize;
 use thiserror::Error;
-use trainmaster_core::amount::{self, Unit};
+use trainmaster_core::{
+    amount::{self, Unit},
+    text::{LONGEST, read_toml},
+};
 
 /// What a site can set about its Slurm.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +80,7 @@ impl Config {
     /// assert_eq!(config.lease, 600);
     /// ```
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        let file = toml::from_str::<Whole>(text).map_err(|error| ConfigError(error.to_string()))?.slurm;
+        let Whole { slurm: file } = read_toml(text, LONGEST).map_err(|error| ConfigError(error.to_string()))?;
         let default = Self::default();
         let seconds = |key: &str, text: Option<String>, default: i64, least: i64| {
             let Some(text) = text else { return Ok(default) };

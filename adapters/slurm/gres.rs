@@ -115,7 +115,8 @@ pub(crate) fn split_outside(text: &str) -> Vec<&str> {
 pub fn total(gres: &[Gres]) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for entry in gres.iter().filter(|entry| entry.count > 0) {
-        *sums.entry(entry.resource()).or_insert(0_u64) += entry.count;
+        let sum = sums.entry(entry.resource()).or_insert(0_u64);
+        *sum = sum.saturating_add(entry.count);
     }
     sums
 }

@@ -3,7 +3,12 @@
 use super::gres::split_outside;
 
 /// More names than this are no cluster's.
-const MOST: usize = 1 << 20;
+const MOST: usize = 1 << 17;
+/// Bytes of a name, and digits of a number in one.
+const LONGEST: usize = 255;
+const DIGITS: usize = 20;
+/// Brackets of a name: each of them costs a pass over all names.
+const BRACKETS: usize = 4;
 
 /// The names in a list, in its order; `None` if it can't be read.
 ///
@@ -20,17 +25,20 @@ pub fn expand(list: &str) -> Option<Vec<String>> {
     for part in split_outside(list) {
         let mut heads = vec![String::new()];
         let mut rest = part.trim();
+        if rest.matches('[').count() > BRACKETS {
+            return None;
+        }
         while let Some((before, bracketed)) = rest.split_once('[') {
             let (ranges, after) = bracketed.split_once(']')?;
             let tails = numbers(ranges)?;
-            if heads.len().checked_mul(tails.len())? + names.len() > MOST {
+            if heads.len().checked_mul(tails.len())? + names.len() > MOST || heads[0].len() + before.len() > LONGEST {
                 return None;
             }
             heads =
                 heads.iter().flat_map(|head| tails.iter().map(move |tail| format!("{head}{before}{tail}"))).collect();
             rest = after;
         }
-        if rest.contains(']') {
+        if rest.contains(']') || rest.len() > LONGEST || names.len() >= MOST {
             return None;
         }
         names.extend(heads.into_iter().map(|head| head + rest));
@@ -44,7 +52,7 @@ fn numbers(ranges: &str) -> Option<Vec<String>> {
     for range in ranges.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (from, to) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
-        if to < from || (to - from) as usize + all.len() >= MOST {
+        if to < from || to - from >= (MOST - all.len()) as u64 || first.len() > DIGITS {
             return None;
         }
         all.extend((from..=to).map(|number| format!("{number:0width$}", width = first.len())));
@@ -62,8 +70,22 @@ mod tests {
         assert_eq!(expand("a,b").unwrap(), ["a", "b"]);
         assert_eq!(expand("").unwrap(), [""; 0]);
         assert_eq!(expand("(null)").unwrap(), [""; 0]);
-        for bad in ["n[1-", "n[2-1]", "n]", "n[x]", "n[0-99999999999]", "n[1-2000][1-2000]", "n[]"] {
+        for bad in [
+            "n[1-",
+            "n[2-1]",
+            "n]",
+            "n[x]",
+            "n[0-99999999999]",
+            "n[1-2000][1-2000]",
+            "n[]",
+            "n[0-18446744073709551615]",
+            "n[1][1][1][1][0-100000]",
+        ] {
             assert_eq!(expand(bad), None, "{bad}");
         }
+        let (wide, long) =
+            (format!("n[{}1-1000000]", "0".repeat(60_000)), format!("{}[1-1000000]", "n".repeat(60_000)));
+        assert_eq!((expand(&wide), expand(&long)), (None, None));
+        assert_eq!(expand("n[0-99999999999999999]"), None);
     }
 }

@@ -360,7 +360,7 @@ fn defaults(role: &str, pairs: &Pairs, job: &Submission, asked: &Asked) -> Resul
     if !open.is_empty() {
         let memory = match job.memory {
             Memory::Unset => None,
-            Memory::PerCpu(each) => Some(each * u64::from(asked.cpus_per_task)),
+            Memory::PerCpu(each) => Some(each.saturating_mul(asked.cpus_per_task.into())),
             Memory::PerNode(all) => {
                 let on_node = tasks_on_a_node(asked).ok_or_else(|| {
                     format!(

@@ -8,10 +8,12 @@ use std::{
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 use toml::Value;
-use trainmaster_core::amount::Unit;
+use trainmaster_core::{amount::Unit, text::read_toml};
 
 use crate::{Check, Launch, Verdict};
 
+/// Bytes of a file.
+const LONGEST: usize = 16 << 20;
 /// Most GPUs that a file may give one server.
 pub(crate) const MOST_DEVICES: i64 = 1024;
 
@@ -61,8 +63,8 @@ pub(crate) fn parse<F: DeserializeOwned, T>(
     origin: &str,
     understand: impl FnOnce(F) -> Result<T, Wrong>,
 ) -> Result<T, FileError> {
-    let file = toml::from_str(text)
-        .map_err(|error| FileError::Syntax { origin: origin.into(), problem: error.to_string().trim_end().into() })?;
+    let file = read_toml(text, LONGEST)
+        .map_err(|error| FileError::Syntax { origin: origin.into(), problem: error.to_string() })?;
     understand(file).map_err(|(key, value, problem)| FileError::Value { origin: origin.into(), key, value, problem })
 }
 

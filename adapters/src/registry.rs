@@ -79,6 +79,8 @@ pub struct Daemon {
     pub token_file: Option<PathBuf>,
     /// Certificate authority of an `https` daemon, in PEM.
     pub ca: Option<PathBuf>,
+    /// The caller's certificate and its key, in PEM, where the daemon goes by these.
+    pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
 /// What a command answers.

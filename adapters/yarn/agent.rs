@@ -19,7 +19,7 @@ use trainmaster_proto::v1::JobStatus;
 
 use super::{
     YarnError, client,
-    config::{Api, Config},
+    config::{Accounts, Api, Config},
     deeds::Work,
     picture::Picture,
     poller, server,
@@ -47,13 +47,13 @@ pub async fn run(config: Config, launch: Launch, shutdown: impl Future<Output = 
     let config = Arc::new(config);
     let shared = Arc::new(Shared::new(config.clone(), link.calls(), &launch));
     let mut tasks = JoinSet::new();
-    tasks.spawn(server::start(shared.clone(), &config).await?);
+    tasks.spawn(server::start(shared.clone(), &config, &launch.state_dir).await?);
 
     tasks.spawn(shared.clone().look_at_yarn(config.clone()));
     let mut shutdown = pin!(shutdown);
     let (sender, mut heard) = mpsc::channel(16);
     let mut link = Some((link, sender));
-    let mut outbox = Outbox::new(config.name.clone());
+    let mut outbox = Outbox::new(config.name.clone()).taking_submissions(config.api == Api::Rest);
     loop {
         // The daemon's first word is what there is: without nodes, or without knowing whose containers are whose, everything
         // that runs would end.
@@ -86,6 +86,7 @@ pub(super) struct Shared {
     pub(super) calls: Calls,
     cluster: String,
     api: Api,
+    pub(super) accounts: Accounts,
     began: Instant,
 }
 
@@ -106,11 +107,11 @@ impl Shared {
             ("TRAINMASTER_ORPHAN_GRACE_MS".to_owned(), launch.orphan_grace.as_millis().to_string()),
         ]);
         environment.extend(config.master.feed_ca.clone().map(|path| ("TRAINMASTER_FEED_CA".to_owned(), path)));
-        let (cluster, api) = (config.name.clone(), config.api);
+        let (cluster, api, accounts) = (config.name.clone(), config.api, config.accounts);
         let translator = Translator::new(config, environment);
         let state = Mutex::new(State { translator, has_seen: false, has_learnt: false, is_learning: false });
         let (changed, _) = watch::channel(());
-        Self { state, stirred: Notify::new(), changed, calls, cluster, api, began: Instant::now() }
+        Self { state, stirred: Notify::new(), changed, calls, cluster, api, accounts, began: Instant::now() }
     }
 
     pub(super) fn now(&self) -> Duration {

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::runtime;
 use tonic::{Code, Status};
 use trainmaster_core::JobSpec;
+use trainmaster_net::secret;
 
 use super::{
     amounts,
@@ -91,7 +92,7 @@ fn logged_in() -> Result<String> {
 }
 
 fn submit(config: &Config, user: &str, text: &str, daemon: &Daemon) -> Result<Answer> {
-    let spec = jobfile::read(text, user, "").map_err(|problem| anyhow!(problem))?;
+    let spec = jobfile::read(text, user, "", config.accounts).map_err(|problem| anyhow!(problem))?;
     if config.master.classpath.is_empty() {
         bail!("master.classpath isn't set; say where the nodes have the ApplicationMaster");
     }
@@ -140,16 +141,13 @@ struct Scheduler<'a> {
 
 impl<'a> Scheduler<'a> {
     fn new(daemon: &'a Daemon) -> Result<Self> {
-        let read = |path: &PathBuf| {
-            let text = fs::read_to_string(path).with_context(|| format!("token file {}", path.display()))?;
-            anyhow::Ok(text.trim().to_owned())
-        };
+        let read = |path: &PathBuf| secret::read(path).map_err(|problem| anyhow!("token file {problem}"));
         Ok(Self { daemon, token: daemon.token_file.as_ref().map(read).transpose()? })
     }
 
     fn calls(&self) -> Result<Calls> {
-        let Daemon { address, ca, .. } = self.daemon;
-        Ok(Link::new(address, self.token.as_deref(), ca.as_deref())?.calls())
+        let Daemon { address, ca, certificate, .. } = self.daemon;
+        Ok(Link::certified(address, self.token.as_deref(), ca.as_deref(), certificate.as_ref())?.calls())
     }
 
     fn said(&self, status: &Status) -> anyhow::Error {
@@ -250,6 +248,7 @@ fn call(config: &Config, method: Method, path: &str, json: String) -> Result<Vec
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::Accounts;
     use std::{
         io::{Read as _, Write as _},
         net::TcpListener,
@@ -289,7 +288,7 @@ mod tests {
     }
 
     fn nowhere() -> Daemon {
-        Daemon { address: "http://127.0.0.1:1".into(), token_file: None, ca: None }
+        Daemon { address: "http://127.0.0.1:1".into(), token_file: None, ca: None, certificate: None }
     }
 
     const NEW: (&str, &str) =
@@ -312,7 +311,7 @@ mod tests {
         assert!(command.starts_with(java), "{command}");
         let entries = &master["environment"]["entry"];
         assert_eq!((&entries[0]["key"], &entries[1]["key"]), (&json!("TRAINMASTER_JOB"), &json!("TRAINMASTER_SECRET")));
-        let job = jobfile::read(entries[0]["value"].as_str().unwrap(), "alice", "").unwrap();
+        let job = jobfile::read(entries[0]["value"].as_str().unwrap(), "alice", "", Accounts::Yarn).unwrap();
         assert_eq!(job.name, "mnist");
         assert_eq!(entries[1]["value"].as_str().unwrap().len(), 32);
         assert_eq!(entries[2]["key"], json!("TRAINMASTER_ALONE"));
@@ -362,7 +361,7 @@ mod tests {
         let error = submit(&config, "alice", &large, &nowhere()).unwrap_err().to_string();
         assert!(error.contains("vcores 2 in one container; the largest has 1"), "{error}");
         // The secret's hash travels as a tag.
-        let spec = jobfile::read(JOB, "alice", "").unwrap();
+        let spec = jobfile::read(JOB, "alice", "", Accounts::Yarn).unwrap();
         let tags = submission(&config, "application_1_0002", &spec, JOB, "abc")["application-tags"]["tag"].clone();
         let tag = tags[0].as_str().unwrap();
         assert!(tag.len() <= 100 && tag.to_lowercase() == tag, "{tag}");

@@ -16,8 +16,6 @@ use crate::file::{self, FileError, Wrong, amount, check_name, quoted};
 const LISTEN: &str = "127.0.0.1:7071";
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
-/// Shorter tokens could be guessed.
-pub(crate) const SHORTEST_TOKEN: usize = 16;
 
 /// Where this adapter listens, and what goes for its cluster.
 ///
@@ -40,8 +38,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Certificate and key; none on loopback alone.
     pub tls: Option<Tls>,
-    /// The file with the token that the plug-ins show; none on loopback alone.
+    /// The file with the token that the plug-ins show; by default one in the adapter's folder, made at its first start.
     pub token_file: Option<PathBuf>,
+    /// Whose a job is.
+    pub accounts: Accounts,
     /// The ResourceManager's REST API, as `host:port`.
     pub resourcemanager: Option<String>,
     /// How long a plan stands without a newer answer.
@@ -65,6 +65,17 @@ pub enum Api {
     PlugIns,
     /// Nothing is in it: it is asked over its REST API, and nobody enforces where containers are.
     Rest,
+}
+
+/// Where a job's tenant and queue come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Accounts {
+    /// YARN's user and queue: a job file that names others is refused.
+    #[default]
+    Yarn,
+    /// The job file, where it names them: whoever may submit to YARN may use any tenant's quota.
+    Job,
 }
 
 /// Certificate and key, in PEM.
@@ -112,6 +123,8 @@ struct File {
     listen: Option<String>,
     tls: Option<Tls>,
     token_file: Option<PathBuf>,
+    #[serde(default)]
+    accounts: Accounts,
     resourcemanager: Option<String>,
     ttl: Option<String>,
     placement_timeout: Option<String>,
@@ -146,11 +159,10 @@ impl Config {
         let wrong = |problem: String| ("listen".into(), quoted(&listen), problem);
         let address: SocketAddr =
             listen.parse().map_err(|_| wrong(format!("write address:port, such as {LISTEN} or 0.0.0.0:7071")))?;
-        if !address.ip().is_loopback()
-            // Without plug-ins there is nobody to show the token.
-            && let Some(missing) = missing(file.tls.is_some(), file.token_file.is_some() || file.api == Api::Rest)
-        {
-            return Err(wrong(format!("it is open to other machines and needs {missing}; or listen on 127.0.0.1")));
+        if !address.ip().is_loopback() && file.tls.is_none() {
+            return Err(wrong(
+                "it is open to other machines and needs TLS (tls.cert and tls.key); or listen on 127.0.0.1".into(),
+            ));
         }
         let span = |key: &str, text: Option<String>, default: u64| {
             span(text, Duration::from_secs(default)).map_err(|(value, problem)| (key.to_owned(), value, problem))
@@ -169,6 +181,7 @@ impl Config {
             listen: address,
             tls: file.tls,
             token_file: file.token_file,
+            accounts: file.accounts,
             resourcemanager: resourcemanager.transpose()?,
             ttl: span("ttl", file.ttl, 15)?,
             placement_timeout: span("placement_timeout", file.placement_timeout, 30)?,
@@ -211,15 +224,6 @@ impl Master {
     }
 }
 
-fn missing(tls: bool, token: bool) -> Option<&'static str> {
-    match (tls, token) {
-        (true, true) => None,
-        (false, false) => Some("TLS (tls.cert and tls.key) and a token (token_file)"),
-        (false, true) => Some("TLS (tls.cert and tls.key)"),
-        (true, false) => Some("a token (token_file)"),
-    }
-}
-
 /// Its `host:port`.
 fn rest_address(url: &str) -> Option<String> {
     let address = url.strip_prefix("http://")?;
@@ -258,6 +262,7 @@ mod tests {
             listen = "0.0.0.0:7171"
             tls = { cert = "/c", key = "/k" }
             token_file = "/t"
+            accounts = "job"
             resourcemanager = "http://[::1]:8088/"
             ttl = "5s"
             placement_timeout = "1m"
@@ -275,6 +280,7 @@ mod tests {
         .unwrap();
         assert_eq!((config.name.as_str(), config.listen.port()), ("yarn-a", 7171));
         assert_eq!((config.api, config.poll), (Api::Rest, Duration::from_millis(250)));
+        assert_eq!(config.accounts, Accounts::Job);
         assert_eq!(config.tls, Some(Tls { cert: "/c".into(), key: "/k".into() }));
         assert_eq!((config.token_file, config.resourcemanager), (Some("/t".into()), Some("[::1]:8088".into())));
         assert_eq!((config.ttl, config.placement_timeout), (Duration::from_secs(5), Duration::from_secs(60)));
@@ -298,9 +304,8 @@ mod tests {
             ),
             ("poll = \"1ms\"", &["poll", "1ms", "100ms"]),
             ("listen = \"7071\"", &["yarn.toml", "listen", "\"7071\"", "127.0.0.1:7071"]),
-            ("listen = \"0.0.0.0:1\"", &["listen", "0.0.0.0:1", "TLS", "and a token", "127.0.0.1"]),
-            ("listen = \"0.0.0.0:1\"\ntoken_file = \"t\"", &["needs TLS (tls.cert and tls.key);"]),
-            ("listen = \"0.0.0.0:1\"\ntls = { cert = \"c\", key = \"k\" }", &["needs a token (token_file);"]),
+            ("listen = \"0.0.0.0:1\"", &["listen", "0.0.0.0:1", "needs TLS (tls.cert and tls.key);", "127.0.0.1"]),
+            ("accounts = \"any\"", &["accounts", "any", "yarn", "job"]),
             ("tls = { cert = \"c\" }", &["tls", "key"]),
             ("resourcemanager = \"rm:8088\"", &["resourcemanager", "rm:8088", "http://host:port"]),
             ("ttl = \"5\"", &["ttl", "\"5\"", "20s"]),

@@ -2,10 +2,12 @@
 
 use std::{
     net::{TcpListener, TcpStream},
+    path::Path,
     thread,
 };
 
 use tokio::runtime;
+use trainmaster_net::secret;
 
 use super::{
     client,
@@ -38,7 +40,7 @@ const LARGEST: [&str; 2] = ["yarn.scheduler.maximum-allocation-mb", "yarn.schedu
 /// Looks at this adapter's address, certificate and token, and, where it is configured, at the ResourceManager: its
 /// version, its scheduler and whether the plug-ins are in its settings. Changes nothing.
 pub fn doctor(config: &Config, launch: &Launch) -> Vec<Check> {
-    let mut checks = vec![listen(config), feed(launch)];
+    let mut checks = vec![listen(config, &launch.state_dir), feed(launch)];
     let Some(address) = &config.resourcemanager else {
         let detail = "not looked at; say where its REST API is (resourcemanager)";
         checks.push(Check::new("resourcemanager", Verdict::Doubtful, detail.into()));
@@ -47,7 +49,10 @@ pub fn doctor(config: &Config, launch: &Launch) -> Vec<Check> {
     // Hosts may be inside a runtime of their own.
     let looked = thread::scope(|scope| scope.spawn(|| look(address)).join());
     match looked.expect("looking doesn't panic") {
-        Ok(found) => checks.extend(judge(address, config, &found)),
+        Ok(found) => {
+            let own = secret::read(&server::token_file(config, &launch.state_dir)).ok();
+            checks.extend(judge(address, config, own.as_deref(), &found));
+        }
         Err(error) => {
             let detail = format!("{error}; start it, or say where it is (resourcemanager)");
             checks.push(Check::new("resourcemanager", Verdict::Bad, detail));
@@ -61,26 +66,29 @@ fn look(address: &str) -> Result<Found, String> {
     runtime.block_on(rest::look(address))
 }
 
-fn listen(config: &Config) -> Check {
+fn listen(config: &Config, state_dir: &Path) -> Check {
     let address = config.listen;
     let found = |verdict, detail: String| Check::new("listen", verdict, detail);
-    let secrets = server::token(config).and_then(|_| config.tls.as_ref().map(server::identity).transpose());
-    if let Err(error) = secrets {
+    // One that isn't configured is made with the first start.
+    let is_there = config.token_file.is_some() || server::token_file(config, state_dir).exists();
+    let token = if is_there { server::token(config, state_dir).map(drop) } else { Ok(()) };
+    if let Err(error) = token.and_then(|()| config.tls.as_ref().map(server::tls).transpose()) {
         return found(Verdict::Bad, error.to_string());
     }
     match TcpListener::bind(address) {
         Ok(_) if address.ip().is_loopback() => {
-            let needs = if config.api == Api::Rest { "and TLS" } else { "TLS and a token" };
+            let plain = if config.tls.is_none() {
+                "; without TLS, whoever listens there while the daemon is down gets the plug-ins' token and plans"
+            } else {
+                ""
+            };
             let detail = format!(
                 "{address}: for a ResourceManager and ApplicationMasters on this machine alone; others need another \
-                 address, {needs}"
+                 address and TLS{plain}"
             );
             found(Verdict::Doubtful, detail)
         }
-        Ok(_) => {
-            let token = if config.token_file.is_some() { " and a token" } else { "" };
-            found(Verdict::Good, format!("{address}, with TLS{token}"))
-        }
+        Ok(_) => found(Verdict::Good, format!("{address}, with TLS")),
         // Perhaps by the daemon that is asked about.
         Err(_) if TcpStream::connect(address).is_ok() => found(Verdict::Good, format!("{address} is being served")),
         Err(error) => found(Verdict::Bad, format!("{address}: {error}; choose another address (listen)")),
@@ -98,7 +106,8 @@ fn feed(launch: &Launch) -> Check {
     Check::new("feed", Verdict::Good, format!("programs report to {feed}"))
 }
 
-fn judge(address: &str, config: &Config, found: &Found) -> Vec<Check> {
+/// `own`: the token that this adapter takes, if it can be read.
+fn judge(address: &str, config: &Config, own: Option<&str>, found: &Found) -> Vec<Check> {
     let mut checks = vec![match found.state.as_str() {
         "STARTED" => {
             Check::new("resourcemanager", Verdict::Good, format!("{} answers at http://{address}", found.version))
@@ -112,7 +121,7 @@ fn judge(address: &str, config: &Config, found: &Found) -> Vec<Check> {
     }
     let setting = |name: &str| found.setting(name).unwrap_or_default();
     match config.api {
-        Api::PlugIns => checks.extend(with_plug_ins(config, &setting)),
+        Api::PlugIns => checks.extend(with_plug_ins(config, own, &setting)),
         Api::Rest => checks.extend(without_plug_ins(config, &setting)),
     }
     let [memory, vcores] = LARGEST.map(setting);
@@ -132,7 +141,7 @@ fn judge(address: &str, config: &Config, found: &Found) -> Vec<Check> {
 }
 
 /// The scheduler, its plug-ins, and whether they reach this adapter.
-fn with_plug_ins<'a>(config: &Config, setting: &impl Fn(&'a str) -> &'a str) -> Vec<Check> {
+fn with_plug_ins<'a>(config: &Config, own: Option<&str>, setting: &impl Fn(&'a str) -> &'a str) -> Vec<Check> {
     let scheduler = setting(SCHEDULER);
     let mut checks = vec![if scheduler.ends_with(".CapacityScheduler") {
         Check::new("scheduler", Verdict::Good, scheduler.into())
@@ -155,7 +164,7 @@ fn with_plug_ins<'a>(config: &Config, setting: &impl Fn(&'a str) -> &'a str) -> 
         );
         Check::new("plug-ins", Verdict::Bad, detail)
     });
-    checks.push(reach(config, setting(ADDRESS), !setting(CA).is_empty(), !setting(TOKEN).is_empty()));
+    checks.push(reach(config, setting(ADDRESS), !setting(CA).is_empty(), own, setting(TOKEN)));
     checks
 }
 
@@ -223,28 +232,36 @@ fn has_class(list: &str, class: &str) -> bool {
 }
 
 /// Whether the plug-ins, as the ResourceManager's settings have them, find this adapter and are let in.
-fn reach(config: &Config, address: &str, has_ca: bool, has_token: bool) -> Check {
+fn reach(config: &Config, address: &str, has_ca: bool, own: Option<&str>, token_file: &str) -> Check {
     let bad = |detail: String| Check::new("reach", Verdict::Bad, detail);
     let port = config.listen.port();
     let told = if address.is_empty() { DEFAULT_ADDRESS } else { address };
     if told.rsplit(':').next() != Some(port.to_string().as_str()) {
         return bad(format!("{ADDRESS} = {told:?}; this adapter listens at {}", config.listen));
     }
-    for (name, is_set, key, needed) in
-        [(CA, has_ca, "tls", config.tls.is_some()), (TOKEN, has_token, "token_file", config.token_file.is_some())]
-    {
-        if needed && !is_set {
-            return bad(format!("{name} isn't set, though {key} is here: the plug-ins are turned away"));
+    match (has_ca, config.tls.is_some()) {
+        (false, true) => return bad(format!("{CA} isn't set, though tls is here: the plug-ins are turned away")),
+        (true, false) => {
+            return bad(format!("{CA} is set, and tls isn't here: the plug-ins would speak TLS to plain text"));
         }
-        if is_set && key == "tls" && !needed {
-            return bad(format!("{name} is set, and {key} isn't here: the plug-ins would speak TLS to plain text"));
+        _ => {}
+    }
+    if token_file.is_empty() {
+        return bad(format!(
+            "{TOKEN} isn't set: the plug-ins are turned away; let it name a copy of token_file that the \
+             ResourceManager's user alone can read"
+        ));
+    }
+    // The ResourceManager may be on another machine, or its file another user's.
+    match (secret::read(Path::new(token_file)), own) {
+        (Ok(shown), Some(own)) if shown == own => Check::new("reach", Verdict::Good, told.to_owned()),
+        (Ok(_), Some(_)) => bad(format!("{TOKEN} = {token_file:?} holds another token than token_file here: copy it")),
+        _ => {
+            let detail =
+                format!("{told}; not known is whether {TOKEN} = {token_file:?} there has the token of token_file here");
+            Check::new("reach", Verdict::Good, detail)
         }
     }
-    if config.token_file.is_none() {
-        let detail = format!("{told}; without a token (token_file) every user of this machine can pretend to be YARN");
-        return Check::new("reach", Verdict::Doubtful, detail);
-    }
-    Check::new("reach", Verdict::Good, told.to_owned())
 }
 
 #[cfg(test)]
@@ -265,7 +282,7 @@ mod tests {
 
     fn worst(found: &Found) -> (Verdict, String) {
         let config = Config::parse("token_file = \"/t\"", "test").unwrap();
-        let checks = judge("rm:8088", &config, found);
+        let checks = judge("rm:8088", &config, Some("the-adapters-own-token"), found);
         let worst = checks.iter().max_by_key(|check| check.verdict).unwrap();
         (worst.verdict, if worst.verdict == Verdict::Good { String::new() } else { format!("{worst:?}") })
     }
@@ -291,10 +308,18 @@ mod tests {
             let (seen, text) = set(name, value);
             assert!(seen == verdict && text.contains(name), "{text}");
         }
+        // Both files are here: what is in them counts.
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        for (token, verdict) in [("the-adapters-own-token", Verdict::Good), ("the-token-before-that", Verdict::Bad)] {
+            trainmaster_net::secret::write(&file, token).unwrap();
+            let of_it = found(|settings| settings.last_mut().unwrap().1 = file.display().to_string());
+            assert_eq!(worst(&of_it).0, verdict, "{token}");
+        }
         // Without plug-ins it is the other way round.
         let rest = |change: fn(&mut Vec<(String, String)>)| {
             let config = Config::parse("api = \"rest\"\nresourcemanager = \"http://rm:8088\"", "test").unwrap();
-            let checks = judge("rm:8088", &config, &found(change));
+            let checks = judge("rm:8088", &config, None, &found(change));
             checks.into_iter().max_by_key(|check| check.verdict).unwrap()
         };
         let there = rest(|_| {});

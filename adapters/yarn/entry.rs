@@ -64,15 +64,15 @@ mod tests {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap().to_string();
         let short = folder.path().join("short");
-        std::fs::write(&short, "secret\n").unwrap();
+        trainmaster_net::secret::write(&short, "secret\n").unwrap();
         let missing = folder.path().join("missing");
         for (config, parts) in [
             (format!("listen = {address:?}"), [address.as_str(), "listen"]),
-            (format!("listen = \"127.0.0.1:0\"\ntoken_file = {short:?}"), ["short", "16 characters"]),
+            (format!("listen = \"127.0.0.1:0\"\ntoken_file = {short:?}"), ["short", "16 to 1024 characters"]),
             (format!("listen = \"127.0.0.1:0\"\ntoken_file = {missing:?}"), ["missing", "No such file"]),
             (
                 format!("listen = \"127.0.0.1:0\"\ntls = {{ cert = {short:?}, key = {short:?} }}"),
-                ["short", "private key"],
+                ["short", "no certificate"],
             ),
         ] {
             let running =

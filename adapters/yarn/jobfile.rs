@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 
 use toml::Table;
-use trainmaster_core::JobSpec;
+use trainmaster_core::{JobSpec, text};
 
-use super::{amounts, tony};
+use super::{amounts, config::Accounts, tony};
 
 /// Bytes of a name.
 const LONGEST: usize = 128;
+/// Bytes of a job file, which may say in TonY's words what is shorter in ours.
+const LONGEST_FILE: usize = 64 << 10;
 
 /// What the shell scripts that YARN starts containers with would take for their own: they quote the values of an
 /// environment with nothing but `"`.
@@ -49,18 +51,21 @@ fn decode(text: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
-/// Reads a job file. Where it names no tenant that is the user, and where it names no queue it is YARN's.
+/// Reads a job file. Its tenant is YARN's user and its queue YARN's, where it names none, or none that it may.
 ///
 /// # Errors
 /// The key, its value and what is allowed.
-pub(crate) fn read(text: &str, user: &str, queue: &str) -> Result<JobSpec, String> {
+pub fn read(text: &str, user: &str, queue: &str, accounts: Accounts) -> Result<JobSpec, String> {
     if text.trim().is_empty() {
         return Err("the application carries no job file: TRAINMASTER_JOB is empty".into());
+    }
+    if text.len() > 3 * LONGEST_FILE {
+        return Err(format!("job file: {} bytes must be at most {LONGEST_FILE}", text.len()));
     }
     let text = &*decode(text).ok_or("job file: it begins with %, but is not percent-encoded UTF-8")?;
     let wrong = |problem: String| format!("job file: {}", problem.trim_end());
     // As it is where it can be: errors tell lines then.
-    let (read, table) = match text.parse::<Table>() {
+    let (read, table) = match text::read_toml::<Table>(text, LONGEST_FILE) {
         Ok(table) if table.contains_key("tony") => {
             let table = tony::translate(table).map_err(wrong)?;
             (JobSpec::from_toml(&table.to_string()), table)
@@ -68,11 +73,21 @@ pub(crate) fn read(text: &str, user: &str, queue: &str) -> Result<JobSpec, Strin
         table => (JobSpec::from_toml(text), table.unwrap_or_default()),
     };
     let mut spec = read.map_err(|error| wrong(error.to_string()))?;
-    if !table.contains_key("tenant") && !user.is_empty() {
-        spec.tenant = name(user);
-    }
-    if !table.contains_key("queue") && !queue.is_empty() {
-        spec.queue = name(queue);
+    for (key, own, yarns) in [("tenant", &mut spec.tenant, user), ("queue", &mut spec.queue, queue)] {
+        if yarns.is_empty() {
+            continue;
+        }
+        let yarns = name(yarns);
+        // A queue may be named without those that it is in.
+        let is_yarns = |named: &str| named == yarns || yarns.ends_with(&format!(".{named}"));
+        if !table.contains_key(key) || accounts == Accounts::Yarn && is_yarns(own) {
+            *own = yarns;
+        } else if accounts == Accounts::Yarn {
+            return Err(format!(
+                "job file: {key}: {own:?} must be YARN's, {yarns:?}, or left out; with accounts = \"job\" in yarn.toml \
+                 it may be any"
+            ));
+        }
     }
     let roles = [("worker", Some(&spec.worker)), ("server", spec.server.as_ref())];
     for (key, role) in roles.into_iter().filter_map(|(key, role)| Some((key, role?))) {
@@ -82,7 +97,7 @@ pub(crate) fn read(text: &str, user: &str, queue: &str) -> Result<JobSpec, Strin
 }
 
 /// Users and queues may have characters that names here may not.
-fn name(text: &str) -> String {
+pub(super) fn name(text: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let text: String = text.chars().take(LONGEST).map(|c| if allowed(c) { c } else { '-' }).collect();
     if text.starts_with('.') { text.replacen('.', "-", 1) } else { text }
@@ -105,14 +120,31 @@ mod tests {
     #[test]
     fn user_and_queue_are_yarns_where_the_file_says_nothing() {
         let read = |text: &str, user: &str, queue: &str| {
-            let spec = read(text, user, queue).unwrap();
+            let spec = read(text, user, queue, Accounts::Job).unwrap();
             (spec.tenant, spec.queue)
         };
         let of = |tenant: &str, queue: &str| (tenant.to_owned(), queue.to_owned());
         assert_eq!(read(JOB, "alice", "root.dl"), of("alice", "root.dl"));
         assert_eq!(read(&format!("tenant = \"t\"\nqueue = \"q\"\n{JOB}"), "alice", "root.dl"), of("t", "q"));
+        assert_eq!(read(&format!("queue = \"dl\"\n{JOB}"), "alice", "root.dl"), of("alice", "dl"));
         assert_eq!(read(JOB, "", ""), of("default", "default"));
         assert_eq!(read(JOB, "dom\\bob@X", ".q"), of("dom-bob-X", "-q"));
+    }
+
+    #[test]
+    fn nobody_takes_anothers_account() {
+        let read = |keys: &str| read(&format!("{keys}\n{JOB}"), "alice", "root.dl", Accounts::Yarn);
+        for (keys, parts) in [
+            ("tenant = \"bob\"", ["tenant: \"bob\"", "\"alice\""]),
+            ("tenant = \"alice\"\nqueue = \"gold\"", ["queue: \"gold\"", "\"root.dl\""]),
+        ] {
+            let error = read(keys).unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)) && error.contains("accounts"), "{error}");
+        }
+        for queue in ["root.dl", "dl"] {
+            let spec = read(&format!("tenant = \"alice\"\nqueue = {queue:?}")).unwrap();
+            assert_eq!((spec.tenant.as_str(), spec.queue.as_str()), ("alice", "root.dl"));
+        }
     }
 
     #[test]
@@ -123,7 +155,7 @@ mod tests {
             (&JOB.replace("cpu = 1", "cpus = 1"), ["worker.cpus", "allowed are"]),
             (&JOB.replace("cpu = 1", "gpu = 0.5"), ["worker.gpu", "whole number"]),
         ] {
-            let error = read(text, "u", "q").unwrap_err();
+            let error = read(text, "u", "q", Accounts::Yarn).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         }
     }
@@ -136,9 +168,10 @@ mod tests {
         assert!(!encoded.contains(['"', '\\', '$', '`', '\n']));
         assert_eq!(decode(&encoded).as_deref(), Some(text));
         assert_eq!(decode(text).as_deref(), Some(text));
-        assert_eq!(read(&encode(JOB), "alice", "q").unwrap(), read(JOB, "alice", "q").unwrap());
+        let read = |text: &str| super::read(text, "alice", "q", Accounts::Yarn);
+        assert_eq!(read(&encode(JOB)).unwrap(), read(JOB).unwrap());
         for wrong in ["%", "%6", "%zz", "%FF"] {
-            assert!(read(wrong, "", "").unwrap_err().contains("percent-encoded"), "{wrong}");
+            assert!(read(wrong).unwrap_err().contains("percent-encoded"), "{wrong}");
         }
     }
 

@@ -13,6 +13,7 @@ mod client;
 mod config;
 mod deeds;
 mod doctor;
+mod door;
 mod entry;
 mod jobfile;
 mod nodes;
@@ -25,16 +26,17 @@ mod slots;
 mod tony;
 mod translator;
 
-use std::{io, net::SocketAddr, path::PathBuf};
+use std::{io, net::SocketAddr};
 
 use thiserror::Error;
 
 pub use self::{
     agent::run,
     client::COMMANDS,
-    config::{Api, Config, Master, Tls},
+    config::{Accounts, Api, Config, Master, Tls},
     doctor::doctor,
     entry::INFO,
+    jobfile::read as read_job_file,
 };
 
 /// Package `trainmaster.yarn.v1`: what plug-ins, ApplicationMasters and this adapter say to each other.
@@ -63,11 +65,6 @@ pub enum YarnError {
         error: io::Error,
     },
     /// A certificate, a key or a token can't be used.
-    #[error("{path}: {problem}", path = path.display())]
-    Secret {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
+    #[error("{0}")]
+    Secret(String),
 }

@@ -1,33 +1,28 @@
 //! What the plug-ins and ApplicationMasters call. Answers come from memory; only admission asks the daemon.
 
 use std::{
-    fs,
+    path::Path,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use prometheus::Registry;
 use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
     time::timeout,
 };
-use tokio_stream::{
-    Stream,
-    wrappers::{ReceiverStream, TcpListenerStream},
-};
-use tonic::{
-    Request, Response, Status,
-    metadata::MetadataMap,
-    transport::{Identity, Server, ServerTlsConfig},
-};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status, service::Routes};
+use trainmaster_net::{LoadLimits, NetMetrics, Port, TlsFiles, TokenFile, guarded, secret};
 
 use super::{
     YarnError,
     agent::Shared,
-    config::{Api, Config, SHORTEST_TOKEN, Tls},
+    config::{Api, Config, Tls},
+    door::{Application, Door},
     jobfile,
-    secret::SecretHash,
     translator::NoPlan,
     wire::{
         self,
@@ -40,10 +35,13 @@ use super::{
 const ADMIT: Duration = Duration::from_millis(150);
 /// A snapshot of a large cluster is far larger than gRPC's default of 4 MiB allows.
 const LARGE: usize = 256 << 20;
-/// What an ApplicationMaster or a client sends is small.
-const SMALL: usize = 1 << 20;
-/// Whoever says nothing for so long is asked whether it is there, and has as long to answer.
-const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// What an ApplicationMaster sends is empty.
+const SMALL: usize = 1 << 10;
+/// ApplicationMasters that listen at a time, and connections, as far as the limit on open files allows.
+const FOLLOWERS: usize = 1 << 16;
+const CONNECTIONS: usize = 16_384;
+/// The plug-ins' token in the adapter's own folder, where the configuration names no other file.
+const TOKEN: &str = "plug-ins.token";
 
 /// Listens; the future that is returned serves.
 ///
@@ -52,94 +50,69 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 pub(super) async fn start(
     shared: Arc<Shared>,
     config: &Config,
+    state_dir: &Path,
 ) -> Result<impl Future<Output = ()> + Send + use<>, YarnError> {
-    let (token, tls) = (token(config)?, config.tls.as_ref().map(identity).transpose()?);
+    let (token, tls) = (token(config, state_dir)?, config.tls.as_ref().map(tls).transpose()?);
     let listen = |error| YarnError::Listen { address: config.listen, error };
     let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
     let address = listener.local_addr().map_err(listen)?;
-    let mut server = Server::builder()
-        .http2_keepalive_interval(Some(KEEP_ALIVE))
-        .http2_keepalive_timeout(Some(KEEP_ALIVE))
-        .tcp_nodelay(true);
-    if let (Some(identity), Some(Tls { cert, .. })) = (tls, &config.tls) {
-        let tls = ServerTlsConfig::new().identity(identity);
-        server = server.tls_config(tls).map_err(|error| wrong(cert, causes(&error)))?;
+    if let Some(file) = &token {
+        tracing::info!(token_file = %file.path().display(), "YARN's plug-ins show this token");
     }
+    let door = Door { shared: shared.clone(), token: token.map(Mutex::new) };
+    let master = MasterServer::new(MasterService { shared: shared.clone() }).max_decoding_message_size(SMALL);
+    let mut routes = Routes::new(master);
     // Without plug-ins whoever calls as one isn't.
-    let bridge = (config.api == Api::PlugIns).then(|| {
-        let bridge = BridgeServer::new(BridgeService { shared: shared.clone(), token });
-        bridge.max_decoding_message_size(LARGE).max_encoding_message_size(LARGE)
-    });
-    let router = server
-        .add_optional_service(bridge)
-        .add_service(MasterServer::new(MasterService { shared }).max_decoding_message_size(SMALL));
+    if config.api == Api::PlugIns {
+        let bridge = BridgeServer::new(BridgeService { shared });
+        routes = routes.add_service(bridge.max_decoding_message_size(LARGE).max_encoding_message_size(LARGE));
+    }
+    // Certificates say whose name it is.
+    let names = if tls.is_some() { trainmaster_net::Door::default() } else { trainmaster_net::Door::of([]) };
+    let metrics = NetMetrics::register(&Registry::new()).expect("a new registry has no such names");
+    let limits = LoadLimits { lists: FOLLOWERS, ..LoadLimits::default() };
+    let router = guarded(routes.into_axum_router(), names, Arc::new(door), limits, metrics.clone());
+    let port = Port { listener, router, tls, metrics, connections: CONNECTIONS };
     tracing::info!(%address, api = ?config.api, "listening for YARN's plug-ins and ApplicationMasters");
-    Ok(async move {
-        if let Err(error) = router.serve_with_incoming(TcpListenerStream::new(listener)).await {
-            tracing::error!(error = causes(&error), "YARN can't be served any longer");
-        }
-    })
+    Ok(port.serve(std::future::pending()))
 }
 
-/// What the plug-ins have to show.
-pub(super) fn token(config: &Config) -> Result<Option<SecretHash>, YarnError> {
-    let Some(path) = &config.token_file else { return Ok(None) };
-    let text = fs::read_to_string(path).map_err(|error| wrong(path, error.to_string()))?;
-    if text.trim().len() < SHORTEST_TOKEN {
-        return Err(wrong(path, format!("the token must have at least {SHORTEST_TOKEN} characters")));
+/// What the plug-ins have to show; nothing where there are none. It is made where no file is configured.
+pub(super) fn token(config: &Config, state_dir: &Path) -> Result<Option<TokenFile>, YarnError> {
+    if config.api == Api::Rest {
+        return Ok(None);
     }
-    Ok(Some(SecretHash::of(text.trim())))
-}
-
-pub(super) fn identity(tls: &Tls) -> Result<Identity, YarnError> {
-    let read = |path| fs::read(path).map_err(|error| wrong(path, error.to_string()));
-    Ok(Identity::from_pem(read(&tls.cert)?, read(&tls.key)?))
-}
-
-fn wrong(path: &std::path::Path, problem: String) -> YarnError {
-    YarnError::Secret { path: path.to_owned(), problem }
-}
-
-/// An error with what caused it.
-pub(super) fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
+    let path = token_file(config, state_dir);
+    if config.token_file.is_none() {
+        secret::make(&path, "yarn").map_err(YarnError::Secret)?;
     }
-    text
+    TokenFile::open(path).map(Some).map_err(YarnError::Secret)
+}
+
+/// Where the plug-ins' token is.
+pub(super) fn token_file(config: &Config, state_dir: &Path) -> std::path::PathBuf {
+    config.token_file.clone().unwrap_or_else(|| state_dir.join(TOKEN))
+}
+
+pub(super) fn tls(Tls { cert, key }: &Tls) -> Result<trainmaster_net::Tls, YarnError> {
+    let files = TlsFiles { cert: cert.clone(), key: key.clone(), ..TlsFiles::default() };
+    trainmaster_net::Tls::read(files).map_err(|error| YarnError::Secret(error.to_string()))
 }
 
 /// Serves the plug-ins.
 struct BridgeService {
     shared: Arc<Shared>,
-    token: Option<SecretHash>,
-}
-
-impl BridgeService {
-    fn authenticate(&self, metadata: &MetadataMap) -> Result<(), Status> {
-        let Some(hash) = self.token else { return Ok(()) };
-        let given = metadata.get("authorization").and_then(|value| value.to_str().ok());
-        let token = given.and_then(|text| text.strip_prefix("Bearer "));
-        if token.is_some_and(|token| hash.matches(token.trim())) {
-            return Ok(());
-        }
-        Err(Status::unauthenticated("the plug-ins need the token of token_file: authorization: Bearer <token>"))
-    }
 }
 
 #[tonic::async_trait]
 impl Bridge for BridgeService {
     async fn exchange(&self, request: Request<wire::Cluster>) -> Result<Response<wire::Plan>, Status> {
-        self.authenticate(request.metadata())?;
         self.shared.exchange(request.into_inner()).map(Response::new)
     }
 
     async fn admit(&self, request: Request<wire::Submission>) -> Result<Response<wire::Verdict>, Status> {
-        self.authenticate(request.metadata())?;
         let wire::Submission { user, queue, job, .. } = request.into_inner();
-        let read = jobfile::read(&job, &user, &queue);
+        let read = jobfile::read(&job, &user, &queue, self.shared.accounts);
         let check = |spec| self.shared.look(|translator, _| translator.check_size(&spec)).map(|()| spec);
         let mut spec = match read.and_then(check) {
             Ok(spec) => spec,
@@ -167,14 +140,9 @@ impl Master for MasterService {
     type FollowStream = Pin<Box<dyn Stream<Item = Orders> + Send>>;
 
     async fn follow(&self, request: Request<wire::FollowRequest>) -> Result<Response<Self::FollowStream>, Status> {
-        let wire::FollowRequest { application, secret } = request.into_inner();
-        // Who is unknown and who is wrong hear the same.
-        let known = self.shared.look(|translator, _| translator.secret(&application));
-        if !known.is_some_and(|hash| hash.matches(&secret)) {
-            return Err(Status::unauthenticated(format!(
-                "{application:?} isn't known, or this isn't the secret it was submitted with"
-            )));
-        }
+        let Some(Application(application)) = request.extensions().get().cloned() else {
+            return Err(Status::internal("nobody asked who this is"));
+        };
         let (sender, receiver) = mpsc::channel(1);
         let changes = self.shared.changed.subscribe();
         tokio::spawn(follow(self.shared.clone(), application, changes, sender));
@@ -216,13 +184,14 @@ mod tests {
     use std::path::Path;
 
     use tokio::time::sleep;
+    use tokio_stream::StreamExt as _;
     use tonic::{
         Code,
         transport::{Certificate, Channel, ClientTlsConfig},
     };
 
     use super::{
-        super::{entry::INFO, wire::bridge_client::BridgeClient},
+        super::{door::APPLICATION, entry::INFO, wire::bridge_client::BridgeClient},
         *,
     };
     use crate::Launch;
@@ -233,7 +202,7 @@ mod tests {
     fn serve(folder: &Path, address: std::net::SocketAddr) -> Certificate {
         let pair = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
         let path = |name: &str, text: &str| {
-            fs::write(folder.join(name), text).unwrap();
+            trainmaster_net::secret::write(&folder.join(name), text).unwrap();
             folder.join(name)
         };
         let cert = path("cert.pem", &pair.cert.pem());
@@ -258,24 +227,76 @@ mod tests {
                 Err(_) => sleep(Duration::from_millis(20)).await,
             }
         };
-        let mut bridge = BridgeClient::new(channel.clone());
-        let mut exchange = async |token: Option<&str>| {
-            let mut request = Request::new(wire::Cluster::default());
+        fn bearing<T>(message: T, token: Option<&str>) -> Request<T> {
+            let mut request = Request::new(message);
             if let Some(token) = token {
                 request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
             }
-            bridge.exchange(request).await.unwrap_err().code()
+            request
+        }
+        let mut bridge = BridgeClient::new(channel.clone());
+        let mut exchange = async |token: Option<&str>| {
+            bridge.exchange(bearing(wire::Cluster::default(), token)).await.unwrap_err().code()
         };
         assert_eq!(exchange(None).await, Code::Unauthenticated);
         assert_eq!(exchange(Some("correct-horse-batterx")).await, Code::Unauthenticated);
         assert_eq!(exchange(Some(TOKEN)).await, Code::Unavailable, "let in, but the daemon is away");
+        // A new token counts without a restart.
+        trainmaster_net::secret::write(&folder.path().join("token"), "another-horse-battery\n").unwrap();
+        sleep(Duration::from_millis(1100)).await;
+        assert_eq!(exchange(Some(TOKEN)).await, Code::Unauthenticated);
+        assert_eq!(exchange(Some("another-horse-battery")).await, Code::Unavailable);
         let admitted = bridge.admit(wire::Submission::default()).await.unwrap_err();
         assert_eq!(admitted.code(), Code::Unauthenticated);
         let mut master = wire::master_client::MasterClient::new(channel);
-        let request = wire::FollowRequest { application: "application_1_1".into(), secret: "abc".into() };
-        assert_eq!(master.follow(request).await.unwrap_err().code(), Code::Unauthenticated);
+        for application in [None, Some("application_1_1")] {
+            let mut request = bearing(wire::FollowRequest {}, Some("abc"));
+            if let Some(application) = application {
+                request.metadata_mut().insert(APPLICATION, application.parse().unwrap());
+            }
+            assert_eq!(master.follow(request).await.unwrap_err().code(), Code::Unauthenticated);
+        }
         // Who speaks without TLS isn't heard.
         let plain = Channel::from_shared(format!("http://{address}")).unwrap().connect_lazy();
         assert!(BridgeClient::new(plain).exchange(wire::Cluster::default()).await.is_err());
+    }
+
+    /// A request of 200 MB that shows no token costs nobody anything: it isn't read.
+    #[tokio::test]
+    async fn nothing_is_read_of_who_shows_no_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let launch = Launch::for_test(folder.path(), Some(&format!("listen = \"{address}\"")));
+        let own = launch.state_dir.join(super::TOKEN);
+        tokio::spawn((INFO.start)(launch, Box::pin(std::future::pending())).unwrap());
+        let body_read = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let stream = loop {
+            match tokio::net::TcpStream::connect(address).await {
+                Ok(stream) => break stream,
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            }
+        };
+        let (mut client, connection) = hyper::client::conn::http2::handshake(
+            hyper_util::rt::TokioExecutor::new(),
+            hyper_util::rt::TokioIo::new(stream),
+        )
+        .await
+        .unwrap();
+        tokio::spawn(connection);
+        let counted = body_read.clone();
+        let chunks = tokio_stream::iter(0..200).map(move |_| {
+            counted.fetch_add(1 << 20, std::sync::atomic::Ordering::Relaxed);
+            Ok::<_, std::convert::Infallible>(hyper::body::Frame::data(hyper::body::Bytes::from(vec![0; 1 << 20])))
+        });
+        let request = hyper::Request::post(format!("http://{address}/trainmaster.yarn.v1.Bridge/Exchange"))
+            .header("content-type", "application/grpc")
+            .body(http_body_util::StreamBody::new(chunks))
+            .unwrap();
+        let answer = client.send_request(request).await.unwrap();
+        assert_eq!(answer.headers()["grpc-status"], "16", "{answer:?}");
+        assert!(body_read.load(std::sync::atomic::Ordering::Relaxed) < 20 << 20);
+        // The token that is asked for was made, for nobody else to read.
+        let token = trainmaster_net::secret::read(&own).unwrap();
+        assert!(token.starts_with("trainmaster-yarn-"), "it has its own prefix");
     }
 }

@@ -131,7 +131,7 @@ fn wrong(path: &str, value: &Value, allowed: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jobfile;
+    use super::super::{config::Accounts, jobfile};
 
     const JOB: &str = r#"
         tony.application.name = "mnist"
@@ -158,7 +158,7 @@ mod tests {
             worker = { requested = 2, max = 6, memory = "3GiB", cpu = 2, gpu = 1, command = "python train.py" }
             server = { requested = 1, max = 1, memory = "2GiB", cpu = 1, command = "python ps.py" }
         "#;
-        let read = |text| jobfile::read(text, "alice", "default").unwrap();
+        let read = |text| jobfile::read(text, "alice", "dl", Accounts::Yarn).unwrap();
         assert_eq!(read(JOB), read(ours));
         let alone = read("name = \"a\"\nmode = \"allreduce\"\n[tony]\nworker.instances = 3\nps.instances = 0");
         assert_eq!((alone.worker.requested, alone.worker.max, alone.server), (3, 3, None));
@@ -182,7 +182,7 @@ mod tests {
         ] {
             let text = JOB.replace(change.0, change.1);
             assert_ne!(text, JOB, "{change:?}");
-            let error = jobfile::read(&text, "", "").unwrap_err();
+            let error = jobfile::read(&text, "", "", Accounts::Yarn).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         }
     }

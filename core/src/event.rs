@@ -129,6 +129,13 @@ pub enum Event {
         /// None: it decides by its own heuristic again.
         policy: Option<Box<Policy>>,
     },
+    /// What is left in a journal of a report that was refused: nobody fills a disk with what isn't taken.
+    ReportIgnored {
+        /// Whose.
+        job: JobId,
+    },
+    /// What is left in a journal of any other event that was refused: time went on.
+    Elapsed,
 }
 
 /// What a slot was measured to use.
@@ -238,14 +245,13 @@ pub enum EventError {
     /// Not even its smallest shape could ever run, were it alone.
     #[error("{0}")]
     NeverFits(String),
-    /// A type of resource beside as many others as there may be.
-    #[error(
-        "resource {name:?}: there may be {most} types of resources, and as many are in use",
-        most = crate::resources::ResourceTypes::MOST
-    )]
+    /// A type of resource beside as many others as there may be: fewer where a job brings it than where a server has it.
+    #[error("resource {name:?}: there may be {most} types of resources beside it, and as many are in use")]
     ResourceTypes {
         /// Its name.
         name: String,
+        /// How many there may be.
+        most: usize,
     },
     /// The engine in charge can never run it.
     #[error("engine {engine:?} can't run it: {problem}")]

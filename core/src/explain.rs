@@ -143,14 +143,18 @@ fn mode(state: &State, job: &Job, findings: &mut Vec<Finding>) {
 fn reason(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     if let Some(reason) = job.verdict.reason() {
         let now = state.never_fits(job).unwrap_or_else(|| reason.refreshed(state, job));
-        findings.push(Finding { topic: Topic::Reason(reason.kind()), blocks: true, text: now.describe(state) });
+        findings.push(Finding {
+            topic: Topic::Reason(reason.kind()),
+            blocks: true,
+            text: now.describe_to(state, &job.spec.tenant),
+        });
     }
 }
 
 fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     let mut add = |topic, blocks, text: String| findings.push(Finding { topic, blocks, text });
     if let (Verdict::Run(planned), Some(reason)) = (&job.verdict, &job.issue_reason) {
-        let text = format!("planned {}: {}", planned.shape(), reason.describe(state));
+        let text = format!("planned {}: {}", planned.shape(), reason.describe_to(state, &job.spec.tenant));
         add(Topic::Issue, true, text);
     }
     if let Verdict::Run(planned) = &job.verdict {
@@ -212,7 +216,11 @@ fn work(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     });
     if let Some((slot, other)) = ahead.take(1).next() {
         let server = state.server_name(slot.server);
-        text += &format!("; worker {} on {server} waits for {}", slot.index, other.spec.name);
+        let ahead = match other.spec.tenant == job.spec.tenant {
+            true => other.spec.name.clone(),
+            false => format!("another tenant's {}", other.id),
+        };
+        text += &format!("; worker {} on {server} waits for {ahead}", slot.index);
     }
     findings.push(Finding { topic: Topic::Work, blocks: running == 0 && done < planned.work().len(), text });
 }
@@ -259,6 +267,17 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
             add(Topic::Speed, text);
         }
         None => add(Topic::Speed, "no speed measured yet, so a generic curve is assumed".into()),
+    }
+    if let Some(at) = job.speeds.contradiction() {
+        let shape = Shape { workers: at.workers, servers: at.servers };
+        let text = format!(
+            "its profile {}: {:.2} steps/s reported with {shape}, where it leaves {} {:.2} possible",
+            if at.dropped { "isn't believed any more" } else { "counts less" },
+            at.reported,
+            if at.reported < at.profiled { "no less than" } else { "no more than" },
+            at.profiled
+        );
+        add(Topic::Speed, text);
     }
     for slow in &job.stragglers.found {
         let text = format!("worker {} runs at {:.0} % of the median speed", slow.worker, slow.relative_speed * 100.0);

@@ -32,6 +32,8 @@ pub mod settings;
 pub mod sim;
 pub mod solver;
 pub mod state;
+mod tables;
+pub mod text;
 pub mod time;
 
 pub use self::{

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use toml::{Table, Value};
 
+use crate::text::read_toml;
+
 /// The text format that is read and written.
 const FORMAT: i64 = 1;
 /// Weights beyond this could add up to something that isn't a number.
@@ -19,6 +21,8 @@ const LARGEST_WEIGHT: f32 = 1e6;
 /// Inputs and hidden units that a network may have: a score is to take microseconds.
 const MOST_INPUTS: usize = 4096;
 const MOST_HIDDEN: usize = 256;
+/// Bytes of a file: as many weights as there may be, each with all its digits.
+const LONGEST: usize = 16 << 20;
 
 /// What an engine shows its policy of each choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,7 +284,7 @@ impl Policy {
     /// The text isn't such a file, or what it holds isn't what its hash says.
     pub fn from_toml(text: &str) -> Result<Self, PolicyError> {
         let unreadable = |problem: String| PolicyError::Unreadable(problem);
-        let table: Table = text.parse().map_err(|error: toml::de::Error| unreadable(error.message().to_owned()))?;
+        let table: Table = read_toml(text, LONGEST).map_err(|error| unreadable(error.brief()))?;
         let format = table.get("format").and_then(Value::as_integer);
         if format != Some(FORMAT) {
             let given = format.map_or("none".to_owned(), |format| format.to_string());

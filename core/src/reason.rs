@@ -320,6 +320,19 @@ impl Reason {
         }
     }
 
+    /// The server it names.
+    pub(crate) fn server(&self) -> Option<ServerId> {
+        match self {
+            Self::NeverFits { server, .. } | Self::NoRoom { server, .. } => *server,
+            Self::Releasing { server, .. }
+            | Self::ServerLost { server }
+            | Self::Evicted { server, .. }
+            | Self::Overloaded { server, .. }
+            | Self::HeldBack { server, .. } => Some(*server),
+            _ => None,
+        }
+    }
+
     /// The same with the numbers of the moment, as far as the plan tells them; a verdict keeps those of the decision
     /// that gave it. O(servers).
     pub fn refreshed(&self, state: &State, job: &Job) -> Self {
@@ -350,6 +363,16 @@ impl Reason {
                 Self::Exhausted { scope: scope.clone(), resource: *resource, needed: *needed, left, limit }
             }
             other => other.clone(),
+        }
+    }
+
+    /// In words for people of a tenant: with names instead of numbers, but not those of another tenant's jobs.
+    pub fn describe_to(&self, state: &State, tenant: &str) -> String {
+        match self {
+            Self::Behind { job, position } if state.job(*job).is_some_and(|ahead| ahead.spec.tenant != tenant) => {
+                format!("number {position} in line, behind another tenant's job {job}")
+            }
+            other => other.describe(state),
         }
     }
 

@@ -25,7 +25,8 @@ pub(crate) fn is_gpu(name: &str) -> bool {
     name == "gpu" || name.starts_with("gpu:")
 }
 
-/// The resource types in use: five that always exist, and any other in the order it was first named.
+/// The resource types in use: five that always exist, and any other in the order it was first named. The place of one that
+/// nobody uses any more is taken by the next new one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceTypes {
     names: Vec<Arc<str>>,
@@ -45,17 +46,37 @@ impl Default for ResourceTypes {
 impl ResourceTypes {
     /// So many types there may be: every [`Amounts`] is as long as the last type it names.
     pub const MOST: usize = 256;
+    /// So many there may be while a job brings a new one: the rest is kept for what servers have and settings name.
+    pub const MOST_FOR_JOBS: usize = 128;
 
     /// The id of a name, made if it is new.
     pub fn intern(&mut self, name: &str) -> ResourceId {
         if let Some(id) = self.id(name) {
             return id;
         }
-        let id = ResourceId(u16::try_from(self.names.len()).expect("fewer than 65,536 resource types"));
         let name: Arc<str> = name.into();
-        self.names.push(name.clone());
+        let free = self.names.iter().position(|name| name.is_empty());
+        let at = free.unwrap_or(self.names.len());
+        let id = ResourceId(u16::try_from(at).expect("fewer than 65,536 resource types"));
+        match free {
+            Some(at) => self.names[at] = name.clone(),
+            None => self.names.push(name.clone()),
+        }
         self.ids.insert(name, id);
         id
+    }
+
+    /// Forgets a type that nothing is counted in any more.
+    pub(crate) fn forget(&mut self, id: ResourceId) {
+        debug_assert!(id.index() >= BUILT_IN.len());
+        let name = std::mem::take(&mut self.names[id.index()]);
+        self.ids.remove(&name);
+    }
+
+    /// Those that may be forgotten: all but the built-in ones.
+    pub(crate) fn others(&self) -> impl Iterator<Item = (ResourceId, &str)> {
+        let named = self.names.iter().enumerate().skip(BUILT_IN.len()).filter(|(_, name)| !name.is_empty());
+        named.map(|(at, name)| (ResourceId(at as u16), &**name))
     }
 
     /// The id of a name that is already known.
@@ -63,14 +84,19 @@ impl ResourceTypes {
         self.ids.get(name).copied()
     }
 
-    /// The name of a type.
+    /// The name of a type; empty if its place is free.
     pub fn name(&self, id: ResourceId) -> &str {
         &self.names[id.index()]
     }
 
-    /// How many types there are.
+    /// The ids in use are below this.
     pub fn count(&self) -> usize {
         self.names.len()
+    }
+
+    /// How many types there are.
+    pub fn used(&self) -> usize {
+        self.ids.len()
     }
 
     /// A quantity of a type as people write it: `2`, `10GiB`.
@@ -120,6 +146,13 @@ impl Amounts {
             self.0.resize(id.index() + 1, 0);
         }
         self.0[id.index()] += value;
+    }
+
+    /// Takes a type out.
+    pub(crate) fn clear(&mut self, id: ResourceId) {
+        if let Some(value) = self.0.get_mut(id.index()) {
+            *value = 0;
+        }
     }
 
     /// Whether every type is at most the other's.

@@ -191,8 +191,10 @@ pub struct Server {
     pub place: Arc<Place>,
     /// Takes nothing new.
     pub draining: bool,
-    /// False once it left; its number stays.
+    /// False once it left; its number stays, until many have left after it.
     pub present: bool,
+    /// Its turn to be forgotten, while it isn't there.
+    pub(crate) left: Option<u64>,
     /// Used by work that isn't ours.
     pub foreign: Usage,
     /// Σ over jobs of what the plan gives them here.

@@ -10,6 +10,7 @@ use crate::{
     amount::{self, Unit},
     decision::Shape,
     job::JobSpec,
+    text::{LONGEST, read_toml},
     time::Span,
 };
 
@@ -152,6 +153,9 @@ pub struct Settings {
     pub queues: BTreeMap<String, BTreeMap<String, i64>>,
     /// Most that a tenant may be given.
     pub tenants: BTreeMap<String, BTreeMap<String, i64>>,
+    /// Whether jobs of one model teach each other across tenants: then one tenant's reports, true or false, change what
+    /// another's jobs are given.
+    pub share_models: bool,
     /// First wait after a manager's refusal; doubles with each one in a row.
     pub refusal_backoff: Span,
     /// After so many in a row the plan gives the job's room to others until the wait is over.
@@ -172,6 +176,7 @@ impl Default for Settings {
             caps: Caps::default(),
             queues: BTreeMap::new(),
             tenants: BTreeMap::new(),
+            share_models: false,
             refusal_backoff: Span::seconds(5),
             refusals: 5,
             seed: 0,
@@ -213,6 +218,7 @@ struct File {
     queues: BTreeMap<String, Table>,
     #[serde(default)]
     tenants: BTreeMap<String, Table>,
+    share_models: Option<bool>,
     refusal_backoff: Option<String>,
     refusals: Option<u32>,
     seed: Option<u64>,
@@ -262,8 +268,7 @@ impl Settings {
     /// assert!(Settings::from_toml("engin = 1").unwrap_err().to_string().contains("engin"));
     /// ```
     pub fn from_toml(text: &str) -> Result<Self, SettingsError> {
-        let file: File =
-            toml::from_str(text).map_err(|error| SettingsError::new("settings", error.to_string().trim_end()))?;
+        let file: File = read_toml(text, LONGEST).map_err(|error| SettingsError::new("settings", error))?;
         let defaults = Self::default();
         let span = |key: &str, text: Option<String>, default: Span| {
             text.map_or(Ok(default), |text| amount::parse_span(&text).map_err(|error| SettingsError::new(key, error)))
@@ -341,6 +346,7 @@ impl Settings {
             caps,
             queues: limits("queues", file.queues)?,
             tenants: limits("tenants", file.tenants)?,
+            share_models: file.share_models.unwrap_or(defaults.share_models),
             refusal_backoff: span("refusal_backoff", file.refusal_backoff, defaults.refusal_backoff)?,
             refusals: file.refusals.unwrap_or(defaults.refusals).max(1),
             seed: file.seed.unwrap_or(defaults.seed),

@@ -108,8 +108,8 @@ pub unsafe extern "C" fn trainmaster_scheduler_prepare(
     })
 }
 
-/// Begins fits of loss and speed for all jobs that reported since the last ones; `*ticket` is NULL if none did. To be run
-/// before a decision, or beside: decisions don't wait for fits. A panic poisons the scheduler.
+/// Begins fits of loss and speed for jobs that reported since the last ones, 250 at most; `*ticket` is NULL if none did. To be run
+/// and committed before a decision, or beside, until it is NULL: decisions don't wait for fits. A panic poisons the scheduler.
 ///
 /// Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]

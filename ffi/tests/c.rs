@@ -55,8 +55,7 @@ fn the_sanitizers_find_what_they_are_for() {
     let folder = tempfile::tempdir().unwrap();
     let new = "struct trainmaster_scheduler *s = NULL; trainmaster_scheduler_new(trainmaster_text(\"\"), &s, NULL);";
     for (name, fault, finding) in [
-        // More than one, since the last may still lie on the stack.
-        ("leak", format!("for (int i = 0; i < 9; i++) {{ {new} }}"), "detected memory leaks"),
+        ("leak", format!("{new} s = NULL;"), "detected memory leaks"),
         (
             "twice",
             format!("{new} trainmaster_scheduler_free(s); trainmaster_scheduler_free(s);"),
@@ -66,7 +65,8 @@ fn the_sanitizers_find_what_they_are_for() {
         let source = folder.path().join(name).with_extension("c");
         fs::write(&source, format!("#include \"trainmaster.h\"\nint main(void) {{ {fault} return 0; }}\n")).unwrap();
         let program = compile(source.to_str().unwrap(), &flags(SANITIZED));
-        let output = sanitized(&program).output().unwrap();
+        // What an ended call left on the stack may still point there.
+        let output = sanitized(&program).env("LSAN_OPTIONS", "use_stacks=0:use_registers=0").output().unwrap();
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         let found = finding.split('|').any(|finding| words.contains(finding));
         assert!(!output.status.success() && found, "{name}: {words}");

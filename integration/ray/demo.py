@@ -23,8 +23,7 @@ from typing import Any
 import ray
 from ray.util.placement_group import placement_group_table
 
-from tests.local_cluster import Cluster, wait_for
-from trainmaster.channel import Jobs
+from tests.local_cluster import Cluster, Daemon, wait_for
 
 # name, mode, workers (min, max, requested), servers requested, most servers, epochs, emulated seconds of a batch
 JOBS = [
@@ -40,7 +39,7 @@ LOSS = 0.35
 PATIENCE = 900.0
 
 
-def options(job: tuple[Any, ...], folder: Path, address: str, elastic: bool) -> dict[str, Any]:
+def options(job: tuple[Any, ...], folder: Path, daemon: Daemon, elastic: bool) -> dict[str, Any]:
     name, mode, workers, servers, most, epochs, seconds = job
     return {
         "name": name,
@@ -53,7 +52,8 @@ def options(job: tuple[Any, ...], folder: Path, address: str, elastic: bool) -> 
         "gpu": 1,
         # Where servers stay the same, nothing is worth a restart.
         "resize": ("any" if most > servers else "workers") if elastic else "fixed",
-        "address": address,
+        "address": daemon.address,
+        "token_file": str(daemon.token_file),
         "dir": str(folder),
         "out": str(folder / f"{name}.json"),
         "on_driver_death": "resume",
@@ -63,11 +63,11 @@ def options(job: tuple[Any, ...], folder: Path, address: str, elastic: bool) -> 
 class Round:
     """All six jobs, each with a driver of its own."""
 
-    def __init__(self, cluster: Cluster, address: str, elastic: bool) -> None:
+    def __init__(self, cluster: Cluster, daemon: Daemon, elastic: bool) -> None:
         self._cluster = cluster
-        self._jobs = Jobs(address)
+        self._jobs = daemon.jobs()
         self._folder = Path(tempfile.mkdtemp(dir=cluster.folder))
-        self._options = {job[0]: options(job, self._folder, address, elastic) for job in JOBS}
+        self._options = {job[0]: options(job, self._folder, daemon, elastic) for job in JOBS}
         self._drivers: dict[str, subprocess.Popen[bytes]] = {}
         for name in self._options:
             self.start(name)
@@ -133,9 +133,9 @@ class Round:
         return list(self._folder.glob(f"{name}/*/checkpoint-*"))
 
 
-def play(cluster: Cluster, address: str, elastic: bool) -> tuple[Round, dict[str, dict[str, Any]]]:
+def play(cluster: Cluster, daemon: Daemon, elastic: bool) -> tuple[Round, dict[str, dict[str, Any]]]:
     """The six jobs to their ends, through the deaths."""
-    jobs = Round(cluster, address, elastic)
+    jobs = Round(cluster, daemon, elastic)
     wait_for("all jobs to run", lambda: all(jobs.changes(job[0]) for job in JOBS), PATIENCE)
     wait_for("checkpoints", lambda: all(jobs.checkpoints(job[0]) for job in JOBS), PATIENCE)
     cluster.kill_node(list(cluster.nodes)[-1])
@@ -171,9 +171,9 @@ def main() -> int:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
         print(f"Ray at {cluster.address}: a head and 4 raylets of 2 emulated GPUs each", flush=True)
         daemon = cluster.serve(f"--engine={chosen.engine}", f"--set=interval={chosen.interval}")
-        jobs, shaped = play(cluster, daemon.address, elastic=True)
+        jobs, shaped = play(cluster, daemon, elastic=True)
         print("the same jobs at the shape they asked for", flush=True)
-        _, fixed = play(cluster, daemon.address, elastic=False)
+        _, fixed = play(cluster, daemon, elastic=False)
         ray.shutdown()
         daemon.end()
         return report(jobs, shaped, fixed)

@@ -31,6 +31,9 @@ ordinary=10 # one every 6 seconds: a container with a GPU for 4 to 12 seconds
 
 "$root/scripts/install" yarn
 [ -n "${TRAINMASTER_BIN:-}" ] || (cd "$root" && cargo build --locked --profile "$profile" -p trainmaster -p trainmaster-trainer)
+for program in "$trainmaster" "$(dirname "$trainmaster")/trainmaster-trainer"; do
+    [ -x "$program" ] || { echo "$program isn't there: build it, or leave TRAINMASTER_BIN out" >&2; exit 1; }
+done
 jar=$here/master/target/trainmaster-yarn-master.jar
 sources=("$here"/pom.xml "$here"/{rm,master}/{pom.xml,src} "$root"/adapters/yarn/*.proto)
 if [ ! -f "$jar" ] || [ -n "$(find "${sources[@]}" -newer "$jar" -print -quit)" ]; then
@@ -142,9 +145,11 @@ yarn.application.classpath=$lab/yarn/conf,$shell/*,$here/rm/target/hadoop/*" \
     exec {shells}> >(exec java "${small[@]}" -Duser.home="$lab/home" -cp "$HADOOP_CONF_DIR:$shell/*:$TRAINMASTER_YARN_CLASSPATH" \
         "$here/demo/Shells.java" "$shell"/hadoop-yarn-applications-distributedshell-*.jar >"$lab/shells.log" 2>&1)
     started+=($!)
+    local token=${2:+"token_file = \"$lab/yarn/plug-ins.token\""}
     cat >"$lab/yarn.toml" <<END
 listen = "$adapter"
 resourcemanager = "$TRAINMASTER_YARN_WEB"
+$token
 ${3:-}
 [master]
 classpath = "$jar:$HADOOP_CONF_DIR:$TRAINMASTER_YARN_CLASSPATH"

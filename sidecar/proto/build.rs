@@ -13,6 +13,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let descriptors = protox::compile(&files, [&include])?;
     fs::write(PathBuf::from(env::var("OUT_DIR")?).join("trainmaster.v1.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    let mut config = prost_build::Config::new();
+    config.enable_type_names();
+    let builder = tonic_prost_build::configure().codec_path("crate::BoundedCodec");
+    builder.compile_fds_with_config(descriptors, config)?;
     Ok(())
 }

@@ -3,8 +3,12 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command, Output, Stdio},
+    sync::OnceLock,
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,8 +23,21 @@ fn trainmaster(args: &[&str]) -> Command {
         .args(args)
         .env_remove("TRAINMASTER_SERVER")
         .env_remove("TRAINMASTER_TOKEN_FILE")
-        .env_remove("TRAINMASTER_LOG");
+        .env_remove("TRAINMASTER_LOG")
+        // Where daemons are noted.
+        .env("XDG_STATE_HOME", notes());
     command
+}
+
+/// A folder of this test program's.
+fn notes() -> &'static Path {
+    static NOTES: OnceLock<TempDir> = OnceLock::new();
+    NOTES.get_or_init(|| TempDir::new().unwrap()).path()
+}
+
+fn private(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 /// A daemon on a free port, ended with the test.
@@ -94,7 +111,7 @@ fn a_job_lives_from_submit_to_cancel() {
     let daemon = Served::start(&folder.path().join("state"), &["--engine", "fifo"]);
     let submitted = daemon.json(&["submit", &job_file(folder.path())]);
     assert_eq!((&submitted["job"], &submitted["name"]), (&1.into(), &"first".into()));
-    assert!(submitted["token"].as_str().unwrap().len() >= 16, "{submitted}");
+    assert!(submitted["token"].is_null(), "{submitted}");
     refuses(&daemon.ask(&["submit", &job_file(folder.path())]), 1, &["error: first: ", "\"first\""]);
 
     let jobs = daemon.json(&["jobs"]);
@@ -138,11 +155,171 @@ fn a_daemon_remembers_and_has_its_folder_for_itself() {
 fn one_token_file_serves_both_ends() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("token");
-    fs::write(&file, format!("{TOKEN}\n")).unwrap();
+    private(&file, &format!("{TOKEN}\n"));
     let token = ["--token-file", file.to_str().unwrap()];
     let daemon = Served::start(&folder.path().join("state"), &token);
-    refuses(&daemon.ask(&["jobs"]), 1, &["token", "--token-file"]);
+    // This user's own daemon is found with its token; another user's isn't.
+    daemon.works(&["jobs"]);
     daemon.works(&[&["jobs"][..], &token].concat());
+    let other = TempDir::new().unwrap();
+    let stranger = trainmaster(&["--server", &daemon.url, "jobs"]).env("XDG_STATE_HOME", other.path()).output();
+    refuses(&stranger.unwrap(), 1, &["token", "--token-file"]);
+}
+
+#[test]
+fn a_first_start_makes_a_token_that_only_its_owner_reads() {
+    let folder = TempDir::new().unwrap();
+    let state = folder.path().join("state");
+    let daemon = Served::start(&state, &[]);
+    let file = state.join("admin.token");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&state), mode(&file)), (0o700, 0o600));
+    // Where daemons are noted is where the state would be by default.
+    assert_eq!(mode(&notes().join("trainmaster")), 0o700);
+    let token = fs::read_to_string(&file).unwrap();
+    daemon.works(&["status"]);
+    assert_eq!(daemon.terminate(), Some(0));
+    assert_eq!(
+        fs::read_dir(notes().join("trainmaster/daemons")).map_or(0, |found| {
+            found
+                .filter(|entry| {
+                    fs::read_to_string(entry.as_ref().unwrap().path()).unwrap().contains(state.to_str().unwrap())
+                })
+                .count()
+        }),
+        0,
+        "a daemon that ended is noted"
+    );
+
+    // The same one counts after a restart; one that others can read doesn't.
+    let daemon = Served::start(&state, &[]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), token);
+    drop(daemon);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let args = ["serve", "--listen", "127.0.0.1:0", "--adapter", "none", "--state-dir", state.to_str().unwrap()];
+    refuses(&trainmaster(&args).output().unwrap(), 1, &["admin.token", "mode 644", "chmod 600"]);
+}
+
+#[test]
+fn tokens_are_made_turned_and_taken_away_while_it_runs() {
+    let folder = TempDir::new().unwrap();
+    let daemon = Served::start(&folder.path().join("state"), &[]);
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let vision = file("vision");
+    let said = daemon.works(&["token", "create", "vision", "--role", "submit", "--tenant", "vision", "--out", &vision]);
+    let secret = fs::read_to_string(&vision).unwrap().trim().to_owned();
+    assert!(said.contains("vision") && !said.contains(&secret), "{said}");
+    let with = |args: &[&str]| daemon.ask(&[args, &["--token-file", &vision]].concat());
+    assert!(with(&["submit", &job_file(folder.path())]).status.success());
+    assert_eq!(daemon.json(&["jobs"])["jobs"][0]["tenant"], "vision");
+    refuses(&with(&["mode", "paused"]), 1, &["vision", "role submit", "admin"]);
+
+    let turned = file("turned");
+    daemon.works(&["token", "rotate", "vision", "--out", &turned]);
+    refuses(&with(&["jobs"]), 1, &["not known"]);
+    let turned = ["--token-file", &turned];
+    assert!(daemon.ask(&[&["jobs"][..], &turned].concat()).status.success());
+    let listed = daemon.works(&["token", "list"]);
+    assert!(listed.contains("vision") && listed.contains("submit") && !listed.contains("tm_"), "{listed}");
+    daemon.works(&["token", "revoke", "vision"]);
+    refuses(&daemon.ask(&[&["jobs"][..], &turned].concat()), 1, &["not known"]);
+
+    // The administrator's own, too; the command line goes on with the new one.
+    let before = fs::read_to_string(folder.path().join("state/admin.token")).unwrap();
+    daemon.works(&["token", "rotate", "admin"]);
+    assert_ne!(fs::read_to_string(folder.path().join("state/admin.token")).unwrap(), before);
+    daemon.works(&["status"]);
+    private(Path::new(&vision), &before);
+    refuses(&with(&["status"]), 1, &["not known"]);
+    refuses(&daemon.ask(&["token", "create", "a b", "--role", "read"]), 1, &["a b"]);
+    refuses(
+        &daemon.ask(&["token", "create", "x", "--role", "submit", "--tenant", "a b"]),
+        1,
+        &["tenant \"a b\"", "letters"],
+    );
+    // Before there is a secret that nobody would have.
+    let there = ["token", "create", "x", "--role", "read", "--out"];
+    refuses(&daemon.ask(&[&there[..], &[&vision]].concat()), 1, &["--out", "there already"]);
+    refuses(&daemon.ask(&[&there[..], &["/"]].concat()), 1, &["--out", "folder"]);
+    refuses(&daemon.ask(&[&there[..], &["/nowhere/x"]].concat()), 1, &["--out", "/nowhere"]);
+    assert_eq!(daemon.ask(&["token", "create", "x", "--role", "read", "--lasts", "0s"]).status.code(), Some(2));
+    assert!(!daemon.works(&["token", "list"]).contains("read"));
+    refuses(&daemon.ask(&["token", "create", "x", "--role", "submit"]), 1, &["tenant"]);
+    refuses(&daemon.ask(&["token", "revoke", "nobody"]), 1, &["nobody"]);
+}
+
+#[test]
+fn certificates_say_who_calls_until_they_are_revoked() {
+    let folder = TempDir::new().unwrap();
+    let certs = folder.path().join("certs");
+    let at = |name: &str| certs.join(name).to_str().unwrap().to_owned();
+    let make_in = |dir: &Path, args: &[&str]| {
+        let made =
+            trainmaster(&[&["certs"], args, &["--json", "--dir", dir.to_str().unwrap()]].concat()).output().unwrap();
+        assert!(made.status.success(), "{args:?}: {}", String::from_utf8_lossy(&made.stderr));
+        serde_json::from_slice::<Value>(&made.stdout).unwrap()
+    };
+    let make = |args: &[&str]| make_in(&certs, args);
+    make(&["init"]);
+    let clients = [&["root", "--role", "admin"][..], &["ci", "--role", "submit", "--tenant", "vision"]];
+    let [root, ci] = clients.map(|args| make(&[&["client"], args].concat()));
+    let configuration = folder.path().join("serve.toml");
+    let [cert, key, ca, crl] = ["server.pem", "server-key.pem", "ca.pem", "crl.pem"].map(at);
+    let tls = format!("[tls]\ncert = {cert:?}\nkey = {key:?}\nca = {ca:?}\nclient_ca = {ca:?}\nclient_crl = {crl:?}\n");
+    fs::write(&configuration, tls).unwrap();
+    let daemon = Served::start(&folder.path().join("state"), &["--config", configuration.to_str().unwrap()]);
+    // Whoever has neither a note nor a token: the certificate alone says who it is.
+    let stranger = TempDir::new().unwrap();
+    let with = |who: &Value, args: &[&str]| {
+        let named = ["--cert", who["cert"].as_str().unwrap(), "--key", who["key"].as_str().unwrap(), "--ca", &ca];
+        let mut command = trainmaster(&[&["--server", &daemon.url][..], &named, args].concat());
+        command.env("XDG_STATE_HOME", stranger.path()).output().unwrap()
+    };
+    assert!(with(&ci, &["submit", &job_file(folder.path())]).status.success());
+    refuses(&with(&ci, &["mode", "paused"]), 1, &["certificate ci", "role submit", "admin"]);
+    let listed = with(&root, &["jobs", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["jobs"][0]["tenant"], "vision");
+
+    // A renewal is for the same names.
+    let names = |made: &Value| made["names"].to_string();
+    assert!(names(&make(&["init", "--host", "scheduler.example.org"])).contains("scheduler.example.org"));
+    assert!(names(&make(&["init"])).contains("scheduler.example.org"));
+    let wrong = trainmaster(&["certs", "init", "--host", "a b", "--dir", certs.to_str().unwrap()]).output().unwrap();
+    refuses(&wrong, 1, &["--host \"a b\""]);
+    // What isn't said to be TLS, and whom nobody certifies.
+    for (url, hint) in [(daemon.url.replace("https", "http"), "write https://"), (daemon.url.clone(), "--ca")] {
+        let mut command = trainmaster(&["--server", &url, "status"]);
+        let output = command.env("XDG_STATE_HOME", stranger.path()).output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stderr).contains(hint), "{output:?}");
+    }
+
+    make(&["revoke", "ci"]);
+    let began = Instant::now();
+    while with(&ci, &["jobs"]).status.success() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it is never refused");
+        sleep(Duration::from_millis(200));
+    }
+    let said = |output: Output| String::from_utf8(output.stderr).unwrap();
+    let revoked = said(with(&ci, &["jobs"]));
+    assert!(revoked.contains("refuses this client's certificate"), "{revoked}");
+    // A list that can't be read lets nobody back in.
+    let list = fs::read(certs.join("crl.pem")).unwrap();
+    for text in ["garbage", ""] {
+        fs::write(certs.join("crl.pem"), text).unwrap();
+        sleep(Duration::from_millis(2500));
+        assert!(!with(&ci, &["jobs"]).status.success(), "{text:?}");
+    }
+    fs::write(certs.join("crl.pem"), list).unwrap();
+    assert!(with(&root, &["mode", "paused"]).status.success());
+    // Of another authority.
+    let elsewhere = folder.path().join("elsewhere");
+    make_in(&elsewhere, &["init"]);
+    let other = make_in(&elsewhere, &["client", "root", "--role", "admin"]);
+    let refused = with(&other, &["mode", "active"]);
+    assert!(!refused.status.success());
+    assert!(said(refused).contains("refuses this client's certificate"));
+    assert_eq!(serde_json::from_slice::<Value>(&with(&root, &["status", "--json"]).stdout).unwrap()["mode"], "paused");
 }
 
 #[test]
@@ -150,7 +327,7 @@ fn a_configuration_that_makes_no_sense_is_named() {
     let folder = TempDir::new().unwrap();
     let state = folder.path().join("state");
     for (args, words) in [
-        (&["--listen", "0.0.0.0:0"][..], &["0.0.0.0", "TLS", "token"][..]),
+        (&["--listen", "0.0.0.0:0"][..], &["0.0.0.0", "TLS", "certs"][..]),
         (&["--listen", "here"], &["here"]),
         (&["--engine", "optimum"], &["optimum", "optimus"]),
         (&["--set", "intervall=5s"], &["intervall", "interval"]),

@@ -31,9 +31,10 @@ pub(super) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    pub(super) fn new(view: &'a View, groups: Vec<&'a Group>, id: u64, name: Option<&str>) -> Self {
+    pub(super) fn new(view: &'a View, mut groups: Vec<&'a Group>, id: u64, told: Option<Told<'_>>) -> Self {
+        groups.retain(|group| told.is_none_or(|told| told.may_have(group)));
         let said = view.records.get(&id);
-        let record = said.filter(|record| name.is_none_or(|name| record.name == name));
+        let record = said.filter(|record| told.is_none_or(|told| record.name == told.name));
         let lives = |record: &Record| view.drivers.contains(&record.driver);
         Self {
             groups,
@@ -87,11 +88,25 @@ impl<'a> Seen<'a> {
         if let Some(running) = self.record.and_then(|record| record.running.as_ref())
             && let Some(slots) = working.get_mut(&running.incarnation)
         {
-            let alive = running.slots();
-            slots.retain(|slot, _| alive.contains(slot));
+            slots.retain(|slot, _| running.has(*slot));
         }
         working.retain(|_, slots| !slots.is_empty());
         working
+    }
+}
+
+/// What a job's driver was told.
+#[derive(Clone, Copy)]
+pub(super) struct Told<'a> {
+    pub(super) name: &'a str,
+    /// The newest incarnation.
+    pub(super) newest: u32,
+}
+
+impl Told<'_> {
+    /// Whether a group can be the job's: an incarnation that no driver was told of is somebody else's making.
+    pub(super) fn may_have(self, group: &Group) -> bool {
+        group.name.incarnation <= self.newest
     }
 }
 
@@ -102,6 +117,8 @@ pub(super) struct Job {
     pub(super) note: Option<Note>,
     /// The newest decision that named it: refusals are of this one.
     pub(super) decision: u64,
+    /// The newest incarnation that it was given.
+    pub(super) newest: u32,
     /// The daemon knows it.
     pub(super) listed: bool,
     /// The daemon was told that nothing is left of it: until then it counts what it saw last.
@@ -137,10 +154,15 @@ impl Job {
             self.devices.insert((incarnation, slot.id()), slot.devices.clone());
         }
         self.decision = self.decision.max(note.decision);
+        self.newest = self.newest.max(incarnation);
         self.owed = None;
         self.awaited = None;
         self.pending.clear();
         self.note = Some(note);
+    }
+
+    pub(super) fn told(&self) -> Option<Told<'_>> {
+        self.note.as_ref().map(|note| Told { name: &note.order.name, newest: self.newest })
     }
 
     /// Why its plan can't be carried out, if it can't: the nodes or the driver don't come, or Ray can't place a group.

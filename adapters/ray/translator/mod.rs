@@ -1,6 +1,8 @@
 //! Ray's cluster as a state machine: plans and what Ray's head tells go in, what is to be written, removed and asked
 //! for comes out. No I/O, no clock: `now` is the time since the adapter began, `clock_ms` the Unix time.
 
+#[cfg(test)]
+mod hostile;
 mod job;
 mod order;
 mod request;
@@ -16,11 +18,12 @@ use std::{
 use trainmaster_proto::v1;
 
 use self::{
-    job::{Job, Refusal, Seen},
+    job::{Job, Refusal, Seen, Told},
     order::{Action, Note, Order},
 };
 use super::{
-    amounts,
+    amounts::{self, Kinds},
+    bounds::{MOST_DELETED, number, words},
     config::Config,
     names::slot_name,
     servers::{self, Names},
@@ -28,13 +31,14 @@ use super::{
 };
 use crate::{
     attach::{Answer, Picture},
+    file::MOST_DEVICES,
     foreign::ForeignUse,
 };
 
-const SERVER: &str = "server/";
-const PLAN: &str = "plan/";
-const RECORD: &str = "job/";
-const REQUEST: &str = "request";
+pub(crate) const SERVER: &str = "server/";
+pub(crate) const PLAN: &str = "plan/";
+pub(crate) const RECORD: &str = "job/";
+pub(crate) const REQUEST: &str = "request";
 
 /// Something to do at Ray's head.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +63,7 @@ pub(crate) struct Translator {
     config: Arc<Config>,
     view: View,
     names: Names,
+    kinds: Kinds,
     foreign: ForeignUse<NodeId>,
     servers: Arc<BTreeMap<String, v1::Server>>,
     jobs: BTreeMap<u64, Job>,
@@ -86,6 +91,7 @@ impl Translator {
             config,
             view: View::default(),
             names: Names::default(),
+            kinds: Kinds::default(),
             foreign: ForeignUse::default(),
             servers: Arc::default(),
             jobs: BTreeMap::new(),
@@ -108,6 +114,11 @@ impl Translator {
     /// Why nothing can be changed.
     pub(crate) fn observing(&self) -> Option<&str> {
         self.observing.as_deref()
+    }
+
+    /// The daemon's jobs, and those that it had.
+    pub(crate) fn known(&self) -> BTreeSet<u64> {
+        self.jobs.iter().filter(|(_, job)| job.listed || job.note.is_some()).map(|(id, _)| *id).collect()
     }
 
     /// From now on nothing can be changed, and why; or things can be.
@@ -142,7 +153,8 @@ impl Translator {
                 }
                 Ok(order) => {
                     if let Some(why) = &self.observing {
-                        let seen = Seen::new(&self.view, groups.remove(&id).unwrap_or_default(), id, Some(&order.name));
+                        let told = Told { name: &order.name, newest: job.newest.max(order.incarnation) };
+                        let seen = Seen::new(&self.view, groups.remove(&id).unwrap_or_default(), id, Some(told));
                         if !seen.is_as(&order, &self.names) {
                             // What runs does so as it was last to. An order to end is no run to be refused: that it
                             // isn't followed is seen from what is there.
@@ -179,6 +191,7 @@ impl Translator {
         if let Some(written) = view.written.take() {
             self.remember(&view, written);
         }
+        self.kinds.admit(&mut view.nodes, &self.config);
         self.view = view;
         self.removing.retain(|id| self.view.groups.iter().any(|group| group.id == *id));
         for id in self.view.records.keys().chain(self.view.groups.iter().map(|group| &group.name.job)) {
@@ -205,9 +218,14 @@ impl Translator {
                 step.effects.push(Effect::Put { key: key.clone(), value: value.clone() });
             }
         }
-        let gone = self.written.keys().filter(|key| !wanted.contains_key(*key));
-        step.effects.extend(gone.map(|key| Effect::Delete { key: key.clone() }));
-        self.written = wanted;
+        let mut gone = std::mem::replace(&mut self.written, wanted);
+        gone.retain(|key, _| !self.written.contains_key(key));
+        for _ in 0..MOST_DELETED {
+            let Some((key, _)) = gone.pop_first() else { break };
+            step.effects.push(Effect::Delete { key });
+        }
+        // The rest next time: somebody may have written very many.
+        self.written.append(&mut gone);
         if self.config.request_resources {
             self.ask(&mut step);
         }
@@ -219,7 +237,7 @@ impl Translator {
         let mut groups = by_job(&self.view);
         let mut jobs = BTreeMap::new();
         for (id, job) in &mut self.jobs {
-            let seen = Seen::new(&self.view, groups.remove(id).unwrap_or_default(), *id, name_of(job));
+            let seen = Seen::new(&self.view, groups.remove(id).unwrap_or_default(), *id, job.told());
             job.told_over = job.is_over(&seen);
             jobs.extend(job.observe(*id, &seen, &self.names).map(|job| (*id, job)));
         }
@@ -230,9 +248,9 @@ impl Translator {
     fn remember(&mut self, view: &View, written: BTreeMap<String, String>) {
         for (key, value) in &written {
             if let Some(name) = key.strip_prefix(SERVER) {
-                self.names.restore(name, value, &view.nodes);
-            } else if let Some(note) = key.strip_prefix(PLAN).and_then(|_| Note::from_json(value))
-                && let Ok(id) = key[PLAN.len()..].parse()
+                self.names.restore(name, value, &view.nodes, &self.config);
+            } else if let Some(id) = key.strip_prefix(PLAN).and_then(number)
+                && let Some(note) = Note::from_json(value)
             {
                 let job = self.jobs.entry(id).or_default();
                 if job.note.is_none() {
@@ -270,7 +288,8 @@ impl Translator {
             let mut devices = Vec::new();
             // Only where somebody else's GPUs are to be told apart from ours.
             if used.contains_key("GPU") {
-                for (device, milli) in self.jobs.values().flat_map(|job| job.devices_on(name)) {
+                let held = self.jobs.values().flat_map(|job| job.devices_on(name));
+                for (device, milli) in held.filter(|(device, _)| i64::from(*device) < MOST_DEVICES) {
                     let device = device as usize;
                     devices.resize(devices.len().max(device + 1), 0);
                     devices[device] += i64::from(milli);
@@ -291,18 +310,20 @@ impl Translator {
 
     /// Whether the daemon can know what holds this: otherwise it is as foreign as any other's.
     fn is_ours(&self, group: &Group) -> bool {
-        !self.knows_all || self.jobs.get(&group.name.job).is_some_and(|job| job.listed)
+        let job = self.jobs.get(&group.name.job);
+        let could = job.and_then(Job::told).is_none_or(|told| told.may_have(group));
+        could && (!self.knows_all || job.is_some_and(|job| job.listed))
     }
 
     fn refuse_overdue(&mut self, now: Duration, step: &mut Step) {
         let mut groups = by_job(&self.view);
         for (id, job) in &mut self.jobs {
-            let seen = Seen::new(&self.view, groups.remove(id).unwrap_or_default(), *id, name_of(job));
+            let seen = Seen::new(&self.view, groups.remove(id).unwrap_or_default(), *id, job.told());
             let overdue = job.overdue(now, &seen, &self.names, &self.config, self.view.infeasible);
             let Some(Refusal { cause, groups, retry_after }) = overdue else { continue };
             // Who only observes won't be able to do more soon.
             let retry_after = retry_after.filter(|_| self.observing.is_none());
-            let cause = self.observing.clone().unwrap_or(cause);
+            let cause = words(&self.observing.clone().unwrap_or(cause));
             self.removing.extend(groups);
             job.note.as_mut().expect("it had a plan").refused = Some(cause.clone());
             step.refused.push((job.decision, Answer { retry_after, ..Answer::refused(*id, cause) }));
@@ -318,7 +339,7 @@ impl Translator {
         }
         let (view, mut groups) = (&self.view, by_job(&self.view));
         self.jobs.retain(|id, job| {
-            let seen = Seen::new(view, groups.remove(id).unwrap_or_default(), *id, name_of(job));
+            let seen = Seen::new(view, groups.remove(id).unwrap_or_default(), *id, job.told());
             // A driver writes its record before the daemon's plan of the job is here.
             let over = job.told_over && job.is_over(&seen) && (job.note.is_some() || !seen.driver_lives);
             if over && seen.record.is_some() {
@@ -367,10 +388,6 @@ impl Translator {
         }
         self.asked = Some(wanted);
     }
-}
-
-fn name_of(job: &Job) -> Option<&str> {
-    job.note.as_ref().map(|note| note.order.name.as_str())
 }
 
 fn by_job(view: &View) -> BTreeMap<u64, Vec<&Group>> {

@@ -7,6 +7,7 @@ use trainmaster_core::Role;
 use trainmaster_proto::v1;
 
 use super::super::names::{SlotId, slot_name};
+use crate::file::MOST_DEVICES;
 
 /// The form of what is written; drivers refuse others.
 const VERSION: u32 = 1;
@@ -74,6 +75,11 @@ impl PlannedSlot {
         };
         (role, self.index)
     }
+
+    fn is_sound(&self) -> bool {
+        let is_share = |(device, milli): &(u32, u32)| i64::from(*device) < MOST_DEVICES && (1..=1000).contains(milli);
+        !self.server.is_empty() && self.devices.iter().all(is_share)
+    }
 }
 
 impl Note {
@@ -85,9 +91,17 @@ impl Note {
         serde_json::to_string(self).expect("a note is plain data")
     }
 
-    /// `None`: it makes no sense, or not to this version.
+    /// `None`: it makes no sense, or not to this version. Anybody on the cluster may have written it.
     pub(crate) fn from_json(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok().filter(|note: &Self| note.v == VERSION)
+        let note: Self = serde_json::from_str(text).ok()?;
+        let slots = &note.order.slots;
+        let ids: BTreeSet<SlotId> = slots.iter().map(PlannedSlot::id).collect();
+        let is_sound = note.v == VERSION
+            && (slots.is_empty() == (note.order.action != Action::Run))
+            && slots.len() <= MOST_SLOTS
+            && ids.len() == slots.len()
+            && slots.iter().all(PlannedSlot::is_sound);
+        is_sound.then_some(note)
     }
 }
 
@@ -191,6 +205,25 @@ mod tests {
         assert_eq!(json, expected);
         assert_eq!(Note::from_json(&note.to_json()), Some(note));
         assert_eq!(Note::from_json(&expected.to_string().replace("\"v\":1", "\"v\":2")), None, "another version");
+    }
+
+    #[test]
+    fn notes_that_make_no_sense_are_none() {
+        let order = Order::read(plan(&[(0, 0, "a"), (1, 0, "a")]), |_| true).unwrap();
+        let good = Note::new(5, order).to_json();
+        assert!(Note::from_json(&good).is_some());
+        // For the first, memory was taken for as many devices; the others ended the stream to the daemon.
+        for (part, other) in [
+            ("[[1,500]]", "[[4294967295,500]]"),
+            ("[[1,500]]", "[[1,0]]"),
+            ("[[1,500]]", "[[1,1001]]"),
+            ("\"server\":\"a\"", "\"server\":\"\""),
+            ("\"role\":\"server\"", "\"role\":\"worker\""),
+            ("\"run\"", "\"wait\""),
+            ("\"slots\":[", "\"slots\":[[],"),
+        ] {
+            assert!(good.contains(part) && Note::from_json(&good.replacen(part, other, 1)).is_none(), "{other}");
+        }
     }
 
     #[test]

@@ -66,8 +66,8 @@ impl World {
             node: (*node > 0).then(|| NodeId(vec![*node; 28])),
             resources: [("CPU".to_owned(), 1.0), ("GPU".to_owned(), 1.0)].into(),
         };
-        let bundles = nodes.iter().map(bundle).collect();
-        let name = GroupName::parse(name).unwrap();
+        let bundles: Vec<_> = nodes.iter().map(bundle).collect();
+        let name = GroupName::parse(name, bundles.len()).unwrap();
         self.view.groups.push(Group { id: vec![id], name, state, why: "no room", bundles });
     }
 

@@ -113,9 +113,11 @@ impl Tracked {
             (JobPhase::Pending, _) if self.seen.is_held() => Step::Nothing,
             (JobPhase::Pending, Verdict::Run(_) | Verdict::Release(_)) if self.requeued >= now => Step::Nothing,
             (JobPhase::Pending, Verdict::Run(allocation)) => self.start(state, core, allocation, now, patience),
-            (JobPhase::Pending, Verdict::Wait(reason) | Verdict::Reject(reason)) => {
-                Step::of(self.keep(now, lease, Some((Why::Reason(reason.kind()), reason.describe(state)))))
-            }
+            (JobPhase::Pending, Verdict::Wait(reason) | Verdict::Reject(reason)) => Step::of(self.keep(
+                now,
+                lease,
+                Some((Why::Reason(reason.kind()), reason.describe_to(state, &core.spec.tenant))),
+            )),
             (JobPhase::Pending, Verdict::Release(shape)) => {
                 let begin = self.tag.begin.max(now);
                 let asked = self.given.as_ref().is_some_and(|given| given.shape() != *shape);

@@ -1,6 +1,9 @@
 //! The stream to the daemon: attached again and again, with a growing wait while it is away.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use thiserror::Error;
 use tokio::{sync::mpsc, time::sleep};
@@ -8,8 +11,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
     Request, Status,
     metadata::{Ascii, MetadataValue},
-    transport::{Certificate, ClientTlsConfig, Endpoint},
+    transport::{Certificate, ClientTlsConfig, Endpoint, Identity},
 };
+use trainmaster_net::secret;
 use trainmaster_proto::v1::{self, manager_client::ManagerClient};
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -47,8 +51,21 @@ pub(crate) struct Link {
 
 impl Link {
     /// # Errors
-    /// The address, the certificate or the token can't be used.
+    /// The address, the authority's certificate or the token can't be used.
     pub(crate) fn new(daemon: &str, token: Option<&str>, ca: Option<&Path>) -> Result<Self, LinkError> {
+        Self::certified(daemon, token, ca, None)
+    }
+
+    /// With a certificate of its own and its key, where the daemon goes by these.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; or they can't be used.
+    pub(crate) fn certified(
+        daemon: &str,
+        token: Option<&str>,
+        ca: Option<&Path>,
+        certificate: Option<&(PathBuf, PathBuf)>,
+    ) -> Result<Self, LinkError> {
         let wrong = |problem: String| LinkError { address: daemon.to_owned(), problem };
         let endpoint = Endpoint::from_shared(daemon.to_owned()).map_err(|error| wrong(error.to_string()))?;
         let mut endpoint = endpoint
@@ -56,8 +73,13 @@ impl Link {
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(20));
         if let Some(path) = ca {
-            let pem = std::fs::read(path).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
-            let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
+            let read = |path: &Path| std::fs::read(path).map_err(|error| wrong(format!("{}: {error}", path.display())));
+            let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(path)?));
+            if let Some((certificate, key)) = certificate {
+                let secret = secret::read_text(key);
+                let secret = secret.map_err(|problem| wrong(format!("{}: {problem}", key.display())))?;
+                tls = tls.identity(Identity::from_pem(read(certificate)?, secret));
+            }
             endpoint = endpoint.tls_config(tls).map_err(|error| wrong(error.to_string()))?;
         } else if daemon.starts_with("https:") {
             return Err(wrong("https needs the certificate authority's file".into()));

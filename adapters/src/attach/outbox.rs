@@ -50,6 +50,8 @@ pub(crate) struct Picture {
 pub(crate) struct Outbox {
     /// The manager's name.
     manager: String,
+    /// Whoever may submit may say which of its jobs a submission is.
+    takes_submissions: bool,
     stream: Option<mpsc::Sender<Observation>>,
     /// What the daemon knows.
     told: Picture,
@@ -60,7 +62,15 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(crate) fn new(manager: String) -> Self {
-        Self { manager, stream: None, told: Picture::default(), answers: VecDeque::new(), flush_at: None }
+        let told = Picture::default();
+        Self { manager, takes_submissions: false, stream: None, told, answers: VecDeque::new(), flush_at: None }
+    }
+
+    /// Whether whoever may submit says which of the manager's jobs a submission is.
+    #[cfg(feature = "yarn")]
+    pub(crate) fn taking_submissions(mut self, takes_submissions: bool) -> Self {
+        self.takes_submissions = takes_submissions;
+        self
     }
 
     /// A new stream: begins with everything there is.
@@ -75,7 +85,7 @@ impl Outbox {
 
     /// The daemon is away.
     pub(crate) fn close(&mut self) {
-        *self = Self::new(std::mem::take(&mut self.manager));
+        *self = Self { takes_submissions: self.takes_submissions, ..Self::new(std::mem::take(&mut self.manager)) };
     }
 
     /// Answers the plan of a decision.
@@ -161,6 +171,7 @@ impl Outbox {
             servers: picture.servers.values().cloned().collect(),
             jobs: picture.jobs.values().cloned().collect(),
             owns_queue: false,
+            takes_submissions: self.takes_submissions,
         }))
     }
 

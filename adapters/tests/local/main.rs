@@ -5,3 +5,4 @@ mod failures;
 mod measured;
 mod plans;
 mod support;
+mod user;

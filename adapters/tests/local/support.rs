@@ -190,7 +190,12 @@ pub(crate) const CLUSTER: &str = r#"
 "#;
 
 pub(crate) fn cluster() -> Cluster {
-    Cluster::parse(CLUSTER, "test").unwrap()
+    cluster_with("")
+}
+
+/// With settings before its servers.
+pub(crate) fn cluster_with(settings: &str) -> Cluster {
+    Cluster::parse(&format!("{settings}\n{CLUSTER}"), "test").unwrap()
 }
 
 pub(crate) fn options(daemon: &str, state: &Path) -> Options {
@@ -211,11 +216,15 @@ pub(crate) struct Adapter {
 
 impl Adapter {
     pub(crate) fn start(options: Options) -> Self {
+        Self::on(cluster(), options)
+    }
+
+    pub(crate) fn on(cluster: Cluster, options: Options) -> Self {
         let (shutdown, told) = oneshot::channel();
         let told = async move {
             let _ = told.await;
         };
-        Self { shutdown: Some(shutdown), task: tokio::spawn(run(cluster(), options, told)) }
+        Self { shutdown: Some(shutdown), task: tokio::spawn(run(cluster, options, told)) }
     }
 
     pub(crate) async fn end(mut self) {

@@ -70,11 +70,38 @@ def main(answers):
         remove_placement_group(groups.pop(name))
         return {}
 
+    def litter(large, job):
+        """What whoever is on a cluster can write and make there: a value of so many MiB, groups in a job's name."""
+        last = 2**64 - 1
+        slot = {"role": "worker", "index": 0, "server": "a", "devices": [[2**32 - 1, 5000]]}
+        order = {"name": "n", "action": "run", "incarnation": 2**32 - 1, "revision": 0, "reason": "", "slots": [slot]}
+        record = {"v": 1, "name": "n", "driver": driver, "phase": "active", "message": "\x1b[2J" * 1000}
+        slots = {"incarnation": 1, "revision": 0, "slots": "w0-4294967295"}
+        values = {
+            "job/7000000": b"x" * (large << 20),
+            "job/7000001": b"x" * (2 << 20),
+            "job/7000002": b"\xff\xfe",
+            "job/7000003": b"[" * 100_000,
+            "job/7000004": json.dumps({**record, "running": slots}).encode(),
+            "job/007": json.dumps({**record, "name": "first"}).encode(),
+            f"job/{last}": json.dumps({**record, "phase": "completed"}).encode(),
+            "plan/7000001": json.dumps({"v": 1, "decision": last, **order}).encode(),
+            "plan/x\x1b[2J": b"{",
+            "server/\x1b[2J": b"0" * 56,
+            "request": b"[" * 100_000,
+        }
+        values.update({f"job/{at}": b'{"\\u001b[2J": 1}' for at in range(8_000_000, 8_001_000)})
+        for key, value in values.items():
+            _internal_kv_put(key, value, namespace=b"trainmaster")
+        for name in ("1/0/w0-4294967295", "1/0/w0-65535,p0-65535", f"{2**32 - 1}/0/w7"):
+            placement_group([{"CPU": 0.001}], name=f"trainmaster/{job}/{name}", lifetime="detached")
+        return {}
+
     def kill(server):
         cluster.remove_node(nodes.pop(server), allow_graceful=False)
         return {}
 
-    commands = {"put": put, "get": get, "group": group, "remove": remove, "kill": kill}
+    commands = {"put": put, "get": get, "group": group, "remove": remove, "litter": litter, "kill": kill}
     driver = ray.get_runtime_context().get_job_id()
     hello = {"address": cluster.address, "dashboard": f"http://127.0.0.1:{dashboard}", "driver": driver}
     print(json.dumps(hello), file=answers, flush=True)

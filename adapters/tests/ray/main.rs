@@ -116,6 +116,7 @@ impl Drop for Cluster {
 struct Daemon {
     child: Child,
     program: PathBuf,
+    folder: PathBuf,
     url: String,
 }
 
@@ -135,6 +136,7 @@ impl Daemon {
             .arg(format!("ray={}", config.display()))
             .arg("--state-dir")
             .arg(folder.join("state"))
+            .env("XDG_STATE_HOME", &folder)
             .stdout(Stdio::piped())
             .stderr(fs::File::create(folder.join("daemon.log")).unwrap())
             .spawn()
@@ -143,12 +145,17 @@ impl Daemon {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let serving: Value = serde_json::from_str(&line).expect("a line that says where it serves");
         let url = serving["url"].as_str().unwrap().to_owned();
-        Self { child, program, url }
+        Self { child, program, folder, url }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("daemon.log")).unwrap()
     }
 
     fn ask(&self, arguments: &[&str]) -> Value {
-        let output = Command::new(&self.program).args(["--server", &self.url]).args(arguments).arg("--json").output();
-        serde_json::from_slice(&output.unwrap().stdout).unwrap()
+        let mut command = Command::new(&self.program);
+        command.args(["--server", &self.url, "--json", "--token-file"]).arg(self.folder.join("state/admin.token"));
+        serde_json::from_slice(&command.args(arguments).output().unwrap().stdout).unwrap()
     }
 
     fn submit(&self, folder: &Path, name: &str, workers: u32) -> u64 {
@@ -203,12 +210,16 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     let Some(python) = python() else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(&python, folder.path());
+    // All of it holds beside what somebody else writes, whether that is there first or comes later.
+    cluster.ask("litter", json!({ "large": 200, "job": 7_000_005 }));
     let daemon = Daemon::start(folder.path(), &cluster, "auto");
     until("the nodes as servers", || cluster.read("server/b"));
+    until("what was made up to go", || cluster.read("plan/7000001").is_none().then_some(()));
     observed_only(folder.path(), &mut cluster);
 
     // One that is placed as planned.
     let job = daemon.submit(folder.path(), "first", 1);
+    cluster.ask("litter", json!({ "large": 0, "job": job }));
     let plan = run(&mut cluster, job, 0);
     let server = servers(&plan)[0].to_owned();
     let group = format!("trainmaster/{job}/1/0/w0");
@@ -265,6 +276,13 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     cluster.driver = "77000000".into();
     cluster.record(job, "second", "active", 1, "");
     until("the job failed", || daemon.is("second", "failed").then_some(()));
+
+    let log = daemon.log();
+    let said = |words: &str| log.matches(words).count();
+    assert!(said("too long to be read") > 0 && said("too long to be read") < 20, "{log}");
+    assert_eq!(said("a driver wrote what makes no sense"), 1, "{log}");
+    assert!(said("not attached to the daemon") <= 1 && log.len() < 100_000, "{log}");
+    assert!(!log.chars().any(|c| c.is_control() && c != '\n' && c != '\t'), "{log}");
 }
 
 /// Another daemon, over REST: what there is is seen, and nothing is done about it.

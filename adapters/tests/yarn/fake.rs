@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::{task::JoinHandle, time::sleep};
-use tonic::{Code, Status, transport::Channel};
+use tonic::{Code, Request, Status, transport::Channel};
 use trainmaster_adapters::yarn::wire::{
     Action, Application, ApplicationState, Cluster, Container, ContainerState, FollowRequest, Node, Orders, Plan,
     Standing, Submission, Verdict, bridge_client::BridgeClient, master_client::MasterClient,
@@ -15,6 +15,8 @@ use trainmaster_adapters::yarn::wire::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 const ROUND: Duration = Duration::from_millis(50);
+/// What the plug-ins show.
+pub(crate) const TOKEN: &str = "correct-horse-battery";
 /// Of the secret `abc`.
 const HASH: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
@@ -130,13 +132,12 @@ impl Yarn {
 
     pub(crate) async fn admit(&self, job: &str) -> Result<Verdict, Status> {
         let submission = Submission { user: "alice".into(), queue: "dl".into(), name: "n".into(), job: job.into() };
-        Ok(BridgeClient::new(connect(&self.url).await).admit(submission).await?.into_inner())
+        Ok(BridgeClient::new(connect(&self.url).await).admit(bearing(submission, TOKEN)).await?.into_inner())
     }
 
     /// How an ApplicationMaster with another secret fares.
     pub(crate) async fn impostor(&self, application: &str) -> Code {
-        let request = FollowRequest { application: application.into(), secret: "abd".into() };
-        MasterClient::new(connect(&self.url).await).follow(request).await.unwrap_err().code()
+        MasterClient::new(connect(&self.url).await).follow(following(application, "abd")).await.unwrap_err().code()
     }
 }
 
@@ -146,6 +147,18 @@ impl Drop for Yarn {
             task.abort();
         }
     }
+}
+
+fn following(application: &str, secret: &str) -> Request<FollowRequest> {
+    let mut request = bearing(FollowRequest {}, secret);
+    request.metadata_mut().insert("trainmaster-application", application.parse().unwrap());
+    request
+}
+
+fn bearing<T>(message: T, token: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    request
 }
 
 async fn connect(url: &str) -> Channel {
@@ -162,7 +175,7 @@ async fn exchange(world: Arc<Mutex<World>>, url: String) {
     let mut client = BridgeClient::new(connect(&url).await);
     loop {
         let cluster = world.lock().unwrap().cluster.clone();
-        let answer = client.exchange(cluster).await.map(tonic::Response::into_inner);
+        let answer = client.exchange(bearing(cluster, TOKEN)).await.map(tonic::Response::into_inner);
         {
             let mut world = world.lock().unwrap();
             if let Ok(plan) = &answer {
@@ -178,8 +191,7 @@ async fn exchange(world: Arc<Mutex<World>>, url: String) {
 async fn follow(world: Arc<Mutex<World>>, url: String, application: String) {
     loop {
         let mut client = MasterClient::new(connect(&url).await);
-        let request = FollowRequest { application: application.clone(), secret: "abc".into() };
-        if let Ok(stream) = client.follow(request).await {
+        if let Ok(stream) = client.follow(following(&application, "abc")).await {
             let mut stream = stream.into_inner();
             while let Ok(Some(orders)) = stream.message().await {
                 world.lock().unwrap().orders.insert(application.clone(), orders);

@@ -9,11 +9,12 @@ use std::{
     env, fs,
     io::{BufRead, BufReader},
     net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
-use fake::Yarn;
+use fake::{TOKEN, Yarn};
 use serde_json::Value;
 use tonic::Code;
 use trainmaster_adapters::yarn::wire::{Action, ApplicationState, Node, Standing};
@@ -87,7 +88,11 @@ impl Drop for Daemon {
 fn configure(folder: &Path) -> (PathBuf, String) {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let config = folder.join("yarn.toml");
-    fs::write(&config, format!("listen = \"{address}\"\nplacement_timeout = \"2s\"\n")).unwrap();
+    let token = folder.join("yarn.token");
+    fs::write(&token, TOKEN).unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&config, format!("listen = \"{address}\"\nplacement_timeout = \"2s\"\ntoken_file = {token:?}\n"))
+        .unwrap();
     (config, format!("http://{address}"))
 }
 

@@ -121,7 +121,10 @@ fn submit(daemon: &Daemon, config: &Path, folder: &Path, job: &str) -> Result<St
     let file = folder.join("job.toml");
     fs::write(&file, job).unwrap();
     let mut command = Command::new(&daemon.program);
-    command.args(["yarn", "submit", "--json", "--server", &daemon.url]).arg(&file);
+    command
+        .args(["yarn", "submit", "--json", "--server", &daemon.url, "--token-file"])
+        .arg(folder.join("alice.token"))
+        .arg(&file);
     let output = command.env("TRAINMASTER_YARN", config).env("HADOOP_USER_NAME", "alice").output().unwrap();
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
@@ -159,6 +162,12 @@ fn a_manager_without_plug_ins_is_observed_ordered_and_told_to_kill() {
         )
     };
     until("the nodes", || (daemon.ask(&["status"])["servers"].as_u64() >= Some(2)).then_some(()));
+
+    // A user has a token of their own.
+    let token = folder.path().join("alice.token");
+    let created =
+        daemon.ask(&["token", "create", "alice", "--role=submit", "--tenant=alice", "--out", token.to_str().unwrap()]);
+    assert!(token.exists(), "{created}");
 
     // The engine says no while the client waits, and YARN never hears of it.
     let refused =

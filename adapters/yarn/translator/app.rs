@@ -14,7 +14,7 @@ use trainmaster_proto::{
 use super::{
     super::{
         amounts,
-        config::{Api, Config},
+        config::{Accounts, Api, Config},
         jobfile,
         nodes::Nodes,
         slots::{AllocationRequest, SlotId, role_to_wire, slot_name},
@@ -111,6 +111,14 @@ pub(super) struct Held<'a> {
 }
 
 impl App {
+    /// Why the job that it was taken for can't be its own.
+    pub(super) fn is_anothers(&self, accounts: Accounts) -> Option<String> {
+        let (row, spec) = (self.row.as_ref()?, self.spec.as_ref()?);
+        let user = jobfile::name(&row.user);
+        let differs = accounts == Accounts::Yarn && !row.user.is_empty() && spec.tenant != user;
+        differs.then(|| format!("tenant: {:?} must be {user:?}, the application's user", spec.tenant))
+    }
+
     pub(super) fn job(&self) -> Option<u64> {
         match self.link {
             Link::Job(job) => Some(job),
@@ -123,7 +131,7 @@ impl App {
         &mut self,
         mut row: wire::Application,
         nodes: &Nodes,
-        api: Api,
+        config: &Config,
         largest: &HashMap<String, i64>,
         mut complain: impl FnMut(String),
     ) {
@@ -141,8 +149,9 @@ impl App {
             }
         }
         // What was submitted doesn't change, and is forgotten at the end. Over REST only the daemon knows it.
-        if api == Api::PlugIns && self.row.is_none() && self.spec.is_none() && self.end.is_none() {
-            let read = jobfile::read(&row.job, &row.user, &row.queue);
+        let is_new = self.row.as_ref().is_none_or(|row| row.untold) && !row.untold;
+        if config.api == Api::PlugIns && is_new && self.spec.is_none() && self.end.is_none() {
+            let read = jobfile::read(&row.job, &row.user, &row.queue, config.accounts);
             match read.and_then(|spec| amounts::check_size(&spec, largest).map(|()| spec)) {
                 Ok(spec) => self.spec = Some(spec),
                 Err(problem) if self.link == Link::None => self.link = Link::Refused(problem),
@@ -151,6 +160,11 @@ impl App {
         }
         self.row = Some(row);
         self.was_seen = true;
+    }
+
+    /// Whether its job file isn't told yet.
+    pub(super) fn is_untold(&self) -> bool {
+        self.row.as_ref().is_some_and(|row| row.untold)
     }
 
     /// Containers on nodes that haven't come back since the ResourceManager restarted are as they were.

@@ -206,9 +206,24 @@ impl Translator {
                 None => {}
             }
             app.learn(job.incarnation, &job.slots);
+            self.check_owner(&external.native);
         }
         // What seemed to be others' is theirs.
         self.look_at_servers(now, &mut BTreeSet::new());
+    }
+
+    /// Where the daemon says what applications are, anybody who may submit may have told it: whoever submits for another tenant
+    /// than the application's user would have that user run commands.
+    fn check_owner(&mut self, application: &str) {
+        let Some(app) = self.apps.get_mut(application) else { return };
+        if self.config.api == Api::Rest
+            && let (Some(job), Some(problem)) = (app.job(), app.is_anothers(self.config.accounts))
+        {
+            tracing::warn!(application, job, problem, "it isn't this job");
+            self.jobs.remove(&job);
+            app.unlink();
+            app.spec = None;
+        }
     }
 
     /// From now on an application is this job. A daemon that lost its state gives numbers anew: the one that had this number
@@ -290,7 +305,9 @@ impl Translator {
                 app.keep_awaited(&mut row, &self.nodes);
                 labels::assign(&mut app.labels, &mut row.containers, |id| roles.get(id).copied(), &expected);
             }
-            app.see(row, &self.nodes, self.config.api, &self.largest, |complaint| _ = complaints.insert(complaint));
+            let id = row.id.clone();
+            app.see(row, &self.nodes, &self.config, &self.largest, |complaint| _ = complaints.insert(complaint));
+            self.check_owner(&id);
         }
         let jobs = &mut self.jobs;
         self.apps.retain(|id, app| {

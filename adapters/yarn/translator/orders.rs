@@ -16,6 +16,7 @@ use super::{
 /// How long a program may take to stop that nobody planned.
 const GRACE: Duration = Duration::from_secs(30);
 const ASKING: &str = "the scheduler is being asked to take it";
+const UNTOLD: &str = "the job files of its user's applications, or of everybody's, are too long together: it waits for older ones to end";
 const JOBLESS: &str = "the scheduler has no job of this application";
 const UNDECIDED: &str = "the scheduler hasn't decided about it yet";
 
@@ -63,8 +64,8 @@ impl Translator {
         let order = match (&app.link, &app.order) {
             (Link::Refused(why), _) => return plan(wire::Action::Kill, Vec::new(), why),
             (Link::Job(_), Some(order)) => order,
-            (link, _) => {
-                let reason = undecided(link);
+            _ => {
+                let reason = undecided(app);
                 // What began alone goes on until somebody decides.
                 let begun = !app.held(&self.nodes).is_empty();
                 return if begun { plan(wire::Action::Release, Vec::new(), reason) } else { hold(reason) };
@@ -141,9 +142,9 @@ impl Translator {
             (_, Some((Action::Release, order))) => stand(&mut orders, Standing::Released, &order.reason),
             _ if is_stale => stand(&mut orders, Standing::Released, "the scheduler is away"),
             (_, None) if app.is_left_alone() => stand(&mut orders, Standing::Released, JOBLESS),
-            (link, None) => {
+            (_, None) => {
                 let begun = !app.held(&self.nodes).is_empty();
-                stand(&mut orders, if begun { Standing::Released } else { Standing::Wait }, undecided(link));
+                stand(&mut orders, if begun { Standing::Released } else { Standing::Wait }, undecided(app));
             }
             (_, Some((Action::Wait, order))) => stand(&mut orders, Standing::Wait, &order.reason),
             (_, Some((Action::Run, order))) => {
@@ -192,8 +193,12 @@ impl Translator {
 }
 
 /// Why there is no order yet.
-fn undecided(link: &Link) -> &'static str {
-    if matches!(link, Link::Job(_)) { UNDECIDED } else { ASKING }
+fn undecided(app: &App) -> &'static str {
+    match app.link {
+        Link::Job(_) => UNDECIDED,
+        _ if app.is_untold() => UNTOLD,
+        _ => ASKING,
+    }
 }
 
 /// What a job's programs are, whoever plans it.

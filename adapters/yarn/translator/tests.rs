@@ -5,7 +5,10 @@ use trainmaster_core::Role;
 use trainmaster_proto::v1::{JobPlan, ObservedPhase, Plan, Server, Slot, SlotRole};
 
 use super::{
-    super::slots::{ALONE, AllocationRequest},
+    super::{
+        config::Accounts,
+        slots::{ALONE, AllocationRequest},
+    },
     wire::{Application, ApplicationState, Cluster, Container, ContainerState, Node, NodeState, Request, Standing},
     *,
 };
@@ -312,6 +315,21 @@ fn an_application_that_vanishes_has_failed_after_a_while() {
     world.plan(false, vec![other(v1::Action::Stop, "failed")]);
     world.look();
     assert!(world.translator.apps.is_empty());
+}
+
+#[test]
+fn a_job_file_that_is_told_later_is_read_then() {
+    let mut world = World::new("");
+    world.plan(true, vec![]);
+    world.submit(1, "");
+    world.app(1).untold = true;
+    assert_eq!(world.look(), Step::default());
+    let (action, _, reason) = world.enforced_for(1);
+    assert!(action == wire::Action::Hold && reason.contains("too long together"), "{reason}");
+    assert_eq!(world.orders(1).standing(), Standing::Wait);
+    let told = world.app(1);
+    (told.untold, told.job) = (false, JOB.into());
+    assert_eq!(world.look().submit[0].1.name, "mnist");
 }
 
 #[test]
@@ -684,7 +702,7 @@ fn what_no_container_can_have_is_refused() {
     for part in ["a worker needs memory-mb 1500", "the largest has 1024", "yarn.scheduler.maximum-allocation-mb"] {
         assert!(reason.contains(part), "{reason}");
     }
-    let spec = jobfile::read(JOB, "", "").unwrap();
+    let spec = jobfile::read(JOB, "", "", Accounts::Yarn).unwrap();
     assert_eq!(world.translator.check_size(&spec), Err(reason));
 }
 
@@ -753,7 +771,7 @@ fn a_secret_is_known_by_its_hash() {
 
 /// As the daemon tells of a job when it is asked.
 fn known(job: u64, number: u32, incarnation: u32, slots: &[(Role, u32, &str)]) -> v1::JobStatus {
-    let mut spec = jobfile::read(JOB, "alice", "").unwrap();
+    let mut spec = jobfile::read(JOB, "alice", "", Accounts::Yarn).unwrap();
     spec.queue = "dl".into();
     let slots = run(job, incarnation, slots).slots;
     let spec = Some(trainmaster_proto::job_from_spec(&spec));
@@ -768,6 +786,36 @@ impl World {
         let roles = containers.map(|held| (held.id.clone(), W)).collect();
         self.translator.see_roles(self.now(), Told { cluster: self.cluster.clone(), roles });
         self.translator.step(self.now())
+    }
+}
+
+#[test]
+fn nobody_gives_anothers_application_a_command() {
+    let mallory = |number| {
+        let mut job = known(7, number, 0, &[]);
+        job.spec.as_mut().unwrap().tenant = "mallory".into();
+        job
+    };
+    // Told of before the application is there, and after.
+    for early in [true, false] {
+        let mut world = World::new("api = \"rest\"\nresourcemanager = \"http://rm:1\"");
+        world.plan(true, vec![]);
+        if early {
+            world.translator.learn(world.now(), vec![mallory(1)]);
+        }
+        world.submit(1, "");
+        world.look_at_roles();
+        if !early {
+            world.translator.learn(world.now(), vec![mallory(1)]);
+        }
+        world.look_at_roles();
+        world.plan(true, vec![JobPlan { external: external(1), ..run(7, 1, &[(W, 0, "a")]) }]);
+        world.look_at_roles();
+        world.translator.learn(world.now(), vec![mallory(1)]);
+        world.look_at_roles();
+        let orders = world.orders(1);
+        assert_eq!((orders.standing(), orders.worker_command.as_str()), (Standing::Wait, ""), "{early}");
+        assert!(world.translator.apps[&app(1)].spec.is_none());
     }
 }
 

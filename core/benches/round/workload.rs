@@ -154,8 +154,8 @@ impl Workload {
         for number in 0..count {
             self.submit(scheduler, at, self.jobs + turn as u32 * count + number);
         }
-        let fits = scheduler.prepare_fits(at).expect("new jobs have profiles");
-        let outcome = fits.run();
-        scheduler.commit_fits(at, outcome).expect("no other fit ticket is open");
+        while let Some(fits) = scheduler.prepare_fits(at) {
+            scheduler.commit_fits(at, fits.run()).expect("no other fit ticket is open");
+        }
     }
 }

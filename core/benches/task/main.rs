@@ -171,7 +171,7 @@ fn run(scheduler: &mut Scheduler, now: Time, epoch: u32) {
     for event in events {
         scheduler.apply(now, event).expect("as told");
     }
-    if let Some(ticket) = scheduler.prepare_fits(now) {
+    while let Some(ticket) = scheduler.prepare_fits(now) {
         scheduler.commit_fits(now, ticket.run()).expect("just opened");
     }
 }

@@ -39,7 +39,7 @@ mod solve;
 use serde::{Deserialize, Serialize};
 
 pub use self::curve::SpeedCurve;
-pub use self::history::SpeedHistory;
+pub use self::history::{Contradiction, SpeedHistory};
 use self::solve::{Problem, Pull, Row, Solution, distinct_rows, factor_of, tells_overlap, time_of};
 use super::linear::quadratic;
 

@@ -12,13 +12,17 @@ use super::{
 };
 use crate::{
     amount::{self, Unit},
+    text::read_toml,
     time::Span,
 };
+
+/// Bytes of a job file; those that people write have a hundredth of it.
+const LONGEST: usize = 64 << 10;
 
 /// A job file that can't be read.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum JobFileError {
-    /// Not TOML, an unknown key, or a value of the wrong type: with its line.
+    /// Too long, too deep, not TOML, an unknown key, or a value of the wrong type: with its line.
     #[error("{0}")]
     Syntax(String),
     /// A value that isn't allowed.
@@ -146,7 +150,7 @@ struct ProfileRow {
 }
 
 pub(super) fn parse(text: &str) -> Result<JobSpec, JobFileError> {
-    build(toml::from_str(text).map_err(|error| JobFileError::Syntax(error.to_string().trim_end().into()))?)
+    build(read_toml(text, LONGEST).map_err(|error| JobFileError::Syntax(error.to_string()))?)
 }
 
 /// The same from a table, which has no lines: the error names the key instead.

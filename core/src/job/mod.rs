@@ -133,6 +133,8 @@ pub struct Job {
     pub tenant: TenantId,
     /// Where it waits.
     pub queue: QueueId,
+    /// The name of its model among the [models](crate::State::models).
+    pub model: Arc<str>,
     /// One worker's demand.
     pub worker: Demand,
     /// One parameter server's demand; zero for all-reduce.

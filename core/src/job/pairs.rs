@@ -3,6 +3,15 @@
 use toml::{Table, Value, map::Entry};
 
 use super::{JobFileError, JobSpec, JobSpecError, file};
+use crate::text::{DEEPEST, read_toml, shown};
+
+/// Pairs of one job.
+const MOST: usize = 256;
+/// Bytes of a key, and of a value.
+const LONGEST_KEY: usize = 256;
+const LONGEST_VALUE: usize = 8 << 10;
+/// Characters of either in what is said about it.
+const SHOWN: usize = 100;
 
 /// Keys whose value is text even where it looks like a number.
 const TEXT: [&str; 7] = ["name", "model", "tenant", "queue", "worker.command", "server.command", "dataset.upload"];
@@ -12,8 +21,13 @@ const FREE: [&str; 3] = [LABELS, "worker.resources.", "server.resources."];
 
 pub(super) fn parse<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<JobSpec, JobFileError> {
     let pairs: Vec<(&str, &str)> = pairs.into_iter().map(|(key, text)| (key.trim(), text.trim())).collect();
+    if pairs.len() > MOST {
+        let problem = format!("{} keys must be at most {MOST}", pairs.len());
+        return Err(JobSpecError { key: "job".into(), problem }.into());
+    }
     let mut root = Table::new();
     for (key, text) in &pairs {
+        check(key, text)?;
         insert(&mut root, key, text)?;
     }
     file::read(root).map_err(|error| match &error {
@@ -28,6 +42,21 @@ pub(super) fn parse<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> 
         }
         JobFileError::Spec(_) => error,
     })
+}
+
+/// Before anything is made of them: tables nest as deep as a key has parts.
+fn check(key: &str, text: &str) -> Result<(), JobSpecError> {
+    let parts = segments(key).len();
+    let problem = if key.len() > LONGEST_KEY {
+        format!("a key of {} bytes must have at most {LONGEST_KEY}", key.len())
+    } else if parts > DEEPEST {
+        format!("a key of {parts} parts must have at most {DEEPEST}")
+    } else if text.len() > LONGEST_VALUE {
+        format!("{:?}: {} bytes must be at most {LONGEST_VALUE}", shown(text, SHOWN), text.len())
+    } else {
+        return Ok(());
+    };
+    Err(JobSpecError { key: shown(key, SHOWN).into(), problem })
 }
 
 fn insert(root: &mut Table, key: &str, text: &str) -> Result<(), JobSpecError> {
@@ -60,9 +89,9 @@ fn segments(key: &str) -> Vec<&str> {
     fixed.split('.').map(|segment| segment.trim_matches('"')).chain(name.map(|name| name.trim_matches('"'))).collect()
 }
 
-/// TOML where it is TOML, else the text itself: `12h` needs no quotes.
+/// TOML where it is TOML, else the text itself: `12h` needs no quotes. What nests deeper than anything a job says is text.
 fn value(key: &str, text: &str) -> Value {
-    let read = toml::from_str::<Table>(&format!("v = {text}")).ok().and_then(|mut table| {
+    let read = read_toml::<Table>(&format!("v = {text}"), 2 * LONGEST_VALUE).ok().and_then(|mut table| {
         let value = table.remove("v");
         // A line break in the text could bring more keys along.
         value.filter(|value| table.is_empty() && !matches!(value, Value::Datetime(_)))
@@ -122,6 +151,11 @@ mod tests {
             ("name.first", "x", &["name.first", "name was given"]),
             ("", "x", &["worker.max"]),
             ("worker..max", "x", &["worker..max"]),
+            (&"a.".repeat(100), "x", &["101 parts", "8"]),
+            (&"a".repeat(5000), "x", &["aaa…", "5000", "256"]),
+            ("worker.gpu", &"1".repeat(9000), &["worker.gpu", "9000", "8192"]),
+            ("utility", "[[[[[[[[[1]]]]]]]]]", &["utility", "[[[["]),
+            ("utility", "{ a.b.c.d.e.f.g.h.i = 1 }", &["utility", "a.b.c"]),
         ] {
             let error = read(&[("name", "a"), ("worker.gpu", "1"), ("server.cpu", "1"), (key, text)]).unwrap_err();
             assert!(!error.contains('\n'), "{error}");

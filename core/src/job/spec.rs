@@ -6,7 +6,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{JobFileError, Utility, file, pairs};
-use crate::{decision::Shape, resources::is_gpu, time::Span};
+use crate::{
+    decision::Shape,
+    resources::is_gpu,
+    text::{is_unseen, shown},
+    time::Span,
+};
 
 /// How a job may be resized while it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +90,11 @@ pub struct Dataset {
     pub chunk_size: i64,
 }
 
+impl Dataset {
+    /// More chunks than this aren't told apart: no engine dispatches a dataset of more one by one.
+    pub const MOST_TRACKED: u32 = 10_000;
+}
+
 /// One part of a model that is cut into several: a task, of which each replica of the model has one on a worker of its own
 /// (MLFS §3.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +143,17 @@ pub struct ProfiledSpeed {
 
 /// More parts of one model are a mistake.
 const MOST_PARTITIONS: usize = 256;
+/// Resources that one role may name, and bytes of such a name.
+const MOST_RESOURCES: usize = 16;
+const LONGEST_RESOURCE: usize = 64;
+/// Labels that a job may ask for, and bytes of a label and of its value.
+const MOST_LABELS: usize = 64;
+const LONGEST_LABEL: usize = 128;
+const LONGEST_LABEL_VALUE: usize = 256;
+/// Speeds measured beforehand: more pairs than are kept of what a job shows itself.
+const MOST_PROFILED: usize = 256;
+/// Bytes of where data is uploaded from.
+const LONGEST_UPLOAD: usize = 128;
 
 /// A job as its owner describes it, validated.
 ///
@@ -294,6 +315,7 @@ impl JobSpec {
         {
             let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             if name.is_empty() || name.len() > 128 || name.starts_with('.') || !name.chars().all(allowed) {
+                let name = shown(name, 128);
                 return fail(
                     key,
                     format!("{name:?} must be 1 to 128 letters, digits, '.', '_' or '-', not starting with '.'"),
@@ -343,8 +365,12 @@ impl JobSpec {
         if self.accuracy.is_some_and(|accuracy| !(0.0..=1.0).contains(&accuracy)) {
             return fail("accuracy", "must be from 0 to 1".into());
         }
+        self.validate_labels()?;
         self.validate_stop()?;
         self.validate_partitions()?;
+        if self.profile.len() > MOST_PROFILED {
+            return fail("profile", format!("{} measurements must be at most {MOST_PROFILED}", self.profile.len()));
+        }
         for (at, sample) in self.profile.iter().enumerate() {
             let no_servers = self.server.is_none();
             if sample.workers == 0 || (sample.servers == 0) != no_servers || !(sample.speed > 0.0 && sample.speed < 1e9)
@@ -372,11 +398,36 @@ impl JobSpec {
                     return fail(&format!("dataset.{field}"), "0 must be at least 1".into());
                 }
             }
+            if data.upload.len() > LONGEST_UPLOAD || data.upload.chars().any(is_unseen) {
+                let text = shown(&data.upload, LONGEST_UPLOAD);
+                return fail(
+                    "dataset.upload",
+                    format!("{text:?} must be at most {LONGEST_UPLOAD} bytes without control characters"),
+                );
+            }
             if !(0..=1 << 40).contains(&data.chunk_size) {
                 return fail("dataset.chunk_size", format!("{} MiB must be from 0 to 2^40", data.chunk_size));
             }
             if data.batch_time.is_some_and(|time| time <= Span::ZERO) {
                 return fail("dataset.batch_time", "must be above 0, such as \"250ms\"".into());
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_labels(&self) -> Result<(), JobSpecError> {
+        let fail = |problem: String| Err(JobSpecError { key: "constraints.labels".into(), problem });
+        if self.labels.len() > MOST_LABELS {
+            return fail(format!("{} labels must be at most {MOST_LABELS}", self.labels.len()));
+        }
+        for (text, most) in
+            self.labels.iter().flat_map(|(label, value)| [(label, LONGEST_LABEL), (value, LONGEST_LABEL_VALUE)])
+        {
+            if text.len() > most || text.chars().any(is_unseen) {
+                return fail(format!(
+                    "{:?} must be at most {most} bytes without control characters",
+                    shown(text, most)
+                ));
             }
         }
         Ok(())
@@ -485,7 +536,20 @@ impl JobSpec {
 impl RoleSpec {
     fn validate(&self, key: &str) -> Result<(), JobSpecError> {
         let fail = |field: &str, problem: String| Err(JobSpecError { key: format!("{key}.{field}"), problem });
+        if self.demand.len() > MOST_RESOURCES {
+            return fail("resources", format!("{} resources must be at most {MOST_RESOURCES}", self.demand.len()));
+        }
         for (name, &value) in &self.demand {
+            if name.is_empty()
+                || name.len() > LONGEST_RESOURCE
+                || name.chars().any(|c| is_unseen(c) || c.is_whitespace())
+            {
+                let name = shown(name, LONGEST_RESOURCE);
+                return fail(
+                    "resources",
+                    format!("{name:?} must be a name of 1 to {LONGEST_RESOURCE} bytes without spaces"),
+                );
+            }
             if !(0..=1_000_000_000_000).contains(&value) {
                 return fail(name, format!("{value} must be from 0 to 10^12 sub-units"));
             }
@@ -512,8 +576,9 @@ impl RoleSpec {
                 format!("{} must be from min = {} to max = {}", self.requested, self.min, self.max),
             );
         }
-        if self.command.len() > 4096 {
-            return fail("command", format!("{} characters must be at most 4096", self.command.len()));
+        if self.command.len() > 4096 || self.command.contains('\0') {
+            let problem = format!("{} characters must be at most 4096, none of them NUL", self.command.len());
+            return fail("command", problem);
         }
         Ok(())
     }

@@ -250,14 +250,11 @@ impl Room {
         }
     }
 
-    /// Gives back all that an allocation takes.
+    /// Gives back all that an allocation takes: of what is idle, memory and disk.
     pub fn release(&mut self, job: &Job, allocation: &Allocation) {
         for slot in allocation.slots() {
-            for share in &slot.devices {
-                let used = &mut self.devices[slot.server.index()][usize::from(share.device)];
-                *used = used.saturating_sub(share.milli);
-            }
-            self.charge(slot.server, job.demand(slot.role), &slot.devices, -1);
+            let takes = if allocation.is_busy(slot) { Use::Busy } else { Use::Idle };
+            self.use_slot(slot.server, job.demand(slot.role), &slot.devices, takes, Use::None);
         }
     }
 

@@ -277,10 +277,7 @@ impl Scheduler {
             self.supports(spec)?;
         }
         let result = self.state.apply(at, &event);
-        // A refused report is recorded too: it is counted, and time went on.
-        if !matches!(result, Err(EventError::Time { .. })) {
-            self.record(|| Record::Event { at, event });
-        }
+        self.record_event(at, event, &result);
         result?;
         if let Some(engine) = engine {
             // What the engine before it still works on is of no use any more.
@@ -292,6 +289,17 @@ impl Scheduler {
         }
         self.issue();
         Ok(())
+    }
+
+    /// Of what was refused only what it changed is recorded: a count, and that time went on.
+    fn record_event(&mut self, at: Time, event: Event, result: &Result<(), EventError>) {
+        let event = match result {
+            Ok(()) | Err(EventError::LateRefusal { .. }) => event,
+            Err(EventError::Time { .. }) => return,
+            Err(EventError::Report { job, .. }) => Event::ReportIgnored { job: *job },
+            Err(_) => Event::Elapsed,
+        };
+        self.record(|| Record::Event { at, event });
     }
 
     /// Whether the engine in charge could ever run such a job.
@@ -572,14 +580,14 @@ impl Scheduler {
         if self.open_fit == Some(ticket) {
             self.open_fit = None;
             self.state.now = self.state.now.max(at);
-            self.state.unfitted.extend(std::mem::take(&mut self.fitting));
+            self.take_fits_back();
             self.record(|| Record::Abandoned { at, ticket, why });
         }
     }
 
     /// Fits what has reports that no fit knows, then prepares, runs and commits: for callers without a limit.
     pub fn decide(&mut self, at: Time) -> Decision {
-        if let Some(ticket) = self.prepare_fits(at) {
+        while let Some(ticket) = self.prepare_fits(at) {
             let outcome = ticket.run();
             let _ = self.commit_fits(at, outcome);
         }
@@ -587,23 +595,41 @@ impl Scheduler {
         self.commit(at, outcome).expect("no other ticket was opened")
     }
 
-    /// Opens a ticket for the fits of all jobs that have news; `None` if none has.
+    /// What a ticket covers that won't be committed has news still, unless it has ended meanwhile.
+    fn take_fits_back(&mut self) {
+        for job in std::mem::take(&mut self.fitting) {
+            if self.state.jobs.contains_key(&job) {
+                self.state.unfitted.insert(job);
+            }
+        }
+    }
+
+    /// Whether jobs have news that no ticket covers yet.
+    pub fn has_news(&self) -> bool {
+        !self.state.unfitted.is_empty()
+    }
+
+    /// Opens a ticket for the fits of jobs that have news; `None` if none has. One covers [`FitTicket::MOST`] jobs, by turns of managers and
+    /// their tenants; where more have news, others come in the next ones. O(n log n) in jobs with news.
     pub fn prepare_fits(&mut self, at: Time) -> Option<FitTicket> {
         if self.state.unfitted.is_empty() && self.fitting.is_empty() {
             return None;
         }
         self.state.now = self.state.now.max(at);
         // A ticket that is still open is superseded by one that covers its jobs as well.
-        self.state.unfitted.extend(std::mem::take(&mut self.fitting));
-        let unfitted = std::mem::take(&mut self.state.unfitted);
-        self.fitting = unfitted.iter().copied().collect();
+        self.take_fits_back();
+        let id = TicketId(self.next_ticket);
+        self.fitting = ticket::turns(&self.state, id);
+        for job in &self.fitting {
+            self.state.unfitted.remove(job);
+        }
         let state = &self.state;
-        let jobs = unfitted
+        let jobs = self
+            .fitting
             .iter()
             .filter_map(|id| state.job(*id))
-            .map(|job| (job.clone(), state.models.get(job.spec.model.as_str()).cloned()))
+            .map(|job| (job.clone(), state.models.get(&job.model).cloned()))
             .collect();
-        let id = TicketId(self.next_ticket);
         self.next_ticket += 1;
         self.open_fit = Some(id);
         self.record(|| Record::FitsPrepared { at, ticket: id });

@@ -28,7 +28,10 @@ impl Admission {
         let changes = outcome.proposal().map(|proposal| proposal.changes.iter());
         let verdict = changes.into_iter().flatten().find(|(job, _)| *job == self.job).map(|(_, verdict)| verdict);
         match verdict {
-            Some(Verdict::Reject(reason) | Verdict::Stop(reason)) => Err(reason.describe(&self.state)),
+            Some(Verdict::Reject(reason) | Verdict::Stop(reason)) => {
+                let tenant = self.state.job(self.job).map_or("", |job| &job.spec.tenant);
+                Err(reason.describe_to(&self.state, tenant))
+            }
             _ => Ok(()),
         }
     }

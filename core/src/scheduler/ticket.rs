@@ -1,6 +1,7 @@
 //! Tickets: one attempt to decide, or to fit, that runs anywhere and for as long as its host lets it.
 
 use std::{
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -108,7 +109,49 @@ pub struct FitOutcome {
     pub(super) fits: Vec<(JobId, Fits)>,
 }
 
+/// The jobs of a new ticket for fits, of those that have news, by turns: one that came from each manager, then a second one of each, …;
+/// and of a manager's jobs one of each tenant, then a second one, … Who comes first in a turn differs from ticket to ticket, so that
+/// nobody is always the last.
+pub(super) fn turns(state: &State, ticket: TicketId) -> Vec<JobId> {
+    if state.unfitted.len() <= FitTicket::MOST {
+        return state.unfitted.iter().copied().collect();
+    }
+    // SplitMix64's last step: it scatters what is alike.
+    let scattered = |job: JobId| {
+        let mut x = job.0.wrapping_add(ticket.0.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    };
+    // With the turn that each has, and its place among those of that turn.
+    type Turns = Vec<(usize, u64, JobId)>;
+    let number = |jobs: &mut Turns| {
+        jobs.sort_unstable();
+        for (turn, job) in jobs.iter_mut().enumerate() {
+            job.0 = turn;
+        }
+    };
+    let mut managers: BTreeMap<&str, BTreeMap<u32, Turns>> = BTreeMap::new();
+    for job in state.unfitted.iter().filter_map(|id| state.job(*id)) {
+        let manager = job.external.as_ref().map_or("", |external| &external.cluster);
+        let tenants = managers.entry(manager).or_default();
+        tenants.entry(job.tenant.0).or_default().push((0, scattered(job.id), job.id));
+    }
+    let mut all = Turns::with_capacity(state.unfitted.len());
+    for mut tenants in managers.into_values() {
+        tenants.values_mut().for_each(number);
+        let mut jobs: Turns = tenants.into_values().flatten().collect();
+        number(&mut jobs);
+        all.extend(jobs);
+    }
+    all.sort_unstable();
+    all.into_iter().take(FitTicket::MOST).map(|(_, _, job)| job).collect()
+}
+
 impl FitTicket {
+    /// The most jobs of one: nobody waits long for a ticket, however many jobs somebody has.
+    pub const MOST: usize = 250;
+
     /// Its number.
     pub fn id(&self) -> TicketId {
         self.id
@@ -165,5 +208,68 @@ impl FitOutcome {
     /// Lets a simulation put predictions with a known error in place of the fits.
     pub(crate) fn revise(&mut self, mut revise: impl FnMut(JobId, &mut Fits)) {
         self.fits.iter_mut().for_each(|(job, fits)| revise(*job, fits));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        event::{End, Event},
+        job::{ExternalId, JobSpec, ProfiledSpeed},
+        scheduler::{Scheduler, Why},
+        settings::Settings,
+        time::Time,
+    };
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_the_fits_of_anothers_many_jobs() {
+        let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
+        for at in 0..1003 {
+            let tenant = if at < 1000 { "flood" } else { "modest" };
+            let profile = vec![ProfiledSpeed { servers: 1, workers: 1, speed: 2.0 }];
+            let spec = JobSpec { tenant: tenant.into(), profile, ..JobSpec::minimal(&format!("job{at}")) };
+            let event = Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
+            scheduler.apply(Time(0), event).unwrap();
+        }
+        let is_modest = |job: &(Arc<Job>, Option<Arc<Model>>)| job.0.spec.tenant == "modest";
+        let first = scheduler.prepare_fits(Time(1)).unwrap();
+        assert_eq!((first.len(), first.jobs.iter().filter(|job| is_modest(job)).count()), (FitTicket::MOST, 3));
+        let mut fitted: Vec<_> = first.jobs.iter().map(|(job, _)| job.id).collect();
+        scheduler.commit_fits(Time(1), first.run()).unwrap();
+        while let Some(ticket) = scheduler.prepare_fits(Time(1)) {
+            assert!(scheduler.has_news() || ticket.len() == 3);
+            fitted.extend(ticket.jobs.iter().map(|(job, _)| job.id));
+            scheduler.commit_fits(Time(1), ticket.run()).unwrap();
+        }
+        fitted.sort_unstable();
+        assert!(fitted.iter().copied().eq(scheduler.state().jobs.keys().copied()), "each once");
+    }
+
+    #[test]
+    fn who_names_many_tenants_has_one_turn_and_what_has_ended_none() {
+        let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
+        for at in 0..600 {
+            let external = (at >= 10).then(|| ExternalId { cluster: "evil".into(), native: format!("{at}") });
+            let profile = vec![ProfiledSpeed { servers: 1, workers: 1, speed: 2.0 }];
+            let spec = JobSpec { tenant: format!("t{at}"), profile, ..JobSpec::minimal(&format!("job{at}")) };
+            let event = Event::JobSubmitted { spec: Box::new(spec), external, token_hash: None };
+            scheduler.apply(Time(0), event).unwrap();
+        }
+        let ticket = scheduler.prepare_fits(Time(1)).unwrap();
+        assert_eq!(ticket.jobs.iter().filter(|(job, _)| job.external.is_none()).count(), 10, "all of theirs");
+        let of = |ticket: &FitTicket| ticket.jobs.iter().map(|(job, _)| job.id).collect::<Vec<_>>();
+        let first = of(&ticket);
+        // Given up, and again: others of the many tenants come in the next ones.
+        let second = of(&scheduler.prepare_fits(Time(1)).unwrap());
+        assert!(second.iter().any(|job| !first.contains(job)));
+        // All end while a ticket covers them: nothing is left to be fitted.
+        for job in scheduler.state().jobs.keys().copied().collect::<Vec<_>>() {
+            scheduler.apply(Time(2), Event::JobEnded { job, end: End::Cancelled }).unwrap();
+        }
+        let open = scheduler.open_fit.unwrap();
+        scheduler.abandon(Time(2), open, Why::Lost);
+        assert!(!scheduler.has_news() && scheduler.prepare_fits(Time(2)).is_none());
     }
 }

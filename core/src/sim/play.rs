@@ -558,7 +558,7 @@ impl<'a> Play<'a> {
 
     /// Fits what is new and decides. False: nothing will ever happen any more.
     fn decide(&mut self, host: &mut dyn Host) -> Result<bool, SimError> {
-        if let Some(ticket) = self.scheduler.prepare_fits(self.now) {
+        while let Some(ticket) = self.scheduler.prepare_fits(self.now) {
             let mut outcome = ticket.run();
             if let Some(errors) = self.options.errors {
                 let programs = &self.programs;

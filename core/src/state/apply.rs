@@ -7,25 +7,33 @@ use std::{
 
 use imbl::OrdSet;
 
-use super::{Change, State};
+use super::{
+    Change, State,
+    servers::{check_amounts, check_shares, used},
+};
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Shape, Slot, Verdict},
+    decision::{Allocation, Devices, Shape, Slot, Verdict},
     engines,
     event::{Enactment, End, Event, EventError, ObservedSlot},
     fit::{LossHistory, SpeedHistory, SpeedSample},
-    ids::{DecisionId, Incarnation, JobId, ManagerId, ResourceId, Revision, ServerId},
+    ids::{DecisionId, Incarnation, JobId, ManagerId, Revision, ServerId},
     job::{Demand, ExternalId, Fits, Job, JobSpec, Phase, Progress},
     policy::{Policy, PolicyError},
     reason::Reason,
-    resources::{Amounts, GPU, is_gpu},
+    resources::ResourceTypes,
     scheduler::Issue,
-    server::{Hosts, Place, Server, ServerSpec, Usage, devices_match},
+    server::Usage,
     settings::{Mode, Settings},
+    text::shown,
     time::{Span, Time},
 };
 
 /// A refusal's wait stops doubling here.
 const LONGEST_WAIT: Span = Span::seconds(3600);
+/// Characters that are kept of a manager's words for a refusal.
+const LONGEST_CAUSE: usize = 1000;
+/// Slots that a manager may see of one job: as many as it may ever be given, several times over.
+const MOST_OBSERVED: usize = 100_000;
 
 impl State {
     /// Takes one event.
@@ -53,7 +61,7 @@ impl State {
                 check_shares(server, devices)?;
                 let id =
                     *self.server_ids.get(server.as_str()).ok_or_else(|| EventError::UnknownServer(server.clone()))?;
-                self.check_types(used(amounts))?;
+                self.make_room_for_types(used(amounts), ResourceTypes::MOST)?;
                 let demand = Arc::make_mut(&mut self.resources).demand(amounts);
                 let mut foreign = Usage { amounts: demand, ..Usage::default() };
                 let shares: Devices = devices.iter().copied().collect();
@@ -73,6 +81,12 @@ impl State {
             Event::SyncEnd { manager, owns_queue } => self.sync_end(manager, *owns_queue)?,
             Event::Utilisation { server, used, devices, slots } => self.measure(server, used, devices, slots)?,
             Event::PolicySet { engine, policy } => self.set_policy(engine, policy.as_deref())?,
+            Event::ReportIgnored { job } => {
+                if let Some(job) = self.job_mut(*job) {
+                    job.progress.ignored += 1;
+                }
+            }
+            Event::Elapsed => {}
         }
         Ok(())
     }
@@ -127,195 +141,6 @@ impl State {
         self.note(Change::Settings);
     }
 
-    fn set_server(&mut self, manager: &str, spec: &ServerSpec) -> Result<(), EventError> {
-        let fail = |problem: String| Err(EventError::Server { server: spec.name.clone(), problem });
-        if spec.name.is_empty() {
-            return fail("a server needs a name".into());
-        }
-        check_amounts(&spec.name, &spec.capacity)?;
-        if let Some(kind) = spec.devices.iter().find(|kind| !is_gpu(kind)) {
-            return fail(format!("device {kind:?} must be \"gpu\" or \"gpu:<type>\""));
-        }
-        if spec.devices.len() > usize::from(u16::MAX) {
-            return fail(format!("{} devices must be at most 65535", spec.devices.len()));
-        }
-        let hosts = match Hosts::of(&spec.labels) {
-            Ok(hosts) => hosts,
-            Err(problem) => return fail(problem),
-        };
-        let place = match Place::of(&spec.labels) {
-            Ok(place) => Arc::new(place),
-            Err(problem) => return fail(problem),
-        };
-        self.check_types(used(&spec.capacity).chain(spec.devices.iter().map(String::as_str)))?;
-        let manager = self.manager(manager);
-        let resources = Arc::make_mut(&mut self.resources);
-        let mut capacity = resources.demand(&spec.capacity);
-        let devices: Arc<[_]> = spec.devices.iter().map(|kind| resources.intern(kind)).collect();
-        for &kind in &*devices {
-            capacity.add(GPU, 1000);
-            if kind != GPU {
-                capacity.add(kind, 1000);
-            }
-        }
-        let known = self.server_ids.get(spec.name.as_str()).copied();
-        let bookable = self.settings.shape.overbook;
-        let id = known.unwrap_or_else(|| {
-            let id = ServerId(self.servers.len() as u32);
-            self.servers.push_back(Arc::new(Server {
-                id,
-                name: spec.name.as_str().into(),
-                manager,
-                capacity: Amounts::default(),
-                devices: Arc::new([]),
-                labels: Arc::default(),
-                hosts: Hosts::default(),
-                place: Arc::default(),
-                draining: false,
-                present: false,
-                foreign: Usage::default(),
-                planned: Usage::default(),
-                charged: Usage::default(),
-                measured: None,
-                bookable,
-            }));
-            self.server_ids.insert(spec.name.as_str().into(), id);
-            id
-        });
-        if let Some((servers, _)) = &mut self.managers[manager.0 as usize].sync {
-            servers.insert(id);
-        }
-        let change = |server: &mut Server| {
-            server.manager = manager;
-            server.capacity = capacity;
-            server.labels = Arc::new(spec.labels.clone());
-            server.hosts = hosts;
-            server.place = place;
-            server.draining = spec.draining;
-            server.present = true;
-            if server.devices != devices {
-                server.measured = None;
-            }
-            server.devices = devices.clone();
-        };
-        if known.is_none() || self.server(id).devices == devices {
-            self.change_server(id, change);
-        } else {
-            self.with_other_devices(|state| state.change_server(id, change));
-            self.evict_from_exchanged_devices(id);
-        }
-        Ok(())
-    }
-
-    /// A slot is charged by the kind of its devices: where these change, every sum is taken anew. O(slots of all jobs):
-    /// devices are rarely exchanged.
-    fn with_other_devices(&mut self, change: impl FnOnce(&mut Self)) {
-        let planned: Vec<(Arc<Job>, Arc<Allocation>)> =
-            self.jobs.values().filter_map(|job| Some((job.clone(), job.verdict.allocation()?.clone()))).collect();
-        let all: Vec<Arc<Job>> = self.jobs.values().chain(self.leaving.values()).cloned().collect();
-        for (job, allocation) in &planned {
-            self.add_planned(job, allocation, -1);
-        }
-        for job in &all {
-            self.move_charge(&self.charge(job), &[]);
-        }
-        change(self);
-        for (job, allocation) in &planned {
-            self.add_planned(job, allocation, 1);
-        }
-        for job in &all {
-            self.move_charge(&[], &self.charge(job));
-        }
-    }
-
-    /// Plans that name devices which are others by now are void.
-    fn evict_from_exchanged_devices(&mut self, id: ServerId) {
-        let server = self.server(id).clone();
-        let fits = |job: &Job, slot: &Slot| {
-            slot.server != id || devices_match(&server.devices, job.demand(slot.role), &slot.devices)
-        };
-        let void: Vec<(JobId, ResourceId, i64)> = self
-            .jobs
-            .values()
-            .filter_map(|job| {
-                let slot = job.verdict.allocation()?.slots().iter().find(|slot| !fits(job, slot))?;
-                let (resource, missing) = job.demand(slot.role).devices?;
-                Some((job.id, resource, missing.into()))
-            })
-            .collect();
-        for (job, resource, missing) in void {
-            self.set_verdict(job, Verdict::Wait(Reason::Evicted { server: id, resource, missing }));
-            self.note(Change::Dropped(job));
-        }
-    }
-
-    /// Changes what a server has, and the cluster's totals with it.
-    fn change_server(&mut self, id: ServerId, change: impl FnOnce(&mut Server)) {
-        let sums = |server: &Server| {
-            (server.usable(), if server.present { server.capacity.clone() } else { Amounts::default() })
-        };
-        let (usable, capacity) = sums(self.server(id));
-        self.usable -= &usable;
-        self.capacity -= &capacity;
-        change(self.server_mut(id));
-        let (usable, capacity) = sums(self.server(id));
-        self.usable += &usable;
-        self.capacity += &capacity;
-        self.unpark([id]);
-        self.unsettled.insert(id);
-        self.moved += 1;
-        self.note(Change::Server(id));
-    }
-
-    /// Servers are gone. O(slots of all jobs) however many they are: slots on a lost server are gone without anyone
-    /// saying so.
-    fn servers_left(&mut self, lost: &BTreeSet<ServerId>) {
-        for id in lost {
-            self.change_server(*id, |server| {
-                server.present = false;
-                server.foreign = Usage::default();
-                server.measured = None;
-            });
-        }
-        let first_lost = |allocation: Option<&Arc<Allocation>>| {
-            let slots = allocation.into_iter().flat_map(|allocation| allocation.slots());
-            slots.map(|slot| slot.server).filter(|server| lost.contains(server)).min()
-        };
-        let without = |allocation: &Arc<Allocation>| {
-            let kept = allocation.keeping(|slot| !lost.contains(&slot.server));
-            (!kept.shape().is_empty()).then(|| Arc::new(kept))
-        };
-        let hit: Vec<JobId> = self
-            .jobs
-            .values()
-            .chain(self.leaving.values())
-            .filter(|job| {
-                [job.issued.as_ref(), job.observed.as_ref(), job.verdict.allocation()]
-                    .into_iter()
-                    .any(|allocation| first_lost(allocation).is_some())
-            })
-            .map(|job| job.id)
-            .collect();
-        for job in hit {
-            self.recharge(job, |job| {
-                // What is left of it can't run alone.
-                job.revoked |= first_lost(job.issued.as_ref()).is_some();
-                job.issued = job.issued.as_ref().and_then(without);
-                job.observed = job.observed.as_ref().and_then(without);
-            });
-            if let Some(job) = self.jobs.get(&job) {
-                let (id, planned_on) = (job.id, first_lost(job.verdict.allocation()));
-                self.unissued.insert(id);
-                self.unsent.insert(id);
-                if let Some(server) = planned_on {
-                    self.set_verdict(id, Verdict::Wait(Reason::ServerLost { server }));
-                    self.note(Change::Dropped(id));
-                }
-            }
-            self.forget_if_gone(job);
-        }
-    }
-
     fn submit(
         &mut self,
         spec: &JobSpec,
@@ -327,19 +152,20 @@ impl State {
             return Err(EventError::DuplicateName { name: spec.name.clone(), job });
         }
         let demands = || [Some(&spec.worker), spec.server.as_ref()].into_iter().flatten().map(|role| &role.demand);
-        self.check_types(demands().flat_map(used))?;
-        let known = self.resources.clone();
+        let known = (self.resources.clone(), self.models.clone(), self.servers.clone());
+        self.make_room_for_types(demands().flat_map(used), ResourceTypes::MOST_FOR_JOBS)?;
         let resources = Arc::make_mut(&mut self.resources);
         let worker = Demand::new(&spec.worker.demand, resources);
         let server = spec.server.as_ref().map(|role| Demand::new(&role.demand, resources)).unwrap_or_default();
         if let Some(reason) = self.hopeless(spec, &worker, &server) {
             let text = reason.describe(self);
-            // A job that is refused leaves no names behind.
-            self.resources = known;
+            // A job that is refused leaves no names behind, and makes none forgotten.
+            (self.resources, self.models, self.servers) = known;
             return Err(EventError::NeverFits(text));
         }
         let id = JobId(self.next_job);
-        let (tenant, queue) = self.count_in(spec);
+        let model = self.model_key(spec);
+        let (tenant, queue) = self.count_in(spec, &model);
         let mut speeds = SpeedHistory::default();
         for sample in &spec.profile {
             speeds.profile(&SpeedSample::new(sample.servers, sample.workers, sample.speed));
@@ -349,6 +175,7 @@ impl State {
             id,
             tenant,
             queue,
+            model,
             worker,
             server,
             arrival: self.now,
@@ -389,7 +216,7 @@ impl State {
             spec: Arc::new(spec.clone()),
         };
         // A second job of a model starts from what the first taught.
-        if profiled || self.models.get(spec.model.as_str()).is_some_and(|model| !model.speeds.is_empty()) {
+        if profiled || self.models.get(&job.model).is_some_and(|model| !model.speeds.is_empty()) {
             self.unfitted.insert(id);
         }
         self.next_job += 1;
@@ -447,6 +274,10 @@ impl State {
     ) -> Result<(), EventError> {
         if !self.jobs.contains_key(&id) && !self.leaving.contains_key(&id) {
             return Err(EventError::UnknownJob(id));
+        }
+        if slots.len() > MOST_OBSERVED {
+            let problem = format!("{} slots of {id} are observed, and may be at most {MOST_OBSERVED}", slots.len());
+            return Err(EventError::Server { server: shown(&slots[0].server, 64).into(), problem });
         }
         let mut seen = Vec::with_capacity(slots.len());
         for slot in slots {
@@ -527,7 +358,7 @@ impl State {
     }
 
     /// A job that is over is forgotten once nothing of it is left, and whoever was told of it knows.
-    fn forget_if_gone(&mut self, id: JobId) {
+    pub(super) fn forget_if_gone(&mut self, id: JobId) {
         let Some(job) = self.leaving.get(&id).filter(|job| job.observed.is_none() && job.issued.is_none()) else {
             return;
         };
@@ -555,6 +386,7 @@ impl State {
         if job.verdict.allocation().is_none() {
             return Ok(());
         }
+        let cause: Arc<str> = shown(cause, LONGEST_CAUSE).into();
         let (now, refusals, issued_in) = (self.now, job.refusals.saturating_add(1), self.decision);
         let doubled = Span(self.settings.refusal_backoff.0.saturating_mul(1 << (refusals - 1).min(20)));
         let wait = retry_after.unwrap_or(doubled).clamp(Span(1), LONGEST_WAIT);
@@ -597,6 +429,18 @@ impl State {
         Ok(())
     }
 
+    /// The active jobs from a manager's queue that its open resync hasn't mentioned: if it owns its queue and the resync ends now, these
+    /// have ended. O(jobs).
+    pub fn missing_in_sync(&self, manager: &str) -> Vec<JobId> {
+        let open = self.managers.iter().find(|known| &*known.name == manager).and_then(|known| known.sync.as_ref());
+        open.map_or_else(Vec::new, |(_, jobs)| self.missing(manager, jobs))
+    }
+
+    fn missing(&self, manager: &str, seen: &OrdSet<JobId>) -> Vec<JobId> {
+        let of = |job: &&Arc<Job>| job.external.as_ref().is_some_and(|external| external.cluster == manager);
+        self.jobs.values().filter(|job| !seen.contains(&job.id)).filter(of).map(|job| job.id).collect()
+    }
+
     fn sync_end(&mut self, name: &str, owns_queue: bool) -> Result<(), EventError> {
         let known = self.managers.iter().position(|manager| &*manager.name == name);
         let open = known.and_then(|at| Some((at, self.managers[at].sync.take()?)));
@@ -633,39 +477,10 @@ impl State {
             self.forget_if_gone(job);
         }
         if owns_queue {
-            let ended: Vec<JobId> = self
-                .jobs
-                .values()
-                .filter(|job| {
-                    !jobs.contains(&job.id) && job.external.as_ref().is_some_and(|external| external.cluster == name)
-                })
-                .map(|job| job.id)
-                .collect();
-            for job in ended {
+            for job in self.missing(name, &jobs) {
                 self.end_job(job, End::Completed)?;
             }
         }
         Ok(())
     }
-}
-
-/// The names in a table of amounts that are there.
-pub(super) fn used(amounts: &BTreeMap<String, i64>) -> impl Iterator<Item = &str> {
-    amounts.iter().filter(|(_, amount)| **amount != 0).map(|(name, _)| name.as_str())
-}
-
-pub(super) fn check_amounts(server: &str, amounts: &BTreeMap<String, i64>) -> Result<(), EventError> {
-    let wrong = amounts.iter().find(|(_, value)| !(0..=1_000_000_000_000).contains(*value));
-    wrong.map_or(Ok(()), |(name, value)| {
-        let problem = format!("{name} = {value} must be from 0 to 10^12 sub-units");
-        Err(EventError::Server { server: server.into(), problem })
-    })
-}
-
-pub(super) fn check_shares(server: &str, shares: &[DeviceShare]) -> Result<(), EventError> {
-    let wrong = shares.iter().find(|share| share.milli > 1000);
-    wrong.map_or(Ok(()), |share| {
-        let problem = format!("{} thousandths of device {} must be at most 1000", share.milli, share.device);
-        Err(EventError::Server { server: server.into(), problem })
-    })
 }

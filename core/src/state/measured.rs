@@ -8,7 +8,7 @@ use crate::{
     event::{EventError, SlotUse},
     ids::ResourceId,
     job::{Demand, Job},
-    resources::{Amounts, GPU},
+    resources::{Amounts, GPU, ResourceTypes},
     server::{Measured, Server, Usage},
 };
 
@@ -25,8 +25,8 @@ impl State {
         slots: &[SlotUse],
     ) -> Result<(), EventError> {
         for (used, devices) in std::iter::once((used, devices)).chain(slots.iter().map(|of| (&of.used, &*of.devices))) {
-            super::apply::check_amounts(name, used)?;
-            super::apply::check_shares(name, devices)?;
+            super::servers::check_amounts(name, used)?;
+            super::servers::check_shares(name, devices)?;
         }
         let tables = || std::iter::once(used).chain(slots.iter().map(|of| &of.used));
         let id = *self.server_ids.get(name).ok_or_else(|| EventError::UnknownServer(name.to_owned()))?;
@@ -34,13 +34,13 @@ impl State {
             let problem = format!("{gpu} is measured device by device: name it among the devices");
             return Err(EventError::Server { server: name.to_owned(), problem });
         }
-        self.check_types(tables().flat_map(super::apply::used))?;
         let kinds = self.server(id).devices.clone();
         let named = devices.iter().chain(slots.iter().flat_map(|of| &of.devices));
         if let Some(share) = named.into_iter().find(|share| usize::from(share.device) >= kinds.len()) {
             let problem = format!("device {} is measured; it lists {}", share.device, kinds.len());
             return Err(EventError::Server { server: name.to_owned(), problem });
         }
+        self.make_room_for_types(tables().flat_map(super::servers::used), ResourceTypes::MOST)?;
         let types = Arc::make_mut(&mut self.resources);
         let mut usage = |used: &BTreeMap<String, i64>, devices: &[DeviceShare]| {
             usage(&kinds, types.demand(used), devices.iter().copied().collect())
@@ -63,7 +63,7 @@ impl State {
             let job = &self.jobs[job];
             // While it only starts it tells nothing about training.
             if !job.reported.is_empty() {
-                self.remember(&job.spec.model.clone(), *role, &usage.amounts);
+                self.remember(&job.model.clone(), *role, &usage.amounts);
             }
         }
         self.server_mut(id).measured = Some(Arc::new(Measured { total, slots }));
@@ -92,7 +92,7 @@ impl State {
 
     /// What slots of a job's model use, on average over what was measured.
     pub fn usual_use(&self, job: &Job, role: Role) -> Option<&Amounts> {
-        let model = self.models.get(job.spec.model.as_str())?;
+        let model = self.models.get(&job.model)?;
         match role {
             Role::Worker => model.worker_use.as_ref(),
             Role::Server => model.server_use.as_ref(),

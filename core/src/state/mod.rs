@@ -12,6 +12,7 @@ mod measured;
 mod names;
 mod never_fits;
 mod report;
+mod servers;
 
 use std::sync::Arc;
 
@@ -32,8 +33,12 @@ use crate::{
     scheduler::Issue,
     server::Server,
     settings::{Mode, Settings},
+    tables::table,
     time::Time,
 };
+
+/// Of more managers than this those without a server are forgotten.
+const MANY_MANAGERS: usize = 64;
 
 /// Something an engine may want to know about, since it last ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -89,30 +94,43 @@ pub struct State {
     pub settings: Arc<Settings>,
     /// Resource names.
     pub resources: Arc<ResourceTypes>,
-    /// All servers ever named, by id; see [`Server::present`].
+    /// Servers that are there, and those that left last, by id; see [`Server::present`].
     pub servers: Vector<Arc<Server>>,
     /// Active jobs, in the order of their submission.
+    #[serde(deserialize_with = "table")]
     pub jobs: OrdMap<JobId, Arc<Job>>,
     /// Tenants of active jobs, by id.
     pub tenants: Vector<Account>,
     /// Queues of active jobs, by id.
     pub queues: Vector<Account>,
-    /// Models by name: those of active jobs, and some that were used last.
+    /// What jobs of a model have taught, by tenant and model as `tenant/model`, or by model where all tenants
+    /// [share](Settings::share_models): those of active jobs, and some that were used last.
+    #[serde(deserialize_with = "table")]
     pub models: OrdMap<Arc<str>, Arc<Model>>,
     /// Models without an active job, in the order in which they lost their last.
+    #[serde(deserialize_with = "table")]
     pub(crate) idle_models: OrdMap<u64, Arc<str>>,
     /// What all present servers have, less foreign use.
     pub usable: Amounts,
     /// What all present servers have.
     pub capacity: Amounts,
     /// What engines have learnt, by their names.
+    #[serde(deserialize_with = "table")]
     pub policies: OrdMap<Arc<str>, Arc<Policy>>,
     pub(crate) managers: Vector<Manager>,
+    #[serde(deserialize_with = "table")]
     pub(crate) server_ids: OrdMap<Arc<str>, ServerId>,
+    /// Servers that aren't there, in the order in which they left.
+    #[serde(deserialize_with = "table")]
+    pub(crate) absent: OrdMap<u64, ServerId>,
+    #[serde(deserialize_with = "table")]
     pub(crate) tenant_ids: OrdMap<Arc<str>, TenantId>,
+    #[serde(deserialize_with = "table")]
     pub(crate) queue_ids: OrdMap<Arc<str>, QueueId>,
+    #[serde(deserialize_with = "table")]
     pub(crate) job_names: OrdMap<Arc<str>, JobId>,
     /// Over, but some of their slots may still exist.
+    #[serde(deserialize_with = "table")]
     pub(crate) leaving: OrdMap<JobId, Arc<Job>>,
     pub(crate) next_job: u64,
     /// Servers where the plan may no longer fit.
@@ -130,6 +148,7 @@ pub struct State {
     /// Jobs that the host asked about at least once, and that aren't forgotten yet.
     pub(crate) told: OrdSet<JobId>,
     /// The last word on jobs of which nothing is left, until the host asks.
+    #[serde(deserialize_with = "table")]
     pub(crate) farewells: OrdMap<JobId, Issue>,
     /// Jobs with reports that their fits don't know.
     pub(crate) unfitted: OrdSet<JobId>,
@@ -161,6 +180,7 @@ impl Default for State {
             policies: OrdMap::new(),
             managers: Vector::new(),
             server_ids: OrdMap::new(),
+            absent: OrdMap::new(),
             tenant_ids: OrdMap::new(),
             queue_ids: OrdMap::new(),
             job_names: OrdMap::new(),
@@ -193,6 +213,11 @@ impl State {
         self.leaving.values()
     }
 
+    /// A job that is active, or over while something of it may still exist.
+    pub fn known_job(&self, id: JobId) -> Option<&Arc<Job>> {
+        self.jobs.get(&id).or_else(|| self.leaving.get(&id))
+    }
+
     /// What an engine has learnt, if that suits what it shows a policy now.
     pub fn policy(&self, engine: &str, inputs: &Inputs) -> Option<&Arc<Policy>> {
         self.policies.get(engine).filter(|policy| policy.suits(inputs))
@@ -215,6 +240,12 @@ impl State {
     /// A server by its name.
     pub fn find_server(&self, name: &str) -> Option<&Arc<Server>> {
         self.server_ids.get(name).map(|id| self.server(*id))
+    }
+
+    /// The name of the manager that reports a server; `None` if it is gone.
+    pub fn manager_of(&self, id: ServerId) -> Option<&str> {
+        let server = self.servers.get(id.index()).filter(|server| server.present)?;
+        self.managers.get(server.manager.0 as usize).map(|manager| &*manager.name)
     }
 
     /// A server's name, or its number if there is no such server.
@@ -343,8 +374,21 @@ impl State {
     pub(crate) fn manager(&mut self, name: &str) -> ManagerId {
         let known = self.managers.iter().position(|manager| &*manager.name == name);
         let at = known.unwrap_or_else(|| {
-            self.managers.push_back(Manager { name: name.into(), sync: None });
-            self.managers.len() - 1
+            let manager = Manager { name: name.into(), sync: None };
+            // Names come and go with their servers.
+            let free = (0..self.managers.len()).find(|at| {
+                let none = |server: &Arc<Server>| server.manager.0 as usize != *at;
+                self.managers.len() >= MANY_MANAGERS
+                    && self.managers[*at].sync.is_none()
+                    && self.servers.iter().all(none)
+            });
+            let at = free.unwrap_or(self.managers.len());
+            if free.is_some() {
+                self.managers[at] = manager
+            } else {
+                self.managers.push_back(manager)
+            }
+            at
         });
         ManagerId(at as u32)
     }

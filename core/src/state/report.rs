@@ -8,7 +8,7 @@ use crate::{
     event::{EventError, Report},
     fit::{SpeedSample, StragglerOptions, StragglerSignal, StragglerWatch},
     ids::{Incarnation, JobId},
-    job::Job,
+    job::{Dataset, Job},
     time::Span,
 };
 
@@ -64,13 +64,15 @@ impl State {
             job.progress.speed = Some(speed);
             let sample = SpeedSample::new(report.servers, report.workers, speed);
             Arc::make_mut(&mut job.speeds).report(&sample);
-            dirty |= job.fits.speed.is_none() || job.speeds.len() != pairs;
-            let model = job.spec.model.clone();
+            dirty |= job.fits.speed.is_none() || job.speeds.len() != pairs || job.speeds.contradiction().is_some();
+            let model = job.model.clone();
             self.learn(&model, sample);
         }
         let job = self.job_mut(id).expect("looked up above");
         let before = job.chunks.len();
-        job.chunks.extend(report.chunks.iter().copied());
+        if job.spec.dataset.as_ref().is_some_and(|data| data.chunks <= Dataset::MOST_TRACKED) {
+            job.chunks.extend(report.chunks.iter().copied());
+        }
         let trained = job.chunks.len() > before;
         if let Some(restart) = report.restart {
             // What the job lost: from being told to change until it trained again, checkpoint and stop included. A program
@@ -135,8 +137,16 @@ fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report
         return Err("its accuracy is not from 0 to 1");
     }
     let chunks = job.spec.dataset.as_ref().map_or(0, |data| data.chunks);
+    if report.chunks.len() > chunks.min(Dataset::MOST_TRACKED) as usize {
+        return Err("it names more data chunks than its dataset has, or than are told apart");
+    }
     if report.chunks.iter().any(|chunk| *chunk >= chunks) {
         return Err("its dataset has no such chunk");
+    }
+    // What is remembered of each worker is bounded by the workers there can be.
+    let workers = job.spec.bounds().most().workers;
+    if report.slot_times.len() > workers as usize || report.slot_times.iter().any(|(worker, _)| *worker >= workers) {
+        return Err("it has times of workers that the job can't have");
     }
     // Only a program that has just started from a checkpoint is behind what was reported before.
     if report.step < job.progress.step && report.restart.is_none() {

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .local_cluster import NO_TOKEN, Cluster, daemon_binary, wait_for
+from .local_cluster import NO_TOKEN, Cluster, Daemon, daemon_binary, wait_for
 
 collect_ignore = [] if find_spec("torch") else ["test_torch.py"]
 
@@ -61,11 +61,12 @@ def forget() -> None:
 class Run:
     """A driver in a process of its own, and what it writes."""
 
-    def __init__(self, cluster: Cluster, address: str, folder: Path, name: str, **options: Any) -> None:
+    def __init__(self, cluster: Cluster, daemon: Daemon, folder: Path, name: str, **options: Any) -> None:
         folder.mkdir(exist_ok=True)
         self._cluster = cluster
         self._options = {
-            "address": address,
+            "address": daemon.address,
+            "token_file": str(daemon.token_file),
             "dir": str(folder),
             "name": name,
             "out": str(folder / f"{name}.json"),

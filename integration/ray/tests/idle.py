@@ -1,6 +1,6 @@
 """A driver whose job does nothing until a file says that it is over.
 
-`idle.py '{"address": …, "dir": …, "job": {…}}'`
+`idle.py '{"address": …, "token_file": …, "dir": …, "job": {…}}'`
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
     job = Job.from_dict(options["job"])
     out, over = folder / f"{job.name}.json", folder / f"{job.name}.over"
     try:
-        with trainmaster.ray.connect(options["address"], checkpoint_dir=folder) as tm:
+        with trainmaster.ray.connect(options["address"], token_file=options["token_file"], checkpoint_dir=folder) as tm:
             tm.fit(job, worker=lambda: Idle(over), server=IdleServer if job.server else None)
         document = {"result": "completed"}
     except TrainmasterError as error:

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from trainmaster.channel import Jobs
+
 # The package need not be installed.
 SOURCES = str(Path(__file__).resolve().parents[1] / "src")
 _OBJECT_STORE = 80 << 20
@@ -64,27 +66,45 @@ def free_port() -> int:
 class Daemon:
     """`trainmaster serve`, on the same address whenever it is started."""
 
+    scheme = "http"
+
     def __init__(self, folder: Path, adapter: str, *arguments: str, env: Mapping[str, str] = os.environ) -> None:
         port = free_port()
         self.address = f"127.0.0.1:{port}"
         self.log = folder / "daemon.log"
         listen, state = f"--listen={self.address}", f"--state-dir={folder / 'state'}"
         self._command = [daemon_binary(), "serve", listen, state, f"--adapter={adapter}", *arguments]
-        self._env = env
+        # Where it notes itself for this user's other programs.
+        self._env = {"XDG_STATE_HOME": str(folder), **env}
+        # The administrator's; and one for drivers.
+        self.admin_token_file = folder / "state/admin.token"
+        self.token_file = folder / "submit.token"
         self.start()
+        self.make_token("drivers", self.token_file, "--role=submit", "--tenant=default")
 
     def start(self) -> None:
         with self.log.open("ab") as log:
+            before = log.tell()
             self._process = subprocess.Popen(self._command, env=self._env, stdout=log, stderr=log)
 
-        def listens() -> bool:
+        def serves() -> bool:
             if self._process.poll() is not None:
                 raise RuntimeError(f"the daemon ended:\n{self.log.read_text()}")
-            host, _, port = self.address.rpartition(":")
-            with socket.socket() as probe:
-                return probe.connect_ex((host, int(port))) == 0
+            # Its port is open before, but nothing answers there.
+            return b"serving at " in self.log.read_bytes()[before:]
 
-        wait_for("the daemon", listens)
+        wait_for("the daemon", serves)
+
+    def make_token(self, name: str, file: Path, *role: str) -> None:
+        """The daemon notes where its administrator's token is."""
+        server = f"--server={self.scheme}://{self.address}"
+        command = [daemon_binary(), "token", "create", name, server, f"--out={file}", *role]
+        done = subprocess.run(command, env=self._env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    def jobs(self) -> Jobs:
+        """With the token that drivers get."""
+        return Jobs(self.address, token_file=self.token_file)
 
     def kill(self) -> None:
         """kill -9."""
@@ -126,7 +146,9 @@ def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.
 class Cluster:
     """Head and raylets. Use it in a `with` block."""
 
-    def __init__(self, nodes: int, *, token_file: Path | None = None, poll: str = "300ms") -> None:
+    def __init__(
+        self, nodes: int, *, token_file: Path | None = None, poll: str = "300ms", dashboard: bool = False
+    ) -> None:
         """With a token file, Ray's token authentication is on. `poll` is how often the daemon looks."""
         self._count = nodes
         self._token_file = token_file
@@ -134,6 +156,7 @@ class Cluster:
         # Sockets' paths must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp"))
         self.address = f"127.0.0.2:{free_port()}"
+        self.dashboard = f"http://127.0.0.1:{free_port()}" if dashboard else None
         self._mark = uuid.uuid4().hex
         self.env = {
             **os.environ,
@@ -142,6 +165,7 @@ class Cluster:
             **({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file)} if token_file else NO_TOKEN),
             "RAY_DISABLE_IMPORT_WARNING": "1",
             "RAY_ADDRESS": self.address,
+            "XDG_STATE_HOME": str(self.folder / "state"),
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
@@ -171,7 +195,8 @@ class Cluster:
             "--num-cpus=0",
             "--num-gpus=0",
             f"--ray-client-server-port={free_port()}",
-            "--include-dashboard=false",
+            f"--include-dashboard={'true' if self.dashboard else 'false'}",
+            f"--dashboard-port={(self.dashboard or ':8265').rpartition(':')[2]}",
             f"--temp-dir={self.folder / 'r'}",
             *self._head_arguments,
         )
@@ -213,7 +238,7 @@ class Cluster:
         wait_for("the raylets to follow", lambda: all(node.poll() is not None for node in self.nodes.values()))
 
     def _kill_child(self, parent: subprocess.Popen[bytes], name: str) -> None:
-        found = [pid for pid in self._processes() if _parent(pid) == parent.pid and _name(pid) == name]
+        found = [pid for pid in self.processes() if _parent(pid) == parent.pid and _name(pid) == name]
         assert len(found) == 1, f"{name}s below {parent.pid}: {found}"
         os.kill(found[0], signal.SIGKILL)
         parent.wait()
@@ -251,7 +276,7 @@ class Cluster:
 
         def gone() -> bool:
             # Nothing in it is worth a farewell, and one that is told to end may start others first.
-            left = self._processes()
+            left = self.processes()
             for pid in left:
                 _kill(pid, signal.SIGKILL)
             return not left
@@ -260,7 +285,7 @@ class Cluster:
         if "TRAINMASTER_KEEP_LOGS" not in os.environ:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _processes(self) -> list[int]:
+    def processes(self) -> list[int]:
         mark = f"{_MARK}={self._mark}".encode()
         found = []
         for entry in Path("/proc").iterdir():

@@ -106,7 +106,9 @@ def main() -> None:
             print(json.dumps(dataclasses.asdict(change)), file=file, flush=True)
 
     try:
-        with trainmaster.ray.connect(options["address"], checkpoint_dir=options["dir"]) as tm:
+        with trainmaster.ray.connect(
+            options["address"], token_file=options["token_file"], checkpoint_dir=options["dir"]
+        ) as tm:
             if gate := options.get("gate"):
                 out.with_suffix(".ready").touch()
                 while not Path(gate).exists():
@@ -117,6 +119,7 @@ def main() -> None:
                 server=None if allreduce else lambda: PSServer(learning_rate=0.5),
                 on_driver_death=options.get("on_driver_death", "cancel"),
                 resume=options.get("resume", False),
+                runtime_env=options.get("runtime_env"),
                 on_change=changed,
             )
         document: dict[str, Any] = {"result": dataclasses.asdict(result)}

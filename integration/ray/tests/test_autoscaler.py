@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from trainmaster.channel import Jobs
-
 from .autoscaling import AutoscalingCluster, NodeType
 from .conftest import Run
 from .local_cluster import Daemon, wait_for
@@ -69,7 +67,7 @@ def test_strict_mode_has_the_nodes_that_are_planned_and_no_others(binary: str, t
 
         # And with what the daemon writes.
         daemon = cluster.serve()
-        run = Run(cluster, daemon.address, tmp_path, "strict", gpu=1, workers=(1, 1, 1), epochs=8, seconds=0.1)
+        run = Run(cluster, daemon, tmp_path, "strict", gpu=1, workers=(1, 1, 1), epochs=8, seconds=0.1)
         assert wait_for("the job to end", run.document, PATIENCE)["result"]["epoch"] == 8
         wait_for("the node to go", lambda: not cluster.added())
         assert set(told(cluster)[4:]) == {"target"}
@@ -99,9 +97,9 @@ def daemon(scaling: AutoscalingCluster) -> Iterator[Daemon]:
 def test_three_jobs_share_the_request(scaling: AutoscalingCluster, daemon: Daemon, tmp_path: Path) -> None:
     options: dict[str, Any] = {"workers": (1, 1, 1), "epochs": 8, "seconds": 0.1}
     runs = [
-        Run(scaling, daemon.address, tmp_path, "sync", gpu=1, **options),
-        Run(scaling, daemon.address, tmp_path, "async", gpu=1, mode="async", **options),
-        Run(scaling, daemon.address, tmp_path, "reduce", gpu=0, cpu=3, mode="allreduce", **options),
+        Run(scaling, daemon, tmp_path, "sync", gpu=1, **options),
+        Run(scaling, daemon, tmp_path, "async", gpu=1, mode="async", **options),
+        Run(scaling, daemon, tmp_path, "reduce", gpu=0, cpu=3, mode="allreduce", **options),
     ]
     wait_for("a request for all", lambda: scaling.slot() == slot(EDGE, CLOUD))
     seen: set[str] = set()
@@ -121,9 +119,7 @@ def test_three_jobs_share_the_request(scaling: AutoscalingCluster, daemon: Daemo
 def test_a_request_that_was_overwritten_is_put_back(
     scaling: AutoscalingCluster, daemon: Daemon, tmp_path: Path
 ) -> None:
-    run = Run(
-        scaling, daemon.address, tmp_path, "steady", gpu=0, cpu=3, mode="allreduce", workers=(1, 1, 1), epochs=10_000
-    )
+    run = Run(scaling, daemon, tmp_path, "steady", gpu=0, cpu=3, mode="allreduce", workers=(1, 1, 1), epochs=10_000)
     wait_for("training", lambda: list(tmp_path.glob("steady/*/checkpoint-*")), PATIENCE)
     assert scaling.slot() == slot(CLOUD)
     node = scaling.added_ids()
@@ -131,6 +127,6 @@ def test_a_request_that_was_overwritten_is_put_back(
     wait_for("the warning", lambda: "somebody else asked the autoscaler" in daemon.log.read_text())
     wait_for("the request", lambda: scaling.slot() == slot(CLOUD))
     assert scaling.added_ids() == node
-    Jobs(daemon.address).cancel("steady")
+    daemon.jobs().cancel("steady")
     assert "cancelled" in wait_for("its end", run.document)["error"]
     wait_for("the node to go", lambda: not scaling.added() and not scaling.slot())

@@ -1,14 +1,16 @@
-"""A control store that doesn't answer for a while; there is no Ray."""
+"""A control store that doesn't answer for a while, or says what makes no sense; there is no Ray."""
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainmaster import Job, Role
+from trainmaster import Job, Refused, Role
 from trainmaster.ray import driver as driving
 from trainmaster.ray import gcs
 from trainmaster.ray.driver import Driver, Settings
@@ -89,3 +91,116 @@ def test_a_plan_waits_until_nodes_can_be_asked_for(driver: Driver, monkeypatch: 
     assert driver._make(plan, [(WORKER,)]) is None
     assert driver._make(plan, [(WORKER,)]) is None
     assert driver._make(plan, [(WORKER,)]) == [made]
+
+
+class Store:
+    """Ray's key-value store, in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[bytes, bytes] = {}
+        # Somebody who is always first.
+        self.rival = False
+
+    def _internal_kv_list(self, prefix: bytes, namespace: str) -> list[bytes]:
+        return [key for key in self.kept if key.startswith(prefix)]
+
+    def _internal_kv_get(self, key: str, namespace: str) -> bytes | None:
+        return self.kept.get(key.encode())
+
+    def _internal_kv_put(self, key: str, value: str, overwrite: bool, namespace: str) -> bool:
+        if self.rival:
+            self.kept[key.encode()] = b"dead"
+        existed = key.encode() in self.kept
+        if overwrite or not existed:
+            self.kept[key.encode()] = value.encode()
+        return existed
+
+    def _internal_kv_del(self, key: str, namespace: str) -> None:
+        self.kept.pop(key.encode(), None)
+
+
+@pytest.fixture
+def store(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Store:
+    store = Store()
+    monkeypatch.setattr(gcs, "internal_kv", store)
+    monkeypatch.setattr(gcs, "_lives", lambda owner: owner == "02000000")
+    monkeypatch.setattr(gcs, "_claims", set())
+    return store
+
+
+def test_claims_that_others_made_up_are_none(store: Store) -> None:
+    for name in ("x", "", "-1", "0", "007", "1e3", "9" * 5000, "\u0663", "\ud800"):
+        store.kept[f"7-ab/{name}".encode(errors="surrogatepass")] = b"02000000"
+    store.kept[b"7-ab/3"] = b"\xff\xfe"
+    assert gcs.claim("7-ab") == "7-ab/4"
+    assert b"7-ab/3" not in store.kept
+    store.kept[b"7-ab/5"] = b"02000000"
+    with pytest.raises(Refused, match="Ray job 02000000"):
+        gcs.claim("7-ab")
+
+
+def test_a_claim_after_which_there_is_none_is_told(store: Store) -> None:
+    store.kept[b"7-ab/999999999"] = b"dead"
+    with pytest.raises(Refused, match=r"somebody has written the claim 7-ab/999999999; delete it"):
+        gcs.claim("7-ab")
+
+
+def test_who_is_never_first_gives_up(store: Store) -> None:
+    store.rival = True
+    with pytest.raises(Refused, match="again and again"):
+        gcs.claim("7-ab")
+
+
+def test_a_plan_that_makes_no_sense_is_told_once_and_the_last_one_stands(
+    driver: Driver, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = {"v": 1, "name": "away", "action": "run", "incarnation": 1}
+    worker, server = ({"role": role, "index": 0, "server": "a"} for role in ("worker", "server"))
+    monkeypatch.setattr(gcs, "put_job_document", lambda *said: None)
+
+    def look(text: str | bytes) -> Plan | None:
+        store.kept[b"plan/7"] = text.encode() if isinstance(text, str) else text
+        driver._next_look = 0.0
+        return driver._read_plan()
+
+    caplog.set_level(logging.WARNING)
+    good = look(json.dumps(plan | {"slots": [worker]}))
+    assert good
+    # A job without parameter servers has none to run.
+    bad: list[str | bytes] = [
+        json.dumps(plan | {"slots": [worker, server]}),
+        "[" * 100_000,
+        "[]",
+        b"\xff",
+        json.dumps(plan),
+    ]
+    for text in bad * 2:
+        assert look(text) is good
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert told == (
+        "away: the plan can't be read, so the last one stands: slots: it has parameter servers, and the job has none"
+    )
+    after = look(json.dumps(plan | {"slots": [worker], "revision": 1}))
+    assert after
+    assert after.revision == 1
+    look("{")
+    assert len(caplog.records) == 2
+
+
+def test_refusals_are_kept_up_to_a_number(driver: Driver) -> None:
+    for at in range(2000):
+        driver._show(Plan("away", at, "run", 1, 0, "", {WORKER: "a"}, refused=f"no room {at}"))
+    kept = driver._result.refusals
+    assert (len(kept), kept[0], kept[-1]) == (1000, "no room 0", "no room 999")
+
+
+def test_what_a_driver_writes_can_be_read_whatever_its_code_said(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[dict[str, Any]] = []
+    monkeypatch.setattr(gcs, "put_job_document", lambda number, document: written.append(document))
+    # As Python names a file whose name isn't UTF-8.
+    driver._abandon(ValueError("no file \udcff\x1b[2J" + "x" * 5000))
+    message = written[-1]["message"]
+    assert message.startswith("no file \\u{dcff}\\u{1b}[2Jxxx")
+    assert len(message) < 1100

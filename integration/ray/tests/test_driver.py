@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,10 @@ import ray
 from ray.experimental import internal_kv
 from ray.util.placement_group import placement_group_table
 
-from trainmaster.channel import Jobs
 from trainmaster.ray.slots import Slot, read
 
 from .conftest import Run, forget
-from .local_cluster import Cluster, wait_for
+from .local_cluster import Cluster, Daemon, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.cluster
 class Plans:
     """Writes what the adapter writes."""
 
-    def __init__(self, address: str) -> None:
-        self.jobs = Jobs(address)
+    def __init__(self, daemon: Daemon) -> None:
+        self.jobs = daemon.jobs()
         self._decisions = itertools.count(1)
         nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
         self.nodes = [node["NodeID"] for node in nodes]
@@ -90,23 +90,23 @@ def _put(key: str, value: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def address(shared: Cluster) -> Iterator[str]:
+def daemon(shared: Cluster) -> Iterator[Daemon]:
     daemon = shared.serve(adapter="none")
-    yield daemon.address
+    yield daemon
     daemon.end()
     forget()
 
 
 @pytest.fixture
-def plans(cluster: Cluster, address: str) -> Iterator[Plans]:
-    plans = Plans(address)
+def plans(cluster: Cluster, daemon: Daemon) -> Iterator[Plans]:
+    plans = Plans(daemon)
     yield plans
     plans.jobs.close()
 
 
 @pytest.mark.minimum
-def test_workers_come_and_go_without_a_stop(cluster: Cluster, address: str, plans: Plans, tmp_path: Path) -> None:
-    run = Run(cluster, address, tmp_path, "live", seconds=0.2, epochs=30)
+def test_workers_come_and_go_without_a_stop(cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path) -> None:
+    run = Run(cluster, daemon, tmp_path, "live", seconds=0.2, epochs=30)
     number = plans.number("live")
     plans.write(number, "live", 1, 0, {"w0": "n0", "p0": "n0"})
     wait_for("the start", lambda: plans.running(number) == (1, 0, "w0,p0"))
@@ -148,10 +148,10 @@ def _server_groups(number: int) -> set[str]:
 
 @pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
 def test_another_incarnation_goes_on_from_the_checkpoint(
-    cluster: Cluster, address: str, plans: Plans, tmp_path: Path, mode: str
+    cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path, mode: str
 ) -> None:
     servers = 0 if mode == "allreduce" else 1
-    run = Run(cluster, address, tmp_path, mode, mode=mode, seconds=0.05, epochs=30, servers=servers, most_servers=2)
+    run = Run(cluster, daemon, tmp_path, mode, mode=mode, seconds=0.05, epochs=30, servers=servers, most_servers=2)
     number = plans.number(mode)
     ps = [{}, {"p0": "n0"}, {"p0-1": "n2"}]
     plans.write(number, mode, 1, 0, {"w0-1": "n0", **ps[servers]})
@@ -172,8 +172,10 @@ def test_another_incarnation_goes_on_from_the_checkpoint(
     assert all(change["cost_ms"] > 0 for change in end["history"])
 
 
-def test_workers_that_cannot_be_made_do_not_join(cluster: Cluster, address: str, plans: Plans, tmp_path: Path) -> None:
-    run = Run(cluster, address, tmp_path, "picky", seconds=0.2, epochs=30, broken=str(tmp_path / "missing"))
+def test_workers_that_cannot_be_made_do_not_join(
+    cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
+) -> None:
+    run = Run(cluster, daemon, tmp_path, "picky", seconds=0.2, epochs=30, broken=str(tmp_path / "missing"))
     number = plans.number("picky")
     plans.write(number, "picky", 1, 0, {"w0": "n0", "p0": "n0"})
     wait_for("the start", lambda: plans.running(number) == (1, 0, "w0,p0"))
@@ -199,9 +201,9 @@ def test_workers_that_cannot_be_made_do_not_join(cluster: Cluster, address: str,
 
 
 def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
-    cluster: Cluster, address: str, plans: Plans, tmp_path: Path
+    cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
-    run = Run(cluster, address, tmp_path, "raylet", seconds=0.05, epochs=15)
+    run = Run(cluster, daemon, tmp_path, "raylet", seconds=0.05, epochs=15)
     number = plans.number("raylet")
     plans.write(number, "raylet", 1, 0, {"w0": "n0", "p0": "n1"})
     wait_for("training", lambda: list(tmp_path.glob(f"raylet/{number}-*/checkpoint-*")))
@@ -214,8 +216,10 @@ def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
     assert end["epoch"] == 15
 
 
-def test_a_crash_is_mended_within_the_incarnation(cluster: Cluster, address: str, plans: Plans, tmp_path: Path) -> None:
-    run = Run(cluster, address, tmp_path, "crash", epochs=10, crash_once=str(tmp_path / "crashed"))
+def test_a_crash_is_mended_within_the_incarnation(
+    cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
+) -> None:
+    run = Run(cluster, daemon, tmp_path, "crash", epochs=10, crash_once=str(tmp_path / "crashed"))
     number = plans.number("crash")
     plans.write(number, "crash", 1, 0, {"w0": "n0", "p0": "n1"})
     end = run.result()
@@ -224,16 +228,16 @@ def test_a_crash_is_mended_within_the_incarnation(cluster: Cluster, address: str
 
 
 def test_a_driver_dies_between_checkpoint_and_recreation(
-    cluster: Cluster, address: str, plans: Plans, tmp_path: Path
+    cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"seconds": 0.1, "epochs": 20, "on_driver_death": "resume"}
-    run = Run(cluster, address, tmp_path, "mortal", **options)
+    run = Run(cluster, daemon, tmp_path, "mortal", **options)
     number = plans.number("mortal")
     plans.write(number, "mortal", 1, 0, {"w0": "n0", "p0": "n0"})
     wait_for("training", lambda: list(tmp_path.glob(f"mortal/{number}-*/checkpoint-*")))
-    rival = Run(cluster, address, tmp_path / "rival", "mortal")
+    rival = Run(cluster, daemon, tmp_path / "rival", "mortal")
     assert "mortal" in wait_for("a refusal", rival.document)["error"]
-    twin = Run(cluster, address, tmp_path, "mortal", out=str(tmp_path / "twin.json"), resume=True)
+    twin = Run(cluster, daemon, tmp_path, "mortal", out=str(tmp_path / "twin.json"), resume=True)
     assert "still alive" in wait_for("a refusal", twin.document)["error"]
     assert twin.process.wait() == 0
     plans.write(number, "mortal", 2, 0, {}, action="wait", reason="held")
@@ -243,7 +247,7 @@ def test_a_driver_dies_between_checkpoint_and_recreation(
     left_at = max(int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"mortal/{number}-*/checkpoint-*"))
     # In the same moment.
     options |= {"gate": str(tmp_path / "gate"), "resume": True}
-    heirs = [Run(cluster, address, tmp_path, "mortal", out=str(tmp_path / f"{at}.json"), **options) for at in range(3)]
+    heirs = [Run(cluster, daemon, tmp_path, "mortal", out=str(tmp_path / f"{at}.json"), **options) for at in range(3)]
     wait_for("all of them", lambda: all(heir.at_gate for heir in heirs))
     (tmp_path / "gate").touch()
     wait_for("refusals", lambda: [heir.document() for heir in heirs].count(None) <= 1)
@@ -259,9 +263,9 @@ def test_a_driver_dies_between_checkpoint_and_recreation(
 
 
 def test_a_refused_plan_is_shown_and_the_next_one_followed(
-    cluster: Cluster, address: str, plans: Plans, tmp_path: Path
+    cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
-    run = Run(cluster, address, tmp_path, "refused", epochs=3)
+    run = Run(cluster, daemon, tmp_path, "refused", epochs=3)
     number = plans.number("refused")
     # More than a node has: Ray leaves the group pending, and the adapter withdraws it.
     plans.write(number, "refused", 1, 0, {"w0-39": "n0", "p0": "n0"})
@@ -283,9 +287,9 @@ def _pending(number: int) -> list[str]:
 
 
 def test_a_job_that_is_cancelled_ends_with_the_daemons_words(
-    cluster: Cluster, address: str, plans: Plans, tmp_path: Path
+    cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
-    run = Run(cluster, address, tmp_path, "unwanted", seconds=0.05, epochs=1000)
+    run = Run(cluster, daemon, tmp_path, "unwanted", seconds=0.05, epochs=1000)
     number = plans.number("unwanted")
     plans.write(number, "unwanted", 1, 0, {"w0": "n0", "p0": "n0"})
     wait_for("the start", lambda: plans.running(number)[2])
@@ -298,10 +302,10 @@ def test_a_job_that_is_cancelled_ends_with_the_daemons_words(
 
 
 def test_a_class_that_cannot_be_made_fails_the_job_with_its_words(
-    cluster: Cluster, address: str, plans: Plans, tmp_path: Path
+    cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
     (tmp_path / "missing").touch()
-    run = Run(cluster, address, tmp_path, "broken", broken=str(tmp_path / "missing"))
+    run = Run(cluster, daemon, tmp_path, "broken", broken=str(tmp_path / "missing"))
     number = plans.number("broken")
     plans.write(number, "broken", 1, 0, {"w0": "n0", "p0": "n0"})
     document = wait_for("its end", run.document)
@@ -311,3 +315,39 @@ def test_a_class_that_cannot_be_made_fails_the_job_with_its_words(
     assert ended
     assert ended["phase"] == "failed"
     wait_for("its groups to go", lambda: not plans.groups(number))
+
+
+def test_plans_that_make_no_sense_end_nothing(cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path) -> None:
+    run = Run(cluster, daemon, tmp_path, "firm", seconds=0.1, epochs=30)
+    number = plans.number("firm")
+    plans.write(number, "firm", 1, 0, {"w0": "n0", "p0": "n0"})
+    wait_for("training", lambda: list(tmp_path.glob(f"firm/{number}-*/checkpoint-*")))
+    _put(f"plan/{number}", "[" * 100_000)
+    wait_for("its fault to be told", lambda: _faults(cluster, "firm"))
+    for text in (
+        *("[]", "\x00", '{"v": 1, "action": {}}', '{"v": 1, "action": "run", "slots": [{}]}'),
+        json.dumps({"v": 1, "name": "firm", "action": "run", "slots": []}),
+        json.dumps({"v": 1, "name": "firm", "action": "run", "incarnation": 10**30, "slots": 7}),
+    ):
+        _put(f"plan/{number}", text)
+        # Longer than it takes the driver to look, if it isn't kept from that; test_away has each.
+        time.sleep(0.7)
+        assert plans.running(number) == (1, 0, "w0,p0")
+    # A node whose id is none.
+    internal_kv._internal_kv_put("server/odd", b"\xff\xfe", True, namespace="trainmaster")
+    plans.write(number, "firm", 1, 1, {"w0": "n0", "w1": "odd", "p0": "n0"})
+    time.sleep(0.7)
+    plans.write(number, "firm", 1, 2, {"w0-1": "n0", "p0": "n0"})
+    wait_for("the growth", lambda: plans.running(number) == (1, 2, "w0-1,p0"))
+    run.hurry()
+    end = run.result()
+    assert (end["step"], end["epoch"]) == (30 * 8, 30)
+    assert [change["how"] for change in end["history"]] == ["start", "live"]
+    assert _faults(cluster, "firm") == ["not JSON: it nests too deeply"]
+
+
+def _faults(cluster: Cluster, name: str) -> list[str]:
+    """What a job's drivers found wrong with its plans."""
+    said = [line for log in cluster.folder.glob("logistic-*.log") for line in log.read_text().splitlines()]
+    head = f"{name}: the plan can't be read, so the last one stands: "
+    return [line.partition(head)[2] for line in said if head in line]

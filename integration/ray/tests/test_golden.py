@@ -13,7 +13,6 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group_table
 
-from trainmaster.channel import Jobs
 from trainmaster.ray import slots
 
 from .conftest import forget
@@ -59,14 +58,19 @@ class Player:
         config.write_text(f'[scheduler]\nengine = "{engine}"\n' + "".join(_toml("scheduler", settings)))
         adapter.write_text(f'address = "{cluster.address}"\npoll = "300ms"\n')
         self._daemon = Daemon(folder, f"ray={adapter}", f"--config={config}", env=cluster.env)
-        self._jobs = Jobs(self._daemon.address)
+        self._jobs = self._daemon.jobs()
         self._drivers: dict[str, subprocess.Popen[bytes]] = {}
         # What was last decided about each job: its shape and place, or why not.
         self._expected: dict[str, str] = {}
 
     def act(self, kind: str, what: Any) -> None:
         if kind == "submit":
-            options = {"address": self._daemon.address, "dir": str(self._folder), "job": what}
+            options = {
+                "address": self._daemon.address,
+                "token_file": str(self._daemon.token_file),
+                "dir": str(self._folder),
+                "job": what,
+            }
             script = Path(__file__).with_name("idle.py")
             self._drivers[what["name"]] = self._cluster.run(script, json.dumps(options))
         elif kind == "hold":

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.channel import Jobs
-
 from .conftest import Run
 from .local_cluster import Cluster, wait_for
 
@@ -16,13 +14,14 @@ pytestmark = pytest.mark.cluster
 
 def test_a_job_trains_where_ray_asks_for_a_token(binary: str, tmp_path: Path) -> None:
     token_file, other_file = tmp_path / "token", tmp_path / "other"
-    token_file.write_text("0123456789abcdef0123456789abcdef")
-    other_file.write_text("fedcba9876543210fedcba9876543210")
+    for file, token in [(token_file, "0123456789abcdef" * 2), (other_file, "fedcba9876543210" * 2)]:
+        file.touch(0o600)
+        file.write_text(token)
     with Cluster(1, token_file=token_file) as cluster:
         assert f"{token_file} is accepted" in cluster.doctor()
         assert "missing or incorrect" in cluster.doctor(cluster.settings().replace(str(token_file), str(other_file)))
         daemon = cluster.serve()
-        run = Run(cluster, daemon.address, tmp_path, "known", epochs=5)
+        run = Run(cluster, daemon, tmp_path, "known", epochs=5)
         assert run.result()["epoch"] == 5
         daemon.end()
 
@@ -33,8 +32,8 @@ def test_a_head_dies_and_a_new_driver_goes_on(binary: str, tmp_path: Path) -> No
     cluster.env["RAY_gcs_rpc_server_reconnect_timeout_s"] = "5"
     with cluster:
         daemon = cluster.serve()
-        jobs = Jobs(daemon.address)
-        run = Run(cluster, daemon.address, tmp_path, "orphan", epochs=15, seconds=0.2, on_driver_death="resume")
+        jobs = daemon.jobs()
+        run = Run(cluster, daemon, tmp_path, "orphan", epochs=15, seconds=0.2, on_driver_death="resume")
         wait_for("training", lambda: list(tmp_path.glob("orphan/*/checkpoint-*")))
         before = jobs.find("orphan")
         assert before

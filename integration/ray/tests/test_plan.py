@@ -116,10 +116,10 @@ def test_a_plan_is_read() -> None:
         "revision": 1,
         "slots": slots,
     }
-    found = Plan.read(json.dumps(document))
+    found = Plan.read(json.dumps(document).encode())
     assert found == Plan("a", 4, "run", 2, 1, "", {Slot("worker", 3): "n1"})
     assert found.shape == (1, 0)
     changes: list[tuple[dict[str, object], str]] = [({"v": 2}, "version 2"), ({"action": "dance"}, "'dance'")]
     for change, message in changes:
         with pytest.raises(ValueError, match=message):
-            Plan.read(json.dumps(document | change))
+            Plan.read(json.dumps(document | change).encode())

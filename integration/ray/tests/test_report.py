@@ -36,7 +36,7 @@ def loop(name: str) -> Job:
 
 
 def test_a_plain_loop_reports_and_ends_its_job(daemon: Daemon) -> None:
-    jobs = Jobs(daemon.address)
+    jobs = daemon.jobs()
     number, token = jobs.submit(loop("plain"))
     assert number > 0
     assert token
@@ -50,7 +50,7 @@ def test_a_plain_loop_reports_and_ends_its_job(daemon: Daemon) -> None:
 
 
 def test_reports_outlive_the_daemon(daemon: Daemon) -> None:
-    jobs = Jobs(daemon.address)
+    jobs = daemon.jobs()
     number, _ = jobs.submit(loop("patient"))
     wait_for("a loss", lambda: next((s for s in jobs.list() if s.HasField("loss")), None))
     daemon.kill()

@@ -30,7 +30,7 @@ def daemon(cluster: Cluster) -> Iterator[Daemon]:
 
 @pytest.fixture
 def jobs(daemon: Daemon) -> Iterator[Jobs]:
-    jobs = Jobs(daemon.address)
+    jobs = daemon.jobs()
     yield jobs
     # The daemon waits for who is connected.
     jobs.close()
@@ -67,7 +67,7 @@ def test_the_doctor_finds_a_cluster_that_will_do(cluster: Cluster) -> None:
 
 @pytest.mark.minimum
 def test_a_job_trains_to_its_loss(cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path) -> None:
-    run = Run(cluster, daemon.address, tmp_path, "simple", epochs=20, workers=(2, 2, 2))
+    run = Run(cluster, daemon, tmp_path, "simple", epochs=20, workers=(2, 2, 2))
     end = run.result()
     assert (end["epoch"], end["step"]) == (20, 160)
     assert end["loss"] < 0.3
@@ -80,9 +80,9 @@ def test_a_job_trains_to_its_loss(cluster: Cluster, daemon: Daemon, jobs: Jobs, 
 def test_a_job_grows_without_a_stop_when_another_ends(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
-    short = Run(cluster, daemon.address, tmp_path, "short", epochs=10, seconds=0.4, workers=(4, 4, 4), gpu=1)
+    short = Run(cluster, daemon, tmp_path, "short", epochs=10, seconds=0.4, workers=(4, 4, 4), gpu=1)
     wait_for("training", lambda: running(jobs, "short"))
-    grows = Run(cluster, daemon.address, tmp_path, "grows", epochs=20, seconds=0.4, workers=(1, 4, 1), gpu=1)
+    grows = Run(cluster, daemon, tmp_path, "grows", epochs=20, seconds=0.4, workers=(1, 4, 1), gpu=1)
     wait_for("both", lambda: running(jobs, "grows"))
     short.hurry()
     short.result()
@@ -102,11 +102,11 @@ def test_a_job_grows_without_a_stop_when_another_ends(
 def test_a_growth_that_fails_is_refused_and_the_job_goes_on(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
-    short = Run(cluster, daemon.address, tmp_path, "short", epochs=10, seconds=0.4, workers=(4, 4, 4), gpu=1)
+    short = Run(cluster, daemon, tmp_path, "short", epochs=10, seconds=0.4, workers=(4, 4, 4), gpu=1)
     wait_for("training", lambda: running(jobs, "short"))
     missing = tmp_path / "missing"
     options = {"epochs": 20, "seconds": 0.4, "workers": (1, 4, 1), "gpu": 1, "broken": str(missing)}
-    picky = Run(cluster, daemon.address, tmp_path, "picky", **options)
+    picky = Run(cluster, daemon, tmp_path, "picky", **options)
     first = wait_for("both", lambda: running(jobs, "picky"))
     missing.touch()
     short.hurry()
@@ -133,7 +133,7 @@ def test_a_growth_that_fails_is_refused_and_the_job_goes_on(
 def test_a_held_job_goes_on_from_its_checkpoint(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path, mode: str
 ) -> None:
-    run = Run(cluster, daemon.address, tmp_path, "held", mode=mode, epochs=10, seconds=0.1, resize="fixed")
+    run = Run(cluster, daemon, tmp_path, "held", mode=mode, epochs=10, seconds=0.1, resize="fixed")
     wait_for("training", lambda: list(tmp_path.glob("held/*/checkpoint-*")))
     jobs.pause("held")
     wait_for("the release", lambda: not groups("held", jobs))
@@ -151,9 +151,9 @@ def test_a_held_job_goes_on_from_its_checkpoint(
 def test_a_driver_dies_between_checkpoint_and_recreation(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
-    run = Run(cluster, daemon.address, tmp_path, "mortal", epochs=15, seconds=0.1, on_driver_death="resume")
+    run = Run(cluster, daemon, tmp_path, "mortal", epochs=15, seconds=0.1, on_driver_death="resume")
     wait_for("training", lambda: list(tmp_path.glob("mortal/*/checkpoint-*")))
-    rival = Run(cluster, daemon.address, tmp_path / "rival", "mortal")
+    rival = Run(cluster, daemon, tmp_path / "rival", "mortal")
     assert "mortal" in wait_for("a refusal", rival.document)["error"]
     jobs.pause("mortal")
     wait_for("the release", lambda: not groups("mortal", jobs))
@@ -170,7 +170,7 @@ def test_a_driver_dies_between_checkpoint_and_recreation(
 def test_a_driver_that_dies_takes_its_job_along_unless_told_otherwise(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
-    run = Run(cluster, daemon.address, tmp_path, "lonely", epochs=1000, seconds=0.1)
+    run = Run(cluster, daemon, tmp_path, "lonely", epochs=1000, seconds=0.1)
     wait_for("training", lambda: running(jobs, "lonely"))
     os.kill(run.process.pid, signal.SIGKILL)
     run.process.wait()
@@ -184,7 +184,7 @@ def test_a_driver_that_dies_takes_its_job_along_unless_told_otherwise(
 def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
-    run = Run(cluster, daemon.address, tmp_path, "homeless", epochs=15, seconds=0.1, gpu=1, resize="fixed")
+    run = Run(cluster, daemon, tmp_path, "homeless", epochs=15, seconds=0.1, gpu=1, resize="fixed")
     wait_for("training", lambda: list(tmp_path.glob("homeless/*/checkpoint-*")))
     (group,) = groups("homeless", jobs)
     node = next(node for node in ray.nodes() if node["NodeID"] == group["bundles_to_node_id"][0])
@@ -197,7 +197,7 @@ def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
 
 
 def test_the_daemon_dies_and_comes_back(cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path) -> None:
-    run = Run(cluster, daemon.address, tmp_path, "steady", epochs=20, seconds=0.1, resize="fixed")
+    run = Run(cluster, daemon, tmp_path, "steady", epochs=20, seconds=0.1, resize="fixed")
     wait_for("training", lambda: list(tmp_path.glob("steady/*/checkpoint-*")))
     daemon.kill()
     before = _steps(tmp_path)
@@ -219,7 +219,7 @@ def _steps(folder: Path) -> int:
 def test_a_demand_that_no_node_meets_is_refused_with_its_numbers(
     cluster: Cluster, daemon: Daemon, tmp_path: Path
 ) -> None:
-    run = Run(cluster, daemon.address, tmp_path, "huge", gpu=3)
+    run = Run(cluster, daemon, tmp_path, "huge", gpu=3)
     document = wait_for("a refusal", run.document)
     assert document["kind"] == "Refused"
     assert "needs 3 gpu on one server; the largest has 2" in document["error"]
@@ -228,7 +228,7 @@ def test_a_demand_that_no_node_meets_is_refused_with_its_numbers(
 def test_a_placement_that_others_prevent_is_given_up_and_tried_again(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
-    run = Run(cluster, daemon.address, tmp_path, "crowded", gpu=1, epochs=15, seconds=0.1, resize="fixed")
+    run = Run(cluster, daemon, tmp_path, "crowded", gpu=1, epochs=15, seconds=0.1, resize="fixed")
     wait_for("training", lambda: list(tmp_path.glob("crowded/*/checkpoint-*")))
     jobs.pause("crowded")
     wait_for("the release", lambda: not groups("crowded", jobs))

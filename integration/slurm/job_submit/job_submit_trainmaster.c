@@ -5,9 +5,13 @@
  * slurmctld calls this with its locks held: no call of Slurm's API may be made here, and nothing may wait.
  */
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -39,7 +43,53 @@ extern int slurm_env_array_overwrite(char ***env, const char *name, const char *
 /* What sbatch sets from its options: after a resize they would be wrong, and srun believes them. */
 static const char *const stale[] = {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
 
+/* The configuration is looked at so often. */
+#define LOOK_MS 1000
+
 static int wake_socket = -1;
+static pthread_t watcher;
+static bool watching;
+static int stop_event = -1;
+
+/* Reads the configuration anew when it changes: here nobody waits for the disk. */
+static void *watch(void *unused)
+{
+	struct pollfd event = {.fd = stop_event, .events = POLLIN};
+	char message[TRAINMASTER_MESSAGE];
+
+	(void) unused;
+	while (poll(&event, 1, LOOK_MS) <= 0)
+		if (trainmaster_look(message, sizeof(message)))
+			slurm_error("trainmaster: %s; what was read before holds", message);
+	return NULL;
+}
+
+/* Signals are slurmctld's affair. */
+static void start_watching(void)
+{
+	sigset_t all, before;
+
+	stop_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (stop_event < 0)
+		return;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	watching = pthread_create(&watcher, NULL, watch, NULL) == 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void stop_watching(void)
+{
+	const uint64_t one = 1;
+
+	if (watching && write(stop_event, &one, sizeof(one)) == (ssize_t) sizeof(one)) {
+		pthread_join(watcher, NULL);
+		watching = false;
+	}
+	if (stop_event >= 0)
+		close(stop_event);
+	stop_event = -1;
+}
 
 static int64_t number(uint64_t value, uint64_t unset)
 {
@@ -58,6 +108,9 @@ extern int init(void)
 	snprintf(path, sizeof(path), "%.*s/trainmaster.toml", end ? (int) (end - conf) : 1, end ? conf : ".");
 	if (trainmaster_configure(path, message, sizeof(message)))
 		slurm_error("trainmaster: %s; its defaults hold", message);
+	start_watching();
+	if (!watching)
+		slurm_error("trainmaster: no thread looks at the configuration; a change takes effect with a restart");
 	wake_socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	slurm_info("trainmaster: jobs with --comment='trainmaster;...' are held for it");
 	return SLURM_SUCCESS;
@@ -65,6 +118,7 @@ extern int init(void)
 
 extern int fini(void)
 {
+	stop_watching();
 	if (wake_socket >= 0)
 		close(wake_socket);
 	wake_socket = -1;
@@ -196,8 +250,9 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 		*err_msg = slurm_xstrdup(message);
 		return ESLURM_NOT_SUPPORTED;
 	case TRAINMASTER_FAILED:
-		slurm_error("trainmaster: a job passes as an ordinary one, since it met a mistake in the plugin: %s", message);
-		return SLURM_SUCCESS;
+		slurm_error("trainmaster: a job is refused, since it met a mistake in the plugin: %s", message);
+		*err_msg = slurm_xstrdup("trainmaster: a mistake in the plugin; slurmctld's log says more");
+		return ESLURM_NOT_SUPPORTED;
 	default:
 		return SLURM_SUCCESS;
 	}
@@ -215,10 +270,16 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	return SLURM_SUCCESS;
 }
 
+/* A job's comment says whose token it has, and what Slurm was asked for: only Trainmaster may say so. Older slurmctlds have
+ * no place for a message. */
 extern int job_modify(job_desc_msg_t *job, void *record, uint32_t submit_uid)
 {
-	(void) job;
 	(void) record;
-	(void) submit_uid;
-	return SLURM_SUCCESS;
+	if (submit_uid == 0 || submit_uid == slurm_conf.slurm_user_id || !job->comment)
+		return SLURM_SUCCESS;
+	if (!trainmaster_is_reserved(job->comment))
+		return SLURM_SUCCESS;
+	slurm_info("trainmaster: user %u may not give job %s a comment that begins with \"trainmaster\"", submit_uid,
+		   job->job_id_str ? job->job_id_str : "?");
+	return ESLURM_ACCESS_DENIED;
 }

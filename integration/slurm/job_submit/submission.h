@@ -41,12 +41,17 @@ enum trainmaster_outcome {
 	TRAINMASTER_HELD = 1,
 	/* The message is for its owner. */
 	TRAINMASTER_REFUSED = 2,
-	/* A panic; the message is for the log. */
+	/* A panic; the message is for the log. The job must not pass as it is: its comment may say anything. */
 	TRAINMASTER_FAILED = 3,
 };
 
 /* Reads the table [slurm] of this file, if it is there. 0, or -1 with a message. Once, before all else. */
 int trainmaster_configure(const char *path, char *message, size_t room);
+/* Reads it anew if it has changed; not where slurmctld holds its locks. 0, or -1 with a message: what was read before
+ * holds. */
+int trainmaster_look(char *message, size_t room);
+/* Whether a comment says, or might say, what only Trainmaster says of a job. */
+bool trainmaster_is_reserved(const char *comment);
 /* Whether a job is ours: cheap, for every job, and before all else of it. Never panics across. */
 bool trainmaster_is_ours(const char *comment, const char *script, int64_t component);
 enum trainmaster_outcome trainmaster_submit(const struct trainmaster_submission *job, int64_t now,

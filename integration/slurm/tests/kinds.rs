@@ -1,6 +1,6 @@
 //! Kinds of GPUs, of feeds, of modes; and whether the plugins fit.
 
-use std::{fs, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
 use crate::{
     cluster::{Plugins, available, root, until},
@@ -52,6 +52,7 @@ fn reports_come_over_tls() {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     fs::write(&cert, made.cert.pem()).unwrap();
     fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     let tls = Some((cert.clone(), key));
     let site = Setup { nodes: 1, tls, ..Setup::default() }.start();
     let head = format!("#SBATCH --export=ALL,TRAINMASTER_FEED_CA={}\n#TRAINMASTER worker.gpu = 1", cert.display());

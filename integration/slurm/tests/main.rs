@@ -4,6 +4,7 @@ mod cluster;
 mod faults;
 mod golden;
 mod het;
+mod hostile;
 mod kinds;
 mod lifecycle;
 mod site;

@@ -160,10 +160,10 @@ impl Cluster {
         let Self { adapter, web, classpath, .. } = self;
         let jar = root().join("integration/yarn/master/target/trainmaster-yarn-master.jar");
         let (jar, conf) = (jar.display(), self.yarn().join("conf"));
-        let conf = conf.display();
+        let (conf, token) = (conf.display(), self.yarn().join("plug-ins.token"));
         format!(
-            "listen = \"127.0.0.1:{adapter}\"\nresourcemanager = \"{web}\"\nplacement_timeout = \"5m\"\n\
-             master_timeout = \"5m\"\n[master]\nclasspath = \"{jar}:{conf}:{classpath}\"\nmemory = \"256MiB\"\n\
+            "listen = \"127.0.0.1:{adapter}\"\nresourcemanager = \"{web}\"\ntoken_file = {token:?}\naccounts = \"job\"\n\
+             placement_timeout = \"5m\"\nmaster_timeout = \"5m\"\n[master]\nclasspath = \"{jar}:{conf}:{classpath}\"\nmemory = \"256MiB\"\n\
              vcores = {MASTER_CORES}\n"
         )
     }

@@ -9,13 +9,22 @@ use tokio::time::Instant;
 pub struct Limits {
     /// Reports in one request.
     pub reports_per_request: usize,
-    /// Reports of one job in a second, over all its slots; a burst of one full request is always let through.
+    /// Reports of one job in a second, over all its slots; a burst of one full request is always let through. Two hundred
+    /// times of slots, or data chunks, in a report count as one more.
     pub reports_per_second: u32,
-    /// Streams that watch one job.
+    /// Bytes of one job's reports in a second, over all its slots; four times as many at once.
+    pub job_bytes_per_second: u32,
+    /// Bytes of all reports of a tenant's jobs in a second; four times as many at once.
+    pub tenant_bytes_per_second: u32,
+    /// Bytes in memory of one job's reports that wait for the disk; of a tenant's jobs four times as many.
+    pub waiting_bytes: usize,
+    /// Streams that watch one job; where that is less, twice as many as it ever had slots and a few more.
     pub watchers_per_job: usize,
     /// Bytes of one request.
     pub message_bytes: usize,
-    /// Jobs that ended whose programs are still told so.
+    /// Jobs that ended whose programs are still told so; beyond these the tenant with the most is forgotten first ([`Kept`]).
+    ///
+    /// [`Kept`]: crate::Kept
     pub ended_jobs: usize,
 }
 
@@ -24,42 +33,71 @@ impl Default for Limits {
         Self {
             reports_per_request: 1000,
             reports_per_second: 1000,
+            job_bytes_per_second: 256 << 10,
+            tenant_bytes_per_second: 1 << 20,
+            waiting_bytes: 4 << 20,
             watchers_per_job: 4096,
-            message_bytes: 4 << 20,
+            message_bytes: 256 << 10,
             ended_jobs: 1000,
         }
     }
 }
 
+impl Limits {
+    /// Reports of one job.
+    pub(crate) fn reports(&self) -> Rate {
+        Rate { second: self.reports_per_second, burst: self.reports_per_request as f64 }
+    }
+
+    /// Bytes of one job.
+    pub(crate) fn job_bytes(&self) -> Rate {
+        Rate { second: self.job_bytes_per_second, burst: 4.0 * f64::from(self.job_bytes_per_second) }
+    }
+
+    /// Bytes of a tenant's jobs.
+    pub(crate) fn tenant_bytes(&self) -> Rate {
+        Rate { second: self.tenant_bytes_per_second, burst: 4.0 * f64::from(self.tenant_bytes_per_second) }
+    }
+}
+
+/// So many in a second, and so many at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    pub(crate) second: u32,
+    burst: f64,
+}
+
+impl Rate {
+    fn size(self) -> f64 {
+        f64::from(self.second).max(self.burst)
+    }
+}
+
 /// Tokens that refill with time: who takes too many has to wait.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     level: f64,
     seen: Instant,
 }
 
 impl Bucket {
-    pub(crate) fn full(limits: &Limits) -> Self {
-        Self { level: size(limits), seen: Instant::now() }
+    pub(crate) fn full(rate: Rate) -> Self {
+        Self { level: rate.size(), seen: Instant::now() }
     }
 
-    /// Takes `count` if there are so many.
-    pub(crate) fn take(&mut self, count: usize, limits: &Limits) -> bool {
+    /// Whether there are so many now.
+    pub(crate) fn has(&mut self, count: usize, rate: Rate) -> bool {
         let now = Instant::now();
         let passed: Duration = now.saturating_duration_since(self.seen);
         self.seen = now;
-        let refill = passed.as_secs_f64() * f64::from(limits.reports_per_second);
-        self.level = (self.level + refill).min(size(limits));
-        let enough = self.level >= count as f64;
-        if enough {
-            self.level -= count as f64;
-        }
-        enough
+        self.level = (self.level + passed.as_secs_f64() * f64::from(rate.second)).min(rate.size());
+        self.level >= count as f64
     }
-}
 
-fn size(limits: &Limits) -> f64 {
-    f64::from(limits.reports_per_second).max(limits.reports_per_request as f64)
+    /// Takes so many, which there are.
+    pub(crate) fn take(&mut self, count: usize) {
+        self.level -= count as f64;
+    }
 }
 
 #[cfg(test)]
@@ -68,14 +106,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_bucket_refills() {
-        let limits = Limits { reports_per_request: 10, reports_per_second: 5, ..Limits::default() };
-        let mut bucket = Bucket::full(&limits);
-        assert!(bucket.take(10, &limits));
-        assert!(!bucket.take(1, &limits));
+        let rate = Rate { second: 5, burst: 10.0 };
+        let mut bucket = Bucket::full(rate);
+        let mut take = |count: usize| {
+            let has = bucket.has(count, rate);
+            if has {
+                bucket.take(count);
+            }
+            has
+        };
+        assert!(take(10));
+        assert!(!take(1));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(bucket.take(5, &limits));
-        assert!(!bucket.take(1, &limits));
+        assert!(take(5));
+        assert!(!take(1));
         tokio::time::advance(Duration::from_secs(3600)).await;
-        assert!(!bucket.take(11, &limits));
+        assert!(!take(11));
     }
 }

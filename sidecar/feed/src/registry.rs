@@ -1,18 +1,25 @@
 //! What each job is given, and where its slots listen.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use tokio::sync::watch;
+use prost::Message as _;
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::{Instant, sleep_until},
+};
 use tonic::Status;
 use trainmaster_core::{Incarnation, JobId, Revision, Role, Span};
-use trainmaster_proto::v1;
+use trainmaster_proto::{role_from_wire, v1};
 
 use crate::{
-    FeedMetrics,
+    FeedMetrics, Kept,
     limits::{Bucket, Limits},
+    token::hash_of,
 };
 
 /// What a job's programs are to do.
@@ -32,6 +39,10 @@ pub enum Standing {
 pub struct JobAssignment {
     /// Its name: programs may call it by that or by its number.
     pub name: String,
+    /// Who pays: what one tenant's jobs may do together is bounded.
+    pub tenant: String,
+    /// Where it came from; empty if nowhere but here.
+    pub cluster: String,
     /// Hash of its token; none where it reports without.
     pub token_hash: Option<[u8; 32]>,
     /// Which incarnation is to run.
@@ -58,7 +69,21 @@ pub(crate) type SlotKey = (Incarnation, Role, u32);
 pub(crate) struct View {
     pub(crate) assignment: v1::Assignment,
     pub(crate) accepted: BTreeMap<(Role, u32), u64>,
+    /// Bytes of the assignment.
+    size: usize,
 }
+
+/// Assignments of so many bytes need no room: a stream takes as much in any case.
+const SMALL: usize = 1 << 10;
+/// Watchers of a tenant's jobs that were never given anything.
+const IDLE_WATCHERS: usize = 1024;
+/// To tell one watcher of one slot; whose address changes is told to all, and takes a small part of the time.
+const TELLING: Duration = Duration::from_nanos(500);
+/// Making it anew takes as long as telling so many.
+const MAKING: usize = 100;
+
+/// Room for an assignment that isn't read yet.
+pub(crate) type Room = OwnedSemaphorePermit;
 
 #[derive(Debug)]
 struct Entry {
@@ -66,15 +91,43 @@ struct Entry {
     /// Address of each slot that watches, and the stream that said so: it may be replaced by a newer one.
     addresses: BTreeMap<SlotKey, (String, u64)>,
     view: watch::Sender<Arc<View>>,
-    bucket: Bucket,
+    reports: Bucket,
+    bytes: Bucket,
+    /// Bytes of its reports that wait for the disk.
+    waiting: usize,
+    /// The most slots it ever had.
+    most_slots: usize,
+    /// When its watchers were last told, and whether they are to be told again once that is some time ago.
+    published: Option<Instant>,
+    stale: bool,
+    /// One of its watchers may be told whatever else of its tenant isn't read.
+    turn: Arc<Semaphore>,
 }
 
-#[derive(Debug, Default)]
+/// What the jobs of one tenant do together.
+#[derive(Debug)]
+struct Tenant {
+    bytes: Bucket,
+    waiting: usize,
+    jobs: usize,
+    /// Bytes that its jobs' watchers have still to read.
+    unread: Arc<Semaphore>,
+    idle_watchers: usize,
+}
+
+#[derive(Debug)]
 struct Tables {
     jobs: HashMap<JobId, Entry>,
+    tenants: HashMap<String, Tenant>,
+    /// Whose a token is. Two jobs may have one only where their host gave it to both.
+    tokens: HashMap<[u8; 32], Vec<JobId>>,
+    /// Jobs that report without one.
+    tokenless: usize,
     /// Of jobs that are not over.
     names: HashMap<String, JobId>,
-    over: VecDeque<JobId>,
+    /// With when that was, by a count.
+    over: Kept<(u64, JobId)>,
+    ended: u64,
     streams: u64,
     closed: bool,
 }
@@ -90,16 +143,43 @@ struct Shared {
 #[derive(Clone, Debug)]
 pub struct Feed(Arc<Shared>);
 
-/// Whom a call is about, and what it needs to be let in.
-pub(crate) struct Identity {
-    pub(crate) job: JobId,
-    pub(crate) token_hash: Option<[u8; 32]>,
+/// Whose training program calls, by its token alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeedCaller {
+    /// The token's hash; none: it calls for a job that reports without.
+    pub(crate) token: Option<[u8; 32]>,
+    /// Its job.
+    pub job: Option<JobId>,
+    /// Who pays for that.
+    pub tenant: String,
+    /// The most slots that it ever had.
+    pub slots: usize,
+}
+
+/// Reports that wait for the disk; dropped once they are through.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    feed: Feed,
+    job: JobId,
+    tenant: String,
+    bytes: usize,
 }
 
 impl Feed {
     /// A feed without jobs.
     pub fn new(limits: Limits, metrics: FeedMetrics) -> Self {
-        Self(Arc::new(Shared { tables: Mutex::default(), limits, metrics }))
+        let tables = Tables {
+            jobs: HashMap::new(),
+            tenants: HashMap::new(),
+            tokens: HashMap::new(),
+            tokenless: 0,
+            names: HashMap::new(),
+            over: Kept::new(limits.ended_jobs),
+            ended: 0,
+            streams: 0,
+            closed: false,
+        };
+        Self(Arc::new(Shared { tables: Mutex::new(tables), limits, metrics }))
     }
 
     /// The bounds it keeps.
@@ -116,35 +196,68 @@ impl Feed {
         self.0.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whose program calls with this token: looked up before anything of its call is read. O(1).
+    ///
+    /// # Errors
+    /// UNAUTHENTICATED: there is no token, or no job has this one; UNAVAILABLE: the feed stops.
+    pub fn caller(&self, token: Option<&str>) -> Result<FeedCaller, Status> {
+        let tables = self.tables();
+        let refuse = |problem: &str| {
+            if tables.closed {
+                return Status::unavailable("the feed is stopping; come back later");
+            }
+            self.0.metrics.refused.with_label_values(&["token"]).inc();
+            Status::unauthenticated(problem)
+        };
+        let Some(token) = token.map(hash_of) else {
+            let nobody = FeedCaller { token: None, job: None, tenant: String::new(), slots: 0 };
+            let missing = "no token: send the job's as metadata \"authorization: Bearer <token>\"";
+            return if tables.tokenless > 0 { Ok(nobody) } else { Err(refuse(missing)) };
+        };
+        let job = tables.tokens.get(&token).and_then(|jobs| jobs.last()).copied();
+        let job = job.ok_or_else(|| refuse("no job has this token, or it ended long ago"))?;
+        let entry = &tables.jobs[&job];
+        let (tenant, slots) = (entry.given.tenant.clone(), entry.most_slots);
+        Ok(FeedCaller { token: Some(token), job: Some(job), tenant, slots })
+    }
+
     /// Says what a job is given now; its watchers hear of it if it makes a difference to them.
     pub fn set(&self, job: JobId, mut given: JobAssignment) {
         let limits = &self.0.limits;
-        let mut tables = self.tables();
+        let mut guard = self.tables();
+        let tables = &mut *guard;
         let over = given.standing == Standing::Over;
         if over {
             if tables.names.get(&given.name) == Some(&job) {
                 tables.names.remove(&given.name);
             }
-            let known = tables.over.contains(&job);
-            if !known {
-                tables.over.push_back(job);
-            }
-            while tables.over.len() > limits.ended_jobs {
-                let oldest = tables.over.pop_front().expect("it is longer than its limit");
-                tables.jobs.remove(&oldest);
-            }
-            if limits.ended_jobs == 0 {
-                return;
+            if tables.jobs.get(&job).is_none_or(|entry| entry.given.standing != Standing::Over) {
+                tables.ended += 1;
+                let gone = tables.over.insert(&given.cluster, &given.tenant, (tables.ended, job));
+                for (_, forgotten) in &gone {
+                    tables.forget(*forgotten);
+                }
+                if gone.iter().any(|(_, forgotten)| *forgotten == job) {
+                    return;
+                }
             }
         } else {
             tables.names.insert(given.name.clone(), job);
         }
+        tables.count(job, &given, limits);
         let entry = tables.jobs.entry(job).or_insert_with(|| Entry {
             given: JobAssignment::default(),
             addresses: BTreeMap::new(),
             view: watch::Sender::new(Arc::default()),
-            bucket: Bucket::full(limits),
+            reports: Bucket::full(limits.reports()),
+            bytes: Bucket::full(limits.job_bytes()),
+            waiting: 0,
+            most_slots: 0,
+            published: None,
+            stale: false,
+            turn: Arc::new(Semaphore::new(1)),
         });
+        entry.most_slots = entry.most_slots.max(given.slots.len());
         if entry.given.incarnation == given.incarnation {
             // Reports may have been answered since the host looked.
             for (slot, seq) in &entry.given.accepted {
@@ -161,6 +274,7 @@ impl Feed {
         let mut tables = self.tables();
         tables.closed = true;
         tables.jobs.clear();
+        (tables.tenants, tables.tokens, tables.tokenless) = Default::default();
     }
 
     /// What callers are told once a job is not known.
@@ -182,8 +296,24 @@ impl Feed {
         }
     }
 
-    /// The job of a name or number.
-    pub(crate) fn find(&self, job: &str) -> Option<Identity> {
+    /// The job of a name or number, if it is the caller's.
+    ///
+    /// # Errors
+    /// NOT_FOUND: there is no such job; UNAUTHENTICATED: the token isn't that job's.
+    pub(crate) fn find(&self, job: &str, caller: &FeedCaller) -> Result<JobId, Status> {
+        let refused = &self.0.metrics.refused;
+        let Some((id, token)) = self.named(job) else {
+            refused.with_label_values(&["job"]).inc();
+            return Err(self.absence(job));
+        };
+        if token.is_some() && token != caller.token {
+            refused.with_label_values(&["token"]).inc();
+            return Err(Status::unauthenticated(format!("the token is not that of job {job:?}")));
+        }
+        Ok(id)
+    }
+
+    fn named(&self, job: &str) -> Option<(JobId, Option<[u8; 32]>)> {
         let tables = self.tables();
         let id = tables.names.get(job).copied().or_else(|| job.parse().ok().map(JobId));
         // A job that is over still has its name, unless a newer job took it.
@@ -192,17 +322,45 @@ impl Feed {
                 .over
                 .iter()
                 .rev()
-                .copied()
+                .map(|(_, job)| job)
                 .find(|id| tables.jobs.get(id).is_some_and(|entry| entry.given.name == job))
         })?;
         let entry = tables.jobs.get(&id)?;
-        Some(Identity { job: id, token_hash: entry.given.token_hash })
+        Some((id, entry.given.token_hash))
     }
 
-    /// Whether a job may send so many reports now.
-    pub(crate) fn admit(&self, job: JobId, reports: usize) -> bool {
-        let mut tables = self.tables();
-        tables.jobs.get_mut(&job).is_none_or(|entry| entry.bucket.take(reports, &self.0.limits))
+    /// Whether a job may send so many reports of so many bytes now, and have them wait in memory.
+    ///
+    /// # Errors
+    /// What there is too much of, and how much is allowed: they are to be sent again later.
+    pub(crate) fn admit(&self, job: JobId, reports: usize, bytes: usize, memory: usize) -> Result<Waiting, String> {
+        let limits = &self.0.limits;
+        let mut guard = self.tables();
+        let tables = &mut *guard;
+        let tenant = tables.jobs.get(&job).map(|entry| entry.given.tenant.clone()).unwrap_or_default();
+        if let Some(entry) = tables.jobs.get_mut(&job) {
+            let of = tables.tenants.get_mut(&tenant).expect("it has a job");
+            if !entry.reports.has(reports, limits.reports()) {
+                return Err(format!("a job may send {} in a second", limits.reports_per_second));
+            }
+            if !entry.bytes.has(bytes, limits.job_bytes()) {
+                return Err(format!("a job may send {} bytes in a second", limits.job_bytes_per_second));
+            }
+            if !of.bytes.has(bytes, limits.tenant_bytes()) {
+                return Err(format!("a tenant's jobs may send {} bytes in a second", limits.tenant_bytes_per_second));
+            }
+            let most = limits.waiting_bytes;
+            if entry.waiting + memory > most || of.waiting + memory > 4 * most {
+                return Err(format!("of one job {most} bytes may wait for the disk, of its tenant four times as many"));
+            }
+            entry.reports.take(reports);
+            entry.bytes.take(bytes);
+            of.bytes.take(bytes);
+            entry.waiting += memory;
+            of.waiting += memory;
+        }
+        drop(guard);
+        Ok(Waiting { feed: self.clone(), job, tenant, bytes: memory })
     }
 
     /// Adds a watcher; its address is known for as long as the returned guard lives.
@@ -216,40 +374,146 @@ impl Feed {
             drop(guard);
             return Err(self.absence(&job.0.to_string()));
         };
-        let most = self.0.limits.watchers_per_job;
+        let most = self.0.limits.watchers_per_job.min(entry.most_watchers());
         if entry.view.receiver_count() >= most {
             self.0.metrics.refused.with_label_values(&["limit"]).inc();
             return Err(Status::resource_exhausted(format!("{job} has {most} watchers, and that is the most")));
+        }
+        let tenant = tables.tenants.get_mut(&entry.given.tenant).expect("it has a job");
+        let idle = (entry.most_slots == 0).then(|| entry.given.tenant.clone());
+        if idle.is_some() {
+            if tenant.idle_watchers >= IDLE_WATCHERS {
+                self.0.metrics.refused.with_label_values(&["limit"]).inc();
+                let problem =
+                    format!("{IDLE_WATCHERS} watch jobs of {} that were given nothing yet", entry.given.tenant);
+                return Err(Status::resource_exhausted(problem));
+            }
+            tenant.idle_watchers += 1;
         }
         tables.streams += 1;
         let stream = tables.streams;
         let listens = !address.is_empty();
         if listens {
-            entry.addresses.insert(slot, (address, stream));
-            entry.publish(job);
+            entry.addresses.insert(slot, (address.clone(), stream));
+            self.tell(job, entry);
         }
         self.0.metrics.watchers.inc();
-        Ok(Watcher { feed: self.clone(), job, slot, stream, view: entry.view.subscribe() })
+        let (view, turn, unread) = (entry.view.subscribe(), entry.turn.clone(), tenant.unread.clone());
+        Ok(Watcher { feed: self.clone(), job, slot, stream, view, idle, address, turn, unread })
+    }
+
+    /// Tells a job's watchers of another address: now, or once it is some time ago that they were told.
+    fn tell(&self, job: JobId, entry: &mut Entry) {
+        let due = entry.published.map(|last| last + entry.pace());
+        match (due.filter(|due| *due > Instant::now()), Handle::try_current()) {
+            (Some(due), Ok(runtime)) => {
+                if !std::mem::replace(&mut entry.stale, true) {
+                    let feed = self.clone();
+                    runtime.spawn(async move {
+                        sleep_until(due).await;
+                        if let Some(entry) = feed.tables().jobs.get_mut(&job).filter(|entry| entry.stale) {
+                            entry.publish(job);
+                        }
+                    });
+                }
+            }
+            _ => entry.publish(job),
+        }
     }
 
     fn unwatch(&self, watcher: &Watcher) {
         self.0.metrics.watchers.dec();
         let mut tables = self.tables();
+        if let Some(tenant) = watcher.idle.as_ref().and_then(|tenant| tables.tenants.get_mut(tenant)) {
+            tenant.idle_watchers = tenant.idle_watchers.saturating_sub(1);
+        }
         let Some(entry) = tables.jobs.get_mut(&watcher.job) else { return };
         if entry.addresses.get(&watcher.slot).is_some_and(|(_, stream)| *stream == watcher.stream) {
             entry.addresses.remove(&watcher.slot);
-            entry.publish(watcher.job);
+            self.tell(watcher.job, entry);
+        }
+    }
+}
+
+impl Tables {
+    /// Keeps tokens and tenants as they are with what a job is given now.
+    fn count(&mut self, job: JobId, given: &JobAssignment, limits: &Limits) {
+        let before = self.jobs.get(&job).map(|entry| (entry.given.token_hash, entry.given.tenant.clone()));
+        if before.as_ref().is_some_and(|(token, tenant)| *token == given.token_hash && *tenant == given.tenant) {
+            return;
+        }
+        if let Some((token, tenant)) = before {
+            self.discount(job, token, &tenant);
+        }
+        match given.token_hash {
+            Some(token) => self.tokens.entry(token).or_default().push(job),
+            None => self.tokenless += 1,
+        }
+        let new = || Tenant {
+            bytes: Bucket::full(limits.tenant_bytes()),
+            waiting: 0,
+            jobs: 0,
+            unread: Arc::new(Semaphore::new(4 * limits.waiting_bytes)),
+            idle_watchers: 0,
+        };
+        self.tenants.entry(given.tenant.clone()).or_insert_with(new).jobs += 1;
+    }
+
+    fn discount(&mut self, job: JobId, token: Option<[u8; 32]>, tenant: &str) {
+        match token {
+            None => self.tokenless -= 1,
+            Some(token) => {
+                let jobs = self.tokens.get_mut(&token).expect("it was counted");
+                jobs.retain(|other| *other != job);
+                if jobs.is_empty() {
+                    self.tokens.remove(&token);
+                }
+            }
+        }
+        let of = self.tenants.get_mut(tenant).expect("it was counted");
+        of.jobs -= 1;
+        if of.jobs == 0 {
+            self.tenants.remove(tenant);
+        }
+    }
+
+    fn forget(&mut self, job: JobId) {
+        if let Some(entry) = self.jobs.remove(&job) {
+            self.discount(job, entry.given.token_hash, &entry.given.tenant);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut tables = self.feed.tables();
+        if let Some(entry) = tables.jobs.get_mut(&self.job) {
+            entry.waiting = entry.waiting.saturating_sub(self.bytes);
+        }
+        if let Some(tenant) = tables.tenants.get_mut(&self.tenant) {
+            tenant.waiting = tenant.waiting.saturating_sub(self.bytes);
         }
     }
 }
 
 impl Entry {
-    /// Tells the watchers, if it makes a difference to them.
+    /// A program for each slot, another one that takes its place, and somebody who looks.
+    fn most_watchers(&self) -> usize {
+        (2 * self.most_slots + 16).max(64)
+    }
+
+    /// How often its watchers may be told of addresses.
+    fn pace(&self) -> Duration {
+        let watchers = self.view.receiver_count() + MAKING;
+        TELLING.saturating_mul(u32::try_from(watchers * self.given.slots.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Tells the watchers, if it makes a difference to them. O(slots), and as much for each that is told.
     fn publish(&mut self, job: JobId) {
+        (self.published, self.stale) = (Some(Instant::now()), false);
         let given = &self.given;
         let peers = given.slots.iter().map(|slot| {
-            let key =
-                trainmaster_proto::role_from_wire(slot.role).ok().map(|role| (given.incarnation, role, slot.index));
+            let key = role_from_wire(slot.role).ok().map(|role| (given.incarnation, role, slot.index));
             let address = key.and_then(|key| self.addresses.get(&key)).map(|(address, _)| address.clone());
             v1::Peer { slot: Some(slot.clone()), address: address.unwrap_or_default() }
         });
@@ -270,7 +534,8 @@ impl Entry {
         let accepted = &given.accepted;
         self.view.send_if_modified(|view| {
             let news = view.assignment != assignment;
-            *view = Arc::new(View { assignment, accepted: accepted.clone() });
+            let size = assignment.encoded_len();
+            *view = Arc::new(View { assignment, accepted: accepted.clone(), size });
             news
         });
     }
@@ -284,18 +549,53 @@ pub(crate) struct Watcher {
     slot: SlotKey,
     stream: u64,
     view: watch::Receiver<Arc<View>>,
+    /// The tenant of a job that was given nothing so far.
+    idle: Option<String>,
+    /// Its slot's own address, which it is told whenever others are.
+    address: String,
+    turn: Arc<Semaphore>,
+    unread: Arc<Semaphore>,
 }
 
 impl Watcher {
-    /// What the slot is to be told now; later changes count as news.
-    pub(crate) fn look(&mut self) -> v1::Assignment {
-        let view = self.view.borrow_and_update().clone();
+    /// What the slot is to be told now, once there is room for it, of that which all of a tenant's jobs have, or in the job's own turn.
+    /// Later changes count as news.
+    pub(crate) async fn look(&mut self) -> (v1::Assignment, Option<Room>) {
+        let most = 4 * self.feed.limits().waiting_bytes;
+        let mut room = None;
+        let mut size = SMALL;
+        let view = loop {
+            let view = self.view.borrow_and_update().clone();
+            // It may have grown meanwhile.
+            if view.size <= size {
+                break view;
+            }
+            size = view.size;
+            drop((view, room.take()));
+            let bytes = u32::try_from(size.min(most)).unwrap_or(u32::MAX);
+            let taken = tokio::select! {
+                biased;
+                taken = self.unread.clone().acquire_many_owned(bytes) => taken,
+                turn = self.turn.clone().acquire_owned() => turn,
+            };
+            room = Some(taken.expect("it is never closed"));
+        };
+        (self.told(&view), room)
+    }
+
+    fn told(&self, view: &View) -> v1::Assignment {
         let mut assignment = view.assignment.clone();
         let (incarnation, role, index) = self.slot;
         if assignment.incarnation == incarnation.0 {
             let tables = self.feed.tables();
             let accepted = tables.jobs.get(&self.job).map_or(&view.accepted, |entry| &entry.given.accepted);
             assignment.last_seq = accepted.get(&(role, index)).copied().unwrap_or(0);
+            drop(tables);
+            if !self.address.is_empty() {
+                let is_own = |slot: &v1::Slot| slot.index == index && role_from_wire(slot.role) == Ok(role);
+                let own = assignment.peers.iter_mut().find(|peer| peer.slot.as_ref().is_some_and(is_own));
+                own.into_iter().for_each(|peer| peer.address.clone_from(&self.address));
+            }
         }
         assignment
     }

@@ -2,8 +2,13 @@
 
 use std::sync::Arc;
 
-use tonic::{Request, Response, Status, metadata::MetadataMap};
+use prost::Message;
+use tonic::{
+    Request, Response, Status,
+    service::{Interceptor, interceptor::InterceptedService},
+};
 use trainmaster_core::{Incarnation, JobId, Revision, Role, Span};
+use trainmaster_net::bearer;
 use trainmaster_proto::{
     progress, role_from_wire,
     v1::{
@@ -13,12 +18,12 @@ use trainmaster_proto::{
 };
 
 use crate::{
-    Acknowledgement, Feed, FeedHost, bearer, token_matches,
+    Acknowledgement, Feed, FeedCaller, FeedHost,
     watch::{Assignments, stream},
 };
 
-/// So many times of slots count as a report of their own against a job's rate.
-const SLOT_TIMES: usize = 200;
+/// So many times of slots, or data chunks, count as a report of their own against a job's rate.
+const PART: usize = 200;
 /// Longest address that a slot may give.
 const LONGEST_ADDRESS: usize = 256;
 
@@ -34,27 +39,40 @@ impl<H: FeedHost> FeedService<H> {
         Self { feed, host }
     }
 
-    /// As a service to add to a server, with the message limit set.
-    pub fn into_server(self) -> FeedServer<Self> {
-        let most = self.feed.limits().message_bytes;
-        FeedServer::new(self).max_decoding_message_size(most)
+    /// As a service to add to a server, with the message limit set. Who calls is asked before a message is read.
+    pub fn into_server(self) -> InterceptedService<FeedServer<Self>, AskFirst> {
+        let (most, feed) = (self.feed.limits().message_bytes, self.feed.clone());
+        InterceptedService::new(FeedServer::new(self).max_decoding_message_size(most), AskFirst(feed))
     }
 
     /// Who is called for, if the caller may.
-    fn authenticate(&self, metadata: &MetadataMap, job: &str) -> Result<JobId, Status> {
-        let refused = &self.feed.metrics().refused;
-        let Some(identity) = self.feed.find(job) else {
-            refused.with_label_values(&["job"]).inc();
-            return Err(self.feed.absence(job));
-        };
-        let Some(hash) = identity.token_hash else { return Ok(identity.job) };
-        let token = bearer(metadata).inspect_err(|_| refused.with_label_values(&["token"]).inc())?;
-        if !token_matches(token, &hash) {
-            refused.with_label_values(&["token"]).inc();
-            return Err(Status::unauthenticated(format!("the token is not that of job {job:?}")));
-        }
-        Ok(identity.job)
+    fn authenticate<T>(&self, request: &Request<T>, job: &str) -> Result<JobId, Status> {
+        let caller = request.extensions().get::<FeedCaller>();
+        let caller = caller.ok_or_else(|| Status::internal("nobody asked who calls"))?;
+        self.feed.find(job, caller)
     }
+}
+
+/// Looks at a call's token before its message is read.
+#[derive(Clone, Debug)]
+pub struct AskFirst(Feed);
+
+impl Interceptor for AskFirst {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let caller = self.0.caller(bearer(request.metadata().as_ref())?)?;
+        request.extensions_mut().insert(caller);
+        Ok(request)
+    }
+}
+
+/// About what a request takes in memory.
+fn memory(request: &v1::ReportRequest) -> usize {
+    let of = |progress: &v1::Progress| {
+        size_of::<v1::Progress>()
+            + progress.slot_times.len() * size_of::<v1::SlotTime>()
+            + progress.chunks.len() * size_of::<u32>()
+    };
+    request.progress.iter().map(of).sum()
 }
 
 fn slot(role: i32, index: u32) -> Result<(Role, u32), Status> {
@@ -66,7 +84,7 @@ impl<H: FeedHost> Service for FeedService<H> {
     type WatchStream = Assignments;
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Assignments>, Status> {
-        let job = self.authenticate(request.metadata(), &request.get_ref().job)?;
+        let job = self.authenticate(&request, &request.get_ref().job)?;
         let request = request.into_inner();
         let (role, index) = slot(request.role, request.index)?;
         if request.address.len() > LONGEST_ADDRESS {
@@ -79,7 +97,7 @@ impl<H: FeedHost> Service for FeedService<H> {
     }
 
     async fn report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::ReportReply>, Status> {
-        let job = self.authenticate(request.metadata(), &request.get_ref().job)?;
+        let job = self.authenticate(&request, &request.get_ref().job)?;
         let request = request.into_inner();
         let slot = slot(request.role, request.index)?;
         let metrics = self.feed.metrics();
@@ -90,18 +108,23 @@ impl<H: FeedHost> Service for FeedService<H> {
             let problem = format!("progress: {count} reports must be at most {most} in one request");
             return Err(Status::invalid_argument(problem));
         }
-        // Times of slots are what can make a report long.
-        let cost = request.progress.iter().map(|progress| 1 + progress.slot_times.len() / SLOT_TIMES).sum();
-        if !self.feed.admit(job, cost) {
-            metrics.shed.with_label_values(&["flood"]).inc_by(count as u64);
-            let second = self.feed.limits().reports_per_second;
-            let reason = format!("too many reports: a job may send {second} in a second; send these again later");
-            return Ok(Response::new(v1::ReportReply { accepted: false, reason }));
-        }
+        // Times of slots and data chunks are what can make a report long.
+        let parts = |progress: &v1::Progress| (progress.slot_times.len() + progress.chunks.len()) / PART;
+        let cost = request.progress.iter().map(|progress| 1 + parts(progress)).sum();
+        let waiting = match self.feed.admit(job, cost, request.encoded_len(), memory(&request)) {
+            Ok(waiting) => waiting,
+            Err(limit) => {
+                metrics.shed.with_label_values(&["flood"]).inc_by(count as u64);
+                let reason = format!("too many reports: {limit}; send these again later");
+                return Ok(Response::new(v1::ReportReply { accepted: false, reason }));
+            }
+        };
         let incarnation = Incarnation(request.incarnation);
         let sequence: Vec<u64> = request.progress.iter().map(|progress| progress.seq).collect();
         let progress = request.progress.into_iter().map(progress).collect();
-        let answers = self.host.report(job, incarnation, slot, progress).await.map_err(|error| {
+        let answered = self.host.report(job, incarnation, slot, progress).await;
+        drop(waiting);
+        let answers = answered.map_err(|error| {
             metrics.shed.with_label_values(&["unavailable"]).inc_by(count as u64);
             Status::unavailable(error.to_string())
         })?;
@@ -125,7 +148,7 @@ impl<H: FeedHost> Service for FeedService<H> {
         &self,
         request: Request<v1::AcknowledgeRequest>,
     ) -> Result<Response<v1::AcknowledgeReply>, Status> {
-        let job = self.authenticate(request.metadata(), &request.get_ref().job)?;
+        let job = self.authenticate(&request, &request.get_ref().job)?;
         let request = request.into_inner();
         let took = request.checkpoint_ms;
         self.host

@@ -1,33 +1,147 @@
 //! A watch stream: the current assignment at once, then the newest whenever it changed.
 
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
+use std::pin::Pin;
+
+use futures_util::{Stream, stream};
+use tokio::task::yield_now;
 use tonic::Status;
 use trainmaster_proto::v1;
 
-use crate::registry::Watcher;
+use crate::registry::{Room, Watcher};
 
 /// What a watch call returns.
-pub(crate) type Assignments = ReceiverStream<Result<v1::Assignment, Status>>;
+pub(crate) type Assignments = Pin<Box<dyn Stream<Item = Result<v1::Assignment, Status>> + Send>>;
 
-/// Tells one slot until it goes away. A slot that reads slowly misses what was outdated meanwhile.
-pub(crate) fn stream(mut watcher: Watcher) -> Assignments {
-    let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(async move {
-        loop {
-            if sender.send(Ok(watcher.look())).await.is_err() {
-                return;
-            }
-            tokio::select! {
-                changed = watcher.changed() => {
-                    if let Err(error) = changed {
-                        let _ = sender.send(Err(error)).await;
-                        return;
-                    }
-                }
-                () = sender.closed() => return,
+/// Tells one slot until it goes away. A slot that reads slowly misses what was outdated meanwhile, and what it hasn't read is made only
+/// once there is room for it.
+pub(crate) fn stream(watcher: Watcher) -> Assignments {
+    let telling = Telling { watcher, told: false, unread: None };
+    Box::pin(stream::unfold(Some(telling), Telling::next))
+}
+
+struct Telling {
+    watcher: Watcher,
+    told: bool,
+    /// Taken by what was told last, until it is on its way.
+    unread: Option<Room>,
+}
+
+impl Telling {
+    async fn next(telling: Option<Self>) -> Option<(Result<v1::Assignment, Status>, Option<Self>)> {
+        let mut telling = telling?;
+        if telling.told {
+            // What was told is taken now, and asked for again once it is sent: the port sees to that.
+            yield_now().await;
+            telling.unread = None;
+            if let Err(gone) = telling.watcher.changed().await {
+                return Some((Err(gone), None));
             }
         }
-    });
-    ReceiverStream::new(receiver)
+        telling.told = true;
+        let (assignment, room) = telling.watcher.look().await;
+        telling.unread = room;
+        Some((Ok(assignment), Some(telling)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::{FutureExt as _, StreamExt as _};
+    use prometheus::Registry;
+    use tokio::time::advance;
+    use trainmaster_core::{Incarnation, JobId, Role};
+
+    use super::*;
+    use crate::{Feed, FeedMetrics, JobAssignment, Limits, Standing, registry::SlotKey};
+
+    fn feed(waiting_bytes: usize) -> Feed {
+        let limits = Limits { waiting_bytes, ..Limits::default() };
+        Feed::new(limits, FeedMetrics::register(&Registry::new()).unwrap())
+    }
+
+    /// About 100 bytes a slot.
+    fn given(tenant: &str, slots: u32) -> JobAssignment {
+        let slot = |index| v1::Slot { index, server: "s".repeat(90), ..v1::Slot::default() };
+        JobAssignment {
+            tenant: tenant.into(),
+            incarnation: Incarnation(1),
+            standing: Standing::Run,
+            slots: (0..slots).map(slot).collect(),
+            ..JobAssignment::default()
+        }
+    }
+
+    fn slot(index: u32) -> SlotKey {
+        (Incarnation(1), Role::Worker, index)
+    }
+
+    #[tokio::test]
+    async fn what_watchers_do_not_read_takes_bounded_room_and_holds_up_no_other_job() {
+        let feed = feed(100_000);
+        for (job, tenant) in [(1, "greedy"), (2, "greedy"), (3, "modest")] {
+            feed.set(JobId(job), JobAssignment { name: format!("job{job}"), ..given(tenant, 1000) });
+        }
+        let watch = |job: u64, index: u32| stream(feed.watch(JobId(job), slot(index), String::new()).unwrap());
+        let mut unread: Vec<_> = (0..100).map(|index| watch(1, index)).collect();
+        let told = |streams: &mut Vec<Assignments>| {
+            streams.iter_mut().filter_map(|stream| stream.next().now_or_never()).flatten().count()
+        };
+        // 400,000 bytes of some 98,000 each, and the job's own turn.
+        assert_eq!(told(&mut unread), 5);
+        for index in 0..2 {
+            assert_eq!(told(&mut vec![watch(2, index)]), 1, "by its own turn");
+        }
+        assert_eq!(told(&mut vec![watch(3, 0)]), 1);
+        // Who goes away leaves its room to the next.
+        let rest = unread.split_off(5);
+        drop(unread);
+        let mut rest = rest;
+        assert_eq!(told(&mut rest), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn addresses_that_come_and_go_are_told_now_and_then() {
+        let feed = feed(4 << 20);
+        feed.set(JobId(1), given("a", 5000));
+        let mut watcher = feed.watch(JobId(1), slot(0), String::new()).unwrap();
+        watcher.look().await;
+        for _ in 0..100 {
+            drop(feed.watch(JobId(1), slot(7), "host:1".into()).unwrap());
+        }
+        let _stays = feed.watch(JobId(1), slot(8), "host:2".into()).unwrap();
+        assert!(watcher.changed().now_or_never().is_none(), "it was told a moment ago");
+        advance(Duration::from_secs(1)).await;
+        watcher.changed().await.unwrap();
+        let peers = watcher.look().await.0.peers;
+        assert_eq!((&*peers[7].address, &*peers[8].address), ("", "host:2"));
+        // What the scheduler gives is told at once.
+        feed.set(JobId(1), JobAssignment { standing: Standing::Stop, ..given("a", 5000) });
+        watcher.changed().now_or_never().expect("news").unwrap();
+    }
+
+    #[tokio::test]
+    async fn jobs_that_were_given_nothing_have_few_watchers_together() {
+        let feed = feed(4 << 20);
+        let mut watchers = Vec::new();
+        let refused = (1..100).find_map(|job| {
+            feed.set(JobId(job), given("a", 0));
+            (0..64).find_map(|index| match feed.watch(JobId(job), slot(index), String::new()) {
+                Ok(watcher) => {
+                    watchers.push(watcher);
+                    None
+                }
+                Err(refused) => Some(refused),
+            })
+        });
+        assert!(refused.unwrap().message().contains("given nothing yet"));
+        assert_eq!(watchers.len(), 1024);
+        feed.set(JobId(200), given("b", 0));
+        feed.watch(JobId(200), slot(0), String::new()).unwrap();
+        watchers.pop();
+        feed.watch(JobId(100), slot(0), String::new()).unwrap_err();
+        feed.set(JobId(100), given("a", 0));
+        feed.watch(JobId(100), slot(0), String::new()).unwrap();
+    }
 }

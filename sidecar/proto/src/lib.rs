@@ -3,6 +3,7 @@
 //! What comes in is checked: every [`ConvertError`] names the field, its value and what is allowed. What goes out can't
 //! fail. Names of servers and resources travel as names; the core's dense numbers never leave the process.
 
+mod codec;
 mod error;
 mod job;
 mod observation;
@@ -13,6 +14,7 @@ mod slot;
 mod status;
 
 pub use self::{
+    codec::{BoundedCodec, BoundedDecoder, weigh},
     error::ConvertError,
     job::{external_from_wire, external_to_wire, job_from_spec, spec_from_job},
     observation::{Observed, observed},

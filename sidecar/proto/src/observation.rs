@@ -10,12 +10,14 @@ use crate::{ConvertError, server, slot::observed_slot, v1};
 const LONGEST_NAME: usize = 128;
 
 /// An observation, ready to be applied in order.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// Whose it is.
     pub manager: String,
     /// Everything the manager knows: what is not in it is gone.
     pub is_snapshot: bool,
+    /// Whoever may submit may say which of the manager's jobs a submission is; told with a snapshot.
+    pub takes_submissions: bool,
     /// What happened.
     pub events: Vec<Event>,
     /// What the manager says about jobs, in words: of a failure, which slot, which exit code, where its log is.
@@ -33,14 +35,14 @@ pub fn observed(observation: v1::Observation) -> Result<Observed, ConvertError> 
         let problem = format!("{start:?} must be the manager's name, of 1 to {LONGEST_NAME} visible characters");
         return Err(ConvertError::new("manager", problem));
     }
-    let mut read = Observed { manager: manager.clone(), is_snapshot: false, events: Vec::new(), messages: Vec::new() };
+    let mut read = Observed { manager: manager.clone(), ..Observed::default() };
     use v1::observation::Kind;
     match observation.kind {
         None => {
             return Err(ConvertError::new("kind", "is missing: give a snapshot, a delta, an enacted or a utilisation"));
         }
         Some(Kind::Snapshot(snapshot)) => {
-            read.is_snapshot = true;
+            (read.is_snapshot, read.takes_submissions) = (true, snapshot.takes_submissions);
             read.events.push(Event::SyncBegin { manager: manager.clone() });
             for server in snapshot.servers {
                 read.events.extend(server::events(&manager, server)?);
@@ -141,8 +143,12 @@ mod tests {
     #[test]
     fn a_snapshot_is_a_whole_resync() {
         let server = v1::Server { name: "a".into(), ..v1::Server::default() };
-        let snapshot =
-            v1::Snapshot { servers: vec![server], jobs: vec![seen(v1::ObservedPhase::Running)], owns_queue: true };
+        let snapshot = v1::Snapshot {
+            servers: vec![server],
+            jobs: vec![seen(v1::ObservedPhase::Running)],
+            owns_queue: true,
+            takes_submissions: true,
+        };
         let read = observed(of(v1::observation::Kind::Snapshot(snapshot))).unwrap();
         assert!(read.is_snapshot);
         assert!(matches!(read.events[0], Event::SyncBegin { .. }));

@@ -1,6 +1,6 @@
 //! What a manager is told about a job.
 
-use trainmaster_core::{Issue, JobSpec, Span, State, Verdict};
+use trainmaster_core::{Issue, JobSpec, Reason, Span, State, Verdict};
 
 use crate::{
     slot::{slots_to_wire, work_to_wire},
@@ -36,7 +36,12 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
         ended: facts.ended.to_owned(),
         ..v1::JobPlan::default()
     };
-    plan.reason = issue.verdict.reason().map(|reason| reason.describe(state)).unwrap_or_default();
+    let told = |reason: &Reason| match facts.spec {
+        // Managers show it to the job's owner.
+        Some(spec) => reason.describe_to(state, &spec.tenant),
+        None => reason.describe(state),
+    };
+    plan.reason = issue.verdict.reason().map(told).unwrap_or_default();
     let action = match &issue.verdict {
         Verdict::Run(allocation) => {
             plan.slots = slots_to_wire(state, allocation);
@@ -64,7 +69,7 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
 
 #[cfg(test)]
 mod tests {
-    use trainmaster_core::{Event, Incarnation, JobId, Reason, Revision, Scheduler, ServerSpec, Settings, Shape, Time};
+    use trainmaster_core::{Event, Incarnation, JobId, Revision, Scheduler, ServerSpec, Settings, Shape, Time};
 
     use super::*;
 
@@ -96,6 +101,13 @@ mod tests {
         let plan = job_plan(scheduler.state(), &other(Verdict::Wait(Reason::Held)), facts.clone());
         assert_eq!(plan.action(), v1::Action::Wait);
         assert!(plan.reason.contains("held") && plan.token.is_empty() && plan.slots.is_empty());
+        // Its owner reads this; the job ahead is another tenant's.
+        let ahead = Verdict::Wait(Reason::Behind { job: JobId(1), position: 2 });
+        let theirs = JobSpec { tenant: "theirs".into(), ..spec.clone() };
+        let told = [&spec, &theirs].map(|spec| {
+            job_plan(scheduler.state(), &other(ahead.clone()), JobFacts { spec: Some(spec), ..facts.clone() }).reason
+        });
+        assert_eq!(told.map(|reason| reason.contains("mnist")), [true, false]);
         let shape = Shape { workers: 2, servers: 1 };
         let plan = job_plan(scheduler.state(), &other(Verdict::Release(shape)), facts);
         assert_eq!((plan.action(), plan.reason.contains("2w+1p")), (v1::Action::Release, true));

@@ -74,7 +74,7 @@ fn name_of(verdict: &Verdict, job: &Job) -> &'static str {
 
 /// Why it is so, if there is anything to say.
 fn words_for(state: &State, job: &Job, verdict: &Verdict) -> String {
-    let words = || verdict.reason().map(|reason| reason.describe(state)).unwrap_or_default();
+    let words = || verdict.reason().map(|reason| reason.describe_to(state, &job.spec.tenant)).unwrap_or_default();
     let busy = job.observed.is_some() && matches!(job.phase, Phase::Running | Phase::Starting | Phase::Stopping);
     match verdict {
         Verdict::Run(allocation) if job.observed.is_none() => {
@@ -82,7 +82,7 @@ fn words_for(state: &State, job: &Job, verdict: &Verdict) -> String {
         }
         Verdict::Run(allocation) => {
             // Planned otherwise, but the room for it is not free yet.
-            let missing = job.issue_reason.as_ref().map(|reason| reason.describe(state));
+            let missing = job.issue_reason.as_ref().map(|reason| reason.describe_to(state, &job.spec.tenant));
             let restarting = busy && job.observed_incarnation != job.incarnation;
             let restart = || restarting.then(|| format!("restarting as {}", allocation.shape()));
             missing.or_else(restart).unwrap_or_default()

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
+use trainmaster_core::text::shown;
 use trainmaster_proto::v1::{CancelRequest, PauseRequest};
 
 use super::{
@@ -48,14 +49,18 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
     let mut refused: Option<Failure> = None;
     for job in &args.jobs {
         let answer = match act {
-            Act::Cancel => client.cancel(CancelRequest { job: job.clone() }).await.map(|_| ()),
+            Act::Cancel => {
+                let reply = client.cancel(CancelRequest { job: job.clone() }).await;
+                reply.map(|reply| reply.into_inner().not_written)
+            }
             Act::Pause | Act::Resume => {
                 let resume = act == Act::Resume;
-                client.pause(PauseRequest { job: job.clone(), resume }).await.map(|_| ())
+                let reply = client.pause(PauseRequest { job: job.clone(), resume }).await;
+                reply.map(|reply| reply.into_inner().not_written)
             }
         };
         match answer {
-            Ok(()) => output.stream(&Done { job: job.clone(), done: act.done() })?,
+            Ok(not_written) => output.stream(&Done { job: job.clone(), done: act.done(), not_written })?,
             Err(status) => {
                 let failure = daemon.failure(&status);
                 let lost = matches!(failure, Failure::Unreachable { .. });
@@ -75,10 +80,21 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
 struct Done {
     job: String,
     done: &'static str,
+    /// Why a restart of the daemon would forget it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    not_written: String,
 }
 
 impl Show for Done {
     fn text(&self, _: &Paper) -> String {
-        format!("job {} {}", self.job, self.done)
+        format!("job {} {}{}", self.job, self.done, unwritten(&self.not_written))
+    }
+}
+
+/// What to say of something that is done and not written down.
+pub(crate) fn unwritten(why: &str) -> String {
+    match why {
+        "" => String::new(),
+        why => format!(" — in memory only, which a restart of the daemon would forget: {}", shown(why, 500)),
     }
 }

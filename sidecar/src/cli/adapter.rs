@@ -3,6 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand, error::ErrorKind};
 use serde::Serialize;
 use trainmaster_adapters::{AdapterCommand, Answer, Daemon, commands};
+use trainmaster_core::text::shown;
 
 use super::{
     Failure,
@@ -23,8 +24,12 @@ pub(crate) struct AdapterCall {
 /// # Errors
 /// The adapter's.
 pub(crate) fn run(call: &AdapterCall, server: &ServerArgs, output: Output) -> Result<(), Failure> {
-    let daemon =
-        Daemon { address: server.address(), token_file: server.token_file().cloned(), ca: server.ca().cloned() };
+    let daemon = Daemon {
+        address: server.address(),
+        token_file: server.find_token_file(),
+        ca: server.find_ca(),
+        certificate: server.certificate(),
+    };
     let answer = (call.command.run)(&call.arguments, &daemon)?;
     output.show(&Shown(answer))
 }
@@ -39,7 +44,8 @@ impl Serialize for Shown {
 
 impl Show for Shown {
     fn text(&self, _: &Paper) -> String {
-        self.0.text.clone()
+        let lines = self.0.text.lines().map(|line| shown(line, usize::MAX));
+        lines.collect::<Vec<_>>().join("\n")
     }
 }
 

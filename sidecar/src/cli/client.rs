@@ -1,6 +1,10 @@
 //! The connection to a daemon.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, anyhow};
 use clap::{Arg, Args, value_parser};
@@ -8,11 +12,12 @@ use tonic::{
     Request, Status,
     metadata::{Ascii, MetadataValue},
     service::{Interceptor, interceptor::InterceptedService},
-    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Uri},
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri},
 };
+use trainmaster_net::secret;
 use trainmaster_proto::v1::{admin_client::AdminClient, jobs_client::JobsClient};
 
-use super::Failure;
+use super::{Failure, failure::innermost, found::Note};
 
 /// How long to wait for a connection, and for an answer.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -27,24 +32,31 @@ pub(crate) struct ServerArgs {
     /// Address of the daemon
     #[arg(long, global = true, env = "TRAINMASTER_SERVER", value_name = "ADDRESS", default_value = DEFAULT)]
     server: String,
-    /// File with the daemon's token: `serve` asks for it, the other commands show it
+    /// File with a token of the daemon's; without it that of a daemon which this user runs on this machine
     #[arg(long, global = true, env = "TRAINMASTER_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Certificate authority of an https daemon, in PEM
     #[arg(long, global = true, env = "TRAINMASTER_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
+    /// This client's certificate, where the daemon goes by these, in PEM
+    #[arg(long, global = true, env = "TRAINMASTER_CERT", value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, global = true, env = "TRAINMASTER_KEY", value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
 }
 
 /// The options of [`ServerArgs`] for a command that has no use for them: taken, so that an alias with them serves every
 /// command, but not shown.
-pub(crate) fn without_daemon() -> [Arg; 3] {
-    let [server, ca] = without_address();
-    [server, ca, unused("token_file", "token-file").value_parser(value_parser!(PathBuf))]
+pub(crate) fn without_daemon() -> [Arg; 5] {
+    let [server, ca, cert, key] = without_address();
+    [server, ca, cert, key, unused("token_file", "token-file").value_parser(value_parser!(PathBuf))]
 }
 
 /// The same for a command that has a use for the token alone.
-pub(crate) fn without_address() -> [Arg; 2] {
-    [unused("server", "server"), unused("ca", "ca").value_parser(value_parser!(PathBuf))]
+pub(crate) fn without_address() -> [Arg; 4] {
+    let file = |id, long| unused(id, long).value_parser(value_parser!(PathBuf));
+    [unused("server", "server"), file("ca", "ca"), file("cert", "cert"), file("key", "key")]
 }
 
 fn unused(id: &'static str, long: &'static str) -> Arg {
@@ -54,6 +66,11 @@ fn unused(id: &'static str, long: &'static str) -> Arg {
 const DEFAULT: &str = "http://127.0.0.1:7070";
 
 impl ServerArgs {
+    /// A daemon whose token is in a file.
+    pub(crate) fn of(server: &str, token_file: &Path) -> Self {
+        Self { server: server.into(), token_file: Some(token_file.into()), ca: None, cert: None, key: None }
+    }
+
     /// The address with its scheme.
     pub(crate) fn address(&self) -> String {
         let given = self.server.trim_end_matches('/');
@@ -68,29 +85,54 @@ impl ServerArgs {
         host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 
-    /// The file that holds the token.
+    /// The file that holds the token, as it was named.
     pub(crate) fn token_file(&self) -> Option<&PathBuf> {
         self.token_file.as_ref()
     }
 
-    /// The file that holds the certificate authority.
-    pub(crate) fn ca(&self) -> Option<&PathBuf> {
-        self.ca.as_ref()
+    /// The file that holds the token: the one that is named, or that of this user's own daemon there. In a job not that one:
+    /// its programs have the job's token. Nor beside a certificate, which says who calls.
+    pub(crate) fn find_token_file(&self) -> Option<PathBuf> {
+        let own = || Note::find(&self.address()).map(|note| note.token_file);
+        self.token_file.clone().or_else(|| if job_token().is_some() || self.cert.is_some() { None } else { own() })
     }
 
-    /// The token in that file.
+    /// The file that holds the certificate authority, or certifies this user's own daemon there.
+    pub(crate) fn find_ca(&self) -> Option<PathBuf> {
+        let own = || Note::find(&self.address()).and_then(|note| note.ca);
+        self.ca.clone().or_else(own)
+    }
+
+    /// The token to show.
     ///
     /// # Errors
-    /// The file can't be read or is empty.
+    /// Its file can't be read, others can read it too, or it is empty.
     pub(crate) fn token(&self) -> anyhow::Result<Option<String>> {
-        let Some(path) = &self.token_file else { return Ok(None) };
-        let text =
-            fs::read_to_string(path).with_context(|| format!("--token-file {} can't be read", path.display()))?;
-        match text.trim() {
-            "" => Err(anyhow!("--token-file {} is empty; it needs a token", path.display())),
-            token => Ok(Some(token.to_owned())),
+        match self.find_token_file() {
+            Some(path) => secret::read(&path).map(Some).map_err(|problem| anyhow!("--token-file {problem}")),
+            None if self.cert.is_some() => Ok(None),
+            None => Ok(job_token()),
         }
     }
+
+    /// The files of the certificate to show and of its key.
+    pub(crate) fn certificate(&self) -> Option<(PathBuf, PathBuf)> {
+        self.cert.clone().zip(self.key.clone())
+    }
+
+    /// The certificate to show.
+    fn identity(&self) -> anyhow::Result<Option<Identity>> {
+        let Some((cert, key)) = &self.certificate() else { return Ok(None) };
+        let shown = fs::read(cert).with_context(|| format!("--cert {} can't be read", cert.display()))?;
+        let key = secret::read_text(key).map_err(|problem| anyhow!("--key {}: {problem}", key.display()))?;
+        Ok(Some(Identity::from_pem(shown, key)))
+    }
+}
+
+/// The token of the job whose program this is, if it is one's.
+fn job_token() -> Option<String> {
+    env::var_os("TRAINMASTER_JOB")?;
+    env::var("TRAINMASTER_TOKEN").ok().filter(|token| !token.is_empty())
 }
 
 /// A daemon that answers.
@@ -113,7 +155,7 @@ impl Interceptor for Bearer {
     }
 }
 
-type Called = InterceptedService<Channel, Bearer>;
+pub(crate) type Called = InterceptedService<Channel, Bearer>;
 
 impl Daemon {
     /// Connects.
@@ -139,15 +181,22 @@ impl Daemon {
         let mut endpoint = Endpoint::from(uri).connect_timeout(CONNECT).timeout(ANSWER);
         if https {
             let mut tls = ClientTlsConfig::new();
-            if let Some(path) = &args.ca {
-                let pem = fs::read(path).with_context(|| format!("--ca {} can't be read", path.display()))?;
+            if let Some(path) = args.find_ca() {
+                let pem = fs::read(&path).with_context(|| format!("--ca {} can't be read", path.display()))?;
                 tls = tls.ca_certificate(Certificate::from_pem(pem));
             }
-            endpoint = endpoint.tls_config(tls).map_err(|error| anyhow!("--ca: {}", innermost(&error)))?;
+            if let Some(identity) = args.identity()? {
+                tls = tls.identity(identity);
+            }
+            endpoint = endpoint.tls_config(tls).map_err(|error| {
+                let cause = innermost(&error);
+                let about_key = ["KeyMismatch", "private key"].iter().any(|word| cause.contains(word));
+                anyhow!("{}: {cause}", if about_key { "--cert and --key" } else { "--ca" })
+            })?;
         }
         match endpoint.connect().await {
             Ok(channel) => Ok(Self { address, channel, bearer: Bearer(bearer) }),
-            Err(error) => Err(Failure::Unreachable { address, cause: innermost(&error) }),
+            Err(error) => Err(Failure::unreachable(&address, &error)),
         }
     }
 
@@ -169,15 +218,6 @@ impl Daemon {
     }
 }
 
-/// The cause that says most: transport errors wrap it several times in "transport error".
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
-}
-
 /// Runs a command that talks to a daemon.
 ///
 /// # Errors
@@ -191,7 +231,7 @@ mod tests {
     use super::*;
 
     fn at(server: &str) -> ServerArgs {
-        ServerArgs { server: server.into(), token_file: None, ca: None }
+        ServerArgs::of(server, Path::new("/a/token"))
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::{io, process::ExitCode};
 
 use thiserror::Error;
 use tonic::{Code, Status};
+use trainmaster_core::text::shown;
 
 /// Why a command didn't do what was asked.
 #[derive(Debug, Error)]
@@ -30,6 +31,16 @@ pub(crate) enum Failure {
     Closed,
 }
 
+/// How connections end that were there.
+const LOST: [&str; 3] = ["connection closed", "reset by peer", "roken pipe"];
+
+/// What is to be done about some errors of connections.
+const HINTS: [(&str, &str); 3] = [
+    ("UnknownIssuer", ": --ca names the file of the authority that certifies it"),
+    ("frame with invalid size", ": it may speak TLS; write https://"),
+    ("InvalidContentType", ": it speaks without TLS; write http://"),
+];
+
 impl Failure {
     /// A refusal in words.
     pub(crate) fn refused(problem: impl Into<String>) -> Self {
@@ -50,7 +61,7 @@ impl Failure {
         let is_excerpt =
             |line: &str| line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').starts_with('|');
         let parts = text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !is_excerpt(line));
-        parts.collect::<Vec<_>>().join(": ")
+        shown(&parts.collect::<Vec<_>>().join(": "), usize::MAX).into_owned()
     }
 
     /// What the shell is told.
@@ -64,6 +75,28 @@ impl Failure {
         })
     }
 
+    /// From an error of the connection to `address`: nobody is there, or whoever is wants another certificate.
+    pub(crate) fn unreachable(address: &str, error: &dyn std::error::Error) -> Self {
+        let cause = innermost(error);
+        match cause.strip_prefix("received fatal alert: ") {
+            Some(alert) => Self::refused(format!(
+                "the daemon at {address} refuses this client's certificate ({alert}); --cert and --key name another one"
+            )),
+            // What it said before is lost where this side was still speaking.
+            None if LOST.iter().any(|lost| cause.contains(lost)) => {
+                let why = match address.starts_with("https:") {
+                    true => "it ends, or refuses this client's certificate, if it has one",
+                    false => "it ends, or speaks TLS, for which write https://",
+                };
+                Self::Unreachable { address: address.into(), cause: format!("{cause}: {why}") }
+            }
+            None => {
+                let hint = HINTS.iter().find(|(known, _)| cause.contains(known)).map_or("", |(_, hint)| hint);
+                Self::Unreachable { address: address.into(), cause: format!("{cause}{hint}") }
+            }
+        }
+    }
+
     /// From an answer of the daemon at `address`, without gRPC's wording.
     pub(crate) fn answered(address: &str, status: &Status) -> Self {
         let message = match status.message() {
@@ -72,18 +105,25 @@ impl Failure {
         };
         match status.code() {
             // An error that began in the connection is about the connection; the daemon's own refusals have no source.
-            _ if std::error::Error::source(status).is_some() => {
-                Self::Unreachable { address: address.into(), cause: message.into() }
-            }
-            Code::Unauthenticated | Code::PermissionDenied => {
-                Self::refused(format!("{message} (the daemon's token is given with --token-file)"))
-            }
+            _ if std::error::Error::source(status).is_some() => Self::unreachable(address, status),
+            Code::Unauthenticated => Self::refused(format!(
+                "{message} (give a token with --token-file; who started the daemon finds its own by itself)"
+            )),
             Code::Unimplemented => {
                 Self::refused(format!("the daemon at {address} doesn't know this command; is it of another version?"))
             }
             _ => Self::refused(message),
         }
     }
+}
+
+/// The cause that says most: transport errors wrap it several times in "transport error".
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
 }
 
 impl From<io::Error> for Failure {
@@ -103,6 +143,11 @@ mod tests {
         assert!(shown(Status::unauthenticated("no token")).contains("--token-file"));
         assert!(shown(Status::unimplemented("")).contains("version"));
         assert!(!shown(Status::internal("")).is_empty());
+        let of = |cause: &str| shown(Status::from_error(Box::new(io::Error::other(cause.to_owned()))));
+        assert!(of("connection refused").starts_with("no daemon at http://a"));
+        assert!(of("stream closed because of a broken pipe").contains("write https://"));
+        let revoked = of("received fatal alert: CertificateRevoked");
+        assert!(revoked.contains("refuses this client's certificate (CertificateRevoked)"), "{revoked}");
     }
 
     #[test]

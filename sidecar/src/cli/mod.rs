@@ -2,12 +2,14 @@
 
 mod act;
 mod adapter;
-mod client;
+mod certs;
+pub(crate) mod client;
 mod doctor;
 mod engines;
 mod explain;
 mod failure;
 mod fit;
+mod found;
 mod jobs;
 mod mode;
 pub(crate) mod output;
@@ -19,6 +21,7 @@ pub(crate) mod sheet;
 mod simulate;
 mod status;
 mod submit;
+mod token;
 #[cfg(feature = "train")]
 mod train_policy;
 mod watch;
@@ -86,6 +89,12 @@ enum Command {
     Mode(Answered<mode::ModeArgs>),
     /// Show the daemon's state in a few lines
     Status(Answered<status::StatusArgs>),
+    /// Make, list, rotate and revoke tokens: who may call the daemon, and what
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// A small certificate authority: certificates for the daemon, its managers and people
+    #[command(subcommand, args(without_daemon()))]
+    Certs(certs::CertsCommand),
     /// Look for problems: the daemon, this machine, the adapters
     Doctor(Answered<doctor::DoctorArgs>),
     /// List the scheduling engines, or one engine's parameters
@@ -151,6 +160,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Status(Answered { args: status::StatusArgs {}, json }) => {
             block_on(status::run(&server, output(*json)))
         }
+        Command::Token(command) => block_on(token::run(command, &server, output)),
+        Command::Certs(command) => certs::run(command, output),
         Command::Doctor(Answered { args, json }) => block_on(doctor::run(args, &server, output(*json))),
         Command::Engines(Answered { args, json }) => engines::run(args, output(*json)),
         Command::Fit(command) => fit::run(command, output),

@@ -6,6 +6,7 @@ use trainmaster_proto::v1::{SchedulingMode, SetModeRequest, StatusRequest};
 
 use super::{
     Failure, Output, Paper, Show,
+    act::unwritten,
     client::{Daemon, ServerArgs},
 };
 
@@ -81,12 +82,13 @@ pub(crate) async fn run(args: &ModeArgs, server: &ServerArgs, output: Output) ->
     let answer = match args.mode {
         None => {
             let status = daemon.admin().status(StatusRequest {}).await.map_err(failure)?.into_inner();
-            ModeAnswer { mode: status.mode().into(), previous: None }
+            ModeAnswer { mode: status.mode().into(), previous: None, not_written: String::new() }
         }
         Some(mode) => {
             let request = SetModeRequest { mode: SchedulingMode::from(mode).into() };
             let reply = daemon.admin().set_mode(request).await.map_err(failure)?.into_inner();
-            ModeAnswer { mode, previous: Some(reply.previous().into()) }
+            let previous = Some(reply.previous().into());
+            ModeAnswer { mode, previous, not_written: reply.not_written }
         }
     };
     output.show(&answer)
@@ -97,14 +99,18 @@ struct ModeAnswer {
     mode: Mode,
     #[serde(skip_serializing_if = "Option::is_none")]
     previous: Option<Mode>,
+    /// Why a restart of the daemon would forget it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    not_written: String,
 }
 
 impl Show for ModeAnswer {
     fn text(&self, _: &Paper) -> String {
-        match self.previous {
-            Some(previous) if previous != self.mode => format!("{} (was {})", self.mode.words(), previous.name()),
-            Some(_) => format!("{} (as it was)", self.mode.words()),
-            None => self.mode.words().into(),
-        }
+        let before = match self.previous {
+            Some(previous) if previous != self.mode => format!(" (was {})", previous.name()),
+            Some(_) => " (as it was)".into(),
+            None => String::new(),
+        };
+        format!("{}{before}{}", self.mode.words(), unwritten(&self.not_written))
     }
 }

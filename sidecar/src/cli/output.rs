@@ -39,10 +39,22 @@ pub(crate) struct Paper {
 
 /// How far away a Unix time in milliseconds is, by this machine's clock: `in 9m 30s`, `now`.
 pub(crate) fn away(at_ms: i64) -> String {
+    left(at_ms).map_or_else(|| "now".into(), |left| format!("in {left}"))
+}
+
+/// How long it is until then; none: it is over.
+pub(crate) fn left(at_ms: i64) -> Option<Span> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    match at_ms.saturating_sub(i64::try_from(now.as_millis()).unwrap_or(i64::MAX)) {
-        ..=0 => "now".into(),
-        left => format!("in {}", Span(left)),
+    let left = at_ms.saturating_sub(i64::try_from(now.as_millis()).unwrap_or(i64::MAX));
+    (left > 0).then_some(Span(left))
+}
+
+/// How long ago a Unix time in milliseconds was, by this machine's clock: `3m ago`, `now`.
+pub(crate) fn ago(at_ms: i64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    match i64::try_from(now.as_millis()).unwrap_or(i64::MAX).saturating_sub(at_ms) {
+        ..60_000 => "now".into(),
+        passed => format!("{} ago", Span(passed / 60_000 * 60_000)),
     }
 }
 

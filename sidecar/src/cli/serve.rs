@@ -1,18 +1,27 @@
 //! `trainmaster serve`: the daemon, until it is told to stop.
 
-use std::{io, process, str::FromStr};
+use std::{
+    io, panic,
+    path::{self, Path, PathBuf},
+    process,
+    str::FromStr,
+};
 
 use anyhow::{Error, anyhow};
 use clap::Args;
 use serde::{Serialize, Serializer};
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use trainmaster_core::{Settings, settings::Parameter};
 
-use super::{Failure, Output, Paper, Show, client::ServerArgs, engines::entry};
+use super::{Failure, Output, Paper, Show, client::ServerArgs, engines::entry, found::Note};
 use crate::{
-    daemon::{Config, Daemon, Flags, ServeError, settings_table, settings_text},
+    daemon::{Config, Daemon, Flags, LogLines, ServeError, settings_table, settings_text},
     stop::StopSignals,
 };
+
+/// Lines of the log that may wait to be written.
+const LINES: usize = 8192;
 
 /// The command's arguments.
 #[derive(Args, Debug)]
@@ -69,12 +78,8 @@ pub(crate) fn run(args: &ServeArgs, server: &ServerArgs, output: Output) -> Resu
     if args.print_settings {
         return output.show(&Printed(config.settings));
     }
-    let filter = EnvFilter::try_from_env("TRAINMASTER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(Paper::stderr_has_colour())
-        .init();
+    let mut config = config;
+    let _log = start_log(&mut config);
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let mut signals = StopSignals::new()?;
         let serving = |daemon: &Daemon| Serving {
@@ -83,7 +88,14 @@ pub(crate) fn run(args: &ServeArgs, server: &ServerArgs, output: Output) -> Resu
             engine: config.settings.engine.clone(),
         };
         let daemon = Daemon::start(config.clone()).await.map_err(Error::from)?;
-        output.stream(&serving(&daemon))?;
+        let ca = config.tls.as_ref().map(|tls| tls.ca.clone().unwrap_or_else(|| tls.cert.clone()));
+        let note = Note { token_file: absolute(daemon.admin_token()), ca: ca.as_deref().map(absolute) };
+        let noted = note.write(daemon.url());
+        if let Err(error) = &noted {
+            tracing::warn!(%error, token_file = %note.token_file.display(), "other commands need --token-file");
+        }
+        // Whoever read this may be gone; those who are served aren't.
+        let _ = output.stream(&serving(&daemon));
         tokio::select! {
             () = signals.next() => {}
             () = daemon.failed() => {
@@ -97,8 +109,25 @@ pub(crate) fn run(args: &ServeArgs, server: &ServerArgs, output: Output) -> Resu
             process::exit(1);
         });
         daemon.stop().await;
+        drop(noted);
         Ok(())
     })
+}
+
+/// From now on lines go to standard error, from a thread of their own: a full disk or a reader that is stuck or gone costs
+/// lines, which are counted, and nothing else. Dropped, it writes what is left.
+fn start_log(config: &mut Config) -> WorkerGuard {
+    let filter = EnvFilter::try_from_env("TRAINMASTER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES).thread_name("log");
+    let (writer, guard) = builder.finish(io::stderr());
+    config.log = LogLines::of(writer.error_counter());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(Paper::stderr_has_colour()).init();
+    panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+    guard
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 #[derive(Serialize)]
@@ -186,7 +215,6 @@ mod tests {
             (&["--set", "=1"], "KEY=VALUE"),
             (&["--engine", "optimum"], "there are optimus"),
             (&["--config", "nowhere.toml"], "nowhere.toml"),
-            (&["--token-file", "nowhere"], "nowhere"),
         ] {
             let message = config(args).unwrap_err();
             assert!(message.contains(expected), "{args:?}: {message}");

@@ -4,6 +4,8 @@
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use console::{measure_text_width, truncate_str};
 
+use trainmaster_core::text::shown;
+
 use super::output::{Mood, Paper};
 
 /// Between columns.
@@ -60,13 +62,14 @@ pub(crate) struct Entry {
 impl Entry {
     /// Text in a mood.
     pub(crate) fn new(text: impl Into<String>, mood: Option<Mood>) -> Self {
-        Self { text: text.into(), mood }
+        // Whatever a manager or a job said: it moves no cursor here.
+        Self { text: shown(&text.into(), usize::MAX).into_owned(), mood }
     }
 }
 
 impl<T: ToString> From<T> for Entry {
     fn from(text: T) -> Self {
-        Self { text: text.to_string(), mood: None }
+        Self::new(text.to_string(), None)
     }
 }
 

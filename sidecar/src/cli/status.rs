@@ -79,18 +79,18 @@ impl Show for Status {
         };
         let journal = match &self.journal_error {
             None => "written".into(),
-            Some(error) => paper.word(&format!("can't be written: {error}"), Mood::Bad),
+            Some(error) => paper.word(error.strip_prefix("journal ").unwrap_or(error), Mood::Bad),
         };
         format!(
             "version   {}\nengine    {engine}\nmode      {}\ndecision  {}, {age}\nnext      {next}\ndigest    {}\n\
-             managers  {managers}\nservers   {}\njobs      {}\njournal   {journal}, in {}",
+             managers  {managers}\nservers   {}\njobs      {}\njournal   {journal}{}",
             self.version,
             self.mode.name(),
             self.decision,
             self.digest,
             self.servers,
             self.jobs,
-            self.state_dir
+            if self.state_dir.is_empty() { String::new() } else { format!(", in {}", self.state_dir) }
         )
     }
 }

@@ -30,6 +30,9 @@ pub(crate) struct SubmitArgs {
     /// Job files in TOML; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
+    /// Show each job's token, for programs that no manager starts: it is told this once, and only its hash is kept
+    #[arg(long)]
+    show_token: bool,
 }
 
 /// Runs the command: reads all files first, so that a mistake in one submits none.
@@ -59,7 +62,7 @@ pub(crate) async fn run(args: &SubmitArgs, server: &ServerArgs, output: Output) 
         let submitted = Submitted {
             job: reply.job,
             name: spec.name.clone(),
-            token: reply.token,
+            token: if args.show_token { reply.token } else { String::new() },
             next_decision_ms: reply.next_decision_ms,
         };
         bar.suspend(|| output.stream(&submitted))?;
@@ -97,6 +100,7 @@ fn read(file: &str) -> anyhow::Result<JobSpec> {
 struct Submitted {
     job: u64,
     name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     token: String,
     /// As a Unix time; null if it has been decided on already.
     next_decision_ms: Option<i64>,

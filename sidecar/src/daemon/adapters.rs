@@ -7,6 +7,7 @@ use trainmaster_adapters::{AdapterInfo, Launch, Running, Shutdown};
 
 use super::{
     ServeError,
+    access::Tokens,
     config::{AdapterChoice, Config},
     flags::url,
 };
@@ -23,11 +24,11 @@ impl Adapters {
     ///
     /// # Errors
     /// There is none of that name, or its configuration can't be used.
-    pub(crate) fn start(config: &Config, address: SocketAddr) -> Result<Self, ServeError> {
+    pub(crate) fn start(config: &Config, address: SocketAddr, tokens: &Tokens) -> Result<Self, ServeError> {
         let (shutdown, told) = watch::channel(false);
         let mut tasks = JoinSet::new();
         for choice in chosen(config) {
-            let running = prepare(config, address, &choice, told.clone())?;
+            let running = prepare(config, address, &choice, tokens, told.clone())?;
             let name = choice.name;
             tasks.spawn(async move {
                 match running.await {
@@ -67,12 +68,18 @@ pub(crate) fn known(name: &str) -> Result<&'static AdapterInfo, String> {
 }
 
 /// What an adapter is told by a daemon with this configuration, at `daemon` with certificates by `ca`.
-pub(crate) fn launch(config: &Config, choice: &AdapterChoice, daemon: String, ca: Option<PathBuf>) -> Launch {
+pub(crate) fn launch(
+    config: &Config,
+    choice: &AdapterChoice,
+    daemon: String,
+    token: Option<String>,
+    ca: Option<PathBuf>,
+) -> Launch {
     Launch {
         config: choice.config.clone(),
         feed: config.advertise.clone().unwrap_or_else(|| daemon.clone()),
         daemon,
-        token: config.admin_token.clone(),
+        token,
         ca,
         state_dir: config.state_dir.join("adapters").join(&choice.name),
         end_jobs: config.end_jobs,
@@ -85,12 +92,14 @@ fn prepare(
     config: &Config,
     address: SocketAddr,
     choice: &AdapterChoice,
+    tokens: &Tokens,
     mut told: watch::Receiver<bool>,
 ) -> Result<Running, ServeError> {
     let fail = |problem: String| ServeError::Adapter { name: choice.name.clone(), problem };
     let adapter = known(&choice.name).map_err(fail)?;
     let ca = config.tls.as_ref().map(|tls| tls.ca.clone().unwrap_or_else(|| tls.cert.clone()));
-    let launch = launch(config, choice, url(config.tls.is_some(), address), ca);
+    let token = tokens.inner(&choice.name).map_err(fail)?;
+    let launch = launch(config, choice, url(config.tls.is_some(), address), Some(token), ca);
     let shutdown: Shutdown = Box::pin(async move {
         let _ = told.wait_for(|told| *told).await;
     });

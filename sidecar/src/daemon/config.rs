@@ -9,13 +9,18 @@ use std::{
 
 use serde::Deserialize;
 use toml::Table;
-use trainmaster_core::{Budget, Settings, Span, amount};
+use trainmaster_core::{
+    Budget, Settings, Span, amount,
+    text::{LONGEST, read_toml},
+};
 use trainmaster_feed::Limits;
+use trainmaster_net::{Door, LoadLimits, TlsFiles};
 
 use super::{
     ServeError,
-    host::{HostOptions, JournalLimits},
-    net::load::LoadLimits,
+    access::KeeperLimits,
+    host::{HostOptions, JobLimits, JournalLimits},
+    log::LogLines,
     settings,
     store::faults::Faults,
 };
@@ -42,7 +47,7 @@ use crate::policy::Choice;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The one port for gRPC, metrics and JSON. Anything but loopback needs TLS and an admin token.
+    /// The one port for gRPC, metrics and JSON. Anything but loopback needs TLS.
     pub listen: SocketAddr,
     /// Journal, tokens and adapters' folders.
     pub state_dir: PathBuf,
@@ -56,8 +61,13 @@ pub struct Config {
     pub advertise: Option<String>,
     /// Certificate and key.
     pub tls: Option<Tls>,
-    /// Needed for every call but the feed's.
-    pub admin_token: Option<String>,
+    /// Where the administrator's token is; by default in the state folder, where one is made.
+    pub admin_token_file: Option<PathBuf>,
+    /// Names under which the port may be called without TLS, beside `localhost`, addresses in numbers, the machine's own name
+    /// and that in `advertise`.
+    pub names: Vec<String>,
+    /// Whether the metrics are shown to whoever asks.
+    pub metrics_open: bool,
     /// A plan stands for so long without a newer one; zero = for good.
     pub plan_ttl: Duration,
     /// How long a stopping program may take.
@@ -88,6 +98,8 @@ pub struct Config {
     pub lists: usize,
     /// Bytes of requests that may wait for their answers.
     pub request_bytes: usize,
+    /// How many jobs there may be.
+    pub(super) jobs: JobLimits,
     /// What training programs may ask for.
     pub feed: Limits,
     /// Whether the jobs' processes end with the daemon, where an adapter runs them.
@@ -96,6 +108,8 @@ pub struct Config {
     pub orphan_grace: Duration,
     /// The program of jobs without a command.
     pub trainer: Option<PathBuf>,
+    /// The log's own count of what it couldn't take.
+    pub log: LogLines,
     /// A disk that can be told to fail.
     #[doc(hidden)]
     pub faults: Faults,
@@ -143,6 +157,35 @@ pub struct Tls {
     pub key: PathBuf,
     /// What adapters inside the daemon trust; by default the certificate itself.
     pub ca: Option<PathBuf>,
+    /// Authorities whose certificates say who a client is; by default none does, and clients show tokens.
+    pub client_ca: Option<PathBuf>,
+    /// What these authorities have revoked.
+    pub client_crl: Option<PathBuf>,
+}
+
+impl Tls {
+    /// A certificate and its key.
+    pub fn new(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        Self { cert: cert.into(), key: key.into(), ca: None, client_ca: None, client_crl: None }
+    }
+
+    /// As the port reads them.
+    pub(super) fn files(&self) -> TlsFiles {
+        let Self { cert, key, client_ca, client_crl, .. } = self.clone();
+        TlsFiles { cert, key, client_ca, client_crl }
+    }
+
+    fn each(self, here: impl Fn(PathBuf) -> PathBuf) -> Self {
+        let Self { cert, key, ca, client_ca, client_crl } = self;
+        let maybe = |path: Option<PathBuf>| path.map(&here);
+        Self {
+            cert: here(cert),
+            key: here(key),
+            ca: maybe(ca),
+            client_ca: maybe(client_ca),
+            client_crl: maybe(client_crl),
+        }
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -154,6 +197,9 @@ struct File {
     adapters: Option<Vec<String>>,
     admin_token_file: Option<PathBuf>,
     tls: Option<Tls>,
+    #[serde(default)]
+    names: Vec<String>,
+    metrics: Option<String>,
     plan_ttl: Option<String>,
     grace: Option<String>,
     end_jobs: Option<bool>,
@@ -197,7 +243,11 @@ struct LimitsFile {
     lists: Option<usize>,
     request_bytes: Option<usize>,
     reports_per_second: Option<u32>,
+    job_bytes_per_second: Option<u32>,
+    tenant_bytes_per_second: Option<u32>,
     watchers_per_job: Option<usize>,
+    jobs: Option<usize>,
+    jobs_per_tenant: Option<usize>,
 }
 
 impl Config {
@@ -211,7 +261,9 @@ impl Config {
             adapters: Some(Vec::new()),
             advertise: None,
             tls: None,
-            admin_token: None,
+            admin_token_file: None,
+            names: Vec::new(),
+            metrics_open: false,
             plan_ttl: Duration::from_secs(60),
             grace: Duration::from_secs(30),
             decision_limit: Duration::from_secs(2),
@@ -227,10 +279,12 @@ impl Config {
             connections: 10_000,
             lists: LoadLimits::default().lists,
             request_bytes: LoadLimits::default().request_bytes,
+            jobs: JobLimits::default(),
             feed: Limits::default(),
             end_jobs: false,
             orphan_grace: Duration::from_secs(300),
             trainer: None,
+            log: LogLines::default(),
             faults: Faults::default(),
         }
     }
@@ -258,8 +312,7 @@ impl Config {
     }
 
     fn read(text: &str, folder: &Path) -> Result<Self, ServeError> {
-        let file: File =
-            toml::from_str(text).map_err(|error| ServeError::Config(error.to_string().trim_end().to_owned()))?;
+        let file: File = read_toml(text, LONGEST).map_err(|error| ServeError::Config(error.to_string()))?;
         let File { decision, journal, limits, .. } = file;
         let state_dir = file.state_dir.map_or_else(default_state_dir, |path| folder.join(path));
         let defaults = Self::new(state_dir);
@@ -284,7 +337,11 @@ impl Config {
             };
             adapters.iter().map(choose).collect()
         });
-        let tls = file.tls.map(|tls| Tls { cert: here(tls.cert), key: here(tls.key), ca: tls.ca.map(here) });
+        let metrics_open = match file.metrics.as_deref() {
+            None | Some("token") => false,
+            Some("open") => true,
+            Some(other) => return Err(wrong("metrics", &format!("{other:?} must be \"token\" or \"open\""))),
+        };
         Ok(Self {
             listen: match file.listen {
                 Some(text) => parse_listen(&text)?,
@@ -294,8 +351,10 @@ impl Config {
             policy,
             adapters,
             advertise: file.advertise,
-            tls,
-            admin_token: file.admin_token_file.map(|path| read_token(&here(path))).transpose()?,
+            tls: file.tls.map(|tls| tls.each(here)),
+            admin_token_file: file.admin_token_file.map(here),
+            names: file.names,
+            metrics_open,
             plan_ttl: duration("plan_ttl", file.plan_ttl, defaults.plan_ttl)?,
             grace: duration("grace", file.grace, defaults.grace)?,
             decision_limit: duration("decision.limit", decision.limit, defaults.decision_limit)?,
@@ -311,8 +370,16 @@ impl Config {
             connections: limits.connections.unwrap_or(defaults.connections).max(1),
             lists: limits.lists.unwrap_or(defaults.lists).max(1),
             request_bytes: limits.request_bytes.unwrap_or(defaults.request_bytes),
+            jobs: JobLimits {
+                all: limits.jobs.unwrap_or(defaults.jobs.all),
+                tenant: limits.jobs_per_tenant.unwrap_or(defaults.jobs.tenant),
+            },
             feed: Limits {
                 reports_per_second: limits.reports_per_second.unwrap_or(defaults.feed.reports_per_second),
+                job_bytes_per_second: limits.job_bytes_per_second.unwrap_or(defaults.feed.job_bytes_per_second),
+                tenant_bytes_per_second: limits
+                    .tenant_bytes_per_second
+                    .unwrap_or(defaults.feed.tenant_bytes_per_second),
                 watchers_per_job: limits.watchers_per_job.unwrap_or(defaults.feed.watchers_per_job),
                 ended_jobs: journal.ended_jobs.unwrap_or(defaults.ended_jobs),
                 ..defaults.feed
@@ -321,31 +388,50 @@ impl Config {
             orphan_grace: duration("orphan_grace", file.orphan_grace, defaults.orphan_grace)?,
             trainer: file.trainer.map(here),
             state_dir: defaults.state_dir,
+            log: defaults.log,
             faults: defaults.faults,
         })
     }
 
     /// What must hold whatever the configuration came from.
     pub(super) fn check(&self) -> Result<(), ServeError> {
-        if !self.listen.ip().is_loopback() && (self.tls.is_none() || self.admin_token.is_none()) {
-            let missing = match (&self.tls, &self.admin_token) {
-                (None, None) => "TLS (tls.cert and tls.key) and an admin token (admin_token_file)",
-                (None, _) => "TLS (tls.cert and tls.key)",
-                _ => "an admin token (admin_token_file)",
-            };
-            return Err(wrong(
-                "listen",
-                &format!("{} is open to other machines and needs {missing}; or listen on 127.0.0.1", self.listen),
-            ));
-        }
-        if self.admin_token.as_ref().is_some_and(|token| token.len() < 16) {
-            return Err(wrong("admin_token_file", "the token must have at least 16 characters"));
+        if !self.listen.ip().is_loopback() && self.tls.is_none() {
+            let problem = format!(
+                "{} is open to other machines and needs TLS (tls.cert and tls.key; `trainmaster certs init` makes them); or \
+                 listen on 127.0.0.1",
+                self.listen
+            );
+            return Err(wrong("listen", &problem));
         }
         Ok(())
     }
 
+    /// Under which names the port may be called; any where its certificate says whose names they are.
+    pub(super) fn door(&self) -> Door {
+        match self.tls {
+            Some(_) => Door { names: None },
+            None => Door::of(self.names.iter().chain(&self.advertise).map(String::as_str)),
+        }
+    }
+
+    /// What is open that could be closed, in words.
+    pub(super) fn open_doors(&self) -> Vec<String> {
+        let mut doors = Vec::new();
+        if self.metrics_open {
+            doors.push("the metrics are shown to whoever asks (metrics = \"open\")".to_owned());
+        }
+        if self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some() && tls.client_crl.is_none()) {
+            doors.push("a client's certificate can't be revoked (client_ca without client_crl)".to_owned());
+        }
+        doors
+    }
+
     pub(super) fn load_limits(&self) -> LoadLimits {
         LoadLimits { lists: self.lists, request_bytes: self.request_bytes, ..LoadLimits::default() }
+    }
+
+    pub(super) fn keeper_limits(&self) -> KeeperLimits {
+        KeeperLimits { connections: self.connections, lists: self.lists, metrics_open: self.metrics_open }
     }
 
     pub(super) fn host_options(&self) -> HostOptions {
@@ -361,12 +447,13 @@ impl Config {
                 write_limit: self.write_limit,
             },
             grace: Span(i64::try_from(self.grace.as_millis()).unwrap_or(i64::MAX)),
+            jobs: self.jobs,
         }
     }
 }
 
 /// `$XDG_STATE_HOME/trainmaster`, or its usual place in the home folder.
-pub(super) fn default_state_dir() -> PathBuf {
+pub(crate) fn default_state_dir() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
     let base = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home);
     base.unwrap_or_else(|| "/var/lib".into()).join("trainmaster")
@@ -376,16 +463,6 @@ pub(super) fn default_state_dir() -> PathBuf {
 pub(super) fn parse_listen(text: &str) -> Result<SocketAddr, ServeError> {
     let full = if text.starts_with(':') { format!("127.0.0.1{text}") } else { text.to_owned() };
     full.parse().map_err(|_| wrong("listen", &format!("{text:?} must be an address such as \"127.0.0.1:7070\"")))
-}
-
-/// The token in a file, without the line's end.
-pub(super) fn read_token(path: &Path) -> Result<String, ServeError> {
-    let text = read_text("admin_token_file", path)?;
-    let token = text.trim();
-    if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
-        return Err(wrong("admin_token_file", &format!("{} must hold one word of visible ASCII", path.display())));
-    }
-    Ok(token.to_owned())
 }
 
 fn read_text(key: &str, path: &Path) -> Result<String, ServeError> {
@@ -424,6 +501,10 @@ mod tests {
             orphan_grace = "1m"
             trainer = "/bin/train"
             policy = "none"
+            admin_token_file = "/t"
+            names = ["scheduler"]
+            metrics = "open"
+            tls = { cert = "/c", key = "/k", client_ca = "/a" }
             [scheduler]
             engine = "drf"
             stability = "off"
@@ -445,6 +526,10 @@ mod tests {
             request_bytes = 6
             reports_per_second = 2
             watchers_per_job = 3
+            job_bytes_per_second = 7
+            tenant_bytes_per_second = 8
+            jobs = 9
+            jobs_per_tenant = 10
             "#,
         )
         .unwrap();
@@ -459,6 +544,11 @@ mod tests {
         assert_eq!((config.waiting_bytes, config.history_bytes), (30, 25));
         assert_eq!(config.write_limit, Duration::from_secs(4));
         assert_eq!((config.lists, config.request_bytes), (5, 6));
+        assert_eq!((config.feed.job_bytes_per_second, config.feed.tenant_bytes_per_second), (7, 8));
+        assert_eq!((config.jobs.all, config.jobs.tenant), (9, 10));
+        assert_eq!((config.admin_token_file.clone(), config.metrics_open), (Some("/t".into()), true));
+        assert_eq!(config.tls.as_ref().unwrap().client_ca, Some("/a".into()));
+        assert_eq!(config.open_doors().len(), 2);
         config.check().unwrap();
     }
 
@@ -478,7 +568,7 @@ mod tests {
             ("listen = \"here\"", "listen: \"here\""),
             ("scheduler = { engine = 1 }", "scheduler.settings"),
             ("plan_ttl = \"long\"", "plan_ttl"),
-            ("admin_token_file = \"/nowhere\"", "admin_token_file: /nowhere"),
+            ("metrics = \"shut\"", "metrics: \"shut\" must be"),
             ("[journal]\nrecords = 1", "records"),
         ] {
             let message = Config::from_toml(text).unwrap_err().to_string();
@@ -487,15 +577,22 @@ mod tests {
     }
 
     #[test]
-    fn an_open_address_needs_tls_and_a_token() {
+    fn an_open_address_needs_tls() {
         let mut config = Config::new("/s");
         config.listen = "0.0.0.0:7070".parse().unwrap();
-        assert!(config.check().unwrap_err().to_string().contains("TLS (tls.cert and tls.key) and an admin token"));
-        config.tls = Some(Tls { cert: "c".into(), key: "k".into(), ca: None });
-        assert!(config.check().unwrap_err().to_string().contains("needs an admin token"));
-        config.admin_token = Some("short".into());
-        assert!(config.check().unwrap_err().to_string().contains("at least 16"));
-        config.admin_token = Some("0123456789abcdef".into());
+        assert!(config.check().unwrap_err().to_string().contains("TLS (tls.cert and tls.key"));
+        config.tls = Some(Tls::new("c", "k"));
         config.check().unwrap();
+    }
+
+    #[test]
+    fn a_port_without_tls_knows_its_names() {
+        let mut config = Config::new("/s");
+        config.names = vec!["scheduler".into()];
+        config.advertise = Some("http://node1.example.org:7071".into());
+        let names = config.door().names.unwrap();
+        assert!(["scheduler", "node1.example.org"].iter().all(|name| names.contains(&(*name).to_owned())), "{names:?}");
+        config.tls = Some(Tls::new("c", "k"));
+        assert_eq!(config.door().names, None);
     }
 }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use prost::Message;
 use serde::{Deserialize, Serialize};
 use trainmaster_core::{JobId, job::ExternalId};
+use trainmaster_feed::Kept;
 use trainmaster_proto::v1;
 
 /// What is kept of a job that is over.
@@ -47,32 +48,29 @@ impl EndedJob {
     }
 }
 
-/// The jobs that ended last, the newest last.
-#[derive(Debug, Default)]
+/// The jobs that ended last, the newest last; no manager's or tenant's many take another's few.
+#[derive(Debug)]
 pub(crate) struct EndedJobs {
     /// By when they ended, then by number.
     jobs: BTreeMap<(i64, JobId), Arc<EndedJob>>,
-    most: usize,
+    tenants: Kept<(i64, JobId)>,
 }
 
 impl EndedJobs {
-    pub(crate) fn new(most: usize, kept: impl IntoIterator<Item = EndedJob>) -> Self {
-        let mut table = Self { jobs: BTreeMap::new(), most };
-        for job in kept {
-            table.jobs.insert(key(&job), Arc::new(job));
-        }
-        table
+    /// With what was kept before; returns those that are forgotten for there being too many, too.
+    pub(crate) fn new(most: usize, kept: impl IntoIterator<Item = EndedJob>) -> (Self, Vec<JobId>) {
+        let mut table = Self { jobs: BTreeMap::new(), tenants: Kept::new(most) };
+        let forgotten = kept.into_iter().flat_map(|job| table.add(Arc::new(job))).collect();
+        (table, forgotten)
     }
 
     /// Adds one; returns those that are forgotten for it.
     pub(crate) fn add(&mut self, job: Arc<EndedJob>) -> Vec<JobId> {
+        // A manager says whose its jobs are: as many tenants as it names, they are one group.
+        let cluster = job.status.external.as_ref().map_or("", |external| &external.cluster);
+        let gone = self.tenants.insert(cluster, &job.status.tenant, key(&job));
         self.jobs.insert(key(&job), job);
-        let mut forgotten = Vec::new();
-        while self.jobs.len() > self.most {
-            let ((_, id), _) = self.jobs.pop_first().expect("it is longer than its limit");
-            forgotten.push(id);
-        }
-        forgotten
+        gone.iter().filter_map(|key| self.jobs.remove(key)).map(|job| job.id()).collect()
     }
 
     /// The job of a number, or the last one of a name.
@@ -113,12 +111,18 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten() {
-        let mut table = EndedJobs::new(2, [ended(1, 10)]);
+        let (mut table, none) = EndedJobs::new(2, [ended(1, 10)]);
+        assert_eq!(none, []);
         assert_eq!(table.add(Arc::new(ended(2, 5))), []);
         assert_eq!(table.add(Arc::new(ended(3, 11))), [JobId(2)]);
         assert_eq!(table.find("job1").unwrap().id(), JobId(3));
         assert_eq!(table.find("1").unwrap().id(), JobId(1));
         assert!(table.find("job0").is_none());
+        let other = v1::JobStatus { tenant: "other".into(), ..ended(4, 12).status };
+        assert_eq!(table.add(Arc::new(EndedJob { status: other, ..ended(4, 12) })), [JobId(1)]);
+        assert_eq!(table.add(Arc::new(ended(5, 13))), [JobId(3)], "its own tenant's");
+        let (table, forgotten) = EndedJobs::new(1, table.iter().map(|job| (**job).clone()).collect::<Vec<_>>());
+        assert_eq!((table.iter().count(), forgotten), (1, vec![JobId(4)]));
     }
 
     #[test]

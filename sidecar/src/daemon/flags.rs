@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     ServeError,
-    config::{AdapterChoice, Config, Tls, parse_listen, read_token},
+    config::{AdapterChoice, Config, Tls, parse_listen},
 };
 
 /// Flags of `trainmaster serve`.
@@ -36,7 +36,7 @@ pub struct Flags {
     /// Private key for TLS (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// File with the token that every call but the feed's needs
+    /// File with the administrator's token, readable by its owner alone; by default one is made in the state folder
     #[arg(long, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
     /// The program of jobs without a command
@@ -76,11 +76,11 @@ impl Flags {
             chosen => config.adapters = Some(chosen.iter().map(|text| AdapterChoice::parse(text)).collect()),
         }
         if let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) {
-            let ca = config.tls.take().and_then(|tls| tls.ca);
-            config.tls = Some(Tls { cert: cert.clone(), key: key.clone(), ca });
+            let given = config.tls.take().unwrap_or_else(|| Tls::new(cert, key));
+            config.tls = Some(Tls { cert: cert.clone(), key: key.clone(), ..given });
         }
         if let Some(path) = &self.admin_token_file {
-            config.admin_token = Some(read_token(path)?);
+            config.admin_token_file = Some(path.clone());
         }
         if let Some(trainer) = &self.trainer {
             config.trainer = Some(trainer.clone());

@@ -16,38 +16,51 @@
 //! # });
 //! ```
 
+pub(crate) mod access;
 pub(crate) mod adapters;
 mod clock;
 mod config;
 mod ended;
 mod flags;
 mod host;
-mod net;
+mod log;
+mod pages;
 mod services;
 mod session;
 mod settings;
 mod store;
 
-use std::{future::Future, net::SocketAddr, thread};
+use std::{
+    future::Future,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+};
 
-use axum::{Router, middleware};
+use axum::Router;
 use prometheus::Registry;
 use thiserror::Error;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use trainmaster_core::SettingsError;
 use trainmaster_feed::{Feed, FeedMetrics, FeedService};
+use trainmaster_net::{NetMetrics, Port, guarded};
 
-use self::{
-    adapters::Adapters,
-    host::{Host, HostMetrics, Opened},
-    net::{NetMetrics, guard::Guard, listen::Port, load::Load},
-    services::{admin::AdminService, jobs::JobsService, manager::ManagerService},
-};
+pub(crate) use self::config::default_state_dir;
 pub use self::{
+    access::{ADMIN_TOKEN, access_table},
     config::{AdapterChoice, Config, Tls},
     flags::Flags,
+    log::LogLines,
     settings::{DEFAULT_SETTINGS, settings_table, settings_text},
     store::{Audit, JournalFile, StoreError, faults::Faults, read_audit, read_journal},
+};
+use self::{
+    access::{Keeper, Tokens},
+    adapters::Adapters,
+    host::{Host, HostMetrics, Opened},
+    log::LogMetric,
+    services::{admin::AdminService, jobs::JobsService, manager::ManagerService},
 };
 
 /// Why the daemon can't start, or go on. Whatever else goes wrong later is logged, counted and survived.
@@ -56,6 +69,9 @@ pub enum ServeError {
     /// A key of the configuration has a value that isn't allowed.
     #[error("{0}")]
     Config(String),
+    /// Tokens can't be read or made, or others can read them.
+    #[error("tokens: {0}")]
+    Tokens(String),
     /// The scheduler's settings aren't allowed.
     #[error("scheduler.{0}")]
     Settings(SettingsError),
@@ -102,6 +118,7 @@ pub struct Daemon {
     port: JoinHandle<()>,
     close: Option<oneshot::Sender<()>>,
     adapters: Option<Adapters>,
+    admin_token: PathBuf,
 }
 
 impl Daemon {
@@ -111,7 +128,9 @@ impl Daemon {
     /// See [`ServeError`]; nothing is left running.
     pub async fn start(config: Config) -> Result<Self, ServeError> {
         config.check()?;
-        let tls = config.tls.as_ref().map(net::acceptor).transpose()?;
+        let tls = config.tls.as_ref().map(|tls| trainmaster_net::Tls::read(tls.files())).transpose();
+        let tls = tls.map_err(|error| ServeError::Config(error.to_string()))?;
+        let tokens = Tokens::open(&config.state_dir, config.admin_token_file.as_deref()).map_err(ServeError::Tokens)?;
         let listen = |error| ServeError::Listen { address: config.listen, error };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
@@ -132,7 +151,7 @@ impl Daemon {
         let (close, closed) = oneshot::channel::<()>();
         let port = Port {
             listener,
-            router: router(&config, &host, feed, registry, metrics.net.clone()).await,
+            router: router(&config, &host, feed, registry, &tokens, metrics.net.clone()).await,
             tls,
             metrics: metrics.net,
             connections: config.connections,
@@ -142,8 +161,9 @@ impl Daemon {
         }));
         let url = flags::url(config.tls.is_some(), address);
         tracing::info!(%address, state_dir = %config.state_dir.display(), engine = config.settings.engine, "serving");
-        let mut daemon = Self { address, url, host, thread: Some(thread), port, close: Some(close), adapters: None };
-        match Adapters::start(&config, address) {
+        let (close, thread, admin_token) = (Some(close), Some(thread), tokens.admin_file());
+        let mut daemon = Self { address, url, host, thread, port, close, adapters: None, admin_token };
+        match Adapters::start(&config, address, &tokens) {
             Ok(adapters) => daemon.adapters = Some(adapters),
             Err(error) => {
                 daemon.stop().await;
@@ -161,6 +181,11 @@ impl Daemon {
     /// How programs on this machine reach it.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The file with the administrator's token.
+    pub fn admin_token(&self) -> &Path {
+        &self.admin_token
     }
 
     /// Waits until the scheduler's thread has ended by itself, which only a mistake in the program can bring about: the
@@ -224,11 +249,19 @@ impl Metrics {
 }
 
 /// Everything on the one port.
-async fn router(config: &Config, host: &Host, feed: Feed, registry: Registry, metrics: NetMetrics) -> Router {
+async fn router(
+    config: &Config,
+    host: &Host,
+    feed: Feed,
+    registry: Registry,
+    tokens: &Tokens,
+    metrics: NetMetrics,
+) -> Router {
     let jobs = JobsService::new(host.clone()).into_server();
     let manager = ManagerService::new(host.clone(), config).into_server();
-    let admin = AdminService::new(host.clone(), config).into_server();
-    let feed = FeedService::new(feed, std::sync::Arc::new(host.clone())).into_server();
+    let admin = AdminService::new(host.clone(), config, tokens.clone()).into_server();
+    let keeper = Keeper::new(tokens.clone(), feed.clone(), config.keeper_limits());
+    let feed = FeedService::new(feed, Arc::new(host.clone())).into_server();
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_service_status("", tonic_health::ServingStatus::Serving).await;
     let reflection = || {
@@ -244,15 +277,9 @@ async fn router(config: &Config, host: &Host, feed: Feed, registry: Registry, me
         .add_service(health_service)
         .add_service(reflection().build_v1().expect(valid))
         .add_service(reflection().build_v1alpha().expect(valid));
-    let guard = Guard::new(config.admin_token.as_deref(), metrics);
-    services
-        .into_axum_router()
-        .reset_fallback()
-        .fallback(net::guard::nothing_here)
-        .merge(net::http::pages(host.clone(), registry))
-        .layer(middleware::from_fn_with_state(Load::new(config.load_limits()), net::load::bound))
-        .layer(middleware::from_fn_with_state(guard.clone(), net::guard::authenticate))
-        .layer(middleware::from_fn_with_state(guard, net::guard::catch_panics))
+    let log = LogMetric::register(config.log.clone(), &registry).expect("names are unique in a new registry");
+    let router = services.into_axum_router().reset_fallback().merge(pages::pages(host.clone(), registry, log));
+    guarded(router, config.door(), Arc::new(keeper), config.load_limits(), metrics)
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 use tokio::time::{Instant, sleep, sleep_until};
-use tonic::transport::Channel;
 use trainmaster_core::{JobSpec, Settings};
 use trainmaster_proto::{
     job_from_spec,
@@ -20,6 +19,7 @@ use super::{
     view::View,
 };
 use crate::{
+    cli::client::{self, ServerArgs},
     daemon::{AdapterChoice, Config, Daemon},
     stop::Stop,
 };
@@ -56,7 +56,7 @@ pub(super) async fn run(plan: &Plan<'_>, bystander: Bystander<'_>) -> Result<Run
     std::fs::write(&cluster, plan.cluster)?;
     let daemon = Daemon::start(config(plan, cluster)?).await?;
     let run = tokio::select! {
-        run = drive(plan, daemon.url().to_owned(), bystander) => run,
+        run = drive(plan, ServerArgs::of(daemon.url(), daemon.admin_token()), bystander) => run,
         () = plan.stop.asked() => Err(anyhow!(INTERRUPTED)),
     };
     // Whatever became of the run: nothing is left behind.
@@ -64,8 +64,8 @@ pub(super) async fn run(plan: &Plan<'_>, bystander: Bystander<'_>) -> Result<Run
     run
 }
 
-async fn drive(plan: &Plan<'_>, address: String, bystander: Bystander<'_>) -> Result<Run> {
-    let mut client = JobsClient::connect(address).await.context("the daemon doesn't answer")?;
+async fn drive(plan: &Plan<'_>, server: ServerArgs, bystander: Bystander<'_>) -> Result<Run> {
+    let mut client = client::Daemon::connect(&server).await?.jobs();
     let mut arriving: Vec<&(f64, String)> = plan.jobs.iter().collect();
     arriving.sort_by(|mine, theirs| mine.0.total_cmp(&theirs.0));
     let mut arriving = arriving.into_iter().peekable();
@@ -99,7 +99,7 @@ async fn drive(plan: &Plan<'_>, address: String, bystander: Bystander<'_>) -> Re
     Ok(watch.finish(plan.engine, plan.seed, plan.jobs.len(), now_ms()))
 }
 
-async fn submit(client: &mut JobsClient<Channel>, file: &str) -> Result<()> {
+async fn submit(client: &mut JobsClient<client::Called>, file: &str) -> Result<()> {
     let spec = JobSpec::from_toml(file).with_context(|| format!("the job file {file}"))?;
     let request = SubmitRequest { job: Some(job_from_spec(&spec)), external: None };
     client.submit(request).await.with_context(|| format!("{} was refused", spec.name))?;

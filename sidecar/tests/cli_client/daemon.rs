@@ -123,14 +123,14 @@ impl jobs_server::Jobs for Part {
             job.state = "cancelled".into();
             job.ended_ms = Some(1);
         })?;
-        Ok(Response::new(v1::CancelReply {}))
+        Ok(Response::new(v1::CancelReply::default()))
     }
 
     async fn pause(&self, request: Request<v1::PauseRequest>) -> Answer<v1::PauseReply> {
         let v1::PauseRequest { job, resume } = self.admit(request)?;
         let reason = if resume { "resumed" } else { "held" };
         self.change(&job, |job| job.reason = reason.into())?;
-        Ok(Response::new(v1::PauseReply {}))
+        Ok(Response::new(v1::PauseReply::default()))
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListReply> {
@@ -162,7 +162,7 @@ impl admin_server::Admin for Part {
     async fn set_mode(&self, request: Request<v1::SetModeRequest>) -> Answer<v1::SetModeReply> {
         let mode = self.admit(request)?.mode();
         let previous = std::mem::replace(&mut *self.0.mode.lock().unwrap(), mode);
-        Ok(Response::new(v1::SetModeReply { previous: previous.into() }))
+        Ok(Response::new(v1::SetModeReply { previous: previous.into(), ..v1::SetModeReply::default() }))
     }
 
     async fn dry_run(&self, request: Request<v1::DryRunRequest>) -> Answer<v1::DryRunReply> {
@@ -198,6 +198,24 @@ impl admin_server::Admin for Part {
             next_decision_ms: None,
             adapters: vec!["local=/nowhere/cluster.toml".into()],
             fallback: String::new(),
+            open_doors: Vec::new(),
+            log_lines_dropped: 0,
         }))
+    }
+
+    async fn create_token(&self, _: Request<v1::CreateTokenRequest>) -> Answer<v1::CreateTokenReply> {
+        Err(Status::unimplemented("nobody asks"))
+    }
+
+    async fn list_tokens(&self, _: Request<v1::ListTokensRequest>) -> Answer<v1::ListTokensReply> {
+        Err(Status::unimplemented("nobody asks"))
+    }
+
+    async fn rotate_token(&self, _: Request<v1::RotateTokenRequest>) -> Answer<v1::CreateTokenReply> {
+        Err(Status::unimplemented("nobody asks"))
+    }
+
+    async fn revoke_token(&self, _: Request<v1::RevokeTokenRequest>) -> Answer<v1::RevokeTokenReply> {
+        Err(Status::unimplemented("nobody asks"))
     }
 }

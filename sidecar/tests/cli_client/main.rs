@@ -5,6 +5,7 @@ mod daemon;
 use std::{
     fs,
     io::Write,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
@@ -81,7 +82,7 @@ fn a_job_is_submitted_listed_explained_and_cancelled() {
     assert!(at(&["jobs"]).works().contains("no jobs; engine optimus, active, decision 7, the next now"));
 
     let submitted = submit(&daemon, "first");
-    assert_eq!((&submitted["job"], &submitted["token"]), (&1.into(), &"secret-1".into()));
+    assert_eq!((&submitted["job"], &submitted["token"]), (&1.into(), &Value::Null), "nobody asked for the token");
 
     daemon.set(|jobs| {
         let job = &mut jobs[0];
@@ -142,9 +143,36 @@ fn a_mistake_in_one_job_file_submits_none() {
 
     let twice = ["submit", good.to_str().unwrap(), good.to_str().unwrap()];
     let ran = trainmaster(&daemon.address, &twice);
-    let told = "job 1 (good) submitted; next decision now; its token, shown this once: secret-1";
-    assert!(ran.out.contains(told), "{}", ran.out);
+    assert_eq!(ran.out, "job 1 (good) submitted; next decision now\n");
     ran.fails(1, &["good: a job of this name is active"]);
+}
+
+#[test]
+fn a_jobs_token_is_shown_to_who_asks() {
+    let daemon = Daemon::start(None);
+    let folder = TempDir::new().unwrap();
+    let submit = |name: &str, more: &[&str]| {
+        let file = job_file(folder.path(), name);
+        trainmaster(&daemon.address, &[&["submit", "--show-token", file.to_str().unwrap()], more].concat())
+    };
+    let told = submit("good", &[]).works();
+    assert_eq!(told, "job 1 (good) submitted; next decision now; its token, shown this once: secret-1\n");
+    assert_eq!(submit("better", &["--json"]).json()["token"], "secret-2");
+}
+
+#[test]
+fn what_others_wrote_moves_no_terminal() {
+    let daemon = Daemon::start(None);
+    submit(&daemon, "first");
+    daemon.set(|jobs| jobs[0].reason = "\u{1b}]0;owned\u{7}\u{1b}[2J wait \u{202e}evil\r\n#".into());
+    for args in [&["jobs"][..], &["explain", "first"], &["cancel", "\u{1b}[2J"]] {
+        let ran = trainmaster(&daemon.address, args);
+        let shown = format!("{}{}", ran.out, ran.err);
+        let moves = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!shown.contains(moves), "{args:?}: {shown:?}");
+    }
+    assert!(trainmaster(&daemon.address, &["jobs"]).works().contains("owned"));
+    assert!(trainmaster(&daemon.address, &["jobs", "--json"]).json()["jobs"][0]["reason"].is_string());
 }
 
 #[test]
@@ -167,17 +195,23 @@ fn without_a_daemon_the_exit_code_is_3() {
 
 #[test]
 fn the_token_is_shown_from_its_file() {
-    let daemon = Daemon::start(Some("open sesame"));
+    let daemon = Daemon::start(Some("open-sesame-and-close"));
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("token");
     let with = |text: &str| {
         fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         trainmaster(&daemon.address, &["jobs", "--token-file", file.to_str().unwrap()])
     };
-    with("open sesame\n").works();
-    with("wrong").fails(1, &["wrong token", "--token-file"]);
+    with("open-sesame-and-close\n").works();
+    with("wrong-sesame-and-close").fails(1, &["wrong token", "--token-file"]);
     with("\n").fails(1, &["is empty"]);
     trainmaster(&daemon.address, &["jobs"]).fails(1, &["--token-file"]);
+    for mode in [0o604, 0o620, 0o777] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let open = trainmaster(&daemon.address, &["jobs", "--token-file", file.to_str().unwrap()]);
+        open.fails(1, &[&format!("has mode {mode:o}, so others can read or change it"), "chmod 600"]);
+    }
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Who asks too much, or makes no sense, is turned away; everybody else is served on.
 
-use std::{collections::BTreeMap, fs, sync::Arc};
+use std::{collections::BTreeMap, fs, future::poll_fn, sync::Arc, time::Duration};
 
+use axum::http;
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{RngCore, SeedableRng},
 };
-use tokio::task::JoinSet;
-use tonic::Code;
+use tokio::{task::JoinSet, time::sleep};
+use tonic::{Code, codegen::Service as _, transport::Endpoint};
 use trainmaster_core::{Scheduler, Settings};
 use trainmaster_proto::v1::{self, SchedulingMode, observation::Kind};
 use trainmaster_sidecar::daemon::{Daemon, read_journal};
@@ -18,18 +19,30 @@ use super::support::{Clients, FakeManager, config, observation, servers, sign, s
 async fn watchers_that_never_read_are_counted_and_block_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.lists = 8;
+    config.lists = 32;
     let daemon = Daemon::start(config).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
-    let watch = || async { clients.jobs.clone().watch(v1::ListRequest { all: true, specs: false }).await };
+    let reader = clients.token("reader", v1::TokenRole::Read, "").await;
+    let readers = Clients::at(daemon.url(), Some(&reader)).await;
+    let watch = || async { readers.jobs.clone().watch(v1::ListRequest { all: true, specs: false }).await };
     let mut unread = Vec::new();
-    for _ in 0..8 {
-        unread.push(watch().await.unwrap());
-    }
-    assert_eq!(watch().await.unwrap_err().code(), Code::ResourceExhausted);
-    assert!(super::net::get(&daemon, "/jobs").await.starts_with("HTTP/1.1 503"));
-    let job = clients.submit(&spec("one")).await.unwrap().job;
+    let refused = loop {
+        match watch().await {
+            Ok(stream) => unread.push(stream),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(unread.len(), 2, "a sixteenth of all");
+    let bearer = format!("authorization: Bearer {reader}\r\n");
+    assert!(super::net::get_with(&daemon, "/jobs", &bearer).await.starts_with("HTTP/1.1 503"));
+    // Nobody else is locked out, least of all who could end it.
+    assert!(super::net::get(&daemon, "/jobs").await.starts_with("HTTP/1.1 200"));
+    let other = clients.token("other", v1::TokenRole::Submit, "default").await;
+    let other = Clients::at(daemon.url(), Some(&other)).await;
+    let job = other.submit(&spec("one")).await.unwrap().job;
+    assert_eq!(other.list().await.jobs.len(), 1);
     manager.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
     drop(unread);
     until("room for a list", || async { watch().await.ok() }).await;
@@ -38,26 +51,66 @@ async fn watchers_that_never_read_are_counted_and_block_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_are_too_much_together_are_refused() {
+async fn a_page_counts_until_its_last_byte_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.request_bytes = 1 << 20;
+    config.lists = 16;
     let daemon = Daemon::start(config).await.unwrap();
+    let reader = Clients::of(&daemon).await.token("reader", v1::TokenRole::Read, "").await;
+    // HTTP/2 sends one byte of each answer to whoever says so, and keeps the rest.
+    let endpoint = Endpoint::from_shared(daemon.url().to_owned()).unwrap();
+    let channel = endpoint.initial_stream_window_size(1).connect().await.unwrap();
+    let page = || {
+        let request = http::Request::get("/jobs").header("authorization", format!("Bearer {reader}"));
+        let mut channel = channel.clone();
+        async move {
+            poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+            channel.call(request.body(tonic::body::Body::empty()).unwrap()).await.unwrap()
+        }
+    };
+    let unread = page().await;
+    assert_eq!(unread.status(), 200);
+    // The daemon has long handed all of it over.
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(page().await.status(), 503, "a sixteenth of all lists is one");
+    let text = axum::body::to_bytes(axum::body::Body::new(unread.into_body()), 1 << 20).await.unwrap();
+    assert!(text.starts_with(b"{") && text.len() > 10, "{text:?}");
+    until("room for a list", || async { (page().await.status() == 200).then_some(()) }).await;
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_are_too_big_are_refused_before_they_are_decoded() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let mut big = spec("big");
     big.labels.insert("x".into(), "y".repeat(2 << 20));
     let refused = clients.submit(&big).await.unwrap_err();
-    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused:?}");
+    // Small on the wire, and large in memory.
+    let empty = vec![v1::SpeedSample::default(); 100_000];
+    let job = v1::Job { profile: empty, ..trainmaster_proto::job_from_spec(&spec("wide")) };
+    let refused = clients.jobs.clone().submit(v1::SubmitRequest { job: Some(job), external: None }).await.unwrap_err();
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused:?}");
+    assert!(refused.message().contains("decoded"), "{refused:?}");
+
     let job = clients.submit(&spec("small")).await.unwrap();
-    // The same for the feed, before anybody has shown a token.
-    let progress = vec![v1::Progress { slot_times: vec![v1::SlotTime::default(); 700_000], ..Default::default() }];
-    let report = v1::ReportRequest { job: "small".into(), progress, ..Default::default() };
-    assert_eq!(clients.feed.clone().report(report).await.unwrap_err().code(), Code::ResourceExhausted);
-    // A report with more times than any job has workers counts as many.
-    let progress = vec![v1::Progress { slot_times: vec![v1::SlotTime::default(); 250_000], ..Default::default() }];
-    let report = v1::ReportRequest { job: "small".into(), progress, ..Default::default() };
-    let reply = clients.feed.clone().report(sign(report, &job.token)).await.unwrap().into_inner();
-    assert!(reply.reason.contains("too many reports"), "{}", reply.reason);
+    let report = |times: usize| {
+        let progress = vec![v1::Progress { slot_times: vec![v1::SlotTime::default(); times], ..Default::default() }];
+        v1::ReportRequest { job: "small".into(), progress, ..Default::default() }
+    };
+    let send = |times: usize, token: &str| {
+        let (mut feed, request) = (clients.feed.clone(), sign(report(times), token));
+        async move { feed.report(request).await }
+    };
+    // Whoever shows no token of a job isn't read at all.
+    assert_eq!(send(100, "no-token-of-any-job").await.unwrap_err().code(), Code::Unauthenticated);
+    assert_eq!(send(700_000, "no-token-of-any-job").await.unwrap_err().code(), Code::Unauthenticated);
+    assert_eq!(send(700_000, &job.token).await.unwrap_err().code(), Code::OutOfRange);
+    // What fits, but is more than the job has workers, is ignored, and said so.
+    let reply = send(30_000, &job.token).await.unwrap().into_inner();
+    assert!(!reply.accepted && reply.reason == "it has times of workers that the job can't have", "{}", reply.reason);
     daemon.stop().await;
 }
 
@@ -75,15 +128,18 @@ async fn odd_names_are_refused_and_not_repeated_at_length() {
     for name in ["-rf", "--help", "con", "NaN", "0x7"] {
         clients.submit(&spec(name)).await.unwrap();
     }
+    let token = clients.submit(&spec("own")).await.unwrap().token;
     for name in ["nobody", "18446744073709551616", "\u{1b}]0;", &long] {
         let missing = clients.cancel(name).await.unwrap_err();
-        assert_eq!(missing.code(), Code::NotFound);
+        let code = if name.len() > 1000 { Code::OutOfRange } else { Code::NotFound };
+        assert_eq!(missing.code(), code);
         assert!(missing.message().len() < 300 && !missing.message().contains('\u{1b}'), "{}", missing.message());
         let explained = clients.jobs.clone().explain(v1::ExplainRequest { job: name.into() }).await;
-        assert_eq!(explained.unwrap_err().code(), Code::NotFound);
+        assert_eq!(explained.unwrap_err().code(), code);
         let watched = v1::WatchRequest { job: name.into(), ..v1::WatchRequest::default() };
-        let watched = clients.feed.clone().watch(watched).await.unwrap_err();
-        assert!(watched.code() == Code::NotFound && watched.message().len() < 300, "{watched:?}");
+        let watched = clients.feed.clone().watch(sign(watched, &token)).await.unwrap_err();
+        assert!(watched.message().len() < 300 && !watched.message().contains('\u{1b}'), "{}", watched.message());
+        assert_eq!(watched.code(), code, "{}", watched.message());
     }
     for name in ["", "two\nlines", &long[..129]] {
         let (mut client, first) = (clients.manager.clone(), observation(name, Kind::Snapshot(v1::Snapshot::default())));
@@ -92,7 +148,7 @@ async fn odd_names_are_refused_and_not_repeated_at_length() {
         assert_eq!(refused.code(), Code::InvalidArgument);
         assert!(refused.message().len() < 300, "{}", refused.message());
     }
-    assert_eq!(clients.list().await.jobs.len(), 5);
+    assert_eq!(clients.list().await.jobs.len(), 6);
     daemon.stop().await;
 }
 
@@ -432,13 +488,9 @@ async fn a_damaged_file_is_refused_or_made_up_for_but_never_ends_the_program() {
     for odd in [&b""[..], b"not a database", &[0; 4096]] {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("journal.redb"), odd).unwrap();
-        match Daemon::start(config(folder.path())).await {
-            Ok(daemon) => {
-                assert!(odd.is_empty(), "only an empty file is a new one");
-                daemon.stop().await;
-            }
-            Err(error) => assert!(error.to_string().contains("journal.redb"), "{error}"),
-        }
+        let error = Daemon::start(config(folder.path())).await.unwrap_err().to_string();
+        assert!(error.contains("journal.redb"), "{error}");
+        assert_eq!(fs::read(folder.path().join("journal.redb")).unwrap(), odd);
     }
     // Something else in its place.
     let folder = tempfile::tempdir().unwrap();

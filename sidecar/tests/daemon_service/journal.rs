@@ -1,13 +1,19 @@
 //! What survives: restarts, a full disk, damage.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use tonic::Code;
 use trainmaster_core::Scheduler;
 use trainmaster_proto::{job_from_spec, v1};
-use trainmaster_sidecar::daemon::{Daemon, read_journal};
+use trainmaster_sidecar::daemon::{Config, Daemon, Faults, read_journal};
 
-use super::support::{Clients, FakeManager, Trainer, config, servers, spec, until};
+use super::support::{Clients, FakeManager, Trainer, World, config, servers, spec, until};
 
 /// The digest of a stopped daemon's journal, and how many jobs are active there.
 fn replay(folder: &Path) -> (String, usize) {
@@ -70,19 +76,32 @@ async fn a_restart_goes_on_where_it_was() {
     replay(folder.path());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_stops_promises_and_not_the_scheduler() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut config = config(folder.path());
-    // So little that records are replaced by a snapshot.
+/// A config whose disk can be made to fail, with so little room that waiting records are replaced by a snapshot.
+fn faulty(folder: &Path) -> (Config, Faults) {
+    let mut config = config(folder);
     config.waiting_bytes = 2000;
     let faults = config.faults.clone();
+    (config, faults)
+}
+
+/// Longer than several rounds of decisions: for what must not happen meanwhile.
+const ROUNDS: Duration = Duration::from_millis(600);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_nothing_is_promised_or_decided_and_everything_can_be_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, faults) = faulty(folder.path());
     let daemon = Daemon::start(config).await.unwrap();
     let clients = Clients::of(&daemon).await;
-    let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
-    let job = clients.submit(&spec("one")).await.unwrap();
-    let plan = manager.until_plan(job.job, |plan| plan.action() == v1::Action::Run).await;
-    let mut trainer = Trainer::new(&clients, &plan);
+    let manager = FakeManager::attach(&clients, "fake", servers(1, 8)).await;
+    let mut jobs = Vec::new();
+    for name in ["one", "held", "cancelled"] {
+        let job = clients.submit(&spec(name)).await.unwrap().job;
+        jobs.push((job, manager.until_plan(job, |plan| plan.action() == v1::Action::Run).await));
+        clients.until_job(name, |job| job.state == "running").await;
+    }
+    let mut trainer = Trainer::new(&clients, &jobs[0].1);
+    trainer.follow(&manager.look(|world| world.plans[&jobs[0].0].clone()));
     trainer.train(3).await;
 
     faults.set_full(true);
@@ -91,43 +110,99 @@ async fn a_full_disk_stops_promises_and_not_the_scheduler() {
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().starts_with("journal can't be written: "), "{}", refused.message());
     assert_eq!(clients.submit(&spec("two")).await.unwrap_err().code(), Code::Unavailable);
-    assert_eq!(clients.cancel("one").await.unwrap_err().code(), Code::Unavailable);
     assert!(clients.status().await.journal_error.starts_with("journal can't be written"));
     assert!(super::net::get(&daemon, "/metrics").await.contains("trainmaster_journal_broken 1"));
-    // Decisions go on: a server goes, and the job is moved.
+
+    // The off switch: what is taken away is taken away, and it is said that a restart forgets it.
+    let unwritten = |said: &str| assert!(said.starts_with("journal can't be written"), "{said:?}");
+    let cancel = v1::CancelRequest { job: "cancelled".into() };
+    unwritten(&clients.jobs.clone().cancel(cancel).await.unwrap().into_inner().not_written);
+    manager.until_plan(jobs[2].0, |plan| plan.action() == v1::Action::Stop).await;
+    let hold = v1::PauseRequest { job: "held".into(), resume: false };
+    unwritten(&clients.jobs.clone().pause(hold).await.unwrap().into_inner().not_written);
+    manager.until_plan(jobs[1].0, |plan| plan.action() == v1::Action::Wait).await;
+
+    // Nothing new is decided, though there is a reason to.
     let before = clients.status().await.decision;
-    until("decisions", || async { (clients.status().await.decision > before + 3).then_some(()) }).await;
-    let left = v1::Delta { servers: servers(2, 4), servers_left: vec!["node0".into()], ..v1::Delta::default() };
+    let incarnation = clients.job("one").await.unwrap().incarnation;
+    let left = v1::Delta { servers: servers(2, 8), servers_left: vec!["node0".into()], ..v1::Delta::default() };
     let moved = super::support::observation("fake", v1::observation::Kind::Delta(left));
     manager.observations.send(moved).await.unwrap();
-    clients.until_job("one", |job| job.state == "running" && job.incarnation > 1).await;
+    until("the servers", || async { (clients.status().await.servers == 1).then_some(()) }).await;
+    tokio::time::sleep(ROUNDS).await;
+    assert_eq!(clients.status().await.decision, before);
+    assert_eq!(clients.job("one").await.unwrap().incarnation, incarnation);
 
+    let pause = v1::SetModeRequest { mode: v1::SchedulingMode::Paused.into() };
+    unwritten(&clients.admin.clone().set_mode(pause).await.unwrap().into_inner().not_written);
+    manager.until_plan(jobs[0].0, |plan| plan.action() == v1::Action::Release).await;
+    assert_eq!(clients.status().await.mode(), v1::SchedulingMode::Paused);
+
+    // Once there is room, all of it is written, and everything goes on.
     faults.set_full(false);
     until("the journal", || async { clients.status().await.journal_error.is_empty().then_some(()) }).await;
+    clients.mode(v1::SchedulingMode::Active).await;
     let two = clients.submit(&spec("two")).await.unwrap();
-    assert!(two.job > job.job);
-    let newest = manager.look(|world| world.plans[&job.job].clone());
-    trainer.follow(&newest);
+    assert!(two.job > jobs[2].0);
+    clients.until_job("one", |job| job.state == "running" && job.incarnation > incarnation).await;
+    trainer.follow(&manager.look(|world| world.plans[&jobs[0].0].clone()));
     trainer.train(2).await;
-    let (step, epoch) = (trainer.step, clients.job("one").await.unwrap().epoch);
+    let (step, before) = (trainer.step, clients.job("one").await.unwrap());
     daemon.stop().await;
 
     let daemon = Daemon::start(super::support::config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let back = clients.job("one").await.unwrap();
-    assert_eq!((back.step, back.epoch, back.incarnation), (step, epoch, newest.incarnation));
+    assert_eq!((back.step, back.epoch, back.incarnation), (step, before.epoch, before.incarnation));
+    assert!(clients.job("held").await.unwrap().reason.contains("held"));
+    assert_eq!(clients.job("cancelled").await.unwrap().state, "cancelled");
     assert!(clients.job("two").await.is_some());
     daemon.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn numbers_that_a_full_disk_swallowed_were_told_to_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, faults) = faulty(folder.path());
+    let mut told: BTreeMap<(u64, u32, u32), Vec<v1::Slot>> = BTreeMap::new();
+    let world = Arc::new(Mutex::new(World::default()));
+    for life in 0..6_u32 {
+        let daemon = until("the file to be free", || async { Daemon::start(config.clone()).await.ok() }).await;
+        let clients = Clients::of(&daemon).await;
+        let manager = FakeManager::attach_with(&clients, "fake", servers(2, 4), world.clone()).await;
+        let name = format!("job{life}");
+        clients.submit(&spec(&name)).await.unwrap();
+        clients.until_job(&name, |job| job.state == "running").await;
+        // Whatever happens from here on is forgotten: servers that go and come, a job that is held and resumed.
+        faults.set_full(true);
+        let gone = format!("node{}", life % 2);
+        let left = v1::Delta { servers_left: vec![gone], ..v1::Delta::default() };
+        let left = super::support::observation("fake", v1::observation::Kind::Delta(left));
+        manager.observations.send(left).await.unwrap();
+        clients.pause(&name, false).await.unwrap();
+        tokio::time::sleep(ROUNDS / 2).await;
+        clients.pause(&name, true).await.unwrap();
+        tokio::time::sleep(ROUNDS / 2).await;
+        drop(clients);
+        drop(daemon);
+        drop(manager);
+        faults.set_full(false);
+        for plan in world.lock().unwrap().heard.drain(..) {
+            for job in plan.jobs.into_iter().filter(|job| job.action() == v1::Action::Run) {
+                let numbers = (job.job, job.incarnation, job.revision);
+                let known = told.entry(numbers).or_insert_with(|| job.slots.clone());
+                assert_eq!(*known, job.slots, "job, incarnation and revision {numbers:?} were given twice");
+            }
+        }
+    }
+    assert!(told.len() > 6, "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_does_not_answer_is_a_full_one() {
     let folder = tempfile::tempdir().unwrap();
-    let mut config = config(folder.path());
+    let (mut config, faults) = faulty(folder.path());
     config.write_limit = Duration::from_millis(200);
-    // So little that records are replaced by a snapshot.
-    config.waiting_bytes = 2000;
-    let faults = config.faults.clone();
     let daemon = Daemon::start(config).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
@@ -138,20 +213,20 @@ async fn a_disk_that_does_not_answer_is_a_full_one() {
     let refused = clients.submit(&spec("two")).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().contains("has not answered for 200ms"), "{}", refused.message());
-    // From now on it is said at once, and scheduling goes on without the disk.
+    // From now on it is said at once, and nothing is decided.
     assert_eq!(clients.submit(&spec("three")).await.unwrap_err().code(), Code::Unavailable);
-    assert_eq!(clients.cancel("one").await.unwrap_err().code(), Code::Unavailable);
     let before = clients.status().await.decision;
-    until("decisions", || async { (clients.status().await.decision > before + 30).then_some(()) }).await;
-    let left = v1::Delta { servers: servers(2, 4), servers_left: vec!["node0".into()], ..v1::Delta::default() };
-    let moved = super::support::observation("fake", v1::observation::Kind::Delta(left));
-    manager.observations.send(moved).await.unwrap();
-    clients.until_job("one", |job| job.state == "running" && job.incarnation > 1).await;
+    clients.pause("one", false).await.unwrap();
+    manager.until_plan(job, |plan| plan.action() == v1::Action::Wait).await;
+    tokio::time::sleep(ROUNDS).await;
+    assert_eq!(clients.status().await.decision, before);
 
     faults.set_stuck(false);
     until("the journal", || async { clients.status().await.journal_error.is_empty().then_some(()) }).await;
     assert!(super::net::get(&daemon, "/metrics").await.contains("trainmaster_journal_broken 0"));
     clients.submit(&spec("two")).await.unwrap();
+    clients.pause("one", true).await.unwrap();
+    clients.until_job("one", |job| job.state == "running").await;
     let incarnation = clients.job("one").await.unwrap().incarnation;
     daemon.stop().await;
     assert_eq!(replay(folder.path()).1, 2);

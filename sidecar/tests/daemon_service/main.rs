@@ -6,4 +6,5 @@ mod journal;
 mod life;
 mod manager;
 mod net;
+mod roles;
 mod support;

@@ -13,7 +13,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Status, transport::Channel};
+use tonic::{
+    Request, Status,
+    service::{Interceptor, interceptor::InterceptedService},
+    transport::Channel,
+};
 use trainmaster_core::{JobSpec, Settings};
 use trainmaster_proto::{
     job_from_spec,
@@ -63,32 +67,63 @@ pub(crate) fn spec(name: &str) -> JobSpec {
     spec
 }
 
+/// A connection over which whoever signs nothing else calls with one token.
+pub(crate) type Wire = InterceptedService<Channel, Bearer>;
+
+/// Signs what isn't signed.
+#[derive(Clone)]
+pub(crate) struct Bearer(Option<String>);
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let (Some(token), None) = (&self.0, request.metadata().get("authorization")) {
+            request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        }
+        Ok(request)
+    }
+}
+
 /// Clients of one daemon.
 #[derive(Clone)]
 pub(crate) struct Clients {
-    pub(crate) jobs: JobsClient<Channel>,
-    pub(crate) admin: AdminClient<Channel>,
-    pub(crate) feed: FeedClient<Channel>,
-    pub(crate) manager: ManagerClient<Channel>,
+    pub(crate) jobs: JobsClient<Wire>,
+    pub(crate) admin: AdminClient<Wire>,
+    pub(crate) feed: FeedClient<Wire>,
+    pub(crate) manager: ManagerClient<Wire>,
 }
 
 impl Clients {
+    /// The administrator's.
     pub(crate) async fn of(daemon: &Daemon) -> Self {
-        Self::at(daemon.url()).await
+        Self::at(daemon.url(), Some(&admin_token(daemon))).await
     }
 
-    pub(crate) async fn at(url: &str) -> Self {
+    /// Somebody's on a connection of their own; nobody's without a token.
+    pub(crate) async fn at(url: &str, token: Option<&str>) -> Self {
         let endpoint = Channel::from_shared(url.to_owned()).unwrap();
-        Self::over(endpoint.connect().await.unwrap())
+        Self::over(endpoint.connect().await.unwrap(), token)
     }
 
-    pub(crate) fn over(channel: Channel) -> Self {
+    pub(crate) fn over(channel: Channel, token: Option<&str>) -> Self {
+        let wire = InterceptedService::new(channel, Bearer(token.map(str::to_owned)));
         Self {
-            jobs: JobsClient::new(channel.clone()),
-            admin: AdminClient::new(channel.clone()),
-            feed: FeedClient::new(channel.clone()),
-            manager: ManagerClient::new(channel),
+            jobs: JobsClient::new(wire.clone()),
+            admin: AdminClient::new(wire.clone()),
+            feed: FeedClient::new(wire.clone()),
+            manager: ManagerClient::new(wire),
         }
+    }
+
+    /// Makes a token, as the administrator.
+    pub(crate) async fn token(&self, name: &str, role: v1::TokenRole, of: &str) -> String {
+        let (tenants, manager) = match role {
+            v1::TokenRole::Submit => (vec![of.to_owned()], String::new()),
+            _ => (Vec::new(), of.to_owned()),
+        };
+        let name = name.to_owned();
+        let request =
+            v1::CreateTokenRequest { name, role: role.into(), tenants, manager, ..v1::CreateTokenRequest::default() };
+        self.admin.clone().create_token(request).await.unwrap().into_inner().secret
     }
 
     pub(crate) async fn submit(&self, spec: &JobSpec) -> Result<v1::SubmitReply, Status> {
@@ -142,6 +177,11 @@ impl Clients {
         let reply = self.jobs.clone().explain(v1::ExplainRequest { job: job.into() }).await;
         reply.unwrap().into_inner().lines
     }
+}
+
+/// What the daemon's administrator shows.
+pub(crate) fn admin_token(daemon: &Daemon) -> String {
+    std::fs::read_to_string(daemon.admin_token()).unwrap().trim().to_owned()
 }
 
 /// A message with a token.
@@ -198,7 +238,7 @@ impl FakeManager {
     ) -> Self {
         let (observations, receiver) = mpsc::channel(64);
         let jobs = world.lock().unwrap().running.values().cloned().collect();
-        let snapshot = v1::Snapshot { servers, jobs, owns_queue: false };
+        let snapshot = v1::Snapshot { servers, jobs, ..v1::Snapshot::default() };
         observations.send(observation(name, Kind::Snapshot(snapshot))).await.unwrap();
         let mut client = clients.manager.clone().max_decoding_message_size(64 << 20);
         let mut plans = client.attach(ReceiverStream::new(receiver)).await.unwrap().into_inner();
@@ -313,7 +353,7 @@ fn obey(world: &mut World, plan: v1::Plan) -> Vec<Kind> {
 
 /// The first worker of a job, as far as reports go.
 pub(crate) struct Trainer {
-    pub(crate) feed: FeedClient<Channel>,
+    pub(crate) feed: FeedClient<Wire>,
     pub(crate) job: String,
     pub(crate) token: String,
     pub(crate) incarnation: u32,

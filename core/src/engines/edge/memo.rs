@@ -11,6 +11,7 @@ use crate::{
     ids::{JobId, ServerId},
     job::Dataset,
     state::State,
+    tables::table,
     time::{Span, Time},
 };
 
@@ -33,6 +34,7 @@ pub(super) struct Worker {
 /// The engine's memory. What was dispatched stays where it is until the job is over.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
+    #[serde(deserialize_with = "table")]
     pub(super) jobs: OrdMap<JobId, Arc<Dispatched>>,
     /// Jobs to be served: new ones, those that have chunks which nobody could take yet or no room for their slots, and those
     /// that weren't the engine's to run.

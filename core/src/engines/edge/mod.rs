@@ -50,7 +50,7 @@ use self::{memo::Stage, round::Round};
 use super::{Budget, Build, DefaultValue as Value, Engine, EngineError, Gang, ParameterInfo, Parameters, Triggers};
 use crate::{
     decision::Proposal,
-    job::{JobSpec, Resize},
+    job::{Dataset, JobSpec, Resize},
     resources::is_gpu,
     settings::SettingsError,
     state::{Change, State},
@@ -81,8 +81,6 @@ pub(super) const PARAMETERS: &[ParameterInfo] = &[
 
 /// Who found no place is tried again after so long, whatever happens.
 const RETRY: Span = Span::seconds(60);
-/// More chunks than this are no dataset.
-const MOST_CHUNKS: u32 = 10_000;
 /// A chunk doesn't take longer than thirty years.
 const LONGEST: Span = Span::seconds(30 * 365 * 86_400);
 
@@ -160,8 +158,8 @@ fn runs(spec: &JobSpec) -> Result<(), String> {
             "mode: \"allreduce\" must be \"sync\" or \"async\": in a ring no worker can be preempted alone".into()
         );
     };
-    if data.chunks > MOST_CHUNKS {
-        return Err(format!("dataset.chunks: {} must be at most {MOST_CHUNKS}", data.chunks));
+    if data.chunks > Dataset::MOST_TRACKED {
+        return Err(format!("dataset.chunks: {} must be at most {}", data.chunks, Dataset::MOST_TRACKED));
     }
     if gpus != 1000 {
         return Err(format!("worker.gpu: {} must be 1: a worker is one GPU", gpus as f64 / 1000.0));

@@ -12,6 +12,7 @@ use crate::{
     job::{Job, Phase},
     place::Count,
     resources::Amounts,
+    tables::{table, tables},
     time::{Span, Time},
 };
 
@@ -20,10 +21,13 @@ use crate::{
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
     /// Booked amounts (g and v of Alg. 1) by slot and server; what has none isn't listed.
+    #[serde(deserialize_with = "tables")]
     pub(super) booked: OrdMap<i64, OrdMap<ServerId, Amounts>>,
     /// Admitted jobs.
+    #[serde(deserialize_with = "table")]
     pub(super) admitted: OrdMap<JobId, Arc<Admission>>,
     /// Rejected jobs, and when they are tried again.
+    #[serde(deserialize_with = "table")]
     pub(super) rejected: OrdMap<JobId, Option<Time>>,
     /// The last jobs that arrived, for bounds that are learnt.
     pub(super) window: Vector<Arc<Sample>>,

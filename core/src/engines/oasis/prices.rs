@@ -11,6 +11,7 @@ use crate::{
     resources::{Amounts, ResourceTypes},
     server::{Hosts, ServerSpec},
     state::State,
+    text::{LONGEST, read_toml},
     time::{Span, Time},
 };
 
@@ -192,7 +193,7 @@ pub(super) struct Known {
 impl Known {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let table: BTreeMap<String, Self> =
-            toml::from_str(&format!("bounds = {{ {text} }}")).map_err(|error| error.message().to_owned())?;
+            read_toml(&format!("bounds = {{ {text} }}"), LONGEST).map_err(|error| error.brief())?;
         let known = table.into_values().next().ok_or("it is empty")?;
         let good = |value: &f64| value.is_finite() && *value >= 0.0;
         let all = [known.l1, known.l2];

@@ -81,7 +81,7 @@ impl KnownGoal {
             let noise = relative_noise(&fit);
             (Arc::new(fit), noise)
         });
-        let siblings = models.completed.get(&job.spec.model).filter(|siblings| !siblings.is_empty());
+        let siblings = models.completed.get(&job.model).filter(|siblings| !siblings.is_empty());
         let (basis, epochs, interval, epoch_steps) = match watched.end.map(|(_, end)| end) {
             Some(End::Completed) if job.progress.step > 0 => {
                 let (epochs, steps) = trained(job).ok_or(LeftOut::UnknownWork)?;

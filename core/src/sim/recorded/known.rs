@@ -55,7 +55,7 @@ pub enum LeftOut {
 pub(super) struct Models {
     pub(super) speeds: BTreeMap<Arc<str>, Arc<SpeedHistory>>,
     /// (epochs, steps of one) of those that completed, sorted.
-    pub(super) completed: BTreeMap<String, Vec<(u32, u64)>>,
+    pub(super) completed: BTreeMap<Arc<str>, Vec<(u32, u64)>>,
 }
 
 impl Models {
@@ -69,7 +69,7 @@ impl Models {
     pub(super) fn count<'a>(&mut self, jobs: impl Iterator<Item = &'a Watched>) {
         for job in jobs.filter(|job| matches!(job.end, Some((_, End::Completed)))) {
             if let Some(work) = trained(&job.last) {
-                self.completed.entry(job.last.spec.model.clone()).or_default().push(work);
+                self.completed.entry(job.last.model.clone()).or_default().push(work);
             }
         }
         self.completed.values_mut().for_each(|jobs| jobs.sort_unstable());

@@ -177,7 +177,7 @@ impl Recorder {
                 Record::Event { at, .. } => Some((*at, End::Completed)),
                 _ => None,
             };
-            self.models.learn(before, &job.spec.model);
+            self.models.learn(before, &job.model);
             if let Some(watched) = self.jobs.get_mut(&job.id) {
                 watched.ended(job.clone(), end);
             }
@@ -190,7 +190,7 @@ impl Recorder {
     pub fn finish(mut self) -> Recording {
         let state = self.replay.finish().state().clone();
         for job in state.jobs.values() {
-            self.models.learn(&state, &job.spec.model);
+            self.models.learn(&state, &job.model);
             if let Some(watched) = self.jobs.get_mut(&job.id) {
                 watched.left(job.clone(), state.now);
             }

@@ -75,7 +75,7 @@ impl KnownSpeed {
     pub(super) fn of(watched: &Watched, models: &Models) -> Result<Self, LeftOut> {
         let job = &watched.last;
         let form = speed_model(job);
-        let model = models.speeds.get(job.spec.model.as_str()).map(|speeds| Measured::new(speeds, form, None));
+        let model = models.speeds.get(&job.model).map(|speeds| Measured::new(speeds, form, None));
         if job.speeds.is_empty() {
             return match model.filter(|model| model.fit.confidence >= Confidence::Sparse) {
                 Some(model) => Ok(Self::fitted(SpeedBasis::Model, job, model)),

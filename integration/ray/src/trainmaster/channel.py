@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import grpc
 
 from ._proto import jobs_pb2, jobs_pb2_grpc
+from .credentials import check, find, read_certificate, read_secret
 from .errors import Refused, TrainmasterError, Unreachable
 from .job import Job
+from .text import shown
 
 _CALL_SECONDS = 5.0
 _OPTIONS = [
@@ -20,12 +22,35 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 3000),
     # The daemon is reached directly; a proxy for the web is none for it.
     ("grpc.enable_http_proxy", 0),
+    # Lists of many jobs with many slots are long.
+    ("grpc.max_receive_message_length", 256 << 20),
 ]
+_ANOTHER = "token_file=…, or name its file in TRAINMASTER_TOKEN_FILE"
+_HINTS = {
+    grpc.StatusCode.UNAUTHENTICATED: f"; give a token with {_ANOTHER}",
+    grpc.StatusCode.PERMISSION_DENIED: f"; give a token that may with {_ANOTHER}",
+}
 
 
-def channel(address: str, ca: str | Path | None = None) -> grpc.Channel:
+def channel(
+    address: str, ca: str | Path | None = None, cert: Path | None = None, key: Path | None = None
+) -> grpc.Channel:
     """A channel to "host:port", "http://host:port" or, with TLS, "https://host:port". It connects when first used."""
+    url = _url(address)
+    if url.scheme == "http":
+        return grpc.insecure_channel(url.netloc, options=_OPTIONS)
+    pem = (
+        None if ca is None else read_certificate("ca", Path(ca)),
+        None if key is None else read_secret("key", key),
+        None if cert is None else read_certificate("cert", cert),
+    )
+    return grpc.secure_channel(url.netloc, grpc.ssl_channel_credentials(*pem), options=_OPTIONS)
+
+
+def _url(address: str) -> SplitResult:
     url = urlsplit(address if "://" in address else f"http://{address}")
+    if url.username is not None:
+        raise TrainmasterError("address: it must be host:port without a user or password; a token goes into token_file")
     if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/"):
         raise TrainmasterError(f"address: {address!r} must be host:port, http://host:port or https://host:port")
     try:
@@ -34,24 +59,40 @@ def channel(address: str, ca: str | Path | None = None) -> grpc.Channel:
         port = None
     if port is None:
         raise TrainmasterError(f"address: {address!r} has no port from 1 to 65535, as in localhost:7070")
-    if url.scheme == "http":
-        return grpc.insecure_channel(url.netloc, options=_OPTIONS)
-    roots = None if ca is None else Path(ca).read_bytes()
-    return grpc.secure_channel(url.netloc, grpc.ssl_channel_credentials(roots), options=_OPTIONS)
+    return url
+
+
+def _place(url: SplitResult) -> str:
+    """By which daemons are noted."""
+    return f"{'127.0.0.1' if url.hostname == 'localhost' else url.hostname}:{url.port}"
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    return (("authorization", f"Bearer {token}"),) if token else ()
+    return (("authorization", f"Bearer {check(token)}"),) if token else ()
 
 
 class Jobs:
-    """The daemon's Jobs service."""
+    """The daemon's Jobs service. Without a token it is found as `trainmaster.ray.connect` says."""
 
-    def __init__(self, address: str, token: str = "", ca: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str = "",
+        ca: str | Path | None = None,
+        *,
+        token_file: str | Path | None = None,
+        cert: str | Path | None = None,
+        key: str | Path | None = None,
+    ) -> None:
         self.address = address
-        self._channel = channel(address, ca)
+        url = _url(address)
+        if url.scheme == "http" and (cert or key):
+            raise TrainmasterError(f"cert: only an https daemon is shown one, and {address} is none")
+        known = find(_place(url), token, token_file, ca, cert, key)
+        self.ca = known.ca
+        self._channel = channel(address, known.ca, known.cert, known.key)
         self._stub = jobs_pb2_grpc.JobsStub(self._channel)  # type: ignore[no-untyped-call]
-        self._metadata = bearer(token)
+        self._metadata = bearer(known.token)
 
     def submit(self, job: Job) -> tuple[int, str]:
         """Its number, and its token for the feed."""
@@ -73,7 +114,7 @@ class Jobs:
         return max(found, key=lambda status: status.job, default=None)
 
     def explain(self, job: str) -> Sequence[str]:
-        return tuple(self._call(self._stub.Explain, jobs_pb2.ExplainRequest(job=job)).lines)
+        return tuple(map(shown, self._call(self._stub.Explain, jobs_pb2.ExplainRequest(job=job)).lines))
 
     def close(self) -> None:
         self._channel.close()
@@ -85,4 +126,4 @@ class Jobs:
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise Unreachable(f"no daemon answers at {self.address} within {_CALL_SECONDS:g} s") from None
-            raise Refused(error.details()) from None
+            raise Refused(shown(error.details() or error.code().name) + _HINTS.get(error.code(), "")) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -14,6 +14,7 @@ from ._proto import feed_pb2 as pb
 from ._proto import feed_pb2_grpc, job_pb2
 from .channel import bearer, channel
 from .tally import Outbox, Report, Tally
+from .text import shown
 
 log = logging.getLogger("trainmaster")
 
@@ -34,7 +35,7 @@ class Slot:
     """Who reports."""
 
     job: str
-    token: str = ""
+    token: str = field(default="", repr=False)
     incarnation: int = 1
     role: job_pb2.SlotRole = job_pb2.SLOT_ROLE_WORKER
     index: int = 0
@@ -54,6 +55,7 @@ class Reporter:
         self._channel = channel(address, ca)
         self._stub = feed_pb2_grpc.FeedStub(self._channel)  # type: ignore[no-untyped-call]
         self._slot = slot
+        self._metadata = bearer(slot.token)
         self._interval = interval
         self._lock = threading.Condition()
         self._tally = Tally()
@@ -175,7 +177,7 @@ class Reporter:
         pause = _FIRST_PAUSE
         while not self._closed:
             try:
-                stream = self._stub.Watch(request, metadata=bearer(self._slot.token))
+                stream = self._stub.Watch(request, metadata=self._metadata)
                 with self._lock:
                     self._watch = stream
                 for assignment in stream:
@@ -235,9 +237,8 @@ class Reporter:
     def _send(self, batch: list[pb.Progress], ack: pb.AcknowledgeRequest | None) -> bool:
         """Whether it was answered, in whatever way."""
         try:
-            metadata = bearer(self._slot.token)
             if ack:
-                self._stub.Acknowledge(ack, timeout=_CALL_SECONDS, metadata=metadata)
+                self._stub.Acknowledge(ack, timeout=_CALL_SECONDS, metadata=self._metadata)
                 return True
             request = pb.ReportRequest(
                 job=self._slot.job,
@@ -246,13 +247,13 @@ class Reporter:
                 index=self._slot.index,
                 progress=batch,
             )
-            reply = self._stub.Report(request, timeout=_CALL_SECONDS, metadata=metadata)
+            reply = self._stub.Report(request, timeout=_CALL_SECONDS, metadata=self._metadata)
             if not reply.accepted:
-                log.debug("the feed ignored a report: %s", reply.reason)
+                log.debug("the feed ignored a report: %s", shown(reply.reason))
             return True
         except grpc.RpcError as error:
             if error.code() in _FINAL:
-                log.warning("the feed refuses a report: %s", error.details())
+                log.warning("the feed refuses a report: %s", shown(error.details() or ""))
                 return True
             return False
         except ValueError:  # the channel was closed

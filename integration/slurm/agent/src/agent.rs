@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::{Value, json};
 use trainmaster_adapters::slurm::{
     Translator,
     order::{Answer, Order},
@@ -21,7 +22,7 @@ use trainmaster_proto::{Progress, slots_to_wire, work_to_wire};
 use crate::{
     clock::Clock,
     config::{Config, Watched},
-    control::{Command, Explained, JobStatus, Status, text},
+    control::{Command, Explained, JobStatus, Status, answer},
     feed::{Answers, Request, Services, start},
     journal::Journal,
 };
@@ -126,7 +127,8 @@ impl Agent {
         }
         fs::write(&file_mode, &name)?;
         journal.write(&mut scheduler)?;
-        let services = start(&config.feed, &own.join("control"), &folders.wake())?;
+        let address = config.slurm.feed.as_deref();
+        let services = start(&config.feed, address, &own.join("control"), &folders.wake())?;
         let jobs = scheduler.state().jobs.len();
         tracing::info!(engine = config.settings.engine, jobs, mode = ?scheduler.state().mode, "ready");
         Ok(Self {
@@ -186,7 +188,10 @@ impl Agent {
         self.requests();
         #[cfg(feature = "fault-injection")]
         self.faults.in_round();
-        self.decide();
+        // While nothing can be written down, nothing new is decided.
+        if self.problem.is_none() {
+            self.decide();
+        }
         drop(self.scheduler.take_issues());
         // Slurm is told only what is on disk. Where nothing can be written held jobs stay held, and the kill switch works.
         self.flush();
@@ -283,11 +288,15 @@ impl Agent {
                         let _ = reply.send(written.map(|()| answers).map_err(|error| Unavailable(error.to_owned())));
                     }));
                 }
+                // What people order holds also while it can't be written down; then they hear what a restart would forget.
                 Request::Control { command, reply } => {
-                    let answer = self.control(command);
+                    let changes = matches!(command, Command::Mode { .. });
+                    let mut answer = self.control(command);
                     self.late.push(Box::new(move |written| {
-                        let problem = |error: &str| serde_json::json!({ "error": error }).to_string();
-                        let _ = reply.send(written.map_or_else(problem, |()| answer));
+                        if let (true, Err(problem)) = (changes, written) {
+                            answer["not_written"] = problem.into();
+                        }
+                        let _ = reply.send(answer);
                     }));
                 }
             }
@@ -327,6 +336,10 @@ impl Agent {
                 let outcome = ticket.run();
                 // Only this thread opens tickets, one at a time.
                 let _ = self.scheduler.commit_fits(now, outcome);
+                if self.scheduler.has_news() {
+                    // One ticket doesn't cover all: half of the time is left to everything else.
+                    self.next_fits = Instant::now() + instant.elapsed();
+                }
             }
         }
         if !due {
@@ -407,7 +420,9 @@ impl Agent {
                 (None, None) => (job.observed_incarnation, job.revision, job.observed.as_ref()),
             };
             let assignment = JobAssignment {
+                cluster: job.external.as_ref().map_or_else(String::new, |external| external.cluster.clone()),
                 name: job.spec.name.clone(),
+                tenant: job.spec.tenant.clone(),
                 token_hash: job.token_hash,
                 incarnation,
                 revision,
@@ -433,18 +448,18 @@ impl Agent {
         }
     }
 
-    fn control(&mut self, command: Command) -> String {
+    fn control(&mut self, command: Command) -> Value {
         match command {
             Command::Mode { mode } => {
                 tracing::info!(?mode, "the mode is set");
                 self.set_mode(mode);
-                text(&self.status())
+                answer(&self.status())
             }
-            Command::Status {} => text(&self.status()),
+            Command::Status {} => answer(&self.status()),
             #[cfg(feature = "fault-injection")]
             Command::Fault { fault } => {
                 self.faults.order(fault);
-                text(&self.status())
+                answer(&self.status())
             }
             Command::Explain { job } => {
                 let state = self.scheduler.state();
@@ -452,10 +467,12 @@ impl Agent {
                 let found = by_number.or_else(|| state.find_job(&job).map(|job| job.id));
                 let now = self.clock.now();
                 match found.and_then(|id| self.scheduler.explain(now, id)) {
-                    Some(explanation) => text(&Explained { id: self.translator.native(explanation.job), explanation }),
+                    Some(explanation) => {
+                        answer(&Explained { id: self.translator.native(explanation.job), explanation })
+                    }
                     None => {
                         let problem = format!("job {job:?} is not one of Trainmaster's active jobs");
-                        serde_json::json!({ "error": problem }).to_string()
+                        json!({ "error": problem })
                     }
                 }
             }

@@ -10,7 +10,10 @@ use std::{
 use serde::Deserialize;
 use thiserror::Error;
 use trainmaster_adapters::slurm;
-use trainmaster_core::{Mode, Settings, amount};
+use trainmaster_core::{
+    Mode, Settings, amount,
+    text::{LONGEST, read_toml},
+};
 
 /// What `serve` schedules with when a site says nothing holds here, too.
 const DEFAULT_SETTINGS: &str = include_str!("../../../../sidecar/src/daemon/default.toml");
@@ -75,7 +78,7 @@ impl Config {
     /// Names the key, its value and what is allowed.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let wrong = |error: &dyn std::fmt::Display| ConfigError(error.to_string().trim_end().to_owned());
-        let file: File = toml::from_str(text).map_err(|error| wrong(&error))?;
+        let file: File = read_toml(text, LONGEST).map_err(|error| wrong(&error))?;
         let settings = match file.scheduler {
             Some(table) => Settings::from_toml(&table.to_string()),
             None => Settings::from_toml(DEFAULT_SETTINGS),

@@ -1,6 +1,7 @@
 //! What people ask the agent: `trainmaster slurm status | explain | mode`, a line of JSON on the control socket.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use trainmaster_core::{Mode, explain::Explanation};
 
 /// A request.
@@ -70,8 +71,8 @@ pub(crate) struct Explained {
     pub(crate) explanation: Explanation,
 }
 
-pub(crate) fn text(answer: &impl Serialize) -> String {
-    serde_json::to_string(answer).unwrap_or_else(|error| format!("{{\"error\":{:?}}}", error.to_string()))
+pub(crate) fn answer(answer: &impl Serialize) -> Value {
+    serde_json::to_value(answer).unwrap_or_else(|error| json!({ "error": error.to_string() }))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::{
     thread,
 };
 
+use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, UnixListener, UnixStream},
@@ -16,16 +17,19 @@ use tokio::{
     sync::{mpsc, oneshot},
     time::{Duration, timeout},
 };
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::transport::{Identity, Server, ServerTlsConfig};
+use tonic::service::Routes;
 use trainmaster_core::{Incarnation, JobId, Role};
-use trainmaster_feed::{Acknowledgement, Feed, FeedHost, FeedMetrics, FeedService, Limits, Unavailable};
+use trainmaster_feed::{Acknowledgement, Feed, FeedHost, FeedMetrics, FeedService, JobKeeper, Limits, Unavailable};
+use trainmaster_net::{Door, LoadLimits, NetMetrics, Port, Tls, TlsFiles, guarded};
 use trainmaster_proto::Progress;
 
 use crate::{config, control::Command};
 
 /// Requests that may wait for the agent's next round; more are turned away.
 const QUEUE: usize = 4096;
+/// Connections at a time, and bytes of requests that aren't answered yet: this is slurmctld's memory.
+const CONNECTIONS: usize = 10_000;
+const REQUESTS_BYTES: usize = 32 << 20;
 /// A control request may be so long and take so long.
 const REQUEST_BYTES: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -44,7 +48,7 @@ pub(crate) enum Request {
         reply: oneshot::Sender<Result<Answers, Unavailable>>,
     },
     /// Somebody at the control socket.
-    Control { command: Command, reply: oneshot::Sender<String> },
+    Control { command: Command, reply: oneshot::Sender<serde_json::Value> },
 }
 
 /// The agent's end.
@@ -107,27 +111,17 @@ impl FeedHost for Host {
     async fn acknowledge(&self, _: Acknowledgement) {}
 }
 
-/// Opens the feed's port and the control socket, and serves both.
+/// Opens the feed's port and the control socket, and serves both. Jobs reach the port at `address`, if that is known.
 ///
 /// # Errors
 /// One of them can't be opened, or there is no thread.
-pub(crate) fn start(feed: &config::Feed, control: &Path, wake: &Path) -> io::Result<Services> {
-    let tls = feed.tls.as_ref().map(|(cert, key)| {
-        let read = |path: &Path| {
-            fs::read(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
-        };
-        Ok::<_, io::Error>(Identity::from_pem(read(cert)?, read(key)?))
-    });
-    let tls = tls.transpose()?;
-    let mut server = Server::builder().timeout(PATIENCE).http2_keepalive_interval(Some(PATIENCE));
-    if let Some(identity) = tls {
-        let tls = ServerTlsConfig::new().identity(identity);
-        server = server.tls_config(tls).map_err(|error| io::Error::other(format!("feed.cert, feed.key: {error}")))?;
-    }
+pub(crate) fn start(feed: &config::Feed, address: Option<&str>, control: &Path, wake: &Path) -> io::Result<Services> {
+    let tls = feed.tls.clone().map(|(cert, key)| Tls::read(TlsFiles { cert, key, ..TlsFiles::default() }));
+    let tls = tls.transpose().map_err(|error| io::Error::other(format!("feed: {error}")))?;
     let listen = feed.listen;
     let named = |error: io::Error| io::Error::new(error.kind(), format!("feed.listen: {listen}: {error}"));
-    let port = std::net::TcpListener::bind(listen).map_err(named)?;
-    port.set_nonblocking(true)?;
+    let listener = std::net::TcpListener::bind(listen).map_err(named)?;
+    listener.set_nonblocking(true)?;
     // What a killed slurmctld left.
     let _ = fs::remove_file(control);
     let socket = std::os::unix::net::UnixListener::bind(control)
@@ -135,29 +129,35 @@ pub(crate) fn start(feed: &config::Feed, control: &Path, wake: &Path) -> io::Res
     fs::set_permissions(control, fs::Permissions::from_mode(0o600))?;
     socket.set_nonblocking(true)?;
 
-    let metrics = FeedMetrics::register(&prometheus::Registry::new()).map_err(io::Error::other)?;
-    let handle = Feed::new(Limits::default(), metrics);
+    // Nobody collects them here.
+    let registry = prometheus::Registry::new();
+    let metrics = NetMetrics::register(&registry).map_err(io::Error::other)?;
+    let handle = Feed::new(Limits::default(), FeedMetrics::register(&registry).map_err(io::Error::other)?);
     let (requests, received) = mpsc::channel(QUEUE);
     let (stop, stopped) = oneshot::channel::<()>();
     let host = Arc::new(Host { requests, wake: Wake::new(wake.to_owned()) });
     let service = FeedService::new(handle.clone(), host.clone()).into_server();
+    let door = if tls.is_some() { Door { names: None } } else { Door::of(address) };
+    let keeper = Arc::new(JobKeeper::new(handle.clone(), CONNECTIONS));
+    let limits = LoadLimits { request_bytes: REQUESTS_BYTES, ..LoadLimits::default() };
+    let router =
+        guarded(Routes::new(service).into_axum_router().reset_fallback(), door, keeper, limits, metrics.clone());
     let runtime = Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("trainmaster-feed".into()).spawn(move || {
         runtime.block_on(async move {
-            let serve = async {
-                let port = TcpListenerStream::new(TcpListener::from_std(port)?);
-                server.add_service(service).serve_with_incoming(port).await?;
-                Ok::<_, Box<dyn std::error::Error>>(())
+            let feed = async {
+                match TcpListener::from_std(listener) {
+                    Ok(listener) => {
+                        let port = Port { listener, router, tls, metrics, connections: CONNECTIONS };
+                        port.serve(std::future::pending()).await;
+                    }
+                    Err(error) => tracing::error!(%error, "no feed: training programs can't report"),
+                }
             };
             let control = async {
                 match UnixListener::from_std(socket) {
                     Ok(socket) => answer_all(&socket, &host).await,
                     Err(error) => tracing::error!(%error, "no control socket"),
-                }
-            };
-            let feed = async {
-                if let Err(error) = serve.await {
-                    tracing::error!(%error, "the feed has ended: training programs can't report");
                 }
             };
             // Who can't report can still be paused.
@@ -190,9 +190,8 @@ async fn answer(stream: UnixStream, host: &Host) -> io::Result<()> {
     BufReader::new(read.take(REQUEST_BYTES)).read_line(&mut line).await?;
     let reply = match serde_json::from_str(&line) {
         Ok(command) => host.ask(|reply| Request::Control { command, reply }).await,
-        Err(error) => Some(serde_json::json!({ "error": error.to_string() }).to_string()),
+        Err(error) => Some(json!({ "error": error.to_string() })),
     };
-    let reply = reply.unwrap_or_else(|| r#"{"error":"the agent takes nothing now"}"#.into());
-    write.write_all(reply.as_bytes()).await?;
-    write.write_all(b"\n").await
+    let reply = reply.unwrap_or_else(|| json!({ "error": "the agent takes nothing now" }));
+    write.write_all(format!("{reply}\n").as_bytes()).await
 }

@@ -1,7 +1,7 @@
 //! The part of `job_submit/trainmaster` that is not C: what a job is, and what it becomes.
 //!
 //! `submission.h` says the same for the plugin. No panic leaves this library: what is caught is told in words, and the
-//! job passes as an ordinary one.
+//! job is refused: as it is, its comment may say anything.
 
 #![allow(unsafe_code)] // a C ABI
 
@@ -12,7 +12,7 @@ use std::{
     fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::SystemTime,
 };
 
@@ -26,39 +26,46 @@ const COMMENT: usize = 1025;
 const TRES: usize = 256;
 const ENVIRONMENT: usize = 1024;
 
-static CONFIG: Mutex<Option<Watched>> = Mutex::new(None);
+/// What is configured, as a submission reads it: slurmctld holds its locks meanwhile, so nothing waits for a file here.
+static CONFIG: Mutex<Option<Config>> = Mutex::new(None);
+/// The file it comes from, which a thread of the plugin's looks at.
+static WATCHED: Mutex<Option<Watched>> = Mutex::new(None);
 
-/// The configuration file, which is read anew when it is another.
+/// The configuration file.
 #[derive(Debug)]
 struct Watched {
     path: PathBuf,
     seen: Option<(SystemTime, u64)>,
-    config: Config,
 }
 
 impl Watched {
+    fn new(path: PathBuf) -> Self {
+        let seen = Self::seen(&path);
+        Self { path, seen }
+    }
+
     fn seen(path: &Path) -> Option<(SystemTime, u64)> {
         let data = fs::metadata(path).ok()?;
         Some((data.modified().ok()?, data.len()))
     }
 
-    /// As it is now. What can't be used changes nothing: the agent's log says why.
-    fn current(&mut self) -> &Config {
+    /// What it says now, if it is another.
+    fn changed(&mut self) -> Option<Result<Config, String>> {
         let seen = Self::seen(&self.path);
-        if seen != self.seen {
-            self.seen = seen;
-            if let Ok(config) = configure(&self.path) {
-                self.config = config;
-            }
+        if seen == self.seen {
+            return None;
         }
-        &self.config
+        self.seen = seen;
+        Some(configure(&self.path))
     }
 }
 
-/// What is configured: a look at the file's time, and where that changed at the file.
+fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn config() -> Config {
-    let mut watched = CONFIG.lock().unwrap_or_else(PoisonError::into_inner);
-    watched.as_mut().map_or_else(Config::default, |watched| watched.current().clone())
+    locked(&CONFIG).clone().unwrap_or_default()
 }
 
 thread_local! {
@@ -115,7 +122,7 @@ pub enum Outcome {
     Held = 1,
     /// The message is for its owner.
     Refused = 2,
-    /// A panic; the message is for the log.
+    /// A panic; the message is for the log. The job must not pass as it is: its comment may say anything.
     Failed = 3,
 }
 
@@ -127,16 +134,41 @@ pub enum Outcome {
 pub unsafe extern "C" fn trainmaster_configure(path: *const c_char, message: *mut c_char, room: usize) -> i32 {
     let read = || {
         // SAFETY: as promised by the caller.
-        let path = unsafe { text(path) };
-        let path = PathBuf::from(path);
-        let seen = Watched::seen(&path);
-        let read = configure(&path);
+        let watched = Watched::new(PathBuf::from(unsafe { text(path) }));
+        let read = configure(&watched.path);
         // A file that is wrong now may be mended later.
-        let config = read.as_ref().cloned().unwrap_or_default();
-        *CONFIG.lock().unwrap_or_else(PoisonError::into_inner) = Some(Watched { path, seen, config });
+        *locked(&CONFIG) = read.as_ref().ok().cloned();
+        *locked(&WATCHED) = Some(watched);
         read.map(drop)
     };
-    let problem = match catch_unwind(AssertUnwindSafe(read)) {
+    // SAFETY: as promised by the caller.
+    unsafe { told(read, message, room) }
+}
+
+/// Looks whether the configuration is another; see submission.h.
+///
+/// # Safety
+/// `message` has `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_look(message: *mut c_char, room: usize) -> i32 {
+    let look = || match locked(&WATCHED).as_mut().and_then(Watched::changed) {
+        None => Ok(()),
+        Some(Ok(config)) => {
+            *locked(&CONFIG) = Some(config);
+            Ok(())
+        }
+        Some(Err(problem)) => Err(problem),
+    };
+    // SAFETY: as promised by the caller.
+    unsafe { told(look, message, room) }
+}
+
+/// 0, or -1 and what went wrong.
+///
+/// # Safety
+/// `message` has `room` bytes.
+unsafe fn told(work: impl FnOnce() -> Result<(), String>, message: *mut c_char, room: usize) -> i32 {
+    let problem = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return 0,
         Ok(Err(problem)) => problem,
         Err(panic) => words(&*panic),
@@ -168,7 +200,19 @@ pub unsafe extern "C" fn trainmaster_is_ours(comment: *const c_char, script: *co
         let (comment, script) = unsafe { (bytes(comment), bytes(script)) };
         LEADER.with_borrow(Option::is_some) || comment::is_ours(comment, script)
     };
-    catch_unwind(AssertUnwindSafe(look)).unwrap_or(false)
+    // A mistake of ours is a refusal, said by what looks at the job next.
+    catch_unwind(AssertUnwindSafe(look)).unwrap_or(true)
+}
+
+/// Whether a comment may not be given to a job by its owner; see submission.h.
+///
+/// # Safety
+/// A C string or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trainmaster_is_reserved(comment: *const c_char) -> bool {
+    // SAFETY: as promised by the caller.
+    let look = || comment::is_ours(unsafe { bytes(comment) }, "");
+    catch_unwind(AssertUnwindSafe(look)).unwrap_or(true)
 }
 
 /// Checks and holds a job; see submission.h.
@@ -246,7 +290,8 @@ unsafe fn submission(job: &CSubmission) -> Submission {
         Submission {
             name: text(job.name),
             comment: text(job.comment),
-            script: (!job.script.is_null()).then(|| text(job.script)),
+            // No more of it is looked at.
+            script: (!job.script.is_null()).then(|| head(job.script)),
             array: text(job.array),
             partition: text(job.partition),
             component: number(job.component),
@@ -274,6 +319,16 @@ unsafe fn text(text: *const c_char) -> String {
     }
     // SAFETY: as promised by the caller.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// The first bytes of a long text.
+///
+/// # Safety
+/// A C string or NULL.
+unsafe fn head(text: *const c_char) -> String {
+    // SAFETY: as promised by the caller.
+    let bytes = if text.is_null() { &[][..] } else { unsafe { CStr::from_ptr(text) }.to_bytes() };
+    String::from_utf8_lossy(&bytes[..bytes.len().min(comment::HEAD)]).into_owned()
 }
 
 /// The same without a copy: what comes before the first byte that is no UTF-8 is enough to see whose job it is.
@@ -439,9 +494,12 @@ mod tests {
         assert_eq!(configure(&file).unwrap(), Config::default());
         fs::write(&file, "[slurm]\nlease = \"1s\"\n").unwrap();
         assert!(configure(&file).unwrap_err().contains("slurm.lease"));
-        let mut watched = Watched { path: file.clone(), seen: None, config: Config::default() };
-        assert_eq!(watched.current().lease, Config::default().lease);
+        let mut watched = Watched::new(file.clone());
+        assert!(watched.changed().is_none());
         fs::write(&file, "[slurm]\nlease = \"100s\"\n").unwrap();
-        assert_eq!(watched.current().lease, 100);
+        assert_eq!(watched.changed().unwrap().unwrap().lease, 100);
+        assert!(watched.changed().is_none());
+        fs::write(&file, "a".repeat(2 << 20)).unwrap();
+        assert!(watched.changed().unwrap().unwrap_err().contains("trainmaster.toml"));
     }
 }

@@ -47,7 +47,8 @@ fn judge(address: &str, status: &StatusReply) -> Vec<Found> {
     let journal = match &*status.journal_error {
         "" => found("journal", Verdict::Good, "written".into()),
         error => {
-            found("journal", Verdict::Bad, format!("can't be written, so nothing is acknowledged: {error}; free space"))
+            let why = error.strip_prefix("journal ").unwrap_or(error);
+            found("journal", Verdict::Bad, format!("{why}; so nothing is acknowledged: free space"))
         }
     };
     let mode = match status.mode() {
@@ -63,15 +64,28 @@ fn judge(address: &str, status: &StatusReply) -> Vec<Found> {
         0 => found("servers", Verdict::Bad, "none reported by any manager".into()),
         count => found("servers", Verdict::Good, count.to_string()),
     };
-    vec![
+    let log = match status.log_lines_dropped {
+        0 => found("log", Verdict::Good, "written".into()),
+        lines => {
+            let why = "its reader was too slow, or it couldn't be written";
+            found("log", Verdict::Doubtful, format!("{lines} lines are lost since the start: {why}"))
+        }
+    };
+    let mut all = vec![
         found("answers", Verdict::Good, format!("at {address}")),
         version,
         journal,
+        log,
         decision(status),
         mode,
         managers,
         servers,
-    ]
+    ];
+    all.extend(status.open_doors.iter().map(|door| found("open door", Verdict::Doubtful, door.clone())));
+    if status.open_doors.is_empty() {
+        all.push(found("open doors", Verdict::Good, "none".into()));
+    }
+    all
 }
 
 fn decision(status: &StatusReply) -> Found {
@@ -119,6 +133,8 @@ mod tests {
         };
         assert_eq!(with(&|status| status.version = "9.9.9".into()), (Verdict::Doubtful, "version"));
         assert_eq!(with(&|status| status.journal_error = "full".into()), (Verdict::Bad, "journal"));
+        assert_eq!(with(&|status| status.log_lines_dropped = 3), (Verdict::Doubtful, "log"));
+        assert_eq!(with(&|status| status.open_doors = vec!["no TLS".into()]), (Verdict::Doubtful, "open door"));
         assert_eq!(with(&|status| status.managers.clear()), (Verdict::Bad, "managers"));
         assert_eq!(with(&|status| status.servers = 0), (Verdict::Bad, "servers"));
         assert_eq!(with(&|status| status.decision_age_ms = None), (Verdict::Bad, "decisions"));

@@ -31,7 +31,7 @@ pub(super) fn examine(config: &Config, theirs: Option<&Path>, server: &ServerArg
     for choice in chosen(config) {
         match known(&choice.name) {
             Ok(info) => {
-                let launch = launch(config, &choice, server.address(), server.ca().cloned());
+                let launch = launch(config, &choice, server.address(), None, server.find_ca());
                 found.extend((info.doctor)(&launch).into_iter().map(|check| Found::of(info.name, check)));
             }
             Err(problem) => {

@@ -192,6 +192,8 @@ fn kind(event: &Event) -> &'static str {
         Event::Enacted { .. } => "enacted",
         Event::SyncBegin { .. } => "sync_begin",
         Event::SyncEnd { .. } => "sync_end",
+        Event::ReportIgnored { .. } => "report_ignored",
+        Event::Elapsed => "refused",
     }
 }
 

@@ -45,6 +45,8 @@ pub(super) struct Deciding {
     failures: u32,
     /// There may be something that no fit knows.
     pub(super) news: bool,
+    /// The open round of fits covers only some of those that have news.
+    leaves_news: bool,
     next_fits: Instant,
     /// Since when a decision is due and waits for fits.
     due_since: Option<Instant>,
@@ -59,6 +61,7 @@ impl Deciding {
             not_before: None,
             failures: 0,
             news: true,
+            leaves_news: false,
             next_fits: Instant::now(),
             due_since: None,
         }
@@ -80,8 +83,9 @@ impl Owner {
     pub(super) fn decide(&mut self, now: Time) {
         let instant = Instant::now();
         self.give_up_late(now, instant);
-        // A snapshot is due: no new ticket until those that are open are through.
-        if self.journal.wants_snapshot() {
+        // A snapshot is due: no new ticket until those that are open are through. And nothing new is decided while nothing can
+        // be written down.
+        if self.journal.wants_snapshot() || self.journal.error().is_some() {
             return;
         }
         let due = self.deciding.may_begin(instant) && self.scheduler.due().is_some_and(|at| at <= now);
@@ -131,6 +135,7 @@ impl Owner {
         deciding.next_fits = instant + self.options.fits_every;
         if let Some(ticket) = self.scheduler.prepare_fits(now) {
             deciding.fits = Some(Open { id: ticket.id(), begun: instant, limit: instant + FITS_LIMIT });
+            deciding.leaves_news = self.scheduler.has_news();
             self.run_fits(ticket);
         }
     }
@@ -165,6 +170,11 @@ impl Owner {
                     if self.scheduler.commit_fits(now, outcome).is_ok() {
                         self.measure_fits();
                     }
+                    if std::mem::take(&mut self.deciding.leaves_news) {
+                        // One ticket doesn't cover all: the others come as soon as half of the time is left to everything else.
+                        self.deciding.news = true;
+                        self.deciding.next_fits = Instant::now() + open.begun.elapsed();
+                    }
                 }
                 None => self.deciding.strays = self.deciding.strays.saturating_sub(1),
             },
@@ -172,6 +182,10 @@ impl Owner {
     }
 
     fn commit(&mut self, now: Time, open: Open, outcome: Outcome) {
+        if self.journal.error().is_some() {
+            self.scheduler.abandon(now, open.id, Why::Lost);
+            return;
+        }
         if let Some(error) = outcome.error() {
             tracing::error!(%error, "the engine could not decide; the last plan stands");
         }
@@ -236,8 +250,8 @@ impl Owner {
             let fits = deciding.fits.as_ref().map(|_| since + self.options.fits_wait);
             [deciding.not_before, fits].into_iter().flatten().fold(at, Instant::max)
         });
-        // While a snapshot is due, only what is open can bring it nearer.
-        let held = self.journal.wants_snapshot();
+        // While a snapshot is due, only what is open can bring it nearer; while the disk can't be written, nothing.
+        let held = self.journal.wants_snapshot() || self.journal.error().is_some();
         limits.chain(fits.filter(|_| !held)).chain(due.filter(|_| !held)).min()
     }
 

@@ -1,22 +1,38 @@
 //! What managers see and training programs report.
 
-use std::collections::BTreeSet;
-
-use trainmaster_core::{DecisionId, Enactment, End, Event, EventError, Incarnation, JobId, Role, Slot, Time};
+use trainmaster_core::{
+    Allocation, DecisionId, Enactment, End, Event, EventError, Incarnation, Job, JobId, Role, Time, text::shown,
+};
 use trainmaster_proto::{Observed, Progress};
 
-use super::{Answers, HostError, Reply, journal::Effect, owner::Owner, publish::Attaching};
-use crate::daemon::session::Outbox;
+use super::{
+    Answers, HostError, Reply,
+    journal::Effect,
+    owner::Owner,
+    publish::{Attaching, Brought, OpenStream},
+};
+use crate::daemon::{
+    access::{Role as Access, Who},
+    session::Outbox,
+};
 
 /// Managers at a time: each waits with the whole plan in memory until it has read it.
 const MOST_MANAGERS: usize = 64;
 /// Characters that are kept of what a manager says about a job.
 const LONGEST_MESSAGE: usize = 2000;
 
+/// A manager that speaks.
+#[derive(Clone, Copy)]
+struct Speaker<'a> {
+    name: &'a str,
+    trusted: bool,
+}
+
 impl Owner {
     /// A manager opened a stream: it ends the one it had.
-    pub(super) fn attach(&mut self, at: Time, stream: u64, outbox: Outbox, observed: Observed) {
+    pub(super) fn attach(&mut self, at: Time, stream: u64, outbox: Outbox, observed: Observed, who: &Who) {
         let manager = observed.manager.clone();
+        let trusted = matches!(who.role, Access::Admin | Access::Manager { name: None });
         if self.streams.len() >= MOST_MANAGERS && !self.streams.contains_key(&manager) {
             let problem = format!("{MOST_MANAGERS} managers are attached, and that is the most");
             return outbox.close(tonic::Status::resource_exhausted(problem));
@@ -32,15 +48,17 @@ impl Owner {
             }
             !same
         });
-        tracing::info!(manager, "attached");
-        self.streams.insert(manager.clone(), stream);
+        tracing::info!(manager, who = &*who.words, "attached");
+        self.streams.insert(
+            manager.clone(),
+            OpenStream { id: stream, trusted, takes_submissions: false, brought: Brought::default() },
+        );
         self.attaching.push(Attaching { manager, stream, outbox });
         self.take_observed(at, observed);
     }
 
     pub(super) fn observe(&mut self, at: Time, stream: u64, observed: Observed) {
-        let manager = observed.manager.as_str();
-        let open = self.streams.get(manager) == Some(&stream);
+        let open = self.streams.get(&observed.manager).is_some_and(|open| open.id == stream);
         // A stream that was replaced may still have had something to say; the newer one's snapshot said it all.
         if open {
             self.take_observed(at, observed);
@@ -49,7 +67,7 @@ impl Owner {
 
     pub(super) fn detach(&mut self, manager: &str, stream: u64) {
         self.attaching.retain(|waiting| waiting.stream != stream);
-        if self.streams.get(manager) == Some(&stream) {
+        if self.streams.get(manager).is_some_and(|open| open.id == stream) {
             self.streams.remove(manager);
         }
         if self.sessions.get(manager).is_some_and(|session| session.stream == stream) {
@@ -61,16 +79,38 @@ impl Owner {
     }
 
     fn take_observed(&mut self, at: Time, observed: Observed) {
+        let name = observed.manager;
+        let trusted = self.streams.get(&name).is_some_and(|open| open.trusted);
+        let speaker = Speaker { name: &name, trusted };
         for (job, message) in &observed.messages {
-            if self.scheduler.state().job(*job).is_some() {
-                self.messages.insert(*job, message.chars().take(LONGEST_MESSAGE).collect());
+            let its = self.scheduler.state().job(*job).is_some_and(|job| self.is_run_by(speaker, job));
+            if its {
+                self.messages.insert(*job, shown(message, LONGEST_MESSAGE).into());
             }
         }
         if observed.is_snapshot {
-            self.wants_full.insert(observed.manager.clone());
+            self.wants_full.insert(name.clone());
+            if let Some(open) = self.streams.get_mut(&name) {
+                open.takes_submissions = observed.takes_submissions;
+                open.brought = Brought::default();
+            }
         }
+        // What is wrong with an observation is one line, however much of it is.
+        let (mut wrong, mut first) = (0_u64, None);
         for event in observed.events {
-            if self.is_elsewhere(&observed.manager, &event) {
+            if let Event::Observed { job, slots, .. } = &event
+                && slots.is_empty()
+                && let Some(open) = self.streams.get_mut(speaker.name)
+            {
+                open.brought.gives_up(*job);
+            }
+            if self.is_elsewhere(speaker, &event) {
+                continue;
+            }
+            if let Some(problem) = self.objection(speaker, &event).or_else(|| self.beyond_its_share(speaker, &event)) {
+                self.metrics.event_errors.inc();
+                wrong += 1;
+                first.get_or_insert_with(|| problem.to_string());
                 continue;
             }
             let result = match &event {
@@ -90,19 +130,110 @@ impl Owner {
                 }
                 Err(error) => {
                     self.metrics.event_errors.inc();
-                    tracing::warn!(manager = observed.manager, %error, "an observation can't be accepted");
+                    wrong += 1;
+                    first.get_or_insert_with(|| error.to_string());
                 }
             }
         }
+        if let Some(first) = first {
+            tracing::warn!(manager = name, wrong, first, "a manager tells what can't be, or what is another's");
+        }
+    }
+
+    /// Who reports a server that is there.
+    fn home(&self, server: &str) -> Option<&str> {
+        let state = self.scheduler.state();
+        state.find_server(server).and_then(|server| state.manager_of(server.id))
+    }
+
+    /// Whether some of these slots are on a manager's servers.
+    fn is_on(&self, speaker: Speaker<'_>, allocation: Option<&Allocation>) -> bool {
+        let state = self.scheduler.state();
+        let mut slots = allocation.into_iter().flat_map(Allocation::slots);
+        slots.any(|slot| state.manager_of(slot.server) == Some(speaker.name))
+    }
+
+    /// Whether a manager runs a job: it came from there, was told to it, or has slots there.
+    fn is_run_by(&self, speaker: Speaker<'_>, job: &Job) -> bool {
+        job.external.as_ref().is_some_and(|external| external.cluster == speaker.name)
+            || self.is_on(speaker, job.issued.as_deref())
+            || self.is_on(speaker, job.observed.as_deref())
+            || self.sessions.get(speaker.name).is_some_and(|session| session.told.contains(&job.id.0))
+    }
+
+    /// Why a manager can't say that: it is about another one's server or job.
+    fn objection(&self, speaker: Speaker<'_>, event: &Event) -> Option<String> {
+        let state = self.scheduler.state();
+        let server = |name: &str| {
+            let home = self.home(name).filter(|home| *home != speaker.name)?;
+            // It may have been given another name, or be another adapter now.
+            let is_away = !self.streams.contains_key(home);
+            (!(speaker.trusted && is_away)).then(|| format!("server {:?} is {home}'s", shown(name, 64)))
+        };
+        let job = |id: JobId| state.known_job(id);
+        let is_free = |job: &Job| job.external.is_none() && job.observed.is_none() && job.issued.is_none();
+        let anothers = |job: &Job| format!("{} ({}) is not run by it", job.id, job.spec.name);
+        match event {
+            Event::ServerSet { server: spec, .. } => server(&spec.name),
+            Event::ServerLeft { name }
+            | Event::ForeignUse { server: name, .. }
+            | Event::Utilisation { server: name, .. } => server(name),
+            Event::JobEnded { job: id, .. } => {
+                job(*id).filter(|job| !self.is_run_by(speaker, job)).map(|job| anothers(job))
+            }
+            // An adapter of the daemon's answers for jobs that wait, too.
+            Event::Enacted { job: id, .. } => job(*id)
+                .filter(|job| !(self.is_run_by(speaker, job) || speaker.trusted && is_free(job)))
+                .map(|job| anothers(job)),
+            Event::Observed { job: id, slots, .. } => {
+                if let Some(slot) =
+                    slots.iter().find(|slot| self.home(&slot.server).is_some_and(|home| home != speaker.name))
+                {
+                    return server(&slot.server);
+                }
+                let job = job(*id).filter(|job| !self.is_run_by(speaker, job))?;
+                // What no other manager runs may have started by itself, if the daemon trusts the adapter to know its own. Nobody
+                // else may: whoever runs a job can end it.
+                (!(is_free(job) && speaker.trusted)).then(|| anothers(job))
+            }
+            _ => None,
+        }
+    }
+
+    /// Why a manager can't bring that: it would take others' room.
+    fn beyond_its_share(&mut self, speaker: Speaker<'_>, event: &Event) -> Option<String> {
+        let open = self.streams.get_mut(speaker.name).filter(|open| !open.trusted)?;
+        let counted = match event {
+            Event::ServerSet { server, .. } => open.brought.server(server),
+            Event::ServerLeft { name } => {
+                open.brought.without(name);
+                Ok(())
+            }
+            Event::Observed { job, slots, .. } => {
+                // Twice while it is replaced, and whatever is about to leave.
+                let most = self.scheduler.state().known_job(*job).map(|job| {
+                    let most = job.spec.bounds().most();
+                    4 * (most.workers as usize + most.servers as usize) + 64
+                });
+                match most.filter(|most| slots.len() > *most) {
+                    Some(most) => Err(format!("{} slots of {job} must be at most {most}", slots.len())),
+                    None => open.brought.slots(*job, slots.len()),
+                }
+            }
+            Event::ForeignUse { amounts, .. } => open.brought.resources(amounts.keys()),
+            Event::Utilisation { used, slots, .. } => {
+                open.brought.resources(used.keys().chain(slots.iter().flat_map(|of| of.used.keys())))
+            }
+            _ => Ok(()),
+        };
+        counted.err()
     }
 
     /// Whether a manager says that it has nothing of a job that another manager runs: it moved away from here.
-    fn is_elsewhere(&self, manager: &str, event: &Event) -> bool {
+    fn is_elsewhere(&self, speaker: Speaker<'_>, event: &Event) -> bool {
         let Event::Observed { job, slots, .. } = event else { return false };
-        let state = self.scheduler.state();
-        let seen = state.job(*job).and_then(|job| job.observed.as_ref());
-        let mine = |slot: &Slot| self.homes.get(state.server_name(slot.server)).is_none_or(|home| home == manager);
-        slots.is_empty() && seen.is_some_and(|seen| !seen.slots().iter().any(mine))
+        let seen = self.scheduler.state().job(*job).and_then(|job| job.observed.as_deref());
+        slots.is_empty() && seen.is_some() && !self.is_on(speaker, seen)
     }
 
     fn refused(&self, decision: DecisionId, job: JobId, cause: &str) {
@@ -113,9 +244,12 @@ impl Owner {
 
     /// A manager that owns its queue no longer has some jobs: the core ends them, and their last status is kept.
     fn end_sync(&mut self, at: Time, event: Event) -> Result<(), EventError> {
-        let before: BTreeSet<JobId> = self.scheduler.state().jobs.keys().copied().collect();
+        let ends = match &event {
+            Event::SyncEnd { manager, .. } => self.scheduler.state().missing_in_sync(manager),
+            _ => Vec::new(),
+        };
         let statuses: Vec<_> =
-            before.iter().filter_map(|job| self.last_words(at, *job, End::Completed, None)).collect();
+            ends.into_iter().filter_map(|job| self.last_words(at, job, End::Completed, None)).collect();
         self.apply(at, event)?;
         for ended in statuses {
             if self.scheduler.state().job(ended.id()).is_none() {

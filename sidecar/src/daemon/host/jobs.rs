@@ -2,34 +2,77 @@
 
 use std::sync::Arc;
 
-use trainmaster_core::{End, Event, EventError, Job, JobId, Mode, Time, Verdict};
+use trainmaster_core::{End, Event, EventError, Job, JobId, Mode, Time, Verdict, text::shown};
 use trainmaster_feed::{JobAssignment, Standing};
 use trainmaster_proto::{end_name, job_status, mode_name, v1};
 
 use super::{
-    HostError, Reply, Submission, Submitted,
+    HostError, Reply, Submission, Submitted, Unwritten,
     journal::{Effect, Outcome},
     owner::Owner,
 };
-use crate::daemon::{ended::EndedJob, store::Audit};
+use crate::daemon::{
+    access::{Role, Scope, Who},
+    ended::EndedJob,
+    store::Audit,
+};
+
+/// How many active jobs there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JobLimits {
+    /// In all.
+    pub(crate) all: usize,
+    /// Of one tenant.
+    pub(crate) tenant: usize,
+}
+
+impl Default for JobLimits {
+    fn default() -> Self {
+        Self { all: 20_000, tenant: 5000 }
+    }
+}
 
 impl Owner {
-    pub(super) fn submit(&mut self, at: Time, job: Submission, who: String, reply: Reply<Submitted>) {
+    pub(super) fn submit(&mut self, at: Time, job: Submission, who: Who, reply: Reply<Submitted>) {
         if self.journal.error().is_some() {
             return self.unavailable(reply);
         }
         let Submission { spec, external, token } = job;
         if let Some(external) = &external {
+            // What a manager calls its jobs is the manager's to say.
+            let takes = || self.streams.get(&external.cluster).is_some_and(|open| open.takes_submissions);
+            if matches!(who.role, Role::Submit { .. }) && !takes() {
+                let problem = format!(
+                    "external.cluster: {:?} is no manager that is attached and lets others say what its jobs are",
+                    external.cluster
+                );
+                let _ = reply.send(Err(HostError::Denied(problem)));
+                return;
+            }
             // Whoever submitted it may have missed the answer, or have been started anew since.
             if let Some(job) = self.scheduler.state().jobs.values().find(|job| job.external.as_ref() == Some(external))
             {
+                if !who.scope().sees(&job.spec.tenant, Some(&external.cluster)) {
+                    let problem = format!("external: {:?} of {:?} is another's", external.native, external.cluster);
+                    let _ = reply.send(Err(HostError::Denied(problem)));
+                    return;
+                }
                 let there = Submitted { job: job.id, is_new: false };
                 return self.reply_later(reply, there);
             }
             if let Some(ended) = self.ended.of(external) {
+                if !who.scope().sees(&ended.status.tenant, Some(&external.cluster)) {
+                    let problem = format!("external: {:?} of {:?} is another's", external.native, external.cluster);
+                    let _ = reply.send(Err(HostError::Denied(problem)));
+                    return;
+                }
                 let _ = reply.send(Err(HostError::Over(over(ended))));
                 return;
             }
+        }
+        if let Err(full) = self.room_for_job(&spec.tenant) {
+            let _ = reply.send(Err(full));
+            return;
         }
         let name = spec.name.clone();
         let event = Event::JobSubmitted { spec, external, token_hash: Some(token.hash()) };
@@ -40,8 +83,21 @@ impl Owner {
         let job = self.scheduler.state().find_job(&name).expect("just submitted").id;
         self.secrets.insert(job, token.reveal().to_owned());
         self.journal.beside().secrets.push((job, Some(token.reveal().to_owned())));
-        self.audit(at, who, format!("submit {job} ({name})"));
+        self.audit(at, &who, format!("submit {job} ({name})"));
         self.journal.then(Effect::Submitted(job, reply));
+    }
+
+    fn room_for_job(&self, tenant: &str) -> Result<(), HostError> {
+        let (state, limits) = (self.scheduler.state(), self.options.jobs);
+        if state.jobs.len() >= limits.all {
+            return Err(HostError::Full(format!("there are {} jobs, and that is the most (limits.jobs)", limits.all)));
+        }
+        if state.tenant_jobs(tenant) >= limits.tenant {
+            let most = limits.tenant;
+            let problem = format!("tenant {tenant} has {most} jobs, and that is the most (limits.jobs_per_tenant)");
+            return Err(HostError::Full(problem));
+        }
+        Ok(())
     }
 
     /// A submission is on disk, or is taken back: whoever asked will ask again under the same name, or from the same place.
@@ -67,63 +123,59 @@ impl Owner {
         }
     }
 
-    pub(super) fn cancel(&mut self, at: Time, job: &str, who: String, reply: Reply<()>) {
-        let Some((id, name, reply)) = self.named(job, reply) else { return };
-        match self.end_job(at, id, End::Cancelled, Some(format!("cancelled from {who}"))) {
+    pub(super) fn cancel(&mut self, at: Time, job: &str, who: Who, reply: Reply<Unwritten>) {
+        let Some((id, name, reply)) = self.named(job, &who, reply) else { return };
+        match self.end_job(at, id, End::Cancelled, Some(format!("cancelled from {}", who.words))) {
             Ok(()) => {
-                self.audit(at, who, format!("cancel {id} ({name})"));
-                self.reply_later(reply, ());
+                self.audit(at, &who, format!("cancel {id} ({name})"));
+                self.reply_anyway(reply, |unwritten| unwritten);
             }
             Err(error) => drop(reply.send(Err(error.into()))),
         }
     }
 
-    pub(super) fn hold(&mut self, at: Time, job: &str, held: bool, who: String, reply: Reply<()>) {
-        let Some((id, name, reply)) = self.named(job, reply) else { return };
+    pub(super) fn hold(&mut self, at: Time, job: &str, held: bool, who: Who, reply: Reply<Unwritten>) {
+        let Some((id, name, reply)) = self.named(job, &who, reply) else { return };
         match self.apply(at, Event::JobHeld { job: id, held }) {
             Ok(()) => {
-                self.audit(at, who, format!("{} {id} ({name})", if held { "pause" } else { "resume" }));
-                self.reply_later(reply, ());
+                self.audit(at, &who, format!("{} {id} ({name})", if held { "pause" } else { "resume" }));
+                self.reply_anyway(reply, |unwritten| unwritten);
             }
             Err(error) => drop(reply.send(Err(error.into()))),
         }
     }
 
-    pub(super) fn set_mode(&mut self, at: Time, mode: Mode, who: String, reply: Reply<Mode>) {
-        if self.journal.error().is_some() {
-            return self.unavailable(reply);
-        }
+    pub(super) fn set_mode(&mut self, at: Time, mode: Mode, who: Who, reply: Reply<(Mode, Unwritten)>) {
         let previous = self.scheduler.state().mode;
         match self.apply(at, Event::ModeSet(mode)) {
             Ok(()) => {
-                tracing::warn!(mode = mode_name(mode), who, "the mode was set");
-                self.audit(at, who, format!("mode {} instead of {}", mode_name(mode), mode_name(previous)));
-                self.reply_later(reply, previous);
+                tracing::warn!(mode = mode_name(mode), who = &*who.words, "the mode was set");
+                self.audit(at, &who, format!("mode {} instead of {}", mode_name(mode), mode_name(previous)));
+                self.reply_anyway(reply, move |unwritten| (previous, unwritten));
             }
             Err(error) => drop(reply.send(Err(error.into()))),
         }
     }
 
-    /// The active job of a name or number, unless the answer is given already.
-    fn named<T>(&self, job: &str, reply: Reply<T>) -> Option<(JobId, String, Reply<T>)> {
-        if self.journal.error().is_some() {
-            self.unavailable(reply);
-            return None;
-        }
+    /// The active job of a name or number, if the caller sees it, unless the answer is given already.
+    fn named<T>(&self, job: &str, who: &Who, reply: Reply<T>) -> Option<(JobId, String, Reply<T>)> {
+        let scope = who.scope();
         if let Some(found) = self.scheduler.state().find_job(job) {
-            return Some((found.id, found.spec.name.clone(), reply));
+            let cluster = found.external.as_ref().map(|external| external.cluster.as_str());
+            if scope.sees(&found.spec.tenant, cluster) {
+                return Some((found.id, found.spec.name.clone(), reply));
+            }
         }
-        let _ = reply.send(Err(HostError::Missing(self.missing(job))));
+        let _ = reply.send(Err(HostError::Missing(self.missing(job, &scope))));
         None
     }
 
-    /// What to say about a job that is not active.
-    pub(super) fn missing(&self, job: &str) -> String {
-        match self.ended.find(job) {
+    /// What to say about a job that is not active, or not the caller's.
+    pub(super) fn missing(&self, job: &str, scope: &Scope) -> String {
+        match self.ended.find(job).filter(|ended| scope.sees_status(&ended.status)) {
             Some(ended) => over(ended),
             // Whatever was sent as a name is not sent back whole.
-            None if job.len() > 128 => format!("there is no job whose name has {} bytes", job.len()),
-            None => format!("there is no job {job:?}"),
+            None => format!("there is no job {:?}{}", shown(job, 128), scope.words()),
         }
     }
 
@@ -138,9 +190,20 @@ impl Owner {
         })));
     }
 
-    fn audit(&mut self, at: Time, who: String, what: String) {
-        tracing::info!(who, what, "audit");
-        self.journal.beside().audits.push(Audit { at: at.0, who, what });
+    /// Answers what is done in any case: once it is on disk, or at once with why it isn't.
+    fn reply_anyway<T: Send + 'static>(
+        &mut self,
+        reply: Reply<T>,
+        answer: impl FnOnce(Unwritten) -> T + Send + 'static,
+    ) {
+        self.journal.then(Effect::Reply(Box::new(move |outcome| {
+            let _ = reply.send(Ok(answer(outcome.err().map(ToOwned::to_owned))));
+        })));
+    }
+
+    pub(super) fn audit(&mut self, at: Time, who: &Who, what: String) {
+        tracing::info!(who = &*who.words, what, "audit");
+        self.journal.beside().audits.push(Audit { at: at.0, who: who.words.to_string(), what });
     }
 
     /// Ends a job: its last status is kept, managers and programs hear of it, its token is forgotten.
@@ -167,7 +230,7 @@ impl Owner {
         end_name(end).clone_into(&mut status.state);
         status.reason = message.or_else(|| self.messages.get(&job).cloned()).unwrap_or_default();
         if let Verdict::Stop(reason) = &found.verdict {
-            status.reason = reason.describe(state);
+            status.reason = reason.describe_to(state, &found.spec.tenant);
         }
         status.ended_ms = Some(at.0);
         status.remaining_ms = None;
@@ -209,6 +272,8 @@ impl Owner {
     pub(super) fn last_assignment(&self, ended: &EndedJob) -> JobAssignment {
         JobAssignment {
             name: ended.status.name.clone(),
+            tenant: ended.status.tenant.clone(),
+            cluster: ended.status.external.as_ref().map_or_else(String::new, |external| external.cluster.clone()),
             token_hash: ended.token_hash,
             incarnation: trainmaster_core::Incarnation(ended.status.incarnation),
             revision: trainmaster_core::Revision(ended.status.revision),

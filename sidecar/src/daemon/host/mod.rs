@@ -14,6 +14,8 @@ mod publish;
 mod recover;
 mod view;
 
+use std::any::Any;
+
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 use trainmaster_core::{EventError, Incarnation, JobId, JobSpec, Mode, Role, job::ExternalId};
@@ -21,12 +23,16 @@ use trainmaster_feed::{Acknowledgement, FeedHost, Token, Unavailable};
 use trainmaster_proto::{Observed, Progress};
 
 pub(crate) use self::{
+    jobs::JobLimits,
     journal::JournalLimits,
     metrics::HostMetrics,
     owner::{HostOptions, Opened, start},
     view::View,
 };
-use super::session::Outbox;
+use super::{
+    access::{Role as Access, Who},
+    session::Outbox,
+};
 
 /// Why a command came to nothing.
 #[derive(Debug, Error)]
@@ -43,6 +49,12 @@ pub(crate) enum HostError {
     /// It has ended, and isn't run again.
     #[error("{0}")]
     Over(String),
+    /// There are as many as there may be.
+    #[error("{0}")]
+    Full(String),
+    /// It is another's.
+    #[error("{0}")]
+    Denied(String),
 }
 
 impl From<HostError> for tonic::Status {
@@ -52,6 +64,8 @@ impl From<HostError> for tonic::Status {
             HostError::Unavailable(_) => Self::unavailable(text),
             HostError::Missing(_) | HostError::Refused(EventError::UnknownJob(_)) => Self::not_found(text),
             HostError::Refused(EventError::DuplicateName { .. }) => Self::already_exists(text),
+            HostError::Full(_) => Self::resource_exhausted(text),
+            HostError::Denied(_) => Self::permission_denied(text),
             HostError::Over(_) | HostError::Refused(EventError::NeverFits(_) | EventError::Unsupported { .. }) => {
                 Self::failed_precondition(text)
             }
@@ -78,19 +92,66 @@ pub(crate) struct Submitted {
     pub(crate) is_new: bool,
 }
 
+/// Why what was done isn't written down, if it isn't: it holds, until the daemon is started anew.
+pub(crate) type Unwritten = Option<String>;
+
 /// What the owner is asked for.
 pub(crate) enum Command {
-    Submit { job: Submission, who: String, reply: Reply<Submitted> },
-    Cancel { job: String, who: String, reply: Reply<()> },
-    Hold { job: String, held: bool, who: String, reply: Reply<()> },
-    SetMode { mode: Mode, who: String, reply: Reply<Mode> },
-    Report { job: JobId, incarnation: Incarnation, slot: (Role, u32), progress: Vec<Progress>, reply: Reply<Answers> },
-    Attach { stream: u64, outbox: Outbox, observed: Observed },
-    Observe { stream: u64, observed: Observed },
-    Detach { manager: String, stream: u64 },
+    Submit {
+        job: Submission,
+        who: Who,
+        reply: Reply<Submitted>,
+    },
+    Cancel {
+        job: String,
+        who: Who,
+        reply: Reply<Unwritten>,
+    },
+    Hold {
+        job: String,
+        held: bool,
+        who: Who,
+        reply: Reply<Unwritten>,
+    },
+    SetMode {
+        mode: Mode,
+        who: Who,
+        reply: Reply<(Mode, Unwritten)>,
+    },
+    /// Something about access was changed: for the audit.
+    Note {
+        who: Who,
+        what: String,
+    },
+    Report {
+        job: JobId,
+        incarnation: Incarnation,
+        slot: (Role, u32),
+        progress: Vec<Progress>,
+        reply: Reply<Answers>,
+    },
+    Attach {
+        stream: u64,
+        outbox: Outbox,
+        observed: Observed,
+        who: Who,
+        turn: Turn,
+    },
+    Observe {
+        stream: u64,
+        observed: Observed,
+        turn: Turn,
+    },
+    Detach {
+        manager: String,
+        stream: u64,
+    },
     Read(Box<dyn FnOnce(View<'_>) + Send>),
     Stop(oneshot::Sender<()>),
 }
+
+/// Dropped once something was heard: of one manager only so much waits.
+pub(crate) type Turn = Box<dyn Any + Send>;
 
 /// For each report, why it was ignored, if it was.
 pub(crate) type Answers = Vec<Result<(), String>>;
@@ -120,20 +181,33 @@ impl Host {
         answer.await.unwrap_or_else(|_| Err(HostError::Unavailable(STOPPING.into())))
     }
 
-    pub(crate) async fn submit(&self, job: Submission, who: String) -> Result<Submitted, HostError> {
+    /// The same for administrators, who wait for room in the queue, and get it before whoever asks later: who can end what goes
+    /// wrong isn't kept out by it.
+    async fn ask_as<T>(&self, who: &Who, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, HostError> {
+        if who.role != Access::Admin {
+            return self.ask(command).await;
+        }
+        let (reply, answer) = oneshot::channel();
+        if !self.tell(command(reply)).await {
+            return Err(HostError::Unavailable(STOPPING.into()));
+        }
+        answer.await.unwrap_or_else(|_| Err(HostError::Unavailable(STOPPING.into())))
+    }
+
+    pub(crate) async fn submit(&self, job: Submission, who: Who) -> Result<Submitted, HostError> {
         self.ask(|reply| Command::Submit { job, who, reply }).await
     }
 
-    pub(crate) async fn cancel(&self, job: String, who: String) -> Result<(), HostError> {
-        self.ask(|reply| Command::Cancel { job, who, reply }).await
+    pub(crate) async fn cancel(&self, job: String, who: Who) -> Result<Unwritten, HostError> {
+        self.ask_as(&who.clone(), |reply| Command::Cancel { job, who, reply }).await
     }
 
-    pub(crate) async fn hold(&self, job: String, held: bool, who: String) -> Result<(), HostError> {
-        self.ask(|reply| Command::Hold { job, held, who, reply }).await
+    pub(crate) async fn hold(&self, job: String, held: bool, who: Who) -> Result<Unwritten, HostError> {
+        self.ask_as(&who.clone(), |reply| Command::Hold { job, held, who, reply }).await
     }
 
-    pub(crate) async fn set_mode(&self, mode: Mode, who: String) -> Result<Mode, HostError> {
-        self.ask(|reply| Command::SetMode { mode, who, reply }).await
+    pub(crate) async fn set_mode(&self, mode: Mode, who: Who) -> Result<(Mode, Unwritten), HostError> {
+        self.ask_as(&who.clone(), |reply| Command::SetMode { mode, who, reply }).await
     }
 
     /// Looks at the scheduler; `look` runs on its thread and must be quick.

@@ -16,10 +16,10 @@ use trainmaster_feed::Feed;
 use trainmaster_proto::v1;
 
 use super::{
-    Command, Host, HostMetrics, JournalLimits,
+    Command, Host, HostMetrics, JobLimits, JournalLimits,
     decide::{Deciding, Returned},
     journal::{Effect, Journal, Outcome},
-    publish::{Attaching, Session},
+    publish::{Attaching, OpenStream, Session},
 };
 use crate::daemon::{
     clock::Clock,
@@ -52,6 +52,7 @@ pub(crate) struct HostOptions {
     pub(crate) journal: JournalLimits,
     /// How long a stopping program may take.
     pub(crate) grace: Span,
+    pub(crate) jobs: JobLimits,
 }
 
 /// Everything that was recovered or made anew.
@@ -88,11 +89,9 @@ pub(super) struct Owner {
     pub(super) messages: HashMap<JobId, String>,
     /// Jobs to be ended once nothing of them is seen any more.
     pub(super) stopping: BTreeSet<JobId>,
-    /// Which manager reports a server.
-    pub(super) homes: HashMap<String, String>,
     pub(super) sessions: BTreeMap<String, Session>,
     /// The open stream of each manager, from the moment it attaches.
-    pub(super) streams: BTreeMap<String, u64>,
+    pub(super) streams: BTreeMap<String, OpenStream>,
     pub(super) attaching: Vec<Attaching>,
     /// Managers that sent a snapshot and wait for the full plan.
     pub(super) wants_full: BTreeSet<String>,
@@ -100,6 +99,11 @@ pub(super) struct Owner {
     pub(super) over: Vec<v1::JobPlan>,
     /// The decision and digest that are on disk and in force.
     pub(super) settled: (DecisionId, [u8; 32]),
+    /// While the disk couldn't be written, managers and programs weren't told what they were given: they are told everything
+    /// once it can.
+    pub(super) withheld: bool,
+    /// Incarnation and revision of each job as managers were last told, after they were on disk.
+    pub(super) numbers: HashMap<u64, (u32, u32)>,
     /// Something happened that people may want to see.
     pub(super) dirty: bool,
     changed: watch::Sender<u64>,
@@ -124,7 +128,8 @@ pub(crate) fn start(
     feed: Feed,
 ) -> io::Result<(Host, thread::JoinHandle<()>)> {
     let Opened { scheduler, mut disk, secrets, ended, first, clock } = opened;
-    disk.commit(&first).map_err(io::Error::other)?;
+    let unwritten = |problem, disk: &Disk| io::Error::other(format!("{}: {problem}", disk.path().display()));
+    disk.commit(&first).map_err(|problem| unwritten(problem, &disk))?;
     let (internal, returned) = mpsc::unbounded_channel();
     let done = internal.clone();
     let writer = Writer::start(disk, move |written| drop(done.send(Internal::Written(written))))?;
@@ -139,12 +144,13 @@ pub(crate) fn start(
         deciding: Deciding::new(),
         threads: Handle::current(),
         messages: HashMap::new(),
-        homes: HashMap::new(),
         sessions: BTreeMap::new(),
         streams: BTreeMap::new(),
         attaching: Vec::new(),
         wants_full: BTreeSet::new(),
         over: Vec::new(),
+        withheld: false,
+        numbers: HashMap::new(),
         dirty: false,
         course: Course::Serving,
         scheduler,
@@ -248,6 +254,12 @@ impl Owner {
             Internal::Written(written) => {
                 let (effects, outcome) = self.journal.written(written);
                 self.settle(effects, &outcome);
+                if self.withheld && self.journal.error().is_none() {
+                    // Everybody is told everything, once what gathered meanwhile is on disk as well.
+                    self.wants_full.extend(self.sessions.keys().cloned());
+                    let (decision, digest) = (self.scheduler.state().decision, self.scheduler.digest());
+                    self.journal.then(Effect::Settled(decision, digest));
+                }
             }
             Internal::Returned(returned) => self.returned(returned),
         }
@@ -262,21 +274,20 @@ impl Owner {
             match effect {
                 Effect::Reply(reply) => reply(outcome.as_ref().copied().map_err(|error| &**error)),
                 Effect::Submitted(job, reply) => self.promise(job, reply, outcome),
-                // While the disk is full, scheduling goes on: what a manager is told then is in no journal yet.
-                Effect::Publish(news) => self.deliver(news),
-                Effect::Settled(decision, digest) => self.settled = (decision, digest),
+                Effect::Publish(news) if outcome.is_ok() => self.deliver(news),
+                // What is in no journal must not be acted on: a later life of the daemon would give the same numbers to
+                // something else. What only takes away may be told.
+                Effect::Publish(news) => self.deliver_what_takes(news),
+                Effect::Settled(decision, digest) if outcome.is_ok() => self.settled = (decision, digest),
+                Effect::Settled(..) => self.withheld = true,
             }
         }
     }
 
     /// Gives an event to the scheduler.
     pub(super) fn apply(&mut self, at: Time, event: Event) -> Result<(), EventError> {
-        match &event {
-            Event::ServerSet { manager, server } if self.homes.get(&server.name) != Some(manager) => {
-                self.homes.insert(server.name.clone(), manager.clone());
-            }
-            Event::Reported { .. } | Event::JobSubmitted { .. } => self.deciding.news = true,
-            _ => {}
+        if matches!(event, Event::Reported { .. } | Event::JobSubmitted { .. }) {
+            self.deciding.news = true;
         }
         self.scheduler.apply(at, event)
     }
@@ -291,8 +302,15 @@ impl Owner {
             Command::Report { job, incarnation, slot, progress, reply } => {
                 self.report(at, job, incarnation, slot, progress, reply);
             }
-            Command::Attach { stream, outbox, observed } => self.attach(at, stream, outbox, observed),
-            Command::Observe { stream, observed } => self.observe(at, stream, observed),
+            Command::Note { who, what } => self.audit(at, &who, what),
+            Command::Attach { stream, outbox, observed, who, turn } => {
+                self.attach(at, stream, outbox, observed, &who);
+                drop(turn);
+            }
+            Command::Observe { stream, observed, turn } => {
+                self.observe(at, stream, observed);
+                drop(turn);
+            }
             Command::Detach { manager, stream } => self.detach(&manager, stream),
             Command::Read(look) => look(self.view()),
             Command::Stop(done) => self.begin_stop(Some(done)),

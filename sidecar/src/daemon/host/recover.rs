@@ -50,10 +50,10 @@ impl Opened {
                 .map_err(|error| ServeError::Config(error.to_string()))?;
         }
         follow(&mut scheduler, now, &policies);
-        let ended = EndedJobs::new(ended_jobs, std::mem::take(&mut loaded.ended));
+        let (ended, forgotten) = EndedJobs::new(ended_jobs, std::mem::take(&mut loaded.ended));
         let active = |job: &trainmaster_core::JobId| scheduler.state().job(*job).is_some();
         let secrets: HashMap<_, _> = loaded.secrets.into_iter().filter(|(job, _)| active(job)).collect();
-        let first = Write { records: scheduler.drain_journal(), term: Some(term), ..Write::default() };
+        let first = Write { records: scheduler.drain_journal(), term: Some(term), forgotten, ..Write::default() };
         Ok(Self { scheduler, disk, secrets, ended, first, clock })
     }
 }

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use trainmaster_core::{Scheduler, State};
+use trainmaster_core::{Job, Scheduler, State};
 use trainmaster_proto::{JOB_STATES, job_from_spec, job_state, job_status, mode_name, v1};
 
 use super::{Host, HostError, owner::Owner};
-use crate::daemon::ended::{EndedJob, EndedJobs};
+use crate::daemon::{
+    access::Scope,
+    ended::{EndedJob, EndedJobs},
+};
 
 /// The scheduler and what is kept beside it, as they are now.
 pub(crate) struct View<'a> {
@@ -83,9 +86,9 @@ impl View<'_> {
         self.scheduler.due().map(|at| at.0)
     }
 
-    /// What to say about a job that is not active.
-    pub(crate) fn missing(&self, job: &str) -> String {
-        self.owner.missing(job)
+    /// What to say about a job that is not active, or not the caller's.
+    pub(crate) fn missing(&self, job: &str, scope: &Scope) -> String {
+        self.owner.missing(job, scope)
     }
 }
 
@@ -113,14 +116,18 @@ impl Overview {
         counts
     }
 
-    /// The list, in the order of submission; those that ended come first. With `specs` active jobs say what was submitted.
-    pub(crate) fn list(&self, specs: bool) -> v1::ListReply {
-        let ended = self.ended.iter().map(|job| job.status.clone());
-        let active = self
-            .state
-            .jobs
-            .values()
-            .map(|job| v1::JobStatus { spec: specs.then(|| job_from_spec(&job.spec)), ..job_status(&self.state, job) });
+    /// The list of what somebody sees, in the order of submission; those that ended come first. With `specs` active jobs say
+    /// what was submitted.
+    pub(crate) fn list(&self, specs: bool, scope: &Scope) -> v1::ListReply {
+        let ended = self.ended.iter().map(|job| &job.status).filter(|status| scope.sees_status(status)).cloned();
+        let sees = |job: &&Arc<Job>| {
+            scope.sees(&job.spec.tenant, job.external.as_ref().map(|external| external.cluster.as_str()))
+        };
+        let active =
+            self.state.jobs.values().filter(sees).map(|job| v1::JobStatus {
+                spec: specs.then(|| job_from_spec(&job.spec)),
+                ..job_status(&self.state, job)
+            });
         v1::ListReply {
             jobs: ended.chain(active).collect(),
             decision: self.decision,

@@ -2,19 +2,20 @@
 
 use std::{
     fs::{self, OpenOptions},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
 };
 
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, backends::FileBackend};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, backends::FileBackend};
 use trainmaster_core::{JobId, Term, journal::Record};
+use trainmaster_feed::Kept;
+use trainmaster_net::secret;
 
 use super::{
     FILE, Loaded, StoreError, Write,
     faults::{Backend, Faults},
 };
-use crate::daemon::ended::EndedJob;
+use crate::daemon::{access::whose, ended::EndedJob, store::Audit};
 
 pub(super) const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
 /// Snapshots before the last but one that are kept for replay, each with the bytes of records from it to the next.
@@ -34,8 +35,8 @@ pub(super) const VERSION: &str = "version";
 
 /// Memory for pages; the journal is written once and read at start.
 const CACHE: usize = 16 << 20;
-/// Audit entries that are kept.
-const AUDITS: u64 = 10_000;
+/// Audit entries that are kept; beyond these whoever has the most gives up the oldest.
+pub(super) const AUDITS: usize = 10_000;
 
 /// The open file, or the one to be opened again after an error.
 #[derive(Debug)]
@@ -45,6 +46,8 @@ pub(crate) struct Disk {
     /// Bytes of records before the last but one snapshot that are kept.
     history: u64,
     database: Option<Database>,
+    /// Whose the audit entries in it are.
+    audits: Kept<u64>,
     /// Number of the next record. After an error a record of this number may or may not be in the file.
     next: u64,
     doubtful: bool,
@@ -56,20 +59,19 @@ impl Disk {
     /// # Errors
     /// It can't be used, another daemon uses it, or it is damaged.
     pub(crate) fn open(folder: &Path, history: u64, faults: Faults) -> Result<(Self, Loaded), StoreError> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)
+        secret::make_folder(folder)
             .map_err(|error| StoreError::File { path: folder.to_owned(), problem: error.to_string() })?;
         let path = folder.join(FILE);
         let (database, loaded) = unpanicked(|| {
             let database = open(&path, &faults)?;
             let loaded = load(&path, &database)?;
-            Ok((database, loaded))
+            let audits = audits(&database).map_err(|error| corrupt(&path, "the audit", &error))?;
+            Ok(((database, audits), loaded))
         })
         .unwrap_or_else(|problem| Err(corrupt(&path, "the file", &problem)))?;
+        let (database, audits) = database;
         let next = loaded.first + loaded.records.len() as u64;
-        Ok((Self { path, faults, history, database: Some(database), next, doubtful: false }, loaded))
+        Ok((Self { path, faults, history, database: Some(database), audits, next, doubtful: false }, loaded))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -85,24 +87,32 @@ impl Disk {
             return Ok(());
         }
         let result = unpanicked(|| self.try_commit(write)).flatten();
-        if result.is_err() {
-            // The library gives a file up after an error: it has to be opened again.
-            self.database = None;
-            self.doubtful = true;
-        }
+        self.doubtful = result.is_err();
         result
     }
 
+    /// The library gives a file up after an error, and closing it can panic where writing did: it is kept only once all
+    /// is written, else it is closed here, and has to be opened again.
     fn try_commit(&mut self, write: &Write) -> Result<(), String> {
-        if self.database.is_none() {
-            self.database = Some(open(&self.path, &self.faults).map_err(|error| error.to_string())?);
-        }
-        let database = self.database.as_ref().expect("opened above");
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => {
+                let database = open(&self.path, &self.faults).map_err(|error| error.to_string())?;
+                self.audits = audits(&database).map_err(|error| error.to_string())?;
+                database
+            }
+        };
         let first = if self.doubtful { Some(self.next) } else { None };
-        put(database, write, self.next, first, self.history).map_err(|error| error.to_string())?;
+        put(&database, &mut self.audits, write, self.next, first, self.history).map_err(|error| error.to_string())?;
         self.next += write.records.len() as u64;
-        self.doubtful = false;
+        self.database = Some(database);
         Ok(())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = unpanicked(|| drop(self.database.take()));
     }
 }
 
@@ -114,30 +124,48 @@ pub(super) fn unpanicked<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
+/// Opens the file; a new one takes its name once it is whole, so that an empty one is never taken for a new one.
 fn open(path: &Path, faults: &Faults) -> Result<Database, StoreError> {
+    if path.symlink_metadata().is_err() {
+        make(path, faults)?;
+    }
     let fail = |problem: String| StoreError::File { path: path.to_owned(), problem };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(|error| fail(error.to_string()))?;
-    let file = FileBackend::new(file).map_err(|error| fail(error.to_string()))?;
-    let backend = Backend { file, faults: faults.clone() };
-    let opened = Database::builder().set_cache_size(CACHE).create_with_backend(backend);
-    opened.map_err(|error| match error {
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(|error| fail(error.to_string()))?;
+    if file.metadata().is_ok_and(|file| file.is_file() && file.len() == 0) {
+        return Err(corrupt(path, "the file", &"it is empty"));
+    }
+    database(file, faults).map_err(|error| match error {
         redb::DatabaseError::DatabaseAlreadyOpen => fail("another daemon uses this state folder".into()),
-        redb::DatabaseError::Storage(redb::StorageError::Corrupted(problem)) => {
-            StoreError::Corrupt { path: path.to_owned(), what: "the file".into(), problem }
-        }
+        redb::DatabaseError::Storage(redb::StorageError::Corrupted(problem)) => corrupt(path, "the file", &problem),
         other => fail(other.to_string()),
     })
 }
 
+/// Makes the file, unless another daemon does meanwhile.
+fn make(path: &Path, faults: &Faults) -> Result<(), StoreError> {
+    let fail = |error: &dyn std::fmt::Display| StoreError::File { path: path.to_owned(), problem: error.to_string() };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let unnamed = tempfile::Builder::new().prefix(".journal-").tempfile_in(folder).map_err(|error| fail(&error))?;
+    let file = unnamed.as_file().try_clone().map_err(|error| fail(&error))?;
+    drop(database(file, faults).map_err(|error| fail(&error))?);
+    match unnamed.persist_noclobber(path) {
+        Ok(_) => {}
+        Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) => return Err(fail(&error.error)),
+    }
+    fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| fail(&error))?;
+    tracing::info!(journal = %path.display(), "a new state folder: nothing is known of jobs that ran before");
+    Ok(())
+}
+
+fn database(file: fs::File, faults: &Faults) -> Result<Database, redb::DatabaseError> {
+    let backend = Backend { file: FileBackend::new(file)?, faults: faults.clone() };
+    Database::builder().set_cache_size(CACHE).create_with_backend(backend)
+}
+
 fn put(
     database: &Database,
+    kept: &mut Kept<u64>,
     write: &Write,
     mut next: u64,
     doubtful_from: Option<u64>,
@@ -194,13 +222,29 @@ fn put(
         for (at, audit) in (end..).zip(&write.audits) {
             let row = postcard::to_allocvec(audit).expect("an audit entry is plain data");
             audits.insert(at, row.as_slice())?;
-        }
-        while audits.len()? > AUDITS {
-            audits.pop_first()?;
+            for gone in kept.insert("", whose(&audit.who), at) {
+                audits.remove(gone)?;
+            }
         }
     }
     transaction.commit()?;
     Ok(())
+}
+
+/// Whose the audit entries in a file are.
+fn audits(database: &impl ReadableDatabase) -> Result<Kept<u64>, redb::Error> {
+    let mut kept = Kept::new(AUDITS);
+    let table = match database.begin_read()?.open_table(AUDIT) {
+        Ok(table) => table,
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(kept),
+        Err(error) => return Err(error.into()),
+    };
+    for row in table.iter()? {
+        let (at, row) = row?;
+        let audit: Option<Audit> = postcard::from_bytes(row.value()).ok();
+        kept.insert("", audit.as_ref().map_or("", |audit| whose(&audit.who)), at.value());
+    }
+    Ok(kept)
 }
 
 /// Forgets the oldest segments before the last but one snapshot beyond so many bytes; returns where what is kept begins.
@@ -383,6 +427,25 @@ mod tests {
     }
 
     #[test]
+    fn nobodys_flood_of_audit_entries_takes_anothers() {
+        let folder = tempfile::tempdir().unwrap();
+        let audits = |whose: &str, port: i64, count: usize| {
+            let who = format!("127.0.0.1:{port} with {whose}");
+            Write { audits: vec![Audit { at: port, who, what: "pause job1".into() }; count], ..Write::default() }
+        };
+        let (mut disk, _) = Disk::open(folder.path(), 0, Faults::default()).unwrap();
+        disk.commit(&audits("token operator (admin)", 1, 3)).unwrap();
+        disk.commit(&audits("token a (submit)", 2, AUDITS)).unwrap();
+        drop(disk);
+        let (mut disk, _) = Disk::open(folder.path(), 0, Faults::default()).unwrap();
+        disk.commit(&audits("token a (submit)", 3, 2)).unwrap();
+        drop(disk);
+        let kept = crate::daemon::store::read_audit(folder.path()).unwrap();
+        let from = |port: i64| kept.iter().filter(|audit| audit.at == port).count();
+        assert_eq!((kept.len(), from(1), from(2), from(3)), (AUDITS, 3, AUDITS - 5, 2));
+    }
+
+    #[test]
     fn a_missing_record_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let (mut disk, _) = Disk::open(folder.path(), 0, Faults::default()).unwrap();
@@ -402,11 +465,50 @@ mod tests {
     }
 
     #[test]
+    fn nothing_that_a_damaged_file_makes_the_library_do_ends_the_thread() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut disk, _) = Disk::open(folder.path(), 0, Faults::default()).unwrap();
+        let mut scheduler = journal();
+        for at in 0..40 {
+            submitted(&mut scheduler, &format!("job{at}"), at);
+            disk.commit(&records(&mut scheduler)).unwrap();
+        }
+        drop(disk);
+        let path = folder.path().join(FILE);
+        let whole = fs::read(&path).unwrap();
+        let write = Write { records: vec![vec![0; 100]; 10], ..Write::default() };
+        let mut unwritten = 0;
+        // The head of the file, and the page that says which others are free: a write believes it.
+        for at in (0..512).chain(4096..4224) {
+            for byte in [0, 19, 255] {
+                let mut bytes = whole.clone();
+                bytes[at] = byte;
+                fs::write(&path, bytes).unwrap();
+                if let Ok((mut disk, _)) = Disk::open(folder.path(), 0, Faults::default()) {
+                    unwritten += usize::from(disk.commit(&write).is_err());
+                }
+            }
+        }
+        assert!(unwritten > 0, "no damage was met by a write");
+    }
+
+    #[test]
     fn two_daemons_cannot_share_a_folder() {
         let folder = tempfile::tempdir().unwrap();
         let (_disk, _) = Disk::open(folder.path(), 0, Faults::default()).unwrap();
         let error = Disk::open(folder.path(), 0, Faults::default()).unwrap_err().to_string();
         assert!(error.contains("another daemon"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_file_is_no_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(FILE), "").unwrap();
+        for _ in 0..2 {
+            let error = Disk::open(folder.path(), 0, Faults::default()).unwrap_err().to_string();
+            assert!(error.contains("the file is unreadable: it is empty. Nothing was changed"), "{error}");
+        }
+        assert_eq!(fs::metadata(folder.path().join(FILE)).unwrap().len(), 0);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod image;
 pub(crate) mod writer;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -16,9 +17,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use trainmaster_core::{JobId, Term};
+use trainmaster_feed::Kept;
 
+use self::disk::AUDITS;
 pub use self::image::JournalFile;
-use super::ended::EndedJob;
+use super::{access::whose, ended::EndedJob};
 
 /// The file's name in the state folder.
 pub(crate) const FILE: &str = "journal.redb";
@@ -90,6 +93,21 @@ impl Write {
         self.forgotten.extend(later.forgotten);
         self.audits.extend(later.audits);
         self.term = later.term.or(self.term);
+        // They gather for as long as the disk is full.
+        if self.audits.len() > 2 * AUDITS {
+            self.give_up_audits();
+        }
+    }
+
+    /// Gives up the audit entries that the file wouldn't keep beside the others. O(n log n) in their number.
+    fn give_up_audits(&mut self) {
+        let mut kept = Kept::new(AUDITS);
+        for (at, audit) in self.audits.iter().enumerate() {
+            kept.insert("", whose(&audit.who), at);
+        }
+        let kept: BTreeSet<usize> = kept.iter().collect();
+        let audits = std::mem::take(&mut self.audits).into_iter().enumerate();
+        self.audits = audits.filter_map(|(at, audit)| kept.contains(&at).then_some(audit)).collect();
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -133,4 +151,24 @@ pub fn read_journal(state_dir: &Path) -> Result<Vec<(u64, Vec<u8>)>, StoreError>
 /// There is no such file, or it is damaged.
 pub fn read_audit(state_dir: &Path) -> Result<Vec<Audit>, StoreError> {
     image::read_audit(&state_dir.join(FILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn audit_entries_that_wait_for_the_disk_are_bounded_as_those_in_the_file() {
+        let audits = |whose: &str, count: usize| {
+            let who = format!("127.0.0.1:1 with {whose}");
+            Write { audits: vec![Audit { at: 0, who, what: "pause job1".into() }; count], ..Write::default() }
+        };
+        let mut waiting = Write::default();
+        waiting.append(audits("token operator (admin)", 3));
+        for _ in 0..50 {
+            waiting.append(audits("token a (submit)", 1000));
+            assert!(waiting.audits.len() <= 2 * AUDITS);
+        }
+        assert_eq!(waiting.audits.iter().filter(|audit| audit.who.contains("operator")).count(), 3);
+    }
 }

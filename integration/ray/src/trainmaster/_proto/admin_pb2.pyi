@@ -11,9 +11,24 @@ class SchedulingMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCHEDULING_MODE_ACTIVE: _ClassVar[SchedulingMode]
     SCHEDULING_MODE_SHADOW: _ClassVar[SchedulingMode]
     SCHEDULING_MODE_PAUSED: _ClassVar[SchedulingMode]
+
+class TokenRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TOKEN_ROLE_UNSPECIFIED: _ClassVar[TokenRole]
+    TOKEN_ROLE_ADMIN: _ClassVar[TokenRole]
+    TOKEN_ROLE_SUBMIT: _ClassVar[TokenRole]
+    TOKEN_ROLE_MANAGER: _ClassVar[TokenRole]
+    TOKEN_ROLE_READ: _ClassVar[TokenRole]
+    TOKEN_ROLE_METRICS: _ClassVar[TokenRole]
 SCHEDULING_MODE_ACTIVE: SchedulingMode
 SCHEDULING_MODE_SHADOW: SchedulingMode
 SCHEDULING_MODE_PAUSED: SchedulingMode
+TOKEN_ROLE_UNSPECIFIED: TokenRole
+TOKEN_ROLE_ADMIN: TokenRole
+TOKEN_ROLE_SUBMIT: TokenRole
+TOKEN_ROLE_MANAGER: TokenRole
+TOKEN_ROLE_READ: TokenRole
+TOKEN_ROLE_METRICS: TokenRole
 
 class SetModeRequest(_message.Message):
     __slots__ = ("mode",)
@@ -22,10 +37,12 @@ class SetModeRequest(_message.Message):
     def __init__(self, mode: _Optional[_Union[SchedulingMode, str]] = ...) -> None: ...
 
 class SetModeReply(_message.Message):
-    __slots__ = ("previous",)
+    __slots__ = ("previous", "not_written")
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    NOT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
     previous: SchedulingMode
-    def __init__(self, previous: _Optional[_Union[SchedulingMode, str]] = ...) -> None: ...
+    not_written: str
+    def __init__(self, previous: _Optional[_Union[SchedulingMode, str]] = ..., not_written: _Optional[str] = ...) -> None: ...
 
 class DryRunRequest(_message.Message):
     __slots__ = ("engine",)
@@ -60,7 +77,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("version", "engine", "mode", "decision", "digest", "servers", "jobs", "decision_age_ms", "managers", "journal_error", "state_dir", "next_decision_ms", "adapters", "fallback")
+    __slots__ = ("version", "engine", "mode", "decision", "digest", "servers", "jobs", "decision_age_ms", "managers", "journal_error", "state_dir", "next_decision_ms", "adapters", "fallback", "open_doors", "log_lines_dropped")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +92,8 @@ class StatusReply(_message.Message):
     NEXT_DECISION_MS_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    OPEN_DOORS_FIELD_NUMBER: _ClassVar[int]
+    LOG_LINES_DROPPED_FIELD_NUMBER: _ClassVar[int]
     version: str
     engine: str
     mode: SchedulingMode
@@ -89,4 +108,80 @@ class StatusReply(_message.Message):
     next_decision_ms: int
     adapters: _containers.RepeatedScalarFieldContainer[str]
     fallback: str
-    def __init__(self, version: _Optional[str] = ..., engine: _Optional[str] = ..., mode: _Optional[_Union[SchedulingMode, str]] = ..., decision: _Optional[int] = ..., digest: _Optional[str] = ..., servers: _Optional[int] = ..., jobs: _Optional[int] = ..., decision_age_ms: _Optional[int] = ..., managers: _Optional[_Iterable[str]] = ..., journal_error: _Optional[str] = ..., state_dir: _Optional[str] = ..., next_decision_ms: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., fallback: _Optional[str] = ...) -> None: ...
+    open_doors: _containers.RepeatedScalarFieldContainer[str]
+    log_lines_dropped: int
+    def __init__(self, version: _Optional[str] = ..., engine: _Optional[str] = ..., mode: _Optional[_Union[SchedulingMode, str]] = ..., decision: _Optional[int] = ..., digest: _Optional[str] = ..., servers: _Optional[int] = ..., jobs: _Optional[int] = ..., decision_age_ms: _Optional[int] = ..., managers: _Optional[_Iterable[str]] = ..., journal_error: _Optional[str] = ..., state_dir: _Optional[str] = ..., next_decision_ms: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., fallback: _Optional[str] = ..., open_doors: _Optional[_Iterable[str]] = ..., log_lines_dropped: _Optional[int] = ...) -> None: ...
+
+class Token(_message.Message):
+    __slots__ = ("name", "role", "tenants", "manager", "created_ms", "expires_ms", "used_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    MANAGER_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    USED_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: TokenRole
+    tenants: _containers.RepeatedScalarFieldContainer[str]
+    manager: str
+    created_ms: int
+    expires_ms: int
+    used_ms: int
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[_Union[TokenRole, str]] = ..., tenants: _Optional[_Iterable[str]] = ..., manager: _Optional[str] = ..., created_ms: _Optional[int] = ..., expires_ms: _Optional[int] = ..., used_ms: _Optional[int] = ...) -> None: ...
+
+class CreateTokenRequest(_message.Message):
+    __slots__ = ("name", "role", "tenants", "manager", "lasts_ms", "secret")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    MANAGER_FIELD_NUMBER: _ClassVar[int]
+    LASTS_MS_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: TokenRole
+    tenants: _containers.RepeatedScalarFieldContainer[str]
+    manager: str
+    lasts_ms: int
+    secret: str
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[_Union[TokenRole, str]] = ..., tenants: _Optional[_Iterable[str]] = ..., manager: _Optional[str] = ..., lasts_ms: _Optional[int] = ..., secret: _Optional[str] = ...) -> None: ...
+
+class CreateTokenReply(_message.Message):
+    __slots__ = ("token", "secret")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    token: Token
+    secret: str
+    def __init__(self, token: _Optional[_Union[Token, _Mapping]] = ..., secret: _Optional[str] = ...) -> None: ...
+
+class ListTokensRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTokensReply(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[Token]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
+
+class RotateTokenRequest(_message.Message):
+    __slots__ = ("name", "overlap_ms", "secret")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_MS_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    overlap_ms: int
+    secret: str
+    def __init__(self, name: _Optional[str] = ..., overlap_ms: _Optional[int] = ..., secret: _Optional[str] = ...) -> None: ...
+
+class RevokeTokenRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class RevokeTokenReply(_message.Message):
+    __slots__ = ("not_written",)
+    NOT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    not_written: str
+    def __init__(self, not_written: _Optional[str] = ...) -> None: ...

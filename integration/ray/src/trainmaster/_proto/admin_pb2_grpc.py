@@ -30,6 +30,26 @@ class AdminStub(object):
                 request_serializer=trainmaster_dot_v1_dot_admin__pb2.StatusRequest.SerializeToString,
                 response_deserializer=trainmaster_dot_v1_dot_admin__pb2.StatusReply.FromString,
                 )
+        self.CreateToken = channel.unary_unary(
+                '/trainmaster.v1.Admin/CreateToken',
+                request_serializer=trainmaster_dot_v1_dot_admin__pb2.CreateTokenRequest.SerializeToString,
+                response_deserializer=trainmaster_dot_v1_dot_admin__pb2.CreateTokenReply.FromString,
+                )
+        self.ListTokens = channel.unary_unary(
+                '/trainmaster.v1.Admin/ListTokens',
+                request_serializer=trainmaster_dot_v1_dot_admin__pb2.ListTokensRequest.SerializeToString,
+                response_deserializer=trainmaster_dot_v1_dot_admin__pb2.ListTokensReply.FromString,
+                )
+        self.RotateToken = channel.unary_unary(
+                '/trainmaster.v1.Admin/RotateToken',
+                request_serializer=trainmaster_dot_v1_dot_admin__pb2.RotateTokenRequest.SerializeToString,
+                response_deserializer=trainmaster_dot_v1_dot_admin__pb2.CreateTokenReply.FromString,
+                )
+        self.RevokeToken = channel.unary_unary(
+                '/trainmaster.v1.Admin/RevokeToken',
+                request_serializer=trainmaster_dot_v1_dot_admin__pb2.RevokeTokenRequest.SerializeToString,
+                response_deserializer=trainmaster_dot_v1_dot_admin__pb2.RevokeTokenReply.FromString,
+                )
 
 
 class AdminServicer(object):
@@ -55,6 +75,32 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateToken(self, request, context):
+        """Who may call, and what: docs/security.md.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTokens(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateToken(self, request, context):
+        """Another secret under the same name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -72,6 +118,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=trainmaster_dot_v1_dot_admin__pb2.StatusRequest.FromString,
                     response_serializer=trainmaster_dot_v1_dot_admin__pb2.StatusReply.SerializeToString,
+            ),
+            'CreateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateToken,
+                    request_deserializer=trainmaster_dot_v1_dot_admin__pb2.CreateTokenRequest.FromString,
+                    response_serializer=trainmaster_dot_v1_dot_admin__pb2.CreateTokenReply.SerializeToString,
+            ),
+            'ListTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTokens,
+                    request_deserializer=trainmaster_dot_v1_dot_admin__pb2.ListTokensRequest.FromString,
+                    response_serializer=trainmaster_dot_v1_dot_admin__pb2.ListTokensReply.SerializeToString,
+            ),
+            'RotateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateToken,
+                    request_deserializer=trainmaster_dot_v1_dot_admin__pb2.RotateTokenRequest.FromString,
+                    response_serializer=trainmaster_dot_v1_dot_admin__pb2.CreateTokenReply.SerializeToString,
+            ),
+            'RevokeToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeToken,
+                    request_deserializer=trainmaster_dot_v1_dot_admin__pb2.RevokeTokenRequest.FromString,
+                    response_serializer=trainmaster_dot_v1_dot_admin__pb2.RevokeTokenReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,5 +198,73 @@ class Admin(object):
         return grpc.experimental.unary_unary(request, target, '/trainmaster.v1.Admin/Status',
             trainmaster_dot_v1_dot_admin__pb2.StatusRequest.SerializeToString,
             trainmaster_dot_v1_dot_admin__pb2.StatusReply.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CreateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/trainmaster.v1.Admin/CreateToken',
+            trainmaster_dot_v1_dot_admin__pb2.CreateTokenRequest.SerializeToString,
+            trainmaster_dot_v1_dot_admin__pb2.CreateTokenReply.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/trainmaster.v1.Admin/ListTokens',
+            trainmaster_dot_v1_dot_admin__pb2.ListTokensRequest.SerializeToString,
+            trainmaster_dot_v1_dot_admin__pb2.ListTokensReply.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RotateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/trainmaster.v1.Admin/RotateToken',
+            trainmaster_dot_v1_dot_admin__pb2.RotateTokenRequest.SerializeToString,
+            trainmaster_dot_v1_dot_admin__pb2.CreateTokenReply.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RevokeToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/trainmaster.v1.Admin/RevokeToken',
+            trainmaster_dot_v1_dot_admin__pb2.RevokeTokenRequest.SerializeToString,
+            trainmaster_dot_v1_dot_admin__pb2.RevokeTokenReply.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

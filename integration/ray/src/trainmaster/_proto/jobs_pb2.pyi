@@ -31,8 +31,10 @@ class CancelRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class CancelReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("not_written",)
+    NOT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    not_written: str
+    def __init__(self, not_written: _Optional[str] = ...) -> None: ...
 
 class PauseRequest(_message.Message):
     __slots__ = ("job", "resume")
@@ -43,8 +45,10 @@ class PauseRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., resume: bool = ...) -> None: ...
 
 class PauseReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("not_written",)
+    NOT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    not_written: str
+    def __init__(self, not_written: _Optional[str] = ...) -> None: ...
 
 class ListRequest(_message.Message):
     __slots__ = ("all", "specs")

@@ -59,14 +59,16 @@ class Observation(_message.Message):
     def __init__(self, manager: _Optional[str] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., enacted: _Optional[_Union[Enacted, _Mapping]] = ..., utilisation: _Optional[_Union[Utilisation, _Mapping]] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("servers", "jobs", "owns_queue")
+    __slots__ = ("servers", "jobs", "owns_queue", "takes_submissions")
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     OWNS_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    TAKES_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     servers: _containers.RepeatedCompositeFieldContainer[Server]
     jobs: _containers.RepeatedCompositeFieldContainer[ObservedJob]
     owns_queue: bool
-    def __init__(self, servers: _Optional[_Iterable[_Union[Server, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[ObservedJob, _Mapping]]] = ..., owns_queue: bool = ...) -> None: ...
+    takes_submissions: bool
+    def __init__(self, servers: _Optional[_Iterable[_Union[Server, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[ObservedJob, _Mapping]]] = ..., owns_queue: bool = ..., takes_submissions: bool = ...) -> None: ...
 
 class Delta(_message.Message):
     __slots__ = ("servers", "servers_left", "jobs")

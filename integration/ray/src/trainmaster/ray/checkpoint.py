@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_NAME = re.compile(r"checkpoint-(\d+)")
+# More digits than a step ever has are somebody else's.
+_NAME = re.compile(r"checkpoint-([0-9]{1,18})")
 _KEPT = 2
 
 

@@ -19,8 +19,10 @@ from ..job import Job
 from ..reporter import Reporter
 from ..reporter import Slot as FeedSlot
 from ..tally import Report
+from ..text import shown
 from . import checkpoint, gcs, slots
 from .context import Assignment, Peer
+from .document import BadDocument
 from .groups import Group
 from .hosts import RoundEnd, ServerHost, WorkerHost
 from .plan import Kind, Plan, Running, step
@@ -43,6 +45,7 @@ _NO_PLAN = 10.0
 _FIRST_WAIT, _LAST_WAIT = 1.0, 30.0
 # So many failures without a step in between end a job.
 _MOST_FAILURES = 8
+_MOST_REFUSALS = 1000
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Settings:
 
     job: Job
     number: int
-    token: str
+    token: str = field(repr=False)
     feed: str
     ca: str | Path | None
     worker: Callable[[], Any]
@@ -140,6 +143,8 @@ class Driver:
         self._failures = 0
         self._not_before = 0.0
         self._shown = ""
+        # The plan that is there can't be read, and that was said.
+        self._unread = False
         self._next_look = 0.0
         self._stirred = self._begin
         self._refusal: _Refusal | None = None
@@ -211,11 +216,7 @@ class Driver:
         now = time.monotonic()
         self._next_look = now + min(max(_SLOWDOWN * (now - self._stirred), _FIRST_LOOK), _LAST_LOOK)
         self._write()
-        try:
-            plan = gcs.plan(self._settings.number)
-        except gcs.AWAY as error:
-            log.debug("the control store is away: %s", error)
-            plan = None
+        plan = self._fetch_plan()
         # A daemon whose store is lost counts its jobs anew.
         if plan and plan.name in ("", self._job.name):
             refusal = self._refusal
@@ -227,6 +228,23 @@ class Driver:
             self._show(plan)
         return self._plan
 
+    def _fetch_plan(self) -> Plan | None:
+        """What is there, if that can be followed; whoever is on the cluster may have written it."""
+        try:
+            plan = gcs.plan(self._settings.number)
+            if plan and plan.shape[1] and not self._job.server:
+                raise BadDocument("slots: it has parameter servers, and the job has none")
+        except gcs.AWAY as error:
+            log.debug("the control store is away: %s", error)
+            return None
+        except BadDocument as fault:
+            if not self._unread:
+                log.warning("%s: the plan can't be read, so the last one stands: %s", self._job.name, fault)
+            self._unread = True
+            return None
+        self._unread = False
+        return plan
+
     def _stir(self) -> None:
         """Something happened, so more may."""
         self._stirred = self._next_look = time.monotonic()
@@ -235,7 +253,7 @@ class Driver:
         news = plan.refused or (plan.reason if plan.action != "run" else "")
         if news and news != self._shown:
             log.warning("%s: %s: %s", self._job.name, "refused" if plan.refused else plan.action, news)
-            if plan.refused:
+            if plan.refused and len(self._result.refusals) < _MOST_REFUSALS:
                 self._result.refusals.append(plan.refused)
         self._shown = news
 
@@ -351,7 +369,7 @@ class Driver:
                     break
         except gcs.AWAY as error:
             # Or groups of these names are still there: of a driver that has just died.
-            log.info("%s: %s", self._job.name, error)
+            log.info("%s: %s", self._job.name, shown(str(error)))
             self._not_before = time.monotonic() + _FIRST_WAIT
         except BaseException:
             self._give_back(made)
@@ -633,7 +651,7 @@ class Driver:
 
 def _last_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
-    return text[-1] if text else type(error).__name__
+    return shown(text[-1]) if text else type(error).__name__
 
 
 def _get(ref: Any) -> Any:
@@ -645,5 +663,5 @@ def _get(ref: Any) -> Any:
             root = root.cause
         # A peer that is gone fails those who talk to it, too; all else is the fault of the user's code.
         if isinstance(root, RayError) and not (isinstance(root, RayActorError) and root.actor_init_failed):
-            raise _Lost(str(root).strip().splitlines()[0]) from None
+            raise _Lost(shown(str(root).strip().partition("\n")[0])) from None
         raise JobFailed(str(error)) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import ray
@@ -16,11 +17,16 @@ from .plan import Plan
 NAMESPACE = "trainmaster"
 # The adapter deletes what it doesn't know in the other.
 CLAIMS = "trainmaster-claims"
+# Drivers that claim a job in the same moment are few.
+_TRIES = 100
+_CLAIM = re.compile(rb"[1-9][0-9]{0,8}")
+_LAST_CLAIM = 999_999_999
 # How it shows that the control store doesn't answer.
 AWAY = (RayError, OSError, TimeoutError)
 
 
 def plan(job: int) -> Plan | None:
+    """Raises `BadDocument`."""
     text = _get(f"plan/{job}")
     return Plan.read(text) if text else None
 
@@ -28,7 +34,7 @@ def plan(job: int) -> Plan | None:
 def server_node(name: str) -> str | None:
     """The Ray node of a server, by its id; None while it has none."""
     text = _get(f"server/{name}")
-    return text.decode() if text else None
+    return text.decode(errors="replace") if text else None
 
 
 def live_nodes() -> set[str]:
@@ -51,22 +57,31 @@ def claim(job: str) -> str:
 
     Raises `Refused` while another driver has the job.
     """
-    while True:
-        held = internal_kv._internal_kv_list(f"{job}/", namespace=CLAIMS)
-        numbers = sorted(int(key.rpartition(b"/")[2]) for key in held)
+    for _ in range(_TRIES):
+        numbers = _numbers(job)
         last = numbers[-1] if numbers else 0
-        owner = (internal_kv._internal_kv_get(f"{job}/{last}", namespace=CLAIMS) or b"").decode()
+        owner = (internal_kv._internal_kv_get(f"{job}/{last}", namespace=CLAIMS) or b"").decode(errors="replace")
         # Of this very process, but no longer its own: letting go didn't reach the store.
         stale = owner == driver_id() and f"{job}/{last}" not in _claims
         if owner and not stale and _lives(owner):
             raise Refused(f"its driver (Ray job {owner}) is still alive")
+        if last >= _LAST_CLAIM:
+            raise Refused(f"somebody has written the claim {job}/{last}; delete it (namespace {CLAIMS})")
         mine = f"{job}/{last + 1}"
         existed = internal_kv._internal_kv_put(mine, driver_id(), False, namespace=CLAIMS)
         if not existed:
             _claims.add(mine)
-            for number in numbers:
+            for number in numbers[-_TRIES:]:
                 internal_kv._internal_kv_del(f"{job}/{number}", namespace=CLAIMS)
             return mine
+    raise Refused("others claim it again and again")
+
+
+def _numbers(job: str) -> list[int]:
+    """Of the claims on a job; other keys that somebody wrote are none."""
+    prefix = f"{job}/".encode()
+    held = (bytes(key) for key in internal_kv._internal_kv_list(prefix, namespace=CLAIMS))
+    return sorted(int(key.removeprefix(prefix)) for key in held if _CLAIM.fullmatch(key.removeprefix(prefix)))
 
 
 def release(claim: str) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
+from ..text import is_name, shown
+from .document import BadDocument, brief, decode, is_count
 from .slots import Slot
 
 VERSION = 1
+# Bytes of a plan.
+LONGEST = 16 << 20
+# As the adapter has it.
+_MOST_SLOTS = 65_536
 ACTIONS = ("run", "wait", "stop", "reject", "release")
 
 
@@ -27,22 +33,27 @@ class Plan:
     refused: str = ""
 
     @classmethod
-    def read(cls, text: str | bytes) -> Plan:
-        document = json.loads(text)
+    def read(cls, text: bytes) -> Plan:
+        """Raises `BadDocument`: anybody on the cluster may have written it."""
+        document = decode(text, LONGEST)
         if document.get("v") != VERSION:
-            raise ValueError(f"plan: version {document.get('v')!r} must be {VERSION}; package and daemon don't fit")
+            version = brief(document.get("v"))
+            raise BadDocument(f"version {version} must be {VERSION}; package and daemon don't fit")
         if document.get("action") not in ACTIONS:
-            raise ValueError(f"plan: action {document.get('action')!r} must be one of {', '.join(ACTIONS)}")
-        return cls(
-            name=document.get("name", ""),
-            decision=document.get("decision", 0),
+            raise BadDocument(f"action: {brief(document.get('action'))} must be one of {', '.join(ACTIONS)}")
+        plan = cls(
+            name=_text(document, "name"),
+            decision=_count(document, "decision", 2**64 - 1),
             action=document["action"],
-            incarnation=document.get("incarnation", 0),
-            revision=document.get("revision", 0),
-            reason=document.get("reason", ""),
-            placed={Slot(slot["role"], slot["index"]): slot["server"] for slot in document.get("slots", [])},
-            refused=document.get("refused") or "",
+            incarnation=_count(document, "incarnation"),
+            revision=_count(document, "revision"),
+            reason=_text(document, "reason"),
+            placed=_placed(document.get("slots", [])),
+            refused=_text(document, "refused"),
         )
+        if plan.action == "run" and not plan.shape[0]:
+            raise BadDocument("slots: a run needs a worker")
+        return plan
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -59,6 +70,38 @@ class Running:
     revision: int
     placed: Mapping[Slot, str]
     groups: Collection[tuple[Slot, ...]]
+
+
+def _text(document: Mapping[str, Any], key: str) -> str:
+    """For people; nothing where it is null."""
+    value = document.get(key)
+    if value is not None and not isinstance(value, str):
+        raise BadDocument(f"{key}: {brief(value)} must be text")
+    return shown(value or "")
+
+
+def _count(document: Mapping[str, Any], key: str, most: int = 2**32 - 1) -> int:
+    value = document.get(key, 0)
+    if not is_count(value, most):
+        raise BadDocument(f"{key}: {brief(value)} must be a whole number from 0 to {most}")
+    return value
+
+
+def _placed(slots: object) -> dict[Slot, str]:
+    if not isinstance(slots, list) or len(slots) > _MOST_SLOTS:
+        raise BadDocument(f"slots: {brief(slots)} must be a list of at most {_MOST_SLOTS}")
+    placed: dict[Slot, str] = {}
+    for slot in slots:
+        match slot:
+            case {"role": "worker" | "server" as role, "index": index, "server": server} if is_count(index) and is_name(
+                server
+            ):
+                placed[Slot(role, index)] = server
+            case _:
+                raise BadDocument(
+                    f"slots: {brief(slot)} must have role (worker or server), index, and server (a node's name)"
+                )
+    return placed
 
 
 class Kind(Enum):

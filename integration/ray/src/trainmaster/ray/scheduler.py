@@ -10,7 +10,6 @@ This is Ray's private interface. `differences` says where an installed Ray has a
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import time
 from collections import Counter
@@ -26,16 +25,22 @@ from ray.autoscaler.v2.schema import AutoscalerInstance
 from ray.core.generated.autoscaler_pb2 import NodeState
 from ray.core.generated.instance_manager_pb2 import Instance
 
+from ..text import is_name, shown
+from .document import BadDocument, brief, decode, is_count
+
 # The adapter writes the target anew four times in this time.
 STALE_MS = 120_000
 TESTED = ("2.60",)
 
 _VERSION = 1
+# Bytes of the document `request`: room for the ids of 70,000 nodes.
+_LONGEST = 4 << 20
+_MOST_TYPES = 1000
 _LOG = logging.getLogger(__name__)
 
 
 class BadTarget(ValueError):
-    """There is no target that could be followed."""
+    """There is no target that could be followed. The same fault has the same words."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +54,26 @@ class Target:
 
     @classmethod
     def read(cls, text: bytes | None, now_ms: int) -> Target:
-        """Raises `BadTarget` if the document is missing, malformed or stale. The same fault has the same words."""
+        """Raises `BadTarget` if it is missing, malformed or stale; anybody on the cluster may have written it."""
         if not text:
             raise BadTarget("there is none; is the daemon running, with an adapter for this cluster?")
         try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise BadTarget(f"not JSON: {error}") from None
-        if not isinstance(document, dict) or document.get("v") != _VERSION:
-            version = document.get("v") if isinstance(document, dict) else document
-            raise BadTarget(f"version {version!r} must be {_VERSION}; package and daemon don't fit")
+            document = decode(text, _LONGEST)
+        except BadDocument as fault:
+            raise BadTarget(str(fault)) from None
+        if document.get("v") != _VERSION:
+            raise BadTarget(f"version {brief(document.get('v'))} must be {_VERSION}; package and daemon don't fit")
         nodes, keep, at = document.get("nodes"), document.get("keep", []), document.get("at_ms")
-        if not isinstance(nodes, dict) or not all(_is_count(count) for count in nodes.values()):
-            raise BadTarget(f"nodes: {nodes!r} must have a count of nodes, 0 or more, for each type")
+        if not isinstance(nodes, dict) or len(nodes) > _MOST_TYPES or not all(map(is_count, nodes.values())):
+            raise BadTarget(
+                f"nodes: {brief(nodes)} must have a count of nodes, 0 or more, for each of at most {_MOST_TYPES} types"
+            )
+        if not all(map(is_name, nodes)):
+            raise BadTarget(f"nodes: {brief(nodes)} must have the names of node types")
         if not isinstance(keep, list) or not all(isinstance(node, str) for node in keep):
-            raise BadTarget(f"keep: {keep!r} must be a list of node ids")
-        if not isinstance(at, int):
-            raise BadTarget(f"at_ms: {at!r} must be the time of writing, in milliseconds since 1970")
+            raise BadTarget(f"keep: {brief(keep)} must be a list of node ids")
+        if not is_count(at, 2**63):
+            raise BadTarget(f"at_ms: {brief(at)} must be the time of writing, in milliseconds since 1970")
         if abs(now_ms - at) > STALE_MS:
             raise BadTarget(
                 f"at_ms: {at} is more than {STALE_MS // 1000} s from this machine's time; "
@@ -75,10 +83,6 @@ class Target:
 
     def __str__(self) -> str:
         return ", ".join(f"{count} {name}" for name, count in sorted(self.nodes.items())) or "no node types"
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ class StrictScheduler(IResourceScheduler):  # type: ignore[misc]
         """Once, not every second."""
         if text != self._said:
             self._said = text
-            _LOG.log(level, text)
+            _LOG.log(level, "%s", shown(text))
 
 
 def limits_for(request: SchedulingRequest, target: Target) -> dict[str, Limits]:

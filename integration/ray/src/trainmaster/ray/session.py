@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +13,10 @@ import ray
 from ..channel import Jobs
 from ..errors import JobFailed, Refused, TrainmasterError
 from ..job import Job
+from ..text import shown
 from . import gcs
 from .driver import Change, Driver, OnDriverDeath, Result, Settings, identity
+from .record import Record
 
 # States in which a job can still train.
 _ACTIVE = ("running", "waiting", "released")
@@ -28,33 +28,39 @@ def connect(
     address: str = "localhost:7070",
     *,
     token: str = "",
+    token_file: str | Path | None = None,
     ca: str | Path | None = None,
+    cert: str | Path | None = None,
+    key: str | Path | None = None,
     checkpoint_dir: str | Path = "~/trainmaster",
     ray_address: str = "auto",
 ) -> Session:
     """Connects to a daemon (`trainmaster serve --adapter ray`) and, unless that is done, to its Ray cluster.
 
-    `token` is the daemon's, where it asks for one; `ca` the file of its certificate authority, for https.
+    The daemon asks for a token: `token`, or that in `token_file`, else in the file that TRAINMASTER_TOKEN_FILE names,
+    else that of a daemon which this user runs on this machine. One that may submit is enough. For https, `ca` is the
+    file of the certificate authority (TRAINMASTER_CA), and `cert` and `key` those of this client's certificate
+    (TRAINMASTER_CERT, TRAINMASTER_KEY), which may take the token's place.
+
     `checkpoint_dir` must be a folder that all nodes share.
     """
     version = tuple(int(part) for part in ray.__version__.split(".")[:2])
     if version < _OLDEST_RAY:
         raise TrainmasterError(f"ray {ray.__version__} is too old: 2.49 or newer is needed for label selectors")
-    jobs = Jobs(address, token, ca)
+    jobs = Jobs(address, token, ca, token_file=token_file, cert=cert, key=key)
     jobs.list()  # better now than in the midst of a job
     owns_ray = not ray.is_initialized()
     if owns_ray:
         ray.init(address=ray_address)
-    return Session(jobs, Path(checkpoint_dir).expanduser().absolute(), ca, owns_ray)
+    return Session(jobs, Path(checkpoint_dir).expanduser().absolute(), owns_ray)
 
 
 class Session:
     """Runs jobs. Several threads may each run one."""
 
-    def __init__(self, jobs: Jobs, checkpoint_dir: Path, ca: str | Path | None, owns_ray: bool) -> None:
+    def __init__(self, jobs: Jobs, checkpoint_dir: Path, owns_ray: bool) -> None:
         self.jobs = jobs
         self._checkpoint_dir = checkpoint_dir
-        self._ca = ca
         self._owns_ray = owns_ray
         self._lock = threading.Lock()
         self._names: set[str] = set()
@@ -102,13 +108,14 @@ class Session:
                 raise Refused(f"{job.name}: this session already runs a job of that name")
             self._names.add(job.name)
         try:
-            number, token, claim = self._enter(job, resume)
+            record = Record(self._checkpoint_dir / job.name)
+            number, token, claim = self._enter(job, record, resume)
             settings = Settings(
                 job,
                 number,
                 token,
                 self.jobs.address,
-                self._ca,
+                self.jobs.ca,
                 worker,
                 server,
                 self._checkpoint_dir / job.name,
@@ -123,33 +130,23 @@ class Session:
                 # It ends with this process, at the latest.
                 with contextlib.suppress(*gcs.AWAY):
                     gcs.release(claim)
-            self._record(job).unlink(missing_ok=True)
+            record.remove()
             return result
         finally:
             with self._lock:
                 self._names.discard(job.name)
 
-    def _record(self, job: Job) -> Path:
-        return self._checkpoint_dir / job.name / "trainmaster.json"
-
-    def _enter(self, job: Job, resume: bool) -> tuple[int, str, str]:
+    def _enter(self, job: Job, record: Record, resume: bool) -> tuple[int, str, str]:
         """The job's number and token, submitted now or by a driver that is gone; and the claim to be its driver."""
-        record = self._record(job)
-        if resume and record.exists():
-            known = json.loads(record.read_text())
-            number, token = int(known["job"]), str(known["token"])
+        if resume and (known := record.read()):
+            number, token = known
             status = self.jobs.find(str(number))
             if status and status.name == job.name and status.state in _ACTIVE:
                 return number, token, _claim(job, number, token)
-        record.parent.mkdir(parents=True, exist_ok=True)
         number, token = self.jobs.submit(job)
         try:
             claim = _claim(job, number, token)
-            partial = record.with_suffix(".partial")
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                json.dump({"job": number, "token": token}, file)
-            partial.rename(record)
+            record.write(number, token)
         except BaseException:
             # Without its token nobody could go on with it, and its name would stay taken.
             self.jobs.cancel(str(number))
@@ -162,7 +159,7 @@ class Session:
         if not status:
             return JobFailed(f"job {number}: the daemon knows it no more")
         kind = Refused if status.state == "rejected" else JobFailed
-        return kind(f"{status.name}: {status.state}: {status.reason}")
+        return kind(f"{status.name}: {status.state}: {shown(status.reason)}")
 
 
 def _claim(job: Job, number: int, token: str) -> str:

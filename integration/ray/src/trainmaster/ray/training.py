@@ -184,7 +184,7 @@ def load(folder: Path | None) -> tuple[int, dict[str, Floats] | None, Epochs]:
     """Step, state and epochs; zero and nothing without a checkpoint."""
     if folder is None:
         return 0, None, Epochs()
-    with np.load(folder / "state.npz") as archive:
+    with np.load(folder / "state.npz", allow_pickle=False) as archive:
         state = {name: archive[name] for name in archive.files}
     record = json.loads((folder / "progress.json").read_text())
     return record["step"], state, Epochs(record["losses"], record["total"], record["count"])

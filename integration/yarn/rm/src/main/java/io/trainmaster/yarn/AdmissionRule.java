@@ -55,7 +55,7 @@ public final class AdmissionRule extends PlacementRule {
                     Submission.newBuilder()
                             .setUser(user)
                             .setQueue(submission.getQueue())
-                            .setName(submission.getApplicationName())
+                            .setName(Jobs.cut(submission.getApplicationName(), Snapshot.LONGEST_TEXT))
                             .setJob(Jobs.fileOf(submission))
                             .build(),
                     settings.admissionDeadlineMs());

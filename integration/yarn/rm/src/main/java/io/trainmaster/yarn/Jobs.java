@@ -22,14 +22,23 @@ final class Jobs {
     /** The variable with the secret, of which only the hash is told. */
     static final String SECRET = "TRAINMASTER_SECRET";
 
+    /** Characters of a job file, percent-encoded: the adapter refuses what is longer. */
+    static final int LONGEST = 3 * (64 << 10);
+
     private Jobs() {}
 
     static boolean isJob(String applicationType) {
         return TYPE.equalsIgnoreCase(applicationType);
     }
 
+    /** Its beginning, where it is longer than what anybody reads. */
     static String fileOf(ApplicationSubmissionContext submission) {
-        return variable(submission, VARIABLE);
+        return cut(variable(submission, VARIABLE), LONGEST + 1);
+    }
+
+    /** The beginning of a text that somebody else wrote. */
+    static String cut(String text, int longest) {
+        return text.length() <= longest ? text : text.substring(0, longest);
     }
 
     /** The SHA-256, in hex, of what proves its ApplicationMaster to be the application's; empty without one. */

@@ -16,6 +16,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.NodeAttribute;
@@ -46,6 +47,17 @@ import org.apache.hadoop.yarn.util.resource.ResourceUtils;
  */
 final class Snapshot {
     private static final long ENDED_KEPT_MS = TimeUnit.MINUTES.toMillis(10);
+
+    /** Characters of what people and ApplicationMasters write: a job can't make a snapshot too long for all. */
+    static final int LONGEST_TEXT = 2000;
+
+    /** Characters of job files that are told of one user's applications, and of all. */
+    static final int MOST_OF_USER = 4 << 20;
+
+    static final int MOST_OF_ALL = 32 << 20;
+
+    /** Requests that are told of each application; the others once these are met. */
+    static final int MOST_REQUESTS = 16_384;
 
     private final RMContext context;
     private final CapacityScheduler scheduler;
@@ -90,16 +102,51 @@ final class Snapshot {
             }
         });
         long endedSince = System.currentTimeMillis() - ENDED_KEPT_MS;
+        Map<ApplicationId, RMApp> told = new TreeMap<>();
         context.getRMApps().forEach((id, app) -> faults.guard("telling of " + id, () -> {
             if (Jobs.isJob(app.getApplicationType())
                     && (!app.isAppInCompletedStates()
                             || app.getFinishTime() >= endedSince
                             || missed.contains(id.toString()))) {
-                cluster.addApplications(application(id, app));
+                told.put(id, app);
             }
         }));
+        Map<ApplicationId, String> jobs = jobs(told);
+        told.forEach((id, app) -> faults.guard(
+                "telling of " + id, () -> cluster.addApplications(application(id, app, jobs.get(id)))));
         return cluster.build();
     }
+
+    /** The job files that are told of live applications: the oldest one of each user, then the second one of each, as there is room. */
+    private Map<ApplicationId, String> jobs(Map<ApplicationId, RMApp> apps) {
+        Map<String, Integer> turns = new HashMap<>();
+        Map<Integer, List<JobFile>> inTurn = new TreeMap<>();
+        apps.forEach((id, app) -> faults.guard("reading the job of " + id, () -> {
+            if (!app.isAppInCompletedStates()) {
+                String user = app.getUser();
+                JobFile file = new JobFile(id, user, Jobs.fileOf(app.getApplicationSubmissionContext()));
+                inTurn.computeIfAbsent(turns.merge(user, 1, Integer::sum), turn -> new ArrayList<>())
+                        .add(file);
+            }
+        }));
+        Map<ApplicationId, String> jobs = new HashMap<>();
+        Map<String, Integer> ofUser = new HashMap<>();
+        int all = 0;
+        for (List<JobFile> turn : inTurn.values()) {
+            for (JobFile file : turn) {
+                int length = file.text().length();
+                int own = ofUser.getOrDefault(file.user(), 0) + length;
+                if (own <= MOST_OF_USER && all + length <= MOST_OF_ALL) {
+                    jobs.put(file.id(), file.text());
+                    ofUser.put(file.user(), own);
+                    all += length;
+                }
+            }
+        }
+        return jobs;
+    }
+
+    private record JobFile(ApplicationId id, String user, String text) {}
 
     /** As configured: what nodes have is told with them. Types without a limit have the largest number. */
     private Map<String, Long> largest() {
@@ -180,16 +227,19 @@ final class Snapshot {
         return false;
     }
 
-    private Application application(ApplicationId id, RMApp app) {
+    /** With its job file, or null. */
+    private Application application(ApplicationId id, RMApp app, String job) {
         Application.Builder row = Application.newBuilder().setId(id.toString());
         faults.guard("reading the state of " + id, () -> row.setState(state(app)));
-        faults.guard("reading the job of " + id, () -> row.setJob(Jobs.fileOf(app.getApplicationSubmissionContext()))
-                .setSecretHash(Jobs.secretHashOf(app.getApplicationSubmissionContext())));
+        row.setJob(Objects.requireNonNullElse(job, "")).setUntold(job == null && !app.isAppInCompletedStates());
+        faults.guard(
+                "reading the secret of " + id,
+                () -> row.setSecretHash(Jobs.secretHashOf(app.getApplicationSubmissionContext())));
         faults.guard("reading the containers of " + id, () -> read(app, row));
         faults.guard("reading " + id, () -> row.setUser(app.getUser())
                 .setQueue(app.getQueue())
                 .setPriority(app.getApplicationPriority().getPriority())
-                .setName(app.getName()));
+                .setName(Jobs.cut(app.getName(), LONGEST_TEXT)));
         return row.build();
     }
 
@@ -199,7 +249,7 @@ final class Snapshot {
             row.setAttempt(attempt.getAppAttemptId().getAttemptId());
         }
         if (app.isAppInCompletedStates()) {
-            row.setDiagnostics(app.getDiagnostics().toString());
+            row.setDiagnostics(Jobs.cut(app.getDiagnostics().toString(), LONGEST_TEXT));
             return;
         }
         SchedulerApplicationAttempt scheduled =
@@ -279,7 +329,7 @@ final class Snapshot {
         List<Request> wanted = new ArrayList<>();
         requests.forEach((id, request) -> {
             List<String> names = named.getOrDefault(id, List.of());
-            if (request.getCount() > 0) {
+            if (request.getCount() > 0 && wanted.size() < MOST_REQUESTS) {
                 wanted.add(request.setNode(names.size() == 1 ? names.get(0) : "").build());
             }
         });

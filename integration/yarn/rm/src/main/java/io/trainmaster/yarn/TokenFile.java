@@ -1,14 +1,25 @@
 package io.trainmaster.yarn;
 
 import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermission;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.util.Collections;
+import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** The file with the token, read for each call: so a new token needs no restart. */
 final class TokenFile {
     private static final Logger LOG = LoggerFactory.getLogger(TokenFile.class);
+
+    private static final int LONGEST = 1024;
+
+    /** Nobody else may read or change it; a group may be let read. */
+    private static final Set<PosixFilePermission> FORBIDDEN = PosixFilePermissions.fromString("----w-rwx");
 
     private final Path path;
     private String last;
@@ -36,10 +47,18 @@ final class TokenFile {
     }
 
     static String read(Path path) throws IOException {
-        String token = Files.readString(path).strip();
+        Set<PosixFilePermission> mode = Files.getPosixFilePermissions(path);
+        if (!Collections.disjoint(mode, FORBIDDEN)) {
+            throw new IOException(path + " has mode " + PosixFilePermissions.toString(mode)
+                    + ", so others can read or change it; run chmod 600 " + path);
+        }
+        String token;
+        try (InputStream file = Files.newInputStream(path)) {
+            token = new String(file.readNBytes(LONGEST + 2), StandardCharsets.UTF_8).strip();
+        }
         // Nothing else can be in a header.
-        if (token.isEmpty() || !token.chars().allMatch(letter -> letter > ' ' && letter < 127)) {
-            throw new IOException(path + " isn't one word of ASCII");
+        if (token.isEmpty() || token.length() > LONGEST || !token.chars().allMatch(letter -> letter > ' ' && letter < 127)) {
+            throw new IOException(path + " isn't one word of up to " + LONGEST + " letters of ASCII");
         }
         return token;
     }

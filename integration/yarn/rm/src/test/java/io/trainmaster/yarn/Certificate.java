@@ -1,8 +1,10 @@
 package io.trainmaster.yarn;
 
+import java.io.IOException;
 import java.io.InputStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.security.KeyStore;
 import java.util.ArrayList;
 import java.util.List;
@@ -30,6 +32,12 @@ record Certificate(KeyManagerFactory identity, Path ca) {
         KeyManagerFactory identity = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
         identity.init(keys, PASSWORD.toCharArray());
         return new Certificate(identity, ca);
+    }
+
+    /** Writes what only its owner may read. */
+    static Path secret(Path file, String text) throws IOException {
+        Files.writeString(file, text);
+        return Files.setPosixFilePermissions(file, PosixFilePermissions.fromString("rw-------"));
     }
 
     private static void keytool(Path folder, String arguments) throws Exception {

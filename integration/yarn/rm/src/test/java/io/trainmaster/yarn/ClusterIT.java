@@ -66,7 +66,7 @@ class ClusterIT {
                 "yarn.nm.liveness-monitor.expiry-interval-ms=4000",
                 Settings.ADMISSION_DEADLINE.key() + "=10000",
                 Settings.CA.key() + "=" + certificate.ca(),
-                Settings.TOKEN_FILE.key() + "=" + Files.writeString(folder.resolve("token"), sidecar.token));
+                Settings.TOKEN_FILE.key() + "=" + Certificate.secret(folder.resolve("token"), sidecar.token));
         cluster = new RealCluster(sidecar.address(), Map.of("PROPERTIES", properties));
         YarnConfiguration configuration = cluster.configuration();
         client = YarnClient.createYarnClient();

@@ -2,10 +2,14 @@ package io.trainmaster.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.exceptions.YarnException;
@@ -31,7 +35,7 @@ class CredentialsTest {
 
     @BeforeEach
     void write() throws Exception {
-        token = Files.writeString(folder.resolve("token"), TOKEN + "\n");
+        token = Certificate.secret(folder.resolve("token"), TOKEN + "\n");
     }
 
     private Lab lab(Path ca) throws Exception {
@@ -96,9 +100,22 @@ class CredentialsTest {
             assertEquals(null, round(lab));
             Files.delete(token);
             assertEquals(null, round(lab), "the last one holds");
-            Files.writeString(token, "two words");
+            Certificate.secret(token, "two words");
+            assertEquals(null, round(lab), "the last one holds");
+            Certificate.secret(token, "x".repeat(1 << 20));
             assertEquals(null, round(lab), "the last one holds");
         }
+    }
+
+    @Test
+    void whatOthersCanReadOrChangeIsNoSecret() throws Exception {
+        for (String mode : List.of("rw-r--r--", "rw--w----", "rwx-----x")) {
+            Files.setPosixFilePermissions(token, PosixFilePermissions.fromString(mode));
+            String problem = assertThrows(IOException.class, () -> TokenFile.read(token)).getMessage();
+            assertTrue(problem.contains(mode) && problem.contains("chmod 600"), problem);
+        }
+        Files.setPosixFilePermissions(token, PosixFilePermissions.fromString("rw-r-----"));
+        assertEquals(TOKEN, TokenFile.read(token));
     }
 
     @Test
@@ -112,7 +129,7 @@ class CredentialsTest {
             assertThrows(YarnException.class, () -> lab.submit(lab.submission(Jobs.TYPE, "")));
             Files.copy(certificate.ca(), ca);
             assertEquals(Failure.CREDENTIALS, round(lab), "there is no token yet");
-            Files.writeString(token, TOKEN);
+            Certificate.secret(token, TOKEN);
             assertEquals(null, round(lab));
         }
     }

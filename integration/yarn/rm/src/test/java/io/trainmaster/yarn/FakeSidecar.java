@@ -52,7 +52,9 @@ final class FakeSidecar implements AutoCloseable {
 
     /** On the same port, if it was there before. */
     void start() throws IOException {
-        NettyServerBuilder builder = NettyServerBuilder.forAddress(new InetSocketAddress("127.0.0.1", port));
+        // As much as the adapter takes.
+        NettyServerBuilder builder = NettyServerBuilder.forAddress(new InetSocketAddress("127.0.0.1", port))
+                .maxInboundMessageSize(256 << 20);
         if (identity != null) {
             builder.sslContext(GrpcSslContexts.configure(SslContextBuilder.forServer(identity)).build());
         }

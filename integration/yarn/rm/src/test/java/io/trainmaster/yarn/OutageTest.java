@@ -159,8 +159,11 @@ class OutageTest {
             lab.round();
             lab.round();
             lab.sidecar.start();
-            // gRPC may have begun to connect at the end of the round before; its own pause would last for many rounds.
-            for (int rounds = 0; rounds < 3; rounds++) {
+            // gRPC may have begun to connect at the end of the round before. Its own pause would last for more rounds than these, which
+            // fail at once meanwhile.
+            for (int rounds = 0;
+                    rounds < 20 && PlanHolder.of(lab.rm.getRMContext()).current() == null;
+                    rounds++) {
                 lab.round();
             }
             assertNotNull(PlanHolder.of(lab.rm.getRMContext()).current());

@@ -50,6 +50,11 @@ public final class RealCluster implements AutoCloseable {
         return variable("HADOOP_CONF_DIR") + ":" + variable("TRAINMASTER_YARN_CLASSPATH");
     }
 
+    /** The file with what its plug-ins show. */
+    public Path token() {
+        return folder.resolve("plug-ins.token");
+    }
+
     /** The address of its web pages. */
     public String web() {
         return web;

@@ -12,13 +12,17 @@ import io.trainmaster.yarn.v1.NodeState;
 import io.trainmaster.yarn.v1.Plan;
 import io.trainmaster.yarn.v1.Request;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.NodeAttribute;
 import org.apache.hadoop.yarn.api.records.NodeAttributeType;
 import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.api.protocolrecords.NMContainerStatus;
 import org.apache.hadoop.yarn.server.resourcemanager.MockAM;
@@ -37,6 +41,75 @@ import org.junit.jupiter.api.io.TempDir;
 class SnapshotTest {
     @TempDir
     private Path folder;
+
+    /** A snapshot that is too long is one that nobody reads: then nobody's job is planned. */
+    @Test
+    void nobodyMakesItTooLongForAll() throws Exception {
+        try (Lab lab = new Lab()) {
+            MockNM a = lab.node("a", 8192);
+            MockAM greedy = lab.job(a);
+            List<ResourceRequest> asks = new ArrayList<>();
+            for (int request = 0; request < Snapshot.MOST_REQUESTS + 1000; request++) {
+                asks.addAll(greedy.createReq(null, 8192, 1, 1, request));
+            }
+            greedy.allocate(asks, List.of());
+            ApplicationSubmissionContext longest = lab.submission(Jobs.TYPE, "#".repeat(30 << 20));
+            longest.setApplicationName("n".repeat(10 << 20));
+            lab.submit(longest);
+            lab.round();
+
+            Cluster cluster = lab.sidecar.lastSnapshot();
+            Map<String, Application> told =
+                    cluster.getApplicationsList().stream().collect(Collectors.toMap(Application::getId, app -> app));
+            Application second = told.get(longest.getApplicationId().toString());
+            assertEquals(Jobs.LONGEST + 1, second.getJob().length(), "enough to see that it is too long");
+            assertEquals(Snapshot.LONGEST_TEXT, second.getName().length());
+            assertEquals(Snapshot.MOST_REQUESTS, told.get(lab.id(greedy).toString()).getRequestsCount());
+            assertTrue(cluster.getSerializedSize() < 4 << 20, cluster.getSerializedSize() + " bytes");
+            assertEquals(Jobs.LONGEST + 1, lab.sidecar.submissions.get(1).getJob().length());
+        }
+    }
+
+    @Test
+    void theJobFilesOfOneUserLeaveRoomForOthers() throws Exception {
+        try (Lab lab = new Lab()) {
+            List<String> ids = new ArrayList<>();
+            for (int job = 0; job < 30; job++) {
+                ApplicationSubmissionContext long_ = lab.submission(Jobs.TYPE, "#".repeat(Jobs.LONGEST));
+                ids.add(lab.submit(long_).getApplicationId().toString());
+            }
+            lab.round();
+            Map<String, Application> told = lab.sidecar.lastSnapshot().getApplicationsList().stream()
+                    .collect(Collectors.toMap(Application::getId, app -> app));
+            int fit = Snapshot.MOST_OF_USER / Jobs.LONGEST;
+            for (int job = 0; job < ids.size(); job++) {
+                Application row = told.get(ids.get(job));
+                assertEquals(job >= fit, row.getUntold(), "the oldest come first: " + job);
+                assertEquals(job < fit ? Jobs.LONGEST : 0, row.getJob().length());
+            }
+        }
+    }
+
+    @Test
+    void manyUsersLongJobFilesLeaveRoomForOneMore() throws Exception {
+        try (Lab lab = new Lab()) {
+            RMApp longest = lab.submit(lab.submission(Jobs.TYPE, "#".repeat(Jobs.LONGEST)));
+            Map<ApplicationId, RMApp> apps = lab.rm.getRMContext().getRMApps();
+            for (int job = 0; job < 200; job++) {
+                String user = "user" + job % 8;
+                apps.put(ApplicationId.newInstance(1, job + 1), Odd.like(RMApp.class, longest, Map.of("getUser", () -> user)));
+            }
+            ApplicationId last = ApplicationId.newInstance(9_999_999_999_999L, 1);
+            apps.put(last, Odd.like(RMApp.class, longest, Map.of("getUser", () -> "modest")));
+            lab.round();
+            List<Application> told = lab.sidecar.lastSnapshot().getApplicationsList();
+            assertEquals(202, told.size());
+            int length = told.stream().mapToInt(app -> app.getJob().length()).sum();
+            assertTrue(length <= Snapshot.MOST_OF_ALL && length > Snapshot.MOST_OF_ALL - Jobs.LONGEST, "" + length);
+            assertTrue(told.stream().anyMatch(Application::getUntold));
+            assertTrue(told.stream().anyMatch(app -> app.getId().equals(last.toString()) && !app.getUntold()));
+        }
+    }
 
     @Test
     void allThereIs() throws Exception {
@@ -202,7 +275,7 @@ class SnapshotTest {
                     Odd.like(RMApp.class, app, Map.of("getQueue", Odd::fail, "getApplicationSubmissionContext", Odd::fail)));
             long before = BridgeMetrics.get().stepsFailed.value();
             lab.enforce(Lab.run(sound, Lab.slot(1, b)));
-            assertEquals(before + 3, BridgeMetrics.get().stepsFailed.value());
+            assertEquals(before + 4, BridgeMetrics.get().stepsFailed.value());
             Cluster told = lab.sidecar.lastSnapshot();
             Map<String, Application> applications = told.getApplicationsList().stream()
                     .collect(Collectors.toMap(Application::getId, application -> application));

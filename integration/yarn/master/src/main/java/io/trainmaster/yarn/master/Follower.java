@@ -4,6 +4,7 @@ import io.grpc.ManagedChannel;
 import io.grpc.StatusRuntimeException;
 import io.grpc.netty.GrpcSslContexts;
 import io.grpc.netty.NettyChannelBuilder;
+import io.grpc.stub.MetadataUtils;
 import io.trainmaster.yarn.v1.FollowRequest;
 import io.trainmaster.yarn.v1.MasterGrpc;
 import io.trainmaster.yarn.v1.Orders;
@@ -26,7 +27,7 @@ final class Follower {
     private static final int KEEP_ALIVE_ANSWER_S = 5;
 
     private final ManagedChannel channel;
-    private final FollowRequest request;
+    private final Identity identity;
     private final Consumer<Orders> heard;
     private final Runnable away;
     private final Thread thread = new Thread(this::run, "orders");
@@ -34,10 +35,11 @@ final class Follower {
     /**
      * Begins to listen.
      *
+     * @param identity whose orders they are
      * @param heard is told all orders
      * @param away is called when nobody gives any longer
      */
-    Follower(Settings settings, FollowRequest request, Consumer<Orders> heard, Runnable away) throws IOException {
+    Follower(Settings settings, Identity identity, Consumer<Orders> heard, Runnable away) throws IOException {
         NettyChannelBuilder builder = NettyChannelBuilder.forTarget(settings.address())
                 .maxInboundMessageSize(LARGEST_ORDERS)
                 .keepAliveTime(KEEP_ALIVE_S, TimeUnit.SECONDS)
@@ -48,7 +50,7 @@ final class Follower {
             builder.sslContext(GrpcSslContexts.forClient().trustManager(settings.ca()).build());
         }
         this.channel = builder.build();
-        this.request = request;
+        this.identity = identity;
         this.heard = heard;
         this.away = away;
         thread.setDaemon(true);
@@ -61,7 +63,9 @@ final class Follower {
         while (!channel.isShutdown()) {
             String why = "it ended the conversation";
             try {
-                Iterator<Orders> orders = MasterGrpc.newBlockingStub(channel).follow(request);
+                Iterator<Orders> orders = MasterGrpc.newBlockingStub(channel)
+                        .withInterceptors(MetadataUtils.newAttachHeadersInterceptor(identity.headers()))
+                        .follow(FollowRequest.getDefaultInstance());
                 while (orders.hasNext()) {
                     heard.accept(orders.next());
                     wait = SHORTEST_WAIT_MS;

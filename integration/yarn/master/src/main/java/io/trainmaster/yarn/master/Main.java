@@ -1,6 +1,5 @@
 package io.trainmaster.yarn.master;
 
-import io.trainmaster.yarn.v1.FollowRequest;
 import io.trainmaster.yarn.v1.Orders;
 import java.io.IOException;
 import java.nio.file.Path;
@@ -47,10 +46,7 @@ public final class Main {
     private static void run() throws Exception {
         ContainerId own = ContainerId.fromString(variable(ApplicationConstants.Environment.CONTAINER_ID.key()));
         ApplicationId application = own.getApplicationAttemptId().getApplicationId();
-        FollowRequest request = FollowRequest.newBuilder()
-                .setApplication(application.toString())
-                .setSecret(variable(SECRET))
-                .build();
+        Identity identity = new Identity(application.toString(), variable(SECRET));
         YarnConfiguration configuration = new YarnConfiguration();
         Settings settings;
         Launcher launcher;
@@ -66,7 +62,7 @@ public final class Main {
             refuse(configuration, bad.getMessage());
             return;
         }
-        new Master(launcher, alone).run(configuration, settings, request);
+        new Master(launcher, alone).run(configuration, settings, identity);
     }
 
     /** Ends the application as failed. */

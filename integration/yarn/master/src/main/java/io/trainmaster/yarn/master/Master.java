@@ -1,6 +1,5 @@
 package io.trainmaster.yarn.master;
 
-import io.trainmaster.yarn.v1.FollowRequest;
 import io.trainmaster.yarn.v1.Orders;
 import io.trainmaster.yarn.v1.SlotOrder;
 import java.io.IOException;
@@ -72,7 +71,7 @@ final class Master {
     }
 
     /** Manages the job until it is over. */
-    void run(Configuration configuration, Settings settings, FollowRequest request) throws Exception {
+    void run(Configuration configuration, Settings settings, Identity identity) throws Exception {
         nodes.init(configuration);
         nodes.start();
         scheduler.init(configuration);
@@ -80,7 +79,7 @@ final class Master {
         loop.submit(this::register).get();
         tell(() -> {});
         Follower follower = new Follower(
-                settings, request, next -> tell(() -> follow(next)), () -> tell(() -> fleet.disconnected(now())));
+                settings, identity, next -> tell(() -> follow(next)), () -> tell(() -> fleet.disconnected(now())));
         try {
             end.get();
         } finally {

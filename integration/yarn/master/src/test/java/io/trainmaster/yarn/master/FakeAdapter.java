@@ -1,6 +1,12 @@
 package io.trainmaster.yarn.master;
 
+import io.grpc.Context;
+import io.grpc.Contexts;
+import io.grpc.Metadata;
 import io.grpc.Server;
+import io.grpc.ServerCall;
+import io.grpc.ServerCallHandler;
+import io.grpc.ServerInterceptor;
 import io.grpc.Status;
 import io.grpc.netty.NettyServerBuilder;
 import io.grpc.stub.StreamObserver;
@@ -15,6 +21,8 @@ import java.util.Map;
 /** An adapter whose orders a test gives, on a port of loopback. */
 final class FakeAdapter implements AutoCloseable {
     static final String SECRET = "correct-horse-battery";
+
+    private static final Context.Key<Metadata> CALLER = Context.key("headers");
 
     private final Map<String, Orders> orders = new HashMap<>();
     private final Map<String, StreamObserver<Orders>> followers = new HashMap<>();
@@ -31,7 +39,15 @@ final class FakeAdapter implements AutoCloseable {
                 .addService(new MasterGrpc.MasterImplBase() {
                     @Override
                     public void follow(FollowRequest request, StreamObserver<Orders> answer) {
-                        followed(request, answer);
+                        followed(CALLER.get(), answer);
+                    }
+                })
+                .intercept(new ServerInterceptor() {
+                    @Override
+                    public <Q, A> ServerCall.Listener<Q> interceptCall(
+                            ServerCall<Q, A> call, Metadata headers, ServerCallHandler<Q, A> next) {
+                        Context context = Context.current().withValue(CALLER, headers);
+                        return Contexts.interceptCall(context, call, headers, next);
                     }
                 })
                 .build()
@@ -39,13 +55,14 @@ final class FakeAdapter implements AutoCloseable {
         port = server.getPort();
     }
 
-    private synchronized void followed(FollowRequest request, StreamObserver<Orders> answer) {
-        Orders known = orders.get(request.getApplication());
-        if (known == null || !request.getSecret().equals(SECRET)) {
+    private synchronized void followed(Metadata headers, StreamObserver<Orders> answer) {
+        String application = headers.get(Identity.APPLICATION);
+        Orders known = orders.get(application);
+        if (known == null || !("Bearer " + SECRET).equals(headers.get(Identity.AUTHORIZATION))) {
             answer.onError(Status.UNAUTHENTICATED.asRuntimeException());
             return;
         }
-        followers.put(request.getApplication(), answer);
+        followers.put(application, answer);
         answer.onNext(known);
     }
 

@@ -121,13 +121,14 @@ class JobIT {
                 """
                 listen = "%s"
                 resourcemanager = "%s"
+                token_file = "%s"
                 ttl = "3s"
                 bandwidth = "100Gbit"
                 [master]
                 classpath = "%s"
                 memory = "256MiB"
                 """
-                        .formatted(adapter, cluster.web(), System.getenv("TRAINMASTER_YARN_MASTER") + ":" + cluster.classpath()));
+                        .formatted(adapter, cluster.web(), cluster.token(), System.getenv("TRAINMASTER_YARN_MASTER") + ":" + cluster.classpath()));
         Files.writeString(folder.resolve("program"), PROGRAM.formatted(folder, TRAINER.toRealPath()));
         Path root = Path.of(cluster.classpath().split(":")[0]).getParent();
         await = new Await(folder.resolve("serve.log"), root);

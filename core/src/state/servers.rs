@@ -1,0 +1,315 @@
+//! Servers that come, change and go.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{Change, State};
+use crate::{
+    decision::{Allocation, DeviceShare, Slot, Verdict},
+    event::EventError,
+    ids::{JobId, ManagerId, ResourceId, ServerId},
+    job::Job,
+    reason::Reason,
+    resources::{Amounts, GPU, ResourceTypes, is_gpu},
+    server::{Hosts, Place, Server, ServerSpec, Usage, devices_match},
+    text::{is_unseen, shown},
+};
+
+/// Servers that may be there at a time: six times as many as the largest clusters have.
+const MOST: usize = 100_000;
+/// Servers that are gone and remembered, with the number they had. The number of the one that is gone for longest is given
+/// to the next new one beyond these.
+const MOST_ABSENT: usize = 1024;
+/// Of those that are gone for longest, so many are looked at for one of which nothing is left.
+const CANDIDATES: usize = 16;
+/// Bytes of a server's name; of a label, and of its value.
+const LONGEST_NAME: usize = 256;
+const LONGEST_LABEL: usize = 1024;
+/// Labels of a server.
+const MOST_LABELS: usize = 256;
+/// Bytes of a resource's name.
+const LONGEST_RESOURCE: usize = 64;
+
+impl State {
+    pub(super) fn set_server(&mut self, manager: &str, spec: &ServerSpec) -> Result<(), EventError> {
+        let fail = |problem: String| Err(EventError::Server { server: shown(&spec.name, 64).into(), problem });
+        if let Err(problem) = check_texts(spec) {
+            return fail(problem);
+        }
+        check_amounts(&spec.name, &spec.capacity)?;
+        if let Some(kind) = spec.devices.iter().find(|kind| !is_gpu(kind)) {
+            return fail(format!("device {kind:?} must be \"gpu\" or \"gpu:<type>\""));
+        }
+        if spec.devices.len() > usize::from(u16::MAX) {
+            return fail(format!("{} devices must be at most 65535", spec.devices.len()));
+        }
+        let hosts = match Hosts::of(&spec.labels) {
+            Ok(hosts) => hosts,
+            Err(problem) => return fail(problem),
+        };
+        let place = match Place::of(&spec.labels) {
+            Ok(place) => Arc::new(place),
+            Err(problem) => return fail(problem),
+        };
+        let known = self.server_ids.get(spec.name.as_str()).copied();
+        let there = self.servers.len() - self.absent.len();
+        if there >= MOST && known.is_none_or(|id| !self.server(id).present) {
+            return fail(format!("{there} servers are there, and that is the most"));
+        }
+        let types = used(&spec.capacity).chain(spec.devices.iter().map(String::as_str));
+        self.make_room_for_types(types, ResourceTypes::MOST)?;
+        let manager = self.manager(manager);
+        let resources = Arc::make_mut(&mut self.resources);
+        let mut capacity = resources.demand(&spec.capacity);
+        let devices: Arc<[_]> = spec.devices.iter().map(|kind| resources.intern(kind)).collect();
+        for &kind in &*devices {
+            capacity.add(GPU, 1000);
+            if kind != GPU {
+                capacity.add(kind, 1000);
+            }
+        }
+        let id = known.unwrap_or_else(|| self.new_server(&spec.name, manager));
+        if let Some((servers, _)) = &mut self.managers[manager.0 as usize].sync {
+            servers.insert(id);
+        }
+        let change = |server: &mut Server| {
+            server.manager = manager;
+            server.capacity = capacity;
+            server.labels = Arc::new(spec.labels.clone());
+            server.hosts = hosts;
+            server.place = place;
+            server.draining = spec.draining;
+            server.present = true;
+            server.left = None;
+            if server.devices != devices {
+                server.measured = None;
+            }
+            server.devices = devices.clone();
+        };
+        if let Some(turn) = self.server(id).left {
+            self.absent.remove(&turn);
+        }
+        if known.is_none() || self.server(id).devices == devices {
+            self.change_server(id, change);
+        } else {
+            self.with_other_devices(|state| state.change_server(id, change));
+            self.evict_from_exchanged_devices(id);
+        }
+        Ok(())
+    }
+
+    /// A server that isn't there yet, under the next number, or under that of one that is gone for long.
+    fn new_server(&mut self, name: &str, manager: ManagerId) -> ServerId {
+        let free = self.forget_server();
+        let id = free.unwrap_or(ServerId(self.servers.len() as u32));
+        let turn = self.absent.get_max().map_or(0, |(last, _)| last + 1);
+        let server = Arc::new(Server {
+            id,
+            name: name.into(),
+            manager,
+            capacity: Amounts::default(),
+            devices: Arc::new([]),
+            labels: Arc::default(),
+            hosts: Hosts::default(),
+            place: Arc::default(),
+            draining: false,
+            present: false,
+            left: Some(turn),
+            foreign: Usage::default(),
+            planned: Usage::default(),
+            charged: Usage::default(),
+            measured: None,
+            bookable: self.settings.shape.overbook,
+        });
+        match free {
+            Some(id) => self.servers[id.index()] = server,
+            None => self.servers.push_back(server),
+        }
+        self.absent.insert(turn, id);
+        self.server_ids.insert(name.into(), id);
+        id
+    }
+
+    /// Where too many are remembered that are gone: the number of one of which nothing is left, which is forgotten. O(slots of
+    /// all jobs).
+    fn forget_server(&mut self) -> Option<ServerId> {
+        if self.absent.len() < MOST_ABSENT {
+            return None;
+        }
+        let oldest: Vec<(u64, ServerId)> = self.absent.iter().take(CANDIDATES).map(|(turn, id)| (*turn, *id)).collect();
+        let mut held = BTreeSet::new();
+        for job in self.jobs.values().chain(self.leaving.values()) {
+            let allocations = [job.issued.as_ref(), job.observed.as_ref(), job.verdict.allocation()];
+            held.extend(allocations.into_iter().flatten().flat_map(|has| has.slots()).map(|slot| slot.server));
+            held.extend(job.verdict.reason().into_iter().chain(&job.issue_reason).filter_map(Reason::server));
+        }
+        let (turn, id) = oldest.into_iter().find(|(_, id)| !held.contains(id))?;
+        self.absent.remove(&turn);
+        let name = self.server(id).name.clone();
+        self.server_ids.remove(&name);
+        Some(id)
+    }
+
+    /// A slot is charged by the kind of its devices: where these change, every sum is taken anew. O(slots of all jobs):
+    /// devices are rarely exchanged.
+    fn with_other_devices(&mut self, change: impl FnOnce(&mut Self)) {
+        let planned: Vec<(Arc<Job>, Arc<Allocation>)> =
+            self.jobs.values().filter_map(|job| Some((job.clone(), job.verdict.allocation()?.clone()))).collect();
+        let all: Vec<Arc<Job>> = self.jobs.values().chain(self.leaving.values()).cloned().collect();
+        for (job, allocation) in &planned {
+            self.add_planned(job, allocation, -1);
+        }
+        for job in &all {
+            self.move_charge(&self.charge(job), &[]);
+        }
+        change(self);
+        for (job, allocation) in &planned {
+            self.add_planned(job, allocation, 1);
+        }
+        for job in &all {
+            self.move_charge(&[], &self.charge(job));
+        }
+    }
+
+    /// Plans that name devices which are others by now are void.
+    fn evict_from_exchanged_devices(&mut self, id: ServerId) {
+        let server = self.server(id).clone();
+        let fits = |job: &Job, slot: &Slot| {
+            slot.server != id || devices_match(&server.devices, job.demand(slot.role), &slot.devices)
+        };
+        let void: Vec<(JobId, ResourceId, i64)> = self
+            .jobs
+            .values()
+            .filter_map(|job| {
+                let slot = job.verdict.allocation()?.slots().iter().find(|slot| !fits(job, slot))?;
+                let (resource, missing) = job.demand(slot.role).devices?;
+                Some((job.id, resource, missing.into()))
+            })
+            .collect();
+        for (job, resource, missing) in void {
+            self.set_verdict(job, Verdict::Wait(Reason::Evicted { server: id, resource, missing }));
+            self.note(Change::Dropped(job));
+        }
+    }
+
+    /// Changes what a server has, and the cluster's totals with it.
+    pub(super) fn change_server(&mut self, id: ServerId, change: impl FnOnce(&mut Server)) {
+        let sums = |server: &Server| {
+            (server.usable(), if server.present { server.capacity.clone() } else { Amounts::default() })
+        };
+        let (usable, capacity) = sums(self.server(id));
+        self.usable -= &usable;
+        self.capacity -= &capacity;
+        change(self.server_mut(id));
+        let (usable, capacity) = sums(self.server(id));
+        self.usable += &usable;
+        self.capacity += &capacity;
+        self.unpark([id]);
+        self.unsettled.insert(id);
+        self.moved += 1;
+        self.note(Change::Server(id));
+    }
+
+    /// Servers are gone. O(slots of all jobs) however many they are: slots on a lost server are gone without anyone
+    /// saying so.
+    pub(super) fn servers_left(&mut self, lost: &BTreeSet<ServerId>) {
+        for id in lost {
+            let turn = self.absent.get_max().map_or(0, |(last, _)| last + 1);
+            self.absent.insert(turn, *id);
+            self.change_server(*id, |server| {
+                server.present = false;
+                server.left = Some(turn);
+                server.foreign = Usage::default();
+                server.measured = None;
+            });
+        }
+        let first_lost = |allocation: Option<&Arc<Allocation>>| {
+            let slots = allocation.into_iter().flat_map(|allocation| allocation.slots());
+            slots.map(|slot| slot.server).filter(|server| lost.contains(server)).min()
+        };
+        let without = |allocation: &Arc<Allocation>| {
+            let kept = allocation.keeping(|slot| !lost.contains(&slot.server));
+            (!kept.shape().is_empty()).then(|| Arc::new(kept))
+        };
+        let hit: Vec<JobId> = self
+            .jobs
+            .values()
+            .chain(self.leaving.values())
+            .filter(|job| {
+                [job.issued.as_ref(), job.observed.as_ref(), job.verdict.allocation()]
+                    .into_iter()
+                    .any(|allocation| first_lost(allocation).is_some())
+            })
+            .map(|job| job.id)
+            .collect();
+        for job in hit {
+            self.recharge(job, |job| {
+                // What is left of it can't run alone.
+                job.revoked |= first_lost(job.issued.as_ref()).is_some();
+                job.issued = job.issued.as_ref().and_then(without);
+                job.observed = job.observed.as_ref().and_then(without);
+            });
+            if let Some(job) = self.jobs.get(&job) {
+                let (id, planned_on) = (job.id, first_lost(job.verdict.allocation()));
+                self.unissued.insert(id);
+                self.unsent.insert(id);
+                if let Some(server) = planned_on {
+                    self.set_verdict(id, Verdict::Wait(Reason::ServerLost { server }));
+                    self.note(Change::Dropped(id));
+                }
+            }
+            self.forget_if_gone(job);
+        }
+    }
+}
+
+/// The names in a table of amounts that are there.
+pub(super) fn used(amounts: &BTreeMap<String, i64>) -> impl Iterator<Item = &str> + Clone {
+    amounts.iter().filter(|(_, amount)| **amount != 0).map(|(name, _)| name.as_str())
+}
+
+fn check_texts(spec: &ServerSpec) -> Result<(), String> {
+    let plain = |what: &str, text: &str, least: usize, most: usize| {
+        if (least..=most).contains(&text.len()) && !text.chars().any(is_unseen) {
+            return Ok(());
+        }
+        let text = shown(text, most.min(64));
+        Err(format!("{what} {text:?} must have {least} to {most} bytes, without control characters"))
+    };
+    plain("name", &spec.name, 1, LONGEST_NAME)?;
+    if spec.labels.len() > MOST_LABELS {
+        return Err(format!("{} labels must be at most {MOST_LABELS}", spec.labels.len()));
+    }
+    for (label, value) in &spec.labels {
+        plain("label", label, 0, LONGEST_LABEL)?;
+        plain("a label's value", value, 0, LONGEST_LABEL)?;
+    }
+    for kind in &spec.devices {
+        plain("device", kind, 1, LONGEST_RESOURCE)?;
+    }
+    Ok(())
+}
+
+pub(super) fn check_amounts(server: &str, amounts: &BTreeMap<String, i64>) -> Result<(), EventError> {
+    let strange = |name: &&String| name.is_empty() || name.len() > LONGEST_RESOURCE || name.chars().any(is_unseen);
+    if let Some(name) = amounts.keys().find(strange) {
+        let name = shown(name, LONGEST_RESOURCE);
+        let problem = format!("resource {name:?} must have 1 to {LONGEST_RESOURCE} bytes, without control characters");
+        return Err(EventError::Server { server: server.into(), problem });
+    }
+    let wrong = amounts.iter().find(|(_, value)| !(0..=1_000_000_000_000).contains(*value));
+    wrong.map_or(Ok(()), |(name, value)| {
+        let problem = format!("{name} = {value} must be from 0 to 10^12 sub-units");
+        Err(EventError::Server { server: server.into(), problem })
+    })
+}
+
+pub(super) fn check_shares(server: &str, shares: &[DeviceShare]) -> Result<(), EventError> {
+    let wrong = shares.iter().find(|share| share.milli > 1000);
+    wrong.map_or(Ok(()), |share| {
+        let problem = format!("{} thousandths of device {} must be at most 1000", share.milli, share.device);
+        Err(EventError::Server { server: server.into(), problem })
+    })
+}

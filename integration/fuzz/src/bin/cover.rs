@@ -1,0 +1,14 @@
+//! libFuzzer over one target, which `TRAINMASTER_FUZZ_TARGET` names: built and run by `make fuzz`.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use trainmaster_fuzz::Target;
+
+static TARGET: LazyLock<&Target> = LazyLock::new(|| {
+    let name = std::env::var("TRAINMASTER_FUZZ_TARGET").unwrap_or_default();
+    Target::find(&name).unwrap_or_else(|| panic!("TRAINMASTER_FUZZ_TARGET={name:?} is no target"))
+});
+
+fuzz_target!(|bytes: &[u8]| (TARGET.run)(bytes));

@@ -1,0 +1,201 @@
+//! What anybody who may submit to Slurm feeds slurmctld.
+
+#![allow(unsafe_code)] // a C ABI
+
+use std::{
+    ffi::{CString, c_char},
+    ptr::null,
+};
+
+use trainmaster_adapters::slurm::{
+    comment::{Given, Part, Tag, spec, written},
+    gres::{parse_gres, parse_tres, total},
+    hostlist::expand,
+};
+use trainmaster_slurm_submit::{
+    CHeld, CSubmission, Outcome, trainmaster_is_ours, trainmaster_is_reserved, trainmaster_submit,
+};
+
+use super::{text, texts};
+use crate::Target;
+
+const WORDS: &[&str] = &[
+    "#TRAINMASTER ",
+    "#!/bin/sh\n",
+    "trainmaster;",
+    ";@token=",
+    ";@begin=",
+    ";@asked=",
+    ";@note=",
+    ";@part=servers",
+    "worker.",
+    "server.",
+    "mode=allreduce",
+    "a.",
+    "%3B",
+    "gres:gpu:",
+    "gpu:a100:2",
+    "worker.max=8",
+    "constraints.labels.",
+    "={a=",
+    "=[",
+    "utility",
+    "profile=",
+    "separate_roles=true",
+    "hetjob",
+    "abababababababababababababababababababababababababababababababab",
+];
+
+/// A whole submission through the plugin's C ABI.
+pub(super) const SUBMISSION: Target = Target { name: "submission", run: submission, seeds: submissions, words: WORDS };
+
+fn submissions() -> Vec<Vec<u8>> {
+    let of = |numbers: [u8; 8], texts: &[&str]| [&numbers[..], texts.join("\0").as_bytes()].concat();
+    vec![
+        of([0; 8], &["name", "trainmaster;mode=allreduce;worker.gpu=1", "#!/bin/sh\nsrun x\n"]),
+        of(
+            [3, 1, 2, 4, 2, 3, 0, 9],
+            &["7", "note", "#!/bin/sh\n#TRAINMASTER worker.max = 8\n#TRAINMASTER server.cpu = 1\n"],
+        ),
+        of(
+            [1; 8],
+            &["a", "trainmaster;server.cpu=2;model=resnet50", "#!/bin/sh\n", "", "low", "gres:gpu:2", "", "gpu:4"],
+        ),
+        of(
+            [2; 8],
+            &["a", "trainmaster;mode=sync;worker={cpu=1};server={cpu=1}", "#!/bin/sh\n", "1-3", "high", "", "gpu:1"],
+        ),
+    ]
+}
+
+fn submission(bytes: &[u8]) {
+    let (numbers, rest) = bytes.split_at(bytes.len().min(8));
+    let mut texts: Vec<CString> =
+        rest.split(|byte| *byte == 0).map(|part| CString::new(part).expect("no zero")).collect();
+    texts.resize(texts.len().max(9), CString::default());
+    let pointer = |at: usize| if texts[at].is_empty() { null() } else { texts[at].as_ptr() };
+    // Every range once: unset, small, at the ends.
+    let number = |at: usize| match numbers.get(at).copied().unwrap_or(0) {
+        0 => -1,
+        small @ 1..=200 => i64::from(small),
+        201..=220 => i64::from(u32::MAX) - 2,
+        221..=240 => i64::from(u16::MAX),
+        _ => i64::MAX,
+    };
+    let job = CSubmission {
+        name: pointer(0),
+        comment: pointer(1),
+        script: pointer(2),
+        array: pointer(3),
+        partition: pointer(4),
+        tres_per_node: pointer(5),
+        tres_per_task: pointer(6),
+        tres_per_job: pointer(7),
+        unsupported_option: pointer(8),
+        unsupported_value: pointer(8),
+        component: number(0).min(2) - 1,
+        begin: number(1),
+        requeue: number(2),
+        min_nodes: number(3),
+        max_nodes: number(4),
+        tasks: number(5),
+        tasks_per_node: number(6),
+        cpus_per_task: number(7),
+        memory: u64::from_le_bytes(numbers.try_into().unwrap_or_default()),
+    };
+    let mut message = [0 as c_char; 2048];
+    // SAFETY: all texts are C strings or NULL.
+    let ours = unsafe { trainmaster_is_ours(job.comment, job.script, job.component) };
+    // SAFETY: plain numbers and arrays of them.
+    let mut held: CHeld = unsafe { std::mem::zeroed() };
+    // SAFETY: every pointer is of what is above.
+    let outcome =
+        unsafe { trainmaster_submit(&job, 1000, [7; 16].as_ptr(), &mut held, message.as_mut_ptr(), message.len()) };
+    // SAFETY: C strings or NULL.
+    assert!(outcome != Outcome::Failed, "{}", unsafe { std::ffi::CStr::from_ptr(message.as_ptr()) }.to_string_lossy());
+    assert!(ours || outcome != Outcome::Held, "it was held and isn't ours");
+    if outcome == Outcome::Held {
+        // SAFETY: it is terminated.
+        let comment = unsafe { std::ffi::CStr::from_ptr(held.comment.as_ptr()) }.to_str().expect("UTF-8");
+        // SAFETY: it is terminated.
+        assert!(unsafe { trainmaster_is_reserved(held.comment.as_ptr()) });
+        let own = *blake3::hash("07".repeat(16).as_bytes()).as_bytes();
+        let leads = Tag::read(comment).map(|tag| tag.token);
+        assert!(leads == Some(own) || Part::read(comment).is_some(), "whose token: {comment}");
+    }
+}
+
+/// The description of a job: its comment and the head of its script.
+pub(super) const DESCRIPTION: Target =
+    Target { name: "description", run: description, seeds: descriptions, words: WORDS };
+
+fn descriptions() -> Vec<Vec<u8>> {
+    texts(&[
+        "trainmaster;mode=allreduce;worker.gpu=1\0",
+        "\0#!/bin/sh\n#TRAINMASTER worker = { cpu = 1, max = 8 }\n#TRAINMASTER server.cpu = 1\n#TRAINMASTER labels.a = x;y\n",
+        "trainmaster;utility={kind=\"sigmoid\",value=1,decay=0.1,target=\"1h\"};worker.command=\"a;b\"\0#!/bin/sh\n",
+    ])
+}
+
+fn description(bytes: &[u8]) {
+    let text = text(bytes);
+    let (comment, script) = text.split_once('\0').unwrap_or((&text, ""));
+    let Ok(pairs) = written(comment, script) else { return };
+    let _ = spec(&pairs, script);
+    let tag = Tag { pairs, token: [7; 32], ..Tag::default() };
+    assert_eq!(Tag::read(&tag.to_string()).as_ref(), Some(&tag));
+}
+
+/// Comments that others may have written.
+pub(super) const COMMENT: Target = Target { name: "comment", run: comment, seeds: comments, words: WORDS };
+
+fn comments() -> Vec<Vec<u8>> {
+    let pairs = vec![("mode".to_owned(), "sync".to_owned()), ("labels.a".to_owned(), "x;%".to_owned())];
+    let tag = Tag { pairs: pairs.clone(), note: "hello".into(), ..Tag::default() }.to_string();
+    let given = "trainmaster;job=1;workers=2;servers=1;incarnation=1;revision=0;decision=1;slots=n1:w0-1+s0;why=x";
+    texts(&[&tag, &Part { pairs, ..Part::default() }.to_string(), given])
+}
+
+fn comment(bytes: &[u8]) {
+    let text = text(bytes);
+    for text in [&*text, &format!("trainmaster;{text}")] {
+        if let Some(tag) = Tag::read(text) {
+            let _ = spec(&tag.pairs, "name");
+            assert_eq!(Tag::read(&tag.to_string()), Some(tag));
+        }
+        if let Some(part) = Part::read(text) {
+            assert_eq!(Part::read(&part.to_string()), Some(part));
+        }
+        let _ = Given::read(text);
+    }
+}
+
+/// GRES and TRES.
+pub(super) const RESOURCES: Target = Target {
+    name: "resources",
+    run: |bytes| {
+        let text = text(bytes);
+        let _ = (total(&parse_gres(&text)), parse_tres(&text));
+    },
+    seeds: || {
+        texts(&[
+            "gpu:a100:4(S:0-1),shard:8",
+            "gres/gpu=2",
+            "gpu:2(IDX:0,2-3)",
+            "cpu=16,mem=62.50G,gres/gpu:a100=4",
+            "N/A",
+        ])
+    },
+    words: &["gpu:", "gres:", "gres/", "(IDX:", "(S:0-1)", "no_consume", "4G", "P", "(null):", "mem="],
+};
+
+/// Lists of nodes.
+pub(super) const NODES: Target = Target {
+    name: "nodes",
+    run: |bytes| {
+        let names = expand(&text(bytes)).unwrap_or_default();
+        assert!(names.len() <= 1 << 17 && names.iter().all(|name| name.len() < 1200));
+    },
+    seeds: || texts(&["node[1-3,7],gpu-[01-02]", "r[1-2]n[01-02]x", "a,b", "(null)"]),
+    words: &["[0-9]", "[1-100000]", "0000", "node", "[", "]"],
+};

@@ -1,0 +1,62 @@
+//! Who stands at a port on which jobs report.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use tonic::Status;
+use trainmaster_net::{Caller, Doorkeeper, Kind, Paces, Rate, Share, bearer};
+
+use crate::Feed;
+
+/// Calls of one job's programs: many slots begin at once, and each reports about once a second.
+const RATE: Rate = Rate { second: 500.0, burst: 10_000.0 };
+/// Bytes of calls under way: of a job, with so many more for each of its slots, and of a tenant's jobs.
+const JOB_BYTES: usize = 2 << 20;
+const SLOT_BYTES: usize = 3 << 10;
+const TENANT_BYTES: usize = 32 << 20;
+
+/// Lets jobs' programs in by their tokens, each with a share of the port.
+#[derive(Debug)]
+pub struct JobKeeper {
+    feed: Feed,
+    connections: usize,
+    paces: Paces,
+}
+
+impl JobKeeper {
+    /// `connections`: of the port; no tenant's jobs get more than half of them.
+    pub fn new(feed: Feed, connections: usize) -> Self {
+        Self { feed, connections, paces: Paces::default() }
+    }
+
+    /// Whoever shows this token.
+    ///
+    /// # Errors
+    /// No job has it, or the job calls too often.
+    pub fn job(&self, token: Option<&str>) -> Result<Caller, Status> {
+        let caller = self.feed.caller(token)?;
+        let (key, tenant): (Arc<str>, Arc<str>) = match caller.job {
+            Some(job) => (job.to_string().into(), format!("jobs of tenant {}", caller.tenant).into()),
+            None => ("jobs without a token".into(), "jobs without a token".into()),
+        };
+        self.paces.take(&key, RATE)?;
+        // A program for each slot, another one that takes its place, and some that look.
+        let own = 2 * caller.slots + 64;
+        let shares = vec![
+            Share { key: key.clone(), bytes: JOB_BYTES + SLOT_BYTES * caller.slots, lists: 0, connections: own },
+            Share { key: tenant, bytes: TENANT_BYTES, lists: 0, connections: (self.connections / 2).max(1) },
+        ];
+        Ok(Caller { name: key, shares, first: false })
+    }
+}
+
+/// For a port on which there is nothing but the feed.
+impl Doorkeeper for JobKeeper {
+    fn kind(&self, path: &str) -> Kind {
+        if path.ends_with("/Watch") { Kind::Watch } else { Kind::Call }
+    }
+
+    fn admit(&self, request: &mut Request) -> Result<Option<Caller>, Status> {
+        self.job(bearer(request.headers())?).map(Some)
+    }
+}

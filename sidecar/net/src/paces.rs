@@ -1,0 +1,71 @@
+//! How often somebody may call.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tonic::Status;
+
+/// Callers whose pace is remembered: beyond these who has been silent for long is forgotten.
+const REMEMBERED: usize = 4096;
+const LONG: Duration = Duration::from_secs(60);
+
+/// How often.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Calls in a second.
+    pub second: f64,
+    /// Calls at once.
+    pub burst: f64,
+}
+
+/// How many calls everybody may still make.
+#[derive(Debug, Default)]
+pub struct Paces(Mutex<HashMap<Arc<str>, Pace>>);
+
+#[derive(Debug)]
+struct Pace {
+    left: f64,
+    seen: Instant,
+}
+
+impl Paces {
+    /// Takes one call from what somebody may make. O(1) amortised.
+    ///
+    /// # Errors
+    /// There is none left now.
+    pub fn take(&self, key: &Arc<str>, Rate { second, burst }: Rate) -> Result<(), Status> {
+        let now = Instant::now();
+        // Every change leaves it whole.
+        let mut paces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if paces.len() >= REMEMBERED && !paces.contains_key(key) {
+            paces.retain(|_, pace| now.duration_since(pace.seen) < LONG);
+        }
+        let pace = paces.entry(key.clone()).or_insert(Pace { left: burst, seen: now });
+        pace.left = (pace.left + now.duration_since(pace.seen).as_secs_f64() * second).min(burst);
+        pace.seen = now;
+        if pace.left < 1.0 {
+            let problem = format!("{key} may make {second} calls in a second; try again later");
+            return Err(Status::resource_exhausted(problem));
+        }
+        pace.left -= 1.0;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_calls_too_often_waits_and_others_do_not() {
+        let (paces, rate) = (Paces::default(), Rate { second: 0.001, burst: 3.0 });
+        let (greedy, modest): (Arc<str>, Arc<str>) = ("job 1".into(), "job 2".into());
+        (0..3).for_each(|_| paces.take(&greedy, rate).unwrap());
+        let refused = paces.take(&greedy, rate).unwrap_err();
+        assert_eq!(refused.message(), "job 1 may make 0.001 calls in a second; try again later");
+        paces.take(&modest, rate).unwrap();
+    }
+}

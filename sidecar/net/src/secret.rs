@@ -1,0 +1,296 @@
+//! Secrets in files: made for their owner alone, and not read where others can.
+
+use std::{
+    fs::{self, DirBuilder, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    time::{Duration, Instant, SystemTime},
+};
+
+/// A token has at least so many characters.
+const SHORTEST: usize = 16;
+/// A longer file is refused.
+const LONGEST: u64 = 64 << 10;
+/// A file is looked at at most so often.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A file with a token, read anew when it changes; one that can't be read leaves the last token as it is.
+pub struct TokenFile {
+    path: PathBuf,
+    token: String,
+    read: SystemTime,
+    seen: Option<Seen>,
+    looked: Instant,
+}
+
+impl std::fmt::Debug for TokenFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl TokenFile {
+    /// Of a file that is there.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub fn open(path: PathBuf) -> Result<Self, String> {
+        let seen = seen(&path);
+        let token = read(&path)?;
+        Ok(Self { path, token, read: SystemTime::now(), seen, looked: Instant::now() })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The token, as it was last read.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// When that was.
+    pub fn read_at(&self) -> SystemTime {
+        self.read
+    }
+
+    /// Reads it anew if it changed, at most once a second; whether there is another token.
+    pub fn look(&mut self) -> bool {
+        if self.looked.elapsed() < LOOK {
+            return false;
+        }
+        self.looked = Instant::now();
+        let seen = seen(&self.path);
+        if seen == self.seen {
+            return false;
+        }
+        self.seen = seen;
+        match read(&self.path) {
+            Ok(token) => {
+                tracing::info!(file = %self.path.display(), "the token was read anew");
+                (self.token, self.read) = (token, SystemTime::now());
+                true
+            }
+            Err(error) => {
+                tracing::error!(error, "the token that was read before stands");
+                false
+            }
+        }
+    }
+
+    /// Takes over what was just written into it.
+    pub fn written(&mut self, token: &str) {
+        (self.token, self.seen, self.read) = (token.to_owned(), seen(&self.path), SystemTime::now());
+    }
+}
+
+/// What changes when a file does, its mode included: which it is, when it was changed, its length.
+pub(crate) type Seen = (u64, i64, i64, u64);
+
+pub(crate) fn seen(path: &Path) -> Option<Seen> {
+    let data = fs::metadata(path).ok()?;
+    Some((data.ino(), data.ctime(), data.ctime_nsec(), data.len()))
+}
+
+/// A new token, with a word that says what it is for.
+///
+/// # Errors
+/// The system has no random bits.
+pub fn draw(word: &str) -> Result<String, String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|error| format!("no random bits for a token: {error}"))?;
+    Ok(format!("trainmaster-{word}-{}", random.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
+}
+
+/// Sees to it that a file has a token: makes both if it isn't there, and folders on the way to it.
+///
+/// # Errors
+/// It can't be made.
+pub fn make(path: &Path, word: &str) -> Result<(), String> {
+    if path.exists() {
+        return Ok(());
+    }
+    let fail = |error: io::Error| format!("{}: {error}", path.display());
+    if let Some(folder) = path.parent() {
+        make_folder(folder).map_err(fail)?;
+    }
+    write(path, &format!("{}\n", draw(word)?)).map_err(fail)
+}
+
+/// Makes a folder, and those on the way to it, that only its owner may read. One that is there stays as it is.
+///
+/// # Errors
+/// It can't be made.
+pub fn make_folder(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// A secret in a file, without the line's end.
+///
+/// # Errors
+/// It can't be read, others can read or change it, or what it holds is no token.
+pub fn read(path: &Path) -> Result<String, String> {
+    let read = || {
+        let text = read_text(path)?;
+        let secret = text.trim();
+        check(secret)?;
+        Ok(secret.to_owned())
+    };
+    read().map_err(|problem: String| format!("{}: {problem}", path.display()))
+}
+
+/// A file with a token or a private key, which others must not know.
+///
+/// # Errors
+/// It can't be read, others can read or change it, or it is longer than 64 KiB; doesn't say which file.
+pub fn read_text(path: &Path) -> Result<String, String> {
+    let fail = |error: io::Error| error.to_string();
+    let file = fs::File::open(path).map_err(fail)?;
+    let data = file.metadata().map_err(fail)?;
+    if !data.is_file() {
+        return Err("it is no file".into());
+    }
+    // A group may be let read: that takes a person to set up.
+    if data.mode() & 0o027 != 0 {
+        let (mode, shown) = (data.mode() & 0o777, path.display());
+        return Err(format!("it has mode {mode:o}, so others can read or change it; run chmod 600 {shown}"));
+    }
+    if data.len() > LONGEST {
+        return Err(format!("it has {} bytes; at most {LONGEST} are read", data.len()));
+    }
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text).map_err(fail)?;
+    Ok(text)
+}
+
+/// Whether a text can be a token.
+///
+/// # Errors
+/// What it must be.
+pub fn check(secret: &str) -> Result<(), String> {
+    if secret.is_empty() {
+        return Err("it is empty; it needs a token".into());
+    }
+    if !secret.chars().all(|c| c.is_ascii_graphic()) {
+        return Err("a token must be one word of visible ASCII".into());
+    }
+    let length = secret.len();
+    if !(SHORTEST..=1024).contains(&length) {
+        return Err(format!("a token must have {SHORTEST} to 1024 characters, not {length}"));
+    }
+    Ok(())
+}
+
+/// Writes a file that nobody else can read, whole or not at all, in place of what was there.
+///
+/// # Errors
+/// The folder can't be written.
+pub fn write(path: &Path, text: &str) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let fresh = path.with_file_name(format!(".{name}.new"));
+    let written = || -> io::Result<()> {
+        match fs::remove_file(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&fresh, path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(folder)?.sync_all()
+    };
+    written().inspect_err(|_| drop(fs::remove_file(&fresh)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn what_others_can_read_is_no_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        write(&path, "correct-horse-battery\n").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(read(&path).unwrap(), "correct-horse-battery");
+        for (mode, fine) in
+            [(0o640, true), (0o400, true), (0o644, false), (0o604, false), (0o620, false), (0o602, false)]
+        {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let read = read(&path);
+            assert_eq!(read.is_ok(), fine, "{mode:o}: {read:?}");
+            assert!(fine || read.unwrap_err().contains("chmod 600"));
+        }
+    }
+
+    #[test]
+    fn what_is_no_token_is_named_without_being_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        for (text, problem) in [
+            ("", "empty"),
+            ("short", "16"),
+            ("two words of a token here", "one word"),
+            (&"x".repeat(2000), "1024"),
+            ("caf\u{e9}-caf\u{e9}-caf\u{e9}-caf\u{e9}", "ASCII"),
+        ] {
+            write(&path, text).unwrap();
+            let error = read(&path).unwrap_err();
+            assert!(error.contains(problem) && (text.is_empty() || !error.contains(text)), "{error}");
+        }
+        assert!(read(folder.path()).unwrap_err().contains("is no file"));
+        assert!(read(&folder.path().join("none")).unwrap_err().contains("none"));
+    }
+
+    #[test]
+    fn a_token_is_made_once_and_read_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/token");
+        make(&path, "test").unwrap();
+        let mut file = TokenFile::open(path.clone()).unwrap();
+        let first = file.token().to_owned();
+        assert!(first.starts_with("trainmaster-test-") && first.len() > 40);
+        assert!(!format!("{file:?}").contains(&first));
+        make(&path, "test").unwrap();
+        let later = |file: &mut TokenFile| {
+            file.looked -= LOOK;
+            file.look()
+        };
+        assert!(!later(&mut file), "it is as it was");
+        write(&path, "correct-horse-battery-staple\n").unwrap();
+        assert!(!file.look(), "it was looked at just now");
+        assert!(later(&mut file));
+        assert_eq!(file.token(), "correct-horse-battery-staple");
+        write(&path, "bad").unwrap();
+        assert!(!later(&mut file));
+        assert_eq!(file.token(), "correct-horse-battery-staple");
+        // One that others can read isn't, until its mode is right: that changes nothing but the mode.
+        let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        write(&path, "another-horse-battery").unwrap();
+        mode(0o644);
+        assert!(!later(&mut file));
+        mode(0o600);
+        assert!(later(&mut file));
+        assert_eq!(file.token(), "another-horse-battery");
+        write(&path, "no-horse-no-battery\n").unwrap();
+        file.written("no-horse-no-battery");
+        assert!(!later(&mut file) && file.token() == "no-horse-no-battery");
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        write(&path, "first").unwrap();
+        // What a crash left, or somebody put there.
+        std::os::unix::fs::symlink("/etc/hostname", folder.path().join(".token.new")).unwrap();
+        write(&path, "second").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "second");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

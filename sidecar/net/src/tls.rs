@@ -1,0 +1,337 @@
+//! TLS from PEM files, read anew when they change.
+
+use std::{
+    fs::File,
+    io::BufReader,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use thiserror::Error;
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        RootCertStore, ServerConfig,
+        crypto::{CryptoProvider, ring},
+        pki_types::{
+            CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject,
+        },
+        server::WebPkiClientVerifier,
+    },
+};
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+
+use crate::secret::{self, Seen};
+
+/// The files are looked at at most so often.
+const LOOK: Duration = Duration::from_secs(2);
+/// URI names of one certificate that are looked at, and bytes of one.
+const MOST_NAMES: usize = 16;
+const LONGEST_NAME: usize = 512;
+
+/// Where certificates and keys are, in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The port's certificate, with those between it and its authority.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The authorities whose certificates say who a client is; without them no client shows any.
+    pub client_ca: Option<PathBuf>,
+    /// Certificates that these authorities have revoked.
+    pub client_crl: Option<PathBuf>,
+}
+
+/// A file that can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("tls: {path}: {problem}", path = path.display())]
+pub struct TlsError {
+    path: PathBuf,
+    problem: String,
+}
+
+/// TLS as the files say, as they are now.
+pub struct Tls {
+    files: TlsFiles,
+    own: Own,
+    acceptor: TlsAcceptor,
+    seen: Vec<Option<Seen>>,
+    looked: Instant,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+impl TlsFiles {
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        let more = [self.client_ca.as_deref(), self.client_crl.as_deref()];
+        [&*self.cert, &*self.key].into_iter().chain(more.into_iter().flatten())
+    }
+
+    fn seen(&self) -> Vec<Option<Seen>> {
+        self.paths().map(secret::seen).collect()
+    }
+}
+
+impl Tls {
+    /// Reads the files; offers HTTP/2 for gRPC and HTTP/1.1 for the rest.
+    ///
+    /// # Errors
+    /// Names the file and what is wrong with it.
+    pub fn read(files: TlsFiles) -> Result<Self, TlsError> {
+        let (seen, own) = (files.seen(), Own::read(&files)?);
+        let acceptor = acceptor(&own, &files)?;
+        Ok(Self { files, own, acceptor, seen, looked: Instant::now() })
+    }
+
+    /// For the next connection. Files that changed are read anew; if they can't be used, what was read before stands. What is
+    /// revoked is, even where the daemon's own certificate and key can't be used.
+    pub(crate) fn acceptor(&mut self) -> TlsAcceptor {
+        if self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            let seen = self.files.seen();
+            if seen != self.seen {
+                self.seen = seen;
+                let read = Own::read(&self.files).and_then(|own| Ok((acceptor(&own, &self.files)?, own)));
+                match read {
+                    Ok((acceptor, own)) => {
+                        tracing::info!(cert = %self.files.cert.display(), "certificates were read anew");
+                        (self.acceptor, self.own) = (acceptor, own);
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "the certificates that were read before stand");
+                        if let Ok(acceptor) = acceptor(&self.own, &self.files) {
+                            self.acceptor = acceptor;
+                        }
+                    }
+                }
+            }
+        }
+        self.acceptor.clone()
+    }
+}
+
+/// Whether a daemon can be called by this name or address in a certificate.
+pub fn is_host(name: &str) -> bool {
+    ServerName::try_from(name).is_ok()
+}
+
+fn fail(path: &Path, problem: impl ToString) -> TlsError {
+    TlsError { path: path.to_owned(), problem: problem.to_string() }
+}
+
+fn open(path: &Path) -> Result<BufReader<File>, TlsError> {
+    File::open(path).map(BufReader::new).map_err(|error| fail(path, error))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(open(path)?).collect();
+    match read {
+        Ok(read) if read.is_empty() => Err(fail(path, "it holds no certificate")),
+        Ok(read) => Ok(read),
+        Err(error) => Err(fail(path, error)),
+    }
+}
+
+/// The daemon's certificate, with those of authorities between it and the client's, and its key.
+struct Own {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Own {
+    fn read(files: &TlsFiles) -> Result<Self, TlsError> {
+        let chain = certificates(&files.cert)?;
+        check_use(&files.cert, &chain[0])?;
+        let key = secret::read_text(&files.key).map_err(|problem| fail(&files.key, problem))?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| fail(&files.key, error))?;
+        Ok(Self { chain, key })
+    }
+}
+
+/// What answers a connection: with this certificate, and with what the files of clients' authorities say.
+fn acceptor(own: &Own, files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| fail(&files.cert, error))?;
+    if let (None, Some(list)) = (&files.client_ca, &files.client_crl) {
+        return Err(fail(list, "client_crl says what the authorities of client_ca revoked; name that too"));
+    }
+    let config = match &files.client_ca {
+        None => config.with_no_client_auth(),
+        Some(path) => config.with_client_cert_verifier(clients(files, path, provider)?),
+    };
+    let mut config = config
+        .with_single_cert(own.chain.clone(), own.key.clone_key())
+        .map_err(|error| fail(&files.key, format!("it doesn't go with {}: {error}", files.cert.display())))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Who has no certificate may still have a token.
+fn clients(
+    files: &TlsFiles,
+    path: &Path,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn tokio_rustls::rustls::server::danger::ClientCertVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(path)? {
+        roots.add(authority).map_err(|error| fail(path, error))?;
+    }
+    let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).allow_unauthenticated();
+    if let Some(path) = &files.client_crl {
+        let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_reader_iter(open(path)?).collect();
+        let lists = lists.map_err(|error| fail(path, error))?;
+        if lists.is_empty() {
+            return Err(fail(path, "it holds no revocation list"));
+        }
+        // Whoever isn't known to be revoked or not, because the list is another authority's, isn't let in.
+        verifier = verifier.with_crls(lists).only_check_end_entity_revocation();
+    }
+    verifier.build().map_err(|error| fail(path, error))
+}
+
+/// A certificate of the kind that `openssl req -x509` makes by default is an authority's, and most clients don't take that for
+/// a server's: said here, where it can be mended.
+fn check_use(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsError> {
+    let read = EndEntityCert::try_from(certificate).map_err(|error| fail(path, error))?;
+    // Whether it is its own authority or somebody else's, what it may be used for is looked at first.
+    let Ok(anchor) = anchor_from_trusted_cert(certificate) else { return Ok(()) };
+    let algorithms = ring::default_provider().signature_verification_algorithms.all;
+    let usage = read.verify_for_usage(
+        algorithms,
+        std::slice::from_ref(&anchor),
+        &[],
+        UnixTime::now(),
+        KeyUsage::server_auth(),
+        None,
+        None,
+    );
+    match usage {
+        Err(webpki::Error::CaUsedAsEndEntity) => Err(fail(
+            path,
+            "it is a certificate authority's (CA:TRUE), which clients refuse as a server's; make one with `trainmaster certs \
+             init`, or with openssl req -x509 … -addext basicConstraints=critical,CA:FALSE",
+        )),
+        Err(webpki::Error::CertExpired { .. }) => Err(fail(path, "it has expired")),
+        _ => Ok(()),
+    }
+}
+
+/// The URI names of a client's certificate, which was verified.
+pub(crate) fn uri_names(chain: Option<&[CertificateDer<'_>]>) -> Arc<[String]> {
+    let own = chain.and_then(<[_]>::first).and_then(|own| EndEntityCert::try_from(own).ok());
+    own.map_or_else(
+        || [].into(),
+        |own| {
+            own.valid_uri_names()
+                .take(MOST_NAMES)
+                .filter(|name| name.len() <= LONGEST_NAME)
+                .map(str::to_owned)
+                .collect()
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
+    use super::*;
+
+    #[test]
+    fn a_key_that_others_can_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = made(folder.path(), "a", IsCa::NoCa);
+        for (mode, fine) in [(0o600, true), (0o640, true), (0o644, false), (0o620, false)] {
+            fs::set_permissions(&files.key, fs::Permissions::from_mode(mode)).unwrap();
+            match Tls::read(files.clone()) {
+                Ok(_) => assert!(fine, "{mode:o}"),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(
+                        !fine && error.contains("a-key.pem: it has mode") && error.contains("chmod 600"),
+                        "{error}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_key_is_read_once_its_mode_is_right_and_holds_nothing_else_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = made(folder.path(), "ca", IsCa::Ca(BasicConstraints::Unconstrained));
+        let files = TlsFiles { client_ca: Some(authority.cert.clone()), ..made(folder.path(), "a", IsCa::NoCa) };
+        let mut tls = Tls::read(files.clone()).unwrap();
+        let mode = |mode| fs::set_permissions(&files.key, fs::Permissions::from_mode(mode)).unwrap();
+        let mut look = || {
+            tls.looked -= LOOK;
+            let acceptor = tls.acceptor();
+            (tls.own.chain.clone(), acceptor.config().clone())
+        };
+        let (first, config) = look();
+        let other = made(folder.path(), "b", IsCa::NoCa);
+        fs::copy(&other.cert, &files.cert).unwrap();
+        fs::copy(&other.key, &files.key).unwrap();
+        fs::copy(made(folder.path(), "c", IsCa::NoCa).cert, &authority.cert).unwrap();
+        mode(0o644);
+        let (own, with_authority) = look();
+        assert!(own == first && !Arc::ptr_eq(&config, &with_authority), "authorities are followed all the same");
+        mode(0o600);
+        assert_eq!(look().0, certificates(&other.cert).unwrap());
+    }
+
+    fn made(folder: &Path, name: &str, is_ca: IsCa) -> TlsFiles {
+        let mut params = CertificateParams::new(vec!["localhost".into()]).unwrap();
+        params.is_ca = is_ca;
+        let key = KeyPair::generate().unwrap();
+        let cert = params.self_signed(&key).unwrap();
+        let path = |end: &str, text: String| {
+            let path = folder.join(format!("{name}{end}.pem"));
+            secret::write(&path, &text).unwrap();
+            path
+        };
+        TlsFiles { cert: path("", cert.pem()), key: path("-key", key.serialize_pem()), ..TlsFiles::default() }
+    }
+
+    #[test]
+    fn an_authoritys_certificate_is_no_servers() {
+        let folder = tempfile::tempdir().unwrap();
+        let openssl = made(folder.path(), "openssl", IsCa::Ca(BasicConstraints::Unconstrained));
+        let error = Tls::read(openssl).unwrap_err().to_string();
+        assert!(
+            error.contains("openssl.pem") && error.contains("CA:FALSE") && error.contains("trainmaster certs"),
+            "{error}"
+        );
+        for is_ca in [IsCa::ExplicitNoCa, IsCa::NoCa] {
+            Tls::read(made(folder.path(), "fine", is_ca)).unwrap();
+        }
+    }
+
+    #[test]
+    fn files_that_change_are_read_anew_and_bad_ones_are_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = made(folder.path(), "a", IsCa::NoCa);
+        let mut tls = Tls::read(files.clone()).unwrap();
+        let before = tls.seen.clone();
+        tls.looked -= LOOK;
+        fs::write(&files.cert, "nonsense that is no certificate").unwrap();
+        tls.acceptor();
+        assert_ne!(tls.seen, before);
+        let other = made(folder.path(), "b", IsCa::NoCa);
+        fs::copy(&other.key, &files.key).unwrap();
+        fs::copy(&other.cert, &files.cert).unwrap();
+        tls.looked -= LOOK;
+        tls.acceptor();
+        let missing = TlsFiles { cert: folder.path().join("none.pem"), ..files };
+        assert!(Tls::read(missing).unwrap_err().to_string().contains("none.pem"));
+    }
+}

@@ -1,0 +1,98 @@
+//! What is served beside gRPC: metrics for Prometheus and the list of jobs as JSON.
+
+use axum::{
+    Extension, Json, Router,
+    extract::{Query, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use prometheus::{Registry, TextEncoder};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use trainmaster_proto::v1;
+
+use super::{access::Who, host::Host, log::LogMetric};
+
+#[derive(Clone)]
+struct Pages {
+    host: Host,
+    registry: Registry,
+    log: LogMetric,
+}
+
+/// `/metrics` and `/jobs`.
+pub(super) fn pages(host: Host, registry: Registry, log: LogMetric) -> Router {
+    Router::new().route("/metrics", get(metrics)).route("/jobs", get(jobs)).with_state(Pages { host, registry, log })
+}
+
+async fn metrics(State(pages): State<Pages>) -> Response {
+    // Numbers that are only looked at are brought up to date; without the scheduler the others still tell something.
+    let _ = pages.host.measure().await;
+    pages.log.update();
+    match TextEncoder::new().encode_to_string(&pages.registry.gather()) {
+        Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[derive(Deserialize)]
+struct Which {
+    #[serde(default)]
+    all: bool,
+}
+
+async fn jobs(State(pages): State<Pages>, Extension(who): Extension<Who>, Query(which): Query<Which>) -> Response {
+    let overview = pages.host.read(move |view| view.overview(which.all)).await;
+    match overview {
+        Ok(overview) => {
+            let list = overview.list(false, &who.scope());
+            let jobs: Vec<Value> = list.jobs.iter().map(job).collect();
+            Json(json!({ "decision": list.decision, "engine": list.engine, "mode": list.mode, "jobs": jobs }))
+                .into_response()
+        }
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
+    }
+}
+
+/// The same fields, under the same names, as `JobStatus` in jobs.proto.
+fn job(status: &v1::JobStatus) -> Value {
+    let slots: Vec<Value> = status
+        .slots
+        .iter()
+        .map(|slot| {
+            let role = if slot.role() == v1::SlotRole::Worker { "worker" } else { "server" };
+            let devices: Vec<_> =
+                slot.devices.iter().map(|share| json!({ "device": share.device, "milli": share.milli })).collect();
+            json!({ "role": role, "index": slot.index, "server": slot.server, "devices": devices })
+        })
+        .collect();
+    json!({
+        "job": status.job,
+        "name": status.name,
+        "tenant": status.tenant,
+        "queue": status.queue,
+        "state": status.state,
+        "reason": status.reason,
+        "workers": status.workers,
+        "servers": status.servers,
+        "step": status.step,
+        "epoch": status.epoch,
+        "loss": status.loss,
+        "predicted_epochs": status.predicted_epochs,
+        "predicted_low": status.predicted_low,
+        "predicted_high": status.predicted_high,
+        "remaining_ms": status.remaining_ms,
+        "submitted_ms": status.submitted_ms,
+        "started_ms": status.started_ms,
+        "ended_ms": status.ended_ms,
+        "incarnation": status.incarnation,
+        "revision": status.revision,
+        "speed": status.speed,
+        "predicted_speed": status.predicted_speed,
+        "slots": slots,
+        "rescales": status.rescales,
+        "restart_ms": status.restart_ms,
+        "max_epochs": status.max_epochs,
+    })
+}
