@@ -145,11 +145,11 @@ impl Cluster {
     }
 }
 
-/// Waits for something that a real Slurm does soon.
+/// Waits for something that a real Slurm does soon. Some of it waits for its next look at all jobs, which comes once a minute.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(180);
     while !done() {
-        assert!(Instant::now() < end, "not within a minute: {what}");
+        assert!(Instant::now() < end, "not within three minutes: {what}");
         thread::sleep(Duration::from_millis(100));
     }
 }

@@ -172,7 +172,7 @@ impl Player {
 
     /// Waits until Slurm shows for every job what is expected of it.
     fn agree(&self, at: &str) {
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_secs(180);
         loop {
             let differs =
                 self.expected.iter().find_map(|(job, verdict)| Some((job, verdict, self.differs(job, verdict)?)));

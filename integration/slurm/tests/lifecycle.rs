@@ -18,7 +18,7 @@ fn training_jobs_are_sized_resized_and_survive() {
     let scheduler = "engine = \"drf\"\nstability = \"off\"\n[scheduler.parameters]\ninterval = \"6s\"\n";
     let site = Setup { scheduler, ..Setup::default() }.start();
     let ordinary = site.sbatch(&["-n1", "--gpus-per-node=1", "-o", "/dev/null"], "#!/bin/sh\nsleep 1\n").unwrap();
-    let first = site.submit("first", &training(100, "#TRAINMASTER worker.gpu = 1"));
+    let first = site.submit("first", &training(200, "#TRAINMASTER worker.gpu = 1"));
     until("it runs", || site.state(&first) == "RUNNING");
     // It was asked for with two workers, and alone it gets more.
     assert!(site.field(&first, "Comment").starts_with("trainmaster;"));
@@ -26,6 +26,12 @@ fn training_jobs_are_sized_resized_and_survive() {
     until("Slurm says what it was given", || given(&first).contains("workers="));
     until("it trains", || site.output("first").contains("step"));
     let at_first = given(&first);
+
+    // Explained, and refused with words.
+    let explained = site.ask(&format!("{{\"command\":\"explain\",\"job\":\"{first}\"}}"));
+    assert!(explained["findings"].as_array().is_some_and(|findings| !findings.is_empty()), "{explained}");
+    let unknown = site.ask(r#"{"command":"explain","job":"4711"}"#);
+    assert!(unknown["error"].to_string().contains("4711"));
 
     // Others want their part: it is restarted from its checkpoint with less, or moves.
     let others = ["b", "c", "d"].map(|name| site.submit(name, &training(20, "#TRAINMASTER worker.gpu = 1")));
@@ -68,15 +74,9 @@ fn training_jobs_are_sized_resized_and_survive() {
     until("it moves", || site.state(&first) == "RUNNING" && !site.nodes(&first, "NodeList").contains(&node));
     site.scontrol(&["update", &format!("nodename={node}"), "state=resume"]);
     others[..2].iter().for_each(|id| site.completes(id));
-
-    // Explained, and refused with words.
-    let explained = site.ask(&format!("{{\"command\":\"explain\",\"job\":\"{first}\"}}"));
-    assert!(explained["findings"].as_array().is_some_and(|findings| !findings.is_empty()), "{explained}");
-    let unknown = site.ask(r#"{"command":"explain","job":"4711"}"#);
-    assert!(unknown["error"].to_string().contains("4711"));
     site.completes(&first);
     // Every epoch once: restarts went on from checkpoints.
-    let epochs = site.output("first").lines().filter(|line| line.contains("epoch 99,")).count();
+    let epochs = site.output("first").lines().filter(|line| line.contains("epoch 199,")).count();
     assert_eq!(epochs, 1, "{}", site.output("first"));
 }
 
