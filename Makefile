@@ -31,9 +31,9 @@ fits: ## docs/fits.md anew, from ../shared/data and a measured grid
 	cargo build --release --locked -p trainmaster -p trainmaster-trainer
 	cargo run --release --locked -q -p trainmaster --example fits > docs/fits.md
 
-attacks: ## what one job, tenant or stranger at its worst does to others; OLDER=program compares
+attacks: ## what one job, tenant or stranger at its worst does to others, five times; OLDER=program compares
 	cargo build --release --locked -p trainmaster --bin trainmaster --example attacks
-	target/release/examples/attacks target/release/trainmaster $(OLDER)
+	ROUNDS=$${ROUNDS:-5} target/release/examples/attacks target/release/trainmaster $(OLDER)
 
 experiments: ## docs/experiments.md anew: the papers' experiments on virtual clusters
 	cargo build --release --locked -p trainmaster --bin trainmaster --example experiments

@@ -60,7 +60,7 @@ impl Doorkeeper for Door {
                     "the plug-ins need this adapter's token (token_file): authorization: Bearer <token>",
                 ));
             }
-            return Ok(Some(Caller { name: "plug-ins".into(), shares: Vec::new(), first: true }));
+            return Ok(Some(Caller { name: "plug-ins".into(), shares: Vec::new(), first: true, standing: None }));
         }
         if path.starts_with(MASTER) {
             let Some(application) = self.application(request.headers())? else {
@@ -72,7 +72,7 @@ impl Doorkeeper for Door {
             let key: Arc<str> = application.as_str().into();
             let share = Share { key: key.clone(), bytes: 64 << 10, lists: FOLLOWED, connections: FOLLOWED };
             request.extensions_mut().insert(Application(application));
-            return Ok(Some(Caller { name: key, shares: vec![share], first: false }));
+            return Ok(Some(Caller { name: key, shares: vec![share], first: false, standing: None }));
         }
         Err(Status::not_found("nothing is served here"))
     }

@@ -31,10 +31,10 @@ pub enum Event {
         /// The whole description.
         server: ServerSpec,
     },
-    /// A server is gone, with all that ran there.
-    ServerLeft {
-        /// Its name.
-        name: String,
+    /// Servers are gone, with all that ran there. All that leave at a time together: jobs are looked through once.
+    ServersLeft {
+        /// Their names; each is known.
+        names: Vec<String>,
     },
     /// All that other work uses of a server.
     ForeignUse {

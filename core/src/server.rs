@@ -11,7 +11,7 @@ use crate::{
     ids::{JobId, ManagerId, ResourceId, ServerId},
     job::Demand,
     resources::{Amounts, BANDWIDTH, CPU, GPU},
-    time::Span,
+    time::{Span, Time},
 };
 
 /// Which roles a server takes: OASiS keeps workers and parameter servers on servers of their own (§III-A).
@@ -195,6 +195,8 @@ pub struct Server {
     pub present: bool,
     /// Its turn to be forgotten, while it isn't there.
     pub(crate) left: Option<u64>,
+    /// When it left last.
+    pub left_at: Time,
     /// Used by work that isn't ours.
     pub foreign: Usage,
     /// Σ over jobs of what the plan gives them here.
@@ -216,6 +218,11 @@ fn is_shareable(resource: ResourceId, devices: &[ResourceId]) -> bool {
 }
 
 impl Server {
+    /// Whether slots have devices of it.
+    pub fn lends_devices(&self) -> bool {
+        [&self.planned, &self.charged].iter().any(|usage| usage.devices.iter().any(|milli| *milli > 0))
+    }
+
     /// What the plan may use: capacity − foreign; nothing once it left, or where others use more than there is.
     pub fn usable(&self) -> Amounts {
         self.left_by_others().at_least_zero()

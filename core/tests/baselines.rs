@@ -200,7 +200,7 @@ fn only_one_stays(specs: [JobSpec; 2], accuracy: [fn(f64) -> f64; 2]) -> Vec<boo
     for (job, accuracy) in jobs.into_iter().zip(accuracy) {
         accuracies(&mut scheduler, 2 * MINUTE, job, 10, accuracy);
     }
-    scheduler.apply(Time(2 * MINUTE), Event::ServerLeft { name: "s1".into() }).expect("it was there");
+    scheduler.apply(Time(2 * MINUTE), Event::ServersLeft { names: vec!["s1".into()] }).expect("it was there");
     decide(&mut scheduler, 2 * MINUTE);
     runs(&scheduler, &jobs)
 }

@@ -158,7 +158,7 @@ fn what_runs_stays_and_who_lost_its_place_goes_with_its_batch() {
     scheduler.decide(Time(31 * MINUTE));
     assert_eq!(jobs.map(|job| verdict(&scheduler, job)), before, "shorter jobs and drains stop nobody");
     let lost = jobs.into_iter().find(|job| places(&scheduler, *job) == ["s0"; 2]).expect("both run");
-    scheduler.apply(Time(32 * MINUTE), Event::ServerLeft { name: "s0".into() }).expect("it is there");
+    scheduler.apply(Time(32 * MINUTE), Event::ServersLeft { names: vec!["s0".into()] }).expect("it is there");
     scheduler.decide(Time(32 * MINUTE));
     assert!(why(&scheduler, lost).starts_with("needs 2 gpu"), "{}", why(&scheduler, lost));
     set(&mut scheduler, 33 * MINUTE, gpus("s2", "", 2));

@@ -224,7 +224,7 @@ fn invented_resources_keep_no_server_away() {
         scheduler.apply(Time(3), Event::JobEnded { job: id, end: trainmaster_core::End::Cancelled }).unwrap();
         let kind = format!("gpu:kind{at}");
         set(&mut scheduler, 3, server(&format!("t{at}"), 8, 16, &[kind.as_str()]));
-        scheduler.apply(Time(3), Event::ServerLeft { name: format!("t{at}") }).unwrap();
+        scheduler.apply(Time(3), Event::ServersLeft { names: vec![format!("t{at}")] }).unwrap();
         assert!(scheduler.state().resources.used() <= ResourceTypes::MOST);
     }
     scheduler.state().audit().unwrap();
@@ -261,7 +261,7 @@ fn as_many_types_as_servers_have_are_never_forgotten() {
 fn servers_that_come_and_go_are_forgotten_and_those_that_matter_are_not() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2]), server("lost", 8, 16, &["gpu"; 4])]);
     let id = running(&mut scheduler, 0, ring("a", (3, 3, 3)));
-    scheduler.apply(Time(1), Event::ServerLeft { name: "lost".into() }).unwrap();
+    scheduler.apply(Time(1), Event::ServersLeft { names: vec!["lost".into()] }).unwrap();
     let why = |scheduler: &Scheduler| {
         let reason = scheduler.state().job(id).unwrap().verdict.reason().cloned();
         reason.map(|reason| reason.describe(scheduler.state())).unwrap_or_default()
@@ -271,7 +271,7 @@ fn servers_that_come_and_go_are_forgotten_and_those_that_matter_are_not() {
     for at in 0..20_000 {
         let name = format!("node-{at}");
         set(&mut scheduler, 2, server(&name, 8, 16, &["gpu"]));
-        scheduler.apply(Time(2), Event::ServerLeft { name }).unwrap();
+        scheduler.apply(Time(2), Event::ServersLeft { names: vec![name] }).unwrap();
     }
     let state = scheduler.state();
     assert!(state.servers.len() < 1100, "{} are remembered", state.servers.len());

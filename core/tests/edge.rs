@@ -406,7 +406,7 @@ fn chunks_of_a_lost_server_are_dispatched_anew_with_what_they_had_left() {
     let mut world = World::new(plain("edge"), &[place("a", &["gpu"], &[]), place("b", &["gpu"], &[])]);
     let id = world.submit(job("j", 2, 100));
     world.pass(Time(30_000));
-    world.apply(Event::ServerLeft { name: "b".into() });
+    world.apply(Event::ServersLeft { names: vec!["b".into()] });
     // What was sent there is gone with it.
     let lost: Vec<u32> = (0..2).filter(|chunk| world.sent[&(id, *chunk)] == ServerId(1)).collect();
     assert_eq!(lost.len(), 1);

@@ -588,7 +588,7 @@ fn a_job_that_is_more_than_the_cluster_is_refused_with_numbers() {
     }
     // It fitted when it came; now nobody could run it.
     let id = submit(&mut scheduler, 1, wide("e", 4));
-    scheduler.apply(Time(2), Event::ServerLeft { name: "s1".into() }).unwrap();
+    scheduler.apply(Time(2), Event::ServersLeft { names: vec!["s1".into()] }).unwrap();
     scheduler.decide(Time(2));
     let job = scheduler.state().job(id).unwrap();
     assert!(matches!(job.verdict.reason(), Some(Reason::Exhausted { scope: Scope::Cluster, .. })), "{:?}", job.verdict);
@@ -663,7 +663,7 @@ fn a_resync_that_loses_many_servers_is_as_losing_them_one_by_one() {
     let lost = |at: usize| at.is_multiple_of(3);
     let mut one_by_one = build();
     for at in (0..12).filter(|at| lost(*at)) {
-        one_by_one.apply(Time(2), Event::ServerLeft { name: format!("s{at}") }).unwrap();
+        one_by_one.apply(Time(2), Event::ServersLeft { names: vec![format!("s{at}")] }).unwrap();
     }
     let mut at_once = build();
     at_once.apply(Time(2), Event::SyncBegin { manager: "m0".into() }).unwrap();

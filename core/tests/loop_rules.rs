@@ -288,7 +288,7 @@ fn what_is_pruned_at_commit_goes_back_to_what_it_had() {
     let ids = ["a", "b", "c"].map(|name| submit(&mut scheduler, 0, ring(name, (1, 1, 1))));
     scheduler.decide(Time(1));
     let outcome = scheduler.prepare(Time(2)).run(Budget::UNLIMITED);
-    scheduler.apply(Time(3), Event::ServerLeft { name: "s3".into() }).unwrap();
+    scheduler.apply(Time(3), Event::ServersLeft { names: vec!["s3".into()] }).unwrap();
     let decision = scheduler.commit(Time(4), outcome).unwrap();
     assert_eq!((decision.source, decision.dropped), (Source::Pruned, vec![ids[0]]));
     let on = |id: JobId| scheduler.state().job(id).unwrap().verdict.allocation().unwrap().slots()[0].server;
@@ -566,7 +566,7 @@ fn nonsense_from_managers_is_refused_by_name() {
         (foreign(&[("cpu", -1000)], 0), "cpu = -1000"),
         (foreign(&[("cpu", i64::MAX)], 0), "10^12"),
         (foreign(&[], 2000), "2000 thousandths of device 0"),
-        (Event::ServerLeft { name: "x".into() }, "\"x\""),
+        (Event::ServersLeft { names: vec!["x".into()] }, "\"x\""),
     ] {
         let error = scheduler.apply(Time(0), event).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");

@@ -150,7 +150,7 @@ fn who_is_early_in_its_training_goes_before_who_has_little_to_gain() {
         scheduler.apply(Time(i64::from(epoch) * MINUTE), event).expect("in order");
     }
     // A server fails under it, and it waits together with one that has just come.
-    scheduler.apply(Time(30 * MINUTE), Event::ServerLeft { name: "s1".into() }).expect("known");
+    scheduler.apply(Time(30 * MINUTE), Event::ServersLeft { names: vec!["s1".into()] }).expect("known");
     let new = submit(&mut scheduler, 30 * MINUTE, fixed("new", 1));
     set(&mut scheduler, 30 * MINUTE, gpus("s1", 1));
     scheduler.decide(Time(30 * MINUTE));
@@ -256,7 +256,7 @@ fn it_stays_where_nobody_takes_it_and_waits_where_everyone_is_overloaded() {
     assert_eq!((places(&scheduler, low)[0].0, places(&scheduler, high)[0].0), (0, 0));
     // There is no other server at all: one of them waits, and tells why.
     let (mut scheduler, low, high) = crowded(&[]);
-    scheduler.apply(Time(5), Event::ServerLeft { name: "s1".into() }).expect("known");
+    scheduler.apply(Time(5), Event::ServersLeft { names: vec!["s1".into()] }).expect("known");
     measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
     scheduler.decide(Time(MINUTE));
     assert_eq!(runs(&scheduler, &[low, high]), [false, true]);

@@ -470,7 +470,7 @@ fn a_lost_server_moves_the_youngest() {
         jobs.iter().map(|id| (*id, of(id))).collect()
     };
     assert!(places(&scheduler).values().all(|servers| servers.len() == 4), "{:?}", places(&scheduler));
-    scheduler.apply(Time(MINUTE), Event::ServerLeft { name: "h2".into() }).unwrap();
+    scheduler.apply(Time(MINUTE), Event::ServersLeft { names: vec!["h2".into()] }).unwrap();
     obey(&mut scheduler);
     decide(&mut scheduler, MINUTE);
     // The one that was on it goes on later, on what is left.

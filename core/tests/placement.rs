@@ -379,7 +379,7 @@ fn the_index_lists_what_a_sort_lists() {
             let at = at.index(specs.len());
             let (name, capacity) = (specs[at].name.clone(), &specs[at].capacity);
             let event = match (leaves, scheduler.state().find_server(&name).expect("known").present) {
-                (true, true) => Event::ServerLeft { name },
+                (true, true) => Event::ServersLeft { names: vec![name] },
                 (_, false) => Event::ServerSet { manager: "m0".into(), server: specs[at].clone() },
                 _ => {
                     let foreign =

@@ -279,7 +279,7 @@ fn servers_come_and_go_as_they_did() {
     play(&recorded.workload(1), &options, &mut keeper).unwrap();
     let servers = |frames: &[Vec<u8>]| -> Vec<(Time, Event)> {
         let events = decoded(frames).into_iter().filter_map(|record| match record {
-            Record::Event { at, event: event @ (Event::ServerSet { .. } | Event::ServerLeft { .. }) } => {
+            Record::Event { at, event: event @ (Event::ServerSet { .. } | Event::ServersLeft { .. }) } => {
                 Some((at, event))
             }
             _ => None,
@@ -287,7 +287,7 @@ fn servers_come_and_go_as_they_did() {
         events.collect()
     };
     assert_eq!(servers(&keeper.0), servers(&frames));
-    assert_eq!(servers(&frames).iter().filter(|(_, event)| matches!(event, Event::ServerLeft { .. })).count(), 2);
+    assert_eq!(servers(&frames).iter().filter(|(_, event)| matches!(event, Event::ServersLeft { .. })).count(), 2);
 }
 
 #[test]

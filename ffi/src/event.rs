@@ -329,7 +329,7 @@ impl trainmaster_event {
             let server = borrow::read(self.server, "event.server")?.convert()?;
             Event::ServerSet { manager: manager()?, server }
         } else if kind(Kind::ServerLeft) {
-            Event::ServerLeft { name: name()? }
+            Event::ServersLeft { names: vec![name()?] }
         } else if kind(Kind::ForeignUse) {
             let amounts = amounts(self.amounts, "event.amounts")?;
             Event::ForeignUse { server: name()?, amounts, devices: devices(self.devices, "event.devices")? }

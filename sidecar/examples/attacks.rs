@@ -7,13 +7,15 @@
 //! Each attack has a daemon of its own, with a manager and a job that trains and an operator who looks, both all the time. Their
 //! waits are measured before the attack and during it; so is the daemon's memory. The attacker is a process that yields to them,
 //! as if it ran on another machine, and has what it sends ready. The first only computes: so much of what others feel isn't the
-//! daemon's doing. `ONLY=labels` plays those with this word in their name. Prints a table in Markdown.
+//! daemon's doing. One time says little about a p99, so each attack comes `ROUNDS=5` times, and the older program's once. `ONLY=labels`
+//! plays those with this word in their name. Prints a table of the medians in Markdown.
 
 #[allow(dead_code)] // shared with the tests, which use all of it
 #[path = "../tests/daemon_service/support.rs"]
 mod support;
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     future::Future,
     io,
@@ -476,15 +478,9 @@ fn p99(watched: &[Arc<Waits>]) -> f64 {
     waits.get((waits.len() * 99 / 100).min(waits.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
 }
 
-/// What an attack did to a program.
-struct Felt {
-    memory: f64,
-    journal: f64,
-    before: f64,
-    during: f64,
-    done: String,
-    refused: String,
-}
+/// What an attack did to a program: memory and journal in MB, others' p99 before and during it in milliseconds, their ratio, and how
+/// many of the attacker's calls were let in and refused.
+type Felt = [f64; 7];
 
 async fn attack(program: &Path, number: usize) -> Result<Felt> {
     let served = Served::start(program).await?;
@@ -568,10 +564,28 @@ async fn attack(program: &Path, number: usize) -> Result<Felt> {
     let during = p99(&waits);
     drop(told);
     let said = timeout(Duration::from_secs(30), attacking.wait_with_output()).await??;
-    let said = String::from_utf8_lossy(&said.stdout).trim().to_owned();
-    let (done, refused) = said.split_once(' ').unwrap_or(("?", "?"));
-    let (done, refused) = (done.to_owned(), refused.to_owned());
-    Ok(Felt { memory: most - memory, journal: served.journal() - journal, before, during, done, refused })
+    let said = String::from_utf8_lossy(&said.stdout);
+    let mut counts = said.split_whitespace().map(|count| count.parse().unwrap_or(f64::NAN));
+    let mut count = || counts.next().unwrap_or(f64::NAN);
+    let (memory, journal) = (most - memory, served.journal() - journal);
+    Ok([memory, journal, before, during, during / before, count(), count()])
+}
+
+/// A row of the table: the medians of all times, and the least and the greatest ratio.
+fn row(times: &[Felt]) -> String {
+    let sorted = |column: usize| {
+        let mut numbers: Vec<f64> = times.iter().map(|felt| felt[column]).collect();
+        numbers.sort_by(f64::total_cmp);
+        numbers
+    };
+    let median = |column| sorted(column)[times.len() / 2];
+    let ratios = sorted(4);
+    let range = match ratios[..] {
+        [least, .., most] => format!(" ({least:.1} to {most:.1})"),
+        _ => String::new(),
+    };
+    let [memory, journal, before, during, ratio, done, refused] = std::array::from_fn(median);
+    format!("{memory:.0} | {journal:.1} | {before:.1} | {during:.1} | {ratio:.1}{range} | {done:.0} | {refused:.0} |")
 }
 
 fn main() -> Result<()> {
@@ -582,26 +596,33 @@ fn main() -> Result<()> {
     }
     let programs: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
     ensure!((1..=2).contains(&programs.len()), "attacks PROGRAM [OLDER_PROGRAM]");
+    let rounds: usize = env::var("ROUNDS").map_or(Ok(1), |text| text.parse()).context("ROUNDS is a number")?;
+    let only = env::var("ONLY").unwrap_or_default();
+    let attacks: Vec<(usize, &str)> =
+        ATTACKS.iter().map(|(name, _)| *name).enumerate().filter(|(_, name)| name.contains(&only)).collect();
+    let mut felt: BTreeMap<(usize, &str), Vec<Felt>> = BTreeMap::new();
+    // One after the other, and all of them anew: a while in which this machine is slow doesn't fall on one of them.
+    for round in 1..=rounds.max(1) {
+        for &(number, name) in &attacks {
+            for (which, program) in
+                ["this", "older"].into_iter().zip(&programs).filter(|(which, _)| *which == "this" || round == 1)
+            {
+                // Of its own, so that nothing of one attack is left for the next.
+                let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+                let times = runtime.block_on(attack(program, number));
+                runtime.shutdown_background();
+                let times = times.with_context(|| format!("{name}, {which} program"))?;
+                eprintln!("{round}/{rounds} {name} | {which} | {}", row(&[times]));
+                felt.entry((number, which)).or_default().push(times);
+            }
+        }
+    }
     println!(
         "| attack | program | memory, MB | journal, MB | others' p99 before, ms | during, ms | ratio | let in | refused |"
     );
     println!("|---|---|--:|--:|--:|--:|--:|--:|--:|");
-    let only = env::var("ONLY").unwrap_or_default();
-    for (number, (name, _)) in ATTACKS.iter().enumerate().filter(|(_, (name, _))| name.contains(&only)) {
-        for (at, program) in programs.iter().enumerate().rev() {
-            // Of its own, so that nothing of one attack is left for the next.
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            let felt = runtime.block_on(attack(program, number));
-            runtime.shutdown_background();
-            let which = if at == 0 { "this" } else { "older" };
-            match felt {
-                Ok(Felt { memory, journal, before, during, done, refused }) => println!(
-                    "| {name} | {which} | {memory:.0} | {journal:.1} | {before:.1} | {during:.1} | {:.1} | {done} | {refused} |",
-                    during / before
-                ),
-                Err(error) => println!("| {name} | {which} | {error:#} | | | | | | |"),
-            }
-        }
+    for ((number, which), times) in &felt {
+        println!("| {} | {which} | {}", ATTACKS[*number].0, row(times));
     }
     Ok(())
 }

@@ -84,7 +84,7 @@ impl Translator {
             return;
         }
         // Those that are over in the core, too: their programs are still to end.
-        for job in state.jobs.values().chain(state.leaving_jobs()) {
+        for job in state.jobs.values().chain(state.leaving_jobs().values()) {
             let external = job.external.as_ref().filter(|external| external.cluster == self.config.manager);
             let native = external.and_then(|external| external.native.parse::<u32>().ok());
             if let Some((native, tracked)) = native.and_then(|native| Some((native, self.jobs.get_mut(&native)?))) {
@@ -139,9 +139,9 @@ impl Translator {
             self.servers.insert(node.name.clone(), (server, foreign));
         }
         let gone: Vec<String> = self.servers.keys().filter(|name| !there.contains(*name)).cloned().collect();
-        for name in gone {
-            self.servers.remove(&name);
-            events.push(Event::ServerLeft { name });
+        if !gone.is_empty() {
+            self.servers.retain(|name, _| there.contains(name));
+            events.push(Event::ServersLeft { names: gone });
         }
     }
 

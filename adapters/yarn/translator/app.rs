@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use trainmaster_core::{JobSpec, Role};
+use trainmaster_core::{JobSpec, Role, text::shown};
 use trainmaster_proto::{
     role_from_wire,
     v1::{ObservedJob, ObservedPhase, Slot},
@@ -72,6 +72,8 @@ pub(super) struct App {
     /// Its name has the application's number.
     pub(super) numbered: bool,
     pub(super) link: Link,
+    /// Whose that job is.
+    pub(super) tenant: String,
     /// When the daemon may be asked (again).
     pub(super) ask_at: Duration,
     pub(super) order: Option<Order>,
@@ -111,12 +113,12 @@ pub(super) struct Held<'a> {
 }
 
 impl App {
-    /// Why the job that it was taken for can't be its own.
-    pub(super) fn is_anothers(&self, accounts: Accounts) -> Option<String> {
-        let (row, spec) = (self.row.as_ref()?, self.spec.as_ref()?);
+    /// Why a job of this tenant can't be its own.
+    pub(super) fn is_anothers(&self, accounts: Accounts, tenant: &str) -> Option<String> {
+        let row = self.row.as_ref()?;
         let user = jobfile::name(&row.user);
-        let differs = accounts == Accounts::Yarn && !row.user.is_empty() && spec.tenant != user;
-        differs.then(|| format!("tenant: {:?} must be {user:?}, the application's user", spec.tenant))
+        let differs = accounts == Accounts::Yarn && !row.user.is_empty() && tenant != user;
+        differs.then(|| format!("tenant: {:?} must be {user:?}, the application's user", shown(tenant, 64)))
     }
 
     pub(super) fn job(&self) -> Option<u64> {

@@ -154,7 +154,13 @@ impl Translator {
             if let Some(external) = &wanted.external
                 && external.cluster == self.config.name
             {
-                self.link(&external.native, id);
+                if let Some(problem) = self.objection(&external.native, &wanted.tenant) {
+                    if runs {
+                        answers.push(Answer::refused(id, problem));
+                    }
+                    continue;
+                }
+                self.link(&external.native, id, &wanted.tenant);
             }
             let Some(app) = self.jobs.get(&id).and_then(|app| self.apps.get_mut(app)) else {
                 if runs {
@@ -193,7 +199,10 @@ impl Translator {
     pub(crate) fn learn(&mut self, now: Duration, jobs: Vec<v1::JobStatus>) {
         for job in jobs {
             let Some(external) = job.external else { continue };
-            self.link(&external.native, job.job);
+            if self.objection(&external.native, &job.tenant).is_some() {
+                continue;
+            }
+            self.link(&external.native, job.job, &job.tenant);
             if self.config.api == Api::PlugIns {
                 continue;
             }
@@ -206,21 +215,25 @@ impl Translator {
                 None => {}
             }
             app.learn(job.incarnation, &job.slots);
-            self.check_owner(&external.native);
         }
         // What seemed to be others' is theirs.
         self.look_at_servers(now, &mut BTreeSet::new());
     }
 
-    /// Where the daemon says what applications are, anybody who may submit may have told it: whoever submits for another tenant
-    /// than the application's user would have that user run commands.
+    /// Why an application can't be a job of this tenant. Where the daemon says what applications are, anybody who may submit may have told
+    /// it: whoever submits for another tenant than the application's user would have that user run commands.
+    fn objection(&self, application: &str, tenant: &str) -> Option<String> {
+        let app = self.apps.get(application).filter(|_| self.config.api == Api::Rest)?;
+        app.is_anothers(self.config.accounts, tenant)
+    }
+
+    /// An application may have been taken for a job before it was known whose it is.
     fn check_owner(&mut self, application: &str) {
-        let Some(app) = self.apps.get_mut(application) else { return };
-        if self.config.api == Api::Rest
-            && let (Some(job), Some(problem)) = (app.job(), app.is_anothers(self.config.accounts))
-        {
+        let Some(app) = self.apps.get(application) else { return };
+        if let (Some(job), Some(problem)) = (app.job(), self.objection(application, &app.tenant)) {
             tracing::warn!(application, job, problem, "it isn't this job");
             self.jobs.remove(&job);
+            let app = self.apps.get_mut(application).expect("just found");
             app.unlink();
             app.spec = None;
         }
@@ -228,7 +241,7 @@ impl Translator {
 
     /// From now on an application is this job. A daemon that lost its state gives numbers anew: the one that had this number
     /// is another job's.
-    fn link(&mut self, application: &str, job: u64) {
+    fn link(&mut self, application: &str, job: u64, tenant: &str) {
         if self.jobs.get(&job).is_some_and(|linked| linked == application) {
             return;
         }
@@ -243,6 +256,7 @@ impl Translator {
             app.unlink();
         }
         app.link = Link::Job(job);
+        tenant.clone_into(&mut app.tenant);
     }
 
     /// The daemon's answer to a submission.
@@ -252,7 +266,10 @@ impl Translator {
             return;
         }
         match answer {
-            Submitted::Job(job) => self.link(application, job),
+            Submitted::Job(job) => {
+                let tenant = app.spec.as_ref().map_or_else(String::new, |spec| spec.tenant.clone());
+                self.link(application, job, &tenant);
+            }
             Submitted::NameTaken(_) if !app.numbered => {
                 app.numbered = true;
                 let spec = app.spec.as_mut().expect("it was submitted");

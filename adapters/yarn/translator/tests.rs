@@ -197,6 +197,7 @@ fn run(job: u64, incarnation: u32, slots: &[(Role, u32, &str)]) -> JobPlan {
         token: "t0ken".into(),
         grace_ms: 5000,
         external: external(1),
+        tenant: "alice".into(),
         ..JobPlan::default()
     }
 }
@@ -775,7 +776,8 @@ fn known(job: u64, number: u32, incarnation: u32, slots: &[(Role, u32, &str)]) -
     spec.queue = "dl".into();
     let slots = run(job, incarnation, slots).slots;
     let spec = Some(trainmaster_proto::job_from_spec(&spec));
-    v1::JobStatus { job, incarnation, slots, spec, external: external(number), ..v1::JobStatus::default() }
+    let (external, tenant) = (external(number), "alice".into());
+    v1::JobStatus { job, incarnation, slots, spec, external, tenant, ..v1::JobStatus::default() }
 }
 
 impl World {
@@ -794,7 +796,7 @@ fn nobody_gives_anothers_application_a_command() {
     let mallory = |number| {
         let mut job = known(7, number, 0, &[]);
         job.spec.as_mut().unwrap().tenant = "mallory".into();
-        job
+        v1::JobStatus { tenant: "mallory".into(), ..job }
     };
     // Told of before the application is there, and after.
     for early in [true, false] {
@@ -809,13 +811,23 @@ fn nobody_gives_anothers_application_a_command() {
             world.translator.learn(world.now(), vec![mallory(1)]);
         }
         world.look_at_roles();
-        world.plan(true, vec![JobPlan { external: external(1), ..run(7, 1, &[(W, 0, "a")]) }]);
+        let runs = || JobPlan { tenant: "mallory".into(), ..run(7, 1, &[(W, 0, "a")]) };
+        world.plan(true, vec![runs()]);
         world.look_at_roles();
         world.translator.learn(world.now(), vec![mallory(1)]);
         world.look_at_roles();
         let orders = world.orders(1);
         assert_eq!((orders.standing(), orders.worker_command.as_str()), (Standing::Wait, ""), "{early}");
         assert!(world.translator.apps[&app(1)].spec.is_none());
+        // Whose it is runs it, whoever says that it is theirs.
+        world.translator.learn(world.now(), vec![known(8, 1, 0, &[]), mallory(1)]);
+        let answers = world.plan(true, vec![run(8, 1, &[(W, 0, "a")]), runs()]);
+        let refused: Vec<u64> =
+            answers.iter().filter(|answer| answer.refused.is_some()).map(|answer| answer.job).collect();
+        assert_eq!(refused, [7], "{answers:?}");
+        world.look_at_roles();
+        assert_eq!(world.translator.apps[&app(1)].job(), Some(8));
+        assert_ne!(world.orders(1).worker_command, "");
     }
 }
 

@@ -239,7 +239,7 @@ impl<'a> Play<'a> {
     /// Tells the scheduler, and the manager what comes of it.
     fn say(&mut self, event: Event) -> Result<(), SimError> {
         let kind = kind(&event);
-        if matches!(event, Event::ServerSet { .. } | Event::ServerLeft { .. }) {
+        if matches!(event, Event::ServerSet { .. } | Event::ServersLeft { .. }) {
             self.cloud = None;
         }
         let result = self.scheduler.apply(self.now, event);
@@ -359,7 +359,7 @@ impl<'a> Play<'a> {
             program.slots.as_ref().is_some_and(|slots| slots.slots().iter().any(|slot| slot.server == server))
         };
         let hit: Vec<JobId> = self.programs.values().filter(there).map(|program| program.job.id).collect();
-        self.say(Event::ServerLeft { name: name.to_owned() })?;
+        self.say(Event::ServersLeft { names: vec![name.to_owned()] })?;
         for id in hit {
             self.take_away(id);
             let now = self.now;
@@ -628,7 +628,7 @@ fn preemptions(ran: &Allocation, verdict: &Verdict) -> u32 {
 fn kind(event: &Event) -> &'static str {
     match event {
         Event::ServerSet { .. } => "a server",
-        Event::ServerLeft { .. } => "a server's failure",
+        Event::ServersLeft { .. } => "a server's failure",
         Event::ForeignUse { .. } => "other work",
         Event::JobEnded { .. } => "a job's end",
         Event::Reported { .. } => "a report",

@@ -50,11 +50,13 @@ impl State {
             Event::ModeSet(mode) => self.set_mode(*mode),
             Event::TermBegan(term) => self.term = self.term.max(*term),
             Event::ServerSet { manager, server } => self.set_server(manager, server)?,
-            Event::ServerLeft { name } => {
-                let id = *self.server_ids.get(name.as_str()).ok_or_else(|| EventError::UnknownServer(name.clone()))?;
-                if self.server(id).present {
-                    self.servers_left(&BTreeSet::from([id]));
-                }
+            Event::ServersLeft { names } => {
+                let known = |name: &String| {
+                    let id = self.server_ids.get(name.as_str()).copied();
+                    id.ok_or_else(|| EventError::UnknownServer(name.clone()))
+                };
+                let lost = names.iter().map(known).collect::<Result<BTreeSet<ServerId>, _>>()?;
+                self.servers_left(&lost.into_iter().filter(|id| self.server(*id).present).collect());
             }
             Event::ForeignUse { server, amounts, devices } => {
                 check_amounts(server, amounts)?;

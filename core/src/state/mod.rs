@@ -123,6 +123,10 @@ pub struct State {
     /// Servers that aren't there, in the order in which they left.
     #[serde(deserialize_with = "table")]
     pub(crate) absent: OrdMap<u64, ServerId>,
+    /// So many of them are too many.
+    pub(crate) forget_at: usize,
+    /// Numbers of servers that are forgotten.
+    pub(crate) free: Vector<ServerId>,
     #[serde(deserialize_with = "table")]
     pub(crate) tenant_ids: OrdMap<Arc<str>, TenantId>,
     #[serde(deserialize_with = "table")]
@@ -181,6 +185,8 @@ impl Default for State {
             managers: Vector::new(),
             server_ids: OrdMap::new(),
             absent: OrdMap::new(),
+            forget_at: servers::MOST_ABSENT,
+            free: Vector::new(),
             tenant_ids: OrdMap::new(),
             queue_ids: OrdMap::new(),
             job_names: OrdMap::new(),
@@ -206,11 +212,6 @@ impl State {
     /// An active job.
     pub fn job(&self, id: JobId) -> Option<&Arc<Job>> {
         self.jobs.get(&id)
-    }
-
-    /// Jobs that are over, but of which something may still exist.
-    pub fn leaving_jobs(&self) -> impl Iterator<Item = &Arc<Job>> {
-        self.leaving.values()
     }
 
     /// A job that is active, or over while something of it may still exist.
@@ -248,6 +249,12 @@ impl State {
         self.managers.get(server.manager.0 as usize).map(|manager| &*manager.name)
     }
 
+    /// The name of the manager that reports a server, or reported it last.
+    pub fn last_manager_of(&self, id: ServerId) -> Option<&str> {
+        let server = self.servers.get(id.index())?;
+        self.managers.get(server.manager.0 as usize).map(|manager| &*manager.name)
+    }
+
     /// A server's name, or its number if there is no such server.
     pub fn server_name(&self, id: ServerId) -> &str {
         self.servers.get(id.index()).map_or("?", |server| &server.name)
@@ -256,6 +263,11 @@ impl State {
     /// A job's name, or a dash if it is no longer active.
     pub fn job_name(&self, id: JobId) -> &str {
         self.jobs.get(&id).map_or("a job that has ended", |job| &job.spec.name)
+    }
+
+    /// Jobs that are over, but of which something may still exist.
+    pub fn leaving_jobs(&self) -> &OrdMap<JobId, Arc<Job>> {
+        &self.leaving
     }
 
     /// Servers that are there.

@@ -19,11 +19,10 @@ use crate::{
 
 /// Servers that may be there at a time: six times as many as the largest clusters have.
 const MOST: usize = 100_000;
-/// Servers that are gone and remembered, with the number they had. The number of the one that is gone for longest is given
-/// to the next new one beyond these.
-const MOST_ABSENT: usize = 1024;
-/// Of those that are gone for longest, so many are looked at for one of which nothing is left.
-const CANDIDATES: usize = 16;
+/// Servers that are gone and remembered, with the number they had. Beyond these as many of those that are gone for longest are
+/// forgotten as have come since the last time, at most half of them, as far as nothing is left of them; their numbers are given to new ones.
+pub(super) const MOST_ABSENT: usize = 1024;
+const FORGOTTEN: usize = MOST_ABSENT / 2;
 /// Bytes of a server's name; of a label, and of its value.
 const LONGEST_NAME: usize = 256;
 const LONGEST_LABEL: usize = 1024;
@@ -54,7 +53,7 @@ impl State {
             Err(problem) => return fail(problem),
         };
         let known = self.server_ids.get(spec.name.as_str()).copied();
-        let there = self.servers.len() - self.absent.len();
+        let there = self.servers.len() - self.absent.len() - self.free.len();
         if there >= MOST && known.is_none_or(|id| !self.server(id).present) {
             return fail(format!("{there} servers are there, and that is the most"));
         }
@@ -91,10 +90,10 @@ impl State {
         if let Some(turn) = self.server(id).left {
             self.absent.remove(&turn);
         }
-        if known.is_none() || self.server(id).devices == devices {
+        if known.is_none() || self.server(id).devices == devices || !self.server(id).lends_devices() {
             self.change_server(id, change);
         } else {
-            self.with_other_devices(|state| state.change_server(id, change));
+            self.with_other_devices(id, |state| state.change_server(id, change));
             self.evict_from_exchanged_devices(id);
         }
         Ok(())
@@ -117,6 +116,7 @@ impl State {
             draining: false,
             present: false,
             left: Some(turn),
+            left_at: self.now,
             foreign: Usage::default(),
             planned: Usage::default(),
             charged: Usage::default(),
@@ -132,32 +132,48 @@ impl State {
         id
     }
 
-    /// Where too many are remembered that are gone: the number of one of which nothing is left, which is forgotten. O(slots of
-    /// all jobs).
+    /// The number of a server that is forgotten, where too many are remembered. O(1), and O(slots of all jobs) once for many new
+    /// servers.
     fn forget_server(&mut self) -> Option<ServerId> {
-        if self.absent.len() < MOST_ABSENT {
-            return None;
+        if self.free.is_empty() && self.absent.len() >= self.forget_at {
+            self.forget_servers();
         }
-        let oldest: Vec<(u64, ServerId)> = self.absent.iter().take(CANDIDATES).map(|(turn, id)| (*turn, *id)).collect();
+        self.free.pop_front()
+    }
+
+    fn forget_servers(&mut self) {
         let mut held = BTreeSet::new();
         for job in self.jobs.values().chain(self.leaving.values()) {
             let allocations = [job.issued.as_ref(), job.observed.as_ref(), job.verdict.allocation()];
             held.extend(allocations.into_iter().flatten().flat_map(|has| has.slots()).map(|slot| slot.server));
             held.extend(job.verdict.reason().into_iter().chain(&job.issue_reason).filter_map(Reason::server));
         }
-        let (turn, id) = oldest.into_iter().find(|(_, id)| !held.contains(id))?;
-        self.absent.remove(&turn);
-        let name = self.server(id).name.clone();
-        self.server_ids.remove(&name);
-        Some(id)
+        let gone = self.absent.iter().filter(|(_, id)| !held.contains(id)).take(FORGOTTEN);
+        let gone: Vec<(u64, ServerId)> = gone.map(|(turn, id)| (*turn, *id)).collect();
+        for (turn, id) in gone {
+            self.absent.remove(&turn);
+            let name = self.server(id).name.clone();
+            self.server_ids.remove(&name);
+            self.free.push_back(id);
+        }
+        // Those that can't be forgotten aren't looked at again for each that comes.
+        self.forget_at = MOST_ABSENT.max(self.absent.len() + FORGOTTEN);
     }
 
-    /// A slot is charged by the kind of its devices: where these change, every sum is taken anew. O(slots of all jobs):
-    /// devices are rarely exchanged.
-    fn with_other_devices(&mut self, change: impl FnOnce(&mut Self)) {
-        let planned: Vec<(Arc<Job>, Arc<Allocation>)> =
-            self.jobs.values().filter_map(|job| Some((job.clone(), job.verdict.allocation()?.clone()))).collect();
-        let all: Vec<Arc<Job>> = self.jobs.values().chain(self.leaving.values()).cloned().collect();
+    /// A slot is charged by the kind of its devices: where these change, the sums of the jobs that have some are taken anew. O(slots of
+    /// all jobs).
+    fn with_other_devices(&mut self, id: ServerId, change: impl FnOnce(&mut Self)) {
+        let is_there = |allocation: Option<&Arc<Allocation>>| {
+            allocation.is_some_and(|allocation| allocation.slots().iter().any(|slot| slot.server == id))
+        };
+        let planned = self.jobs.values().filter_map(|job| Some((job, job.verdict.allocation()?)));
+        let planned: Vec<(Arc<Job>, Arc<Allocation>)> = planned
+            .filter(|(_, allocation)| is_there(Some(allocation)))
+            .map(|(job, allocation)| (job.clone(), allocation.clone()))
+            .collect();
+        let all = self.jobs.values().chain(self.leaving.values());
+        let all: Vec<Arc<Job>> =
+            all.filter(|job| is_there(job.issued.as_ref()) || is_there(job.observed.as_ref())).cloned().collect();
         for (job, allocation) in &planned {
             self.add_planned(job, allocation, -1);
         }
@@ -215,12 +231,14 @@ impl State {
     /// Servers are gone. O(slots of all jobs) however many they are: slots on a lost server are gone without anyone
     /// saying so.
     pub(super) fn servers_left(&mut self, lost: &BTreeSet<ServerId>) {
+        let now = self.now;
         for id in lost {
             let turn = self.absent.get_max().map_or(0, |(last, _)| last + 1);
             self.absent.insert(turn, *id);
             self.change_server(*id, |server| {
                 server.present = false;
                 server.left = Some(turn);
+                server.left_at = now;
                 server.foreign = Usage::default();
                 server.measured = None;
             });

@@ -185,7 +185,7 @@ impl Player<'_> {
                 self.present[at] = false;
                 let name = self.specs[at].name.clone();
                 self.manager.lose(self.scheduler.state(), &name);
-                self.apply(Event::ServerLeft { name });
+                self.apply(Event::ServersLeft { names: vec![name] });
             }
             Step::ServerSet(lot, eighths, draining, fewer) => {
                 let at = lot % self.specs.len();

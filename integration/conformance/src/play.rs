@@ -130,7 +130,7 @@ impl Player {
         Ok(match action {
             Action::Decide(_) => unreachable!("not an event"),
             Action::Server(server) => server_set(server)?,
-            Action::ServerLeft(name) => Event::ServerLeft { name: name.clone() },
+            Action::ServerLeft(name) => Event::ServersLeft { names: vec![name.clone()] },
             Action::Foreign { server, amounts: table } => {
                 Event::ForeignUse { server: server.clone(), amounts: amounts(table)?, devices: Vec::new() }
             }

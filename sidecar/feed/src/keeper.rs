@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use tonic::Status;
-use trainmaster_net::{Caller, Doorkeeper, Kind, Paces, Rate, Share, bearer};
+use trainmaster_net::{Caller, Doorkeeper, Kind, Paces, Rate, Share, affordable, bearer};
 
 use crate::Feed;
 
@@ -24,9 +24,9 @@ pub struct JobKeeper {
 }
 
 impl JobKeeper {
-    /// `connections`: of the port; no tenant's jobs get more than half of them.
+    /// `connections`: that the port is to have at a time; of those that it can have no tenant's jobs get more than half.
     pub fn new(feed: Feed, connections: usize) -> Self {
-        Self { feed, connections, paces: Paces::default() }
+        Self { feed, connections: affordable(connections), paces: Paces::default() }
     }
 
     /// Whoever shows this token.
@@ -46,7 +46,7 @@ impl JobKeeper {
             Share { key: key.clone(), bytes: JOB_BYTES + SLOT_BYTES * caller.slots, lists: 0, connections: own },
             Share { key: tenant, bytes: TENANT_BYTES, lists: 0, connections: (self.connections / 2).max(1) },
         ];
-        Ok(Caller { name: key, shares, first: false })
+        Ok(Caller { name: key, shares, first: false, standing: None })
     }
 }
 

@@ -29,6 +29,29 @@ pub struct Caller {
     pub shares: Vec<Share>,
     /// Never kept waiting because of what others hold: who can end what goes wrong.
     pub first: bool,
+    /// Whether it still counts; none: as long as its connection.
+    pub standing: Option<Standing>,
+}
+
+/// Whether somebody who was let in still counts, as who has shown a token that may be revoked.
+#[derive(Clone)]
+pub struct Standing(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Standing {
+    /// As this says, whenever it is asked.
+    pub fn new(counts: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(counts))
+    }
+
+    pub(crate) fn counts(&self) -> bool {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Standing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Standing").field(&self.counts()).finish()
+    }
 }
 
 /// What a path serves.

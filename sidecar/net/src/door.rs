@@ -188,7 +188,7 @@ mod tests {
 
         fn admit(&self, request: &mut Request) -> Result<Option<Caller>, Status> {
             match request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()) {
-                Some(name) => Ok(Some(Caller { name: name.into(), shares: Vec::new(), first: false })),
+                Some(name) => Ok(Some(Caller { name: name.into(), shares: Vec::new(), first: false, standing: None })),
                 None if request.uri().path() == "/open" => Ok(None),
                 None => Err(Status::unauthenticated("who are you?")),
             }

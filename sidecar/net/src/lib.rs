@@ -28,9 +28,9 @@ use std::sync::Arc;
 use axum::{Router, middleware};
 
 pub use self::{
-    caller::{Caller, Doorkeeper, Kind, Peer, bearer},
+    caller::{Caller, Doorkeeper, Kind, Peer, Standing, bearer},
     door::{Door, refuse},
-    listen::Port,
+    listen::{Port, affordable},
     load::LoadLimits,
     metrics::NetMetrics,
     paces::{Paces, Rate},

@@ -38,6 +38,8 @@ const HEADERS: u32 = 8 << 10;
 const NOBODY: Duration = Duration::from_secs(30);
 /// Connections that are nobody's yet: beyond these the oldest of them goes for each that comes.
 const UNPROVEN: usize = 512;
+/// Connections that are kept for callers who are [first](crate::Caller::first), beside those.
+const FIRST: usize = 64;
 /// Once the daemon stops, calls under way may take so long.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -61,11 +63,19 @@ impl Port {
     pub async fn serve(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = std::pin::pin!(shutdown);
         let most = affordable(self.connections);
+        if most < self.connections {
+            let wanted = self.connections;
+            tracing::warn!(wanted, most, "fewer connections than there could be: the limit on open files is low");
+        }
         let slots = Arc::new(Semaphore::new(most));
-        let mut nobodys = Nobodys { most: UNPROVEN.min(most.div_ceil(2)), waiting: VecDeque::new() };
+        let mut nobodys = Nobodys { most: UNPROVEN.min(most.div_ceil(4)), waiting: VecDeque::new() };
+        let kept = nobodys.most + FIRST.min(most / 16);
+        let others = Arc::new(Semaphore::new(most.saturating_sub(kept).max(1)));
         let graceful = GracefulShutdown::new();
         // Whoever drops this future drops the connections too.
         let mut open = JoinSet::new();
+        let ends = |tls: &Tls| self.metrics.certificate_ends.set(tls.ends());
+        self.tls.iter().for_each(ends);
         loop {
             let slot = tokio::select! {
                 slot = slots.clone().acquire_owned() => slot.expect("never closed"),
@@ -91,9 +101,10 @@ impl Port {
                 router: self.router.clone(),
                 metrics: self.metrics.clone(),
                 watcher: graceful.watcher(),
-                proof: Arc::default(),
+                proof: Arc::new(Proof::new(others.clone())),
             };
             let tls = self.tls.as_mut().map(Tls::acceptor);
+            self.tls.iter().for_each(ends);
             let (proof, counted) = (connection.proof.clone(), Counted::new(&connection));
             let handle = open.spawn(async move {
                 connection.begin(stream, tls).await;
@@ -147,14 +158,10 @@ impl Drop for Counted {
     }
 }
 
-/// As many connections as wanted, as far as they leave file descriptors for everything else.
-fn affordable(wanted: usize) -> usize {
+/// As many connections as wanted, as far as the limit on open files leaves some for everything else.
+pub fn affordable(wanted: usize) -> usize {
     let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
-    let most = limit.map_or(wanted, |limit| (limit / 4 * 3).max(1));
-    if most < wanted {
-        tracing::warn!(wanted, most, "fewer connections than there could be: the limit on open files is low");
-    }
-    wanted.min(most)
+    limit.map_or(wanted, |limit| wanted.min((limit / 4 * 3).max(1)))
 }
 
 struct Connection {
@@ -232,6 +239,7 @@ impl Connection {
         tokio::select! {
             ended = connection => ended,
             () = self.proof.over.notified() => Ok(()),
+            () = self.proof.ends() => Ok(()),
         }
     }
 }

@@ -376,13 +376,13 @@ mod tests {
     }
 
     async fn ask(router: &Router, path: &str, body: Body) -> Response {
-        let caller = Caller { name: "somebody".into(), shares: Vec::new(), first: false };
+        let caller = Caller { name: "somebody".into(), shares: Vec::new(), first: false, standing: None };
         ask_as(router, Some(caller), path, body).await
     }
 
     fn caller(name: &str, first: bool) -> Option<Caller> {
         let share = Share { key: name.into(), bytes: 60_000, lists: 1, connections: 1 };
-        Some(Caller { name: name.into(), shares: vec![share], first })
+        Some(Caller { name: name.into(), shares: vec![share], first, standing: None })
     }
 
     /// What has only half arrived.

@@ -9,6 +9,7 @@ pub struct NetMetrics {
     pub(crate) failed: IntCounterVec,
     pub(crate) refused: IntCounterVec,
     pub(crate) panics: IntCounter,
+    pub(crate) certificate_ends: IntGauge,
 }
 
 impl NetMetrics {
@@ -34,11 +35,21 @@ impl NetMetrics {
                 &["reason"],
             )?,
             panics: IntCounter::new("trainmaster_panics_total", "Calls that panicked and were answered as INTERNAL")?,
+            certificate_ends: IntGauge::new(
+                "trainmaster_certificate_ends_seconds",
+                "When the port's certificate ends, as a Unix time; 0 without TLS",
+            )?,
         };
         registry.register(Box::new(metrics.connections.clone()))?;
         registry.register(Box::new(metrics.failed.clone()))?;
         registry.register(Box::new(metrics.refused.clone()))?;
         registry.register(Box::new(metrics.panics.clone()))?;
+        registry.register(Box::new(metrics.certificate_ends.clone()))?;
         Ok(metrics)
+    }
+
+    /// When the port's certificate ends, in Unix seconds; `None` without TLS.
+    pub fn certificate_ends(&self) -> Option<i64> {
+        Some(self.certificate_ends.get()).filter(|&ends| ends != 0)
     }
 }

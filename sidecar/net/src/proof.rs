@@ -1,50 +1,82 @@
 //! What a connection has shown so far.
 
-use std::sync::{
-    Mutex, OnceLock, PoisonError,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
-use tokio::sync::Notify;
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    time::sleep,
+};
 use tonic::Status;
 
 use crate::{
-    Caller,
+    Caller, Standing,
     shares::{Shares, Taken, What},
 };
 
+/// So often it is asked whether whoever was let in still counts.
+const LOOK: Duration = Duration::from_secs(2);
 /// On a connection so many calls are refused before it ends, if none was let in.
 const PATIENCE: u32 = 16;
 
 /// Whether somebody who was let in has called on a connection, and what it counts against.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Proof {
     refused: AtomicU32,
-    /// Whose it is: set once. Empty for who has no share.
-    held: OnceLock<Mutex<Option<Taken>>>,
+    /// Connections that callers may have who aren't [first](Caller::first).
+    others: Arc<Semaphore>,
+    held: Mutex<Held>,
     /// It is to end.
     pub(crate) over: Notify,
 }
 
+/// What a connection counts against.
+#[derive(Debug, Default)]
+struct Held {
+    /// Whose it is: the first caller's who was let in.
+    by: Option<(Taken, Option<OwnedSemaphorePermit>)>,
+    /// Whether the last caller who was let in still counts.
+    standing: Option<Standing>,
+}
+
 impl Proof {
+    /// Of a connection that takes one of these, unless its caller is [first](Caller::first).
+    pub(crate) fn new(others: Arc<Semaphore>) -> Self {
+        Self { refused: AtomicU32::default(), others, held: Mutex::default(), over: Notify::new() }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        // Every change leaves it whole.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A call was let in: the connection is its caller's from now on.
     ///
     /// # Errors
-    /// It has as many connections as it may; this one ends.
+    /// It has as many connections as it may, or others have; this one ends.
     pub(crate) fn give(&self, shares: &Shares, caller: &Caller) -> Result<(), Status> {
-        if self.is_given() {
-            return Ok(());
+        let mut held = self.held();
+        if held.by.is_none() {
+            let full = |_| Status::resource_exhausted("there are as many connections as there may be; try again later");
+            let place = || self.others.clone().try_acquire_owned().map_err(full);
+            let taken = shares
+                .take(&caller.shares, What::Connections, 1)
+                .and_then(|taken| Ok((taken, (!caller.first).then(place).transpose()?)));
+            held.by = Some(taken.inspect_err(|_| self.over.notify_one())?);
         }
-        match shares.take(&caller.shares, What::Connections, 1) {
-            Ok(taken) => {
-                // Of two calls at once the first counts.
-                let _ = self.held.set(Mutex::new(Some(taken)));
-                Ok(())
-            }
-            Err(full) => {
-                self.over.notify_one();
-                Err(full)
-            }
+        held.standing.clone_from(&caller.standing);
+        Ok(())
+    }
+
+    /// Waits until its caller no longer counts.
+    pub(crate) async fn ends(&self) {
+        while self.held().standing.as_ref().is_none_or(Standing::counts) {
+            sleep(LOOK).await;
         }
     }
 
@@ -56,13 +88,11 @@ impl Proof {
     }
 
     pub(crate) fn is_given(&self) -> bool {
-        self.held.get().is_some()
+        self.held().by.is_some()
     }
 
     /// The connection has ended, whoever still knows of it.
     pub(crate) fn end(&self) {
-        if let Some(held) = self.held.get() {
-            held.lock().unwrap_or_else(PoisonError::into_inner).take();
-        }
+        *self.held() = Held::default();
     }
 }

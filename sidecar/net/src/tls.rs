@@ -17,7 +17,7 @@ use tokio_rustls::{
         pki_types::{
             CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject,
         },
-        server::WebPkiClientVerifier,
+        server::{NoServerSessionStorage, WebPkiClientVerifier},
     },
 };
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
@@ -88,6 +88,11 @@ impl Tls {
         Ok(Self { files, own, acceptor, seen, looked: Instant::now() })
     }
 
+    /// When what answers connections ends, in Unix seconds: the daemon's certificate, or an authority's between it and the client's.
+    pub(crate) fn ends(&self) -> i64 {
+        self.own.ends
+    }
+
     /// For the next connection. Files that changed are read anew; if they can't be used, what was read before stands. What is
     /// revoked is, even where the daemon's own certificate and key can't be used.
     pub(crate) fn acceptor(&mut self) -> TlsAcceptor {
@@ -141,6 +146,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 struct Own {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    /// The first of them to end, in Unix seconds.
+    ends: i64,
 }
 
 impl Own {
@@ -149,7 +156,8 @@ impl Own {
         check_use(&files.cert, &chain[0])?;
         let key = secret::read_text(&files.key).map_err(|problem| fail(&files.key, problem))?;
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| fail(&files.key, error))?;
-        Ok(Self { chain, key })
+        let ends = chain.iter().filter_map(ends).min().unwrap_or(i64::MAX);
+        Ok(Self { chain, key, ends })
     }
 }
 
@@ -170,6 +178,11 @@ fn acceptor(own: &Own, files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
         .with_single_cert(own.chain.clone(), own.key.clone_key())
         .map_err(|error| fail(&files.key, format!("it doesn't go with {}: {error}", files.cert.display())))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    if files.client_ca.is_some() {
+        // Who takes an earlier session up again isn't looked at anew, though its certificate may have ended.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
@@ -200,19 +213,7 @@ fn clients(
 /// a server's: said here, where it can be mended.
 fn check_use(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsError> {
     let read = EndEntityCert::try_from(certificate).map_err(|error| fail(path, error))?;
-    // Whether it is its own authority or somebody else's, what it may be used for is looked at first.
-    let Ok(anchor) = anchor_from_trusted_cert(certificate) else { return Ok(()) };
-    let algorithms = ring::default_provider().signature_verification_algorithms.all;
-    let usage = read.verify_for_usage(
-        algorithms,
-        std::slice::from_ref(&anchor),
-        &[],
-        UnixTime::now(),
-        KeyUsage::server_auth(),
-        None,
-        None,
-    );
-    match usage {
+    match verify(&read, certificate, UnixTime::now()) {
         Err(webpki::Error::CaUsedAsEndEntity) => Err(fail(
             path,
             "it is a certificate authority's (CA:TRUE), which clients refuse as a server's; make one with `trainmaster certs \
@@ -221,6 +222,24 @@ fn check_use(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsErr
         Err(webpki::Error::CertExpired { .. }) => Err(fail(path, "it has expired")),
         _ => Ok(()),
     }
+}
+
+/// When it ends, in Unix seconds.
+fn ends(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let read = EndEntityCert::try_from(certificate).ok()?;
+    // After the end of all of them each says when it ended.
+    match verify(&read, certificate, UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX))) {
+        Err(webpki::Error::CertExpired { not_after, .. }) => i64::try_from(not_after.as_secs()).ok(),
+        _ => None,
+    }
+}
+
+/// As a server's. Whether it is its own authority or somebody else's, when it is valid and what it may be used for is looked at first,
+/// and who it is from last.
+fn verify(read: &EndEntityCert<'_>, certificate: &CertificateDer<'_>, at: UnixTime) -> Result<(), webpki::Error> {
+    let anchor = anchor_from_trusted_cert(certificate)?;
+    let (algorithms, usage) = (ring::default_provider().signature_verification_algorithms.all, KeyUsage::server_auth());
+    read.verify_for_usage(algorithms, std::slice::from_ref(&anchor), &[], at, usage, None, None).map(drop)
 }
 
 /// The URI names of a client's certificate, which was verified.
@@ -243,6 +262,11 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt as _};
 
     use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio_rustls::{
+        TlsConnector,
+        rustls::{ClientConfig, HandshakeKind},
+    };
 
     use super::*;
 
@@ -290,8 +314,14 @@ mod tests {
     }
 
     fn made(folder: &Path, name: &str, is_ca: IsCa) -> TlsFiles {
+        lasting(folder, name, is_ca, 4096)
+    }
+
+    /// One that ends when this year begins.
+    fn lasting(folder: &Path, name: &str, is_ca: IsCa, year: i32) -> TlsFiles {
         let mut params = CertificateParams::new(vec!["localhost".into()]).unwrap();
         params.is_ca = is_ca;
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let key = KeyPair::generate().unwrap();
         let cert = params.self_signed(&key).unwrap();
         let path = |end: &str, text: String| {
@@ -300,6 +330,40 @@ mod tests {
             path
         };
         TlsFiles { cert: path("", cert.pem()), key: path("-key", key.serialize_pem()), ..TlsFiles::default() }
+    }
+
+    /// How the second of two connections of one client begins.
+    async fn again(tls: &mut Tls) -> HandshakeKind {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificates(&tls.files.cert).unwrap().remove(0)).unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let connector = TlsConnector::from(Arc::new(config.with_root_certificates(roots).with_no_client_auth()));
+        let mut kind = HandshakeKind::Full;
+        for _ in 0..2 {
+            let (theirs, ours) = tokio::io::duplex(1 << 16);
+            let acceptor = tls.acceptor();
+            let answering = tokio::spawn(async move {
+                let mut stream = acceptor.accept(ours).await.unwrap();
+                stream.write_all(b"hello").await.unwrap();
+                stream.shutdown().await.unwrap();
+            });
+            let mut stream = connector.connect("localhost".try_into().unwrap(), theirs).await.unwrap();
+            stream.read_to_end(&mut Vec::new()).await.unwrap();
+            kind = stream.get_ref().1.handshake_kind().unwrap();
+            answering.await.unwrap();
+        }
+        kind
+    }
+
+    #[tokio::test]
+    async fn who_shows_a_certificate_shows_it_on_each_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = made(folder.path(), "a", IsCa::NoCa);
+        let authority = made(folder.path(), "ca", IsCa::Ca(BasicConstraints::Unconstrained));
+        assert_eq!(again(&mut Tls::read(files.clone()).unwrap()).await, HandshakeKind::Resumed);
+        let files = TlsFiles { client_ca: Some(authority.cert), ..files };
+        assert_eq!(again(&mut Tls::read(files).unwrap()).await, HandshakeKind::Full);
     }
 
     #[test]
@@ -326,11 +390,17 @@ mod tests {
         fs::write(&files.cert, "nonsense that is no certificate").unwrap();
         tls.acceptor();
         assert_ne!(tls.seen, before);
-        let other = made(folder.path(), "b", IsCa::NoCa);
+        let other = lasting(folder.path(), "b", IsCa::NoCa, 2031);
         fs::copy(&other.key, &files.key).unwrap();
         fs::copy(&other.cert, &files.cert).unwrap();
         tls.looked -= LOOK;
         tls.acceptor();
+        assert_eq!(tls.ends(), 1_924_992_000);
+        // An authority's between it and the client's may end first.
+        let between = lasting(folder.path(), "between", IsCa::Ca(BasicConstraints::Unconstrained), 2030);
+        let chain = [&other.cert, &between.cert].map(|path| fs::read_to_string(path).unwrap()).concat();
+        fs::write(&files.cert, chain).unwrap();
+        assert_eq!(Tls::read(files.clone()).unwrap().ends(), 1_893_456_000);
         let missing = TlsFiles { cert: folder.path().join("none.pem"), ..files };
         assert!(Tls::read(missing).unwrap_err().to_string().contains("none.pem"));
     }

@@ -59,7 +59,9 @@ pub fn observed(observation: v1::Observation) -> Result<Observed, ConvertError> 
             for job in delta.jobs {
                 read.job(job)?;
             }
-            read.events.extend(delta.servers_left.into_iter().map(|name| Event::ServerLeft { name }));
+            if !delta.servers_left.is_empty() {
+                read.events.push(Event::ServersLeft { names: delta.servers_left });
+            }
         }
         Some(Kind::Enacted(enacted)) => read.events.push(event_of(enacted)?),
         Some(Kind::Utilisation(measured)) => {

@@ -12,6 +12,8 @@ use crate::{
 pub struct JobFacts<'a> {
     /// Its name, also once it is over.
     pub name: &'a str,
+    /// Whose it is, also once it is over.
+    pub tenant: &'a str,
     /// What was asked for; none once it is over.
     pub spec: Option<&'a JobSpec>,
     /// Where it came from, also once it is over.
@@ -29,6 +31,7 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
     let mut plan = v1::JobPlan {
         job: issue.job.0,
         name: facts.name.to_owned(),
+        tenant: facts.tenant.to_owned(),
         incarnation: issue.incarnation.0,
         revision: issue.revision.0,
         grace_ms: facts.grace.0,
@@ -88,8 +91,15 @@ mod tests {
         scheduler.apply(Time(1), event).unwrap();
         scheduler.decide(Time(2));
         let external = Some(v1::ExternalId { cluster: "local".into(), native: "job-9".into() });
-        let facts =
-            JobFacts { name: "mnist", spec: Some(&spec), external, ended: "", token: "secret", grace: Span(30_000) };
+        let facts = JobFacts {
+            name: "mnist",
+            tenant: "vision",
+            spec: Some(&spec),
+            external,
+            ended: "",
+            token: "secret",
+            grace: Span(30_000),
+        };
         let issues = scheduler.take_issues();
         let plan = job_plan(scheduler.state(), &issues[0], facts.clone());
         assert_eq!(plan.external.as_ref().unwrap().native, "job-9");

@@ -115,6 +115,12 @@ impl ServerArgs {
         }
     }
 
+    /// Where the token comes from, in words.
+    fn shown(&self) -> Option<String> {
+        let job = || (self.cert.is_none() && job_token().is_some()).then(|| "TRAINMASTER_TOKEN".into());
+        self.find_token_file().map(|path| path.display().to_string()).or_else(job)
+    }
+
     /// The files of the certificate to show and of its key.
     pub(crate) fn certificate(&self) -> Option<(PathBuf, PathBuf)> {
         self.cert.clone().zip(self.key.clone())
@@ -140,6 +146,8 @@ pub(crate) struct Daemon {
     address: String,
     channel: Channel,
     bearer: Bearer,
+    /// Where the token comes from that is shown, in words.
+    shown: Option<String>,
 }
 
 /// Shows the token with every call.
@@ -195,7 +203,7 @@ impl Daemon {
             })?;
         }
         match endpoint.connect().await {
-            Ok(channel) => Ok(Self { address, channel, bearer: Bearer(bearer) }),
+            Ok(channel) => Ok(Self { address, channel, shown: args.shown(), bearer: Bearer(bearer) }),
             Err(error) => Err(Failure::unreachable(&address, &error)),
         }
     }
@@ -214,7 +222,7 @@ impl Daemon {
 
     /// What a refusal by this daemon means.
     pub(crate) fn failure(&self, status: &Status) -> Failure {
-        Failure::answered(&self.address, status)
+        Failure::answered(&self.address, self.shown.as_deref(), status)
     }
 }
 

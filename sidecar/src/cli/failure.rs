@@ -97,8 +97,8 @@ impl Failure {
         }
     }
 
-    /// From an answer of the daemon at `address`, without gRPC's wording.
-    pub(crate) fn answered(address: &str, status: &Status) -> Self {
+    /// From an answer of the daemon at `address`, without gRPC's wording; `token`: where the one that was shown comes from, in words.
+    pub(crate) fn answered(address: &str, token: Option<&str>, status: &Status) -> Self {
         let message = match status.message() {
             "" => status.code().description(),
             message => message,
@@ -106,9 +106,14 @@ impl Failure {
         match status.code() {
             // An error that began in the connection is about the connection; the daemon's own refusals have no source.
             _ if std::error::Error::source(status).is_some() => Self::unreachable(address, status),
-            Code::Unauthenticated => Self::refused(format!(
-                "{message} (give a token with --token-file; who started the daemon finds its own by itself)"
-            )),
+            Code::Unauthenticated => Self::refused(match token {
+                Some(token) => format!("{message} (the one in {token} was shown; --token-file names another)"),
+                None => {
+                    format!(
+                        "{message} (give a token with --token-file; who started the daemon finds its own by itself)"
+                    )
+                }
+            }),
             Code::Unimplemented => {
                 Self::refused(format!("the daemon at {address} doesn't know this command; is it of another version?"))
             }
@@ -138,9 +143,11 @@ mod tests {
 
     #[test]
     fn answers_lose_the_transports_wording() {
-        let shown = |status: Status| Failure::answered("http://a", &status).to_string();
+        let shown = |status: Status| Failure::answered("http://a", None, &status).to_string();
         assert_eq!(shown(Status::not_found("job 7 isn't known")), "job 7 isn't known");
-        assert!(shown(Status::unauthenticated("no token")).contains("--token-file"));
+        assert!(shown(Status::unauthenticated("no token")).contains("give a token with --token-file"));
+        let wrong = Failure::answered("http://a", Some("/a/token"), &Status::unauthenticated("not known")).to_string();
+        assert!(wrong.contains("not known (the one in /a/token was shown"), "{wrong}");
         assert!(shown(Status::unimplemented("")).contains("version"));
         assert!(!shown(Status::internal("")).is_empty());
         let of = |cause: &str| shown(Status::from_error(Box::new(io::Error::other(cause.to_owned()))));

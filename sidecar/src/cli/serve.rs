@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Error, anyhow};
 use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Serialize, Serializer};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
@@ -80,6 +81,7 @@ pub(crate) fn run(args: &ServeArgs, server: &ServerArgs, output: Output) -> Resu
     }
     let mut config = config;
     let _log = start_log(&mut config);
+    open_more_files(config.connections);
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let mut signals = StopSignals::new()?;
         let serving = |daemon: &Daemon| Serving {
@@ -112,6 +114,18 @@ pub(crate) fn run(args: &ServeArgs, server: &ServerArgs, output: Output) -> Resu
         drop(noted);
         Ok(())
     })
+}
+
+/// The usual limit on open files is 1,024, below one that this process may raise by itself: to what these connections need, with
+/// what is kept for everything else.
+fn open_more_files(connections: usize) {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = (connections as u64).saturating_mul(2);
+    let current = limit.maximum.map_or(wanted, |most| wanted.min(most));
+    if limit.current.is_some_and(|now| now < current) {
+        // Where it can't be, the port makes do with fewer connections, and says so.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    }
 }
 
 /// From now on lines go to standard error, from a thread of their own: a full disk or a reader that is stuck or gone costs

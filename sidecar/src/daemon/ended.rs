@@ -84,9 +84,11 @@ impl EndedJobs {
     }
 
     /// The job that came from there.
-    pub(crate) fn of(&self, external: &ExternalId) -> Option<&Arc<EndedJob>> {
-        let is_it = |known: &v1::ExternalId| known.cluster == external.cluster && known.native == external.native;
-        self.jobs.values().rev().find(|ended| ended.status.external.as_ref().is_some_and(is_it))
+    pub(crate) fn of(&self, external: &ExternalId, is_it: impl Fn(&str) -> bool) -> Option<&Arc<EndedJob>> {
+        let same = |known: &v1::ExternalId| known.cluster == external.cluster && known.native == external.native;
+        let is_it =
+            |ended: &&Arc<EndedJob>| is_it(&ended.status.tenant) && ended.status.external.as_ref().is_some_and(same);
+        self.jobs.values().rev().find(is_it)
     }
 
     /// The oldest first.

@@ -259,7 +259,7 @@ async fn router(
 ) -> Router {
     let jobs = JobsService::new(host.clone()).into_server();
     let manager = ManagerService::new(host.clone(), config).into_server();
-    let admin = AdminService::new(host.clone(), config, tokens.clone()).into_server();
+    let admin = AdminService::new(host.clone(), config, tokens.clone(), metrics.clone()).into_server();
     let keeper = Keeper::new(tokens.clone(), feed.clone(), config.keeper_limits());
     let feed = FeedService::new(feed, Arc::new(host.clone())).into_server();
     let (health, health_service) = tonic_health::server::health_reporter();

@@ -200,6 +200,7 @@ impl admin_server::Admin for Part {
             fallback: String::new(),
             open_doors: Vec::new(),
             log_lines_dropped: 0,
+            certificate_ends_ms: None,
         }))
     }
 

@@ -2,6 +2,7 @@
 
 mod abuse;
 mod feed;
+mod greed;
 mod journal;
 mod life;
 mod manager;

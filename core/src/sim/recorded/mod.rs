@@ -132,7 +132,9 @@ impl Recorder {
         let state = self.replay.scheduler().state();
         match event {
             Event::ServerSet { server, .. } => self.cluster.set(at, server),
-            Event::ServerLeft { .. } | Event::SyncEnd { .. } | Event::ForeignUse { .. } => self.cluster.look(at, state),
+            Event::ServersLeft { .. } | Event::SyncEnd { .. } | Event::ForeignUse { .. } => {
+                self.cluster.look(at, state)
+            }
             Event::JobSubmitted { .. } => self.welcome(),
             Event::Reported { job, incarnation, report, .. } => {
                 let seen = self.delays.seen(*job, *incarnation);

@@ -7,10 +7,16 @@ use trainmaster_core::Span;
 use trainmaster_proto::v1::{SchedulingMode, StatusReply, StatusRequest};
 
 use super::Found;
-use crate::cli::client::{Daemon, ServerArgs};
+use crate::cli::{
+    client::{Daemon, ServerArgs},
+    output::left,
+};
 
 /// A decision older than this, while there are jobs, is longer ago than engines let pass by default.
 const OLD: Span = Span::seconds(20 * 60);
+
+/// A certificate that ends sooner than this is to be renewed now: people have weekends and holidays.
+const RENEW: Span = Span::seconds(14 * 24 * 3600);
 
 /// What the daemon says of its machine.
 pub(super) struct Theirs {
@@ -81,11 +87,23 @@ fn judge(address: &str, status: &StatusReply) -> Vec<Found> {
         managers,
         servers,
     ];
+    all.extend(status.certificate_ends_ms.map(|ends| certificate(left(ends))));
     all.extend(status.open_doors.iter().map(|door| found("open door", Verdict::Doubtful, door.clone())));
     if status.open_doors.is_empty() {
         all.push(found("open doors", Verdict::Good, "none".into()));
     }
     all
+}
+
+/// Of the daemon's own, which lasts so long.
+fn certificate(left: Option<Span>) -> Found {
+    let found = |verdict, detail| Found::new("daemon", "certificate", verdict, detail);
+    let renew = "renew it, for example with `trainmaster certs init`";
+    match left {
+        None => found(Verdict::Bad, format!("it has ended, and clients refuse it: {renew}")),
+        Some(left) if left < RENEW => found(Verdict::Doubtful, format!("it ends in {left}: {renew}")),
+        Some(left) => found(Verdict::Good, format!("it ends in {left}")),
+    }
 }
 
 fn decision(status: &StatusReply) -> Found {
@@ -135,6 +153,9 @@ mod tests {
         assert_eq!(with(&|status| status.journal_error = "full".into()), (Verdict::Bad, "journal"));
         assert_eq!(with(&|status| status.log_lines_dropped = 3), (Verdict::Doubtful, "log"));
         assert_eq!(with(&|status| status.open_doors = vec!["no TLS".into()]), (Verdict::Doubtful, "open door"));
+        assert_eq!(with(&|status| status.certificate_ends_ms = Some(1)), (Verdict::Bad, "certificate"));
+        assert_eq!(with(&|status| status.certificate_ends_ms = Some(i64::MAX)), (Verdict::Good, ""));
+        assert_eq!(certificate(Some(Span::seconds(13 * 86_400))).verdict, Verdict::Doubtful);
         assert_eq!(with(&|status| status.managers.clear()), (Verdict::Bad, "managers"));
         assert_eq!(with(&|status| status.servers = 0), (Verdict::Bad, "servers"));
         assert_eq!(with(&|status| status.decision_age_ms = None), (Verdict::Bad, "decisions"));

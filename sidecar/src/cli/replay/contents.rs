@@ -180,7 +180,7 @@ fn kind(event: &Event) -> &'static str {
         Event::ModeSet(_) => "mode_set",
         Event::TermBegan(_) => "term_began",
         Event::ServerSet { .. } => "server_set",
-        Event::ServerLeft { .. } => "server_left",
+        Event::ServersLeft { .. } => "server_left",
         Event::ForeignUse { .. } => "foreign_use",
         Event::Utilisation { .. } => "utilisation",
         Event::PolicySet { .. } => "policy_set",

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use tonic::{Request, Status};
 use trainmaster_core::JobSpec;
 use trainmaster_feed::hash_of;
+use trainmaster_net::Standing;
 use trainmaster_proto::v1;
 
 pub(crate) use self::{
@@ -190,6 +191,12 @@ impl Who {
     /// It showed a token.
     pub(crate) fn with(self, tokens: Tokens, token: &str) -> Self {
         Self { shown: Some((tokens, hash_of(token))), ..self }
+    }
+
+    /// Whether its token still counts, for its connection.
+    pub(crate) fn standing(&self) -> Option<Standing> {
+        let (tokens, hash) = self.shown.clone()?;
+        Some(Standing::new(move || tokens.find_hash(hash).is_some()))
     }
 
     /// Waits until it may no longer do what it was let in for: its token was revoked or rotated, or has run out. A certificate

@@ -1,7 +1,8 @@
 //! What managers see and training programs report.
 
 use trainmaster_core::{
-    Allocation, DecisionId, Enactment, End, Event, EventError, Incarnation, Job, JobId, Role, Time, text::shown,
+    Allocation, DecisionId, Enactment, End, Event, EventError, Incarnation, Job, JobId, Role, ServerSpec, Span, Time,
+    text::shown,
 };
 use trainmaster_proto::{Observed, Progress};
 
@@ -18,6 +19,8 @@ use crate::daemon::{
 
 /// Managers at a time: each waits with the whole plan in memory until it has read it.
 const MOST_MANAGERS: usize = 64;
+/// So long after a server left another manager may have it: by then it is no reboot.
+const ANOTHERS: Span = Span::seconds(3600);
 /// Characters that are kept of what a manager says about a job.
 const LONGEST_MESSAGE: usize = 2000;
 
@@ -97,7 +100,20 @@ impl Owner {
         }
         // What is wrong with an observation is one line, however much of it is.
         let (mut wrong, mut first) = (0_u64, None);
-        for event in observed.events {
+        if let Some(open) = self.streams.get_mut(&name) {
+            open.brought.begin();
+        }
+        for mut event in observed.events {
+            if let Event::ServersLeft { names } = &mut event {
+                names.retain(|name| {
+                    let problem = self.not_its_server(speaker, name).or_else(|| self.unknown(name));
+                    wrong += u64::from(problem.is_some());
+                    problem.map(|problem| first.get_or_insert(problem)).is_none()
+                });
+                if names.is_empty() {
+                    continue;
+                }
+            }
             if let Event::Observed { job, slots, .. } = &event
                 && slots.is_empty()
                 && let Some(open) = self.streams.get_mut(speaker.name)
@@ -140,10 +156,27 @@ impl Owner {
         }
     }
 
-    /// Who reports a server that is there.
-    fn home(&self, server: &str) -> Option<&str> {
+    /// Why nothing can be said of a server that nobody knows.
+    fn unknown(&self, server: &str) -> Option<String> {
+        let is_known = self.scheduler.state().find_server(server).is_some();
+        (!is_known).then(|| EventError::UnknownServer(shown(server, 64).into()).to_string())
+    }
+
+    /// Why a manager can't speak of a server: it is another one's, be it gone for a moment.
+    fn not_its_server(&self, speaker: Speaker<'_>, name: &str) -> Option<String> {
         let state = self.scheduler.state();
-        state.find_server(server).and_then(|server| state.manager_of(server.id))
+        let server = state.find_server(name)?;
+        let home = state.last_manager_of(server.id).filter(|home| *home != speaker.name)?;
+        // It may have been given another name, or be another adapter now; and a server may have moved.
+        let is_free = !self.streams.contains_key(home) || !server.present;
+        if speaker.trusted && is_free {
+            return None;
+        }
+        let (name, back) = (shown(name, 64), (server.left_at + ANOTHERS) - state.now);
+        if server.present {
+            return Some(format!("server {name:?} is {home}'s"));
+        }
+        (back > Span::ZERO).then(|| format!("server {name:?} is {home}'s, which may bring it back for another {back}"))
     }
 
     /// Whether some of these slots are on a manager's servers.
@@ -164,20 +197,13 @@ impl Owner {
     /// Why a manager can't say that: it is about another one's server or job.
     fn objection(&self, speaker: Speaker<'_>, event: &Event) -> Option<String> {
         let state = self.scheduler.state();
-        let server = |name: &str| {
-            let home = self.home(name).filter(|home| *home != speaker.name)?;
-            // It may have been given another name, or be another adapter now.
-            let is_away = !self.streams.contains_key(home);
-            (!(speaker.trusted && is_away)).then(|| format!("server {:?} is {home}'s", shown(name, 64)))
-        };
         let job = |id: JobId| state.known_job(id);
         let is_free = |job: &Job| job.external.is_none() && job.observed.is_none() && job.issued.is_none();
         let anothers = |job: &Job| format!("{} ({}) is not run by it", job.id, job.spec.name);
         match event {
-            Event::ServerSet { server: spec, .. } => server(&spec.name),
-            Event::ServerLeft { name }
+            Event::ServerSet { server: ServerSpec { name, .. }, .. }
             | Event::ForeignUse { server: name, .. }
-            | Event::Utilisation { server: name, .. } => server(name),
+            | Event::Utilisation { server: name, .. } => self.not_its_server(speaker, name),
             Event::JobEnded { job: id, .. } => {
                 job(*id).filter(|job| !self.is_run_by(speaker, job)).map(|job| anothers(job))
             }
@@ -186,10 +212,8 @@ impl Owner {
                 .filter(|job| !(self.is_run_by(speaker, job) || speaker.trusted && is_free(job)))
                 .map(|job| anothers(job)),
             Event::Observed { job: id, slots, .. } => {
-                if let Some(slot) =
-                    slots.iter().find(|slot| self.home(&slot.server).is_some_and(|home| home != speaker.name))
-                {
-                    return server(&slot.server);
+                if let Some(problem) = slots.iter().find_map(|slot| self.not_its_server(speaker, &slot.server)) {
+                    return Some(problem);
                 }
                 let job = job(*id).filter(|job| !self.is_run_by(speaker, job))?;
                 // What no other manager runs may have started by itself, if the daemon trusts the adapter to know its own. Nobody
@@ -204,9 +228,17 @@ impl Owner {
     fn beyond_its_share(&mut self, speaker: Speaker<'_>, event: &Event) -> Option<String> {
         let open = self.streams.get_mut(speaker.name).filter(|open| !open.trusted)?;
         let counted = match event {
-            Event::ServerSet { server, .. } => open.brought.server(server),
-            Event::ServerLeft { name } => {
-                open.brought.without(name);
+            Event::ServerSet { server: spec, .. } => {
+                let state = self.scheduler.state();
+                let lent = state.find_server(&spec.name).filter(|server| server.lends_devices());
+                let exchanged = lent.is_some_and(|server| {
+                    let kinds = server.devices.iter().map(|kind| state.resources.name(*kind));
+                    !kinds.eq(spec.devices.iter().map(String::as_str))
+                });
+                open.brought.server(spec).and_then(|()| if exchanged { open.brought.exchange() } else { Ok(()) })
+            }
+            Event::ServersLeft { names } => {
+                names.iter().for_each(|name| open.brought.without(name));
                 Ok(())
             }
             Event::Observed { job, slots, .. } => {

@@ -49,29 +49,22 @@ impl Owner {
                 let _ = reply.send(Err(HostError::Denied(problem)));
                 return;
             }
+            // Whose it really is only the manager knows: another tenant that claims it keeps nobody from saying so, too.
+            let is_manager = matches!(who.role, Role::Manager { .. });
+            let is_it = |tenant: &str| is_manager || spec.tenant == tenant;
             // Whoever submitted it may have missed the answer, or have been started anew since.
-            if let Some(job) = self.scheduler.state().jobs.values().find(|job| job.external.as_ref() == Some(external))
-            {
-                if !who.scope().sees(&job.spec.tenant, Some(&external.cluster)) {
-                    let problem = format!("external: {:?} of {:?} is another's", external.native, external.cluster);
-                    let _ = reply.send(Err(HostError::Denied(problem)));
-                    return;
-                }
+            let same = |job: &&Arc<Job>| job.external.as_ref() == Some(external) && is_it(&job.spec.tenant);
+            if let Some(job) = self.scheduler.state().jobs.values().find(same) {
                 let there = Submitted { job: job.id, is_new: false };
                 return self.reply_later(reply, there);
             }
-            if let Some(ended) = self.ended.of(external) {
-                if !who.scope().sees(&ended.status.tenant, Some(&external.cluster)) {
-                    let problem = format!("external: {:?} of {:?} is another's", external.native, external.cluster);
-                    let _ = reply.send(Err(HostError::Denied(problem)));
-                    return;
-                }
+            if let Some(ended) = self.ended.of(external, is_it) {
                 let _ = reply.send(Err(HostError::Over(over(ended))));
                 return;
             }
         }
-        if let Err(full) = self.room_for_job(&spec.tenant) {
-            let _ = reply.send(Err(full));
+        if let Some(full) = self.full(&who, &spec.tenant, external.is_some()) {
+            let _ = reply.send(Err(HostError::Full(full)));
             return;
         }
         let name = spec.name.clone();
@@ -87,17 +80,39 @@ impl Owner {
         self.journal.then(Effect::Submitted(job, reply));
     }
 
-    fn room_for_job(&self, tenant: &str) -> Result<(), HostError> {
+    /// Why there may not be one more. O(1) while there are fewer than a tenant or a manager may have, else O(jobs).
+    fn full(&self, who: &Who, tenant: &str, is_external: bool) -> Option<String> {
         let (state, limits) = (self.scheduler.state(), self.options.jobs);
-        if state.jobs.len() >= limits.all {
-            return Err(HostError::Full(format!("there are {} jobs, and that is the most (limits.jobs)", limits.all)));
+        let (active, leaving) = (state.jobs.len(), state.leaving_jobs().len());
+        if active >= limits.all {
+            return Some(format!("there are {active} jobs, and that is the most (limits.jobs)"));
         }
-        if state.tenant_jobs(tenant) >= limits.tenant {
+        // A manager that never says that their slots are gone keeps them.
+        let ended = |count| format!("{count} jobs that have ended still have slots, as their managers say");
+        if active + leaving >= 2 * limits.all {
+            return Some(format!("{}; with {active} others that is the most (twice limits.jobs)", ended(leaving)));
+        }
+        let count = |is_it: &dyn Fn(&Job) -> bool| state.jobs.values().filter(|job| is_it(job)).count();
+        let count_ended = |is_it: &dyn Fn(&Job) -> bool| state.leaving_jobs().values().filter(|job| is_it(job)).count();
+        if let Role::Manager { name: Some(name) } = &who.role {
+            let most = (limits.all / 2).max(1);
+            let its = |job: &Job| job.external.as_ref().is_some_and(|external| external.cluster == *name);
+            if active + leaving >= most && count(&its) + count_ended(&its) >= most {
+                return Some(format!("manager {name} has {most} jobs, and that is the most (half of limits.jobs)"));
+            }
+        }
+        let is_theirs = |job: &Job| job.spec.tenant == tenant;
+        // What managers bring doesn't keep a tenant from submitting here.
+        let is_own = |job: &Job| is_theirs(job) && job.external.is_none();
+        if state.tenant_jobs(tenant) >= limits.tenant && (is_external || count(&is_own) >= limits.tenant) {
             let most = limits.tenant;
-            let problem = format!("tenant {tenant} has {most} jobs, and that is the most (limits.jobs_per_tenant)");
-            return Err(HostError::Full(problem));
+            return Some(format!("tenant {tenant} has {most} jobs, and that is the most (limits.jobs_per_tenant)"));
         }
-        Ok(())
+        if leaving >= limits.tenant && count_ended(&is_theirs) + state.tenant_jobs(tenant) >= 2 * limits.tenant {
+            let ended = ended(count_ended(&is_theirs));
+            return Some(format!("of tenant {tenant} {ended}; that is the most (twice limits.jobs_per_tenant)"));
+        }
+        None
     }
 
     /// A submission is on disk, or is taken back: whoever asked will ask again under the same name, or from the same place.
@@ -251,6 +266,7 @@ impl Owner {
         self.over.push(v1::JobPlan {
             job: job.0,
             name: name.clone(),
+            tenant: ended.status.tenant.clone(),
             action: v1::Action::Stop.into(),
             incarnation: ended.status.incarnation,
             revision: ended.status.revision,

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use trainmaster_core::{Budget, State, scheduler::Outcome};
+use trainmaster_net::NetMetrics;
 use trainmaster_proto::{
     mode_from_wire, mode_to_wire,
     v1::{
@@ -38,11 +39,12 @@ pub(crate) struct AdminService {
     adapters: Vec<String>,
     open_doors: Vec<String>,
     log: LogLines,
+    net: NetMetrics,
 }
 
 impl AdminService {
     /// `config`: what to tell people who ask for it, and how long a dry run may take.
-    pub(crate) fn new(host: Host, config: &Config, tokens: Tokens) -> Self {
+    pub(crate) fn new(host: Host, config: &Config, tokens: Tokens, net: NetMetrics) -> Self {
         let state_dir = std::path::absolute(&config.state_dir).unwrap_or_else(|_| config.state_dir.clone());
         Self {
             host,
@@ -51,6 +53,7 @@ impl AdminService {
             tokens,
             open_doors: config.open_doors(),
             log: config.log.clone(),
+            net,
             state_dir: state_dir.display().to_string(),
             adapters: chosen(config).iter().map(ToString::to_string).collect(),
         }
@@ -134,6 +137,7 @@ impl Admin for AdminService {
             _ => Default::default(),
         };
         let log_lines_dropped = self.log.dropped();
+        let certificate_ends_ms = self.net.certificate_ends().map(|seconds| seconds.saturating_mul(1000));
         let reply = self.host.read(move |view| {
             let state = view.scheduler.state();
             let (decision, digest) = view.settled;
@@ -154,6 +158,7 @@ impl Admin for AdminService {
                 fallback: view.fallback(),
                 open_doors,
                 log_lines_dropped,
+                certificate_ends_ms,
             }
         });
         Ok(Response::new(reply.await?))

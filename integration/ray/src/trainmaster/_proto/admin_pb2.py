@@ -14,17 +14,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atrainmaster/v1/admin.proto\x12\x0etrainmaster.v1\">\n\x0eSetModeRequest\x12,\n\x04mode\x18\x01 \x01(\x0e\x32\x1e.trainmaster.v1.SchedulingMode\"U\n\x0cSetModeReply\x12\x30\n\x08previous\x18\x01 \x01(\x0e\x32\x1e.trainmaster.v1.SchedulingMode\x12\x13\n\x0bnot_written\x18\x02 \x01(\t\"\x1f\n\rDryRunRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\"M\n\x0b\x44ryRunReply\x12.\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x1d.trainmaster.v1.PlannedChange\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\"Y\n\rPlannedChange\x12\x0b\n\x03job\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\"\x0f\n\rStatusRequest\"\x92\x03\n\x0bStatusReply\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\x12,\n\x04mode\x18\x03 \x01(\x0e\x32\x1e.trainmaster.v1.SchedulingMode\x12\x10\n\x08\x64\x65\x63ision\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\x0f\n\x07servers\x18\x06 \x01(\r\x12\x0c\n\x04jobs\x18\x07 \x01(\r\x12\x1c\n\x0f\x64\x65\x63ision_age_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08managers\x18\t \x03(\t\x12\x15\n\rjournal_error\x18\n \x01(\t\x12\x11\n\tstate_dir\x18\x0b \x01(\t\x12\x1d\n\x10next_decision_ms\x18\x0c \x01(\x03H\x01\x88\x01\x01\x12\x10\n\x08\x61\x64\x61pters\x18\r \x03(\t\x12\x10\n\x08\x66\x61llback\x18\x0e \x01(\t\x12\x12\n\nopen_doors\x18\x0f \x03(\t\x12\x19\n\x11log_lines_dropped\x18\x10 \x01(\x04\x42\x12\n\x10_decision_age_msB\x13\n\x11_next_decision_ms\"\xbe\x01\n\x05Token\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04role\x18\x02 \x01(\x0e\x32\x19.trainmaster.v1.TokenRole\x12\x0f\n\x07tenants\x18\x03 \x03(\t\x12\x0f\n\x07manager\x18\x04 \x01(\t\x12\x12\n\ncreated_ms\x18\x05 \x01(\x03\x12\x17\n\nexpires_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x07used_ms\x18\x07 \x01(\x03H\x01\x88\x01\x01\x42\r\n\x0b_expires_msB\n\n\x08_used_ms\"\x8f\x01\n\x12\x43reateTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04role\x18\x02 \x01(\x0e\x32\x19.trainmaster.v1.TokenRole\x12\x0f\n\x07tenants\x18\x03 \x03(\t\x12\x0f\n\x07manager\x18\x04 \x01(\t\x12\x10\n\x08lasts_ms\x18\x05 \x01(\x03\x12\x0e\n\x06secret\x18\x06 \x01(\t\"H\n\x10\x43reateTokenReply\x12$\n\x05token\x18\x01 \x01(\x0b\x32\x15.trainmaster.v1.Token\x12\x0e\n\x06secret\x18\x02 \x01(\t\"\x13\n\x11ListTokensRequest\"8\n\x0fListTokensReply\x12%\n\x06tokens\x18\x01 \x03(\x0b\x32\x15.trainmaster.v1.Token\"F\n\x12RotateTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\noverlap_ms\x18\x02 \x01(\x03\x12\x0e\n\x06secret\x18\x03 \x01(\t\"\"\n\x12RevokeTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\'\n\x10RevokeTokenReply\x12\x13\n\x0bnot_written\x18\x01 \x01(\t*d\n\x0eSchedulingMode\x12\x1a\n\x16SCHEDULING_MODE_ACTIVE\x10\x00\x12\x1a\n\x16SCHEDULING_MODE_SHADOW\x10\x01\x12\x1a\n\x16SCHEDULING_MODE_PAUSED\x10\x02*\x99\x01\n\tTokenRole\x12\x1a\n\x16TOKEN_ROLE_UNSPECIFIED\x10\x00\x12\x14\n\x10TOKEN_ROLE_ADMIN\x10\x01\x12\x15\n\x11TOKEN_ROLE_SUBMIT\x10\x02\x12\x16\n\x12TOKEN_ROLE_MANAGER\x10\x03\x12\x13\n\x0fTOKEN_ROLE_READ\x10\x04\x12\x16\n\x12TOKEN_ROLE_METRICS\x10\x05\x32\xad\x04\n\x05\x41\x64min\x12G\n\x07SetMode\x12\x1e.trainmaster.v1.SetModeRequest\x1a\x1c.trainmaster.v1.SetModeReply\x12\x44\n\x06\x44ryRun\x12\x1d.trainmaster.v1.DryRunRequest\x1a\x1b.trainmaster.v1.DryRunReply\x12\x44\n\x06Status\x12\x1d.trainmaster.v1.StatusRequest\x1a\x1b.trainmaster.v1.StatusReply\x12S\n\x0b\x43reateToken\x12\".trainmaster.v1.CreateTokenRequest\x1a .trainmaster.v1.CreateTokenReply\x12P\n\nListTokens\x12!.trainmaster.v1.ListTokensRequest\x1a\x1f.trainmaster.v1.ListTokensReply\x12S\n\x0bRotateToken\x12\".trainmaster.v1.RotateTokenRequest\x1a .trainmaster.v1.CreateTokenReply\x12S\n\x0bRevokeToken\x12\".trainmaster.v1.RevokeTokenRequest\x1a .trainmaster.v1.RevokeTokenReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atrainmaster/v1/admin.proto\x12\x0etrainmaster.v1\">\n\x0eSetModeRequest\x12,\n\x04mode\x18\x01 \x01(\x0e\x32\x1e.trainmaster.v1.SchedulingMode\"U\n\x0cSetModeReply\x12\x30\n\x08previous\x18\x01 \x01(\x0e\x32\x1e.trainmaster.v1.SchedulingMode\x12\x13\n\x0bnot_written\x18\x02 \x01(\t\"\x1f\n\rDryRunRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\"M\n\x0b\x44ryRunReply\x12.\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x1d.trainmaster.v1.PlannedChange\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\"Y\n\rPlannedChange\x12\x0b\n\x03job\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\"\x0f\n\rStatusRequest\"\xcc\x03\n\x0bStatusReply\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\x12,\n\x04mode\x18\x03 \x01(\x0e\x32\x1e.trainmaster.v1.SchedulingMode\x12\x10\n\x08\x64\x65\x63ision\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\x0f\n\x07servers\x18\x06 \x01(\r\x12\x0c\n\x04jobs\x18\x07 \x01(\r\x12\x1c\n\x0f\x64\x65\x63ision_age_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08managers\x18\t \x03(\t\x12\x15\n\rjournal_error\x18\n \x01(\t\x12\x11\n\tstate_dir\x18\x0b \x01(\t\x12\x1d\n\x10next_decision_ms\x18\x0c \x01(\x03H\x01\x88\x01\x01\x12\x10\n\x08\x61\x64\x61pters\x18\r \x03(\t\x12\x10\n\x08\x66\x61llback\x18\x0e \x01(\t\x12\x12\n\nopen_doors\x18\x0f \x03(\t\x12\x19\n\x11log_lines_dropped\x18\x10 \x01(\x04\x12 \n\x13\x63\x65rtificate_ends_ms\x18\x11 \x01(\x03H\x02\x88\x01\x01\x42\x12\n\x10_decision_age_msB\x13\n\x11_next_decision_msB\x16\n\x14_certificate_ends_ms\"\xbe\x01\n\x05Token\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04role\x18\x02 \x01(\x0e\x32\x19.trainmaster.v1.TokenRole\x12\x0f\n\x07tenants\x18\x03 \x03(\t\x12\x0f\n\x07manager\x18\x04 \x01(\t\x12\x12\n\ncreated_ms\x18\x05 \x01(\x03\x12\x17\n\nexpires_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x07used_ms\x18\x07 \x01(\x03H\x01\x88\x01\x01\x42\r\n\x0b_expires_msB\n\n\x08_used_ms\"\x8f\x01\n\x12\x43reateTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04role\x18\x02 \x01(\x0e\x32\x19.trainmaster.v1.TokenRole\x12\x0f\n\x07tenants\x18\x03 \x03(\t\x12\x0f\n\x07manager\x18\x04 \x01(\t\x12\x10\n\x08lasts_ms\x18\x05 \x01(\x03\x12\x0e\n\x06secret\x18\x06 \x01(\t\"H\n\x10\x43reateTokenReply\x12$\n\x05token\x18\x01 \x01(\x0b\x32\x15.trainmaster.v1.Token\x12\x0e\n\x06secret\x18\x02 \x01(\t\"\x13\n\x11ListTokensRequest\"8\n\x0fListTokensReply\x12%\n\x06tokens\x18\x01 \x03(\x0b\x32\x15.trainmaster.v1.Token\"F\n\x12RotateTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\noverlap_ms\x18\x02 \x01(\x03\x12\x0e\n\x06secret\x18\x03 \x01(\t\"\"\n\x12RevokeTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\'\n\x10RevokeTokenReply\x12\x13\n\x0bnot_written\x18\x01 \x01(\t*d\n\x0eSchedulingMode\x12\x1a\n\x16SCHEDULING_MODE_ACTIVE\x10\x00\x12\x1a\n\x16SCHEDULING_MODE_SHADOW\x10\x01\x12\x1a\n\x16SCHEDULING_MODE_PAUSED\x10\x02*\x99\x01\n\tTokenRole\x12\x1a\n\x16TOKEN_ROLE_UNSPECIFIED\x10\x00\x12\x14\n\x10TOKEN_ROLE_ADMIN\x10\x01\x12\x15\n\x11TOKEN_ROLE_SUBMIT\x10\x02\x12\x16\n\x12TOKEN_ROLE_MANAGER\x10\x03\x12\x13\n\x0fTOKEN_ROLE_READ\x10\x04\x12\x16\n\x12TOKEN_ROLE_METRICS\x10\x05\x32\xad\x04\n\x05\x41\x64min\x12G\n\x07SetMode\x12\x1e.trainmaster.v1.SetModeRequest\x1a\x1c.trainmaster.v1.SetModeReply\x12\x44\n\x06\x44ryRun\x12\x1d.trainmaster.v1.DryRunRequest\x1a\x1b.trainmaster.v1.DryRunReply\x12\x44\n\x06Status\x12\x1d.trainmaster.v1.StatusRequest\x1a\x1b.trainmaster.v1.StatusReply\x12S\n\x0b\x43reateToken\x12\".trainmaster.v1.CreateTokenRequest\x1a .trainmaster.v1.CreateTokenReply\x12P\n\nListTokens\x12!.trainmaster.v1.ListTokensRequest\x1a\x1f.trainmaster.v1.ListTokensReply\x12S\n\x0bRotateToken\x12\".trainmaster.v1.RotateTokenRequest\x1a .trainmaster.v1.CreateTokenReply\x12S\n\x0bRevokeToken\x12\".trainmaster.v1.RevokeTokenRequest\x1a .trainmaster.v1.RevokeTokenReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trainmaster.v1.admin_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_SCHEDULINGMODE']._serialized_start=1463
-  _globals['_SCHEDULINGMODE']._serialized_end=1563
-  _globals['_TOKENROLE']._serialized_start=1566
-  _globals['_TOKENROLE']._serialized_end=1719
+  _globals['_SCHEDULINGMODE']._serialized_start=1521
+  _globals['_SCHEDULINGMODE']._serialized_end=1621
+  _globals['_TOKENROLE']._serialized_start=1624
+  _globals['_TOKENROLE']._serialized_end=1777
   _globals['_SETMODEREQUEST']._serialized_start=46
   _globals['_SETMODEREQUEST']._serialized_end=108
   _globals['_SETMODEREPLY']._serialized_start=110
@@ -38,23 +38,23 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_STATUSREQUEST']._serialized_start=400
   _globals['_STATUSREQUEST']._serialized_end=415
   _globals['_STATUSREPLY']._serialized_start=418
-  _globals['_STATUSREPLY']._serialized_end=820
-  _globals['_TOKEN']._serialized_start=823
-  _globals['_TOKEN']._serialized_end=1013
-  _globals['_CREATETOKENREQUEST']._serialized_start=1016
-  _globals['_CREATETOKENREQUEST']._serialized_end=1159
-  _globals['_CREATETOKENREPLY']._serialized_start=1161
-  _globals['_CREATETOKENREPLY']._serialized_end=1233
-  _globals['_LISTTOKENSREQUEST']._serialized_start=1235
-  _globals['_LISTTOKENSREQUEST']._serialized_end=1254
-  _globals['_LISTTOKENSREPLY']._serialized_start=1256
-  _globals['_LISTTOKENSREPLY']._serialized_end=1312
-  _globals['_ROTATETOKENREQUEST']._serialized_start=1314
-  _globals['_ROTATETOKENREQUEST']._serialized_end=1384
-  _globals['_REVOKETOKENREQUEST']._serialized_start=1386
-  _globals['_REVOKETOKENREQUEST']._serialized_end=1420
-  _globals['_REVOKETOKENREPLY']._serialized_start=1422
-  _globals['_REVOKETOKENREPLY']._serialized_end=1461
-  _globals['_ADMIN']._serialized_start=1722
-  _globals['_ADMIN']._serialized_end=2279
+  _globals['_STATUSREPLY']._serialized_end=878
+  _globals['_TOKEN']._serialized_start=881
+  _globals['_TOKEN']._serialized_end=1071
+  _globals['_CREATETOKENREQUEST']._serialized_start=1074
+  _globals['_CREATETOKENREQUEST']._serialized_end=1217
+  _globals['_CREATETOKENREPLY']._serialized_start=1219
+  _globals['_CREATETOKENREPLY']._serialized_end=1291
+  _globals['_LISTTOKENSREQUEST']._serialized_start=1293
+  _globals['_LISTTOKENSREQUEST']._serialized_end=1312
+  _globals['_LISTTOKENSREPLY']._serialized_start=1314
+  _globals['_LISTTOKENSREPLY']._serialized_end=1370
+  _globals['_ROTATETOKENREQUEST']._serialized_start=1372
+  _globals['_ROTATETOKENREQUEST']._serialized_end=1442
+  _globals['_REVOKETOKENREQUEST']._serialized_start=1444
+  _globals['_REVOKETOKENREQUEST']._serialized_end=1478
+  _globals['_REVOKETOKENREPLY']._serialized_start=1480
+  _globals['_REVOKETOKENREPLY']._serialized_end=1519
+  _globals['_ADMIN']._serialized_start=1780
+  _globals['_ADMIN']._serialized_end=2337
 # @@protoc_insertion_point(module_scope)

@@ -77,7 +77,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("version", "engine", "mode", "decision", "digest", "servers", "jobs", "decision_age_ms", "managers", "journal_error", "state_dir", "next_decision_ms", "adapters", "fallback", "open_doors", "log_lines_dropped")
+    __slots__ = ("version", "engine", "mode", "decision", "digest", "servers", "jobs", "decision_age_ms", "managers", "journal_error", "state_dir", "next_decision_ms", "adapters", "fallback", "open_doors", "log_lines_dropped", "certificate_ends_ms")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +94,7 @@ class StatusReply(_message.Message):
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     OPEN_DOORS_FIELD_NUMBER: _ClassVar[int]
     LOG_LINES_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_ENDS_MS_FIELD_NUMBER: _ClassVar[int]
     version: str
     engine: str
     mode: SchedulingMode
@@ -110,7 +111,8 @@ class StatusReply(_message.Message):
     fallback: str
     open_doors: _containers.RepeatedScalarFieldContainer[str]
     log_lines_dropped: int
-    def __init__(self, version: _Optional[str] = ..., engine: _Optional[str] = ..., mode: _Optional[_Union[SchedulingMode, str]] = ..., decision: _Optional[int] = ..., digest: _Optional[str] = ..., servers: _Optional[int] = ..., jobs: _Optional[int] = ..., decision_age_ms: _Optional[int] = ..., managers: _Optional[_Iterable[str]] = ..., journal_error: _Optional[str] = ..., state_dir: _Optional[str] = ..., next_decision_ms: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., fallback: _Optional[str] = ..., open_doors: _Optional[_Iterable[str]] = ..., log_lines_dropped: _Optional[int] = ...) -> None: ...
+    certificate_ends_ms: int
+    def __init__(self, version: _Optional[str] = ..., engine: _Optional[str] = ..., mode: _Optional[_Union[SchedulingMode, str]] = ..., decision: _Optional[int] = ..., digest: _Optional[str] = ..., servers: _Optional[int] = ..., jobs: _Optional[int] = ..., decision_age_ms: _Optional[int] = ..., managers: _Optional[_Iterable[str]] = ..., journal_error: _Optional[str] = ..., state_dir: _Optional[str] = ..., next_decision_ms: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., fallback: _Optional[str] = ..., open_doors: _Optional[_Iterable[str]] = ..., log_lines_dropped: _Optional[int] = ..., certificate_ends_ms: _Optional[int] = ...) -> None: ...
 
 class Token(_message.Message):
     __slots__ = ("name", "role", "tenants", "manager", "created_ms", "expires_ms", "used_ms")

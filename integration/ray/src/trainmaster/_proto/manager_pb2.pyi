@@ -214,7 +214,7 @@ class Plan(_message.Message):
     def __init__(self, term: _Optional[int] = ..., decision: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobPlan, _Mapping]]] = ..., full: bool = ...) -> None: ...
 
 class JobPlan(_message.Message):
-    __slots__ = ("job", "name", "action", "incarnation", "revision", "slots", "reason", "worker_command", "server_command", "token", "grace_ms", "environment", "work", "external", "ended")
+    __slots__ = ("job", "name", "action", "incarnation", "revision", "slots", "reason", "worker_command", "server_command", "token", "grace_ms", "environment", "work", "external", "ended", "tenant")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +237,7 @@ class JobPlan(_message.Message):
     WORK_FIELD_NUMBER: _ClassVar[int]
     EXTERNAL_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     job: int
     name: str
     action: Action
@@ -252,7 +253,8 @@ class JobPlan(_message.Message):
     work: _containers.RepeatedCompositeFieldContainer[_job_pb2.Work]
     external: _job_pb2.ExternalId
     ended: str
-    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., action: _Optional[_Union[Action, str]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[_job_pb2.Slot, _Mapping]]] = ..., reason: _Optional[str] = ..., worker_command: _Optional[str] = ..., server_command: _Optional[str] = ..., token: _Optional[str] = ..., grace_ms: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., work: _Optional[_Iterable[_Union[_job_pb2.Work, _Mapping]]] = ..., external: _Optional[_Union[_job_pb2.ExternalId, _Mapping]] = ..., ended: _Optional[str] = ...) -> None: ...
+    tenant: str
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., action: _Optional[_Union[Action, str]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[_job_pb2.Slot, _Mapping]]] = ..., reason: _Optional[str] = ..., worker_command: _Optional[str] = ..., server_command: _Optional[str] = ..., token: _Optional[str] = ..., grace_ms: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., work: _Optional[_Iterable[_Union[_job_pb2.Work, _Mapping]]] = ..., external: _Optional[_Union[_job_pb2.ExternalId, _Mapping]] = ..., ended: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class AdmitRequest(_message.Message):
     __slots__ = ("job",)

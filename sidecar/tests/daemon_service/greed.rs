@@ -1,0 +1,173 @@
+//! What one takes is left to others: connections, room for jobs, servers that are gone for a moment.
+
+use std::path::Path;
+
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+use trainmaster_core::JobSpec;
+use trainmaster_proto::{
+    job_from_spec,
+    v1::{self, TokenRole, observation::Kind},
+};
+use trainmaster_sidecar::daemon::{Config, Daemon};
+
+use super::support::{Clients, FakeManager, LIMIT, config, lively, observation, servers, spec, until};
+
+/// With these limits.
+fn limited(folder: &Path, limits: &str) -> Config {
+    let text = format!("state_dir = {folder:?}\nlisten = \"127.0.0.1:0\"\nadapters = []\n[limits]\n{limits}");
+    let mut config = Config::from_toml(&text).unwrap();
+    config.settings = lively();
+    config
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_leave_connections_to_administrators() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.connections = 64;
+    let daemon = Daemon::start(config).await.unwrap();
+    let admin = Clients::of(&daemon).await;
+    let (mut held, mut refused) = (Vec::new(), 0);
+    for tenant in ["a", "b"] {
+        // They needn't run.
+        let job = admin.submit(&JobSpec { tenant: tenant.into(), ..spec(tenant) }).await.unwrap();
+        for _ in 0..40 {
+            let clients = Clients::at(daemon.url(), Some(&job.token)).await;
+            let nothing = v1::ReportRequest { job: job.job.to_string(), ..v1::ReportRequest::default() };
+            match timeout(LIMIT, clients.feed.clone().report(nothing)).await.expect("an answer") {
+                Err(full) if full.code() == Code::ResourceExhausted => refused += 1,
+                _ => held.push(clients),
+            }
+        }
+    }
+    // A quarter is for those who haven't said yet who they are, and a sixteenth for administrators and adapters.
+    assert_eq!((held.len(), refused), (44, 36));
+    let admin = timeout(LIMIT, Clients::of(&daemon)).await.unwrap();
+    timeout(LIMIT, admin.mode(v1::SchedulingMode::Paused)).await.expect("the off switch works");
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_taken_away_ends_its_connections() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let admin = Clients::of(&daemon).await;
+    let token = admin.token("s", TokenRole::Submit, "nlp").await;
+    let connections = || async {
+        let page = super::net::get(&daemon, "/metrics").await;
+        let line = page.lines().find_map(|line| line.strip_prefix("trainmaster_connections "));
+        line.and_then(|count| count.parse::<i64>().ok()).expect("it is counted")
+    };
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        let clients = Clients::at(daemon.url(), Some(&token)).await;
+        clients.list().await;
+        held.push(clients);
+    }
+    let before = connections().await;
+    admin.admin.clone().revoke_token(v1::RevokeTokenRequest { name: "s".into() }).await.unwrap();
+    until("their end", || async { (connections().await <= before - 8).then_some(()) }).await;
+    admin.status().await;
+    daemon.stop().await;
+}
+
+/// A job that a manager brings.
+async fn bring(clients: &Clients, cluster: &str, native: String, tenant: &str) -> Result<u64, Status> {
+    let job = JobSpec { tenant: tenant.into(), ..spec(&format!("{cluster}-{native}")) };
+    let external = Some(v1::ExternalId { cluster: cluster.into(), native });
+    let request = v1::SubmitRequest { job: Some(job_from_spec(&job)), external };
+    Ok(clients.jobs.clone().submit(request).await?.into_inner().job)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manager_takes_no_tenants_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(limited(folder.path(), "jobs = 20\njobs_per_tenant = 6")).await.unwrap();
+    let admin = Clients::of(&daemon).await;
+    let manager = Clients::at(daemon.url(), Some(&admin.token("m", TokenRole::Manager, "m").await)).await;
+    let (mut brought, mut problems) = (0, Vec::new());
+    for (at, tenant) in (0..24).map(|at| (at, ["vision", "nlp", "invented"][at % 3])) {
+        match bring(&manager, "m", format!("app-{at}"), tenant).await {
+            Ok(_) => brought += 1,
+            Err(full) => problems.push((full.code(), full.message().to_owned())),
+        }
+    }
+    assert_eq!(brought, 10, "{problems:?}");
+    assert!(problems.iter().all(|(code, why)| *code == Code::ResourceExhausted && why.contains("half of limits.jobs")));
+    // What it brought for them keeps nobody from submitting.
+    for at in 0..6 {
+        admin.submit(&JobSpec { tenant: "vision".into(), ..spec(&format!("own-{at}")) }).await.unwrap();
+    }
+    let full = admin.submit(&JobSpec { tenant: "vision".into(), ..spec("one-more") }).await.unwrap_err();
+    assert!(full.message().contains("limits.jobs_per_tenant"), "{full}");
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_ended_and_are_still_seen_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(limited(folder.path(), "jobs = 10")).await.unwrap();
+    let admin = Clients::of(&daemon).await;
+    let clients = Clients::at(daemon.url(), Some(&admin.token("m", TokenRole::Manager, "m").await)).await;
+    let mut own = servers(1, 8);
+    own[0].name = "its-own".into();
+    // One that takes no notice of plans.
+    let (observations, receiver) = mpsc::channel(64);
+    let snapshot = v1::Snapshot { servers: own, ..v1::Snapshot::default() };
+    observations.send(observation("m", Kind::Snapshot(snapshot))).await.unwrap();
+    let _plans = clients.manager.clone().attach(ReceiverStream::new(receiver)).await.unwrap();
+    let slot = v1::Slot { server: "its-own".into(), ..v1::Slot::default() };
+    let mut full = None;
+    for at in 0..40 {
+        let job = match bring(&clients, "m", format!("app-{at}"), "vision").await {
+            Ok(job) => job,
+            Err(why) => {
+                full = Some((at, why));
+                break;
+            }
+        };
+        for phase in [v1::ObservedPhase::Running, v1::ObservedPhase::Completed] {
+            let slots = vec![slot.clone()];
+            let job = v1::ObservedJob { job, phase: phase.into(), slots, ..v1::ObservedJob::default() };
+            let delta = v1::Delta { jobs: vec![job], ..v1::Delta::default() };
+            observations.send(observation("m", Kind::Delta(delta))).await.unwrap();
+        }
+        admin.until_job(&format!("m-app-{at}"), |job| job.ended_ms.is_some()).await;
+    }
+    let (at, why) = full.expect("it is refused some time");
+    assert!(at <= 20 && why.code() == Code::ResourceExhausted, "{at} {why}");
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_gone_for_a_moment_stays_its_managers() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let admin = Clients::of(&daemon).await;
+    let token =
+        async |name: &str| Clients::at(daemon.url(), Some(&admin.token(name, TokenRole::Manager, name).await)).await;
+    let (mine, theirs) = (token("mine").await, token("theirs").await);
+    let manager = FakeManager::attach(&mine, "mine", servers(2, 2)).await;
+    let mut other = servers(1, 1);
+    other[0].name = "other".into();
+    let thief = FakeManager::attach(&theirs, "theirs", other.clone()).await;
+    let servers_there = |count: u32| {
+        let admin = admin.clone();
+        async move { until("servers", || async { (admin.status().await.servers == count).then_some(()) }).await }
+    };
+    servers_there(3).await;
+    let delta = |servers, servers_left| Kind::Delta(v1::Delta { servers, servers_left, ..v1::Delta::default() });
+    let reboots = delta(Vec::new(), vec!["node0".into(), "nobody".into()]);
+    manager.observations.send(observation("mine", reboots)).await.unwrap();
+    servers_there(2).await;
+    // It was heard once a second server of its own is there.
+    other[0].name = "heard".into();
+    let taken = delta([servers(1, 2), other].concat(), Vec::new());
+    thief.observations.send(observation("theirs", taken)).await.unwrap();
+    servers_there(3).await;
+    manager.observations.send(observation("mine", delta(servers(1, 2), Vec::new()))).await.unwrap();
+    servers_there(4).await;
+    daemon.stop().await;
+}
