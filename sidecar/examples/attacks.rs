@@ -175,6 +175,7 @@ const ATTACKS: &[(&str, Attack)] = &[
     ("whole lists, 8 readers at a time", |attacker| Box::pin(attacker.crowd(8, lists))),
     ("3,000 connections that say nothing", |attacker| Box::pin(connections(attacker))),
     ("a manager with 100,000 servers, which change their names", |attacker| Box::pin(names(attacker))),
+    ("a manager whose 20,000 servers leave, among 2,000 jobs that wait", |attacker| Box::pin(leaving(attacker))),
 ];
 
 async fn computing() {
@@ -364,6 +365,29 @@ async fn names(attacker: Attacker) {
             break;
         }
     }
+    std::future::pending().await
+}
+
+async fn leaving(attacker: Attacker) {
+    let mut crowd = JoinSet::new();
+    for number in 0..8 {
+        let clients = attacker.clients(&attacker.submit).await;
+        crowd.spawn(async move {
+            for round in 0..250 {
+                let job = JobSpec { tenant: TENANT.into(), ..spec(&format!("waits-{number}-{round}")) };
+                let _ = clients.submit(&job).await;
+            }
+        });
+    }
+    crowd.join_all().await;
+    let clients = attacker.clients(&attacker.manager).await;
+    let manager = FakeManager::attach(&clients, TENANT, Vec::new()).await;
+    let names = || (0..20_000).map(|at| format!("server-{at}"));
+    let there = names().map(|name| v1::Server { name, ..v1::Server::default() }).collect();
+    let delta = |servers, servers_left| Kind::Delta(v1::Delta { servers, servers_left, ..v1::Delta::default() });
+    attacker.count(manager.observations.send(observation(TENANT, delta(there, Vec::new()))).await);
+    ready().await;
+    attacker.count(manager.observations.send(observation(TENANT, delta(Vec::new(), names().collect()))).await);
     std::future::pending().await
 }
 
