@@ -219,7 +219,7 @@ fn is_shareable(resource: ResourceId, devices: &[ResourceId]) -> bool {
 
 impl Server {
     /// Whether slots have devices of it.
-    pub fn lends_devices(&self) -> bool {
+    pub(crate) fn lends_devices(&self) -> bool {
         [&self.planned, &self.charged].iter().any(|usage| usage.devices.iter().any(|milli| *milli > 0))
     }
 

@@ -258,6 +258,29 @@ fn as_many_types_as_servers_have_are_never_forgotten() {
 }
 
 #[test]
+fn names_that_change_all_at_once_are_forgotten_and_no_other_managers() {
+    const MANY: usize = 3000;
+    let mut scheduler = cluster(plain("fifo"), &[server("theirs", 8, 16, &["gpu"; 2])]);
+    scheduler.apply(Time(0), Event::ServersLeft { names: vec!["theirs".into()] }).unwrap();
+    let name = |round: usize, at: usize| format!("server-{round}-{at}");
+    for round in 0..6 {
+        for at in 0..MANY {
+            let server = server(&name(round, at), 8, 16, &["gpu"]);
+            scheduler.apply(Time(1), Event::ServerSet { manager: "mallory".into(), server }).unwrap();
+        }
+        if round > 0 {
+            let names = (0..MANY).map(|at| name(round - 1, at)).collect();
+            scheduler.apply(Time(1), Event::ServersLeft { names }).unwrap();
+        }
+    }
+    let state = scheduler.state();
+    assert!(state.servers.len() < 2 * MANY + 1100, "{} are remembered", state.servers.len());
+    assert!(state.find_server(&name(0, 0)).is_none() && state.find_server(&name(5, 0)).is_some());
+    assert!(state.find_server("theirs").is_some(), "it is another manager's");
+    state.audit().unwrap();
+}
+
+#[test]
 fn servers_that_come_and_go_are_forgotten_and_those_that_matter_are_not() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2]), server("lost", 8, 16, &["gpu"; 4])]);
     let id = running(&mut scheduler, 0, ring("a", (3, 3, 3)));

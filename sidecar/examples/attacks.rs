@@ -175,7 +175,7 @@ const ATTACKS: &[(&str, Attack)] = &[
     ("whole lists, 8 readers at a time", |attacker| Box::pin(attacker.crowd(8, lists))),
     ("3,000 connections that say nothing", |attacker| Box::pin(connections(attacker))),
     ("a manager with 100,000 servers, which change their names", |attacker| Box::pin(names(attacker))),
-    ("a manager whose 20,000 servers leave, among 2,000 jobs that wait", |attacker| Box::pin(leaving(attacker))),
+    ("a manager whose 20,000 servers come and go, among 2,000 jobs that wait", |attacker| Box::pin(leaving(attacker))),
 ];
 
 async fn computing() {
@@ -383,12 +383,14 @@ async fn leaving(attacker: Attacker) {
     let clients = attacker.clients(&attacker.manager).await;
     let manager = FakeManager::attach(&clients, TENANT, Vec::new()).await;
     let names = || (0..20_000).map(|at| format!("server-{at}"));
-    let there = names().map(|name| v1::Server { name, ..v1::Server::default() }).collect();
+    let there: Vec<_> = names().map(|name| v1::Server { name, ..v1::Server::default() }).collect();
     let delta = |servers, servers_left| Kind::Delta(v1::Delta { servers, servers_left, ..v1::Delta::default() });
-    attacker.count(manager.observations.send(observation(TENANT, delta(there, Vec::new()))).await);
     ready().await;
-    attacker.count(manager.observations.send(observation(TENANT, delta(Vec::new(), names().collect()))).await);
-    std::future::pending().await
+    loop {
+        for kind in [delta(there.clone(), Vec::new()), delta(Vec::new(), names().collect())] {
+            attacker.count(manager.observations.send(observation(TENANT, kind)).await);
+        }
+    }
 }
 
 const TENANT: &str = "mallory";

@@ -14,7 +14,7 @@ use trainmaster_proto::{
 use super::{
     super::{
         amounts,
-        config::{Accounts, Api, Config},
+        config::{Api, Config},
         jobfile,
         nodes::Nodes,
         slots::{AllocationRequest, SlotId, role_to_wire, slot_name},
@@ -114,10 +114,10 @@ pub(super) struct Held<'a> {
 
 impl App {
     /// Why a job of this tenant can't be its own.
-    pub(super) fn is_anothers(&self, accounts: Accounts, tenant: &str) -> Option<String> {
+    pub(super) fn is_anothers(&self, tenant: &str) -> Option<String> {
         let row = self.row.as_ref()?;
         let user = jobfile::name(&row.user);
-        let differs = accounts == Accounts::Yarn && !row.user.is_empty() && tenant != user;
+        let differs = !row.user.is_empty() && tenant != user;
         differs.then(|| format!("tenant: {:?} must be {user:?}, the application's user", shown(tenant, 64)))
     }
 

@@ -27,7 +27,7 @@ use self::{
 };
 use super::{
     amounts,
-    config::{Api, Config},
+    config::{Accounts, Api, Config},
     jobfile,
     nodes::{self, Nodes},
     picture::{Picture as Told, is_queue},
@@ -154,7 +154,7 @@ impl Translator {
             if let Some(external) = &wanted.external
                 && external.cluster == self.config.name
             {
-                if let Some(problem) = self.objection(&external.native, &wanted.tenant) {
+                if let Some(problem) = self.objection(&external.native, id, &wanted.tenant) {
                     if runs {
                         answers.push(Answer::refused(id, problem));
                     }
@@ -199,7 +199,7 @@ impl Translator {
     pub(crate) fn learn(&mut self, now: Duration, jobs: Vec<v1::JobStatus>) {
         for job in jobs {
             let Some(external) = job.external else { continue };
-            if self.objection(&external.native, &job.tenant).is_some() {
+            if self.objection(&external.native, job.job, &job.tenant).is_some() {
                 continue;
             }
             self.link(&external.native, job.job, &job.tenant);
@@ -220,17 +220,24 @@ impl Translator {
         self.look_at_servers(now, &mut BTreeSet::new());
     }
 
-    /// Why an application can't be a job of this tenant. Where the daemon says what applications are, anybody who may submit may have told
-    /// it: whoever submits for another tenant than the application's user would have that user run commands.
-    fn objection(&self, application: &str, tenant: &str) -> Option<String> {
+    /// Why an application can't be this job, of this tenant. Where the daemon says what applications are, anybody who may submit may have
+    /// told it: whoever submits for another tenant than the application's user would have that user run commands. Where tenants aren't
+    /// users, the job that is there first stays.
+    fn objection(&self, application: &str, job: u64, tenant: &str) -> Option<String> {
         let app = self.apps.get(application).filter(|_| self.config.api == Api::Rest)?;
-        app.is_anothers(self.config.accounts, tenant)
+        match (self.config.accounts, app.job()) {
+            (Accounts::Yarn, _) => app.is_anothers(tenant),
+            (Accounts::Job, Some(other)) if other != job => Some(format!("{application} is job {other}")),
+            (Accounts::Job, _) => None,
+        }
     }
 
     /// An application may have been taken for a job before it was known whose it is.
     fn check_owner(&mut self, application: &str) {
         let Some(app) = self.apps.get(application) else { return };
-        if let (Some(job), Some(problem)) = (app.job(), self.objection(application, &app.tenant)) {
+        if let (Some(job), Some(problem)) =
+            (app.job(), app.job().and_then(|job| self.objection(application, job, &app.tenant)))
+        {
             tracing::warn!(application, job, problem, "it isn't this job");
             self.jobs.remove(&job);
             let app = self.apps.get_mut(application).expect("just found");

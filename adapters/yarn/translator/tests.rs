@@ -832,6 +832,23 @@ fn nobody_gives_anothers_application_a_command() {
 }
 
 #[test]
+fn where_tenants_are_no_users_the_first_job_stays_the_applications() {
+    let mut world = World::new("api = \"rest\"\naccounts = \"job\"\nresourcemanager = \"http://rm:1\"");
+    world.plan(true, vec![]);
+    world.submit(1, "");
+    world.look_at_roles();
+    let job = |job, tenant: &str| v1::JobStatus { tenant: tenant.into(), ..known(job, 1, 0, &[]) };
+    world.translator.learn(world.now(), vec![job(8, "vision")]);
+    world.translator.learn(world.now(), vec![job(8, "vision"), job(9, "mallory")]);
+    let runs = |job| run(job, 1, &[(W, 0, "a")]);
+    let answers = world.plan(true, vec![runs(8), runs(9)]);
+    let refused: Vec<u64> = answers.iter().filter(|answer| answer.refused.is_some()).map(|answer| answer.job).collect();
+    assert_eq!(refused, [9], "{answers:?}");
+    world.look_at_roles();
+    assert_eq!(world.translator.apps[&app(1)].job(), Some(8));
+}
+
+#[test]
 fn without_plug_ins_the_daemon_says_what_applications_are() {
     let mut world = World::new("api = \"rest\"\nresourcemanager = \"http://rm:1\"");
     world.submit(1, "");

@@ -223,6 +223,7 @@ impl State {
         }
         self.next_job += 1;
         self.job_names.insert(spec.name.as_str().into(), id);
+        self.census.count(&job, false, true);
         self.jobs.insert(id, Arc::new(job));
         self.revised.insert(id);
         self.unsent.insert(id);
@@ -246,6 +247,8 @@ impl State {
         // Its room is free once the manager says that its slots are gone. What was issued may still be starting.
         let mut leaving = Arc::unwrap_or_clone(job);
         leaving.verdict = Verdict::Stop(if end == End::Cancelled { Reason::Cancelled } else { Reason::Finished });
+        self.census.count(&leaving, false, false);
+        self.census.count(&leaving, true, true);
         self.leaving.insert(id, Arc::new(leaving));
         self.unsent.insert(id);
         self.forget_if_gone(id);
@@ -365,6 +368,7 @@ impl State {
             return;
         };
         let farewell = Issue::of(job, job.verdict.clone());
+        self.census.count(job, true, false);
         self.leaving.remove(&id);
         let knows = self.told.remove(&id).is_some();
         if knows && self.unsent.contains(&id) {

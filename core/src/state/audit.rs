@@ -21,6 +21,9 @@ impl State {
                 charged.entry(server).or_default().add_usage(&usage, 1);
             }
         }
+        if self.census != self.taken_census() {
+            return Err(format!("jobs: counted {:?}, there are {:?}", self.census, self.taken_census()));
+        }
         for job in self.jobs.values() {
             let Some(allocation) = job.verdict.allocation() else { continue };
             for (server, usage) in usage_by_server(self, job, allocation) {

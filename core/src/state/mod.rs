@@ -5,6 +5,7 @@
 
 mod apply;
 mod audit;
+mod census;
 mod changes;
 mod charge;
 mod describe;
@@ -19,9 +20,12 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet, Vector};
 use serde::{Deserialize, Serialize};
 
-use self::changes::Changes;
 pub(crate) use self::charge::{idle, usage_by_server};
-pub use self::names::{Account, Model};
+use self::{census::Census, changes::Changes};
+pub use self::{
+    census::Count,
+    names::{Account, Model},
+};
 use crate::{
     decision::{Allocation, Verdict},
     guard::Sums,
@@ -123,6 +127,7 @@ pub struct State {
     /// Servers that aren't there, in the order in which they left.
     #[serde(deserialize_with = "table")]
     pub(crate) absent: OrdMap<u64, ServerId>,
+    pub(crate) census: Census,
     /// So many of them are too many.
     pub(crate) forget_at: usize,
     /// Numbers of servers that are forgotten.
@@ -185,6 +190,7 @@ impl Default for State {
             managers: Vector::new(),
             server_ids: OrdMap::new(),
             absent: OrdMap::new(),
+            census: Census::default(),
             forget_at: servers::MOST_ABSENT,
             free: Vector::new(),
             tenant_ids: OrdMap::new(),

@@ -65,11 +65,6 @@ pub struct Model {
 pub(crate) type NamedLimits = BTreeMap<String, BTreeMap<String, i64>>;
 
 impl State {
-    /// How many active jobs a tenant has.
-    pub fn tenant_jobs(&self, tenant: &str) -> usize {
-        self.tenant_ids.get(tenant).map_or(0, |id| self.tenants[id.0 as usize].jobs as usize)
-    }
-
     /// Under which name a job's model is kept: its tenant's own, or where all share what is learnt the site's. Neither name
     /// has a slash in it.
     pub(super) fn model_key(&self, spec: &JobSpec) -> Arc<str> {

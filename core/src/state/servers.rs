@@ -1,7 +1,7 @@
 //! Servers that come, change and go.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
     sync::Arc,
 };
 
@@ -19,10 +19,10 @@ use crate::{
 
 /// Servers that may be there at a time: six times as many as the largest clusters have.
 const MOST: usize = 100_000;
-/// Servers that are gone and remembered, with the number they had. Beyond these as many of those that are gone for longest are
-/// forgotten as have come since the last time, at most half of them, as far as nothing is left of them; their numbers are given to new ones.
+/// Servers that are gone and remembered, with the number they had. Where they are more, only half as many stay, and those of which
+/// something is left; the numbers of the others are given to new servers.
 pub(super) const MOST_ABSENT: usize = 1024;
-const FORGOTTEN: usize = MOST_ABSENT / 2;
+const STAY: usize = MOST_ABSENT / 2;
 /// Bytes of a server's name; of a label, and of its value.
 const LONGEST_NAME: usize = 256;
 const LONGEST_LABEL: usize = 1024;
@@ -90,10 +90,15 @@ impl State {
         if let Some(turn) = self.server(id).left {
             self.absent.remove(&turn);
         }
-        if known.is_none() || self.server(id).devices == devices || !self.server(id).lends_devices() {
+        if known.is_none() || self.server(id).devices == devices {
             self.change_server(id, change);
-        } else {
-            self.with_other_devices(id, |state| state.change_server(id, change));
+            return Ok(());
+        }
+        match self.server(id).lends_devices() {
+            true => self.with_other_devices(id, |state| state.change_server(id, change)),
+            false => self.change_server(id, change),
+        }
+        if self.server(id).planned != Usage::default() {
             self.evict_from_exchanged_devices(id);
         }
         Ok(())
@@ -148,16 +153,26 @@ impl State {
             held.extend(allocations.into_iter().flatten().flat_map(|has| has.slots()).map(|slot| slot.server));
             held.extend(job.verdict.reason().into_iter().chain(&job.issue_reason).filter_map(Reason::server));
         }
-        let gone = self.absent.iter().filter(|(_, id)| !held.contains(id)).take(FORGOTTEN);
-        let gone: Vec<(u64, ServerId)> = gone.map(|(turn, id)| (*turn, *id)).collect();
-        for (turn, id) in gone {
+        // By manager, the last that left first.
+        let mut gone: BTreeMap<ManagerId, Vec<(u64, ServerId)>> = BTreeMap::new();
+        for (turn, id) in self.absent.iter().rev().filter(|(_, id)| !held.contains(id)) {
+            gone.entry(self.server(*id).manager).or_default().push((*turn, *id));
+        }
+        // Of the manager with the most of them, so that nobody makes others' be forgotten.
+        let mut most: BinaryHeap<_> = gone.iter().map(|(manager, of)| (of.len(), *manager)).collect();
+        for _ in STAY..self.absent.len() {
+            let Some((count, manager)) = most.pop() else { break };
+            let Some((turn, id)) = gone.get_mut(&manager).and_then(Vec::pop) else { break };
+            most.push((count - 1, manager));
             self.absent.remove(&turn);
             let name = self.server(id).name.clone();
             self.server_ids.remove(&name);
+            let server = self.server_mut(id);
+            (server.capacity, server.devices, server.labels) = Default::default();
             self.free.push_back(id);
         }
         // Those that can't be forgotten aren't looked at again for each that comes.
-        self.forget_at = MOST_ABSENT.max(self.absent.len() + FORGOTTEN);
+        self.forget_at = MOST_ABSENT.max(self.absent.len() + STAY);
     }
 
     /// A slot is charged by the kind of its devices: where these change, the sums of the jobs that have some are taken anew. O(slots of

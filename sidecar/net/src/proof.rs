@@ -42,6 +42,8 @@ struct Held {
     by: Option<(Taken, Option<OwnedSemaphorePermit>)>,
     /// Whether the last caller who was let in still counts.
     standing: Option<Standing>,
+    /// It counts against nothing any more: what is still under way on it is about to end.
+    is_over: bool,
 }
 
 impl Proof {
@@ -61,7 +63,7 @@ impl Proof {
     /// It has as many connections as it may, or others have; this one ends.
     pub(crate) fn give(&self, shares: &Shares, caller: &Caller) -> Result<(), Status> {
         let mut held = self.held();
-        if held.by.is_none() {
+        if held.by.is_none() && !held.is_over {
             let full = |_| Status::resource_exhausted("there are as many connections as there may be; try again later");
             let place = || self.others.clone().try_acquire_owned().map_err(full);
             let taken = shares
@@ -93,6 +95,6 @@ impl Proof {
 
     /// The connection has ended, whoever still knows of it.
     pub(crate) fn end(&self) {
-        *self.held() = Held::default();
+        *self.held() = Held { is_over: true, ..Held::default() };
     }
 }

@@ -73,6 +73,30 @@ async fn a_token_that_is_taken_away_ends_its_connections() {
     daemon.stop().await;
 }
 
+/// What a manager of one server says that takes no notice of plans.
+async fn deaf(clients: &Clients, name: &str) -> mpsc::Sender<v1::Observation> {
+    let mut own = servers(1, 8);
+    own[0].name = "its-own".into();
+    let (observations, receiver) = mpsc::channel(64);
+    let snapshot = v1::Snapshot { servers: own, ..v1::Snapshot::default() };
+    observations.send(observation(name, Kind::Snapshot(snapshot))).await.unwrap();
+    let mut plans = clients.manager.clone().attach(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+    tokio::spawn(async move { while let Ok(Some(_)) = plans.message().await {} });
+    observations
+}
+
+/// A manager says that a job runs and has ended, and that its slot is there all the same.
+async fn end_in_place(admin: &Clients, observations: &mpsc::Sender<v1::Observation>, job: u64, name: &str) {
+    let slot = v1::Slot { server: "its-own".into(), ..v1::Slot::default() };
+    for phase in [v1::ObservedPhase::Running, v1::ObservedPhase::Completed] {
+        let slots = vec![slot.clone()];
+        let job = v1::ObservedJob { job, phase: phase.into(), slots, ..v1::ObservedJob::default() };
+        let delta = v1::Delta { jobs: vec![job], ..v1::Delta::default() };
+        observations.send(observation("m", Kind::Delta(delta))).await.unwrap();
+    }
+    admin.until_job(name, |job| job.ended_ms.is_some()).await;
+}
+
 /// A job that a manager brings.
 async fn bring(clients: &Clients, cluster: &str, native: String, tenant: &str) -> Result<u64, Status> {
     let job = JobSpec { tenant: tenant.into(), ..spec(&format!("{cluster}-{native}")) };
@@ -111,14 +135,7 @@ async fn jobs_that_ended_and_are_still_seen_are_counted() {
     let daemon = Daemon::start(limited(folder.path(), "jobs = 10")).await.unwrap();
     let admin = Clients::of(&daemon).await;
     let clients = Clients::at(daemon.url(), Some(&admin.token("m", TokenRole::Manager, "m").await)).await;
-    let mut own = servers(1, 8);
-    own[0].name = "its-own".into();
-    // One that takes no notice of plans.
-    let (observations, receiver) = mpsc::channel(64);
-    let snapshot = v1::Snapshot { servers: own, ..v1::Snapshot::default() };
-    observations.send(observation("m", Kind::Snapshot(snapshot))).await.unwrap();
-    let _plans = clients.manager.clone().attach(ReceiverStream::new(receiver)).await.unwrap();
-    let slot = v1::Slot { server: "its-own".into(), ..v1::Slot::default() };
+    let observations = deaf(&clients, "m").await;
     let mut full = None;
     for at in 0..40 {
         let job = match bring(&clients, "m", format!("app-{at}"), "vision").await {
@@ -128,16 +145,50 @@ async fn jobs_that_ended_and_are_still_seen_are_counted() {
                 break;
             }
         };
-        for phase in [v1::ObservedPhase::Running, v1::ObservedPhase::Completed] {
-            let slots = vec![slot.clone()];
-            let job = v1::ObservedJob { job, phase: phase.into(), slots, ..v1::ObservedJob::default() };
-            let delta = v1::Delta { jobs: vec![job], ..v1::Delta::default() };
-            observations.send(observation("m", Kind::Delta(delta))).await.unwrap();
-        }
-        admin.until_job(&format!("m-app-{at}"), |job| job.ended_ms.is_some()).await;
+        end_in_place(&admin, &observations, job, &format!("m-app-{at}")).await;
     }
     let (at, why) = full.expect("it is refused some time");
     assert!(at <= 20 && why.code() == Code::ResourceExhausted, "{at} {why}");
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_manager_never_lets_go_keeps_no_tenant_from_submitting() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(limited(folder.path(), "jobs = 20\njobs_per_tenant = 5")).await.unwrap();
+    let admin = Clients::of(&daemon).await;
+    let clients = Clients::at(daemon.url(), Some(&admin.token("m", TokenRole::Manager, "m").await)).await;
+    let observations = deaf(&clients, "m").await;
+    for at in 0..10 {
+        let job = bring(&clients, "m", format!("app-{at}"), "vision").await.unwrap();
+        end_in_place(&admin, &observations, job, &format!("m-app-{at}")).await;
+    }
+    assert!(bring(&clients, "m", "one-more".into(), "vision").await.unwrap_err().message().contains("half of"));
+    for at in 0..5 {
+        admin.submit(&JobSpec { tenant: "vision".into(), ..spec(&format!("own-{at}")) }).await.unwrap();
+    }
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_observation_holds_nobody_up() {
+    const MANY: u32 = 30_000;
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let admin = Clients::of(&daemon).await;
+    let manager = FakeManager::attach(&admin, "m", Vec::new()).await;
+    let servers = (0..MANY).map(|at| v1::Server { name: format!("s{at}"), ..v1::Server::default() }).collect();
+    let delta = v1::Delta { servers, ..v1::Delta::default() };
+    manager.observations.send(observation("m", Kind::Delta(delta))).await.unwrap();
+    let mut parts = 0;
+    loop {
+        match admin.status().await.servers {
+            0 => {}
+            MANY => break,
+            _ => parts += 1,
+        }
+    }
+    assert!(parts > 0, "whoever asked waited until all of it was taken");
     daemon.stop().await;
 }
 

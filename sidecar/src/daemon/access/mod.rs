@@ -196,7 +196,7 @@ impl Who {
     /// Whether its token still counts, for its connection.
     pub(crate) fn standing(&self) -> Option<Standing> {
         let (tokens, hash) = self.shown.clone()?;
-        Some(Standing::new(move || tokens.find_hash(hash).is_some()))
+        Some(Standing::new(move || tokens.counts(hash)))
     }
 
     /// Waits until it may no longer do what it was let in for: its token was revoked or rotated, or has run out. A certificate

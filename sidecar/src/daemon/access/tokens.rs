@@ -148,12 +148,23 @@ impl Tokens {
 
     /// The same by the token's hash.
     pub(crate) fn find_hash(&self, hash: [u8; 32]) -> Option<(Role, String)> {
+        self.look(hash, true)
+    }
+
+    /// Whether a token counts, by its hash: that isn't taken for its use.
+    pub(crate) fn counts(&self, hash: [u8; 32]) -> bool {
+        self.look(hash, false).is_some()
+    }
+
+    fn look(&self, hash: [u8; 32], is_use: bool) -> Option<(Role, String)> {
         let mut table = self.table();
         if table.admin.look() {
             table.admin_hash = hash_of(table.admin.token());
         }
         if hash == table.admin_hash {
-            table.note(ADMIN);
+            if is_use {
+                table.note(ADMIN);
+            }
             return Some((Role::Admin, "the admin token".into()));
         }
         if let Some(part) = table.inner.get(&hash) {
@@ -166,7 +177,9 @@ impl Tokens {
             return None;
         }
         let role = entry.role.clone();
-        table.note(&name);
+        if is_use {
+            table.note(&name);
+        }
         Some((role, format!("token {name}")))
     }
 

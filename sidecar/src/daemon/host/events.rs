@@ -8,6 +8,7 @@ use trainmaster_proto::{Observed, Progress};
 
 use super::{
     Answers, HostError, Reply,
+    hearing::Taking,
     journal::Effect,
     owner::Owner,
     publish::{Attaching, Brought, OpenStream},
@@ -31,23 +32,27 @@ struct Speaker<'a> {
     trusted: bool,
 }
 
+fn replaced() -> tonic::Status {
+    tonic::Status::aborted("another stream of this manager was opened")
+}
+
 impl Owner {
-    /// A manager opened a stream: it ends the one it had.
-    pub(super) fn attach(&mut self, at: Time, stream: u64, outbox: Outbox, observed: Observed, who: &Who) {
-        let manager = observed.manager.clone();
+    /// A manager opened a stream: it ends the one it had. What it is told waits until its snapshot was taken.
+    pub(super) fn attach(&mut self, stream: u64, outbox: Outbox, observed: &Observed, who: &Who) -> Option<Outbox> {
+        let manager = &observed.manager;
         let trusted = matches!(who.role, Access::Admin | Access::Manager { name: None });
-        if self.streams.len() >= MOST_MANAGERS && !self.streams.contains_key(&manager) {
+        if self.streams.len() >= MOST_MANAGERS && !self.streams.contains_key(manager) {
             let problem = format!("{MOST_MANAGERS} managers are attached, and that is the most");
-            return outbox.close(tonic::Status::resource_exhausted(problem));
+            outbox.close(tonic::Status::resource_exhausted(problem));
+            return None;
         }
-        let replaced = tonic::Status::aborted("another stream of this manager was opened");
-        if let Some(old) = self.sessions.remove(&manager) {
-            old.outbox.close(replaced.clone());
+        if let Some(old) = self.sessions.remove(manager) {
+            old.outbox.close(replaced());
         }
         self.attaching.retain(|waiting| {
-            let same = waiting.manager == manager;
+            let same = waiting.manager == *manager;
             if same {
-                waiting.outbox.close(replaced.clone());
+                waiting.outbox.close(replaced());
             }
             !same
         });
@@ -56,16 +61,12 @@ impl Owner {
             manager.clone(),
             OpenStream { id: stream, trusted, takes_submissions: false, brought: Brought::default() },
         );
-        self.attaching.push(Attaching { manager, stream, outbox });
-        self.take_observed(at, observed);
+        Some(outbox)
     }
 
-    pub(super) fn observe(&mut self, at: Time, stream: u64, observed: Observed) {
-        let open = self.streams.get(&observed.manager).is_some_and(|open| open.id == stream);
-        // A stream that was replaced may still have had something to say; the newer one's snapshot said it all.
-        if open {
-            self.take_observed(at, observed);
-        }
+    /// Whether it is a manager's newest stream.
+    pub(super) fn is_open(&self, manager: &str, stream: u64) -> bool {
+        self.streams.get(manager).is_some_and(|open| open.id == stream)
     }
 
     pub(super) fn detach(&mut self, manager: &str, stream: u64) {
@@ -81,79 +82,94 @@ impl Owner {
         self.dirty = true;
     }
 
-    fn take_observed(&mut self, at: Time, observed: Observed) {
-        let name = observed.manager;
-        let trusted = self.streams.get(&name).is_some_and(|open| open.trusted);
-        let speaker = Speaker { name: &name, trusted };
+    /// An observation is about to be taken, event by event.
+    pub(super) fn begin_observed(&mut self, observed: &Observed) {
+        let speaker = self.speaker(&observed.manager);
         for (job, message) in &observed.messages {
             let its = self.scheduler.state().job(*job).is_some_and(|job| self.is_run_by(speaker, job));
             if its {
                 self.messages.insert(*job, shown(message, LONGEST_MESSAGE).into());
             }
         }
-        if observed.is_snapshot {
-            self.wants_full.insert(name.clone());
-            if let Some(open) = self.streams.get_mut(&name) {
-                open.takes_submissions = observed.takes_submissions;
-                open.brought = Brought::default();
-            }
+        if observed.is_snapshot
+            && let Some(open) = self.streams.get_mut(&observed.manager)
+        {
+            open.takes_submissions = observed.takes_submissions;
+            open.brought = Brought::default();
         }
+    }
+
+    fn speaker<'a>(&self, name: &'a str) -> Speaker<'a> {
+        Speaker { name, trusted: self.streams.get(name).is_some_and(|open| open.trusted) }
+    }
+
+    /// One of an observation's events.
+    pub(super) fn take_event(&mut self, manager: &str, mut event: Event, wrong: &mut (u64, Option<String>)) {
+        let (at, speaker) = (self.clock.now(), self.speaker(manager));
         // What is wrong with an observation is one line, however much of it is.
-        let (mut wrong, mut first) = (0_u64, None);
-        if let Some(open) = self.streams.get_mut(&name) {
-            open.brought.begin();
-        }
-        for mut event in observed.events {
-            if let Event::ServersLeft { names } = &mut event {
-                names.retain(|name| {
-                    let problem = self.not_its_server(speaker, name).or_else(|| self.unknown(name));
-                    wrong += u64::from(problem.is_some());
-                    problem.map(|problem| first.get_or_insert(problem)).is_none()
-                });
-                if names.is_empty() {
-                    continue;
-                }
-            }
-            if let Event::Observed { job, slots, .. } = &event
-                && slots.is_empty()
-                && let Some(open) = self.streams.get_mut(speaker.name)
-            {
-                open.brought.gives_up(*job);
-            }
-            if self.is_elsewhere(speaker, &event) {
-                continue;
-            }
-            if let Some(problem) = self.objection(speaker, &event).or_else(|| self.beyond_its_share(speaker, &event)) {
-                self.metrics.event_errors.inc();
-                wrong += 1;
-                first.get_or_insert_with(|| problem.to_string());
-                continue;
-            }
-            let result = match &event {
-                Event::JobEnded { job, end } => self.end_job(at, *job, *end, None),
-                Event::SyncEnd { owns_queue: true, .. } => self.end_sync(at, event),
-                Event::Enacted { job, result: Enactment::Refused { cause, .. }, decision } => {
-                    self.refused(*decision, *job, cause);
-                    self.apply(at, event)
-                }
-                _ => self.apply(at, event),
-            };
-            match result {
-                Ok(()) => {}
-                // A manager may still speak of a job that ended here a moment ago.
-                Err(EventError::UnknownJob(job)) => {
-                    tracing::debug!(%job, "a manager speaks of a job that is not active")
-                }
-                Err(error) => {
-                    self.metrics.event_errors.inc();
-                    wrong += 1;
-                    first.get_or_insert_with(|| error.to_string());
-                }
+        let count = |owner: &Self, problem: String, wrong: &mut (u64, Option<String>)| {
+            owner.metrics.event_errors.inc();
+            wrong.0 += 1;
+            wrong.1.get_or_insert(problem);
+        };
+        if let Event::ServersLeft { names } = &mut event {
+            names.sort();
+            names.dedup();
+            names.retain(|name| {
+                let problem = self.not_its_server(speaker, name).or_else(|| self.unknown(name));
+                let is_there = self.scheduler.state().find_server(name).is_some_and(|server| server.present);
+                let fine = problem.is_none() && is_there;
+                problem.into_iter().for_each(|problem| count(self, problem, wrong));
+                fine
+            });
+            if names.is_empty() {
+                return;
             }
         }
+        if let Event::Observed { job, slots, .. } = &event
+            && slots.is_empty()
+            && let Some(open) = self.streams.get_mut(speaker.name)
+        {
+            open.brought.gives_up(*job);
+        }
+        if self.is_elsewhere(speaker, &event) {
+            return;
+        }
+        if let Some(problem) = self.objection(speaker, &event).or_else(|| self.beyond_its_share(speaker, &event)) {
+            return count(self, problem, wrong);
+        }
+        let result = match &event {
+            Event::JobEnded { job, end } => self.end_job(at, *job, *end, None),
+            Event::SyncEnd { owns_queue: true, .. } => self.end_sync(at, event),
+            Event::Enacted { job, result: Enactment::Refused { cause, .. }, decision } => {
+                self.refused(*decision, *job, cause);
+                self.apply(at, event)
+            }
+            _ => self.apply(at, event),
+        };
+        match result {
+            Ok(()) => {}
+            // A manager may still speak of a job that ended here a moment ago.
+            Err(EventError::UnknownJob(job)) => {
+                tracing::debug!(%job, "a manager speaks of a job that is not active")
+            }
+            Err(error) => count(self, error.to_string(), wrong),
+        }
+    }
+
+    /// All of an observation was taken, or is no longer wanted.
+    pub(super) fn taken(&mut self, stream: u64, taking: Taking, is_open: bool) {
+        let Taking { manager, is_snapshot, outbox, wrong: (wrong, first), .. } = taking;
         if let Some(first) = first {
-            tracing::warn!(manager = name, wrong, first, "a manager tells what can't be, or what is another's");
+            tracing::warn!(manager, wrong, first, "a manager tells what can't be, or what is another's");
         }
+        if !is_open {
+            return outbox.into_iter().for_each(|outbox| outbox.close(replaced()));
+        }
+        if is_snapshot {
+            self.wants_full.insert(manager.clone());
+        }
+        self.attaching.extend(outbox.map(|outbox| Attaching { manager, stream, outbox }));
     }
 
     /// Why nothing can be said of a server that nobody knows.
@@ -228,15 +244,7 @@ impl Owner {
     fn beyond_its_share(&mut self, speaker: Speaker<'_>, event: &Event) -> Option<String> {
         let open = self.streams.get_mut(speaker.name).filter(|open| !open.trusted)?;
         let counted = match event {
-            Event::ServerSet { server: spec, .. } => {
-                let state = self.scheduler.state();
-                let lent = state.find_server(&spec.name).filter(|server| server.lends_devices());
-                let exchanged = lent.is_some_and(|server| {
-                    let kinds = server.devices.iter().map(|kind| state.resources.name(*kind));
-                    !kinds.eq(spec.devices.iter().map(String::as_str))
-                });
-                open.brought.server(spec).and_then(|()| if exchanged { open.brought.exchange() } else { Ok(()) })
-            }
+            Event::ServerSet { server, .. } => open.brought.server(server),
             Event::ServersLeft { names } => {
                 names.iter().for_each(|name| open.brought.without(name));
                 Ok(())

@@ -80,7 +80,7 @@ impl Owner {
         self.journal.then(Effect::Submitted(job, reply));
     }
 
-    /// Why there may not be one more. O(1) while there are fewer than a tenant or a manager may have, else O(jobs).
+    /// Why there may not be one more. O(log tenants).
     fn full(&self, who: &Who, tenant: &str, is_external: bool) -> Option<String> {
         let (state, limits) = (self.scheduler.state(), self.options.jobs);
         let (active, leaving) = (state.jobs.len(), state.leaving_jobs().len());
@@ -92,24 +92,26 @@ impl Owner {
         if active + leaving >= 2 * limits.all {
             return Some(format!("{}; with {active} others that is the most (twice limits.jobs)", ended(leaving)));
         }
-        let count = |is_it: &dyn Fn(&Job) -> bool| state.jobs.values().filter(|job| is_it(job)).count();
-        let count_ended = |is_it: &dyn Fn(&Job) -> bool| state.leaving_jobs().values().filter(|job| is_it(job)).count();
         if let Role::Manager { name: Some(name) } = &who.role {
             let most = (limits.all / 2).max(1);
-            let its = |job: &Job| job.external.as_ref().is_some_and(|external| external.cluster == *name);
-            if active + leaving >= most && count(&its) + count_ended(&its) >= most {
-                return Some(format!("manager {name} has {most} jobs, and that is the most (half of limits.jobs)"));
+            if state.count_from(name) >= most {
+                let problem = "that is the most, with those that have ended and still have slots (half of limits.jobs)";
+                return Some(format!("manager {name} has {most} jobs, and {problem}"));
             }
         }
-        let is_theirs = |job: &Job| job.spec.tenant == tenant;
         // What managers bring doesn't keep a tenant from submitting here.
-        let is_own = |job: &Job| is_theirs(job) && job.external.is_none();
-        if state.tenant_jobs(tenant) >= limits.tenant && (is_external || count(&is_own) >= limits.tenant) {
-            let most = limits.tenant;
-            return Some(format!("tenant {tenant} has {most} jobs, and that is the most (limits.jobs_per_tenant)"));
+        let count = state.count_of(tenant);
+        let (active, leaving) = match is_external {
+            true => (count.external, count.external_leaving),
+            false => (count.own, count.own_leaving),
+        };
+        if active >= limits.tenant {
+            let which = if is_external { " from managers" } else { "" };
+            let limit = "that is the most (limits.jobs_per_tenant)";
+            return Some(format!("tenant {tenant} has {active} jobs{which}, and {limit}"));
         }
-        if leaving >= limits.tenant && count_ended(&is_theirs) + state.tenant_jobs(tenant) >= 2 * limits.tenant {
-            let ended = ended(count_ended(&is_theirs));
+        if active + leaving >= 2 * limits.tenant {
+            let ended = ended(leaving);
             return Some(format!("of tenant {tenant} {ended}; that is the most (twice limits.jobs_per_tenant)"));
         }
         None

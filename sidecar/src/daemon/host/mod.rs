@@ -6,6 +6,7 @@
 
 mod decide;
 mod events;
+mod hearing;
 mod jobs;
 mod journal;
 mod metrics;

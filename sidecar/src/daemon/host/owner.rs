@@ -18,6 +18,7 @@ use trainmaster_proto::v1;
 use super::{
     Command, Host, HostMetrics, JobLimits, JournalLimits,
     decide::{Deciding, Returned},
+    hearing::{Hearing, Said},
     journal::{Effect, Journal, Outcome},
     publish::{Attaching, OpenStream, Session},
 };
@@ -93,6 +94,7 @@ pub(super) struct Owner {
     /// The open stream of each manager, from the moment it attaches.
     pub(super) streams: BTreeMap<String, OpenStream>,
     pub(super) attaching: Vec<Attaching>,
+    pub(super) hearing: Hearing,
     /// Managers that sent a snapshot and wait for the full plan.
     pub(super) wants_full: BTreeSet<String>,
     /// Plans of jobs that just ended.
@@ -147,6 +149,7 @@ pub(crate) fn start(
         sessions: BTreeMap::new(),
         streams: BTreeMap::new(),
         attaching: Vec::new(),
+        hearing: Hearing::default(),
         wants_full: BTreeSet::new(),
         over: Vec::new(),
         withheld: false,
@@ -196,7 +199,11 @@ impl Owner {
                         self.begin_stop(None);
                     }
                 },
+                () = std::future::ready(()), if !self.hearing.is_empty() && !self.is_ending() => {}
                 () = sleep_until(wake.into()) => {}
+            }
+            if !self.is_ending() {
+                self.hear();
             }
         }
         for session in self.sessions.values() {
@@ -304,14 +311,10 @@ impl Owner {
             }
             Command::Note { who, what } => self.audit(at, &who, what),
             Command::Attach { stream, outbox, observed, who, turn } => {
-                self.attach(at, stream, outbox, observed, &who);
-                drop(turn);
+                self.hearing.add(stream, Said::Attach { outbox, observed, who, turn });
             }
-            Command::Observe { stream, observed, turn } => {
-                self.observe(at, stream, observed);
-                drop(turn);
-            }
-            Command::Detach { manager, stream } => self.detach(&manager, stream),
+            Command::Observe { stream, observed, turn } => self.hearing.add(stream, Said::Observe { observed, turn }),
+            Command::Detach { manager, stream } => self.hearing.add(stream, Said::Detach { manager }),
             Command::Read(look) => look(self.view()),
             Command::Stop(done) => self.begin_stop(Some(done)),
         }

@@ -36,8 +36,6 @@ pub(super) struct Brought {
     resources: BTreeSet<String>,
     slots: BTreeMap<JobId, usize>,
     all_slots: usize,
-    /// Servers whose devices others are than before though slots have some, of the observation that is being taken.
-    exchanged: usize,
 }
 
 /// Of 100,000 servers.
@@ -47,29 +45,7 @@ const RESOURCES: usize = 64;
 /// Slots of jobs that it sees, twice what the largest clusters run.
 const SLOTS: usize = 250_000;
 
-/// Of one observation: each takes a look at all jobs.
-const EXCHANGED: usize = 64;
-
 impl Brought {
-    /// Another observation is taken.
-    pub(super) fn begin(&mut self) {
-        self.exchanged = 0;
-    }
-
-    /// Counts a server with other devices than before, of which slots have some.
-    ///
-    /// # Errors
-    /// As [`Self::server`].
-    pub(super) fn exchange(&mut self) -> Result<(), String> {
-        if self.exchanged >= EXCHANGED {
-            return Err(format!(
-                "{EXCHANGED} servers on which jobs have devices may have others at a time; say the rest a second time"
-            ));
-        }
-        self.exchanged += 1;
-        Ok(())
-    }
-
     /// Counts a server.
     ///
     /// # Errors
@@ -302,7 +278,6 @@ impl Owner {
 /// A plan for a manager that doesn't run the job: without what programs are started with.
 fn without_commands(plan: &v1::JobPlan) -> v1::JobPlan {
     v1::JobPlan {
-        tenant: String::new(),
         token: String::new(),
         worker_command: String::new(),
         server_command: String::new(),
