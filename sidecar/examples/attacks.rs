@@ -498,15 +498,17 @@ impl Waits {
     }
 }
 
-fn p99(watched: &[Arc<Waits>]) -> f64 {
+/// The 99th percentile of all waits since the last time, and the longest.
+fn waited(watched: &[Arc<Waits>]) -> (f64, f64) {
     let mut waits: Vec<f64> = watched.iter().flat_map(|waits| waits.take()).collect();
     waits.sort_by(f64::total_cmp);
-    waits.get((waits.len() * 99 / 100).min(waits.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+    let p99 = waits.get((waits.len() * 99 / 100).min(waits.len().saturating_sub(1)));
+    (p99.copied().unwrap_or(f64::NAN), waits.last().copied().unwrap_or(f64::NAN))
 }
 
-/// What an attack did to a program: memory and journal in MB, others' p99 before and during it in milliseconds, their ratio, and how
-/// many of the attacker's calls were let in and refused.
-type Felt = [f64; 7];
+/// What an attack did to a program: memory and journal in MB, others' p99 before and during it in milliseconds, their ratio, the longest
+/// wait, and how many of the attacker's calls were let in and refused.
+type Felt = [f64; 8];
 
 async fn attack(program: &Path, number: usize) -> Result<Felt> {
     let served = Served::start(program).await?;
@@ -579,22 +581,25 @@ async fn attack(program: &Path, number: usize) -> Result<Felt> {
     let mut told = attacking.stdin.take().expect("piped");
     told.write_all(&[&serde_json::to_vec(&attacker)?, &b"\n"[..]].concat()).await?;
     sleep(READY).await;
-    p99(&waits);
+    waited(&waits);
     sleep(at.duration_since(SystemTime::now()).unwrap_or_default()).await;
-    let (before, memory, journal) = (p99(&waits), served.memory(), served.journal());
+    let ((before, _), memory, journal) = (waited(&waits), served.memory(), served.journal());
     let (end, mut most) = (Instant::now() + ATTACK, memory);
     while Instant::now() < end {
         sleep(Duration::from_millis(20)).await;
         most = most.max(served.memory());
     }
-    let during = p99(&waits);
+    let (during, longest) = waited(&waits);
     drop(told);
-    let said = timeout(Duration::from_secs(30), attacking.wait_with_output()).await??;
-    let said = String::from_utf8_lossy(&said.stdout);
+    // One whose calls aren't answered any more doesn't end.
+    let said = match timeout(Duration::from_secs(30), attacking.wait_with_output()).await {
+        Ok(said) => String::from_utf8_lossy(&said?.stdout).into_owned(),
+        Err(_) => String::new(),
+    };
     let mut counts = said.split_whitespace().map(|count| count.parse().unwrap_or(f64::NAN));
     let mut count = || counts.next().unwrap_or(f64::NAN);
     let (memory, journal) = (most - memory, served.journal() - journal);
-    Ok([memory, journal, before, during, during / before, count(), count()])
+    Ok([memory, journal, before, during, during / before, longest, count(), count()])
 }
 
 /// A row of the table: the medians of all times, and the least and the greatest ratio.
@@ -610,8 +615,10 @@ fn row(times: &[Felt]) -> String {
         [least, .., most] => format!(" ({least:.1} to {most:.1})"),
         _ => String::new(),
     };
-    let [memory, journal, before, during, ratio, done, refused] = std::array::from_fn(median);
-    format!("{memory:.0} | {journal:.1} | {before:.1} | {during:.1} | {ratio:.1}{range} | {done:.0} | {refused:.0} |")
+    let [memory, journal, before, during, ratio, longest, done, refused] = std::array::from_fn(median);
+    format!(
+        "{memory:.0} | {journal:.1} | {before:.1} | {during:.1} | {ratio:.1}{range} | {longest:.0} | {done:.0} | {refused:.0} |"
+    )
 }
 
 fn main() -> Result<()> {
@@ -644,9 +651,9 @@ fn main() -> Result<()> {
         }
     }
     println!(
-        "| attack | program | memory, MB | journal, MB | others' p99 before, ms | during, ms | ratio | let in | refused |"
+        "| attack | program | memory, MB | journal, MB | others' p99 before, ms | during, ms | ratio | longest, ms | let in | refused |"
     );
-    println!("|---|---|--:|--:|--:|--:|--:|--:|--:|");
+    println!("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|");
     for ((number, which), times) in &felt {
         println!("| {} | {which} | {}", ATTACKS[*number].0, row(times));
     }
