@@ -84,18 +84,20 @@ impl Owner {
 
     /// An observation is about to be taken, event by event.
     pub(super) fn begin_observed(&mut self, observed: &Observed) {
-        let speaker = self.speaker(&observed.manager);
-        for (job, message) in &observed.messages {
-            let its = self.scheduler.state().job(*job).is_some_and(|job| self.is_run_by(speaker, job));
-            if its {
-                self.messages.insert(*job, shown(message, LONGEST_MESSAGE).into());
-            }
-        }
         if observed.is_snapshot
             && let Some(open) = self.streams.get_mut(&observed.manager)
         {
             open.takes_submissions = observed.takes_submissions;
             open.brought = Brought::default();
+        }
+    }
+
+    /// What it says about a job, in words.
+    pub(super) fn take_message(&mut self, manager: &str, job: JobId, message: &str) {
+        let speaker = self.speaker(manager);
+        let its = self.scheduler.state().job(job).is_some_and(|job| self.is_run_by(speaker, job));
+        if its {
+            self.messages.insert(job, shown(message, LONGEST_MESSAGE).into());
         }
     }
 

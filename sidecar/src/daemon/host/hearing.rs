@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use trainmaster_core::Event;
+use trainmaster_core::{Event, JobId};
 use trainmaster_proto::Observed;
 
 use super::{Turn, owner::Owner};
@@ -14,7 +14,7 @@ use crate::daemon::{access::Who, session::Outbox};
 
 /// So long the owner listens until it looks after others.
 const SLICE: Duration = Duration::from_millis(5);
-/// Time is looked at after so many events.
+/// Time is looked at after so many events, or messages.
 const EVENTS: usize = 16;
 
 /// What one stream says.
@@ -40,6 +40,7 @@ pub(super) enum Said {
 pub(super) struct Taking {
     pub(super) manager: String,
     pub(super) is_snapshot: bool,
+    messages: VecDeque<(JobId, String)>,
     events: VecDeque<Event>,
     /// Of a stream that begins.
     pub(super) outbox: Option<Outbox>,
@@ -98,6 +99,12 @@ impl Owner {
             if let Some(taking) = &mut heard.taking {
                 // What was replaced may still have had something to say; the newer one's snapshot says it all.
                 let is_open = self.is_open(&taking.manager, stream);
+                while is_open && let Some((job, message)) = taking.messages.pop_front() {
+                    self.take_message(&taking.manager, job, &message);
+                    if taking.messages.len().is_multiple_of(EVENTS) && Instant::now() >= end {
+                        return;
+                    }
+                }
                 while is_open && let Some(event) = taking.events.pop_front() {
                     self.take_event(&taking.manager, event, &mut taking.wrong);
                     if taking.events.len().is_multiple_of(EVENTS) && Instant::now() >= end {
@@ -123,8 +130,9 @@ impl Owner {
     fn begin(&mut self, stream: u64, observed: Observed, outbox: Option<Outbox>, turn: Turn) -> Option<Taking> {
         self.is_open(&observed.manager, stream).then(|| {
             self.begin_observed(&observed);
-            let Observed { manager, is_snapshot, events, .. } = observed;
-            Taking { manager, is_snapshot, events: events.into(), outbox, wrong: (0, None), _turn: turn }
+            let Observed { manager, is_snapshot, events, messages, .. } = observed;
+            let (messages, events) = (messages.into(), events.into());
+            Taking { manager, is_snapshot, messages, events, outbox, wrong: (0, None), _turn: turn }
         })
     }
 }
