@@ -258,6 +258,40 @@ fn as_many_types_as_servers_have_are_never_forgotten() {
 }
 
 #[test]
+fn nobody_keeps_others_waiting_by_telling_everything() {
+    let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2])]);
+    let begins = |scheduler: &mut Scheduler, at: i64, manager: &str| {
+        scheduler.apply(Time(at), Event::SyncBegin { manager: manager.into() }).unwrap();
+    };
+    begins(&mut scheduler, 1, "a");
+    submit(&mut scheduler, 1, ring("j", (1, 1, 1)));
+    assert_eq!(scheduler.due(), None, "everything isn't told yet");
+    // One begins before the other is through, again and again.
+    for at in 1..=11 {
+        let (one, other) = if at % 2 == 0 { ("a", "b") } else { ("b", "a") };
+        begins(&mut scheduler, at * 1000, one);
+        let end = Event::SyncEnd { manager: other.into(), owns_queue: true };
+        scheduler.apply(Time(at * 1000), end).unwrap();
+    }
+    assert!(scheduler.due().is_some(), "it is no reason to wait any longer");
+}
+
+#[test]
+fn a_job_that_comes_while_its_manager_tells_everything_stays() {
+    let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2])]);
+    scheduler.apply(Time(1), Event::SyncBegin { manager: "m".into() }).unwrap();
+    let external = Some(trainmaster_core::job::ExternalId { cluster: "m".into(), native: "x".into() });
+    let spec = Box::new(ring("j", (1, 1, 1)));
+    scheduler.apply(Time(1), Event::JobSubmitted { spec, external, token_hash: None }).unwrap();
+    scheduler.apply(Time(2), Event::SyncEnd { manager: "m".into(), owns_queue: true }).unwrap();
+    assert!(scheduler.state().find_job("j").is_some());
+    // An earlier life's is closed by the next one.
+    scheduler.apply(Time(3), Event::SyncBegin { manager: "m".into() }).unwrap();
+    scheduler.apply(Time(4), Event::TermBegan(trainmaster_core::Term(9))).unwrap();
+    assert!(!scheduler.state().is_syncing());
+}
+
+#[test]
 fn names_that_change_all_at_once_are_forgotten_and_no_other_managers() {
     const MANY: usize = 3000;
     let mut scheduler = cluster(plain("fifo"), &[server("theirs", 8, 16, &["gpu"; 2])]);

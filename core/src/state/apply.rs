@@ -48,7 +48,12 @@ impl State {
         match event {
             Event::Configured(settings) => self.configure(settings)?,
             Event::ModeSet(mode) => self.set_mode(*mode),
-            Event::TermBegan(term) => self.term = self.term.max(*term),
+            Event::TermBegan(term) => {
+                self.term = self.term.max(*term);
+                // Who was cut off by the end of an earlier life begins anew, or doesn't come back.
+                self.managers.iter_mut().for_each(|manager| manager.sync = None);
+                self.syncing_since = None;
+            }
             Event::ServerSet { manager, server } => self.set_server(manager, server)?,
             Event::ServersLeft { names } => {
                 let known = |name: &String| {
@@ -79,6 +84,7 @@ impl State {
             Event::SyncBegin { manager } => {
                 let id = self.manager(manager);
                 self.managers[id.0 as usize].sync = Some((OrdSet::new(), OrdSet::new()));
+                self.syncing_since.get_or_insert(self.now);
             }
             Event::SyncEnd { manager, owns_queue } => self.sync_end(manager, *owns_queue)?,
             Event::Utilisation { server, used, devices, slots } => self.measure(server, used, devices, slots)?,
@@ -224,6 +230,12 @@ impl State {
         self.next_job += 1;
         self.job_names.insert(spec.name.as_str().into(), id);
         self.census.count(&job, false, true);
+        // Whoever tells everything may have begun before it came.
+        for manager in self.managers.iter_mut() {
+            if let Some((_, jobs)) = &mut manager.sync {
+                jobs.insert(id);
+            }
+        }
         self.jobs.insert(id, Arc::new(job));
         self.revised.insert(id);
         self.unsent.insert(id);
@@ -453,6 +465,9 @@ impl State {
         let Some((at, (servers, jobs))) = open else {
             return Err(EventError::Sync { manager: name.into(), problem: "SyncEnd without SyncBegin" });
         };
+        if self.managers.iter().all(|manager| manager.sync.is_none()) {
+            self.syncing_since = None;
+        }
         let id = ManagerId(at as u32);
         let gone: BTreeSet<ServerId> = self
             .present_servers()

@@ -38,8 +38,11 @@ use crate::{
     server::Server,
     settings::{Mode, Settings},
     tables::table,
-    time::Time,
+    time::{Span, Time},
 };
+
+/// Nobody keeps all others waiting for longer than this by telling what it has.
+const LONGEST_SYNC: Span = Span::seconds(10);
 
 /// Of more managers than this those without a server are forgotten.
 const MANY_MANAGERS: usize = 64;
@@ -128,6 +131,8 @@ pub struct State {
     #[serde(deserialize_with = "table")]
     pub(crate) absent: OrdMap<u64, ServerId>,
     pub(crate) census: Census,
+    /// Since when there has always been one whose resync is open.
+    pub(crate) syncing_since: Option<Time>,
     /// So many of them are too many.
     pub(crate) forget_at: usize,
     /// Numbers of servers that are forgotten.
@@ -191,6 +196,7 @@ impl Default for State {
             server_ids: OrdMap::new(),
             absent: OrdMap::new(),
             census: Census::default(),
+            syncing_since: None,
             forget_at: servers::MOST_ABSENT,
             free: Vector::new(),
             tenant_ids: OrdMap::new(),
@@ -411,9 +417,9 @@ impl State {
         ManagerId(at as u32)
     }
 
-    /// Whether a manager's resync is open: nothing is prepared meanwhile.
+    /// Whether a manager's resync is open: nothing is prepared meanwhile, for some seconds at most, whoever begins one after the other.
     pub fn is_syncing(&self) -> bool {
-        self.managers.iter().any(|manager| manager.sync.is_some())
+        self.syncing_since.is_some_and(|since| self.now - since < LONGEST_SYNC)
     }
 
     /// Sets a job's verdict and keeps all sums. O(slots of the old and new allocation).

@@ -206,8 +206,9 @@ impl Owner {
                 self.hear();
             }
         }
-        for session in self.sessions.values() {
-            session.outbox.close(tonic::Status::unavailable(super::STOPPING));
+        let attaching = self.attaching.iter().map(|waiting| &waiting.outbox).chain(self.hearing.outboxes());
+        for outbox in self.sessions.values().map(|session| &session.outbox).chain(attaching) {
+            outbox.close(tonic::Status::unavailable(super::STOPPING));
         }
         self.feed.close();
         if let Some(error) = self.journal.error() {
