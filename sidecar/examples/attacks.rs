@@ -176,6 +176,8 @@ const ATTACKS: &[(&str, Attack)] = &[
     ("3,000 connections that say nothing", |attacker| Box::pin(connections(attacker))),
     ("a manager with 100,000 servers, which change their names", |attacker| Box::pin(names(attacker))),
     ("a manager whose 20,000 servers come and go, among 2,000 jobs that wait", |attacker| Box::pin(leaving(attacker))),
+    ("a manager that sends a snapshot of 20,000 servers again and again", |attacker| Box::pin(snapshots(attacker))),
+    ("a manager whose 5,000 servers change their devices, among jobs", |attacker| Box::pin(devices(attacker))),
 ];
 
 async fn computing() {
@@ -368,18 +370,23 @@ async fn names(attacker: Attacker) {
     std::future::pending().await
 }
 
-async fn leaving(attacker: Attacker) {
+/// So many jobs that are the attacker's.
+async fn jobs(attacker: &Attacker, many: usize) {
     let mut crowd = JoinSet::new();
     for number in 0..8 {
         let clients = attacker.clients(&attacker.submit).await;
         crowd.spawn(async move {
-            for round in 0..250 {
+            for round in 0..many / 8 {
                 let job = JobSpec { tenant: TENANT.into(), ..spec(&format!("waits-{number}-{round}")) };
                 let _ = clients.submit(&job).await;
             }
         });
     }
     crowd.join_all().await;
+}
+
+async fn leaving(attacker: Attacker) {
+    jobs(&attacker, 2000).await;
     let clients = attacker.clients(&attacker.manager).await;
     let manager = FakeManager::attach(&clients, TENANT, Vec::new()).await;
     let names = || (0..20_000).map(|at| format!("server-{at}"));
@@ -389,6 +396,37 @@ async fn leaving(attacker: Attacker) {
     loop {
         for kind in [delta(there.clone(), Vec::new()), delta(Vec::new(), names().collect())] {
             attacker.count(manager.observations.send(observation(TENANT, kind)).await);
+        }
+    }
+}
+
+async fn snapshots(attacker: Attacker) {
+    let clients = attacker.clients(&attacker.manager).await;
+    let manager = FakeManager::attach(&clients, TENANT, Vec::new()).await;
+    let server = |at| v1::Server { name: format!("server-{at}"), ..v1::Server::default() };
+    let snapshot = v1::Snapshot { servers: (0..20_000).map(server).collect(), ..v1::Snapshot::default() };
+    ready().await;
+    loop {
+        attacker.count(manager.observations.send(observation(TENANT, Kind::Snapshot(snapshot.clone()))).await);
+    }
+}
+
+async fn devices(attacker: Attacker) {
+    jobs(&attacker, 1000).await;
+    let clients = attacker.clients(&attacker.manager).await;
+    let of = |kind: &str| {
+        let devices = vec![v1::Device { kind: kind.to_owned() }; 8];
+        let server = |server| v1::Server { devices: devices.clone(), ..server };
+        let named = |(at, server)| v1::Server { name: format!("server-{at}"), ..server };
+        servers(5000, 0).into_iter().enumerate().map(named).map(server).collect::<Vec<_>>()
+    };
+    let (one, other) = (of("gpu:a100"), of("gpu:h100"));
+    let manager = FakeManager::attach(&clients, TENANT, one.clone()).await;
+    ready().await;
+    loop {
+        for servers in [other.clone(), one.clone()] {
+            let delta = v1::Delta { servers, ..v1::Delta::default() };
+            attacker.count(manager.observations.send(observation(TENANT, Kind::Delta(delta))).await);
         }
     }
 }

@@ -93,6 +93,14 @@ impl Port {
                     }
                 },
                 Some(_) = open.join_next() => continue,
+                // What is said of certificates is true although nobody calls.
+                () = sleep(tls::LOOK), if self.tls.is_some() => {
+                    if let Some(tls) = &mut self.tls {
+                        tls.acceptor();
+                        ends(tls);
+                    }
+                    continue;
+                }
                 () = &mut shutdown => break,
             };
             let _ = stream.set_nodelay(true);

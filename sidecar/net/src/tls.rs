@@ -25,7 +25,7 @@ use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use crate::secret::{self, Seen};
 
 /// The files are looked at at most so often.
-const LOOK: Duration = Duration::from_secs(2);
+pub(crate) const LOOK: Duration = Duration::from_secs(2);
 /// URI names of one certificate that are looked at, and bytes of one.
 const MOST_NAMES: usize = 16;
 const LONGEST_NAME: usize = 512;

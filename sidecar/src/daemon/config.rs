@@ -80,9 +80,9 @@ pub struct Config {
     pub fits_wait: Duration,
     /// Between rounds of fits while reports come in.
     pub fits_every: Duration,
-    /// Records of the journal between snapshots.
+    /// Records of the journal between snapshots. There are more where they aren't four times the last snapshot's bytes yet.
     pub snapshot_records: usize,
-    /// Bytes of the journal between snapshots.
+    /// Bytes of the journal between snapshots, in the same way.
     pub snapshot_bytes: usize,
     /// Bytes of records that are kept for replay, beyond those that a restart needs.
     pub history_bytes: u64,

@@ -12,7 +12,7 @@ use tonic::Code;
 use trainmaster_proto::{job_from_spec, v1};
 use trainmaster_sidecar::daemon::{Config, Daemon, Tls};
 
-use super::support::{Clients, FakeManager, LIMIT, admin_token, config, servers, sign, spec};
+use super::support::{Clients, FakeManager, LIMIT, admin_token, config, servers, sign, spec, until};
 
 /// A page over plain HTTP/1.1, for the administrator.
 pub(crate) async fn get(daemon: &Daemon, path: &str) -> String {
@@ -155,6 +155,14 @@ async fn tls_serves_grpc() {
     let channel = endpoint.tls_config(tls).unwrap().connect().await.unwrap();
     let clients = Clients::over(channel, Some(&admin_token(&daemon)));
     clients.submit(&spec("one")).await.unwrap();
+    // A certificate that is exchanged is known to whoever has been connected for long.
+    let mut params = rcgen::CertificateParams::new(["localhost".into()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2050, 1, 1);
+    std::fs::write(&cert, params.self_signed(&made.signing_key).unwrap().pem()).unwrap();
+    until("the new certificate's end", || async {
+        (clients.status().await.certificate_ends_ms == Some(2_524_608_000_000)).then_some(())
+    })
+    .await;
     // Without TLS nothing is served.
     let mut plain = TcpStream::connect(daemon.address()).await.unwrap();
     plain.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();

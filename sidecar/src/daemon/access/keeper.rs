@@ -95,7 +95,7 @@ impl Doorkeeper for Keeper {
         };
         rate.map_or(Ok(()), |rate| self.paces.take(&name, rate))?;
         // So are adapters inside the daemon: they are how jobs end.
-        let first = matches!(who.role, Role::Admin | Role::Manager { name: None });
+        let first = who.role.is_trusted();
         let standing = who.standing();
         request.extensions_mut().insert(who);
         Ok(Some(Caller { name, shares, first, standing }))

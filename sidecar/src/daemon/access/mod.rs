@@ -81,6 +81,11 @@ impl Role {
         }
     }
 
+    /// An administrator or an adapter inside the daemon.
+    pub(crate) fn is_trusted(&self) -> bool {
+        matches!(self, Self::Admin | Self::Manager { name: None })
+    }
+
     /// From what is said of it on the wire.
     ///
     /// # Errors

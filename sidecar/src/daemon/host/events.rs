@@ -13,10 +13,7 @@ use super::{
     owner::Owner,
     publish::{Attaching, Brought, OpenStream},
 };
-use crate::daemon::{
-    access::{Role as Access, Who},
-    session::Outbox,
-};
+use crate::daemon::{access::Who, session::Outbox};
 
 /// Managers at a time: each waits with the whole plan in memory until it has read it.
 const MOST_MANAGERS: usize = 64;
@@ -40,7 +37,7 @@ impl Owner {
     /// A manager opened a stream: it ends the one it had. What it is told waits until its snapshot was taken.
     pub(super) fn attach(&mut self, stream: u64, outbox: Outbox, observed: &Observed, who: &Who) -> Option<Outbox> {
         let manager = &observed.manager;
-        let trusted = matches!(who.role, Access::Admin | Access::Manager { name: None });
+        let trusted = who.role.is_trusted();
         if self.streams.len() >= MOST_MANAGERS && !self.streams.contains_key(manager) {
             let problem = format!("{MOST_MANAGERS} managers are attached, and that is the most");
             outbox.close(tonic::Status::resource_exhausted(problem));
@@ -102,7 +99,11 @@ impl Owner {
     }
 
     fn speaker<'a>(&self, name: &'a str) -> Speaker<'a> {
-        Speaker { name, trusted: self.streams.get(name).is_some_and(|open| open.trusted) }
+        Speaker { name, trusted: self.is_trusted(name) }
+    }
+
+    pub(super) fn is_trusted(&self, manager: &str) -> bool {
+        self.streams.get(manager).is_some_and(|open| open.trusted)
     }
 
     /// One of an observation's events.

@@ -14,8 +14,14 @@ use crate::daemon::{access::Who, session::Outbox};
 
 /// So long the owner listens until it looks after others.
 const SLICE: Duration = Duration::from_millis(5);
+/// So long it listens to managers with tokens of their own, and so many times as long it doesn't afterwards: all of them together take
+/// a fifth of its time.
+const SCOPED_SLICE: Duration = Duration::from_millis(2);
+const RESTS: u32 = 4;
 /// Time is looked at after so many messages, and after each event, which may take milliseconds.
 const MESSAGES: usize = 16;
+/// Servers that leave are taken so many at a time.
+const LEAVING: usize = 500;
 
 /// What one stream says.
 pub(super) enum Said {
@@ -49,12 +55,25 @@ pub(super) struct Taking {
     _turn: Turn,
 }
 
+/// What is to be taken next, in a short time.
+fn next(events: &mut VecDeque<Event>) -> Option<Event> {
+    match events.front_mut() {
+        Some(Event::ServersLeft { names }) if names.len() > LEAVING => {
+            Some(Event::ServersLeft { names: names.split_off(names.len() - LEAVING) })
+        }
+        _ => events.pop_front(),
+    }
+}
+
 /// What waits, in the order in which each stream said it.
 #[derive(Default)]
 pub(super) struct Hearing {
     streams: BTreeMap<u64, Heard>,
-    /// Whose turn comes first.
-    turns: VecDeque<u64>,
+    /// Whose turn comes first: of the trusted, and of those with tokens of their own.
+    trusted: VecDeque<u64>,
+    scoped: VecDeque<u64>,
+    /// Until when those wait.
+    rests: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -64,16 +83,24 @@ struct Heard {
 }
 
 impl Hearing {
-    pub(super) fn add(&mut self, stream: u64, said: Said) {
-        let heard = self.streams.entry(stream).or_insert_with(|| {
-            self.turns.push_back(stream);
-            Heard::default()
-        });
-        heard.waiting.push_back(said);
+    fn turns(&mut self, trusted: bool) -> &mut VecDeque<u64> {
+        if trusted { &mut self.trusted } else { &mut self.scoped }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.turns.is_empty()
+    fn add(&mut self, stream: u64, trusted: bool, said: Said) {
+        if !self.streams.contains_key(&stream) {
+            self.turns(trusted).push_back(stream);
+        }
+        self.streams.entry(stream).or_default().waiting.push_back(said);
+    }
+
+    /// When there is something to be taken: now, where the time is past.
+    pub(super) fn wake_at(&self, now: Instant) -> Option<Instant> {
+        match (self.trusted.is_empty(), self.scoped.is_empty()) {
+            (true, true) => None,
+            (true, false) => Some(self.rests.unwrap_or(now)),
+            (false, _) => Some(now),
+        }
     }
 
     /// Of streams whose snapshots weren't taken.
@@ -88,20 +115,41 @@ impl Hearing {
 }
 
 impl Owner {
+    /// A stream says something, which waits for its turn.
+    pub(super) fn add_said(&mut self, stream: u64, said: Said) {
+        let trusted = match &said {
+            Said::Attach { who, .. } => who.role.is_trusted(),
+            Said::Observe { observed, .. } => self.is_trusted(&observed.manager),
+            Said::Detach { manager } => self.is_trusted(manager),
+        };
+        self.hearing.add(stream, trusted, said);
+    }
+
     /// Takes what managers said, for a short time.
     pub(super) fn hear(&mut self) {
-        let end = Instant::now() + SLICE;
-        while let Some(stream) = self.hearing.turns.pop_front() {
+        let begun = Instant::now();
+        if self.hear_some(true, begun + SLICE) || self.hearing.rests.is_some_and(|until| until > begun) {
+            return;
+        }
+        let begun = Instant::now();
+        self.hear_some(false, begun + SCOPED_SLICE);
+        self.hearing.rests = Some(Instant::now() + RESTS * begun.elapsed());
+    }
+
+    /// Whether it is time for others.
+    fn hear_some(&mut self, trusted: bool, end: Instant) -> bool {
+        while let Some(stream) = self.hearing.turns(trusted).pop_front() {
             let mut heard = self.hearing.streams.remove(&stream).unwrap_or_default();
             let is_point = self.hear_one(stream, &mut heard, end);
             if heard.taking.is_some() || !heard.waiting.is_empty() {
                 self.hearing.streams.insert(stream, heard);
-                self.hearing.turns.push_back(stream);
+                self.hearing.turns(trusted).push_back(stream);
             }
             if is_point || Instant::now() >= end {
-                return;
+                return true;
             }
         }
+        false
     }
 
     /// What is thrown away may be large.
@@ -121,7 +169,7 @@ impl Owner {
                         return false;
                     }
                 }
-                while is_open && let Some(event) = taking.events.pop_front() {
+                while is_open && let Some(event) = next(&mut taking.events) {
                     self.take_event(&taking.manager, event, &mut taking.wrong);
                     if Instant::now() >= end {
                         return false;
@@ -141,8 +189,9 @@ impl Owner {
                 None => return false,
                 Some(Said::Detach { manager }) => self.detach(&manager, stream),
                 Some(Said::Attach { outbox, observed, who, turn }) => {
-                    if let Some(outbox) = self.attach(stream, outbox, &observed, &who) {
-                        heard.taking = self.begin(stream, observed, Some(outbox), turn);
+                    match self.attach(stream, outbox, &observed, &who) {
+                        Some(outbox) => heard.taking = self.begin(stream, observed, Some(outbox), turn),
+                        None => self.forget(observed),
                     }
                 }
                 Some(Said::Observe { observed, turn }) => heard.taking = self.begin(stream, observed, None, turn),
@@ -159,5 +208,40 @@ impl Owner {
         let Observed { manager, is_snapshot, events, messages, .. } = observed;
         let (messages, events) = (messages.into(), events.into());
         Some(Taking { manager, is_snapshot, messages, events, outbox, wrong: (0, None), _turn: turn })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_leave_some_at_a_time() {
+        let all: Vec<String> = (0..2 * LEAVING + 1).map(|at| at.to_string()).collect();
+        let last = Event::ServersLeft { names: vec!["last".into()] };
+        let mut events = VecDeque::from([Event::ServersLeft { names: all.clone() }, last]);
+        let mut parts = Vec::new();
+        while let Some(Event::ServersLeft { names }) = next(&mut events) {
+            parts.push(names);
+        }
+        assert!(events.is_empty());
+        assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [LEAVING, LEAVING, 1, 1]);
+        assert_eq!(parts.pop().unwrap(), ["last"]);
+        let mut left = parts.concat();
+        left.sort_by_key(|name| name.parse::<usize>().unwrap());
+        assert_eq!(left, all);
+    }
+
+    #[test]
+    fn the_trusted_are_heard_while_the_others_rest() {
+        let (now, over) = (Instant::now(), || Said::Detach { manager: "m".into() });
+        let mut hearing = Hearing::default();
+        assert_eq!(hearing.wake_at(now), None);
+        hearing.add(1, false, over());
+        assert_eq!(hearing.wake_at(now), Some(now));
+        hearing.rests = Some(now + SCOPED_SLICE);
+        assert_eq!(hearing.wake_at(now), Some(now + SCOPED_SLICE));
+        hearing.add(2, true, over());
+        assert_eq!(hearing.wake_at(now), Some(now));
     }
 }

@@ -16,6 +16,11 @@ use crate::daemon::store::{
 /// First wait before a failed write is tried again; doubles up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// Records between two snapshots have at least so many times the bytes of the first one.
+const SNAPSHOTS: usize = 4;
+/// Managers aren't listened to while so many bytes wait for the write under way: whoever waits for an answer waits for two
+/// writes, and these are as long as what gathers.
+const BEHIND: usize = 128 << 10;
 
 /// Bounds of the journal.
 #[derive(Clone, Copy, Debug)]
@@ -68,12 +73,16 @@ pub(super) struct Journal {
     limits: JournalLimits,
     metrics: HostMetrics,
     gathering: Write,
+    /// Bytes of its records.
+    gathered: usize,
     effects: Vec<Effect>,
     under_way: Option<UnderWay>,
     broken: Option<Broken>,
     /// Since the last snapshot.
     records: usize,
     bytes: usize,
+    /// Bytes of the last snapshot.
+    snapshot: usize,
 }
 
 impl Journal {
@@ -83,11 +92,13 @@ impl Journal {
             limits,
             metrics,
             gathering: Write::default(),
+            gathered: 0,
             effects: Vec::new(),
             under_way: None,
             broken: None,
             records: 0,
             bytes: 0,
+            snapshot: 0,
         }
     }
 
@@ -108,8 +119,9 @@ impl Journal {
 
     pub(super) fn add(&mut self, records: Vec<Vec<u8>>) {
         for record in &records {
+            self.gathered += record.len();
             if Record::is_snapshot(record) {
-                (self.records, self.bytes) = (0, 0);
+                (self.records, self.bytes, self.snapshot) = (0, 0, record.len());
             } else {
                 self.records += 1;
                 self.bytes += record.len();
@@ -118,19 +130,25 @@ impl Journal {
         self.gathering.records.extend(records);
     }
 
-    /// Whether recovery should soon start at a newer snapshot.
+    /// Whether recovery should soon start at a newer snapshot. Not before several times as much was written as the last one took:
+    /// however large the state is, snapshots are a small part of what is written.
     pub(super) fn wants_snapshot(&self) -> bool {
         let grown = self.records >= self.limits.snapshot_records || self.bytes >= self.limits.snapshot_bytes;
         match &self.broken {
             // Needed as soon as the disk is to be tried again; before that it would only grow old.
             Some(broken) => broken.overflow && !broken.trying && broken.retry_at <= Instant::now(),
-            None => grown,
+            None => grown && self.bytes >= SNAPSHOTS * self.snapshot,
         }
     }
 
     /// Nothing waits to be written, or nothing can be.
     pub(super) fn is_idle(&self) -> bool {
         self.under_way.is_none() && (self.broken.is_some() || (self.gathering.is_empty() && self.effects.is_empty()))
+    }
+
+    /// Whether the disk is slower than what comes. One that can't be written at all isn't waited for.
+    pub(super) fn is_behind(&self) -> bool {
+        self.under_way.is_some() && self.broken.is_none() && self.gathered > BEHIND
     }
 
     /// When the journal has to be looked at again by itself.
@@ -159,9 +177,11 @@ impl Journal {
             if self.under_way.is_none() && !(self.gathering.is_empty() && self.effects.is_empty()) {
                 self.under_way = Some(UnderWay { effects: std::mem::take(&mut self.effects), begun: Instant::now() });
                 self.writer.write(std::mem::take(&mut self.gathering));
+                self.gathered = 0;
             }
             return None;
         };
+        self.gathered = 0;
         let mut more = std::mem::take(&mut self.gathering);
         if let Some(at) = more.records.iter().rposition(|record| Record::is_snapshot(record)) {
             // Whatever it took part in before is in it.

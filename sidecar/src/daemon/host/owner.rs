@@ -182,7 +182,9 @@ impl Owner {
             if self.is_ending() && self.journal.is_idle() {
                 break;
             }
-            let wake = self.wake();
+            let now = Instant::now();
+            let heard = if self.may_hear() { self.hearing.wake_at(now) } else { None };
+            let wake = heard.unwrap_or(now + LONGEST_SLEEP).min(self.wake(now));
             tokio::select! {
                 biased;
                 Some(internal) = returned.recv() => self.take_back(internal),
@@ -199,10 +201,10 @@ impl Owner {
                         self.begin_stop(None);
                     }
                 },
-                () = std::future::ready(()), if !self.hearing.is_empty() && !self.is_ending() => {}
+                () = std::future::ready(()), if heard.is_some_and(|at| at <= now) => {}
                 () = sleep_until(wake.into()) => {}
             }
-            if !self.is_ending() {
+            if self.may_hear() {
                 self.hear();
             }
         }
@@ -250,8 +252,11 @@ impl Owner {
         }
     }
 
-    fn wake(&mut self) -> Instant {
-        let now = Instant::now();
+    fn may_hear(&self) -> bool {
+        !self.is_ending() && !self.journal.is_behind()
+    }
+
+    fn wake(&mut self, now: Instant) -> Instant {
         let due = if self.is_ending() { None } else { self.next_decision(now) };
         let wake = due.into_iter().chain(self.journal.wake_at()).min();
         wake.unwrap_or(now + LONGEST_SLEEP).min(now + LONGEST_SLEEP)
@@ -312,10 +317,10 @@ impl Owner {
             }
             Command::Note { who, what } => self.audit(at, &who, what),
             Command::Attach { stream, outbox, observed, who, turn } => {
-                self.hearing.add(stream, Said::Attach { outbox, observed, who, turn });
+                self.add_said(stream, Said::Attach { outbox, observed, who, turn });
             }
-            Command::Observe { stream, observed, turn } => self.hearing.add(stream, Said::Observe { observed, turn }),
-            Command::Detach { manager, stream } => self.hearing.add(stream, Said::Detach { manager }),
+            Command::Observe { stream, observed, turn } => self.add_said(stream, Said::Observe { observed, turn }),
+            Command::Detach { manager, stream } => self.add_said(stream, Said::Detach { manager }),
             Command::Read(look) => look(self.view()),
             Command::Stop(done) => self.begin_stop(Some(done)),
         }
