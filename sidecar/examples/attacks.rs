@@ -176,7 +176,9 @@ const ATTACKS: &[(&str, Attack)] = &[
     ("3,000 connections that say nothing", |attacker| Box::pin(connections(attacker))),
     ("a manager with 100,000 servers, which change their names", |attacker| Box::pin(names(attacker))),
     ("a manager whose 20,000 servers come and go, among 2,000 jobs that wait", |attacker| Box::pin(leaving(attacker))),
-    ("a manager that sends a snapshot of 20,000 servers again and again", |attacker| Box::pin(snapshots(attacker))),
+    ("a manager that sends snapshots of 20,000 servers and of none, among 2,000 jobs", |attacker| {
+        Box::pin(snapshots(attacker))
+    }),
     ("a manager whose 5,000 servers change their devices, among jobs", |attacker| Box::pin(devices(attacker))),
 ];
 
@@ -401,13 +403,17 @@ async fn leaving(attacker: Attacker) {
 }
 
 async fn snapshots(attacker: Attacker) {
+    jobs(&attacker, 2000).await;
     let clients = attacker.clients(&attacker.manager).await;
     let manager = FakeManager::attach(&clients, TENANT, Vec::new()).await;
     let server = |at| v1::Server { name: format!("server-{at}"), ..v1::Server::default() };
-    let snapshot = v1::Snapshot { servers: (0..20_000).map(server).collect(), ..v1::Snapshot::default() };
+    let of = |count| v1::Snapshot { servers: (0..count).map(server).collect(), ..v1::Snapshot::default() };
+    let (all, none) = (of(20_000), of(0));
     ready().await;
     loop {
-        attacker.count(manager.observations.send(observation(TENANT, Kind::Snapshot(snapshot.clone()))).await);
+        for snapshot in [all.clone(), none.clone(), none.clone(), none.clone()] {
+            attacker.count(manager.observations.send(observation(TENANT, Kind::Snapshot(snapshot))).await);
+        }
     }
 }
 

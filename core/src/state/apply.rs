@@ -22,7 +22,7 @@ use crate::{
     reason::Reason,
     resources::ResourceTypes,
     scheduler::Issue,
-    server::Usage,
+    server::{Server, Usage},
     settings::{Mode, Settings},
     text::shown,
     time::{Span, Time},
@@ -454,6 +454,18 @@ impl State {
         open.map_or_else(Vec::new, |(_, jobs)| self.missing(manager, jobs))
     }
 
+    /// The servers of a manager that its open resync hasn't mentioned: if it ends now, these have left. O(servers).
+    pub fn servers_missing_in_sync(&self, manager: &str) -> Vec<String> {
+        let known = self.managers.iter().position(|known| &*known.name == manager);
+        let open = known.and_then(|at| Some((ManagerId(at as u32), &self.managers[at].sync.as_ref()?.0)));
+        let Some((id, seen)) = open else { return Vec::new() };
+        self.unseen_servers(id, seen).map(|server| server.name.to_string()).collect()
+    }
+
+    fn unseen_servers(&self, manager: ManagerId, seen: &OrdSet<ServerId>) -> impl Iterator<Item = &Arc<Server>> {
+        self.present_servers().filter(move |server| server.manager == manager && !seen.contains(&server.id))
+    }
+
     fn missing(&self, manager: &str, seen: &OrdSet<JobId>) -> Vec<JobId> {
         let of = |job: &&Arc<Job>| job.external.as_ref().is_some_and(|external| external.cluster == manager);
         self.jobs.values().filter(|job| !seen.contains(&job.id)).filter(of).map(|job| job.id).collect()
@@ -469,11 +481,7 @@ impl State {
             self.syncing_since = None;
         }
         let id = ManagerId(at as u32);
-        let gone: BTreeSet<ServerId> = self
-            .present_servers()
-            .filter(|server| server.manager == id && !servers.contains(&server.id))
-            .map(|server| server.id)
-            .collect();
+        let gone: BTreeSet<ServerId> = self.unseen_servers(id, &servers).map(|server| server.id).collect();
         self.servers_left(&gone);
         // Slots that a full resync doesn't mention are gone, those on other managers' servers aside.
         let mine = |state: &Self, job: &Job| {

@@ -222,3 +222,34 @@ async fn a_server_that_is_gone_for_a_moment_stays_its_managers() {
     servers_there(4).await;
     daemon.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_leave_in_parts_and_all_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let admin = Clients::of(&daemon).await;
+    let others = FakeManager::attach(&admin, "others", servers(2, 4)).await;
+    let clients = Clients::at(daemon.url(), Some(&admin.token("m", TokenRole::Manager, "m").await)).await;
+    let own = |count| {
+        let named = |(at, server)| v1::Server { name: format!("own{at}"), ..server };
+        servers(count, 0).into_iter().enumerate().map(named).collect::<Vec<_>>()
+    };
+    let manager = FakeManager::attach(&clients, "m", own(1700)).await;
+    let there = async |count: u32| {
+        until("the servers", || async { (admin.status().await.servers == count).then_some(()) }).await;
+    };
+    there(1702).await;
+    // What a snapshot doesn't name, and what is said to have left.
+    let snapshot = v1::Snapshot { servers: own(3), ..v1::Snapshot::default() };
+    manager.observations.send(observation("m", Kind::Snapshot(snapshot))).await.unwrap();
+    there(5).await;
+    let delta = v1::Delta { servers: own(1700), ..v1::Delta::default() };
+    manager.observations.send(observation("m", Kind::Delta(delta))).await.unwrap();
+    there(1702).await;
+    let names = own(1700).into_iter().chain(servers(2, 4)).map(|server| server.name);
+    let delta = v1::Delta { servers_left: names.clone().chain(names).collect(), ..v1::Delta::default() };
+    manager.observations.send(observation("m", Kind::Delta(delta))).await.unwrap();
+    there(2).await;
+    drop(others);
+    daemon.stop().await;
+}

@@ -38,6 +38,10 @@ impl Owner {
     pub(super) fn attach(&mut self, stream: u64, outbox: Outbox, observed: &Observed, who: &Who) -> Option<Outbox> {
         let manager = &observed.manager;
         let trusted = who.role.is_trusted();
+        if self.streams.get(manager).is_some_and(|open| open.id > stream) {
+            outbox.close(replaced());
+            return None;
+        }
         if self.streams.len() >= MOST_MANAGERS && !self.streams.contains_key(manager) {
             let problem = format!("{MOST_MANAGERS} managers are attached, and that is the most");
             outbox.close(tonic::Status::resource_exhausted(problem));

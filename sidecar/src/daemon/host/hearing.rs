@@ -14,13 +14,13 @@ use crate::daemon::{access::Who, session::Outbox};
 
 /// So long the owner listens until it looks after others.
 const SLICE: Duration = Duration::from_millis(5);
-/// So long it listens to managers with tokens of their own, and so many times as long it doesn't afterwards: all of them together take
-/// a fifth of its time.
+/// So long it listens to managers with tokens of their own. It doesn't for so many times as long as that took, with what followed from
+/// it: all of them together take a fifth of its time.
 const SCOPED_SLICE: Duration = Duration::from_millis(2);
 const RESTS: u32 = 4;
 /// Time is looked at after so many messages, and after each event, which may take milliseconds.
 const MESSAGES: usize = 16;
-/// Servers that leave are taken so many at a time.
+/// Servers of such a manager leave so many at a time.
 const LEAVING: usize = 500;
 
 /// What one stream says.
@@ -46,6 +46,9 @@ pub(super) enum Said {
 pub(super) struct Taking {
     pub(super) manager: String,
     pub(super) is_snapshot: bool,
+    trusted: bool,
+    /// What its snapshot doesn't name has left.
+    swept: bool,
     messages: VecDeque<(JobId, String)>,
     events: VecDeque<Event>,
     /// Of a stream that begins.
@@ -55,16 +58,6 @@ pub(super) struct Taking {
     _turn: Turn,
 }
 
-/// What is to be taken next, in a short time.
-fn next(events: &mut VecDeque<Event>) -> Option<Event> {
-    match events.front_mut() {
-        Some(Event::ServersLeft { names }) if names.len() > LEAVING => {
-            Some(Event::ServersLeft { names: names.split_off(names.len() - LEAVING) })
-        }
-        _ => events.pop_front(),
-    }
-}
-
 /// What waits, in the order in which each stream said it.
 #[derive(Default)]
 pub(super) struct Hearing {
@@ -72,7 +65,8 @@ pub(super) struct Hearing {
     /// Whose turn comes first: of the trusted, and of those with tokens of their own.
     trusted: VecDeque<u64>,
     scoped: VecDeque<u64>,
-    /// Until when those wait.
+    /// Since when one of those has been heard, with what follows from it, and until when they wait after that.
+    since: Option<Instant>,
     rests: Option<Instant>,
 }
 
@@ -94,12 +88,19 @@ impl Hearing {
         self.streams.entry(stream).or_default().waiting.push_back(said);
     }
 
-    /// When there is something to be taken: now, where the time is past.
-    pub(super) fn wake_at(&self, now: Instant) -> Option<Instant> {
-        match (self.trusted.is_empty(), self.scoped.is_empty()) {
-            (true, true) => None,
-            (true, false) => Some(self.rests.unwrap_or(now)),
-            (false, _) => Some(now),
+    /// When there is something to be taken: now, where the time is past. Those with tokens of their own wait for the disk.
+    pub(super) fn wake_at(&self, now: Instant, is_behind: bool) -> Option<Instant> {
+        match self.trusted.is_empty() {
+            false => Some(now),
+            true if self.scoped.is_empty() || is_behind => None,
+            true => Some(self.rests.unwrap_or(now)),
+        }
+    }
+
+    /// What followed from what was heard is done.
+    pub(super) fn rest(&mut self) {
+        if let Some(since) = self.since.take() {
+            self.rests = Some(Instant::now() + RESTS * since.elapsed());
         }
     }
 
@@ -127,13 +128,14 @@ impl Owner {
 
     /// Takes what managers said, for a short time.
     pub(super) fn hear(&mut self) {
-        let begun = Instant::now();
-        if self.hear_some(true, begun + SLICE) || self.hearing.rests.is_some_and(|until| until > begun) {
+        if self.hear_some(true, Instant::now() + SLICE) || self.hearing.scoped.is_empty() || self.journal.is_behind() {
             return;
         }
-        let begun = Instant::now();
-        self.hear_some(false, begun + SCOPED_SLICE);
-        self.hearing.rests = Some(Instant::now() + RESTS * begun.elapsed());
+        let now = Instant::now();
+        if self.hearing.rests.is_none_or(|until| until <= now) {
+            self.hearing.since = Some(now);
+            self.hear_some(false, now + SCOPED_SLICE);
+        }
     }
 
     /// Whether it is time for others.
@@ -169,7 +171,7 @@ impl Owner {
                         return false;
                     }
                 }
-                while is_open && let Some(event) = next(&mut taking.events) {
+                while is_open && let Some(event) = self.next(taking) {
                     self.take_event(&taking.manager, event, &mut taking.wrong);
                     if Instant::now() >= end {
                         return false;
@@ -199,6 +201,23 @@ impl Owner {
         }
     }
 
+    /// What is to be taken next. What a manager with a token of its own says is taken in a short time each: all that its snapshot doesn't
+    /// name leaves before the snapshot ends.
+    fn next(&self, taking: &mut Taking) -> Option<Event> {
+        if taking.trusted {
+            return taking.events.pop_front();
+        }
+        if let Some(Event::SyncEnd { .. }) = taking.events.front()
+            && !std::mem::replace(&mut taking.swept, true)
+        {
+            let names = self.scheduler.state().servers_missing_in_sync(&taking.manager);
+            if names.len() > LEAVING {
+                taking.events.push_front(Event::ServersLeft { names });
+            }
+        }
+        split(&mut taking.events)
+    }
+
     fn begin(&mut self, stream: u64, observed: Observed, outbox: Option<Outbox>, turn: Turn) -> Option<Taking> {
         if !self.is_open(&observed.manager, stream) {
             self.forget(observed);
@@ -207,7 +226,28 @@ impl Owner {
         self.begin_observed(&observed);
         let Observed { manager, is_snapshot, events, messages, .. } = observed;
         let (messages, events) = (messages.into(), events.into());
-        Some(Taking { manager, is_snapshot, messages, events, outbox, wrong: (0, None), _turn: turn })
+        let trusted = self.is_trusted(&manager);
+        Some(Taking {
+            manager,
+            is_snapshot,
+            trusted,
+            swept: false,
+            messages,
+            events,
+            outbox,
+            wrong: (0, None),
+            _turn: turn,
+        })
+    }
+}
+
+/// The next event, of servers that leave no more than [`LEAVING`].
+fn split(events: &mut VecDeque<Event>) -> Option<Event> {
+    match events.front_mut() {
+        Some(Event::ServersLeft { names }) if names.len() > LEAVING => {
+            Some(Event::ServersLeft { names: names.split_off(names.len() - LEAVING) })
+        }
+        _ => events.pop_front(),
     }
 }
 
@@ -221,7 +261,7 @@ mod tests {
         let last = Event::ServersLeft { names: vec!["last".into()] };
         let mut events = VecDeque::from([Event::ServersLeft { names: all.clone() }, last]);
         let mut parts = Vec::new();
-        while let Some(Event::ServersLeft { names }) = next(&mut events) {
+        while let Some(Event::ServersLeft { names }) = split(&mut events) {
             parts.push(names);
         }
         assert!(events.is_empty());
@@ -236,12 +276,16 @@ mod tests {
     fn the_trusted_are_heard_while_the_others_rest() {
         let (now, over) = (Instant::now(), || Said::Detach { manager: "m".into() });
         let mut hearing = Hearing::default();
-        assert_eq!(hearing.wake_at(now), None);
+        assert_eq!(hearing.wake_at(now, false), None);
         hearing.add(1, false, over());
-        assert_eq!(hearing.wake_at(now), Some(now));
-        hearing.rests = Some(now + SCOPED_SLICE);
-        assert_eq!(hearing.wake_at(now), Some(now + SCOPED_SLICE));
+        assert_eq!((hearing.wake_at(now, false), hearing.wake_at(now, true)), (Some(now), None));
+        hearing.since = Some(now);
+        hearing.rest();
+        let rests = hearing.wake_at(now, false).unwrap();
+        assert!(rests > now && hearing.since.is_none());
+        hearing.rest();
+        assert_eq!(hearing.wake_at(now, false), Some(rests));
         hearing.add(2, true, over());
-        assert_eq!(hearing.wake_at(now), Some(now));
+        assert_eq!((hearing.wake_at(now, false), hearing.wake_at(now, true)), (Some(now), Some(now)));
     }
 }

@@ -16,10 +16,11 @@ use crate::daemon::store::{
 /// First wait before a failed write is tried again; doubles up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
-/// Records between two snapshots have at least so many times the bytes of the first one.
+/// Records between two snapshots have so many times the bytes of the first one, up to a bound: a restart reads them again.
 const SNAPSHOTS: usize = 4;
-/// Managers aren't listened to while so many bytes wait for the write under way: whoever waits for an answer waits for two
-/// writes, and these are as long as what gathers.
+const MOST_BETWEEN: usize = 64 << 20;
+/// Managers with tokens of their own aren't listened to while so many bytes wait for the write under way: whoever waits for an
+/// answer waits for two writes, and these are as long as what gathers.
 const BEHIND: usize = 128 << 10;
 
 /// Bounds of the journal.
@@ -86,8 +87,9 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    pub(super) fn new(writer: Writer, limits: JournalLimits, metrics: HostMetrics) -> Self {
-        Self {
+    /// After what was written first.
+    pub(super) fn new(writer: Writer, limits: JournalLimits, metrics: HostMetrics, first: &[Vec<u8>]) -> Self {
+        let mut journal = Self {
             writer,
             limits,
             metrics,
@@ -99,7 +101,9 @@ impl Journal {
             records: 0,
             bytes: 0,
             snapshot: 0,
-        }
+        };
+        journal.count(first);
+        journal
     }
 
     /// Why nothing can be promised now, if so.
@@ -117,9 +121,8 @@ impl Journal {
         self.effects.push(effect);
     }
 
-    pub(super) fn add(&mut self, records: Vec<Vec<u8>>) {
-        for record in &records {
-            self.gathered += record.len();
+    fn count(&mut self, records: &[Vec<u8>]) {
+        for record in records {
             if Record::is_snapshot(record) {
                 (self.records, self.bytes, self.snapshot) = (0, 0, record.len());
             } else {
@@ -127,17 +130,22 @@ impl Journal {
                 self.bytes += record.len();
             }
         }
+    }
+
+    pub(super) fn add(&mut self, records: Vec<Vec<u8>>) {
+        self.count(&records);
+        self.gathered += records.iter().map(Vec::len).sum::<usize>();
         self.gathering.records.extend(records);
     }
 
-    /// Whether recovery should soon start at a newer snapshot. Not before several times as much was written as the last one took:
-    /// however large the state is, snapshots are a small part of what is written.
+    /// Whether recovery should soon start at a newer snapshot. Not before several times as much was written as the last one took, so
+    /// that snapshots are a small part of what is written.
     pub(super) fn wants_snapshot(&self) -> bool {
         let grown = self.records >= self.limits.snapshot_records || self.bytes >= self.limits.snapshot_bytes;
         match &self.broken {
             // Needed as soon as the disk is to be tried again; before that it would only grow old.
             Some(broken) => broken.overflow && !broken.trying && broken.retry_at <= Instant::now(),
-            None => grown && self.bytes >= SNAPSHOTS * self.snapshot,
+            None => grown && self.bytes >= MOST_BETWEEN.min(SNAPSHOTS * self.snapshot),
         }
     }
 

@@ -97,6 +97,8 @@ pub(super) struct Owner {
     pub(super) hearing: Hearing,
     /// Managers that sent a snapshot and wait for the full plan.
     pub(super) wants_full: BTreeSet<String>,
+    /// A full plan waits for the disk: the next one is made once it was told.
+    pub(super) full_waits: bool,
     /// Plans of jobs that just ended.
     pub(super) over: Vec<v1::JobPlan>,
     /// The decision and digest that are on disk and in force.
@@ -142,7 +144,7 @@ pub(crate) fn start(
     let mut owner = Owner {
         stopping: stopping.map(|job| job.id).collect(),
         settled: (scheduler.state().decision, scheduler.digest()),
-        journal: Journal::new(writer, options.journal, metrics.clone()),
+        journal: Journal::new(writer, options.journal, metrics.clone(), &first.records),
         deciding: Deciding::new(),
         threads: Handle::current(),
         messages: HashMap::new(),
@@ -151,6 +153,7 @@ pub(crate) fn start(
         attaching: Vec::new(),
         hearing: Hearing::default(),
         wants_full: BTreeSet::new(),
+        full_waits: false,
         over: Vec::new(),
         withheld: false,
         numbers: HashMap::new(),
@@ -179,11 +182,12 @@ impl Owner {
         let mut orphaned = false;
         loop {
             self.advance();
+            self.hearing.rest();
             if self.is_ending() && self.journal.is_idle() {
                 break;
             }
             let now = Instant::now();
-            let heard = if self.may_hear() { self.hearing.wake_at(now) } else { None };
+            let heard = if self.is_ending() { None } else { self.hearing.wake_at(now, self.journal.is_behind()) };
             let wake = heard.unwrap_or(now + LONGEST_SLEEP).min(self.wake(now));
             tokio::select! {
                 biased;
@@ -204,7 +208,7 @@ impl Owner {
                 () = std::future::ready(()), if heard.is_some_and(|at| at <= now) => {}
                 () = sleep_until(wake.into()) => {}
             }
-            if self.may_hear() {
+            if !self.is_ending() {
                 self.hear();
             }
         }
@@ -250,10 +254,6 @@ impl Owner {
         if std::mem::take(&mut self.dirty) {
             self.changed.send_modify(|count| *count += 1);
         }
-    }
-
-    fn may_hear(&self) -> bool {
-        !self.is_ending() && !self.journal.is_behind()
     }
 
     fn wake(&mut self, now: Instant) -> Instant {

@@ -128,7 +128,7 @@ impl Owner {
         let state = self.scheduler.state();
         // Whoever wants everything waits for the disk, unless everything is to be given back.
         let waits = self.journal.error().is_some() && state.mode == Mode::Active;
-        let wanted = !self.wants_full.is_empty() && !waits;
+        let wanted = !self.wants_full.is_empty() && !self.full_waits && !waits;
         if issues.is_empty() && over.is_empty() && !wanted && !catches_up {
             return;
         }
@@ -150,6 +150,7 @@ impl Owner {
             true => (std::mem::take(&mut self.wants_full).into_iter().collect(), std::mem::take(&mut self.attaching)),
             false => Default::default(),
         };
+        self.full_waits |= wanted;
         let news = News { term, decision, plans, assignments, attached, full, all };
         self.journal.then(Effect::Publish(news));
     }
@@ -215,6 +216,7 @@ impl Owner {
     /// It is on disk: everybody hears of it.
     pub(super) fn deliver(&mut self, news: News) {
         let News { term, decision, plans, assignments, attached, full, all } = news;
+        self.full_waits &= full.is_empty();
         for (job, assignment) in assignments {
             self.feed.set(job, assignment);
         }
@@ -260,6 +262,7 @@ impl Owner {
     /// A manager that has just come gets its first plan where that gives nothing at all.
     pub(super) fn deliver_what_takes(&mut self, mut news: News) {
         self.withheld = true;
+        self.full_waits &= news.full.is_empty();
         let gives = |plan: &v1::JobPlan| plan.action() == v1::Action::Run;
         news.plans.retain(|plan| !gives(plan));
         for plan in news.plans.iter_mut().chain(&mut news.all) {
