@@ -42,7 +42,7 @@ def test_a_plain_loop_reports_and_ends_its_job(daemon: Daemon) -> None:
     assert token
     with pytest.raises(Refused, match="plain"):
         jobs.submit(loop("plain"))
-    status = wait_for("a loss", lambda: next((s for s in jobs.list() if s.HasField("loss")), None))
+    status = wait_for("a loss", lambda: next((s for s in jobs.list(all=True) if s.HasField("loss")), None))
     assert 0 < status.loss < 1
     ended = wait_for("its end", lambda: next((s for s in jobs.list(all=True) if s.state == "completed"), None))
     assert (ended.step, ended.epoch) == (60, 6)
@@ -52,7 +52,7 @@ def test_a_plain_loop_reports_and_ends_its_job(daemon: Daemon) -> None:
 def test_reports_outlive_the_daemon(daemon: Daemon) -> None:
     jobs = daemon.jobs()
     number, _ = jobs.submit(loop("patient"))
-    wait_for("a loss", lambda: next((s for s in jobs.list() if s.HasField("loss")), None))
+    wait_for("a loss", lambda: next((s for s in jobs.list(all=True) if s.HasField("loss")), None))
     daemon.kill()
     with pytest.raises(Unreachable, match=daemon.address):
         jobs.list()

@@ -145,6 +145,26 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// What its daemons and its jobs wrote last, for whoever reads a failure.
+    fn tell(&self) {
+        let files =
+            ["", "log"].into_iter().filter_map(|folder| fs::read_dir(self.folder().join(folder)).ok()).flatten();
+        let mut files: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
+        files.sort();
+        for file in files {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            if !name.starts_with("out-") && !name.ends_with(".log") {
+                continue;
+            }
+            let text = fs::read(&file).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<&str> = text.lines().collect();
+            eprintln!("--- {name}\n{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+        }
+    }
+}
+
 /// Waits for something that a real Slurm does soon. Some of it waits for its next look at all jobs, which comes once a minute.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(180);
@@ -156,11 +176,8 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if thread::panicking()
-            && let Ok(log) = fs::read_to_string(self.folder().join("log/slurmctld.log"))
-        {
-            let lines: Vec<&str> = log.lines().collect();
-            eprintln!("{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+        if thread::panicking() {
+            self.tell();
         }
         let _ = Command::new(root().join("integration/slurm/cluster/stop")).arg(self.folder()).output();
     }

@@ -18,6 +18,8 @@ pub struct Limits {
     pub tenant_bytes_per_second: u32,
     /// Bytes in memory of one job's reports that wait for the disk; of a tenant's jobs four times as many.
     pub waiting_bytes: usize,
+    /// Bytes that the programs of a tenant's jobs were told and haven't read; each job has one such answer more.
+    pub unread_bytes: usize,
     /// Streams that watch one job; where that is less, twice as many as it ever had slots and a few more.
     pub watchers_per_job: usize,
     /// Bytes of one request.
@@ -36,6 +38,7 @@ impl Default for Limits {
             job_bytes_per_second: 256 << 10,
             tenant_bytes_per_second: 1 << 20,
             waiting_bytes: 4 << 20,
+            unread_bytes: 8 << 20,
             watchers_per_job: 4096,
             message_bytes: 256 << 10,
             ended_jobs: 1000,

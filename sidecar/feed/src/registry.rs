@@ -453,7 +453,7 @@ impl Tables {
             bytes: Bucket::full(limits.tenant_bytes()),
             waiting: 0,
             jobs: 0,
-            unread: Arc::new(Semaphore::new(4 * limits.waiting_bytes)),
+            unread: Arc::new(Semaphore::new(limits.unread_bytes)),
             idle_watchers: 0,
         };
         self.tenants.entry(given.tenant.clone()).or_insert_with(new).jobs += 1;
@@ -561,7 +561,7 @@ impl Watcher {
     /// What the slot is to be told now, once there is room for it, of that which all of a tenant's jobs have, or in the job's own turn.
     /// Later changes count as news.
     pub(crate) async fn look(&mut self) -> (v1::Assignment, Option<Room>) {
-        let most = 4 * self.feed.limits().waiting_bytes;
+        let most = self.feed.limits().unread_bytes;
         let mut room = None;
         let mut size = SMALL;
         let view = loop {

@@ -56,8 +56,8 @@ mod tests {
     use super::*;
     use crate::{Feed, FeedMetrics, JobAssignment, Limits, Standing, registry::SlotKey};
 
-    fn feed(waiting_bytes: usize) -> Feed {
-        let limits = Limits { waiting_bytes, ..Limits::default() };
+    fn feed(unread_bytes: usize) -> Feed {
+        let limits = Limits { unread_bytes, ..Limits::default() };
         Feed::new(limits, FeedMetrics::register(&Registry::new()).unwrap())
     }
 
@@ -79,7 +79,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_watchers_do_not_read_takes_bounded_room_and_holds_up_no_other_job() {
-        let feed = feed(100_000);
+        let feed = feed(400_000);
         for (job, tenant) in [(1, "greedy"), (2, "greedy"), (3, "modest")] {
             feed.set(JobId(job), JobAssignment { name: format!("job{job}"), ..given(tenant, 1000) });
         }

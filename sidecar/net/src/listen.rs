@@ -30,6 +30,9 @@ const HEAD: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Calls at a time on one connection.
 const STREAMS: u32 = 1024;
+/// Bytes of a call that are taken before anybody reads them: a call that is refused at its head, or for its length, costs no
+/// more. On a connection all calls together have 16 times that.
+const UNREAD: u32 = 64 << 10;
 /// Bytes of an answer that wait for one who doesn't read it.
 pub(crate) const SENDING: usize = 16 << 10;
 /// Bytes of a request's headers.
@@ -220,8 +223,8 @@ impl Connection {
             .max_concurrent_streams(STREAMS)
             .max_header_list_size(HEADERS)
             .max_send_buf_size(SENDING)
-            .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(4 << 20);
+            .initial_stream_window_size(UNREAD)
+            .initial_connection_window_size(16 * UNREAD);
         let peer = Peer { address: self.address, certified, proof: self.proof.clone() };
         let router = self.router;
         let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
