@@ -394,6 +394,8 @@ class JobIT {
 
     /** A node's end resizes a job that has all of the cluster; returns when that begins. */
     private static void loses(String job, String node) throws Exception {
+        // A node that came back to the ResourceManager later than in the four seconds after which it counts as lost shrank it.
+        await.until(job + " has all of the cluster", () -> shape(job).endsWith("/4/4"));
         String shape = shape(job);
         cluster.kill(node);
         await.until(node + " is lost", () -> nodes("lostNodes") == 1);
