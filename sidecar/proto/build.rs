@@ -15,7 +15,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(PathBuf::from(env::var("OUT_DIR")?).join("trainmaster.v1.bin"), descriptors.encode_to_vec())?;
     let mut config = prost_build::Config::new();
     config.enable_type_names();
-    let builder = tonic_prost_build::configure().codec_path("crate::BoundedCodec");
-    builder.compile_fds_with_config(descriptors, config)?;
+    let builder = || tonic_prost_build::configure().codec_path("crate::BoundedCodec");
+    builder().compile_fds_with_config(descriptors.clone(), config)?;
+
+    // The server of `Feed` once more, with assignments that are encoded already.
+    let mut feed = descriptors;
+    feed.file.iter_mut().for_each(|file| file.service.retain(|service| service.name() == "Feed"));
+    let folder = PathBuf::from(env::var("OUT_DIR")?).join("feed");
+    fs::create_dir_all(&folder)?;
+    let server = builder().build_client(false).out_dir(folder);
+    let server = server.extern_path(".trainmaster.v1.Assignment", "crate::EncodedAssignment");
+    server.extern_path(".trainmaster.v1", "crate::v1").compile_fds(feed)?;
     Ok(())
 }

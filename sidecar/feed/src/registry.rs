@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use prost::Message as _;
 use tokio::{
     runtime::Handle,
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -14,7 +13,7 @@ use tokio::{
 };
 use tonic::Status;
 use trainmaster_core::{Incarnation, JobId, Revision, Role, Span};
-use trainmaster_proto::{role_from_wire, v1};
+use trainmaster_proto::{EncodedAssignment, SharedAssignment, role_from_wire, role_to_wire, v1};
 
 use crate::{
     FeedMetrics, Kept,
@@ -67,10 +66,9 @@ pub(crate) type SlotKey = (Incarnation, Role, u32);
 /// What watchers are told, made once for all of them.
 #[derive(Debug, Default)]
 pub(crate) struct View {
-    pub(crate) assignment: v1::Assignment,
-    pub(crate) accepted: BTreeMap<(Role, u32), u64>,
-    /// Bytes of the assignment.
-    size: usize,
+    assignment: SharedAssignment,
+    incarnation: Incarnation,
+    accepted: BTreeMap<(Role, u32), u64>,
 }
 
 /// Assignments of so many bytes need no room: a stream takes as much in any case.
@@ -514,28 +512,26 @@ impl Entry {
         let given = &self.given;
         let peers = given.slots.iter().map(|slot| {
             let key = role_from_wire(slot.role).ok().map(|role| (given.incarnation, role, slot.index));
-            let address = key.and_then(|key| self.addresses.get(&key)).map(|(address, _)| address.clone());
-            v1::Peer { slot: Some(slot.clone()), address: address.unwrap_or_default() }
+            (slot, key.and_then(|key| self.addresses.get(&key)).map_or("", |(address, _)| address))
         });
         let phase = match given.standing {
             Standing::Run => v1::AssignmentPhase::Run,
             Standing::Stop | Standing::Over => v1::AssignmentPhase::Stop,
         };
-        let assignment = v1::Assignment {
+        let frame = v1::Assignment {
             job: job.0,
             incarnation: given.incarnation.0,
             revision: given.revision.0,
-            peers: peers.collect(),
+            peers: Vec::new(),
             phase: phase.into(),
             grace_ms: given.grace.0,
             last_seq: 0,
             work: given.work.clone(),
         };
-        let accepted = &given.accepted;
+        let (assignment, accepted) = (SharedAssignment::new(&frame, peers), given.accepted.clone());
         self.view.send_if_modified(|view| {
             let news = view.assignment != assignment;
-            let size = assignment.encoded_len();
-            *view = Arc::new(View { assignment, accepted: accepted.clone(), size });
+            *view = Arc::new(View { assignment, incarnation: given.incarnation, accepted });
             news
         });
     }
@@ -560,17 +556,17 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// What the slot is to be told now, once there is room for it, of that which all of a tenant's jobs have, or in the job's own turn.
     /// Later changes count as news.
-    pub(crate) async fn look(&mut self) -> (v1::Assignment, Option<Room>) {
+    pub(crate) async fn look(&mut self) -> (EncodedAssignment, Option<Room>) {
         let most = self.feed.limits().unread_bytes;
         let mut room = None;
         let mut size = SMALL;
         let view = loop {
             let view = self.view.borrow_and_update().clone();
             // It may have grown meanwhile.
-            if view.size <= size {
+            if view.assignment.len() <= size {
                 break view;
             }
-            size = view.size;
+            size = view.assignment.len();
             drop((view, room.take()));
             let bytes = u32::try_from(size.min(most)).unwrap_or(u32::MAX);
             let taken = tokio::select! {
@@ -583,21 +579,17 @@ impl Watcher {
         (self.told(&view), room)
     }
 
-    fn told(&self, view: &View) -> v1::Assignment {
-        let mut assignment = view.assignment.clone();
+    fn told(&self, view: &View) -> EncodedAssignment {
         let (incarnation, role, index) = self.slot;
-        if assignment.incarnation == incarnation.0 {
-            let tables = self.feed.tables();
-            let accepted = tables.jobs.get(&self.job).map_or(&view.accepted, |entry| &entry.given.accepted);
-            assignment.last_seq = accepted.get(&(role, index)).copied().unwrap_or(0);
-            drop(tables);
-            if !self.address.is_empty() {
-                let is_own = |slot: &v1::Slot| slot.index == index && role_from_wire(slot.role) == Ok(role);
-                let own = assignment.peers.iter_mut().find(|peer| peer.slot.as_ref().is_some_and(is_own));
-                own.into_iter().for_each(|peer| peer.address.clone_from(&self.address));
-            }
+        if view.incarnation != incarnation {
+            return view.assignment.told(0, None);
         }
-        assignment
+        let tables = self.feed.tables();
+        let accepted = tables.jobs.get(&self.job).map_or(&view.accepted, |entry| &entry.given.accepted);
+        let last_seq = accepted.get(&(role, index)).copied().unwrap_or(0);
+        drop(tables);
+        let own = (!self.address.is_empty()).then(|| ((role_to_wire(role).into(), index), &*self.address));
+        view.assignment.told(last_seq, own)
     }
 
     /// Waits for news.

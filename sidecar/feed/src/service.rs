@@ -10,11 +10,8 @@ use tonic::{
 use trainmaster_core::{Incarnation, JobId, Revision, Role, Span};
 use trainmaster_net::bearer;
 use trainmaster_proto::{
-    progress, role_from_wire,
-    v1::{
-        self,
-        feed_server::{Feed as Service, FeedServer},
-    },
+    feed_server::{Feed as Service, FeedServer},
+    progress, role_from_wire, v1,
 };
 
 use crate::{

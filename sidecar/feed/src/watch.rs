@@ -5,12 +5,12 @@ use std::pin::Pin;
 use futures_util::{Stream, stream};
 use tokio::task::yield_now;
 use tonic::Status;
-use trainmaster_proto::v1;
+use trainmaster_proto::EncodedAssignment;
 
 use crate::registry::{Room, Watcher};
 
 /// What a watch call returns.
-pub(crate) type Assignments = Pin<Box<dyn Stream<Item = Result<v1::Assignment, Status>> + Send>>;
+pub(crate) type Assignments = Pin<Box<dyn Stream<Item = Result<EncodedAssignment, Status>> + Send>>;
 
 /// Tells one slot until it goes away. A slot that reads slowly misses what was outdated meanwhile, and what it hasn't read is made only
 /// once there is room for it.
@@ -27,7 +27,7 @@ struct Telling {
 }
 
 impl Telling {
-    async fn next(telling: Option<Self>) -> Option<(Result<v1::Assignment, Status>, Option<Self>)> {
+    async fn next(telling: Option<Self>) -> Option<(Result<EncodedAssignment, Status>, Option<Self>)> {
         let mut telling = telling?;
         if telling.told {
             // What was told is taken now, and asked for again once it is sent: the port sees to that.
@@ -50,8 +50,10 @@ mod tests {
 
     use futures_util::{FutureExt as _, StreamExt as _};
     use prometheus::Registry;
+    use prost::Message;
     use tokio::time::advance;
     use trainmaster_core::{Incarnation, JobId, Role};
+    use trainmaster_proto::v1;
 
     use super::*;
     use crate::{Feed, FeedMetrics, JobAssignment, Limits, Standing, registry::SlotKey};
@@ -114,7 +116,8 @@ mod tests {
         assert!(watcher.changed().now_or_never().is_none(), "it was told a moment ago");
         advance(Duration::from_secs(1)).await;
         watcher.changed().await.unwrap();
-        let peers = watcher.look().await.0.peers;
+        let told = watcher.look().await.0.encode_to_vec();
+        let peers = v1::Assignment::decode(&*told).unwrap().peers;
         assert_eq!((&*peers[7].address, &*peers[8].address), ("", "host:2"));
         // What the scheduler gives is told at once.
         feed.set(JobId(1), JobAssignment { standing: Standing::Stop, ..given("a", 5000) });

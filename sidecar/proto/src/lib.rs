@@ -3,6 +3,7 @@
 //! What comes in is checked: every [`ConvertError`] names the field, its value and what is allowed. What goes out can't
 //! fail. Names of servers and resources travel as names; the core's dense numbers never leave the process.
 
+mod assignment;
 mod codec;
 mod error;
 mod job;
@@ -14,6 +15,7 @@ mod slot;
 mod status;
 
 pub use self::{
+    assignment::{EncodedAssignment, SharedAssignment},
     codec::{BoundedCodec, BoundedDecoder, weigh},
     error::ConvertError,
     job::{external_from_wire, external_to_wire, job_from_spec, spec_from_job},
@@ -29,6 +31,13 @@ pub use self::{
 #[allow(missing_docs, clippy::all, rustdoc::all)] // generated; the documentation is in the .proto files
 pub mod v1 {
     tonic::include_proto!("trainmaster.v1");
+}
+
+/// The server of `Feed`, which answers with [`EncodedAssignment`]s.
+#[allow(missing_docs, clippy::all, rustdoc::all)] // generated
+pub mod feed_server {
+    include!(concat!(env!("OUT_DIR"), "/feed/trainmaster.v1.rs"));
+    pub use feed_server::*;
 }
 
 /// The encoded `FileDescriptorSet` of the package, for server reflection.
