@@ -138,7 +138,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(TrainmasterError, match=f"token_file: {tmp_path}: Is a directory"):
         find(PLACE, token_file=tmp_path)
     monkeypatch.setenv("TRAINMASTER_TOKEN_FILE", "/dev/null")
-    with pytest.raises(TrainmasterError, match="TRAINMASTER_TOKEN_FILE: /dev/null is no file"):
+    with pytest.raises(TrainmasterError, match="TRAINMASTER_TOKEN_FILE: /dev/null is not a regular file"):
         find(PLACE)
 
 

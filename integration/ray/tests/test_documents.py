@@ -12,7 +12,7 @@ import pytest
 
 from trainmaster.ray.document import BadDocument
 from trainmaster.ray.plan import Plan
-from trainmaster.text import shown
+from trainmaster.text import printable
 
 pytestmark = pytest.mark.minimum
 
@@ -137,7 +137,7 @@ def test_a_plan_is_read_or_refused() -> None:
         assert 0 <= plan.incarnation < 2**32
         assert 0 <= plan.revision < 2**32
         for text in (plan.name, plan.reason, plan.refused, *plan.placed.values()):
-            assert shown(text) == text.encode().decode(), "it can be stored and printed"
+            assert printable(text) == text.encode().decode(), "it can be stored and printed"
 
 
 def test_a_target_is_read_or_refused() -> None:
@@ -146,7 +146,7 @@ def test_a_target_is_read_or_refused() -> None:
     assert DOCUMENTS / 20 < len(found) < DOCUMENTS
     for target in found:
         assert all(0 <= count < 2**32 for count in target.nodes.values())
-        assert shown(str(target), 10_000) == str(target)
+        assert printable(str(target), 10_000) == str(target)
 
 
 def test_the_largest_plan_is_read() -> None:
@@ -167,6 +167,6 @@ def test_what_is_too_large_is_not_even_decoded(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_texts_for_people_are_escaped_and_cut() -> None:
-    assert shown("plain, ünïcödé, 漢字") == "plain, ünïcödé, 漢字"
-    assert shown("a\nb\x1b]0;x\x07\u202e\ud800") == "a\\u{a}b\\u{1b}]0;x\\u{7}\\u{202e}\\u{d800}"
-    assert shown("x" * 2000) == "x" * 1000 + "…"
+    assert printable("plain, ünïcödé, 漢字") == "plain, ünïcödé, 漢字"
+    assert printable("a\nb\x1b]0;x\x07\u202e\ud800") == "a\\u{a}b\\u{1b}]0;x\\u{7}\\u{202e}\\u{d800}"
+    assert printable("x" * 2000) == "x" * 1000 + "…"

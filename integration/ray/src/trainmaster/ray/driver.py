@@ -19,7 +19,7 @@ from ..job import Job
 from ..reporter import Reporter
 from ..reporter import Slot as FeedSlot
 from ..tally import Report
-from ..text import shown
+from ..text import printable
 from . import checkpoint, gcs, slots
 from .context import Assignment, Peer
 from .document import BadDocument
@@ -369,7 +369,7 @@ class Driver:
                     break
         except gcs.AWAY as error:
             # Or groups of these names are still there: of a driver that has just died.
-            log.info("%s: %s", self._job.name, shown(str(error)))
+            log.info("%s: %s", self._job.name, printable(str(error)))
             self._not_before = time.monotonic() + _FIRST_WAIT
         except BaseException:
             self._give_back(made)
@@ -651,7 +651,7 @@ class Driver:
 
 def _last_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
-    return shown(text[-1]) if text else type(error).__name__
+    return printable(text[-1]) if text else type(error).__name__
 
 
 def _get(ref: Any) -> Any:
@@ -663,5 +663,5 @@ def _get(ref: Any) -> Any:
             root = root.cause
         # A peer that is gone fails those who talk to it, too; all else is the fault of the user's code.
         if isinstance(root, RayError) and not (isinstance(root, RayActorError) and root.actor_init_failed):
-            raise _Lost(shown(str(root).strip().partition("\n")[0])) from None
+            raise _Lost(printable(str(root).strip().partition("\n")[0])) from None
         raise JobFailed(str(error)) from None

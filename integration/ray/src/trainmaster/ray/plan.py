@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ..text import is_name, shown
+from ..text import is_name, printable
 from .document import BadDocument, brief, decode, is_count
 from .slots import Slot
 
@@ -77,7 +77,7 @@ def _text(document: Mapping[str, Any], key: str) -> str:
     value = document.get(key)
     if value is not None and not isinstance(value, str):
         raise BadDocument(f"{key}: {brief(value)} must be text")
-    return shown(value or "")
+    return printable(value or "")
 
 
 def _count(document: Mapping[str, Any], key: str, most: int = 2**32 - 1) -> int:

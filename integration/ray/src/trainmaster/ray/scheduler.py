@@ -25,7 +25,7 @@ from ray.autoscaler.v2.schema import AutoscalerInstance
 from ray.core.generated.autoscaler_pb2 import NodeState
 from ray.core.generated.instance_manager_pb2 import Instance
 
-from ..text import is_name, shown
+from ..text import is_name, printable
 from .document import BadDocument, brief, decode, is_count
 
 # The adapter writes the target anew four times in this time.
@@ -155,7 +155,7 @@ class StrictScheduler(IResourceScheduler):  # type: ignore[misc]
         """Once, not every second."""
         if text != self._said:
             self._said = text
-            _LOG.log(level, "%s", shown(text))
+            _LOG.log(level, "%s", printable(text))
 
 
 def limits_for(request: SchedulingRequest, target: Target) -> dict[str, Limits]:

@@ -13,7 +13,7 @@ import ray
 from ..channel import Jobs
 from ..errors import JobFailed, Refused, TrainmasterError
 from ..job import Job
-from ..text import shown
+from ..text import printable
 from . import gcs
 from .driver import Change, Driver, OnDriverDeath, Result, Settings, identity
 from .record import Record
@@ -159,7 +159,7 @@ class Session:
         if not status:
             return JobFailed(f"job {number}: the daemon knows it no more")
         kind = Refused if status.state == "rejected" else JobFailed
-        return kind(f"{status.name}: {status.state}: {shown(status.reason)}")
+        return kind(f"{status.name}: {status.state}: {printable(status.reason)}")
 
 
 def _claim(job: Job, number: int, token: str) -> str:
