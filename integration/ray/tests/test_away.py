@@ -141,13 +141,13 @@ def test_claims_that_others_made_up_are_none(store: Store) -> None:
 
 def test_a_claim_after_which_there_is_none_is_told(store: Store) -> None:
     store.kept[b"7-ab/999999999"] = b"dead"
-    with pytest.raises(Refused, match=r"somebody has written the claim 7-ab/999999999; delete it"):
+    with pytest.raises(Refused, match=r"the claim 7-ab/999999999 has the last number; delete it"):
         gcs.claim("7-ab")
 
 
 def test_who_is_never_first_gives_up(store: Store) -> None:
     store.rival = True
-    with pytest.raises(Refused, match="again and again"):
+    with pytest.raises(Refused, match="100 other claims were faster"):
         gcs.claim("7-ab")
 
 

@@ -343,7 +343,7 @@ def test_plans_that_make_no_sense_end_nothing(cluster: Cluster, daemon: Daemon, 
     end = run.result()
     assert (end["step"], end["epoch"]) == (30 * 8, 30)
     assert [change["how"] for change in end["history"]] == ["start", "live"]
-    assert _faults(cluster, "firm") == ["not JSON: it nests too deeply"]
+    assert _faults(cluster, "firm") == ["not JSON: nested too deeply"]
 
 
 def _faults(cluster: Cluster, name: str) -> list[str]:

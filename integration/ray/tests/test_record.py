@@ -62,7 +62,7 @@ def test_a_record_reads_back_and_nobody_else_reads_it(folder: Path) -> None:
 def test_a_record_that_makes_no_sense_says_what_to_do(folder: Path, text: str) -> None:
     record = Record(folder)
     (folder / "trainmaster.json").write_text(text)
-    with pytest.raises(TrainmasterError, match="remove it to submit the job anew") as error:
+    with pytest.raises(TrainmasterError, match="remove it to submit the job again") as error:
         record.read()
     assert len(str(error.value)) < 500
 
@@ -71,11 +71,11 @@ def test_a_record_that_is_no_file_is_not_followed(folder: Path) -> None:
     record, path, other = Record(folder), folder / "trainmaster.json", folder / "other"
     other.write_text(GOOD)
     path.symlink_to(other)
-    with pytest.raises(TrainmasterError, match=r"trainmaster.json: it is a link"):
+    with pytest.raises(TrainmasterError, match=r"trainmaster.json: a symbolic link"):
         record.read()
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(TrainmasterError, match="it is no file"):
+    with pytest.raises(TrainmasterError, match="not a regular file"):
         record.read()
 
 
@@ -100,10 +100,10 @@ def test_what_is_anothers_is_refused(folder: Path) -> None:
     record, path = Record(folder), folder / "trainmaster.json"
     path.write_text(GOOD)
     os.chown(path, NOBODY, NOBODY)
-    with pytest.raises(TrainmasterError, match=f"{path} is of user {NOBODY}"):
+    with pytest.raises(TrainmasterError, match=f"{path} belongs to user {NOBODY}"):
         record.read()
     os.chown(folder, NOBODY, NOBODY)
-    with pytest.raises(TrainmasterError, match=f"{folder} is of user {NOBODY}"):
+    with pytest.raises(TrainmasterError, match=f"{folder} belongs to user {NOBODY}"):
         Record(folder)
 
 
