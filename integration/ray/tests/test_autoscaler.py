@@ -24,7 +24,7 @@ TYPES = {"edge": EDGE, "cloud": CLOUD}
 # A raylet that starts on a busy machine may fail and be started again.
 PATIENCE = 300
 
-FALLBACK = "Ray's own scheduler decides, since the target can't be followed"
+FALLBACK = "Ray's own scheduler decides, because the target is invalid"
 
 # Somebody else's program.
 OTHER = """

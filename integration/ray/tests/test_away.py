@@ -65,7 +65,7 @@ def test_the_end_is_written_and_groups_are_removed_when_it_is_back(
     driver._give_back(groups)
     assert not written
     assert any(group.there for group in groups)
-    driver._leave_nothing()
+    driver._finish_writes()
     assert not any(group.there for group in groups)
     assert [(job, document["phase"]) for job, document in written] == [(7, "completed")]
 
@@ -76,8 +76,8 @@ def test_the_end_of_a_driver_does_not_wait_for_ever(
     monkeypatch.setattr(driving, "_LAST_WORDS", 0.0)
     monkeypatch.setattr(gcs, "put_job_document", away(1_000_000, lambda *said: None))
     driver._document("completed")
-    driver._leave_nothing()
-    assert "doesn't take how it ended" in caplog.text
+    driver._finish_writes()
+    assert "could not be written" in caplog.text
 
 
 def test_a_plan_waits_until_nodes_can_be_asked_for(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,8 @@ def test_a_plan_that_makes_no_sense_is_told_once_and_the_last_one_stands(
         assert look(text) is good
     (told,) = (record.getMessage() for record in caplog.records)
     assert told == (
-        "away: the plan can't be read, so the last one stands: slots: it has parameter servers, and the job has none"
+        "away: the plan can't be read, the last one stays in force: "
+        "slots: the plan has parameter servers, but the job has none"
     )
     after = look(json.dumps(plan | {"slots": [worker], "revision": 1}))
     assert after

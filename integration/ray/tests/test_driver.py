@@ -349,5 +349,5 @@ def test_plans_that_make_no_sense_end_nothing(cluster: Cluster, daemon: Daemon, 
 def _faults(cluster: Cluster, name: str) -> list[str]:
     """What a job's drivers found wrong with its plans."""
     said = [line for log in cluster.folder.glob("logistic-*.log") for line in log.read_text().splitlines()]
-    head = f"{name}: the plan can't be read, so the last one stands: "
+    head = f"{name}: the plan can't be read, the last one stays in force: "
     return [line.partition(head)[2] for line in said if head in line]
