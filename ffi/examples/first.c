@@ -1,4 +1,4 @@
-// Two servers, two jobs: what is decided, what the manager is to be told, and why one job waits.
+// Schedules two jobs on two servers. Prints the plan for the manager, and why the second job waits.
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// Assertions that say where, and shorthands.
+// Assertions that print the file and line of a failure, and shorthands.
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -15,22 +15,22 @@
         }                                                                                 \
     } while (0)
 
-// A call that returns this number; its words are in `words`.
+// Checks that a call returns this number. A failure prints the library's message from `error_text`.
 #define EXPECT(number, call)                                                              \
     do {                                                                                  \
         uint32_t got = (call);                                                            \
         if (got != (uint32_t)(number)) {                                                  \
             fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call,            \
-                    trainmaster_error_name(got), words);                                  \
+                    trainmaster_error_name(got), error_text);                             \
             exit(1);                                                                      \
         }                                                                                 \
     } while (0)
 
 #define OK(call) EXPECT(TRAINMASTER_OK, call)
-#define SAYS(text) CHECK(strstr(words, text) != NULL)
+#define ERROR_HAS(text) CHECK(strstr(error_text, text) != NULL)
 
-static char words[512];
-static struct trainmaster_message said = {words, sizeof words, 0};
+static char error_text[512];
+static struct trainmaster_message error = {error_text, sizeof error_text, 0};
 
 static inline struct trainmaster_string text(const char *from) { return trainmaster_text(from); }
 

@@ -1,6 +1,6 @@
-// Random calls of every function, with arguments that are right, wrong, NULL, of another version, or past their time. The
-// same seed makes the same calls. What it looks for: crashes, leaks (both with AddressSanitizer), and panics, which nobody
-// but it orders.
+// Calls every function at random. The arguments are valid, invalid, NULL, of another version, or no longer valid. Equal
+// seeds make equal calls. The fuzzer finds crashes and leaks (both with AddressSanitizer), and panics that it did not
+// inject itself.
 //
 //     fuzz CALLS SEED
 #include "check.h"
@@ -21,7 +21,7 @@ static uint64_t any(void) {
 static uint64_t below(uint64_t limit) { return any() % limit; }
 static int one_in(uint64_t odds) { return below(odds) == 0; }
 
-// --- what there is to be called with ---
+// --- arguments ---
 
 enum { SCHEDULERS = 3, TICKETS = 6, SPACE = 1 << 19 };
 
@@ -72,10 +72,11 @@ static struct trainmaster_string word(const char *of) {
     return string;
 }
 
-// Mostly something a program would say; now and then the largest, the smallest, or any number.
+// Mostly a plausible number, at most `usual`. Rarely an extreme or an arbitrary one.
 static uint64_t number(uint64_t usual) {
     if (!one_in(40)) return below(usual + 1);
-    static const uint64_t odd[] = {0, 1, UINT32_MAX, INT64_MAX, UINT64_MAX, UINT64_C(1) << 63, 1000000000000000, 1000000000001};
+    static const uint64_t odd[] = {0, 1, UINT32_MAX, INT64_MAX, UINT64_MAX, UINT64_C(1) << 63,
+                                   1000000000000000, 1000000000001};
     return one_in(4) ? any() : PICK(odd);
 }
 
@@ -96,7 +97,7 @@ static int64_t when(struct owner *owner) {
     return owner->now += (int64_t)below(PICK(steps)) / 4;
 }
 
-// A struct in room that has more behind it, for sizes of other versions.
+// A zeroed struct with 64 bytes of room behind it, for sizes of other versions.
 #define ROOM(type, name)                                                                  \
     static union {                                                                        \
         struct type it;                                                                   \
@@ -115,7 +116,7 @@ static uint32_t size_of(uint32_t right, uint8_t *behind) {
     return right;
 }
 
-// A stride that is right, or too small, or more than there can be.
+// Mostly the right stride. Rarely one that is too small, or larger than any object.
 static uint64_t stride_of(uint64_t right) {
     static const uint64_t wrong[] = {0, 1, 3, 4, 8, UINT64_MAX, UINT64_MAX - 7};
     if (!one_in(200)) return right;
@@ -219,7 +220,10 @@ static const struct trainmaster_job *a_job(void) {
         utility.it.decay = real(1);
         utility.it.target_ms = amount(36000000);
         uint64_t n = utility.it.kind == 4 ? 1 + below(3) : 0;
-        for (uint64_t i = 0; i < n; i++) points[i].elapsed_ms = one_in(50) ? amount(9) : 100000 * (int64_t)i, points[i].worth = real(5);
+        for (uint64_t i = 0; i < n; i++) {
+            points[i].elapsed_ms = one_in(50) ? amount(9) : 100000 * (int64_t)i;
+            points[i].worth = real(5);
+        }
         utility.it.points = points;
         utility.it.points_count = n;
         utility.it.points_stride = stride_of(sizeof *points);
@@ -293,7 +297,7 @@ static const struct trainmaster_report *a_report(void) {
     return one_in(200) ? NULL : it;
 }
 
-// What the manager was told, most times; else slots of its own.
+// Mostly the slots of the last plan; otherwise random slots.
 static struct trainmaster_slots some_slots(uint64_t *job, uint32_t *incarnation) {
     static struct trainmaster_slot space[3];
     static struct trainmaster_device devices[3];
@@ -321,7 +325,7 @@ static struct trainmaster_slots some_slots(uint64_t *job, uint32_t *incarnation)
     return list;
 }
 
-// The number of an active job, most times, and its incarnation.
+// Mostly the number of an active job, with its incarnation.
 static uint64_t active(struct owner *owner, uint32_t *incarnation) {
     uint64_t job = number(99);
     const struct trainmaster_jobs *jobs = NULL;
@@ -337,7 +341,8 @@ static uint64_t active(struct owner *owner, uint32_t *incarnation) {
 }
 
 static struct trainmaster_event an_event(struct owner *owner) {
-    static const uint32_t often[] = {4, 4, 7, 7, 7, 7, 7, 8, 10, 10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 12, 12, 6, 9, 15, 15};
+    static const uint32_t often[] = {4, 4, 7, 7, 7, 7, 7, 8, 10, 10, 10, 10, 10, 10,
+                                     11, 11, 11, 11, 11, 11, 12, 12, 6, 9, 15, 15};
     static struct trainmaster_amount space[4];
     static struct trainmaster_device device;
     static struct trainmaster_slot_use uses[2];
@@ -376,7 +381,7 @@ static struct trainmaster_event an_event(struct owner *owner) {
     return it;
 }
 
-static uint32_t keep(void *user, const uint8_t *record, uint64_t length, uint32_t is_snapshot) {
+static uint32_t append(void *user, const uint8_t *record, uint64_t length, uint32_t is_snapshot) {
     struct owner *owner = user;
     if (is_snapshot) owner->length = 0;
     if (one_in(50) || owner->length + length > SPACE) return 1 + (uint32_t)below(3);
@@ -385,7 +390,7 @@ static uint32_t keep(void *user, const uint8_t *record, uint64_t length, uint32_
     return trainmaster_scheduler_snapshot(owner->scheduler, NULL) == TRAINMASTER_ERROR_BUSY ? 0 : 1;
 }
 
-static void listen(void *user, uint32_t level, const char *line) {
+static void check_log(void *user, uint32_t level, const char *line) {
     CHECK(user == counts && level <= TRAINMASTER_LOG_LEVEL_INFO && strlen(line) > 0);
 }
 
@@ -395,10 +400,12 @@ static void renew(struct owner *owner) {
     owner->now = 0;
     owner->faulty = 0;
     owner->length = 0;
-    while (trainmaster_scheduler_new(text(SETTINGS[below(one_in(10) ? 14 : 10)]), &owner->scheduler, &said) != TRAINMASTER_OK) {
+    while (trainmaster_scheduler_new(text(SETTINGS[below(one_in(10) ? 14 : 10)]), &owner->scheduler, &error) !=
+           TRAINMASTER_OK) {
     }
     for (int i = 0; i < 3; i++) {
-        struct trainmaster_amount capacity[] = {{text("cpu"), 8000}, {text("bandwidth"), 10000}, {text("memory"), 4096}};
+        struct trainmaster_amount capacity[] = {
+            {text("cpu"), 8000}, {text("bandwidth"), 10000}, {text("memory"), 4096}};
         struct trainmaster_string devices[] = {text("gpu"), text("gpu"), text("gpu:a")};
         struct trainmaster_server server = {0};
         server.size = sizeof server;
@@ -415,20 +422,21 @@ static void renew(struct owner *owner) {
     }
 }
 
-// --- the calls ---
+// --- calls ---
 
 enum { CALLS = 36 };
 
 static uint32_t call(uint64_t which, struct owner *owner) {
     struct trainmaster_scheduler *s = one_in(400) ? NULL : owner->scheduler;
-    struct trainmaster_message *message = one_in(20) ? NULL : &said;
-    // Most times the owner's own.
-    struct trainmaster_ticket **ticket = &tickets[one_in(9) ? below(TICKETS) : 2 * (uint64_t)(owner - owners) + one_in(5)];
+    struct trainmaster_message *message = one_in(20) ? NULL : &error;
+    // Mostly one of the owner's own tickets.
+    uint64_t own = 2 * (uint64_t)(owner - owners) + one_in(5);
+    struct trainmaster_ticket **ticket = &tickets[one_in(9) ? below(TICKETS) : own];
     uint64_t id = number(30);
     uint32_t result = 0;
     switch (which) {
     case 0: case 1: case 2: case 3: case 4: case 5: case 6: {
-        // One event, most times: its parts are in room that the next one uses as well.
+        // Mostly one event: the parts of the second event overwrite those of the first.
         struct trainmaster_event events[2] = {an_event(owner), an_event(owner)};
         uint64_t done = 0;
         return trainmaster_scheduler_apply(s, one_in(400) ? NULL : events, one_in(9) ? 2 : 1, stride_of(sizeof *events),
@@ -485,7 +493,8 @@ static uint32_t call(uint64_t which, struct owner *owner) {
         const struct trainmaster_jobs *jobs = NULL;
         const struct trainmaster_servers *servers = NULL;
         if (one_in(2)) result = trainmaster_scheduler_jobs(s, id, one_in(200) ? NULL : &jobs, message);
-        else result = trainmaster_scheduler_servers(s, word(one_in(2) ? "" : PICK(SERVERS)), one_in(200) ? NULL : &servers, message);
+        else result = trainmaster_scheduler_servers(s, word(one_in(2) ? "" : PICK(SERVERS)),
+                                                    one_in(200) ? NULL : &servers, message);
         trainmaster_jobs_free(jobs);
         trainmaster_servers_free(servers);
         return result;
@@ -505,13 +514,14 @@ static uint32_t call(uint64_t which, struct owner *owner) {
     case 31:
         if (one_in(20) || owner->length > SPACE / 2) return trainmaster_scheduler_start_journal(s, message);
         if (one_in(5)) return trainmaster_scheduler_snapshot(s, message);
-        return trainmaster_scheduler_drain_journal(s, one_in(200) ? NULL : keep, owner, message);
+        return trainmaster_scheduler_drain_journal(s, one_in(200) ? NULL : append, owner, message);
     case 32: {
         if (!one_in(4)) return 0;
         uint64_t length = one_in(3) ? below(owner->length + 1) : owner->length, used = 0;
         uint8_t *at = owner->length && one_in(6) ? &owner->journal[below(owner->length)] : NULL;
         if (at) *at ^= (uint8_t)(1 << below(8));
-        result = trainmaster_scheduler_restore(s, one_in(200) ? NULL : owner->journal, length, one_in(2) ? NULL : &used, message);
+        result = trainmaster_scheduler_restore(s, one_in(200) ? NULL : owner->journal, length, one_in(2) ? NULL : &used,
+                                               message);
         if (at) owner->length = 0;
         CHECK(used <= length);
         if (result == 0) {
@@ -529,7 +539,7 @@ static uint32_t call(uint64_t which, struct owner *owner) {
                                           one_in(200) ? NULL : &id, &version, message);
     }
     case 34: {
-        if (one_in(2)) return trainmaster_scheduler_set_log(s, one_in(3) ? NULL : listen, counts, message);
+        if (one_in(2)) return trainmaster_scheduler_set_log(s, one_in(3) ? NULL : check_log, counts, message);
         const struct trainmaster_engines *engines = NULL;
         result = trainmaster_engines_list(one_in(200) ? NULL : &engines, message);
         trainmaster_engines_free(engines);
@@ -544,20 +554,30 @@ static uint32_t call(uint64_t which, struct owner *owner) {
         rule.it.delta = real(0.01);
         rule.it.patience = small(3);
         rule.it.max_epochs = small(200);
-        for (uint64_t i = 0; i < 16; i++) losses[i].epoch = one_in(20) ? number(50) : i, losses[i].loss = real(1.0 / (double)(i + 1));
-        for (uint64_t i = 0; i < 6; i++) samples[i].servers = small(4), samples[i].workers = small(8), samples[i].speed = real(4);
+        for (uint64_t i = 0; i < 16; i++) {
+            losses[i].epoch = one_in(20) ? number(50) : i;
+            losses[i].loss = real(1.0 / (double)(i + 1));
+        }
+        for (uint64_t i = 0; i < 6; i++) {
+            samples[i].servers = small(4);
+            samples[i].workers = small(8);
+            samples[i].speed = real(4);
+        }
         for (uint64_t i = 0; i < 3; i++) shapes[i].servers = small(4), shapes[i].workers = small(8);
         for (uint64_t i = 0; i < 8; i++) blocks[i] = number(1000);
         const struct trainmaster_assignment *assignment = NULL;
         switch (below(4)) {
         case 0:
-            return trainmaster_fit_loss(losses, below(17), stride_of(sizeof *losses), one_in(2) ? NULL : &rule.it, small(1),
+            return trainmaster_fit_loss(losses, below(17), stride_of(sizeof *losses), one_in(2) ? NULL : &rule.it,
+                                        small(1),
                                         one_in(200) ? NULL : &prediction.it, message);
         case 1:
-            return trainmaster_fit_speed(small(2), real(64), samples, below(7), stride_of(sizeof *samples), small(1), shapes,
+            return trainmaster_fit_speed(small(2), real(64), samples, below(7), stride_of(sizeof *samples), small(1),
+                                         shapes,
                                          below(4), stride_of(sizeof *shapes), message);
         case 2:
-            result = trainmaster_paa_assign(blocks, below(9), stride_of(sizeof *blocks), one_in(40) ? small(1) : (uint32_t)below(20),
+            result = trainmaster_paa_assign(blocks, below(9), stride_of(sizeof *blocks),
+                                            one_in(40) ? small(1) : (uint32_t)below(20),
                                             one_in(200) ? NULL : &assignment, message);
             trainmaster_assignment_free(assignment);
             return result;
@@ -594,17 +614,17 @@ int main(int argc, char **argv) {
             panics++;
             if (!owner->faulty) {
                 fprintf(stderr, "seed %llu, call %llu of kind %llu panicked: %s\n", (unsigned long long)seed,
-                        (unsigned long long)calls, (unsigned long long)which, words);
+                        (unsigned long long)calls, (unsigned long long)which, error_text);
                 return 1;
             }
         }
-        // Poisoned, and nothing to restore it from.
+        // The scheduler is poisoned, and its journal may not suffice to restore it.
         if (result == TRAINMASTER_ERROR_POISONED && one_in(30)) renew(owner);
         CHECK(result != TRAINMASTER_ERROR_BUSY);
     }
     for (uint64_t i = 0; i < CALLS; i++) {
-        fprintf(stderr, "kind %2llu: %7llu calls, %7llu refused\n", (unsigned long long)i, (unsigned long long)counts[i],
-                (unsigned long long)errors[i]);
+        fprintf(stderr, "kind %2llu: %7llu calls, %7llu failed\n", (unsigned long long)i,
+                (unsigned long long)counts[i], (unsigned long long)errors[i]);
         CHECK(counts[i] == 0 || total < 100000 || errors[i] < counts[i]);
     }
     for (int i = 0; i < SCHEDULERS; i++) {
@@ -613,7 +633,7 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < TICKETS; i++) trainmaster_ticket_free(tickets[i]);
     trainmaster_plan_free(plan);
-    printf("%llu calls, %llu ordered panics, %llu restored\n", (unsigned long long)total, (unsigned long long)panics,
+    printf("%llu calls, %llu injected panics, %llu restored\n", (unsigned long long)total, (unsigned long long)panics,
            (unsigned long long)restored);
     CHECK(total < 100000 || (panics > 0 && restored > 0));
     return 0;

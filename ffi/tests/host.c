@@ -1,4 +1,5 @@
-// Loads a plugin as a server does, and has functions of the library's names itself: the plugin has to use its own.
+// Loads a plugin as a server does. The host defines functions with the library's names, too; the plugin has to call its
+// own.
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// A plugin that has the archive inside and shows one function.
+// A plugin that links the archive and exports one function.
 #include "trainmaster.h"
 
 int plugin_decide(void);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Six jobs on a Ray of this machine: resized while they train, through the death of a raylet and of a driver.
+"""Trains six jobs on a Ray on this machine. They change shape during training; a raylet and a driver are killed.
 
-The accelerators are emulated: gradients are computed for real, and then a sleep stands for the time that a device takes
-for its share of the batch. Afterwards the same jobs run with the shape they asked for, through the same deaths.
+Accelerators are emulated: after each gradient, the worker sleeps for the time that a device would need for its share of
+the batch. Afterwards the same jobs run in their requested shapes, with the same kills.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ray.util.placement_group import placement_group_table
 
 from tests.local_cluster import Cluster, Daemon, wait_for
 
-# name, mode, workers (min, max, requested), servers requested, most servers, epochs, emulated seconds of a batch
+# name, mode, workers (min, max, requested), requested servers, maximum of servers, epochs, emulated seconds per batch
 JOBS = [
     ("sync-a", "sync", (1, 4, 2), 1, 2, 45, 0.4),
     ("sync-b", "sync", (1, 4, 1), 1, 1, 25, 0.4),
@@ -50,7 +50,7 @@ def options(job: tuple[Any, ...], folder: Path, daemon: Daemon, elastic: bool) -
         "epochs": epochs,
         "seconds": seconds,
         "gpu": 1,
-        # Where servers stay the same, nothing is worth a restart.
+        # A job with a fixed number of servers never needs a restart.
         "resize": ("any" if most > servers else "workers") if elastic else "fixed",
         "address": daemon.address,
         "token_file": str(daemon.token_file),
@@ -61,7 +61,7 @@ def options(job: tuple[Any, ...], folder: Path, daemon: Daemon, elastic: bool) -
 
 
 class Round:
-    """All six jobs, each with a driver of its own."""
+    """All six jobs, each with its own driver."""
 
     def __init__(self, cluster: Cluster, daemon: Daemon, elastic: bool) -> None:
         self._cluster = cluster
@@ -81,11 +81,11 @@ class Round:
         self._drivers[name].wait()
 
     def pause(self, name: str) -> None:
-        """It writes its checkpoint and lets go of its actors: what comes next is to make them anew."""
+        """Pauses a job, so that it saves a checkpoint and gives back its slots. Then its next start is pending."""
         status = self._jobs.find(name)
         assert status
         self._jobs.pause(name)
-        wait_for(f"{name} to let go", lambda: not any(self._groups(status.job)))
+        wait_for(f"the release of {name}", lambda: not any(self._groups(status.job)))
 
     def resume(self, name: str) -> None:
         self._jobs.pause(name, resume=True)
@@ -105,7 +105,7 @@ class Round:
             document: dict[str, Any] = json.loads(path.read_text())
             return document
         if self._drivers[name].poll() is not None:
-            return {"error": f"its driver ended with {self._drivers[name].returncode}"}
+            return {"error": f"its driver ended with code {self._drivers[name].returncode}"}
         return None
 
     def results(self) -> dict[str, dict[str, Any]]:
@@ -117,7 +117,7 @@ class Round:
         return ends
 
     def _completion(self, name: str) -> float:
-        """From submission to end, by the daemon's clock: a driver may have been one of several."""
+        """Time from submission to end, by the daemon's clock, because the job can have several drivers."""
 
         def ended() -> Any:
             status = self._jobs.find(name)
@@ -134,7 +134,7 @@ class Round:
 
 
 def play(cluster: Cluster, daemon: Daemon, elastic: bool) -> tuple[Round, dict[str, dict[str, Any]]]:
-    """The six jobs to their ends, through the deaths."""
+    """Runs the six jobs to their ends, with the kills."""
     jobs = Round(cluster, daemon, elastic)
     wait_for("all jobs to run", lambda: all(jobs.changes(job[0]) for job in JOBS), PATIENCE)
     wait_for("checkpoints", lambda: all(jobs.checkpoints(job[0]) for job in JOBS), PATIENCE)
@@ -157,7 +157,7 @@ def history(changes: list[dict[str, Any]]) -> str:
 
 
 def costs(result: dict[str, Any]) -> str:
-    """Of restarts, in seconds; the first start is none."""
+    """The costs of restarts in seconds, without the first start."""
     found = [c["cost_ms"] for c in result["history"] if c["how"] in ("restart", "failure") and c["cost_ms"] is not None]
     return " ".join(f"{cost / 1000:.1f}" for cost in found) or "–"
 
@@ -172,7 +172,7 @@ def main() -> int:
         print(f"Ray at {cluster.address}: a head and 4 raylets of 2 emulated GPUs each", flush=True)
         daemon = cluster.serve(f"--engine={chosen.engine}", f"--set=interval={chosen.interval}")
         jobs, shaped = play(cluster, daemon, elastic=True)
-        print("the same jobs at the shape they asked for", flush=True)
+        print("the same jobs in their requested shapes", flush=True)
         _, fixed = play(cluster, daemon, elastic=False)
         ray.shutdown()
         daemon.end()
@@ -180,7 +180,7 @@ def main() -> int:
 
 
 def report(jobs: Round, shaped: dict[str, dict[str, Any]], fixed: dict[str, dict[str, Any]]) -> int:
-    print("\n(w,p) as they came: ~ without a stop, ! by a restart from the checkpoint, ✗ after a failure.\n")
+    print("\n(w,p) over time: ~ changed in place, ! restarted from a checkpoint, ✗ after a failure.\n")
     print(f"{'job':8} {'loss':>6} {'JCT':>6} {'fixed':>6}  {'restarts (s)':14} (w,p)")
     good = True
     sums = [0.0, 0.0]
@@ -201,12 +201,12 @@ def report(jobs: Round, shaped: dict[str, dict[str, Any]], fixed: dict[str, dict
     if good:
         print(f"\naverage JCT: {sums[0] / len(shaped):.1f} s elastic, {sums[1] / len(shaped):.1f} s fixed")
     grown = any(grew(jobs.changes(name)) for name in shaped)
-    print(f"grown without a stop: {'yes' if grown else 'no'}; all at a loss below {LOSS}: {good}")
+    print(f"grown in place: {'yes' if grown else 'no'}; all at a loss below {LOSS}: {good}")
     return 0 if good and grown else 1
 
 
 def grew(changes: list[dict[str, Any]]) -> bool:
-    """Without a stop."""
+    """Whether the number of workers grew in place."""
     pairs = itertools.pairwise(changes)
     return any(now["how"] == "live" and now["workers"] > before["workers"] for before, now in pairs)
 

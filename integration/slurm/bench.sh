@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What Trainmaster costs a real slurmctld: 1,000 training jobs of 4 GPUs each on 64 nodes with 4 (fake) GPUs, submitted to
-# plain Slurm as they are and to one with Trainmaster, in turn. Prints slurmctld's own cycles in both, and the agent's times.
+# Measures the cost of Trainmaster in a real slurmctld. Submits 1,000 training jobs of 4 GPUs each, on 64 nodes with 4
+# (fake) GPUs, alternately to plain Slurm and to Slurm with Trainmaster. Prints slurmctld's own cycle times for both,
+# and the agent's times.
 #
 #   bench.sh [ROUNDS=2] [JOBS=1000] [NODES=64]
 #
@@ -9,9 +10,9 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(realpath "$here/../..")
 rounds=${1:-2} jobs=${2:-1000} nodes=${3:-64}
-seconds=40 # so long each of them is watched
+seconds=40 # duration of each measurement
 folder=$(mktemp -d /tmp/trainmaster-slurm-bench.XXXX)
-chmod a+rx "$folder" # munged, another user, has its socket below
+chmod a+rx "$folder" # the user munge needs access to its socket
 plugins=${PLUGINS:-$root/target/slurm}
 client=${CLIENT:-$root/target/release/trainmaster}
 
@@ -19,7 +20,7 @@ client=${CLIENT:-$root/target/release/trainmaster}
 [ -n "${PLUGINS:-}" ] || make -s -C "$here"
 [ -x "$client" ] || (cd "$root" && cargo build --locked --release -p trainmaster)
 
-# sdiag's cycles since the last reset: "main 1300 us" and so on.
+# Prints sdiag's cycle times since the last reset, as lines like "main Max 1300".
 cycles() {
     sdiag | awk '
         /^Main schedule/ { of = "main" } /^Backfilling stats/ { of = "backfill" } /^Latency for/ { of = "" }
@@ -30,8 +31,8 @@ cycles() {
 play() { # name, lines of slurm.conf
     local lab=$folder/$1 begun
     mkdir -p "$lab/etc"
-    printf 'poll = "500ms"\n[feed]\nlisten = "127.0.0.1:%s"\n[scheduler]\nengine = "optimus"\nstability = "off"\n[scheduler.parameters]\ninterval = "5s"\n' \
-        "${FEED_PORT:-17072}" >"$lab/etc/trainmaster.toml"
+    printf '%s\n' 'poll = "500ms"' '[feed]' "listen = \"127.0.0.1:${FEED_PORT:-17072}\"" '[scheduler]' \
+        'engine = "optimus"' 'stability = "off"' '[scheduler.parameters]' 'interval = "5s"' >"$lab/etc/trainmaster.toml"
     EXTRA=$2 PLUGINS=$plugins "$here/cluster/start" "$lab" "$nodes" 4 >&2
     trap '"$here/cluster/stop" "$lab"' EXIT
     . "$lab/env"
@@ -50,7 +51,8 @@ END
     for ((n = 0; n < seconds; n++)); do
         sleep 1
         [ -z "$2" ] || "$client" slurm status --json | tr -d ' ",' | awk -F: '
-            /^(decisions|decision_ms|slowest_decision_ms|load_ms|order_ms|orders):/ { printf "%s ", $0 } END { print "" }' >>"$lab/status"
+            /^(decisions|decision_ms|slowest_decision_ms|load_ms|order_ms|orders):/ { printf "%s ", $0 }
+            END { print "" }' >>"$lab/status"
         [ ! -t 2 ] || printf '\r%s: %d s ' "$1" $((seconds - n)) >&2
     done
     cycles >>"$lab/times"
@@ -63,9 +65,13 @@ for ((round = 1; round <= rounds; round++)); do
     play "trainmaster$round" $'SlurmctldPlugstack=trainmaster\nJobSubmitPlugins=trainmaster'
 done
 
-echo "$jobs training jobs on $nodes nodes, $rounds rounds in turn; milliseconds"
+echo "$jobs training jobs on $nodes nodes, $rounds alternating rounds; milliseconds"
 printf '\n| | plain Slurm | with Trainmaster |\n|---|---|---|\n'
-mean() { awk -v of="$2" -v what="$3" '$1 == of && tolower($2) ~ "^" what { n++; s += $3 } END { if (n && s) printf "%.2f", s / n / 1000; else printf "none ran" }' "$folder/$1"*/times; }
+mean() { # series, cycle, statistic
+    awk -v of="$2" -v what="$3" '
+        $1 == of && tolower($2) ~ "^" what { n++; s += $3 }
+        END { if (n && s) printf "%.2f", s / n / 1000; else printf "none ran" }' "$folder/$1"*/times
+}
 for row in 'submit mean sbatch' 'main mean main_scheduler,_mean_cycle' 'main max main_scheduler,_longest_cycle' \
     'backfill mean backfill,_mean_cycle' 'backfill max backfill,_longest_cycle'; do
     read -r of what words <<<"$row"
@@ -78,7 +84,9 @@ cat "$folder"/trainmaster*/status | awk -v backfill="$(mean plain backfill mean)
       load += value["load_ms"]; rounds++ }
     END {
         printf "\n| the agent | ms |\n|---|---|\n"
-        printf "| a decision, mean of %d | %.2f |\n| the slowest, with all jobs new | %.2f |\n", n, sum / n, slowest
-        printf "| loading what Slurm shows, mean | %.2f |\n| an order, mean of %d | %.2f |\n", load / rounds, value["orders"], value["order_ms"]
+        printf "| a decision, mean of %d | %.2f |\n", n, sum / n
+        printf "| the slowest decision, with all jobs new | %.2f |\n", slowest
+        printf "| loading the state of Slurm, mean | %.2f |\n", load / rounds
+        printf "| an order, mean of %d | %.2f |\n", value["orders"], value["order_ms"]
         printf "\nA decision takes %.2f %% of a backfill cycle of plain Slurm.\n", 100 * sum / n / backfill }'
 rm -rf "$folder"

@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# Eight real training jobs and twenty ordinary ones on a real Slurm of 6 nodes with 4 (fake) GPUs each: first on plain Slurm
-# at the size their owners asked for, then with Trainmaster. Prints what each took, and what Trainmaster changed.
+# Runs eight training jobs and twenty ordinary ones on a real Slurm of 6 nodes with 4 (fake) GPUs each: first on plain
+# Slurm in the sizes that their owners request, then with Trainmaster. Prints the times of both, and the changes by
+# Trainmaster.
 #
-#   demo.sh [FOLDER]      logs stay in FOLDER (a new one under /tmp unless given)
+#   demo.sh [FOLDER]      keeps the logs in FOLDER (default: a new one under /tmp)
 #
-# Needs root, as cluster/start does. The jobs, their arrivals and their sizes are fixed below; devices are emulated, so that
-# training takes the time it would on them and hardly any CPU.
+# Needs root, as cluster/start does. Jobs, arrivals and sizes are fixed below. Devices are emulated: training takes as
+# long as on real ones, but hardly any CPU time.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(realpath "$here/../..")
 folder=$(realpath -m "${1:-$(mktemp -d /tmp/trainmaster-slurm-demo.XXXX)}")
-chmod a+rx "$folder" 2>/dev/null || true # munged, another user, has its socket below
+chmod a+rx "$folder" 2>/dev/null || true # the user munge needs access to its socket
 profile=${PROFILE:-release}
 programs=$root/target/$([ "$profile" = dev ] && echo debug || echo "$profile")
 
-# name, second of arrival, workers and parameter servers that its owner asks for, most epochs
+# name, second of arrival, requested workers and parameter servers, maximum of epochs
 jobs='alpha 0 2 1 60
 beta 2 1 1 40
 gamma 4 4 2 60
@@ -46,14 +47,15 @@ script() { # name workers servers epochs
 #TRAINMASTER convergence.max_epochs = $4
 export TRAINMASTER_WORKERS=$2 TRAINMASTER_SERVERS=$3 TRAINMASTER_BATCH=240 TRAINMASTER_DELTA=0 TRAINMASTER_MAX_EPOCHS=$4
 cat > run-\$SLURM_JOB_ID <<'INNER'
-echo "$1 \$TRAINMASTER_INCARNATION \$TRAINMASTER_ROLE \$TRAINMASTER_INDEX \$SLURMD_NODENAME \${CUDA_VISIBLE_DEVICES:--}" >> devices
+echo "$1 \$TRAINMASTER_INCARNATION \$TRAINMASTER_ROLE \$TRAINMASTER_INDEX" \\
+    "\$SLURMD_NODENAME \${CUDA_VISIBLE_DEVICES:--}" >> devices
 exec trainmaster-trainer --device-example-ms 1 --device-step-ms 20 --device-update-ms 10
 INNER
 trainmaster-step -- bash run-\$SLURM_JOB_ID
 END
 }
 
-# Submits everything at its time, waits for all of it, and leaves "name submit end state restarts" in jobs.txt.
+# Submits all jobs at their times, waits until they end, and writes "name submit end state restarts" to jobs.txt.
 play() {
     local begun=$SECONDS name at w p epochs n=0 left
     while [ $n -lt $ordinary ] || [ -n "$todo" ]; do
@@ -73,10 +75,14 @@ play() {
     done
     while left=$(squeue -h | wc -l) && [ "$left" -gt 0 ]; do
         [ -t 2 ] && printf '\r%s jobs left ' "$left" >&2
-        [ $((SECONDS - begun)) -lt 600 ] || { echo "not all jobs have ended within ten minutes:" >&2; squeue >&2; return 1; }
+        if [ $((SECONDS - begun)) -ge 600 ]; then
+            echo "some jobs have not ended within ten minutes:" >&2
+            squeue >&2
+            return 1
+        fi
         sleep 1
     done
-    # Slurm's own SubmitTime is that of the last restart.
+    # Slurm's SubmitTime is the time of the last restart, so that `submitted` has its own.
     scontrol --oneliner show job | awk '{
         for (i = 1; i <= NF; i++) { at = index($i, "="); value[substr($i, 1, at - 1)] = substr($i, at + 1) }
         print value["JobId"], value["JobName"], value["EndTime"], value["JobState"], value["Restarts"] }' |
@@ -142,19 +148,21 @@ table
 
 cd "$folder/trainmaster"
 echo
-echo "shapes that jobs had (workers on nodes, in the order of their incarnations):"
+echo "shapes of the jobs (number of workers per incarnation, in order):"
 awk '$3 == "worker" { n[$1 " " $2]++ } END { for (key in n) print key, n[key] }' devices | sort -k1,1 -k2,2n |
     awk '{ line[$1] = line[$1] " " $3 "w" } END { for (name in line) print "  " name ":" line[name] }' | sort
-# Each worker sees one GPU, nobody else's on its node in that incarnation; parameter servers see none.
+# Each worker sees one GPU, which no other worker on its node has in that incarnation. Parameter servers see none.
 awk '
     $3 == "worker" && $6 !~ /^[0-9]+$/ { print "sees other than one GPU: " $0; bad = 1 }
     $3 == "worker" && seen[$1, $2, $5, $6]++ { print "shares its GPU: " $0; bad = 1 }
     $3 == "server" && $6 != "-" { print "sees a GPU: " $0; bad = 1 }
     END { if (!bad) print "every worker saw exactly one GPU of its own"; exit bad }' devices
-# No epoch is trained twice: a restart goes on from the step of its checkpoint.
+# No epoch is trained twice: a restart continues from its checkpoint's step.
 while read -r name _ _ _ epochs; do
     last=$(sed -n 's/.*epoch \([0-9]*\),.*/\1/p' "out-$name" | tail -n 1)
     [ "${last:-0}" -ge $((epochs - 1)) ] || { echo "$name ended at epoch ${last:-0} of $epochs"; exit 1; }
 done <<<"$jobs"
-echo "every job trained all its epochs; resumed from checkpoints: $(cat out-* | grep -c 'resuming from a checkpoint' || true) processes"
-[ "$(awk '$1 !~ /^ordinary/ { n += $5 } END { print n + 0 }' jobs.txt)" -gt 0 ] || { echo "no job was restarted"; exit 1; }
+resumed=$(cat out-* | grep -c 'resuming from a checkpoint' || true)
+echo "every job trained all its epochs; processes that resumed from a checkpoint: $resumed"
+restarts=$(awk '$1 !~ /^ordinary/ { n += $5 } END { print n + 0 }' jobs.txt)
+[ "$restarts" -gt 0 ] || { echo "no job was restarted"; exit 1; }

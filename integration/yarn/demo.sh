@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Six real training jobs and ten ordinary applications (YARN's distributed shell) on a real YARN of this machine alone: first under
-# the plain CapacityScheduler at the size their owners asked for, then with Trainmaster. Prints what each took, the shapes that
-# Trainmaster gave the jobs, and whether every container was where its plan said.
+# Runs six training jobs and ten ordinary applications (YARN's distributed shell) on a real YARN on this machine: first
+# under the plain CapacityScheduler in the sizes that their owners request, then with Trainmaster. Prints the times of
+# both, the jobs' shapes under Trainmaster, and whether every container was on its planned node.
 #
-#   demo.sh [FOLDER]      logs stay in FOLDER (a new one under /tmp unless given)
+#   demo.sh [FOLDER]      keeps the logs in FOLDER (default: a new one under /tmp)
 #
-# PROFILE           of cargo; release unless it says dev
-# TRAINMASTER_BIN   a trainmaster that is built already, with trainmaster-trainer beside it
+# PROFILE           cargo's profile: release (default) or dev
+# TRAINMASTER_BIN   a trainmaster that is already built, with trainmaster-trainer beside it
 #
-# The cluster, the jobs, their arrivals and their sizes are fixed below; devices are emulated, so that training takes the time it
-# would on them and hardly any CPU. GPUs only count.
+# The cluster, the jobs, their arrivals and sizes are fixed below. Devices are emulated: training takes as long as on
+# real ones, but hardly any CPU time. YARN only counts the GPUs.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(realpath "$here/../..")
@@ -18,9 +18,9 @@ profile=${PROFILE:-release}
 built=$root/target/$([ "$profile" = dev ] && echo debug || echo "$profile")/trainmaster
 trainmaster=$(realpath -m "${TRAINMASTER_BIN:-$built}")
 
-# MEMORY:VCORES:GPUS of each NodeManager; as many GPUs for each that owners ask for as in Slurm's demo
+# MEMORY:VCORES:GPUS of each NodeManager; per requested GPU as many GPUs as in Slurm's demo
 nodes='16384:24:10 12288:16:6 8192:12:4 4096:8:0'
-# name, second of arrival, workers and parameter servers that its owner asks for, epochs: the first six of Slurm's demo
+# name, second of arrival, requested workers and parameter servers, epochs: the first six jobs of Slurm's demo
 jobs='alpha 0 2 1 60
 beta 2 1 1 40
 gamma 4 4 2 60
@@ -30,9 +30,10 @@ zeta 16 4 2 50'
 ordinary=10 # one every 6 seconds: a container with a GPU for 4 to 12 seconds
 
 "$root/scripts/install" yarn
-[ -n "${TRAINMASTER_BIN:-}" ] || (cd "$root" && cargo build --locked --profile "$profile" -p trainmaster -p trainmaster-trainer)
+[ -n "${TRAINMASTER_BIN:-}" ] ||
+    (cd "$root" && cargo build --locked --profile "$profile" -p trainmaster -p trainmaster-trainer)
 for program in "$trainmaster" "$(dirname "$trainmaster")/trainmaster-trainer"; do
-    [ -x "$program" ] || { echo "$program isn't there: build it, or leave TRAINMASTER_BIN out" >&2; exit 1; }
+    [ -x "$program" ] || { echo "$program is missing: build it, or unset TRAINMASTER_BIN" >&2; exit 1; }
 done
 jar=$here/master/target/trainmaster-yarn-master.jar
 sources=("$here"/pom.xml "$here"/{rm,master}/{pom.xml,src} "$root"/adapters/yarn/*.proto)
@@ -41,14 +42,16 @@ if [ ! -f "$jar" ] || [ -n "$(find "${sources[@]}" -newer "$jar" -print -quit)" 
     mvn -q -B -ntp -f "$here/pom.xml" package -DskipTests
     touch "$jar"
 fi
-# Hadoop's 3.5.0 isn't in Maven's repository; this one runs on it, with two classes of the Jersey that it still mentions.
+# Maven's repository lacks Hadoop 3.5.0's shell. This version runs on 3.5.0, with two classes of Jersey that it refers
+# to.
 shell=$here/master/target/distributedshell
-for artifact in org.apache.hadoop:hadoop-yarn-applications-distributedshell:3.4.2 com.sun.jersey:jersey-client:1.19.4; do
+for artifact in org.apache.hadoop:hadoop-yarn-applications-distributedshell:3.4.2 \
+    com.sun.jersey:jersey-client:1.19.4; do
     IFS=: read -r _ name version <<<"$artifact"
     [ -f "$shell/$name-$version.jar" ] || mvn -q -B -ntp org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy \
         -Dartifact="$artifact" -DoutputDirectory="$shell"
 done
-JAVA_HOME=$(dirname "$(dirname "$(readlink -f "$(command -v java)")")") # the distributed shell's ApplicationMaster asks for it
+JAVA_HOME=$(dirname "$(dirname "$(readlink -f "$(command -v java)")")") # for the shell's ApplicationMaster
 export JAVA_HOME
 small=(-Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1)
 
@@ -59,7 +62,7 @@ free_port() {
     done
 }
 
-started=() # processes beside the cluster's
+started=() # processes besides the cluster's
 lab=""
 finish() {
     [ ${#started[@]} = 0 ] || kill "${started[@]}" 2>/dev/null || true
@@ -82,17 +85,21 @@ server = { cpu = 1, memory = "128MiB", max = 6, requested = $3 }
 END
 }
 
-# Lines `name state end submitted ended id` of all applications; times in milliseconds, as the ResourceManager has them.
+# Prints lines `name state end submitted ended id` of all applications. Times are in milliseconds, from the
+# ResourceManager.
 applications() {
-    # Hadoop's own JSON, without spaces.
+    # Hadoop's JSON has no spaces.
     local text='"\([^"]*\)"' number='\([0-9]*\)'
+    local app="^{\"id\":$text,\"name\":$text,\"state\":$text,\"finalStatus\":$text,"
+    local times="\"startedTime\":$number,.*\"finishedTime\":$number,"
     { curl -fsS -m 10 "$TRAINMASTER_YARN_WEB/ws/v1/cluster/apps?deSelects=resourceRequests" && echo; } |
         sed 's/{"id":"application/\n&/g' |
         sed "s/\"user\":\"[^\"]*\",//; s/\"queue\":\"[^\"]*\",//" |
-        sed -n "s/^{\"id\":$text,\"name\":$text,\"state\":$text,\"finalStatus\":$text,.*\"startedTime\":$number,.*\"finishedTime\":$number,.*/\2 \3 \4 \5 \6 \1/p"
+        sed -n "s/$app.*$times.*/\2 \3 \4 \5 \6 \1/p"
 }
 
-# Submits everything at its time, waits for all of it, and leaves what `applications` says in applications.txt.
+# Submits all applications at their times, waits until they end, and writes the lines of `applications` to
+# applications.txt.
 play() {
     local begun=$SECONDS todo=$jobs name at w p epochs n=0 ended=0 all
     all=$(($(wc -l <<<"$jobs") + ordinary))
@@ -111,9 +118,10 @@ play() {
         sleep 1
         applications >"$lab/applications.txt"
         ended=$(grep -cE '^[^ ]+ (FINISHED|FAILED|KILLED) ' "$lab/applications.txt" || true)
-        [ ! -t 2 ] || printf '\r\e[K%s: %3d s, %d of %d applications have ended' "$1" $((SECONDS - begun)) "$ended" "$all" >&2
+        [ ! -t 2 ] || printf '\r\e[K%s: %3d s, %d of %d applications have ended' "$1" $((SECONDS - begun)) "$ended" \
+            "$all" >&2
         if [ $((SECONDS - begun)) -ge 300 ]; then
-            echo "not all applications have ended within five minutes:" >&2
+            echo "some applications have not ended within five minutes:" >&2
             cat "$lab/applications.txt" >&2
             return 1
         fi
@@ -122,19 +130,19 @@ play() {
     exec {shells}>&-
 }
 
-# A cluster in $folder/NAME, with the plug-ins if the daemon will be there.
-start() { # name, with or without
+# Starts a cluster in $folder/NAME, with the plug-ins if the second argument isn't empty.
+start() { # name, plug-ins (with or empty), additional lines of yarn.toml
     local adapter
     lab=$folder/$1
     mkdir -p "$lab"/{checkpoints,home}
     adapter=127.0.0.1:$(free_port)
-    # What containers run: each tells which slot it is, as it was told.
+    # The program of all containers. It records its slot, from its environment.
     cat >"$lab/slot" <<END
 echo "\$CONTAINER_ID \$TRAINMASTER_INCARNATION \$TRAINMASTER_ROLE \$TRAINMASTER_INDEX" >>"$lab/slots.txt"
 exec "$(dirname "$trainmaster")/trainmaster-trainer" --device-example-ms 1 --device-step-ms 20 --device-update-ms 10
 END
     : >"$lab/slots.txt"
-    # All of its ApplicationMasters start on this machine: without Java's second compiler, which takes more than it gives here.
+    # All ApplicationMasters run on this machine. Java's second compiler would cost them more time than it saves.
     NODES=$nodes NM_PROPERTIES="yarn.nodemanager.sleep-delay-before-sigkill.ms=5000
 yarn.nodemanager.admin-env=JAVA_TOOL_OPTIONS=-XX:TieredStopAtLevel=1" \
         PROPERTIES="trainmaster.yarn.checkpoints=$lab/checkpoints
@@ -142,8 +150,9 @@ trainmaster.yarn.address=$adapter
 yarn.application.classpath=$lab/yarn/conf,$shell/*,$here/rm/target/hadoop/*" \
         "$here/cluster/start" "$lab/yarn" ${2:+"$adapter"} >&2
     . "$lab/yarn/env"
-    exec {shells}> >(exec java "${small[@]}" -Duser.home="$lab/home" -cp "$HADOOP_CONF_DIR:$shell/*:$TRAINMASTER_YARN_CLASSPATH" \
-        "$here/demo/Shells.java" "$shell"/hadoop-yarn-applications-distributedshell-*.jar >"$lab/shells.log" 2>&1)
+    exec {shells}> >(exec java "${small[@]}" -Duser.home="$lab/home" \
+        -cp "$HADOOP_CONF_DIR:$shell/*:$TRAINMASTER_YARN_CLASSPATH" "$here/demo/Shells.java" \
+        "$shell"/hadoop-yarn-applications-distributedshell-*.jar >"$lab/shells.log" 2>&1)
     started+=($!)
     local token=${2:+"token_file = \"$lab/yarn/plug-ins.token\""}
     cat >"$lab/yarn.toml" <<END
@@ -158,7 +167,8 @@ END
 }
 
 plain() {
-    # Nobody plans: an ApplicationMaster that reaches no adapter for so long goes on alone, as its owner asked for.
+    # No daemon runs. After a second without one, an ApplicationMaster runs its job in the requested shape (standalone
+    # mode).
     start plain '' 'ttl = "1s"'
     play 'plain CapacityScheduler'
     finish
@@ -215,7 +225,7 @@ table() {
         }'
 }
 
-# What a job's programs wrote of its last epoch but one: they leave when the last is through.
+# Prints the accuracies that a job's processes logged for the last epoch but one: they end after the last epoch.
 reached() { # name, half, epochs
     local id
     id=$(awk -v name="$1" '$1 == name { print $6 }' "$folder/$2/applications.txt")
@@ -223,22 +233,23 @@ reached() { # name, half, epochs
 }
 
 for half in plain trainmaster; do
-    [ ! -e "$folder/$half" ] || { echo "$folder/$half is there already; name another folder" >&2 && exit 1; }
+    [ ! -e "$folder/$half" ] || { echo "$folder/$half exists; choose another folder" >&2 && exit 1; }
 done
 mkdir -p "$folder"
 echo "plain CapacityScheduler, then Trainmaster; logs in $folder" >&2
 plain
 with_trainmaster
-echo '(w,p): workers and parameter servers; ~ changed without a stop, ! by a restart from the checkpoint'
+echo '(w,p): workers and parameter servers; ~ changed in place, ! restarted from a checkpoint'
 status=0
 table || status=1
 echo
 grep -v '^shapes' "$folder/trainmaster/placements.txt"
 cat "$folder/trainmaster/placements.log"
-[ "$placed" = 0 ] || { echo "containers were elsewhere than planned, or no job ever changed" && status=1; }
+[ "$placed" = 0 ] || { echo "a container was on another node than planned, or no job changed its shape" && status=1; }
 while read -r name _ _ _ epochs; do
     ours=$(reached "$name" trainmaster "$epochs") theirs=$(reached "$name" plain "$epochs")
-    [ -n "$ours" ] && [ "$ours" = "$theirs" ] || { echo "$name: '$theirs' under plain CapacityScheduler, '$ours' with Trainmaster" && status=1; }
+    [ -n "$ours" ] && [ "$ours" = "$theirs" ] ||
+        { echo "$name: '$theirs' under plain CapacityScheduler, '$ours' with Trainmaster" && status=1; }
 done <<<"$jobs"
-[ $status = 1 ] || echo "every job trained all its epochs, to the same accuracy in both"
+[ $status = 1 ] || echo "every job trained all its epochs, to the same accuracy in both runs"
 exit $status

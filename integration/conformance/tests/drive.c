@@ -1,5 +1,5 @@
-// Plays an event stream (see src/stream.rs) through the C library and writes what is decided and told, as the Rust player
-// does: a transcript that has to be the golden one.
+// Plays an event stream (see src/stream.rs) through the C library. Prints the decisions and the changes of the plan in
+// the format of the Rust player. The transcript has to be equal to the golden one.
 #include "trainmaster.h"
 
 #include <inttypes.h>
@@ -9,17 +9,17 @@
 enum { FIELDS = 128, LIST = 64, JOBS = 256 };
 
 static struct trainmaster_scheduler *scheduler;
-static char words[1024];
-static struct trainmaster_message message = {words, sizeof words, 0};
+static char error_text[1024];
+static struct trainmaster_message message = {error_text, sizeof error_text, 0};
 
-// Every job that was submitted under a name, and what the manager was last told of each job.
+// The number of each submitted job by name, and the last verdict that was printed for each job.
 static struct {
     char *name;
     uint64_t job;
 } jobs[JOBS];
 static size_t job_count;
-static const struct trainmaster_verdict *told[JOBS];
-// What `told` points into.
+static const struct trainmaster_verdict *issued[JOBS];
+// The plans that `issued` points into.
 static const struct trainmaster_plan *plans[4096];
 static size_t plan_count;
 
@@ -29,7 +29,7 @@ static void stop(const char *what, const char *which) {
 }
 
 static void must(uint32_t result) {
-    if (result != TRAINMASTER_OK) stop(trainmaster_error_name(result), words);
+    if (result != TRAINMASTER_OK) stop(trainmaster_error_name(result), error_text);
 }
 
 static void *keep(void *memory) {
@@ -42,7 +42,7 @@ static void *keep(void *memory) {
 static char *fields[FIELDS];
 static size_t field_count;
 
-// Cuts a line at tabs and undoes the escapes.
+// Splits a line at tabs and replaces its escape sequences.
 static void split(char *line) {
     field_count = 0;
     char *to = line;
@@ -71,11 +71,12 @@ static int64_t integer(const char *from) { return strtoll(from, NULL, 10); }
 
 static uint32_t small(const char *from) { return (uint32_t)strtoul(from, NULL, 10); }
 
-// The value of the n-th `key=value`; NULL if there are fewer.
+// The value of the n-th `key=value`; NULL if there are fewer than n + 1.
 static const char *value(const char *key, size_t n) {
     size_t length = strlen(key);
     for (size_t at = 2; at < field_count; at++) {
-        if (strncmp(fields[at], key, length) == 0 && fields[at][length] == '=' && n-- == 0) return fields[at] + length + 1;
+        if (strncmp(fields[at], key, length) != 0 || fields[at][length] != '=') continue;
+        if (n-- == 0) return fields[at] + length + 1;
     }
     return NULL;
 }
@@ -94,7 +95,7 @@ static double real_of(const char *key) {
 
 static struct trainmaster_string text_of(const char *key) { return trainmaster_text(value(key, 0)); }
 
-// `prefix:name=amount`, all of them.
+// All amounts `prefix:name=amount`.
 static struct trainmaster_amounts amounts(const char *prefix, struct trainmaster_amount space[LIST]) {
     struct trainmaster_amounts list = {space, 0, sizeof *space};
     size_t length = strlen(prefix);
@@ -136,7 +137,7 @@ static struct trainmaster_event event(uint32_t kind) {
 
 static void apply(struct trainmaster_event event) {
     uint32_t result = trainmaster_scheduler_apply(scheduler, &event, 1, sizeof event, NULL, &message);
-    if (result != TRAINMASTER_OK) printf("  refused: %s\n", words);
+    if (result != TRAINMASTER_OK) printf("  refused: %s\n", error_text);
 }
 
 static void set_server(void) {
@@ -299,10 +300,10 @@ static const char *name_of(uint64_t job) {
     return "?";
 }
 
-// The place of what a job was told.
-static const struct trainmaster_verdict **told_of(uint64_t job) {
+// The entry of a job in `issued`, or a free one.
+static const struct trainmaster_verdict **entry_of(uint64_t job) {
     for (size_t at = 0; at < JOBS; at++) {
-        if (told[at] == NULL || told[at]->job == job) return &told[at];
+        if (issued[at] == NULL || issued[at]->job == job) return &issued[at];
     }
     stop("too many jobs", name_of(job));
     return NULL;
@@ -339,12 +340,12 @@ static void report(int chunks_only) {
     apply(reported);
 }
 
-// A job as the manager runs it once it did what it was told; or none of it.
+// Observes a job in its last issued plan, or without any slot.
 static void observed(int runs) {
     struct trainmaster_event seen = event(TRAINMASTER_EVENT_KIND_OBSERVED);
     seen.job = job_named(field(2));
     seen.value = TRAINMASTER_PHASE_RUNNING;
-    const struct trainmaster_verdict *last = *told_of(seen.job);
+    const struct trainmaster_verdict *last = *entry_of(seen.job);
     if (last != NULL) seen.incarnation = last->incarnation;
     if (last != NULL && runs) seen.slots = last->slots;
     apply(seen);
@@ -362,11 +363,11 @@ static void refused(void) {
     apply(enacted);
 }
 
-// --- what comes of them ---
+// --- output ---
 
 static void print(struct trainmaster_string text) { printf("%.*s", (int)text.length, text.data); }
 
-// `w0 s0[0]`: worker 0 on server s0, its device 0; half of device 2 is `2:500`.
+// Prints `w0 s0[0]` for worker 0 on server s0 with device 0. Half of device 2 is `2:500`.
 static void print_slot(const struct trainmaster_slot *slot) {
     printf("%c%" PRIu32 " ", slot->role == TRAINMASTER_SLOT_ROLE_WORKER ? 'w' : 'p', slot->index);
     print(slot->server);
@@ -379,7 +380,7 @@ static void print_slot(const struct trainmaster_slot *slot) {
     if (slot->devices.count > 0) printf("]");
 }
 
-// `; c0 w1 runs, c1 w1 queued 0`: data chunks, the worker that each has (`-`: none) and what happens to it.
+// Prints `; c0 w1 runs, c1 w1 queued 0`: data chunks with their worker (`-` for none) and state.
 static void print_work(struct trainmaster_works works) {
     for (uint64_t i = 0; i < works.count; i++) {
         const struct trainmaster_work *work = TRAINMASTER_AT(struct trainmaster_work, works.data, works.stride, i);
@@ -434,7 +435,7 @@ static int same_text(struct trainmaster_string a, struct trainmaster_string b) {
 
 static int same_reason(const struct trainmaster_reason *a, const struct trainmaster_reason *b) {
     if (a == NULL || b == NULL) return a == b;
-    // Words tell how long it is until then, and so change with the time.
+    // The texts aren't compared: they contain remaining times, which change with every call.
     return a->kind == b->kind && same_text(a->resource, b->resource) && same_text(a->server, b->server) &&
            a->needed == b->needed && a->available == b->available && a->limit == b->limit && a->job == b->job &&
            a->until == b->until && a->worth == b->worth && a->cost == b->cost && a->threshold == b->threshold &&
@@ -467,8 +468,8 @@ static int same_slots(struct trainmaster_slots a, struct trainmaster_slots b) {
     return a.count == b.count;
 }
 
-// What is news to the manager.
-static void tell(void) {
+// Prints the verdicts that differ from the last ones.
+static void print_issues(void) {
     const struct trainmaster_plan *plan = NULL;
     must(trainmaster_scheduler_take_issues(scheduler, &plan, &message));
     if (plan_count == sizeof plans / sizeof *plans) stop("too many plans", "");
@@ -476,7 +477,7 @@ static void tell(void) {
     for (uint64_t i = 0; i < plan->verdicts.count; i++) {
         const struct trainmaster_verdict *verdict =
             TRAINMASTER_AT(struct trainmaster_verdict, plan->verdicts.data, plan->verdicts.stride, i);
-        const struct trainmaster_verdict **last = told_of(verdict->job);
+        const struct trainmaster_verdict **last = entry_of(verdict->job);
         if (*last != NULL && (*last)->kind == verdict->kind && (*last)->incarnation == verdict->incarnation &&
             (*last)->revision == verdict->revision && (*last)->workers == verdict->workers &&
             (*last)->servers == verdict->servers && same_reason((*last)->reason, verdict->reason) &&
@@ -502,7 +503,7 @@ static void play(void) {
     }
     if (strcmp(what, "server") == 0) {
         set_server();
-        // There from the start, they are no step of their own.
+        // Initial servers aren't steps of the scenario.
         if (value("quiet", 0)) return;
     } else if (strcmp(what, "submit") == 0) {
         submit();
@@ -546,7 +547,7 @@ static void play(void) {
     } else {
         stop("unknown", what);
     }
-    tell();
+    print_issues();
 }
 
 int main(void) {

@@ -34,7 +34,7 @@ _NAMESPACE = b"trainmaster"
 
 @dataclass(frozen=True)
 class NodeType:
-    """Nodes that the autoscaler may add."""
+    """A type of nodes that the autoscaler can add."""
 
     cpus: int
     gpus: int
@@ -57,7 +57,7 @@ class NodeType:
 
 @dataclass
 class Instance:
-    """What a cloud would have: here a raylet that starts or runs, or the head, which isn't the provider's to end."""
+    """An instance of the fake cloud: a raylet that starts or runs, or the head, which the provider can't end."""
 
     tags: dict[str, str]
     process: subprocess.Popen[bytes] | None = None
@@ -68,7 +68,7 @@ class Instance:
 
 
 class LocalProvider(NodeProvider):  # type: ignore[misc]
-    """Each instance is a raylet, ended by process id. It runs in the autoscaler, which calls from several threads."""
+    """A node provider whose instances are raylets. It runs in the autoscaler, which calls it from several threads."""
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
         super().__init__(provider_config, cluster_name)
@@ -110,7 +110,7 @@ class LocalProvider(NodeProvider):  # type: ignore[misc]
         for _ in range(count):
             with self._starting:
                 name = f"{tags[TAG_RAY_USER_NODE_TYPE]}-{uuid.uuid4().hex[:8]}"
-                # Listed before Ray can see the node, or the autoscaler would take it for an additional one.
+                # Listed before Ray sees the node. Otherwise the autoscaler would count it as an additional one.
                 self._instances[name] = Instance(dict(tags))
                 try:
                     self._instances[name].process = self._start(name, tags, resources, labels)
@@ -135,7 +135,7 @@ class LocalProvider(NodeProvider):  # type: ignore[misc]
     def terminate_node(self, node_id: str) -> None:
         with self._starting:
             process = self._instances[node_id].process
-        assert process, "the head isn't the autoscaler's"
+        assert process, "the autoscaler does not end the head"
         process.terminate()
 
     @staticmethod
@@ -144,7 +144,7 @@ class LocalProvider(NodeProvider):  # type: ignore[misc]
 
 
 class AutoscalingCluster(Cluster):
-    """A head; the autoscaler adds the rest. With `strict`, Trainmaster's monitor decides which."""
+    """A cluster with only a head at the start. The autoscaler adds nodes: with `strict`, Trainmaster's monitor does."""
 
     def __init__(self, node_types: Mapping[str, NodeType], *, strict: bool = False) -> None:
         super().__init__(0)
@@ -179,7 +179,7 @@ class AutoscalingCluster(Cluster):
             },
             "head_node_type": _HEAD,
             "available_node_types": {_HEAD: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}, **types},
-            # Unused here, and required.
+            # Unused here, but required.
             "setup_commands": [],
             "head_setup_commands": [],
             "worker_setup_commands": [],
@@ -207,7 +207,7 @@ class AutoscalingCluster(Cluster):
         return f"{super().settings()}\n{tables}"
 
     def added(self) -> Counter[str]:
-        """How many nodes of each type there are."""
+        """The number of existing nodes of each type."""
         return Counter(node.ray_node_type_name for node in self._state().node_states if self._is_added(node))
 
     def added_ids(self) -> set[str]:
@@ -218,7 +218,7 @@ class AutoscalingCluster(Cluster):
         return bool(node.status != NodeStatus.DEAD and node.ray_node_type_name != _HEAD)
 
     def slot(self) -> Counter[tuple[frozenset[tuple[str, float]], frozenset[tuple[str, str]]]]:
-        """What the autoscaler is asked for: how many of each bundle with its labels."""
+        """The current request to the autoscaler: the number of each bundle with its labels."""
         found: Counter[tuple[frozenset[tuple[str, float]], frozenset[tuple[str, str]]]] = Counter()
         for constraint in self._state().cluster_resource_constraints:
             for entry in constraint.resource_requests:
@@ -232,11 +232,11 @@ class AutoscalingCluster(Cluster):
         return found
 
     def ask(self, *bundles: dict[str, float]) -> None:
-        """Replaces what the autoscaler is asked for."""
+        """Replaces the request to the autoscaler."""
         request_cluster_resources(self.address, [{"resources": bundle} for bundle in bundles])
 
     def infeasible(self) -> bool:
-        """Whether the autoscaler says that it can't bring what it is asked for."""
+        """Whether the autoscaler reports that it can't meet the request."""
         reply = GetClusterStatusReply()
         reply.ParseFromString(self._client.get_cluster_status())
         return bool(reply.autoscaling_state.infeasible_cluster_resource_constraints)
@@ -248,7 +248,7 @@ class AutoscalingCluster(Cluster):
         self._client.internal_kv_put(name.encode(), value, True, _NAMESPACE, timeout=10)
 
     def script(self, text: str) -> subprocess.Popen[bytes]:
-        """A Python program of somebody else, as a driver of its own."""
+        """Starts another user's Python program, as its own driver."""
         with (self.folder / f"script-{uuid.uuid4().hex[:4]}.log").open("wb") as out:
             command = [sys.executable, "-c", text]
             return subprocess.Popen(command, env=self.env, stdout=out, stderr=out, start_new_session=True)

@@ -1,4 +1,4 @@
-"""Fixtures: one real Ray for all tests that need it, scripted plans or a real daemon beside it."""
+"""Fixtures: one real Ray for all tests that need it, with plans of a test or of a real daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ collect_ignore = [] if find_spec("torch") else ["test_torch.py"]
 
 
 def pytest_report_header() -> str:
-    return f"left out, since PyTorch is not installed: {', '.join(collect_ignore)}" if collect_ignore else ""
+    return f"not collected without PyTorch: {', '.join(collect_ignore)}" if collect_ignore else ""
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def binary() -> str:
 
 @pytest.fixture(scope="session")
 def shared(binary: str) -> Iterator[Cluster]:
-    """Head and 3 raylets, which start once; this process is a driver there."""
+    """A head and 3 raylets, started once. This process is a driver of the cluster."""
     with Cluster(3) as made:
         os.environ |= NO_TOKEN
         import ray
@@ -42,13 +42,13 @@ def shared(binary: str) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(shared: Cluster) -> Cluster:
-    """All of it, whatever the last test ended."""
+    """The shared cluster with all raylets, even if the last test ended some."""
     shared.mend()
     return shared
 
 
 def forget() -> None:
-    """Whatever is written in the control store: the next daemon counts its jobs from 1 again."""
+    """Deletes all keys of Trainmaster in the control store, because the next daemon numbers its jobs from 1 again."""
     from ray.experimental import internal_kv
 
     from trainmaster.ray import gcs
@@ -59,7 +59,7 @@ def forget() -> None:
 
 
 class Run:
-    """A driver in a process of its own, and what it writes."""
+    """A driver in its own process, with its output files."""
 
     def __init__(self, cluster: Cluster, daemon: Daemon, folder: Path, name: str, **options: Any) -> None:
         folder.mkdir(exist_ok=True)
@@ -82,12 +82,12 @@ class Run:
         self.process = self._cluster.run(script, json.dumps(self._options | options))
 
     def hurry(self) -> None:
-        """What was to happen while it trains has happened: no accelerator is emulated any more."""
+        """Ends the emulation of the accelerator's time, when the test needs no more of it."""
         Path(self._options["hurry"]).touch()
 
     @property
     def at_gate(self) -> bool:
-        """Whether it waits for its `gate` to be opened."""
+        """Whether the driver waits for the file `gate`."""
         return self._out.with_suffix(".ready").exists()
 
     @property
@@ -104,7 +104,7 @@ class Run:
         return None
 
     def result(self) -> dict[str, Any]:
-        """Of the job, once it is over."""
+        """The result of the job, once it has ended."""
         document = wait_for("the driver's end", self.document)
         assert "result" in document, document
         found: dict[str, Any] = document["result"]

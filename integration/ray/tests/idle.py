@@ -1,4 +1,4 @@
-"""A driver whose job does nothing until a file says that it is over.
+"""A driver whose job does nothing until a file ends it.
 
 `idle.py '{"address": …, "token_file": …, "dir": …, "job": {…}}'`
 """
@@ -16,7 +16,7 @@ from trainmaster.ray import Context
 
 
 class Idle:
-    """A worker."""
+    """A worker that waits."""
 
     def __init__(self, over: Path) -> None:
         self._over = over
@@ -27,10 +27,10 @@ class Idle:
 
 
 class IdleServer:
-    """A parameter server."""
+    """A parameter server that does nothing."""
 
     def begin(self, ctx: Context) -> None:
-        """Nothing changes for it."""
+        """Does nothing."""
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""A real Ray on this machine: a head and raylets with fake GPUs, and a real daemon beside it. Used by tests and demo.
+"""A real Ray on this machine: a head and raylets with fake GPUs, and a real daemon. Used by tests and demo.
 
-Everything is ended by process id: `ray stop` would end every Ray of the machine.
+All processes are ended by id. `ray stop` would end every Ray of the machine.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any
 
 from trainmaster.channel import Jobs
 
-# The package need not be installed.
+# The package may not be installed.
 SOURCES = str(Path(__file__).resolve().parents[1] / "src")
 _OBJECT_STORE = 80 << 20
 _PATIENCE = 120.0
-# Ray gives a raylet 30 s to start, which a machine that is busy with others' may not keep.
+# Ray waits 30 s for a raylet's start, which can be too short on a busy machine.
 _TRIES = 3
 NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
 _NAMING = threading.Lock()
@@ -48,7 +48,7 @@ shrink_to_fit = true
 
 
 def wait_for(what: str, condition: Callable[[], Any], patience: float = _PATIENCE) -> Any:
-    """What the condition returns once that is true."""
+    """Waits until the condition returns a true value, and returns it."""
     limit = time.monotonic() + patience
     while not (value := condition()):
         if time.monotonic() > limit:
@@ -64,7 +64,7 @@ def free_port() -> int:
 
 
 class Daemon:
-    """`trainmaster serve`, on the same address whenever it is started."""
+    """`trainmaster serve`, on the same address after every start."""
 
     scheme = "http"
 
@@ -74,9 +74,9 @@ class Daemon:
         self.log = folder / "daemon.log"
         listen, state = f"--listen={self.address}", f"--state-dir={folder / 'state'}"
         self._command = [daemon_binary(), "serve", listen, state, f"--adapter={adapter}", *arguments]
-        # Where it notes itself for this user's other programs.
+        # The folder for the discovery file.
         self._env = {"XDG_STATE_HOME": str(folder), **env}
-        # The administrator's; and one for drivers.
+        # The administrator's token, and one for drivers.
         self.admin_token_file = folder / "state/admin.token"
         self.token_file = folder / "submit.token"
         self.start()
@@ -90,24 +90,24 @@ class Daemon:
         def serves() -> bool:
             if self._process.poll() is not None:
                 raise RuntimeError(f"the daemon ended:\n{self.log.read_text()}")
-            # Its port is open before, but nothing answers there.
+            # The port is open earlier, but does not answer yet.
             return b"serving at " in self.log.read_bytes()[before:]
 
         wait_for("the daemon", serves)
 
     def make_token(self, name: str, file: Path, *role: str) -> None:
-        """The daemon notes where its administrator's token is."""
+        """Creates a token with the administrator's token, which the discovery file names."""
         server = f"--server={self.scheme}://{self.address}"
         command = [daemon_binary(), "token", "create", name, server, f"--out={file}", *role]
         done = subprocess.run(command, env=self._env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
     def jobs(self) -> Jobs:
-        """With the token that drivers get."""
+        """A client with the drivers' token."""
         return Jobs(self.address, token_file=self.token_file)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kills the daemon with SIGKILL."""
         self._process.kill()
         self._process.wait()
 
@@ -117,7 +117,7 @@ class Daemon:
 
 
 def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
-    """Several at once may be started by threads."""
+    """Starts a raylet or a head. Threads can start several at once."""
     command = [
         str(Path(sys.executable).parent / "ray"),
         "start",
@@ -127,13 +127,13 @@ def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.
         "--min-worker-port=0",
         "--max-worker-port=0",
         "--dashboard-agent-listen-port=0",
-        # Each is a process that takes a second of a core to start, and isn't used.
+        # Both processes take a second of CPU time to start, and are not used.
         "--include-log-monitor=false",
         "--disable-usage-stats",
         *arguments,
     ]
     for _ in range(_TRIES):
-        # It listens at the first socket's name that is free, and looks for that before it makes it.
+        # A raylet looks for a free socket name before it creates the socket, so that only one may start at a time.
         with _NAMING, log.open("wb") as out:
             before = _sockets(log.parent)
             process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
@@ -144,16 +144,16 @@ def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.
 
 
 class Cluster:
-    """Head and raylets. Use it in a `with` block."""
+    """A head and raylets, for a `with` block."""
 
     def __init__(
         self, nodes: int, *, token_file: Path | None = None, poll: str = "300ms", dashboard: bool = False
     ) -> None:
-        """With a token file, Ray's token authentication is on. `poll` is how often the daemon looks."""
+        """With `token_file`, Ray's token authentication is on. `poll` is the daemon's polling interval."""
         self._count = nodes
         self._token_file = token_file
         self._poll = poll
-        # Sockets' paths must be short.
+        # Socket paths must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp"))
         self.address = f"127.0.0.2:{free_port()}"
         self.dashboard = f"http://127.0.0.1:{free_port()}" if dashboard else None
@@ -169,7 +169,7 @@ class Cluster:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        # A dead raylet is noticed by its closed connection; this is for the rest.
+        # Ray notices a dead raylet by its closed connection. Health checks find other failures.
         self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._head_arguments: Sequence[str] = ["--no-monitor"]
@@ -187,7 +187,7 @@ class Cluster:
         self.close()
 
     def start_head(self) -> None:
-        """At the same address whenever it is started."""
+        """Starts the head, always at the same address."""
         self._head = self._start(
             "head",
             "--head",
@@ -202,7 +202,7 @@ class Cluster:
         )
 
     def mend(self) -> None:
-        """Starts the raylets that aren't there. Each has its name as the label `name`."""
+        """Starts the missing raylets. Each has its name as the label `name`."""
         missing = [
             name
             for name in (f"node-{at}" for at in range(self._count))
@@ -210,7 +210,7 @@ class Cluster:
         ]
         with ThreadPoolExecutor() as pool:
             list(pool.map(self._start_node, missing))
-        # In the order of their names, whichever is the first.
+        # Sorted by name, in any order of start.
         self.nodes = dict(sorted(self.nodes.items()))
 
     def _start_node(self, name: str) -> None:
@@ -219,7 +219,7 @@ class Cluster:
             f"--address={self.address}",
             "--num-cpus=8",
             "--num-gpus=2",
-            # Else what is free at the moment, which makes nodes differ.
+            # By default, the free memory at the start, which differs between nodes.
             f"--memory={1 << 30}",
             f"--node-name={name}",
             f"--labels=name={name}",
@@ -229,11 +229,11 @@ class Cluster:
         return ray_start(self.folder / f"{name}.log", self.env, *arguments)
 
     def kill_node(self, name: str) -> None:
-        """kill -9 of a raylet; its workers follow it."""
+        """Kills a raylet with SIGKILL. Its workers end with it."""
         self._kill_child(self.nodes[name], "raylet")
 
     def kill_head(self) -> None:
-        """kill -9 of the control store; raylets and drivers follow it, since Ray keeps it in memory."""
+        """Kills the control store with SIGKILL. Raylets and drivers end with it, because Ray keeps it in memory."""
         self._kill_child(self._head, "gcs_server")
         wait_for("the raylets to follow", lambda: all(node.poll() is not None for node in self.nodes.values()))
 
@@ -244,19 +244,19 @@ class Cluster:
         parent.wait()
 
     def settings(self) -> str:
-        """Of the adapter, for this cluster."""
+        """The adapter's settings for this cluster."""
         token = f'token_file = "{self._token_file}"\n' if self._token_file else ""
         return f'address = "{self.address}"\npoll = "{self._poll}"\nplacement_timeout = "5s"\n{token}'
 
     def doctor(self, settings: str | None = None) -> str:
-        """What `trainmaster doctor` says of this cluster."""
+        """The output of `trainmaster doctor` for this cluster."""
         path = self.folder / "doctor.toml"
         path.write_text(self.settings() if settings is None else settings)
         command = [daemon_binary(), "doctor", f"--adapter=ray={path}", f"--state-dir={self.folder / 'state'}"]
         return subprocess.run(command, env=self.env, capture_output=True, text=True).stdout
 
     def serve(self, *arguments: str, adapter: str | None = None) -> Daemon:
-        """Starts a daemon for this cluster. It decides often, and nothing keeps it from changing its mind."""
+        """Starts a daemon for this cluster. It decides often, without stability rules."""
         config = self.folder / "daemon.toml"
         config.write_text(_SCHEDULER)
         settings = self.folder / "ray.toml"
@@ -265,17 +265,17 @@ class Cluster:
         return Daemon(folder, adapter or f"ray={settings}", f"--config={config}", *arguments, env=self.env)
 
     def run(self, script: Path, *arguments: str) -> subprocess.Popen[bytes]:
-        """A driver of its own."""
+        """Starts a driver in its own process."""
         name = "-".join((script.stem, *arguments))[:80].replace("/", "_")
         with (self.folder / f"{name}-{uuid.uuid4().hex[:4]}.log").open("wb") as out:
             command = [sys.executable, str(script), *arguments]
             return subprocess.Popen(command, env=self.env, stdout=out, stderr=out, start_new_session=True)
 
     def close(self) -> None:
-        """Ends all processes of this cluster, found by their mark, and waits until they are gone."""
+        """Ends all processes of this cluster, which are found by their mark, and waits for their end."""
 
         def gone() -> bool:
-            # Nothing in it is worth a farewell, and one that is told to end may start others first.
+            # SIGKILL at once: there is nothing to save, and a process that stops gracefully could start others first.
             left = self.processes()
             for pid in left:
                 _kill(pid, signal.SIGKILL)
@@ -312,7 +312,7 @@ def _started(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def _sockets(folder: Path) -> set[Path]:
-    """Of the raylets of a cluster. Not by way of `session_latest`, which each of them links anew."""
+    """The sockets of a cluster's raylets. `session_latest` is not used, because each raylet replaces that link."""
     return set(folder.glob("r/session_2*/sockets/raylet*"))
 
 

@@ -1,4 +1,4 @@
-"""A driver of its own: trains a small model and writes how that went. Used by tests and demo."""
+"""A driver that trains a small model and writes the result. Used by tests and demo."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ FEATURES = 16
 
 
 class Logistic(Trainer):
-    """Logistic regression on made-up data; `seconds` emulates an accelerator's time for the job's whole batch.
+    """Logistic regression on generated data. `seconds` emulates an accelerator's time for the job's whole batch.
 
-    It takes none once the file `hurry` is there.
+    If the file `hurry` exists, the emulated time is zero.
     """
 
     checkpoint_steps = 20
@@ -60,7 +60,7 @@ class PSLogistic(Logistic, PSWorker):
 
 
 class AllReduceLogistic(Logistic, AllReduceWorker):
-    """Without."""
+    """Without parameter servers."""
 
 
 def job(options: dict[str, Any]) -> Job:
@@ -76,7 +76,7 @@ def job(options: dict[str, Any]) -> Job:
         examples=512,
         convergence=Convergence(delta=0.0, max_epochs=options.get("epochs", 5)),
         worker=Role(gpu=options.get("gpu", 0.5), cpu=options.get("cpu", 0.5), min=least, max=most, requested=requested),
-        # An engine that knows speeds need not try shapes first.
+        # With known speeds, an engine need not try shapes first.
         profile=[SpeedSample(p, w, w / seconds) for w in range(1, most + 1)] if seconds else (),
         server=None if mode == "allreduce" else Role(cpu=0.5, max=max(p, options.get("most_servers", p)), requested=p),
     )
@@ -131,7 +131,7 @@ def main() -> None:
 
 
 class Crashing(PSLogistic):
-    """Its process ends at once, the first time that it is past step 30."""
+    """Ends its process once, at step 30."""
 
     def __init__(self, marker: Path, seconds: float, hurry: Path | None) -> None:
         super().__init__(seconds, hurry)

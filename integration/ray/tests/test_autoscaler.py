@@ -1,4 +1,4 @@
-"""Nodes come and go as jobs need them, on a real Ray with its second autoscaler."""
+"""Nodes start and end as jobs need them, on a real Ray with its v2 autoscaler."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.cluster
 EDGE = NodeType(cpus=2, gpus=2, labels={"tier": "edge"}, most=1)
 CLOUD = NodeType(cpus=4, gpus=0, labels={"tier": "cloud"}, most=1)
 TYPES = {"edge": EDGE, "cloud": CLOUD}
-# A raylet that starts on a busy machine may fail and be started again.
+# The start of a raylet can fail and be repeated on a busy machine.
 PATIENCE = 300
 
-FALLBACK = "Ray's own scheduler decides, since the target can't be followed"
+FALLBACK = "Ray's own scheduler decides, because the target is invalid"
 
-# Somebody else's program.
+# Another user's program.
 OTHER = """
 import ray
 from ray.autoscaler.sdk import request_resources
@@ -44,11 +44,11 @@ def slot(*asked: NodeType) -> Counter[Any]:
 
 
 def target(**nodes: int) -> bytes:
-    """What the adapter writes for strict mode."""
+    """The adapter's document for strict mode."""
     return json.dumps({"v": 1, "nodes": nodes, "at_ms": time.time_ns() // 1_000_000}).encode()
 
 
-def test_strict_mode_has_the_nodes_that_are_planned_and_no_others(binary: str, tmp_path: Path) -> None:
+def test_strict_mode_has_exactly_the_planned_nodes(binary: str, tmp_path: Path) -> None:
     os.environ["RAY_AUTH_MODE"] = "disabled"
     with AutoscalingCluster(TYPES, strict=True) as cluster:
         wait_for("Ray's own scheduler", lambda: "there is none" in cluster.monitor_log.read_text())
@@ -59,23 +59,23 @@ def test_strict_mode_has_the_nodes_that_are_planned_and_no_others(binary: str, t
         assert cluster.added() == {"edge": 1}
         cluster.put_key("request", target(edge=0, cloud=1))
         wait_for("the other node", lambda: cluster.added() == {"cloud": 1}, PATIENCE)
-        # Without a good target Ray decides; to it, the node is one that nobody wants.
+        # Without a valid target, Ray decides: nothing requests the node.
         cluster.ask()
         cluster.put_key("request", b"{")
         wait_for("the node to go", lambda: not cluster.added())
-        assert told(cluster) == [FALLBACK, "target", "target", FALLBACK]
+        assert logged(cluster) == [FALLBACK, "target", "target", FALLBACK]
 
-        # And with what the daemon writes.
+        # The same with the daemon's document.
         daemon = cluster.serve()
         run = Run(cluster, daemon, tmp_path, "strict", gpu=1, workers=(1, 1, 1), epochs=8, seconds=0.1)
         assert wait_for("the job to end", run.document, PATIENCE)["result"]["epoch"] == 8
         wait_for("the node to go", lambda: not cluster.added())
-        assert set(told(cluster)[4:]) == {"target"}
+        assert set(logged(cluster)[4:]) == {"target"}
         daemon.end()
 
 
-def told(cluster: AutoscalingCluster) -> list[str]:
-    """What the monitor logged of its target."""
+def logged(cluster: AutoscalingCluster) -> list[str]:
+    """The beginnings of the monitor's log lines about its target."""
     lines = [line for line in cluster.monitor_log.read_text().splitlines() if "trainmaster.ray.scheduler" in line]
     return [line.partition(" -- ")[2].partition(":")[0] for line in lines]
 
@@ -116,7 +116,7 @@ def test_three_jobs_share_the_request(scaling: AutoscalingCluster, daemon: Daemo
     assert not scaling.slot()
 
 
-def test_a_request_that_was_overwritten_is_put_back(
+def test_an_overwritten_request_of_the_adapter_is_restored(
     scaling: AutoscalingCluster, daemon: Daemon, tmp_path: Path
 ) -> None:
     run = Run(scaling, daemon, tmp_path, "steady", gpu=0, cpu=3, mode="allreduce", workers=(1, 1, 1), epochs=10_000)

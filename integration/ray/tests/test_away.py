@@ -1,4 +1,4 @@
-"""A control store that doesn't answer for a while, or says what makes no sense; there is no Ray."""
+"""A control store that does not answer for a while, or that has invalid documents. Without Ray."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORKER = Slot("worker", 0)
 
 
 def away(times: int, then: Callable[..., Any]) -> Callable[..., Any]:
-    """A call that fails so often."""
+    """A function that fails this number of times."""
     left = [TimeoutError()] * times
 
     def call(*args: Any) -> Any:
@@ -36,15 +36,15 @@ def away(times: int, then: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Placed:
-    """A placement group that is hard to remove."""
+    """A placement group whose removal fails several times."""
 
     def __init__(self, times: int) -> None:
         self.slots = (WORKER,)
-        self.there = True
+        self.exists = True
         self.remove = away(times, self._gone)
 
     def _gone(self) -> None:
-        self.there = False
+        self.exists = False
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
     return Driver(Settings(job, 7, "token", "127.0.0.1:1", None, object, None, tmp_path, "cancel", None))
 
 
-def test_the_end_is_written_and_groups_are_removed_when_it_is_back(
+def test_the_end_is_written_and_groups_are_removed_after_an_outage(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[tuple[int, dict[str, Any]]] = []
@@ -64,23 +64,23 @@ def test_the_end_is_written_and_groups_are_removed_when_it_is_back(
     driver._document("completed", "converged")
     driver._give_back(groups)
     assert not written
-    assert any(group.there for group in groups)
-    driver._leave_nothing()
-    assert not any(group.there for group in groups)
+    assert any(group.exists for group in groups)
+    driver._finish_writes()
+    assert not any(group.exists for group in groups)
     assert [(job, document["phase"]) for job, document in written] == [(7, "completed")]
 
 
 def test_the_end_of_a_driver_does_not_wait_for_ever(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(driving, "_LAST_WORDS", 0.0)
+    monkeypatch.setattr(driving, "_LAST_WRITES", 0.0)
     monkeypatch.setattr(gcs, "put_job_document", away(1_000_000, lambda *said: None))
     driver._document("completed")
-    driver._leave_nothing()
-    assert "doesn't take how it ended" in caplog.text
+    driver._finish_writes()
+    assert "could not be written" in caplog.text
 
 
-def test_a_plan_waits_until_nodes_can_be_asked_for(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_waits_while_nodes_are_unknown(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan("away", 1, "run", 1, 0, "", {WORKER: "a"})
     monkeypatch.setattr(gcs, "put_job_document", lambda *said: None)
     monkeypatch.setattr(gcs, "live_nodes", away(1, lambda: {"id"}))
@@ -98,7 +98,7 @@ class Store:
 
     def __init__(self) -> None:
         self.kept: dict[bytes, bytes] = {}
-        # Somebody who is always first.
+        # Another process that claims every number first.
         self.rival = False
 
     def _internal_kv_list(self, prefix: bytes, namespace: str) -> list[bytes]:
@@ -128,7 +128,7 @@ def store(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
-def test_claims_that_others_made_up_are_none(store: Store) -> None:
+def test_invalid_claims_are_ignored(store: Store) -> None:
     for name in ("x", "", "-1", "0", "007", "1e3", "9" * 5000, "\u0663", "\ud800"):
         store.kept[f"7-ab/{name}".encode(errors="surrogatepass")] = b"02000000"
     store.kept[b"7-ab/3"] = b"\xff\xfe"
@@ -139,19 +139,19 @@ def test_claims_that_others_made_up_are_none(store: Store) -> None:
         gcs.claim("7-ab")
 
 
-def test_a_claim_after_which_there_is_none_is_told(store: Store) -> None:
+def test_the_last_possible_claim_is_refused(store: Store) -> None:
     store.kept[b"7-ab/999999999"] = b"dead"
-    with pytest.raises(Refused, match=r"somebody has written the claim 7-ab/999999999; delete it"):
+    with pytest.raises(Refused, match=r"the claim 7-ab/999999999 has the last number; delete it"):
         gcs.claim("7-ab")
 
 
-def test_who_is_never_first_gives_up(store: Store) -> None:
+def test_claiming_ends_after_many_lost_attempts(store: Store) -> None:
     store.rival = True
-    with pytest.raises(Refused, match="again and again"):
+    with pytest.raises(Refused, match="100 other claims were faster"):
         gcs.claim("7-ab")
 
 
-def test_a_plan_that_makes_no_sense_is_told_once_and_the_last_one_stands(
+def test_an_invalid_plan_is_logged_once_and_the_last_one_stays(
     driver: Driver, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan = {"v": 1, "name": "away", "action": "run", "incarnation": 1}
@@ -166,7 +166,7 @@ def test_a_plan_that_makes_no_sense_is_told_once_and_the_last_one_stands(
     caplog.set_level(logging.WARNING)
     good = look(json.dumps(plan | {"slots": [worker]}))
     assert good
-    # A job without parameter servers has none to run.
+    # The job has no parameter servers, so that a plan with some is invalid.
     bad: list[str | bytes] = [
         json.dumps(plan | {"slots": [worker, server]}),
         "[" * 100_000,
@@ -176,9 +176,10 @@ def test_a_plan_that_makes_no_sense_is_told_once_and_the_last_one_stands(
     ]
     for text in bad * 2:
         assert look(text) is good
-    (told,) = (record.getMessage() for record in caplog.records)
-    assert told == (
-        "away: the plan can't be read, so the last one stands: slots: it has parameter servers, and the job has none"
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message == (
+        "away: the plan can't be read, the last one stays in force: "
+        "slots: the plan has parameter servers, but the job has none"
     )
     after = look(json.dumps(plan | {"slots": [worker], "revision": 1}))
     assert after
@@ -187,16 +188,14 @@ def test_a_plan_that_makes_no_sense_is_told_once_and_the_last_one_stands(
     assert len(caplog.records) == 2
 
 
-def test_refusals_are_kept_up_to_a_number(driver: Driver) -> None:
+def test_the_number_of_kept_refusals_is_limited(driver: Driver) -> None:
     for at in range(2000):
         driver._show(Plan("away", at, "run", 1, 0, "", {WORKER: "a"}, refused=f"no room {at}"))
     kept = driver._result.refusals
     assert (len(kept), kept[0], kept[-1]) == (1000, "no room 0", "no room 999")
 
 
-def test_what_a_driver_writes_can_be_read_whatever_its_code_said(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_messages_of_a_driver_are_escaped_and_cut(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[dict[str, Any]] = []
     monkeypatch.setattr(gcs, "put_job_document", lambda number, document: written.append(document))
     # As Python names a file whose name isn't UTF-8.

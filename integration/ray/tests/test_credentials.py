@@ -1,4 +1,4 @@
-"""How a client finds what it shows the daemon, and that nobody else gets to see it."""
+"""The ways in which a client finds its credentials, and their secrecy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECRET = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing is given and nothing noted."""
+    """Without credentials and without discovery file."""
     for name in list(os.environ):
         if name.startswith("TRAINMASTER_") and name != "TRAINMASTER_BIN":
             monkeypatch.delenv(name)
@@ -48,31 +48,31 @@ def secret_file(path: Path, secret: str = SECRET, mode: int = 0o600) -> Path:
     return path
 
 
-def note(home: Path, text: str | None = None, **fields: object) -> None:
+def write_discovery(home: Path, text: str | None = None, **fields: object) -> None:
     folder = home / "trainmaster/daemons"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PLACE).write_text(json.dumps(fields) if text is None else text)
-    # As long as its daemon runs.
+    # The lock of a running daemon.
     file = (folder / PLACE).open()
     fcntl.flock(file, fcntl.LOCK_EX)
     HELD.append(file)
 
 
-def test_a_daemon_that_was_killed_is_shown_no_token(home: Path, tmp_path: Path) -> None:
-    note(home, token_file=str(secret_file(tmp_path / "a", "noted")))
+def test_a_killed_daemon_gets_no_token(home: Path, tmp_path: Path) -> None:
+    write_discovery(home, token_file=str(secret_file(tmp_path / "a", "noted")))
     assert find(PLACE).token == "noted"
     HELD.pop().close()
     assert find(PLACE) == Credentials(), "somebody else may listen there now"
 
 
-def test_what_is_given_counts_more_than_what_is_found(
+def test_given_credentials_have_precedence_over_found_ones(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert find(PLACE) == Credentials()
-    note(home, token_file=str(secret_file(tmp_path / "a", "noted")), ca="/noted.pem")
+    write_discovery(home, token_file=str(secret_file(tmp_path / "a", "noted")), ca="/noted.pem")
     assert find(PLACE) == Credentials("noted", Path("/noted.pem"))
     assert find("127.0.0.1:7071") == Credentials()
-    assert find(PLACE, cert="/c", key="/k").token == "", "who shows a certificate is not the administrator"
+    assert find(PLACE, cert="/c", key="/k").token == "", "a client certificate replaces the administrator's token"
     monkeypatch.setenv("TRAINMASTER_TOKEN_FILE", str(secret_file(tmp_path / "b", "named")))
     monkeypatch.setenv("TRAINMASTER_CA", "/named.pem")
     assert find(PLACE) == Credentials("named", Path("/named.pem"))
@@ -81,10 +81,10 @@ def test_what_is_given_counts_more_than_what_is_found(
     assert find(PLACE, "itself", given).token == "itself"
 
 
-def test_a_jobs_program_never_has_the_administrators_token(
+def test_a_jobs_program_never_uses_the_administrators_token(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    note(home, token_file=str(secret_file(tmp_path / "a")), ca=None)
+    write_discovery(home, token_file=str(secret_file(tmp_path / "a")), ca=None)
     monkeypatch.setenv("TRAINMASTER_JOB", "7")
     assert find(PLACE).token == ""
     monkeypatch.setenv("TRAINMASTER_TOKEN", "the-jobs-own")
@@ -97,29 +97,29 @@ def test_a_jobs_program_never_has_the_administrators_token(
     "text",
     ["", "{", "[" * 50_000, "null", "[1]", '{"token_file": 7, "ca": {}}', '{"ca": null}', "\x00\xff", "9" * 5000],
 )
-def test_a_note_that_makes_no_sense_is_none(home: Path, text: str) -> None:
-    note(home, text)
+def test_an_invalid_discovery_file_is_ignored(home: Path, text: str) -> None:
+    write_discovery(home, text)
     assert find(PLACE) == Credentials()
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o640 | 0o020, 0o602, 0o644, 0o666, 0o601])
-def test_a_token_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+def test_a_token_with_access_for_others_is_refused(tmp_path: Path, mode: int) -> None:
     path = secret_file(tmp_path / "token", mode=mode)
     with pytest.raises(TrainmasterError) as error:
         find(PLACE, token_file=path)
-    words = str(error.value)
-    assert f"{path} has mode {mode:o}" in words
-    assert f"chmod 600 {path}" in words
-    assert SECRET not in words
+    message = str(error.value)
+    assert f"{path} has mode {mode:o}" in message
+    assert f"chmod 600 {path}" in message
+    assert SECRET not in message
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o440])
-def test_a_token_that_only_a_group_can_read_too_is_taken(tmp_path: Path, mode: int) -> None:
+def test_a_token_readable_by_a_group_is_accepted(tmp_path: Path, mode: int) -> None:
     assert find(PLACE, token_file=secret_file(tmp_path / "token", mode=mode)).token == SECRET
 
 
 @pytest.mark.parametrize("secret", ["", "two words", "caf\u00e9", "line\nfeed", "x" * 2000, "\x1b[2J", "x" * 100_000])
-def test_what_is_no_token_is_named_without_being_shown(tmp_path: Path, secret: str) -> None:
+def test_an_invalid_token_is_not_in_the_message(tmp_path: Path, secret: str) -> None:
     path = secret_file(tmp_path / "token", secret)
     with pytest.raises(TrainmasterError, match="visible ASCII") as error:
         find(PLACE, token_file=path)
@@ -131,14 +131,14 @@ def test_what_is_no_token_is_named_without_being_shown(tmp_path: Path, secret: s
         assert secret not in str(error.value)
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
     with pytest.raises(TrainmasterError, match=r"token_file: .*none: No such file"):
         find(PLACE, token_file=tmp_path / "none")
     with pytest.raises(TrainmasterError, match=f"token_file: {tmp_path}: Is a directory"):
         find(PLACE, token_file=tmp_path)
     monkeypatch.setenv("TRAINMASTER_TOKEN_FILE", "/dev/null")
-    with pytest.raises(TrainmasterError, match="TRAINMASTER_TOKEN_FILE: /dev/null is no file"):
+    with pytest.raises(TrainmasterError, match="TRAINMASTER_TOKEN_FILE: /dev/null is not a regular file"):
         find(PLACE)
 
 
@@ -159,7 +159,7 @@ def test_an_address_with_a_password_is_not_repeated() -> None:
     assert SECRET not in str(error.value)
 
 
-def test_tokens_are_in_nothing_that_is_printed_or_handed_on(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_tokens_are_not_printed_or_pickled(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     caplog.set_level(logging.DEBUG)
     job = Job("a", Role(cpu=1), mode="allreduce")
     environment = {"TRAINMASTER_JOB": "7", "TRAINMASTER_FEED": PLACE, "TRAINMASTER_TOKEN": SECRET}
@@ -188,13 +188,13 @@ def daemon(binary: str, tmp_path: Path) -> Iterator[Daemon]:
     daemon.end()
 
 
-def test_a_daemon_of_this_users_is_found(daemon: Daemon) -> None:
+def test_this_users_daemon_is_found(daemon: Daemon) -> None:
     Jobs(daemon.address).list()
     Jobs(daemon.address.replace("127.0.0.1", "localhost")).list()
 
 
-def test_a_refusal_says_what_to_do(daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As for somebody else.
+def test_a_refusal_says_how_to_give_a_token(daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As another user.
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "others"))
     with pytest.raises(Refused, match=r"token_file=.* TRAINMASTER_TOKEN_FILE"):
         Jobs(daemon.address).list()
@@ -207,12 +207,12 @@ def test_a_refusal_says_what_to_do(daemon: Daemon, tmp_path: Path, monkeypatch: 
 
 
 class Secured(Daemon):
-    """Speaks TLS."""
+    """A daemon with TLS."""
 
     scheme = "https"
 
 
-def test_a_certificate_takes_the_tokens_place(binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_replaces_the_token(binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certs = tmp_path / "certs"
     client = ["client", "ci", "--role=submit", "--tenant=default"]
     made = [

@@ -1,4 +1,4 @@
-"""The programs in docs/ray.md run as they stand there."""
+"""Runs the programs of docs/ray.md unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 
 DOCS = Path(__file__).parents[3] / "docs/ray.md"
 PROGRAMS = dict(re.findall(r"<!-- test: (\w+) -->\n```python\n(.*?)```", DOCS.read_text(), re.DOTALL))
-# What a loop doesn't have before it is ported.
+# Lines that a training loop doesn't have before it is ported.
 OURS = re.compile(r"^.*(?:trainmaster|\bctx\b|\bJob\(|\btm\b|\bfolder\b|^class ).*$", re.MULTILINE)
 
 
@@ -24,12 +24,12 @@ OURS = re.compile(r"^.*(?:trainmaster|\bctx\b|\bJob\(|\btm\b|\bfolder\b|^class )
 def test_a_program_of_the_docs_runs(cluster: Cluster, tmp_path: Path, name: str, lines: int) -> None:
     assert len(PROGRAMS[name].splitlines()) <= lines
     assert len(OURS.findall(PROGRAMS[name])) <= 15
-    # The first one is its reader's, who runs the daemon, too.
+    # The first program is for a reader with an own daemon.
     assert run_program(cluster, tmp_path, name, runs_daemon=name == "port") < 0.1
 
 
 def run_program(cluster: Cluster, folder: Path, name: str, *, runs_daemon: bool = False) -> float:
-    """The loss that it prints first. Who doesn't run the daemon has a token for drivers."""
+    """Runs a program, and returns the loss that it prints first. Without an own daemon, it gets a token for drivers."""
     daemon = cluster.serve()
     path = folder / "program.py"
     path.write_text(PROGRAMS[name].replace("localhost:7070", daemon.address))

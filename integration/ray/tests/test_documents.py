@@ -1,4 +1,4 @@
-"""Documents that anybody on the cluster can write: whatever stands there, the readers say what is wrong, shortly."""
+"""Documents that any user of the cluster can write: every content is read, or refused with a short message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from trainmaster.ray.document import BadDocument
 from trainmaster.ray.plan import Plan
-from trainmaster.text import shown
+from trainmaster.text import printable
 
 pytestmark = pytest.mark.minimum
 
@@ -86,46 +86,47 @@ ODD: list[Any] = [
 ]
 
 
-def anything(lots: random.Random, depth: int = 0) -> Any:
-    pick = lots.random()
+def anything(rng: random.Random, depth: int = 0) -> Any:
+    pick = rng.random()
     if depth < 4 and pick < 0.15:
-        return [anything(lots, depth + 1) for _ in range(lots.randrange(4))]
+        return [anything(rng, depth + 1) for _ in range(rng.randrange(4))]
     if depth < 4 and pick < 0.3:
         keys = [*PLAN, *TARGET, "role", "index", "server", "\ud800"]
-        return {lots.choice(keys): anything(lots, depth + 1) for _ in range(lots.randrange(6))}
-    return lots.choice(ODD)
+        return {rng.choice(keys): anything(rng, depth + 1) for _ in range(rng.randrange(6))}
+    return rng.choice(ODD)
 
 
-def broken(lots: random.Random, good: dict[str, Any]) -> bytes:
-    """Something like a document: a few parts of it are others, and sometimes some of its bytes."""
+def broken(rng: random.Random, good: dict[str, Any]) -> bytes:
+    """A document with some changed parts, and sometimes with changed bytes."""
     document = json.loads(json.dumps(good))
-    for _ in range(lots.randrange(4)):
-        at = lots.choice([document, *(part for part in document.values() if isinstance(part, dict))])
+    for _ in range(rng.randrange(4)):
+        at = rng.choice([document, *(part for part in document.values() if isinstance(part, dict))])
         if slots := document.get("slots"):
-            at = lots.choice([at, slots[0]]) if isinstance(slots, list) and isinstance(slots[0], dict) else at
-        if at and lots.random() < 0.2:
-            del at[lots.choice(list(at))]
+            at = rng.choice([at, slots[0]]) if isinstance(slots, list) and isinstance(slots[0], dict) else at
+        if at and rng.random() < 0.2:
+            del at[rng.choice(list(at))]
         elif at:
-            at[lots.choice(list(at))] = anything(lots)
-    text = bytearray(json.dumps(anything(lots) if lots.random() < 0.1 else document).encode())
-    if lots.random() < 0.3:
-        for _ in range(lots.randrange(1, 5)):
-            text[lots.randrange(len(text))] = lots.randrange(256)
-    return bytes(text[: lots.randrange(len(text) + 1)]) if lots.random() < 0.1 else bytes(text)
+            at[rng.choice(list(at))] = anything(rng)
+    text = bytearray(json.dumps(anything(rng) if rng.random() < 0.1 else document).encode())
+    if rng.random() < 0.3:
+        for _ in range(rng.randrange(1, 5)):
+            text[rng.randrange(len(text))] = rng.randrange(256)
+    return bytes(text[: rng.randrange(len(text) + 1)]) if rng.random() < 0.1 else bytes(text)
 
 
 def try_all(read: Callable[[bytes], Any], good: dict[str, Any], refusal: type[Exception]) -> list[Any]:
-    """What was read. Nothing but the refusal is raised, in few and visible words."""
+    """Reads many broken documents, and returns the results. Only `refusal` is raised, with a short, printable message.
+    """
     assert read(json.dumps(good).encode())
-    lots = random.Random(1)
+    rng = random.Random(1)
     found = []
-    for text in [*WORST, *(broken(lots, good) for _ in range(DOCUMENTS))]:
+    for text in [*WORST, *(broken(rng, good) for _ in range(DOCUMENTS))]:
         try:
             found.append(read(text))
         except refusal as fault:
-            words = str(fault)
-            assert len(words) < 700, words[:1000]
-            assert not [c for c in words if unicodedata.category(c) in ("Cc", "Cs", "Cf")], words
+            message = str(fault)
+            assert len(message) < 700, message[:1000]
+            assert not [c for c in message if unicodedata.category(c) in ("Cc", "Cs", "Cf")], message
     return found
 
 
@@ -137,20 +138,20 @@ def test_a_plan_is_read_or_refused() -> None:
         assert 0 <= plan.incarnation < 2**32
         assert 0 <= plan.revision < 2**32
         for text in (plan.name, plan.reason, plan.refused, *plan.placed.values()):
-            assert shown(text) == text.encode().decode(), "it can be stored and printed"
+            assert printable(text) == text.encode().decode(), "can be stored and printed"
 
 
 def test_a_target_is_read_or_refused() -> None:
-    scheduler = pytest.importorskip("trainmaster.ray.scheduler", reason="Ray's second autoscaler is another one")
+    scheduler = pytest.importorskip("trainmaster.ray.scheduler", reason="this Ray has another v2 autoscaler")
     found = try_all(lambda text: scheduler.Target.read(text, NOW), TARGET, scheduler.BadTarget)
     assert DOCUMENTS / 20 < len(found) < DOCUMENTS
     for target in found:
         assert all(0 <= count < 2**32 for count in target.nodes.values())
-        assert shown(str(target), 10_000) == str(target)
+        assert printable(str(target), 10_000) == str(target)
 
 
 def test_the_largest_plan_is_read() -> None:
-    """Of two roles with as many slots as a job may ask for, on servers with the longest names."""
+    """Two roles with the maximum of slots, on servers with the longest names."""
     slots = [
         {"role": role, "index": index, "server": f"{index:0256}", "devices": [[0, 500], [1, 500]]}
         for role in ("worker", "server")
@@ -159,7 +160,7 @@ def test_the_largest_plan_is_read() -> None:
     assert Plan.read(json.dumps(PLAN | {"slots": slots}).encode()).shape == (10_000, 10_000)
 
 
-def test_what_is_too_large_is_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_documents_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(json, "loads")
     for text in (b"[" * (64 * MIB), b'{"x":"' + b"x" * (64 * MIB) + b'"}', b"[]," * (5 * MIB)):
         with pytest.raises(BadDocument, match=r"must be at most|has more than"):
@@ -167,6 +168,6 @@ def test_what_is_too_large_is_not_even_decoded(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_texts_for_people_are_escaped_and_cut() -> None:
-    assert shown("plain, ünïcödé, 漢字") == "plain, ünïcödé, 漢字"
-    assert shown("a\nb\x1b]0;x\x07\u202e\ud800") == "a\\u{a}b\\u{1b}]0;x\\u{7}\\u{202e}\\u{d800}"
-    assert shown("x" * 2000) == "x" * 1000 + "…"
+    assert printable("plain, ünïcödé, 漢字") == "plain, ünïcödé, 漢字"
+    assert printable("a\nb\x1b]0;x\x07\u202e\ud800") == "a\\u{a}b\\u{1b}]0;x\\u{7}\\u{202e}\\u{d800}"
+    assert printable("x" * 2000) == "x" * 1000 + "…"

@@ -1,4 +1,4 @@
-"""The driver's side alone: plans are written by the test, where the adapter writes them; Ray is real."""
+"""The driver alone, with a real Ray. The test writes the plans instead of the adapter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cluster
 
 
 class Plans:
-    """Writes what the adapter writes."""
+    """Writes plans like the adapter."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.jobs = daemon.jobs()
@@ -37,7 +37,7 @@ class Plans:
             _put(f"server/n{at}", node)
 
     def number(self, name: str) -> int:
-        """Of a job, once its driver is there."""
+        """A job's number, once its driver runs."""
 
         def known() -> int | None:
             status = self.jobs.find(name)
@@ -77,7 +77,7 @@ class Plans:
         _put(f"plan/{number}", json.dumps(document | other))
 
     def groups(self, number: int) -> dict[str, list[str]]:
-        """Of a job: name → the node of each bundle."""
+        """The placement groups of a job: the nodes of their bundles, by name."""
         return {
             entry["name"]: [entry["bundles_to_node_id"][at] for at in sorted(entry["bundles_to_node_id"])]
             for entry in placement_group_table().values()
@@ -105,7 +105,7 @@ def plans(cluster: Cluster, daemon: Daemon) -> Iterator[Plans]:
 
 
 @pytest.mark.minimum
-def test_workers_come_and_go_without_a_stop(cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path) -> None:
+def test_workers_change_in_place(cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path) -> None:
     run = Run(cluster, daemon, tmp_path, "live", seconds=0.2, epochs=30)
     number = plans.number("live")
     plans.write(number, "live", 1, 0, {"w0": "n0", "p0": "n0"})
@@ -123,7 +123,7 @@ def test_workers_come_and_go_without_a_stop(cluster: Cluster, daemon: Daemon, pl
     plans.write(number, "live", 1, 2, {"w0": "n0", "w2": "n2", "p0": "n0"})
     wait_for("the drop", lambda: plans.running(number) == (1, 2, "w0,w2,p0"))
     assert set(plans.groups(number)) == {base, f"trainmaster/{number}/1/1/w2"}
-    assert _server_groups(number) == server_before, "the server must not have been started again"
+    assert _server_groups(number) == server_before, "the server must not be started again"
     run.hurry()
     end = run.result()
     assert (end["step"], end["epoch"]) == (30 * 8, 30)
@@ -136,7 +136,7 @@ def test_workers_come_and_go_without_a_stop(cluster: Cluster, daemon: Daemon, pl
 
 
 def _server_groups(number: int) -> set[str]:
-    """The ids of the placement groups that hold servers: others, once these are started again."""
+    """The ids of the placement groups with servers. A restart changes them."""
     return {
         key
         for key, entry in placement_group_table().items()
@@ -147,7 +147,7 @@ def _server_groups(number: int) -> set[str]:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
-def test_another_incarnation_goes_on_from_the_checkpoint(
+def test_a_new_incarnation_resumes_from_the_checkpoint(
     cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path, mode: str
 ) -> None:
     servers = 0 if mode == "allreduce" else 1
@@ -160,7 +160,7 @@ def test_another_incarnation_goes_on_from_the_checkpoint(
     plans.write(number, mode, 2, 0, {}, action="wait", reason="held")
     wait_for("the release", lambda: plans.running(number)[2] == "" and not plans.groups(number))
     left_at = max(int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"{mode}/{number}-*/checkpoint-*"))
-    # At full speed some of the asynchronous workers run ahead of what ends the last epoch.
+    # At full speed, some asynchronous workers are ahead of the push that ends the last epoch.
     if mode != "async":
         run.hurry()
     plans.write(number, mode, 2, 0, {"w0-2": "n1", **ps[2 * servers]})
@@ -172,7 +172,7 @@ def test_another_incarnation_goes_on_from_the_checkpoint(
     assert all(change["cost_ms"] > 0 for change in end["history"])
 
 
-def test_workers_that_cannot_be_made_do_not_join(
+def test_a_revision_is_refused_if_its_new_workers_fail(
     cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
     run = Run(cluster, daemon, tmp_path, "picky", seconds=0.2, epochs=30, broken=str(tmp_path / "missing"))
@@ -187,7 +187,7 @@ def test_workers_that_cannot_be_made_do_not_join(
     assert refused["cause"].endswith("there is no data")
     assert plans.running(number) == (1, 0, "w0,p0")
     wait_for("its groups to go", lambda: list(plans.groups(number)) == [f"trainmaster/{number}/1/0/w0,p0"])
-    # What it has becomes its plan, which is no change.
+    # The plan has the job's current slots, so that nothing changes.
     plans.write(number, "picky", 1, 2, {"w0": "n0", "p0": "n0"})
     wait_for("the new number", lambda: plans.running(number) == (1, 2, "w0,p0"))
     (tmp_path / "missing").unlink()
@@ -200,7 +200,7 @@ def test_workers_that_cannot_be_made_do_not_join(
     assert end["refusals"] == [refused["cause"]]
 
 
-def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
+def test_a_job_resumes_elsewhere_after_a_raylets_death(
     cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
     run = Run(cluster, daemon, tmp_path, "raylet", seconds=0.05, epochs=15)
@@ -216,7 +216,7 @@ def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
     assert end["epoch"] == 15
 
 
-def test_a_crash_is_mended_within_the_incarnation(
+def test_a_crashed_worker_restarts_in_its_incarnation(
     cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
     run = Run(cluster, daemon, tmp_path, "crash", epochs=10, crash_once=str(tmp_path / "crashed"))
@@ -245,29 +245,29 @@ def test_a_driver_dies_between_checkpoint_and_recreation(
     os.kill(run.process.pid, signal.SIGKILL)
     run.process.wait()
     left_at = max(int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"mortal/{number}-*/checkpoint-*"))
-    # In the same moment.
+    # Three drivers start at once.
     options |= {"gate": str(tmp_path / "gate"), "resume": True}
-    heirs = [Run(cluster, daemon, tmp_path, "mortal", out=str(tmp_path / f"{at}.json"), **options) for at in range(3)]
-    wait_for("all of them", lambda: all(heir.at_gate for heir in heirs))
+    drivers = [Run(cluster, daemon, tmp_path, "mortal", out=str(tmp_path / f"{at}.json"), **options) for at in range(3)]
+    wait_for("all of them", lambda: all(one.at_gate for one in drivers))
     (tmp_path / "gate").touch()
-    wait_for("refusals", lambda: [heir.document() for heir in heirs].count(None) <= 1)
-    refused = [document for heir in heirs if (document := heir.document())]
+    wait_for("refusals", lambda: [one.document() for one in drivers].count(None) <= 1)
+    refused = [document for one in drivers if (document := one.document())]
     assert all("still alive" in document.get("error", "") for document in refused), refused
     assert len(refused) == 2
     run.hurry()
     plans.write(number, "mortal", 2, 0, {"w0-1": "n1", "p0": "n1"})
-    (goes_on,) = (heir for heir in heirs if not heir.document())
-    end = goes_on.result()
+    (winner,) = (one for one in drivers if not one.document())
+    end = winner.result()
     assert end["job"] == number
     assert end["step"] == 20 * 8 > left_at > 0
 
 
-def test_a_refused_plan_is_shown_and_the_next_one_followed(
+def test_a_refused_plan_is_logged_and_the_next_one_followed(
     cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
     run = Run(cluster, daemon, tmp_path, "refused", epochs=3)
     number = plans.number("refused")
-    # More than a node has: Ray leaves the group pending, and the adapter withdraws it.
+    # More slots than the node has room for: Ray leaves the group pending, and the adapter refuses the plan.
     plans.write(number, "refused", 1, 0, {"w0-39": "n0", "p0": "n0"})
     wait_for("a group that waits", lambda: any(_pending(number)))
     plans.write(number, "refused", 1, 0, {"w0-39": "n0", "p0": "n0"}, refused="no room on n0")
@@ -286,7 +286,7 @@ def _pending(number: int) -> list[str]:
     ]
 
 
-def test_a_job_that_is_cancelled_ends_with_the_daemons_words(
+def test_a_cancelled_job_ends_with_the_daemons_reason(
     cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
     run = Run(cluster, daemon, tmp_path, "unwanted", seconds=0.05, epochs=1000)
@@ -301,7 +301,7 @@ def test_a_job_that_is_cancelled_ends_with_the_daemons_words(
     wait_for("its groups to go", lambda: not plans.groups(number))
 
 
-def test_a_class_that_cannot_be_made_fails_the_job_with_its_words(
+def test_an_error_in_a_users_constructor_fails_the_job(
     cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
     (tmp_path / "missing").touch()
@@ -317,7 +317,7 @@ def test_a_class_that_cannot_be_made_fails_the_job_with_its_words(
     wait_for("its groups to go", lambda: not plans.groups(number))
 
 
-def test_plans_that_make_no_sense_end_nothing(cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path) -> None:
+def test_invalid_plans_do_not_stop_a_job(cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path) -> None:
     run = Run(cluster, daemon, tmp_path, "firm", seconds=0.1, epochs=30)
     number = plans.number("firm")
     plans.write(number, "firm", 1, 0, {"w0": "n0", "p0": "n0"})
@@ -330,10 +330,10 @@ def test_plans_that_make_no_sense_end_nothing(cluster: Cluster, daemon: Daemon, 
         json.dumps({"v": 1, "name": "firm", "action": "run", "incarnation": 10**30, "slots": 7}),
     ):
         _put(f"plan/{number}", text)
-        # Longer than it takes the driver to look, if it isn't kept from that; test_away has each.
+        # Longer than the driver's longest interval between reads. test_away checks each document alone.
         time.sleep(0.7)
         assert plans.running(number) == (1, 0, "w0,p0")
-    # A node whose id is none.
+    # A server whose node id is invalid.
     internal_kv._internal_kv_put("server/odd", b"\xff\xfe", True, namespace="trainmaster")
     plans.write(number, "firm", 1, 1, {"w0": "n0", "w1": "odd", "p0": "n0"})
     time.sleep(0.7)
@@ -343,11 +343,11 @@ def test_plans_that_make_no_sense_end_nothing(cluster: Cluster, daemon: Daemon, 
     end = run.result()
     assert (end["step"], end["epoch"]) == (30 * 8, 30)
     assert [change["how"] for change in end["history"]] == ["start", "live"]
-    assert _faults(cluster, "firm") == ["not JSON: it nests too deeply"]
+    assert _faults(cluster, "firm") == ["not JSON: nested too deeply"]
 
 
 def _faults(cluster: Cluster, name: str) -> list[str]:
-    """What a job's drivers found wrong with its plans."""
-    said = [line for log in cluster.folder.glob("logistic-*.log") for line in log.read_text().splitlines()]
-    head = f"{name}: the plan can't be read, so the last one stands: "
-    return [line.partition(head)[2] for line in said if head in line]
+    """The faults that a job's drivers logged about its plans."""
+    lines = [line for log in cluster.folder.glob("logistic-*.log") for line in log.read_text().splitlines()]
+    head = f"{name}: the plan can't be read, the last one stays in force: "
+    return [line.partition(head)[2] for line in lines if head in line]

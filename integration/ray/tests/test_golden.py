@@ -1,4 +1,4 @@
-"""The golden scenarios that name a real Ray: what Rust and C decide is what the placement groups' table shows."""
+"""The golden scenarios that a real Ray supports: the placement groups have to match the decisions of Rust and C."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.cluster
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11 has it")
 
 _CONFORMANCE = Path(__file__).resolve().parents[2] / "conformance"
-# What daemon, Ray and drivers do by themselves.
+# Steps that daemon, Ray and drivers do without the player.
 _BY_ITSELF = {"decide", "seen", "gone"}
 _PATIENCE = 60.0
 
 
-# The second loses a node.
+# The second scenario loses a node.
 @pytest.mark.parametrize(("name", "engine"), [("ray_in_place", "drf"), ("ray_queue", "fifo")])
-def test_placement_groups_are_what_rust_and_c_decide(name: str, engine: str, tmp_path: Path, cluster: Cluster) -> None:
+def test_placement_groups_match_the_golden_decisions(name: str, engine: str, tmp_path: Path, cluster: Cluster) -> None:
     scenario = tomllib.loads((_CONFORMANCE / f"scenarios/{name}.toml").read_text())
     golden = (_CONFORMANCE / f"golden/{name}.{engine}.txt").read_text()
     assert engine in scenario["engines"]
@@ -50,7 +50,7 @@ def test_placement_groups_are_what_rust_and_c_decide(name: str, engine: str, tmp
 
 
 class Player:
-    """Does what a scenario's steps say, with real drivers, and knows what they should lead to."""
+    """Carries out a scenario's steps with real drivers, and compares the results."""
 
     def __init__(self, cluster: Cluster, settings: dict[str, Any], engine: str, folder: Path) -> None:
         self._cluster, self._folder = cluster, folder
@@ -60,7 +60,7 @@ class Player:
         self._daemon = Daemon(folder, f"ray={adapter}", f"--config={config}", env=cluster.env)
         self._jobs = self._daemon.jobs()
         self._drivers: dict[str, subprocess.Popen[bytes]] = {}
-        # What was last decided about each job: its shape and place, or why not.
+        # The last decision on each job: its shape and place, or the reason for none.
         self._expected: dict[str, str] = {}
 
     def act(self, kind: str, what: Any) -> None:
@@ -90,7 +90,7 @@ class Player:
             raise NotImplementedError(kind)
 
     def expect(self, block: str) -> None:
-        """Takes what a step's block of the transcript tells."""
+        """Takes the expected verdicts from a step's block of the transcript."""
         submitted = block.partition("\n")[0].partition(" submit ")[2]
         for line in block.splitlines():
             if line.startswith("  told "):
@@ -101,7 +101,7 @@ class Player:
                 self._expected[submitted] = line.strip()
 
     def agree(self, at: str) -> None:
-        """Waits until Ray shows for every job what is expected of it."""
+        """Waits until Ray shows the expected placement of every job."""
         limit = time.monotonic() + _PATIENCE
         while differing := next(self._differing(), None):
             assert time.monotonic() < limit, f"{at}: {differing}"
@@ -120,18 +120,18 @@ class Player:
                     placed |= dict(zip(map(str, slots.read(bundles)), of, strict=True))
             if verdict.startswith("run "):
                 _, _, wanted = verdict.partition(": ")
-                # Which GPUs Ray gives is its own choice.
+                # Ray chooses the GPUs itself.
                 pairs = (slot.split(" ") for slot in wanted.split(", "))
                 if placed != {slot: node.partition("[")[0] for slot, node in pairs}:
-                    yield f"{job} should be {verdict!r}, and Ray shows {placed}"
+                    yield f"{job} should be {verdict!r}, but Ray shows {placed}"
             elif verdict.startswith("wait: "):
                 reason = status.reason if status else None
                 if placed or reason != verdict.removeprefix("wait: "):
-                    yield f"{job} should be {verdict!r}, and is told {reason!r}; Ray shows {placed}"
+                    yield f"{job} should be {verdict!r}, but its reason is {reason!r}; Ray shows {placed}"
             else:
                 refused = self._document(job) or {}
                 if verdict.removeprefix("refused: ") not in refused.get("error", "") or placed:
-                    yield f"{job} should be {verdict!r}, and was told {refused}; Ray shows {placed}"
+                    yield f"{job} should be {verdict!r}, but its driver wrote {refused}; Ray shows {placed}"
 
     def _document(self, job: str) -> dict[str, str] | None:
         path = self._folder / f"{job}.json"
@@ -149,7 +149,7 @@ class Player:
 
 
 def _toml(section: str, table: dict[str, Any]) -> Iterator[str]:
-    """A table's keys, then the tables in it."""
+    """A table's keys as TOML, followed by its tables."""
     for key, value in table.items():
         if not isinstance(value, dict):
             yield f"{key} = {json.dumps(value)}\n"

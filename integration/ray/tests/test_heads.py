@@ -1,4 +1,4 @@
-"""A head of its own for each: Ray's token authentication, and a head that dies."""
+"""Tests with their own heads: Ray's token authentication, and a head that dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .local_cluster import Cluster, wait_for
 pytestmark = pytest.mark.cluster
 
 
-def test_a_job_trains_where_ray_asks_for_a_token(binary: str, tmp_path: Path) -> None:
+def test_a_job_trains_with_rays_token_authentication(binary: str, tmp_path: Path) -> None:
     token_file, other_file = tmp_path / "token", tmp_path / "other"
     for file, token in [(token_file, "0123456789abcdef" * 2), (other_file, "fedcba9876543210" * 2)]:
         file.touch(0o600)
@@ -26,9 +26,9 @@ def test_a_job_trains_where_ray_asks_for_a_token(binary: str, tmp_path: Path) ->
         daemon.end()
 
 
-def test_a_head_dies_and_a_new_driver_goes_on(binary: str, tmp_path: Path) -> None:
+def test_a_new_driver_resumes_after_a_heads_death(binary: str, tmp_path: Path) -> None:
     cluster = Cluster(1)
-    # So long do raylets and drivers outlive their head.
+    # The time that raylets and drivers run without their head.
     cluster.env["RAY_gcs_rpc_server_reconnect_timeout_s"] = "5"
     with cluster:
         daemon = cluster.serve()

@@ -41,7 +41,7 @@ profile = [{ p = 1, w = 1, speed = 0.5 }]
 """
 
 
-def test_every_key_of_the_job_file_travels() -> None:
+def test_every_key_of_the_job_file_is_in_the_message() -> None:
     message = Job.from_dict(tomllib.loads(WHOLE)).message()
     given = {field.name for field, _ in message.ListFields()}
     assert {field.name for field in message.DESCRIPTOR.fields} - given == {"mode"}, "sync is 0"
@@ -59,7 +59,7 @@ def test_every_key_of_the_job_file_travels() -> None:
 
 
 def test_every_field_of_the_message_has_a_key() -> None:
-    """A field that is added to job.proto is missing here."""
+    """Fails if a field is added to job.proto alone."""
     ours = set(Job.__dataclass_fields__)
     theirs = {field.name.removesuffix("_ms").removesuffix("_mib") for field in pb.Job.DESCRIPTOR.fields}
     assert ours == theirs
@@ -99,7 +99,7 @@ def test_durations(text: str, value: int) -> None:
         ("bandwidth", "99999999999999Gbit", "too large"),
     ],
 )
-def test_bad_quantities_are_named_with_what_is_allowed(resource: str, text: object, problem: str) -> None:
+def test_bad_quantities_are_refused_with_the_allowed_units(resource: str, text: object, problem: str) -> None:
     with pytest.raises(JobError, match=problem) as caught:
         amount("worker.x", resource, text)
     assert "worker.x" in str(caught.value)
@@ -149,6 +149,6 @@ def test_mistakes_are_named(change: dict[str, object], message: str) -> None:
         Job.from_dict({"name": "a", "mode": "allreduce", "worker": {"gpu": 1}} | change)
 
 
-def test_one_that_names_only_requested_wants_no_more() -> None:
+def test_requested_is_the_default_maximum() -> None:
     assert Role(cpu=1, requested=3).counts() == (1, 3, 3)
     assert Role(cpu=1).counts() == (1, 1, 1)

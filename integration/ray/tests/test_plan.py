@@ -1,4 +1,4 @@
-"""What follows from a plan, and the names of groups: every small case."""
+"""The steps that follow from a plan, and the names of groups, for all small cases."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_names_read_back_as_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["x0", "w", "w3-1", "w0,,p1", "w0-"])
-def test_bad_names_are_told(text: str) -> None:
+def test_bad_names_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be like w0"):
         read(text)
 
 
-def test_groups_hold_each_slot_once_and_what_may_go_stands_alone() -> None:
+def test_groups_have_each_slot_once_and_droppable_workers_alone() -> None:
     for workers, servers, fixed in itertools.product(subsets(WORKERS), subsets(SERVERS), range(1, 5)):
         made = groups(workers + servers, fixed)
         assert sorted(slot for group in made for slot in group) == sorted(workers + servers)
@@ -55,7 +55,7 @@ def place(slots: tuple[Slot, ...], server: str = "n0") -> dict[Slot, str]:
     return dict.fromkeys(slots, server)
 
 
-def test_every_change_of_shape_leads_to_what_is_planned() -> None:
+def test_every_change_of_shape_leads_to_the_plan() -> None:
     shapes = [w + s for w, s in itertools.product(subsets(WORKERS[:3]), subsets(SERVERS)) if w]
     seen = set()
     for before, after, fixed in itertools.product(shapes, shapes, (1, 2)):
@@ -66,7 +66,7 @@ def test_every_change_of_shape_leads_to_what_is_planned() -> None:
             assert (set(before) | todo.add) - todo.drop == set(after)
             assert not todo.add & set(before)
             assert all(slot.role == "worker" for slot in todo.add | todo.drop)
-            # Whatever is dropped gives its group back, and no other slot's.
+            # A dropped slot gives its own group back, and no other slot's.
             assert all(set(group) <= todo.drop or not set(group) & todo.drop for group in made)
         else:
             assert todo.kind is Kind.REBUILD

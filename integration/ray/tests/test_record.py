@@ -1,4 +1,4 @@
-"""A job's folder, where others may have been first: its record, and its checkpoints."""
+"""A job's folder beside those of other users: its record and its checkpoints."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "made/a"
 
 
-def test_a_record_reads_back_and_nobody_else_reads_it(folder: Path) -> None:
+def test_a_record_reads_back_and_is_private(folder: Path) -> None:
     record = Record(folder)
     assert record.read() is None
     record.write(7, SECRET)
-    # After a driver that was killed while it wrote.
+    # A partial file of a driver that was killed during the write.
     (folder / "trainmaster.partial").symlink_to("/dev/null")
     record.write(8, SECRET)
     assert Record(folder).read() == (8, SECRET)
@@ -59,55 +59,55 @@ def test_a_record_reads_back_and_nobody_else_reads_it(folder: Path) -> None:
         GOOD + " " * 5000,
     ],
 )
-def test_a_record_that_makes_no_sense_says_what_to_do(folder: Path, text: str) -> None:
+def test_an_invalid_record_is_refused_with_a_remedy(folder: Path, text: str) -> None:
     record = Record(folder)
     (folder / "trainmaster.json").write_text(text)
-    with pytest.raises(TrainmasterError, match="remove it to submit the job anew") as error:
+    with pytest.raises(TrainmasterError, match="remove it to submit the job again") as error:
         record.read()
     assert len(str(error.value)) < 500
 
 
-def test_a_record_that_is_no_file_is_not_followed(folder: Path) -> None:
+def test_a_record_must_be_a_regular_file(folder: Path) -> None:
     record, path, other = Record(folder), folder / "trainmaster.json", folder / "other"
     other.write_text(GOOD)
     path.symlink_to(other)
-    with pytest.raises(TrainmasterError, match=r"trainmaster.json: it is a link"):
+    with pytest.raises(TrainmasterError, match=r"trainmaster.json: a symbolic link"):
         record.read()
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(TrainmasterError, match="it is no file"):
+    with pytest.raises(TrainmasterError, match="not a regular file"):
         record.read()
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
-def test_a_folder_that_others_can_write_is_refused(folder: Path, mode: int) -> None:
+def test_a_folder_with_write_access_for_others_is_refused(folder: Path, mode: int) -> None:
     folder.mkdir(parents=True)
     folder.chmod(mode)
-    with pytest.raises(TrainmasterError, match=f"mode {mode:o}: others can change it"):
+    with pytest.raises(TrainmasterError, match=f"mode {mode:o}, so others can change it"):
         Record(folder)
 
 
-def test_a_folder_that_a_group_shares_is_taken(folder: Path) -> None:
-    """It takes a person to set up, where Ray's workers run as another user."""
+def test_a_folder_shared_with_a_group_is_accepted(folder: Path) -> None:
+    """Sharing with a group has to be set up on purpose, if Ray's workers run as another user."""
     folder.mkdir(parents=True)
     folder.chmod(0o2770)
     Record(folder).write(7, SECRET)
     assert Record(folder).read() == (7, SECRET)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_what_is_anothers_is_refused(folder: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change owners")
+def test_files_of_another_user_are_refused(folder: Path) -> None:
     record, path = Record(folder), folder / "trainmaster.json"
     path.write_text(GOOD)
     os.chown(path, NOBODY, NOBODY)
-    with pytest.raises(TrainmasterError, match=f"{path} is of user {NOBODY}"):
+    with pytest.raises(TrainmasterError, match=f"{path} belongs to user {NOBODY}"):
         record.read()
     os.chown(folder, NOBODY, NOBODY)
-    with pytest.raises(TrainmasterError, match=f"{folder} is of user {NOBODY}"):
+    with pytest.raises(TrainmasterError, match=f"{folder} belongs to user {NOBODY}"):
         Record(folder)
 
 
-def test_what_is_no_checkpoint_is_left_out(tmp_path: Path) -> None:
+def test_other_names_are_not_checkpoints(tmp_path: Path) -> None:
     names = [
         "checkpoint-20",
         "checkpoint-3",

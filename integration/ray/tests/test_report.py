@@ -1,4 +1,4 @@
-"""`trainmaster.report` in a plain loop, as a job of a real daemon on this machine; no Ray."""
+"""`trainmaster.report` in a plain loop, as a job of a real daemon on this machine. Without Ray."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_plain_loop_reports_and_ends_its_job(daemon: Daemon) -> None:
     assert "converged" in ended.reason
 
 
-def test_reports_outlive_the_daemon(daemon: Daemon) -> None:
+def test_reports_survive_a_restart_of_the_daemon(daemon: Daemon) -> None:
     jobs = daemon.jobs()
     number, _ = jobs.submit(loop("patient"))
     wait_for("a loss", lambda: next((s for s in jobs.list(all=True) if s.HasField("loss")), None))
@@ -61,10 +61,10 @@ def test_reports_outlive_the_daemon(daemon: Daemon) -> None:
     assert (ended.job, ended.step) == (number, 60)
 
 
-def test_a_reporter_without_a_daemon_neither_waits_nor_grows() -> None:
+def test_a_reporter_without_a_daemon_neither_blocks_nor_grows() -> None:
     reporter = Reporter(f"127.0.0.1:{free_port()}", Slot("1"), interval=0.001)
     for step in range(50_000):
-        reporter.shape(step % 2 + 1, 0)  # so that every report is one to send
+        reporter.shape(step % 2 + 1, 0)  # makes a progress message of every report
         reporter.report(Report(step, 1.0))
     assert len(reporter._outbox) <= Outbox.LIMIT
     assert reporter._outbox.dropped > 0
@@ -72,13 +72,13 @@ def test_a_reporter_without_a_daemon_neither_waits_nor_grows() -> None:
     reporter.close(0.0)
 
 
-def test_outside_of_a_job_nothing_is_reported() -> None:
+def test_a_program_outside_a_job_reports_nothing() -> None:
     program = "import trainmaster; trainmaster.report(step=1); trainmaster.report(step='x'); print('done')"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONPATH": SOURCES}
     )
-    assert done.stdout == "done\n", "what can't be reported stops nobody"
-    assert done.stderr.count("a report is left out") == 1, done.stderr
+    assert done.stdout == "done\n", "an invalid report must not stop the program"
+    assert done.stderr.count("report dropped") == 1, done.stderr
     assert not trainmaster.should_stop()
 
 

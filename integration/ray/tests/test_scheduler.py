@@ -1,4 +1,4 @@
-"""Strict mode's decisions, and what it relies on in Ray. Ray's own scheduler is real here; there is no cluster."""
+"""Strict mode's decisions and its assumptions about Ray, with Ray's own scheduler and without a cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def target(**nodes: int) -> Target:
     return Target(nodes, frozenset())
 
 
-# What the adapter writes.
+# Reading the target
 
 
 def test_a_target_is_read() -> None:
@@ -42,12 +42,12 @@ def test_a_target_is_read() -> None:
 
 
 @pytest.mark.parametrize("late", [STALE_MS, -STALE_MS])
-def test_a_target_that_is_just_not_stale_is_read(late: int) -> None:
+def test_a_target_at_the_age_limit_is_read(late: int) -> None:
     assert Target.read(document(), NOW + late).nodes == {"edge": 2, "cloud": 0}
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "parts"),
     [
         (None, ["there is none"]),
         (b"", ["there is none"]),
@@ -68,13 +68,13 @@ def test_a_target_that_is_just_not_stale_is_read(late: int) -> None:
         (document(at_ms=NOW + STALE_MS + 1), ["at_ms", "120 s", "clocks"]),
     ],
 )
-def test_a_bad_target_says_what_is_wrong(text: bytes | None, words: list[str]) -> None:
+def test_a_bad_target_is_refused_with_its_fault(text: bytes | None, parts: list[str]) -> None:
     with pytest.raises(BadTarget) as error:
         Target.read(text, NOW)
-    assert not [word for word in words if word not in str(error.value)], str(error.value)
+    assert not [word for word in parts if word not in str(error.value)], str(error.value)
 
 
-# What follows from it.
+# Limits from the target
 
 
 @pytest.mark.parametrize(
@@ -83,20 +83,20 @@ def test_a_bad_target_says_what_is_wrong(text: bytes | None, words: list[str]) -
         (2, 0, (2, 2)),  # launch
         (2, 1, (2, 2)),
         (2, 2, (2, 2)),
-        (1, 3, (1, 3)),  # surplus ones may go, none must
-        (0, 0, (0, 0)),  # nobody else may grow it
-        (9, 1, (5, 5)),  # the site's limit holds
+        (1, 3, (1, 3)),  # a surplus node can end, but need not
+        (0, 0, (0, 0)),  # other demand adds none
+        (9, 1, (5, 5)),  # the site's limit stays in force
     ],
 )
 def test_limits_follow_the_target(want: int, live: int, expected: tuple[int, int]) -> None:
     assert narrow({"edge": Limits(0, 5)}, {"edge": live}, None, target(edge=want)) == {"edge": Limits(*expected)}
 
 
-def test_the_sites_least_holds() -> None:
+def test_the_sites_minimum_stays_in_force() -> None:
     assert narrow({"edge": Limits(2, 5)}, {}, None, target(edge=0)) == {"edge": Limits(2, 2)}
 
 
-def test_more_than_the_site_allows_by_now_isnt_allowed_by_a_target() -> None:
+def test_a_target_cannot_exceed_the_sites_maximum() -> None:
     assert narrow({"edge": Limits(0, 2)}, {"edge": 3}, None, target(edge=3)) == {"edge": Limits(2, 2)}
 
 
@@ -106,13 +106,13 @@ def test_types_without_a_target_are_left_alone() -> None:
     }
 
 
-def test_all_types_share_the_room_that_is_left() -> None:
+def test_all_types_share_the_remaining_room() -> None:
     site = {"cloud": Limits(0, 5), "edge": Limits(0, 5)}
     assert narrow(site, {"cloud": 1}, 3, target(cloud=3, edge=3)) == {"cloud": Limits(3, 3), "edge": Limits(1, 1)}
     assert narrow(site, {"cloud": 1}, -1, target(cloud=3, edge=3)) == {"cloud": Limits(1, 1), "edge": Limits(0, 0)}
 
 
-# The same with Ray's scheduler under it.
+# Limits in Ray's scheduler
 
 _TYPES = {
     "head": NodeTypeConfig(name="head", min_worker_nodes=0, max_worker_nodes=1, resources={"CPU": 0}),
@@ -127,7 +127,7 @@ def instance(
 ) -> AutoscalerInstance:
     known = Instance(instance_id=f"i{number}", instance_type=node_type, status=status)
     if status in (Instance.QUEUED, Instance.REQUESTED):
-        # As Ray has it: of what kind they will be isn't known yet.
+        # Ray doesn't know the kind of such a node yet.
         return AutoscalerInstance(im_instance=known)
     known.cloud_instance_id, known.node_kind = f"c{number}", kind
     if status != Instance.RAY_RUNNING:
@@ -154,7 +154,7 @@ def schedule(
     demand: dict[str, float] | None = None,
     most: int | None = 9,
 ) -> tuple[dict[str, int], set[str], SchedulingReply]:
-    """What is launched, of each type; which instances end; all that the scheduler says."""
+    """Runs the scheduler once. Returns the numbers of launched nodes by type, the ended instances, and the reply."""
     requests = [ResourceRequestUtil.make(demand)] if demand else []
     request = SchedulingRequest(
         disable_launch_config_check=True,
@@ -166,7 +166,7 @@ def schedule(
     )
     before = dataclasses.replace(request)
     reply = StrictScheduler(ResourceDemandScheduler(), lambda: written).schedule(request)
-    assert request == before, "Ray's own objects stay as they are"
+    assert request == before, "Ray's own objects must not change"
     launched = {entry.instance_type: entry.count for entry in reply.to_launch}
     return launched, {entry.instance_id for entry in reply.to_terminate}, reply
 
@@ -175,7 +175,7 @@ def now(**fields: Any) -> bytes:
     return document(at_ms=time.time_ns() // 1_000_000, **fields)
 
 
-def test_what_the_plans_need_is_launched() -> None:
+def test_planned_nodes_are_launched() -> None:
     launched, ended, _ = schedule(now(nodes={"edge": 2, "cloud": 1}))
     assert (launched, ended) == ({"edge": 2, "cloud": 1}, set())
 
@@ -183,7 +183,7 @@ def test_what_the_plans_need_is_launched() -> None:
 @pytest.mark.parametrize(
     "status", [Instance.QUEUED, Instance.REQUESTED, Instance.ALLOCATED, Instance.RAY_INSTALLING, Instance.RAY_RUNNING]
 )
-def test_what_is_on_its_way_isnt_launched_again(status: int) -> None:
+def test_starting_nodes_are_not_launched_again(status: int) -> None:
     launched, ended, _ = schedule(now(), instance(1, "edge", status), instance(2, "edge", status))
     assert (launched, ended) == ({}, set())
 
@@ -191,16 +191,16 @@ def test_what_is_on_its_way_isnt_launched_again(status: int) -> None:
 @pytest.mark.parametrize(
     "status", [Instance.RAY_STOPPED, Instance.TERMINATING, Instance.TERMINATED, Instance.ALLOCATION_FAILED]
 )
-def test_what_has_ended_is_replaced_and_not_ended_again(status: int) -> None:
+def test_ended_nodes_are_replaced_and_not_ended_again(status: int) -> None:
     launched, ended, _ = schedule(now(), instance(1, "edge", status), instance(2, "edge", Instance.RAY_RUNNING))
     assert (launched, ended) == ({"edge": 1}, set())
 
 
-def test_idle_nodes_that_no_plan_needs_end() -> None:
+def test_unplanned_idle_nodes_end() -> None:
     idle, fresh = instance(1, "edge", Instance.RAY_RUNNING, idle_s=61), instance(2, "edge", Instance.RAY_RUNNING)
     launched, ended, reply = schedule(now(nodes={"edge": 1, "cloud": 0}), idle, fresh)
     assert (launched, ended) == ({}, {"i1"})
-    # By a drain, which Ray refuses where something has started meanwhile.
+    # By a drain, which Ray refuses if new work has started.
     assert [entry.cause for entry in reply.to_terminate] == [TerminationRequest.Cause.IDLE]
 
 
@@ -210,7 +210,7 @@ def test_nodes_in_use_stay() -> None:
     assert (launched, ended) == ({}, set())
 
 
-def test_the_node_that_a_plan_names_isnt_the_one_that_ends() -> None:
+def test_a_planned_node_does_not_end() -> None:
     longest, other = (
         instance(number, "edge", Instance.RAY_RUNNING, idle_s=idle) for number, idle in ((1, 500), (2, 100))
     )
@@ -218,7 +218,7 @@ def test_the_node_that_a_plan_names_isnt_the_one_that_ends() -> None:
     assert schedule(now(nodes={"edge": 1}, keep=["01"]), longest, other)[1] == {"i2"}
 
 
-def test_others_demand_adds_none_of_our_types() -> None:
+def test_other_demand_adds_no_planned_types() -> None:
     written = now(nodes={"edge": 0, "cloud": 0})
     launched, _, reply = schedule(written, demand={"GPU": 1})
     assert launched == {}
@@ -226,13 +226,13 @@ def test_others_demand_adds_none_of_our_types() -> None:
     assert schedule(written, demand={"disk": 1})[0] == {"other": 1}
 
 
-def test_the_clusters_limit_holds(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_clusters_limit_stays_in_force(caplog: pytest.LogCaptureFixture) -> None:
     launched, ended, _ = schedule(now(nodes={"edge": 3, "cloud": 2}), instance(1, "edge", Instance.QUEUED), most=4)
     assert (launched, ended) == ({"edge": 2}, set())
     assert "the cluster's configuration allows less: 0 of 2 cloud" in caplog.text
 
 
-def test_a_type_that_the_cluster_doesnt_have_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_type_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert schedule(now(nodes={"edge": 1, "egde": 1}))[0] == {"edge": 1}
     assert "egde: not in available_node_types" in caplog.text
 
@@ -243,7 +243,7 @@ def test_without_a_good_target_ray_decides(written: bytes | None, caplog: pytest
     assert "Ray's own scheduler decides" in caplog.text
 
 
-def test_a_store_that_doesnt_answer_is_no_target(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_store_counts_as_a_bad_target(caplog: pytest.LogCaptureFixture) -> None:
     def fetch() -> bytes:
         raise TimeoutError
 
@@ -252,21 +252,21 @@ def test_a_store_that_doesnt_answer_is_no_target(caplog: pytest.LogCaptureFixtur
     assert "doesn't answer (TimeoutError)" in caplog.text
 
 
-def test_each_change_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     written = [None, None, now(nodes={"edge": 1}), now(nodes={"edge": 1}), now(nodes={"edge": 2}), None]
     strict = StrictScheduler(ResourceDemandScheduler(), lambda: written.pop(0))
     request = SchedulingRequest(disable_launch_config_check=True, node_type_configs=_TYPES, current_instances=[HEAD])
     while written:
         strict.schedule(request)
-    told = [record.getMessage() for record in caplog.records if record.name == scheduler.__name__]
-    assert [text.partition(" ")[0] for text in told] == ["Ray's", "target:", "target:", "Ray's"], told
+    messages = [record.getMessage() for record in caplog.records if record.name == scheduler.__name__]
+    assert [text.partition(" ")[0] for text in messages] == ["Ray's", "target:", "target:", "Ray's"], messages
 
 
-# What is relied on in Ray.
+# Assumptions about Ray
 
 
-def test_this_ray_is_as_it_was_tested() -> None:
+def test_this_ray_has_no_differences() -> None:
     assert differences() == []
 
 
@@ -291,13 +291,13 @@ def test_this_ray_is_as_it_was_tested() -> None:
         (AutoscalerInstance, "cloud_instance_id ray_node im_instance"),
     ],
 )
-def test_rays_classes_have_the_fields_that_they_had(kind: Any, fields: str) -> None:
-    """A field more may be a limit that strict mode has to heed: look at it, then list it here."""
+def test_rays_classes_have_the_known_fields(kind: Any, fields: str) -> None:
+    """A new field may be a limit that strict mode has to respect: check it, then add it here."""
     assert [field.name for field in dataclasses.fields(kind)] == fields.split()
 
 
-def test_the_states_of_instances_are_those_that_were_known() -> None:
-    """Each is either counted as a node or not; a new one has to be thought of."""
+def test_the_states_of_instances_are_the_known_ones() -> None:
+    """Each state counts as a node or doesn't. A new state needs a decision."""
     counted = {
         name
         for name, number in Instance.InstanceStatus.items()
@@ -311,11 +311,11 @@ def test_the_states_of_instances_are_those_that_were_known() -> None:
 
 
 @pytest.mark.parametrize("version", ["2.59.0", "2.61.0", "3.0.0.dev0"])
-def test_another_ray_is_told_apart(version: str) -> None:
+def test_another_version_is_a_difference(version: str) -> None:
     assert [version in text and "2.60" in text for text in differences(version)] == [True]
 
 
-def test_a_changed_interface_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_interface_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclasses.dataclass
     class Renamed:
         min_workers: int
@@ -352,7 +352,7 @@ def test_the_monitor_gets_the_strict_scheduler(monkeypatch: pytest.MonkeyPatch) 
     assert other.autoscaler._scheduler is rays
 
 
-def test_the_monitor_names_the_file_that_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_monitor_names_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         monitor.main([f"--autoscaling-config={tmp_path}/none.yaml"])
     assert f"--autoscaling-config: '{tmp_path}/none.yaml' must be a file" in capsys.readouterr().err

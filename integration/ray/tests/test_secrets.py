@@ -1,4 +1,4 @@
-"""Nobody on the cluster gets to see a token: not in the dashboard, nor in logs, nor by looking at processes."""
+"""No token is visible to other users of the cluster: in the dashboard, in logs, or in processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .local_cluster import Cluster, wait_for
 
 pytestmark = pytest.mark.cluster
 
-# What Ray tells everybody who reaches its dashboard.
+# Ray's dashboard shows these pages to every user who reaches it.
 _PAGES = [
     *(
         f"/api/v0/{table}?detail=1&limit=10000"
@@ -28,7 +28,7 @@ _PAGES = [
     "/nodes?view=details",
     "/events",
 ]
-# A driver of somebody else's, who reads what the control store has.
+# Another user's driver, which prints all keys of the control store.
 _OTHER = """
 import sys, ray
 from ray.experimental import internal_kv
@@ -39,12 +39,12 @@ for namespace in (None, "fun", "cls", *sys.argv[1:]):
 """
 
 
-def test_tokens_are_nowhere_to_be_seen(binary: str, tmp_path: Path) -> None:
+def test_tokens_are_visible_nowhere(binary: str, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text(_OTHER)
     with Cluster(1, dashboard=True) as cluster:
         daemon = cluster.serve()
-        # What is handed to Ray's runtime environment, all can see.
+        # All users can see the runtime environment.
         env = {"env_vars": {"SEEN": "shown-to-everybody"}}
         run = Run(cluster, daemon, tmp_path, "quiet", seconds=0.1, epochs=200, runtime_env=env)
         wait_for("training", lambda: list(tmp_path.glob("quiet/*/checkpoint-*")))
@@ -54,7 +54,7 @@ def test_tokens_are_nowhere_to_be_seen(binary: str, tmp_path: Path) -> None:
             "the administrator's": daemon.admin_token_file.read_text().strip(),
         }
         assert all(len(token) >= 16 for token in tokens.values())
-        places = dict(seen(cluster))
+        places = dict(visible(cluster))
         dump = cluster.run(other, gcs.NAMESPACE, gcs.CLAIMS)
         assert dump.wait() == 0
         places |= {f"store {path.name}": path.read_bytes() for path in cluster.folder.glob("other-*.log")}
@@ -65,7 +65,7 @@ def test_tokens_are_nowhere_to_be_seen(binary: str, tmp_path: Path) -> None:
 
     for kind in ("page /api/v0/actors", "page /api/v0/runtime_envs", "process ", "log "):
         found = [place for place, text in places.items() if place.startswith(kind) and b"shown-to-everybody" in text]
-        assert found, f"{kind}: the search would find it"
+        assert found, f"{kind}: the search must find the visible text"
     assert [place for place, text in places.items() if place.startswith("store ") and b'"name": "quiet"' in text]
     assert len([place for place in places if place.startswith("log ")]) > 10
     leaks = [
@@ -77,8 +77,8 @@ def test_tokens_are_nowhere_to_be_seen(binary: str, tmp_path: Path) -> None:
     assert not leaks
 
 
-def seen(cluster: Cluster) -> Iterator[tuple[str, bytes]]:
-    """What dashboard and processes show."""
+def visible(cluster: Cluster) -> Iterator[tuple[str, bytes]]:
+    """The texts that dashboard and processes show."""
     for page in _PAGES:
         try:
             with urllib.request.urlopen(f"{cluster.dashboard}{page}") as answer:
@@ -94,7 +94,7 @@ def seen(cluster: Cluster) -> Iterator[tuple[str, bytes]]:
 
 
 def logs(cluster: Cluster) -> Iterator[tuple[str, bytes]]:
-    """Ray's session, and what daemon and drivers print."""
+    """The files of Ray's session, and the logs of daemon and drivers."""
     for path in (*cluster.folder.glob("r/session_2*/**/*"), *cluster.folder.rglob("*.log")):
         if path.is_file():
             yield f"log {path.relative_to(cluster.folder)}", path.read_bytes()

@@ -1,4 +1,4 @@
-"""The committed stubs are those that the committed protocol makes."""
+"""The committed stubs match the committed protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole: drivers, Ray, and the daemon that decides."""
+"""The whole system: drivers, Ray, and the daemon with its decisions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def daemon(cluster: Cluster) -> Iterator[Daemon]:
 def jobs(daemon: Daemon) -> Iterator[Jobs]:
     jobs = daemon.jobs()
     yield jobs
-    # The daemon waits for who is connected.
+    # The daemon waits for open connections.
     jobs.close()
 
 
@@ -57,7 +57,7 @@ def groups(name: str, jobs: Jobs) -> list[dict[str, Any]]:
 
 
 @pytest.mark.minimum
-def test_the_doctor_finds_a_cluster_that_will_do(cluster: Cluster) -> None:
+def test_the_doctor_accepts_a_suitable_cluster(cluster: Cluster) -> None:
     lines = [line.split() for line in cluster.doctor().splitlines()]
     found = {check: (verdict, text) for part, check, verdict, *text in lines if part == "ray"}
     assert found["version"] == ("good", [ray.__version__])
@@ -77,7 +77,7 @@ def test_a_job_trains_to_its_loss(cluster: Cluster, daemon: Daemon, jobs: Jobs, 
 
 
 @pytest.mark.minimum
-def test_a_job_grows_without_a_stop_when_another_ends(
+def test_a_job_grows_in_place_when_another_job_ends(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
     short = Run(cluster, daemon, tmp_path, "short", epochs=10, seconds=0.4, workers=(4, 4, 4), gpu=1)
@@ -99,7 +99,7 @@ def test_a_job_grows_without_a_stop_when_another_ends(
     assert end["loss"] < 0.3
 
 
-def test_a_growth_that_fails_is_refused_and_the_job_goes_on(
+def test_a_failed_growth_is_refused_and_the_job_continues(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
     short = Run(cluster, daemon, tmp_path, "short", epochs=10, seconds=0.4, workers=(4, 4, 4), gpu=1)
@@ -130,7 +130,7 @@ def test_a_growth_that_fails_is_refused_and_the_job_goes_on(
 
 
 @pytest.mark.parametrize("mode", ["sync", pytest.param("allreduce", marks=pytest.mark.minimum)])
-def test_a_held_job_goes_on_from_its_checkpoint(
+def test_a_held_job_resumes_from_its_checkpoint_later(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path, mode: str
 ) -> None:
     run = Run(cluster, daemon, tmp_path, "held", mode=mode, epochs=10, seconds=0.1, resize="fixed")
@@ -167,7 +167,7 @@ def test_a_driver_dies_between_checkpoint_and_recreation(
     assert (end["job"], end["epoch"]) == (number, 15)
 
 
-def test_a_driver_that_dies_takes_its_job_along_unless_told_otherwise(
+def test_a_drivers_death_fails_its_job_unless_it_is_resumable(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
     run = Run(cluster, daemon, tmp_path, "lonely", epochs=1000, seconds=0.1)
@@ -181,7 +181,7 @@ def test_a_driver_that_dies_takes_its_job_along_unless_told_otherwise(
     assert not groups("lonely", jobs)
 
 
-def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
+def test_a_job_resumes_elsewhere_after_a_raylets_death(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
     run = Run(cluster, daemon, tmp_path, "homeless", epochs=15, seconds=0.1, gpu=1, resize="fixed")
@@ -196,7 +196,7 @@ def test_a_raylet_dies_and_the_job_goes_on_elsewhere(
     assert end["epoch"] == 15
 
 
-def test_the_daemon_dies_and_comes_back(cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path) -> None:
+def test_a_job_survives_the_daemons_restart(cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path) -> None:
     run = Run(cluster, daemon, tmp_path, "steady", epochs=20, seconds=0.1, resize="fixed")
     wait_for("training", lambda: list(tmp_path.glob("steady/*/checkpoint-*")))
     daemon.kill()
@@ -216,16 +216,14 @@ def _steps(folder: Path) -> int:
     return max((int(path.name.rpartition("-")[2]) for path in folder.glob("steady/*/checkpoint-*")), default=0)
 
 
-def test_a_demand_that_no_node_meets_is_refused_with_its_numbers(
-    cluster: Cluster, daemon: Daemon, tmp_path: Path
-) -> None:
+def test_an_impossible_demand_is_refused_with_its_numbers(cluster: Cluster, daemon: Daemon, tmp_path: Path) -> None:
     run = Run(cluster, daemon, tmp_path, "huge", gpu=3)
     document = wait_for("a refusal", run.document)
     assert document["kind"] == "Refused"
     assert "needs 3 gpu on one server; the largest has 2" in document["error"]
 
 
-def test_a_placement_that_others_prevent_is_given_up_and_tried_again(
+def test_a_placement_that_others_block_is_retried_later(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
     run = Run(cluster, daemon, tmp_path, "crowded", gpu=1, epochs=15, seconds=0.1, resize="fixed")
@@ -237,12 +235,12 @@ def test_a_placement_that_others_prevent_is_given_up_and_tried_again(
     run.hurry()
     jobs.pause("crowded", resume=True)
 
-    def told() -> bool:
-        """Refused, if it was planned before the others were seen; else it waits."""
+    def has_reason() -> bool:
+        """The plan was refused, or, if the daemon saw the other groups first, the job waits."""
         status = jobs.find("crowded")
         return bool(status and status.state == "waiting" and "held" not in status.reason and status.reason)
 
-    wait_for("a reason", told)
+    wait_for("a reason", has_reason)
     for group in others:
         remove_placement_group(group)
     end = run.result()

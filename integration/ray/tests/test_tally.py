@@ -1,4 +1,4 @@
-"""Reports on their way out."""
+"""Merging and sending of reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_reports_are_merged() -> None:
     assert tally.take() is None
 
 
-def test_an_interruption_is_no_training_time() -> None:
+def test_an_interruption_does_not_count_as_training() -> None:
     tally = Tally()
     tally.add(Report(10, at=1.0))
     tally.take()
@@ -43,7 +43,7 @@ def test_an_interruption_is_no_training_time() -> None:
     assert (after.steps, after.duration_ms) == (2, 2000.0)
 
 
-def test_back_at_a_checkpoint_nothing_is_measured_across() -> None:
+def test_a_step_back_to_a_checkpoint_is_not_measured() -> None:
     tally = Tally()
     tally.add(Report(100, at=1.0))
     tally.take()
@@ -54,7 +54,7 @@ def test_back_at_a_checkpoint_nothing_is_measured_across() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_is_left_out(bad: float) -> None:
+def test_a_loss_that_is_not_finite_is_left_out(bad: float) -> None:
     tally = Tally()
     tally.add(Report(1, bad, accuracy=bad))
     progress = tally.take()
@@ -71,7 +71,7 @@ def test_the_outbox_is_bounded_and_drops_the_oldest() -> None:
     assert outbox.next(0)[0].step == 5
 
 
-def test_whatever_happens_between_no_number_is_used_twice() -> None:
+def test_sequence_numbers_are_unique_in_any_order_of_events() -> None:
     """All orders of adding, sending, answering and losing the answer."""
     for events in itertools.product("asl", repeat=7):
         outbox, last, delivered = Outbox(), 0, []
@@ -109,6 +109,6 @@ def test_only_rank_0_reports(environment: dict[str, str], index: int | None) -> 
     assert (slot.index if slot else None) == index
 
 
-def test_a_variable_that_makes_no_sense_is_named() -> None:
+def test_an_invalid_variable_is_named() -> None:
     with pytest.raises(ValueError, match="TRAINMASTER_INDEX: 'x'"):
         slot_of({"TRAINMASTER_JOB": "3", "TRAINMASTER_FEED": "f", "TRAINMASTER_INDEX": "x"})

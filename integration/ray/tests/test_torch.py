@@ -1,4 +1,4 @@
-"""PyTorch models in the ready trainers; collected only where PyTorch is installed."""
+"""PyTorch models in the ready trainers. Collected only with PyTorch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X = torch.linspace(0, 1, 8).unsqueeze(1)
 
 
 class Line(TorchModel):
-    """It has a parameter that its loss doesn't use."""
+    """A model with a parameter that its loss doesn't use."""
 
     def model(self) -> Any:
         return torch.nn.ModuleDict({"used": torch.nn.Linear(1, 1), "idle": torch.nn.Linear(1, 1)})
@@ -32,7 +32,7 @@ class Line(TorchModel):
 def test_the_gradient_is_that_of_the_loss() -> None:
     line = Line()
     line.setup(None)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(line.init(), line.init(), "every worker begins with the same")
+    np.testing.assert_array_equal(line.init(), line.init(), "every worker has the same initial parameters")
     x = X.numpy()[:, 0][[1, 5]]
     loss, gradient = line.gradient(np.array([0.5, 0.25, 7, 7], np.float32), np.array([1, 5]))
     error = 0.5 * x + 0.25 - 2 * x

@@ -1,4 +1,4 @@
-"""What the ready trainers share, without Ray."""
+"""Common parts of the ready trainers, without Ray."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.minimum
 JOB = Job("a", Role(cpu=1), Role(cpu=1), batch=10, examples=64)
 
 
-def test_an_epoch_has_each_example_once_whatever_the_shape() -> None:
+def test_an_epoch_has_each_example_once_in_any_shape() -> None:
     steps = training.steps_per_epoch(JOB)
     assert steps == 7
     for world, epoch in itertools.product((1, 2, 3, 11), (0, 1)):
@@ -48,7 +48,7 @@ def test_the_mean_is_over_examples_and_the_largest_flag_counts() -> None:
     assert (whole.weight, whole.loss, whole.flag) == (4, 1.0, LEAVE)
 
 
-def test_who_waits_for_each_other_gets_the_same() -> None:
+def test_waiting_workers_get_the_same_result() -> None:
     async def join(order: tuple[int, ...]) -> list[Part]:
         gather = Gather()
         parts = [Part(np.full(1, rank, np.float32), 1, float(rank), GO) for rank in range(3)]
@@ -70,7 +70,7 @@ def test_momentum_follows_its_definition() -> None:
             Optimizer(*bad)
 
 
-def test_a_checkpoint_is_whole_or_not_there(tmp_path: Path) -> None:
+def test_a_checkpoint_is_complete_or_missing(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     assert checkpoint.newest(folder) is None
     for step in (5, 20, 100):

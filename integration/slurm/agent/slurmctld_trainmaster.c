@@ -1,6 +1,6 @@
 /*
- * SlurmctldPlugstack=trainmaster: a thread that looks at Slurm, lets Trainmaster decide, and carries it out, all through
- * Slurm's public API. It holds no lock of slurmctld's and never waits where slurmctld does.
+ * SlurmctldPlugstack=trainmaster: a thread that loads Slurm's state, runs Trainmaster's rounds and carries out their
+ * orders. It uses Slurm's public API only. It holds no lock of slurmctld, and slurmctld never waits for it.
  */
 #include <errno.h>
 #include <poll.h>
@@ -23,34 +23,34 @@
 const char plugin_name[] = "Trainmaster";
 const char plugin_type[] = "slurmctld/trainmaster";
 const uint32_t plugin_version = SLURM_VERSION_NUMBER;
-/* For integration/slurm/check. */
+/* integration/slurm/check reads this text. */
 #define TEXT_OF(text) #text
 #define TEXT(text) TEXT_OF(text)
 __attribute__((used)) static const char built_for[] = "trainmaster built for slurm " TEXT(SLURM_VERSION_NUMBER);
 
-/* Exported by slurmctld, declared in none of the installed headers. */
+/* slurmctld exports these symbols, but no installed header declares them. */
 extern slurm_conf_t slurm_conf;
 extern void slurm_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 extern int slurm_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 extern char *slurm_job_reason_string(int reason);
 
-/* slurmctld takes calls only once it has read its state. */
+/* The wait before the first round: slurmctld answers calls only after it has read its state. */
 #define FIRST_LOOK_MS 1000
-/* Between attempts to start the agent. */
+/* The wait between attempts to open the agent. */
 #define REOPEN_MS 30000
-/* After a call that failed. */
+/* The wait after a failed call. */
 #define RETRY_MS 2000
-/* Between two looks at Slurm at least. */
+/* The minimum wait between two rounds. */
 #define BETWEEN_LOOKS_MS 100
 
 static pthread_t thread;
 static bool running;
 static int stop_event = -1, wake_socket = -1;
 static char wake_path[sizeof(((struct sockaddr_un *) 0)->sun_path)];
-/* As they were when the plugin was loaded: scontrol reconfigure frees slurmctld's own. */
+/* Copies of slurmctld's paths, because scontrol reconfigure frees the originals. */
 static char config[4096], state[4096];
 
-struct shown {
+struct loaded {
 	node_info_msg_t *nodes;
 	partition_info_msg_t *partitions;
 	job_info_msg_t *jobs;
@@ -64,8 +64,8 @@ static void log_line(uint32_t is_error, const char *line)
 		slurm_info("%s", line);
 }
 
-/* Waits; false once the plugin is to end. */
-static bool rest(int milliseconds)
+/* Waits for this time or a wake-up. Returns false once the plugin stops. */
+static bool wait_or_stop(int milliseconds)
 {
 	struct pollfd events[] = {{.fd = stop_event, .events = POLLIN}, {.fd = wake_socket, .events = POLLIN}};
 	char drop[64];
@@ -80,15 +80,16 @@ static bool rest(int milliseconds)
 	return true;
 }
 
-/* Whether the plugin is to end. */
-static bool ends(int milliseconds)
+/* Waits for this time, without wake-ups. Returns true once the plugin stops. */
+static bool stops_within(int milliseconds)
 {
 	struct pollfd event = {.fd = stop_event, .events = POLLIN};
 
 	return poll(&event, 1, milliseconds) > 0;
 }
 
-/* 0 and a new message, 0 and the old one where nothing changed, or an error. */
+/* Stores the new message and sets `changed`, or keeps the old one if Slurm has no change. Returns the error of a failed
+ * call. */
 #define LOAD(call, free_it, kept)                                                                                      \
 	do {                                                                                                           \
 		fresh = NULL;                                                                                          \
@@ -104,46 +105,46 @@ static bool ends(int milliseconds)
 		}                                                                                                      \
 	} while (0)
 
-static int load_nodes(struct shown *shown, bool *out)
+static int load_nodes(struct loaded *loaded, bool *out)
 {
 	node_info_msg_t *fresh;
 	bool changed;
-	time_t since = shown->nodes ? shown->nodes->last_update : 0;
+	time_t since = loaded->nodes ? loaded->nodes->last_update : 0;
 
-	LOAD(slurm_load_node(since, &fresh, SHOW_ALL | SHOW_DETAIL), slurm_free_node_info_msg, shown->nodes);
+	LOAD(slurm_load_node(since, &fresh, SHOW_ALL | SHOW_DETAIL), slurm_free_node_info_msg, loaded->nodes);
 	*out = changed;
 	return 0;
 }
 
-static int load_partitions(struct shown *shown, bool *out)
+static int load_partitions(struct loaded *loaded, bool *out)
 {
 	partition_info_msg_t *fresh;
 	bool changed;
-	time_t since = shown->partitions ? shown->partitions->last_update : 0;
+	time_t since = loaded->partitions ? loaded->partitions->last_update : 0;
 
-	LOAD(slurm_load_partitions(since, &fresh, SHOW_ALL), slurm_free_partition_info_msg, shown->partitions);
+	LOAD(slurm_load_partitions(since, &fresh, SHOW_ALL), slurm_free_partition_info_msg, loaded->partitions);
 	*out = changed;
 	return 0;
 }
 
-static int load_jobs(struct shown *shown, bool *out)
+static int load_jobs(struct loaded *loaded, bool *out)
 {
 	job_info_msg_t *fresh;
 	bool changed;
-	time_t since = shown->jobs ? shown->jobs->last_update : 0;
+	time_t since = loaded->jobs ? loaded->jobs->last_update : 0;
 
-	LOAD(slurm_load_jobs(since, &fresh, SHOW_ALL | SHOW_DETAIL), slurm_free_job_info_msg, shown->jobs);
+	LOAD(slurm_load_jobs(since, &fresh, SHOW_ALL | SHOW_DETAIL), slurm_free_job_info_msg, loaded->jobs);
 	*out = changed;
 	return 0;
 }
 
-static void tell_node(trainmaster_agent *agent, node_info_t *node)
+static void pass_node(trainmaster_agent *agent, node_info_t *node)
 {
 	uint16_t used_cpus = 0;
 	uint64_t used_memory = 0;
 	uint16_t effective = node->cpus_efctv ? node->cpus_efctv : node->cpus;
 
-	/* A slot of the table without a node. */
+	/* An unused entry of the node table. */
 	if (!node->name)
 		return;
 	slurm_get_select_nodeinfo(node->select_nodeinfo, SELECT_NODEDATA_SUBCNT, NODE_STATE_ALLOCATED, &used_cpus);
@@ -164,7 +165,7 @@ static void tell_node(trainmaster_agent *agent, node_info_t *node)
 	});
 }
 
-static void tell_partition(trainmaster_agent *agent, partition_info_t *partition)
+static void pass_partition(trainmaster_agent *agent, partition_info_t *partition)
 {
 	trainmaster_agent_partition(agent, &(struct trainmaster_partition){
 		.name = partition->name,
@@ -174,11 +175,11 @@ static void tell_partition(trainmaster_agent *agent, partition_info_t *partition
 	});
 }
 
-static void tell_job(trainmaster_agent *agent, slurm_job_info_t *job)
+static void pass_job(trainmaster_agent *agent, slurm_job_info_t *job)
 {
 	char user[16];
 
-	/* Most jobs aren't ours: what they use is told by their nodes. */
+	/* Skips the jobs of others. Their nodes report what they use. */
 	if (!job->comment || strncmp(job->comment, "trainmaster", strlen("trainmaster")))
 		return;
 	snprintf(user, sizeof(user), "%u", job->user_id);
@@ -242,7 +243,7 @@ static uint32_t update(const struct trainmaster_order *order)
 		job.priority = (uint32_t) order->priority;
 	if (order->begin >= 0)
 		job.begin_time = (time_t) order->begin;
-	/* The API only reads them. */
+	/* The API only reads these texts. */
 	job.tres_per_node = (char *) order->tres_per_node;
 	job.tres_per_job = (char *) order->tres_per_job;
 	job.req_nodes = (char *) order->req_nodes;
@@ -263,8 +264,8 @@ static uint32_t carry_out(const struct trainmaster_order *order)
 	return ESLURM_NOT_SUPPORTED;
 }
 
-/* 0, or the error of a call without which nothing can be decided. */
-static int round_trip(trainmaster_agent *agent, struct shown *shown)
+/* Runs one round. Returns 0, or the error of a call whose data the round needs. */
+static int round_trip(trainmaster_agent *agent, struct loaded *loaded)
 {
 	const struct trainmaster_order *orders;
 	bool nodes = false, partitions = false, jobs = false;
@@ -272,19 +273,19 @@ static int round_trip(trainmaster_agent *agent, struct shown *shown)
 	size_t count;
 
 	trainmaster_agent_begin(agent);
-	if ((error = load_nodes(shown, &nodes)) || ends(0) || (error = load_partitions(shown, &partitions)) || ends(0) ||
-	    (error = load_jobs(shown, &jobs)) || ends(0))
+	if ((error = load_nodes(loaded, &nodes)) || stops_within(0) || (error = load_partitions(loaded, &partitions)) ||
+	    stops_within(0) || (error = load_jobs(loaded, &jobs)) || stops_within(0))
 		return error;
 	trainmaster_agent_look(agent, time(NULL), nodes, partitions, jobs);
-	for (uint32_t i = 0; nodes && i < shown->nodes->record_count; i++)
-		tell_node(agent, &shown->nodes->node_array[i]);
-	for (uint32_t i = 0; partitions && i < shown->partitions->record_count; i++)
-		tell_partition(agent, &shown->partitions->partition_array[i]);
-	for (uint32_t i = 0; jobs && i < shown->jobs->record_count; i++)
-		tell_job(agent, &shown->jobs->job_array[i]);
+	for (uint32_t i = 0; nodes && i < loaded->nodes->record_count; i++)
+		pass_node(agent, &loaded->nodes->node_array[i]);
+	for (uint32_t i = 0; partitions && i < loaded->partitions->record_count; i++)
+		pass_partition(agent, &loaded->partitions->partition_array[i]);
+	for (uint32_t i = 0; jobs && i < loaded->jobs->record_count; i++)
+		pass_job(agent, &loaded->jobs->job_array[i]);
 	count = trainmaster_agent_round(agent, &orders);
-	/* A slurmctld that ends answers none of them: they come again when it is back. */
-	for (size_t i = 0; i < count && !ends(0); i++) {
+	/* A stopping slurmctld answers no orders. The agent repeats them after the restart. */
+	for (size_t i = 0; i < count && !stops_within(0); i++) {
 		uint32_t answer = carry_out(&orders[i]);
 
 		trainmaster_agent_answered(agent, i, answer, answer ? slurm_strerror((int) answer) : NULL);
@@ -304,38 +305,38 @@ static void find_paths(void)
 
 static void *run(void *unused)
 {
-	struct shown shown = {NULL, NULL, NULL};
+	struct loaded loaded = {NULL, NULL, NULL};
 	trainmaster_agent *agent;
 	int known = 0;
 
 	(void) unused;
-	if (!rest(FIRST_LOOK_MS))
+	if (!wait_or_stop(FIRST_LOOK_MS))
 		return NULL;
-	/* What is wrong, the log says; it may be mended while slurmctld runs. */
+	/* The log has the error. An administrator can correct the configuration while slurmctld runs. */
 	while (!(agent = trainmaster_agent_open(config, state, log_line)))
-		if (!rest(REOPEN_MS))
+		if (!wait_or_stop(REOPEN_MS))
 			return NULL;
 	for (;;) {
-		int error = round_trip(agent, &shown);
+		int error = round_trip(agent, &loaded);
 
 		if (error && error != known)
 			slurm_error("trainmaster: Slurm doesn't answer: %s", slurm_strerror(error));
 		else if (!error && known)
 			slurm_info("trainmaster: Slurm answers again");
 		known = error;
-		if (!rest(error ? RETRY_MS : trainmaster_agent_wait(agent)))
+		if (!wait_or_stop(error ? RETRY_MS : trainmaster_agent_wait(agent)))
 			break;
-		/* However many report and submit, slurmctld's locks are for Slurm. */
-		if (ends(BETWEEN_LOOKS_MS))
+		/* Frequent wake-ups must not keep slurmctld's locks from Slurm. */
+		if (stops_within(BETWEEN_LOOKS_MS))
 			break;
 	}
 	trainmaster_agent_close(agent);
-	if (shown.nodes)
-		slurm_free_node_info_msg(shown.nodes);
-	if (shown.partitions)
-		slurm_free_partition_info_msg(shown.partitions);
-	if (shown.jobs)
-		slurm_free_job_info_msg(shown.jobs);
+	if (loaded.nodes)
+		slurm_free_node_info_msg(loaded.nodes);
+	if (loaded.partitions)
+		slurm_free_partition_info_msg(loaded.partitions);
+	if (loaded.jobs)
+		slurm_free_job_info_msg(loaded.jobs);
 	return NULL;
 }
 
@@ -345,7 +346,8 @@ static void open_wake_socket(void)
 	int length = snprintf(wake_path, sizeof(wake_path), "%s/trainmaster.socket", state);
 
 	if (length < 0 || (size_t) length >= sizeof(wake_path)) {
-		slurm_error("trainmaster: StateSaveLocation is too long a path for a socket; jobs are seen a second later");
+		slurm_error("trainmaster: StateSaveLocation is too long a path for a socket; "
+			    "jobs are seen up to a second later");
 		wake_path[0] = 0;
 		return;
 	}
@@ -357,7 +359,7 @@ static void open_wake_socket(void)
 		wake_socket = -1;
 	}
 	if (wake_socket < 0)
-		slurm_error("trainmaster: %s: %s; jobs are seen a second later", wake_path, strerror(errno));
+		slurm_error("trainmaster: %s: %s; jobs are seen up to a second later", wake_path, strerror(errno));
 }
 
 extern int init(void)
@@ -370,7 +372,7 @@ extern int init(void)
 		return SLURM_ERROR;
 	find_paths();
 	open_wake_socket();
-	/* The agent's threads leave signals to slurmctld. */
+	/* slurmctld handles the signals, so that the agent's threads block them. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	error = pthread_create(&thread, NULL, run, NULL);
@@ -384,7 +386,7 @@ extern int fini(void)
 	uint64_t one = 1;
 
 	if (running && write(stop_event, &one, sizeof(one)) == (ssize_t) sizeof(one)) {
-		/* It ends after the call of the API that is under way. */
+		/* The thread ends after its current API call. */
 		pthread_join(thread, NULL);
 		running = false;
 	}

@@ -1,8 +1,8 @@
 /*
- * JobSubmitPlugins=trainmaster: recognises Trainmaster's jobs as they are submitted, checks and holds them, and wakes
- * the agent. All other jobs pass as they are.
+ * JobSubmitPlugins=trainmaster: recognises Trainmaster's jobs at submission, checks and holds them, and wakes the
+ * agent. All other jobs pass unchanged.
  *
- * slurmctld calls this with its locks held: no call of Slurm's API may be made here, and nothing may wait.
+ * slurmctld holds its locks during these calls. They must not call Slurm's API, and must not block.
  */
 #include <errno.h>
 #include <poll.h>
@@ -26,12 +26,12 @@
 const char plugin_name[] = "Trainmaster job submission";
 const char plugin_type[] = "job_submit/trainmaster";
 const uint32_t plugin_version = SLURM_VERSION_NUMBER;
-/* For integration/slurm/check. */
+/* integration/slurm/check reads this text. */
 #define TEXT_OF(text) #text
 #define TEXT(text) TEXT_OF(text)
 __attribute__((used)) static const char built_for[] = "trainmaster built for slurm " TEXT(SLURM_VERSION_NUMBER);
 
-/* Exported by slurmctld, declared in none of the installed headers. */
+/* slurmctld exports these symbols, but no installed header declares them. */
 extern slurm_conf_t slurm_conf;
 extern void slurm_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 extern int slurm_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -40,10 +40,10 @@ extern char *slurm_xstrdup(const char *text);
 extern void slurm_unsetenvp(char **env, const char *name);
 extern int slurm_env_array_overwrite(char ***env, const char *name, const char *value);
 
-/* What sbatch sets from its options: after a resize they would be wrong, and srun believes them. */
+/* Variables that sbatch sets from its options. They would be wrong after a resize, and srun uses them. */
 static const char *const stale[] = {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
 
-/* The configuration is looked at so often. */
+/* The interval between two looks at the configuration file. */
 #define LOOK_MS 1000
 
 static int wake_socket = -1;
@@ -51,7 +51,7 @@ static pthread_t watcher;
 static bool watching;
 static int stop_event = -1;
 
-/* Reads the configuration anew when it changes: here nobody waits for the disk. */
+/* Reads the configuration file when it changes. This thread can wait for the disk, unlike a submission. */
 static void *watch(void *unused)
 {
 	struct pollfd event = {.fd = stop_event, .events = POLLIN};
@@ -60,11 +60,11 @@ static void *watch(void *unused)
 	(void) unused;
 	while (poll(&event, 1, LOOK_MS) <= 0)
 		if (trainmaster_look(message, sizeof(message)))
-			slurm_error("trainmaster: %s; what was read before holds", message);
+			slurm_error("trainmaster: %s; the previous configuration stays in force", message);
 	return NULL;
 }
 
-/* Signals are slurmctld's affair. */
+/* Starts the thread with all signals blocked, because slurmctld handles them. */
 static void start_watching(void)
 {
 	sigset_t all, before;
@@ -107,12 +107,13 @@ extern int init(void)
 
 	snprintf(path, sizeof(path), "%.*s/trainmaster.toml", end ? (int) (end - conf) : 1, end ? conf : ".");
 	if (trainmaster_configure(path, message, sizeof(message)))
-		slurm_error("trainmaster: %s; its defaults hold", message);
+		slurm_error("trainmaster: %s; using the defaults", message);
 	start_watching();
 	if (!watching)
-		slurm_error("trainmaster: no thread looks at the configuration; a change takes effect with a restart");
+		slurm_error("trainmaster: no thread watches the configuration file; "
+			    "a change takes effect at the next restart");
 	wake_socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	slurm_info("trainmaster: jobs with --comment='trainmaster;...' are held for it");
+	slurm_info("trainmaster: holds jobs with --comment='trainmaster;...'");
 	return SLURM_SUCCESS;
 }
 
@@ -125,7 +126,7 @@ extern int fini(void)
 	return SLURM_SUCCESS;
 }
 
-/* Tells the agent that there is news. If it isn't there or has enough to do, it will look by itself. */
+/* Wakes the agent. An agent that gets no message runs its next round at its usual time. */
 static void wake_agent(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -144,7 +145,7 @@ static void set_text(char **field, const char *text)
 		*field = slurm_xstrdup(text);
 }
 
-/* Options that leave Trainmaster no choice of nodes, or that can't be kept when a job is resized. */
+/* Finds an option that leaves Trainmaster no choice of nodes, or that a resize would break. */
 static void find_unsupported(const job_desc_msg_t *job, struct trainmaster_submission *out)
 {
 	const struct {
@@ -177,7 +178,7 @@ static void find_unsupported(const job_desc_msg_t *job, struct trainmaster_submi
 		{"--switches", job->req_switch != NO_VAL},
 		{"--tmp", job->pn_min_tmp_disk != NO_VAL},
 		{"--deadline", job->deadline > 0},
-		/* All memory of each node, whichever that is. */
+		/* All memory of each node, on nodes of any size. */
 		{"--mem=0", job->pn_min_memory == 0},
 	};
 	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
@@ -196,7 +197,7 @@ static void find_unsupported(const job_desc_msg_t *job, struct trainmaster_submi
 
 static void set_environment(job_desc_msg_t *job, const struct trainmaster_held *held)
 {
-	/* Both keep the array terminated by NULL, and free what they take away. */
+	/* Both functions keep the array terminated by NULL, and free the variables that they remove. */
 	for (size_t i = 0; i < sizeof(stale) / sizeof(*stale); i++)
 		slurm_unsetenvp(job->environment, stale[i]);
 	for (const char *name = held->environment; *name;) {
@@ -250,8 +251,8 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 		*err_msg = slurm_xstrdup(message);
 		return ESLURM_NOT_SUPPORTED;
 	case TRAINMASTER_FAILED:
-		slurm_error("trainmaster: a job is refused, since it met a mistake in the plugin: %s", message);
-		*err_msg = slurm_xstrdup("trainmaster: a mistake in the plugin; slurmctld's log says more");
+		slurm_error("trainmaster: a job is refused because of an internal error in the plugin: %s", message);
+		*err_msg = slurm_xstrdup("trainmaster: internal error in the plugin; see slurmctld's log");
 		return ESLURM_NOT_SUPPORTED;
 	default:
 		return SLURM_SUCCESS;
@@ -270,8 +271,8 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	return SLURM_SUCCESS;
 }
 
-/* A job's comment says whose token it has, and what Slurm was asked for: only Trainmaster may say so. Older slurmctlds have
- * no place for a message. */
+/* Only root and Slurm's user may set a comment of Trainmaster's form. Such a comment holds the hash of the job's token
+ * and the requested options. Older versions of slurmctld have no place for a message. */
 extern int job_modify(job_desc_msg_t *job, void *record, uint32_t submit_uid)
 {
 	(void) record;

@@ -1,6 +1,6 @@
-"""Trainmaster for Python: describe a job, report from any loop, train elastically on Ray.
+"""Trainmaster for Python: describe jobs, report progress from any training loop, train elastically on Ray.
 
-`trainmaster.ray` (imported on its own) needs Ray; the rest doesn't.
+Only `trainmaster.ray`, which is imported separately, needs Ray.
 """
 
 from .errors import JobError, JobFailed, Refused, TrainmasterError, Unreachable

@@ -1,4 +1,4 @@
-"""How a daemon is reached, and its Jobs service."""
+"""Channels to a daemon, and a client of its Jobs service."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from ._proto import jobs_pb2, jobs_pb2_grpc
 from .credentials import check, find, read_certificate, read_secret
 from .errors import Refused, TrainmasterError, Unreachable
 from .job import Job
-from .text import shown
+from .text import printable
 
 _CALL_SECONDS = 5.0
 _OPTIONS = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 3000),
-    # The daemon is reached directly; a proxy for the web is none for it.
+    # The daemon is reached directly, so that the web proxy of the environment is not used.
     ("grpc.enable_http_proxy", 0),
     # Lists of many jobs with many slots are long.
     ("grpc.max_receive_message_length", 256 << 20),
 ]
-_ANOTHER = "token_file=…, or name its file in TRAINMASTER_TOKEN_FILE"
+_TOKEN = "token_file=…, or the name of its file in TRAINMASTER_TOKEN_FILE"
 _HINTS = {
-    grpc.StatusCode.UNAUTHENTICATED: f"; give a token with {_ANOTHER}",
-    grpc.StatusCode.PERMISSION_DENIED: f"; give a token that may with {_ANOTHER}",
+    grpc.StatusCode.UNAUTHENTICATED: f"; give a token: {_TOKEN}",
+    grpc.StatusCode.PERMISSION_DENIED: f"; give a token with this permission: {_TOKEN}",
 }
 
 
 def channel(
     address: str, ca: str | Path | None = None, cert: Path | None = None, key: Path | None = None
 ) -> grpc.Channel:
-    """A channel to "host:port", "http://host:port" or, with TLS, "https://host:port". It connects when first used."""
+    """Makes a channel to "host:port", "http://host:port" or, with TLS, "https://host:port". It connects at the first
+    call.
+    """
     url = _url(address)
     if url.scheme == "http":
         return grpc.insecure_channel(url.netloc, options=_OPTIONS)
@@ -50,7 +52,7 @@ def channel(
 def _url(address: str) -> SplitResult:
     url = urlsplit(address if "://" in address else f"http://{address}")
     if url.username is not None:
-        raise TrainmasterError("address: it must be host:port without a user or password; a token goes into token_file")
+        raise TrainmasterError("address: must be host:port without user and password; use token_file for a token")
     if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/"):
         raise TrainmasterError(f"address: {address!r} must be host:port, http://host:port or https://host:port")
     try:
@@ -63,7 +65,7 @@ def _url(address: str) -> SplitResult:
 
 
 def _place(url: SplitResult) -> str:
-    """By which daemons are noted."""
+    """The name of the daemon's discovery file."""
     return f"{'127.0.0.1' if url.hostname == 'localhost' else url.hostname}:{url.port}"
 
 
@@ -72,7 +74,7 @@ def bearer(token: str) -> tuple[tuple[str, str], ...]:
 
 
 class Jobs:
-    """The daemon's Jobs service. Without a token it is found as `trainmaster.ray.connect` says."""
+    """Client of the daemon's Jobs service. Finds a missing token in the same way as `trainmaster.ray.connect`."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class Jobs:
         self.address = address
         url = _url(address)
         if url.scheme == "http" and (cert or key):
-            raise TrainmasterError(f"cert: only an https daemon is shown one, and {address} is none")
+            raise TrainmasterError(f"cert: only an https daemon accepts a client certificate; {address} is not https")
         known = find(_place(url), token, token_file, ca, cert, key)
         self.ca = known.ca
         self._channel = channel(address, known.ca, known.cert, known.key)
@@ -95,7 +97,7 @@ class Jobs:
         self._metadata = bearer(known.token)
 
     def submit(self, job: Job) -> tuple[int, str]:
-        """Its number, and its token for the feed."""
+        """Submits a job. Returns its number, and its token for the feed."""
         reply = self._call(self._stub.Submit, jobs_pb2.SubmitRequest(job=job.message()))
         return reply.job, reply.token
 
@@ -109,21 +111,21 @@ class Jobs:
         return tuple(self._call(self._stub.List, jobs_pb2.ListRequest(all=all)).jobs)
 
     def find(self, job: str) -> jobs_pb2.JobStatus | None:
-        """A job by its name or number; of several that bore the name, the newest."""
+        """The job with this name or number. If several jobs have the name, the newest."""
         found = [status for status in self.list(all=True) if job in (status.name, str(status.job))]
         return max(found, key=lambda status: status.job, default=None)
 
     def explain(self, job: str) -> Sequence[str]:
-        return tuple(map(shown, self._call(self._stub.Explain, jobs_pb2.ExplainRequest(job=job)).lines))
+        return tuple(map(printable, self._call(self._stub.Explain, jobs_pb2.ExplainRequest(job=job)).lines))
 
     def close(self) -> None:
         self._channel.close()
 
     def _call(self, method: Callable[..., Any], request: object) -> Any:
         try:
-            # A daemon that is being started again is waited for.
+            # The call waits for a daemon that is restarting.
             return method(request, timeout=_CALL_SECONDS, metadata=self._metadata, wait_for_ready=True)
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise Unreachable(f"no daemon answers at {self.address} within {_CALL_SECONDS:g} s") from None
-            raise Refused(shown(error.details() or error.code().name) + _HINTS.get(error.code(), "")) from None
+            raise Refused(printable(error.details() or error.code().name) + _HINTS.get(error.code(), "")) from None

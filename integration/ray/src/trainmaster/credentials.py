@@ -1,4 +1,4 @@
-"""What a daemon is shown, and by what it is known: tokens and certificates, and where they are found."""
+"""Tokens and certificates of clients, and the places where they are found."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 
 from .errors import TrainmasterError
 
-# No more of a file is read.
+# The maximum of bytes read from a file.
 _LONGEST = 64 << 10
 _TOKEN = re.compile(r"[!-~]{1,1024}")
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a client has."""
+    """The credentials of a client."""
 
     token: str = field(default="", repr=False)
-    # Files, in PEM.
+    # Paths of PEM files.
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
@@ -36,9 +36,10 @@ def find(
     cert: str | Path | None = None,
     key: str | Path | None = None,
 ) -> Credentials:
-    """What is given, else what the environment names, else what this user's daemon at that place (host:port) noted.
+    """Returns the given credentials, else those of the environment, else those of the discovery file for `place`
+    (host:port).
 
-    A job's own program has the job's token instead of the note, which is about the administrator's.
+    A job's program never uses the discovery file, which names the administrator's token. It uses the job's token.
     """
     given = os.environ.get
     is_job = bool(given("TRAINMASTER_JOB"))
@@ -62,7 +63,7 @@ def find(
 
 
 def check(token: str, name: str = "token") -> str:
-    """The token, if it can be sent; else raises `TrainmasterError`, which doesn't repeat it."""
+    """Returns the token. Raises `TrainmasterError`, without the token, if it can't be sent in a header."""
     if not _TOKEN.fullmatch(token):
         raise TrainmasterError(f"{name}: it must be one word of 1 to 1024 visible ASCII characters")
     return token
@@ -73,14 +74,14 @@ def read_token(name: str, path: str | Path) -> str:
 
 
 def read_secret(name: str, path: str | Path) -> bytes:
-    """What is in a file that nobody else can read or change."""
+    """Reads a file that only its owner can change, and that others can't read."""
     path = Path(path).expanduser()
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise TrainmasterError(f"{name}: {path} is no file")
-            # A group may be let read: that takes a person to set up.
+                raise TrainmasterError(f"{name}: {path} is not a regular file")
+            # Reading by the group is allowed, because it has to be set up on purpose.
             if found.st_mode & 0o027:
                 mode = stat.S_IMODE(found.st_mode)
                 raise TrainmasterError(
@@ -99,8 +100,9 @@ def read_certificate(name: str, path: Path) -> bytes:
 
 
 def _noted(place: str) -> dict[str, str]:
-    """What `trainmaster serve` noted of a daemon of this user's that runs, which holds a lock on the note: who listens
-    in the place of one that was killed isn't to see its token."""
+    """Reads the discovery file of a running daemon. The daemon holds a lock on it. Without the lock, the daemon has
+    been killed, and another program that listens on its port must not get the token.
+    """
     home = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     try:
         with (home / "trainmaster/daemons" / place).open("rb") as file:

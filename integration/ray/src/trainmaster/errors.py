@@ -1,8 +1,8 @@
-"""What can go wrong, as types. Messages name the thing, the value and what is allowed."""
+"""Exceptions. Messages have the key, the value and the allowed values."""
 
 
 class TrainmasterError(Exception):
-    """Everything that this package raises on purpose."""
+    """Base class of this package's exceptions."""
 
 
 class JobError(TrainmasterError, ValueError):
@@ -14,7 +14,7 @@ class Unreachable(TrainmasterError):
 
 
 class Refused(TrainmasterError):
-    """The daemon, or the cluster, says no; the message is its own words."""
+    """The daemon or the cluster refuses. The message is the daemon's or the cluster's."""
 
 
 class JobFailed(TrainmasterError):

@@ -1,4 +1,4 @@
-"""What a job is: the fields and units of the TOML job file, as dataclasses."""
+"""Job descriptions: the fields and units of the TOML job file, as dataclasses."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Role:
-    """What one worker or parameter server needs, and how many there may be.
+    """The demand of one worker or parameter server, and the bounds of their number.
 
-    `resources` has all others by name: types of GPU (`{"gpu:a100": 1}`) and custom resources (`{"license": 2}`).
+    `resources` has other resources by name: types of GPU (`{"gpu:a100": 1}`) and custom ones (`{"license": 2}`).
     """
 
     gpu: Quantity | None = None
@@ -43,12 +43,12 @@ class Role:
     command: str = ""
 
     def counts(self) -> tuple[int, int, int]:
-        """min, max, requested; one that names only `requested` wants no more than that."""
+        """Returns min, max and requested. Without `max`, the maximum is `requested`."""
         requested = self.min if self.requested is None else self.requested
         return self.min, requested if self.max is None else self.max, requested
 
     def demand(self, key: str) -> dict[str, int]:
-        """By resource name, in thousandths, MiB and Mbit/s."""
+        """The demand by resource name, in thousandths, MiB and Mbit/s."""
         given: dict[str, Quantity] = {name: value for name in _AMOUNTS if (value := getattr(self, name)) is not None}
         demand = {name: units.amount(f"{key}.{name}", name, value) for name, value in given.items()}
         for name, value in self.resources.items():
@@ -93,7 +93,7 @@ class Convergence:
 
 @dataclass(frozen=True)
 class Utility:
-    """What the job is worth by the time from its arrival to its end."""
+    """The job's worth, by the time from its arrival to its end."""
 
     kind: UtilityKind
     value: float
@@ -104,7 +104,7 @@ class Utility:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data chunks, for engines that schedule those one by one."""
+    """Data chunks, for engines that schedule chunks one by one."""
 
     chunks: int
     batches_per_chunk: int
@@ -116,7 +116,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class SpeedSample:
-    """A speed measured beforehand: p servers, w workers, steps per second."""
+    """A speed measured before submission, in steps per second, with p parameter servers and w workers."""
 
     p: int
     w: int
@@ -125,7 +125,7 @@ class SpeedSample:
 
 @dataclass(frozen=True)
 class Partition:
-    """One part of a model that is cut into several, and the parts (by their place) whose output it needs."""
+    """One partition of a model. `after` has the indexes of the partitions whose output it needs."""
 
     parameters: int = 0
     after: Sequence[int] = ()
@@ -133,7 +133,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Job:
-    """A training job, under the names and units of the job file. A plain dict does for each nested part.
+    """A training job, with the names and units of the job file. Nested parts can be plain dicts.
 
     >>> Job(name="digits", worker={"gpu": 0.5, "memory": "1GiB", "max": 4}, server={"cpu": 1}).worker.max
     4
@@ -182,7 +182,7 @@ class Job:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Job:
-        """From a job file's table (`tomllib.load`)."""
+        """Makes a job from the table of a job file (`tomllib.load`)."""
         fields = dict(fields)
         constraints = fields.pop("constraints", {})
         unknown = set(constraints) - {"labels"}
@@ -231,11 +231,11 @@ class Job:
         self.message()  # reads every quantity
 
     def _parts(self) -> Sequence[Partition]:
-        # What was given as a number was made a list of them.
+        # `__post_init__` has replaced a number by a tuple.
         return () if isinstance(self.partitions, int) else self.partitions
 
     def message(self) -> pb.Job:
-        """For the wire."""
+        """The job as a protobuf message."""
         job = pb.Job(
             name=self.name,
             model=self.model or "",
@@ -293,7 +293,7 @@ def _dataset(data: Dataset) -> pb.Dataset:
 
 
 def _partitions(given: object) -> tuple[Partition, ...]:
-    """A number of them is a chain of equal parts."""
+    """Makes partitions from a list. A number makes a chain of as many equal partitions."""
     if _is_count(given):
         return tuple(Partition(after=(at - 1,) if at else ()) for at in range(given))  # type: ignore[call-overload]
     if isinstance(given, str) or not isinstance(given, Sequence):
@@ -310,7 +310,7 @@ def _nested(key: str, kind: type[_T], value: object) -> _T:
     prefix = f"{key}." if key else ""
     given = dict(value)
     if kind is Role:
-        # In the job file a type of GPU stands beside the others.
+        # In the job file, types of GPU are keys like other resources.
         typed = {name: given.pop(name) for name in list(given) if str(name).startswith("gpu:")}
         if typed:
             given["resources"] = {**given.get("resources", {}), **typed}

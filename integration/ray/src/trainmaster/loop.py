@@ -1,4 +1,4 @@
-"""`trainmaster.report` for any Python loop. It needs no Ray."""
+"""`trainmaster.report` and related functions for any Python loop, without Ray."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _reporter: Reporter | None = None
 _looked = False
 _last: Report | None = None
 
-# Set inside a worker on Ray, whose context takes the reports and knows when to stop.
+# Set in workers on Ray: the context takes the reports and knows whether to stop.
 sink: Callable[[Report], None] | None = None
 stopping: Callable[[], bool] | None = None
 
@@ -33,37 +33,37 @@ def report(
     accuracy: float | None = None,
     steps_per_epoch: int = 0,
 ) -> None:
-    """Says how far training is. Call it at every step, or less often.
+    """Reports the progress of training. Call it at every step, or less often.
 
-    `step` counts from the job's begin, over all its restarts; `examples` are those trained since the last call;
-    `epoch` counts whole epochs done. It never waits and never raises. Where Trainmaster didn't start the program it
-    does nothing; with torchrun, only rank 0 reports.
+    `step` counts from the start of the job, across restarts. `examples` is the number of examples since the last call.
+    `epoch` is the number of completed epochs. The function never blocks and never raises. In a program that Trainmaster
+    did not start, it does nothing. With torchrun, only rank 0 reports.
     """
     global _last
     try:
-        said = Report(step, loss, examples, epoch, accuracy, steps_per_epoch)
+        progress = Report(step, loss, examples, epoch, accuracy, steps_per_epoch)
         if sink:
-            sink(said)
+            sink(progress)
         elif reporter := _find():
-            _last = said
-            reporter.report(said)
+            _last = progress
+            reporter.report(progress)
     except Exception as error:
-        log.warning("a report is left out: %s", error)
+        log.warning("report dropped: %s", error)
 
 
 def finish(converged: bool = False) -> None:
-    """Says that training is over, once and for all: the job ends. In a worker on Ray, returning says so."""
+    """Reports that training is done, which ends the job. In a worker on Ray, return from `run` instead."""
     try:
         reporter = None if sink else _find()
         if reporter and _last:
             reporter.finish(_last, converged)
             reporter.flush(10.0)
     except Exception as error:
-        log.warning("the end is not reported: %s", error)
+        log.warning("the end of training was not reported: %s", error)
 
 
 def should_stop() -> bool:
-    """Whether to write a checkpoint and leave now: the job gets another shape, or none."""
+    """Whether to save a checkpoint and exit now, because the job gets another shape or no slots."""
     if stopping:
         return stopping()
     try:
@@ -73,7 +73,7 @@ def should_stop() -> bool:
         stop = reporter.assignment.phase == feed_pb2.ASSIGNMENT_PHASE_STOP
         return stop or reporter.assignment.incarnation != _number(os.environ, "TRAINMASTER_INCARNATION", 1)
     except Exception as error:
-        log.warning("whether to stop can't be told: %s", error)
+        log.warning("cannot determine whether to stop: %s", error)
         return False
 
 
@@ -90,13 +90,13 @@ def _find() -> Reporter | None:
 
 
 def slot_of(environment: Mapping[str, str]) -> Slot | None:
-    """Whose reports this process sends; None if it sends none."""
+    """The slot whose reports this process sends. None if it sends no reports."""
     job = environment.get("TRAINMASTER_JOB")
     if not job or not environment.get("TRAINMASTER_FEED"):
         return None
     index = _number(environment, "TRAINMASTER_INDEX", 0)
     role = environment.get("TRAINMASTER_ROLE", "worker")
-    # torchrun numbers the processes of all slots; without it, slots are the processes.
+    # torchrun numbers the processes of all slots. Without torchrun, each slot has one process.
     if role != "worker" or _number(environment, "RANK", index) != 0:
         return None
     incarnation = _number(environment, "TRAINMASTER_INCARNATION", 1)

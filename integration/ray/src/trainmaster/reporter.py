@@ -1,4 +1,4 @@
-"""Reports to the feed, from threads of their own: training never waits for them and never fails because of them."""
+"""Sends reports to the feed in background threads. Training neither waits for them nor fails because of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ._proto import feed_pb2 as pb
 from ._proto import feed_pb2_grpc, job_pb2
 from .channel import bearer, channel
 from .tally import Outbox, Report, Tally
-from .text import shown
+from .text import printable
 
 log = logging.getLogger("trainmaster")
 
 _FIRST_PAUSE = 0.1
 _LAST_PAUSE = 3.0
 _CALL_SECONDS = 10.0
-# Asked again, these would only get the same answer.
+# Errors that a retry would not change.
 _FINAL = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,
@@ -32,7 +32,7 @@ _FINAL = (
 
 @dataclass(frozen=True)
 class Slot:
-    """Who reports."""
+    """The sender of reports."""
 
     job: str
     token: str = field(default="", repr=False)
@@ -42,7 +42,7 @@ class Slot:
 
 
 class Reporter:
-    """Tells the feed about one slot, and listens to what it is assigned."""
+    """Sends the reports of one slot to the feed, and receives its assignments."""
 
     def __init__(
         self,
@@ -75,19 +75,20 @@ class Reporter:
 
     @property
     def assignment(self) -> pb.Assignment | None:
-        """What the feed said last; None until it has answered."""
+        """The last assignment from the feed. None before the first."""
         return self._assignment
 
     def report(self, report: Report, leads: bool = True) -> None:
-        """Never waits."""
-        # The threads don't exist in a child that was forked.
+        """Adds a report. Never blocks."""
+        # A forked child doesn't have the threads.
         if os.getpid() != self._pid:
             return
         with self._lock:
             self._tally.add(report, leads)
 
     def shape(self, workers: int, servers: int) -> None:
-        """What was reported until now was so many workers' and servers' work; the rest is these'."""
+        """Sets the numbers of workers and servers of the following reports. Earlier reports keep the previous numbers.
+        """
         with self._lock:
             if (workers, servers) != self._shape:
                 self._take()
@@ -95,18 +96,18 @@ class Reporter:
                 self._shape = (workers, servers)
 
     def interrupted(self) -> None:
-        """The time until the next report is no training."""
+        """Leaves the time until the next report out of the training time."""
         with self._lock:
             self._take()
             self._tally.rebase()
 
     def restarted(self, milliseconds: float) -> None:
-        """Goes out with the next progress, once."""
+        """Sends the time of a restart with the next progress, once."""
         with self._lock:
             self._restart_ms = milliseconds
 
     def acknowledge(self, revision: int, *, leaving: bool, step: int = 0, checkpoint_ms: float = 0.0) -> None:
-        """Goes out after the reports before it."""
+        """Sends an acknowledgement after all earlier reports."""
         with self._lock:
             self._take()
             self._acks.append(
@@ -124,14 +125,14 @@ class Reporter:
             self._wake()
 
     def finish(self, report: Report, converged: bool) -> None:
-        """The job is done."""
+        """Sends a last report: training is done."""
         with self._lock:
             self._tally.add(report)
             self._take(finished=True, converged=converged)
             self._wake()
 
     def flush(self, limit: float) -> bool:
-        """Waits until everything was answered, but not longer than `limit` seconds."""
+        """Waits until everything is answered, at most `limit` seconds."""
         with self._lock:
             self._take()
             self._wake()
@@ -141,9 +142,8 @@ class Reporter:
         if os.getpid() != self._pid:
             return
         if not self.flush(limit) or self._outbox.dropped:
-            log.warning(
-                "not all reports reached the feed: %d dropped, %d unsent", self._outbox.dropped, len(self._outbox)
-            )
+            unsent = len(self._outbox)
+            log.warning("some reports did not reach the feed: %d dropped, %d unsent", self._outbox.dropped, unsent)
         with self._lock:
             self._closed = True
             self._wake()
@@ -186,7 +186,7 @@ class Reporter:
             except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed
                 log.debug("the feed is away: %s", error)
                 if isinstance(error, grpc.RpcError) and error.code() in _FINAL:
-                    # It will not have the reports either; they need not wait for their numbers.
+                    # The feed won't accept reports either. They need not wait for the last sequence number.
                     with self._lock:
                         self._last_seq = self._last_seq or 0
                         self._lock.notify_all()
@@ -198,7 +198,7 @@ class Reporter:
         with self._lock:
             self._assignment = assignment
             if self._last_seq is None:
-                # Who was started again in its incarnation goes on from there.
+                # A process that is restarted in its incarnation continues its sequence numbers.
                 self._last_seq = assignment.last_seq if assignment.incarnation == self._slot.incarnation else 0
             self._lock.notify_all()
 
@@ -235,7 +235,7 @@ class Reporter:
                     pause = min(pause * 2, _LAST_PAUSE)
 
     def _send(self, batch: list[pb.Progress], ack: pb.AcknowledgeRequest | None) -> bool:
-        """Whether it was answered, in whatever way."""
+        """Sends a batch or an acknowledgement. Returns whether the feed answered, even if it refused."""
         try:
             if ack:
                 self._stub.Acknowledge(ack, timeout=_CALL_SECONDS, metadata=self._metadata)
@@ -249,11 +249,11 @@ class Reporter:
             )
             reply = self._stub.Report(request, timeout=_CALL_SECONDS, metadata=self._metadata)
             if not reply.accepted:
-                log.debug("the feed ignored a report: %s", shown(reply.reason))
+                log.debug("the feed ignored a report: %s", printable(reply.reason))
             return True
         except grpc.RpcError as error:
             if error.code() in _FINAL:
-                log.warning("the feed refuses a report: %s", shown(error.details() or ""))
+                log.warning("the feed refuses a report: %s", printable(error.details() or ""))
                 return True
             return False
         except ValueError:  # the channel was closed

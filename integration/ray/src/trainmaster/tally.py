@@ -1,4 +1,4 @@
-"""What a training loop says step by step, as progress that is worth sending. Pure: times are in the reports."""
+"""Merges the reports of a training loop into progress messages. Pure: the reports contain the times."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Report:
     epoch: int | None = None
     accuracy: float | None = None
     steps_per_epoch: int = 0
-    # Mean time of a step, by worker.
+    # Mean time of a step in milliseconds, by worker.
     slot_times: dict[int, float] = field(default_factory=dict)
-    # By the clock of who reports, in seconds.
+    # Time of the report in seconds, by the reporting process's clock.
     at: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -32,7 +32,7 @@ class Report:
         self.examples = int(self.examples)
         self.steps_per_epoch = int(self.steps_per_epoch)
         self.epoch = None if self.epoch is None else int(self.epoch)
-        # A loss that has become NaN says nothing that could be fitted.
+        # A loss of NaN can't be fitted.
         self.loss = _finite(self.loss)
         self.accuracy = _finite(self.accuracy)
 
@@ -42,7 +42,7 @@ def _finite(value: float | None) -> float | None:
 
 
 class Tally:
-    """Merges reports until they are taken: the loss is the mean over examples; steps and time are differences."""
+    """Merges reports until they are taken. The loss is the mean over examples. Steps and time are differences."""
 
     def __init__(self) -> None:
         self._step: int | None = None
@@ -57,7 +57,7 @@ class Tally:
         self._slot_times: dict[int, float] = {}
 
     def add(self, report: Report, leads: bool = True) -> None:
-        """One that doesn't lead, another worker's, adds its examples, its loss and its times, and no steps."""
+        """Adds a report. Reports of other workers (`leads` is false) add examples, loss and times, but no steps."""
         if report.loss is not None:
             weight = report.examples or 1
             self._loss += report.loss * weight
@@ -68,18 +68,18 @@ class Tally:
         if not leads:
             return
         if self._step is None or report.step < self._step:
-            # The first, or back at a checkpoint: nothing to measure a distance from.
+            # The first report, or a step back to a checkpoint: there is no difference yet.
             self._step, self._since = report.step, report.at
         if report.epoch is None and self._last:
             report.epoch = self._last.epoch
         self._last = report
 
     def rebase(self) -> None:
-        """What follows is not measured from here: training was interrupted."""
+        """Starts a new difference at the next report, because training was interrupted."""
         self._step = None
 
     def take(self, workers: int = 0, servers: int = 0) -> pb.Progress | None:
-        """Progress since the last time; None if there is nothing new."""
+        """Progress since the last call. None without new reports."""
         last = self._last
         if last is None:
             return None
@@ -103,7 +103,8 @@ class Tally:
 
 
 class Outbox:
-    """Progress on its way out: bounded, in order, kept until it was answered. The oldest goes first."""
+    """A bounded queue of progress messages. They stay until they are answered. When it is full, the oldest is dropped.
+    """
 
     LIMIT = 1024
     AT_ONCE = 64
@@ -122,7 +123,9 @@ class Outbox:
         self._waiting.append(progress)
 
     def next(self, last_seq: int) -> list[pb.Progress]:
-        """What to send next. It gets its numbers, above `last_seq`, when it is first sent, and keeps them."""
+        """The next batch to send. A message gets its sequence number, above `last_seq`, at its first sending, and keeps
+        it.
+        """
         batch = list(self._waiting)[: self.AT_ONCE]
         for progress in batch:
             if progress.seq == 0:
@@ -131,7 +134,7 @@ class Outbox:
         return batch
 
     def answered(self, batch: list[pb.Progress]) -> None:
-        # By number, not by count: the oldest may have been dropped while the call was under way.
+        # Compares numbers instead of counting, because the oldest messages can be dropped during the call.
         last = batch[-1].seq
         while self._waiting and 0 < self._waiting[0].seq <= last:
             self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""Quantities as people write them: "10GiB", "1Gbit", "20s", 0.5. Inside they are integers."""
+"""Parses quantities such as "10GiB", "1Gbit", "20s" or 0.5 to integers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIME = (
 
 
 def amount(key: str, resource: str, value: object) -> int:
-    """A quantity of a resource: thousandths, or MiB of memory and disk, or Mbit/s of bandwidth.
+    """Parses the quantity of a resource: thousandths, MiB for memory and disk, or Mbit/s for bandwidth.
 
     >>> amount("worker.memory", "memory", "10GiB"), amount("worker.gpu", "gpu", 0.5)
     (10240, 500)
@@ -28,12 +28,12 @@ def amount(key: str, resource: str, value: object) -> int:
 
 
 def size(key: str, value: object) -> int:
-    """MiB."""
+    """Parses a size to MiB."""
     return _scaled(key, value, *_BYTES)
 
 
 def span(key: str, value: object) -> int:
-    """Milliseconds.
+    """Parses a time to milliseconds.
 
     >>> span("deadline", "1.5h")
     5400000

@@ -1,4 +1,4 @@
-"""A ready all-reduce trainer: every worker holds all parameters and averages one part of the gradients."""
+"""A ready all-reduce trainer: every worker has all parameters, and averages one part of the gradients."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .training import GO, LEAVE, Gather, Optimizer, Part, Trainer
 
 
 class AllReduceWorker(Trainer):
-    """Trains without parameter servers: a subclass says `init` and `gradient`.
+    """Trains without parameter servers. A subclass implements `init` and `gradient`.
 
-    Each worker sends every other its part of the gradient and gets back the mean: as many bytes as in a ring. When
-    workers come or go, all leave after the same step and go on from its checkpoint, in the processes that are there.
+    Each worker sends its part of the gradient to each other worker and receives the mean: as many bytes as in a ring.
+    When the workers change, all leave after the same step, and continue from its checkpoint in the existing processes.
     """
 
     def __init__(self, learning_rate: float = 0.1, momentum: float = 0.0) -> None:
@@ -29,7 +29,7 @@ class AllReduceWorker(Trainer):
         steps = training.steps_per_epoch(job)
         step, state, epochs = training.load(ctx.checkpoint)
         state = state or {"params": np.asarray(self.init(), np.float32)}
-        # Every worker knows the same losses, so only leaving has to be agreed on.
+        # All workers have the same losses, so that they need to agree only on leaving.
         done, flag = training.finished(job.convergence, epochs.losses), GO
         while done == flag == GO:
             flag = LEAVE if ctx.stopping else GO
@@ -75,5 +75,5 @@ class AllReduceWorker(Trainer):
         return Part(whole, means[0].weight, means[0].loss, means[0].flag)
 
     async def average(self, key: tuple[int, int], rank: int, world: int, part: Part) -> Part:
-        """Called by every worker, this one too, with this worker's part of their gradients."""
+        """Averages this worker's part of all gradients. Called by every worker, including this one."""
         return await self._gather.join(key, rank, world, part, training.combine)

@@ -1,4 +1,4 @@
-"""Checkpoints: a folder each, complete or not there at all."""
+"""Checkpoints. Each is a folder, which is either complete or missing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# More digits than a step ever has are somebody else's.
+# The maximum of digits in a step. Names with more digits are not checkpoints.
 _NAME = re.compile(r"checkpoint-([0-9]{1,18})")
 _KEPT = 2
 
 
 def newest(folder: Path) -> Path | None:
-    """The last complete one."""
+    """The newest complete checkpoint."""
     found = [(int(match[1]), entry) for entry in _entries(folder) if (match := _NAME.fullmatch(entry.name))]
     return max(found)[1] if found else None
 
@@ -27,9 +27,9 @@ def step_of(checkpoint: Path | None) -> int:
 
 @contextmanager
 def saving(folder: Path, step: int) -> Iterator[Path]:
-    """A folder to write into. It becomes a checkpoint when the block ends without an exception."""
+    """Yields a folder to write to. It becomes a checkpoint when the block ends without an exception."""
     folder.mkdir(parents=True, exist_ok=True)
-    # One saves at a time; what else there is was left by one that was killed.
+    # Only one process saves at a time, so that other partial folders belong to killed processes.
     for left in folder.glob(".partial-*"):
         shutil.rmtree(left, ignore_errors=True)
     partial = folder / f".partial-{step}-{os.getpid()}"
@@ -40,7 +40,7 @@ def saving(folder: Path, step: int) -> Iterator[Path]:
             if path.is_file():
                 _sync(path)
         target = folder / f"checkpoint-{step}"
-        # The same step again, after a restart from the one before.
+        # The same step can be saved again after a restart from an earlier checkpoint.
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
         _sync(folder)

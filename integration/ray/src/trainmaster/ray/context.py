@@ -1,4 +1,4 @@
-"""What a user's class is given."""
+"""The context that a user's class gets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .slots import RoleName
 
 @dataclass(frozen=True)
 class Peer:
-    """Another slot of the job. Its class's methods are called as an actor's are: `peer.push.remote(gradient)`."""
+    """Another slot of the job. Call its class's methods like those of an actor: `peer.push.remote(gradient)`."""
 
     role: RoleName
     index: int
@@ -40,13 +40,13 @@ class Method:
     name: str
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """An ObjectRef of what it returns."""
+        """Calls the method. Returns an ObjectRef of its result."""
         return self.handle.call.remote(self.name, *args, **kwargs)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One slot's part in a round: the time in which the job's workers and servers stay the same."""
+    """A slot's part in a round. During a round, the job's workers and servers stay the same."""
 
     job: Job
     round: int
@@ -62,10 +62,10 @@ class Assignment:
 
 
 class Context:
-    """What a slot is part of, and how it tells how training goes.
+    """A slot's place in the job, and its way to report progress.
 
-    `rank` (from 0 on, without gaps) and `world` are a worker's place among the workers now; `index` is its slot, which
-    it keeps. `workers` and `servers` are the peers, in the order of rank; `server` is the machine.
+    `rank` (from 0, without gaps) and `world` are a worker's place among the current workers. `index` is the number of
+    its slot, which doesn't change. `workers` and `servers` are the peers in the order of rank. `server` is the machine.
     """
 
     def __init__(self, assignment: Assignment, sink: Callable[[Report], None], loop: asyncio.AbstractEventLoop) -> None:
@@ -92,12 +92,12 @@ class Context:
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder of the last complete checkpoint; None before the first."""
+        """The folder of the newest complete checkpoint. None before the first."""
         return checkpoint.newest(self._folder)
 
     @contextmanager
     def save(self, step: int) -> Iterator[Path]:
-        """Writes a checkpoint: `with ctx.save(step) as folder: …`. One worker does, usually that of rank 0."""
+        """Writes a checkpoint: `with ctx.save(step) as folder: …`. Only one worker saves, usually rank 0."""
         start = time.monotonic()
         with checkpoint.saving(self._folder, step) as folder:
             yield folder
@@ -114,10 +114,10 @@ class Context:
         steps_per_epoch: int = 0,
         step_ms: float | None = None,
     ) -> None:
-        """Says how far training is; never waits.
+        """Reports the progress of training. Never blocks.
 
-        `step` counts from the job's begin; `examples` are those this worker trained since its last report; `step_ms` is
-        what a step takes this worker by itself, to find stragglers.
+        `step` counts from the start of the job. `examples` is the number of examples that this worker trained since its
+        last report. `step_ms` is the time of a step in this worker alone; it serves to find stragglers.
         """
         times = {} if step_ms is None else {self.index: step_ms}
         self.take(Report(step, loss, examples, epoch, accuracy, steps_per_epoch, times))
@@ -127,25 +127,26 @@ class Context:
         self._sink(report)
 
     def get(self, refs: Sequence[Any]) -> list[Any]:
-        """What peers' methods returned. As `ray.get`, which takes the thread of `run` for the actor's and warns."""
+        """The results of peers' methods. Unlike `ray.get`, it doesn't warn about blocking the actor's event loop."""
         return asyncio.run_coroutine_threadsafe(_all(refs), self._loop).result()
 
     @property
     def stopping(self) -> bool:
-        """Whether `should_stop` would say so, without promising to leave."""
+        """The same as `should_stop`, without a commitment to leave."""
         return self._stop.is_set()
 
     def should_stop(self) -> bool:
-        """Whether to save a checkpoint and return now. Who is told so and returns is called again in the new shape.
+        """Whether to save a checkpoint and return now. A worker that does is called again in the new shape.
 
-        Workers that wait for each other must leave after the same step: let them agree on it, as the ready trainers do.
+        Workers that wait for each other have to leave after the same step. They have to agree on it, as the ready
+        trainers do.
         """
         if self._stop.is_set():
             self.left = True
         return self.left
 
     def leave(self) -> None:
-        """This worker is about to return because a peer was told to stop."""
+        """Marks that this worker is about to return because a peer has to stop."""
         self.left = True
 
     def stop(self) -> None:

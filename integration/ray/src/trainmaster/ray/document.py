@@ -1,4 +1,4 @@
-"""JSON from where others write, too (Ray's key-value store, a shared folder): measured before it is decoded. Pure."""
+"""JSON from places where others can write (Ray's key-value store, a shared folder), with limits on its size. Pure."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import json
 import reprlib
 from typing import Any, NoReturn, TypeGuard
 
-# Lists, objects and what is in them: a few times what the largest plan has.
+# The maximum of values: several times as many as in the largest plan.
 _MOST_VALUES = 1_000_000
 _MOST_DIGITS = 20
 
 
 class BadDocument(ValueError):
-    """What can't be used. Its words are short whatever is written there; the same fault has the same ones."""
+    """An invalid document. The message is short for any content, and equal for equal faults."""
 
 
 def decode(text: bytes, longest: int) -> dict[str, Any]:
-    """Raises `BadDocument`."""
+    """Decodes a JSON object of at most `longest` bytes. Raises `BadDocument`."""
     if len(text) > longest:
         raise BadDocument(f"{len(text)} bytes must be at most {longest}")
-    # An empty list takes 3 bytes here, and 64 in memory.
+    # An empty list takes 3 bytes in the text, but 64 in memory.
     if sum(text.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
         raise BadDocument(f"it has more than {_MOST_VALUES} values")
     try:
         document = json.loads(text.decode(), parse_int=_integer, parse_constant=_constant)
     except RecursionError:
-        raise BadDocument("not JSON: it nests too deeply") from None
+        raise BadDocument("not JSON: nested too deeply") from None
     except ValueError as error:
         raise BadDocument(f"not JSON: {error}") from None
     if not isinstance(document, dict):
@@ -34,7 +34,7 @@ def decode(text: bytes, longest: int) -> dict[str, Any]:
 
 
 def brief(value: object) -> str:
-    """A value that was decoded, for people: of what is long or deep, the beginning."""
+    """The beginning of a decoded value, for messages."""
     return reprlib.repr(value)
 
 
@@ -49,4 +49,4 @@ def _integer(digits: str) -> int:
 
 
 def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

@@ -1,4 +1,4 @@
-"""The driver's side of a job: follows the plan, keeps the workers training, tells the feed."""
+"""The driver of a job: it follows the plan, runs the workers' rounds and reports to the feed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..job import Job
 from ..reporter import Reporter
 from ..reporter import Slot as FeedSlot
 from ..tally import Report
-from ..text import shown
+from ..text import printable
 from . import checkpoint, gcs, slots
 from .context import Assignment, Peer
 from .document import BadDocument
@@ -34,26 +34,26 @@ Phase = Literal["active", "completed", "failed"]
 OnDriverDeath = Literal["cancel", "resume"]
 
 _TICK = 0.1
-# The control store is asked for the plan so often: the less, the longer nothing has happened.
+# The interval between two reads of the plan, in seconds. It grows with the time since the last change.
 _FIRST_LOOK, _LAST_LOOK = 0.1, 0.5
 _SLOWDOWN = 0.1
-# So long it is tried to leave nothing behind.
-_LAST_WORDS = 30.0
+# The time for the last writes to the control store, in seconds.
+_LAST_WRITES = 30.0
 _GRACE = 30.0
-# A daemon that is there plans sooner.
+# A running daemon plans within this time.
 _NO_PLAN = 10.0
 _FIRST_WAIT, _LAST_WAIT = 1.0, 30.0
-# So many failures without a step in between end a job.
+# The number of failures without a step between them that ends a job.
 _MOST_FAILURES = 8
 _MOST_REFUSALS = 1000
 
 
 @dataclass(frozen=True)
 class Change:
-    """A shape that the job was given.
+    """A new shape of the job.
 
-    `cost_ms`: from giving up the last one, or from the job's begin, to the first step in this one; what it waited for
-    its turn is part of it.
+    `cost_ms` is the time from the end of the last shape, or from the start of the job, to the first step in this shape.
+    It includes the time that the job waited.
     """
 
     at: float
@@ -67,7 +67,7 @@ class Change:
 
 @dataclass
 class Result:
-    """How a job ended, and its way there."""
+    """The end of a job, and its history."""
 
     job: int
     name: str
@@ -83,7 +83,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Settings:
-    """What `fit` was given."""
+    """The arguments of `fit`."""
 
     job: Job
     number: int
@@ -98,17 +98,19 @@ class Settings:
 
 
 def identity(number: int, token: str) -> str:
-    """Of a job: a daemon whose store is lost counts anew, and so does another one; the token tells their jobs apart."""
+    """A job's unique id. Numbers are not unique: another daemon, or one with a lost store, starts from 1. So the id has
+    a hash of the token.
+    """
     return f"{number}-{hashlib.sha256(token.encode()).hexdigest()[:6]}"
 
 
 class _Lost(Exception):
-    """An actor or its node is gone."""
+    """An actor or its node is lost."""
 
 
 @dataclass(frozen=True)
 class _Refusal:
-    """A revision that the job can't follow, and why; it goes on as it was."""
+    """A revision that the job can't follow, with the cause. The job keeps its last revision."""
 
     incarnation: int
     revision: int
@@ -131,26 +133,26 @@ class Driver:
         self._reporter: Reporter | None = None
         self._reported = 0  # incarnation
         self._round = 0
-        self._runs: dict[Any, Slot] = {}  # ObjectRef of a worker's run
+        self._runs: dict[Any, Slot] = {}  # by the ObjectRef of a worker's `run`
         self._polls: dict[Any, Slot] = {}
         self._ends: dict[Slot, RoundEnd] = {}
         self._last = Report(0)
         self._idle_since = self._begin
-        # Since when it has been allowed to run again: until then it waits, which is no cost of a restart.
+        # The incarnation, and since when it may run. The wait before that is not part of the restart's cost.
         self._allowed: tuple[int, float] = (0, self._begin)
         self._how: Literal["start", "live", "restart", "failure"] = "start"
         self._unmeasured: Change | None = None
         self._failures = 0
         self._not_before = 0.0
         self._shown = ""
-        # The plan that is there can't be read, and that was said.
-        self._unread = False
+        # The current plan can't be read, and a warning was logged.
+        self._warned_unread = False
         self._next_look = 0.0
-        self._stirred = self._begin
+        self._changed_at = self._begin
         self._refusal: _Refusal | None = None
-        # What the control store couldn't be told yet.
-        self._unwritten: dict[str, Any] | None = None
-        self._going: list[Group] = []
+        # The last document, if it is not written yet.
+        self._pending_document: dict[str, Any] | None = None
+        self._removing: list[Group] = []
 
     def run(self) -> Result:
         self._document("active")
@@ -170,15 +172,15 @@ class Driver:
                 self._reporter.close()
         return self._result
 
-    # What to do
+    # Following the plan
 
     def _follow(self) -> None:
-        """Takes one step towards the plan, as often as that is looked at."""
+        """Takes one step towards the plan, if it is time to read it."""
         if time.monotonic() < self._next_look:
             return
         plan = self._read_plan()
         if not plan:
-            self._wonder()
+            self._warn_without_plan()
             return
         todo = step(self._running, plan)
         if todo.kind is Kind.END:
@@ -197,57 +199,57 @@ class Driver:
     def _ended(self, plan: Plan) -> Refused:
         return Refused(f"{self._job.name}: {plan.action}: {plan.reason}")
 
-    def _wonder(self) -> None:
-        """Says, once, that nobody plans."""
+    def _warn_without_plan(self) -> None:
+        """Warns once if there is no plan."""
         if not self._shown and time.monotonic() > self._begin + _NO_PLAN:
             self._shown = "no plan"
             log.warning(
-                "%s: there is no plan for job %d yet; it takes a daemon with --adapter ray for this cluster, which may "
-                "carry plans out (trainmaster doctor, trainmaster explain %s)",
+                "%s: there is no plan for job %d yet; it needs a daemon with --adapter ray for this cluster that "
+                "can carry out plans (see trainmaster doctor, trainmaster explain %s)",
                 self._job.name,
                 self._settings.number,
                 self._job.name,
             )
 
     def _read_plan(self) -> Plan | None:
-        """The newest plan; the last one while there is no news."""
+        """The newest plan that could be read."""
         if time.monotonic() < self._next_look:
             return self._plan
         now = time.monotonic()
-        self._next_look = now + min(max(_SLOWDOWN * (now - self._stirred), _FIRST_LOOK), _LAST_LOOK)
+        self._next_look = now + min(max(_SLOWDOWN * (now - self._changed_at), _FIRST_LOOK), _LAST_LOOK)
         self._write()
         plan = self._fetch_plan()
-        # A daemon whose store is lost counts its jobs anew.
+        # A daemon with a lost store numbers its jobs from 1 again, so the plan can be another job's.
         if plan and plan.name in ("", self._job.name):
             refusal = self._refusal
             if refusal and (plan.incarnation, plan.revision) == (refusal.incarnation, refusal.revision):
                 plan = replace(plan, refused=plan.refused or refusal.cause)
             if plan != self._plan:
-                self._stir()
+                self._look_soon()
             self._plan = plan
             self._show(plan)
         return self._plan
 
     def _fetch_plan(self) -> Plan | None:
-        """What is there, if that can be followed; whoever is on the cluster may have written it."""
+        """The current plan, if it can be followed. Any user of the cluster can write it."""
         try:
             plan = gcs.plan(self._settings.number)
             if plan and plan.shape[1] and not self._job.server:
-                raise BadDocument("slots: it has parameter servers, and the job has none")
+                raise BadDocument("slots: the plan has parameter servers, but the job has none")
         except gcs.AWAY as error:
             log.debug("the control store is away: %s", error)
             return None
         except BadDocument as fault:
-            if not self._unread:
-                log.warning("%s: the plan can't be read, so the last one stands: %s", self._job.name, fault)
-            self._unread = True
+            if not self._warned_unread:
+                log.warning("%s: the plan can't be read, the last one stays in force: %s", self._job.name, fault)
+            self._warned_unread = True
             return None
-        self._unread = False
+        self._warned_unread = False
         return plan
 
-    def _stir(self) -> None:
-        """Something happened, so more may."""
-        self._stirred = self._next_look = time.monotonic()
+    def _look_soon(self) -> None:
+        """Reads the plan again soon, because more changes are likely."""
+        self._changed_at = self._next_look = time.monotonic()
 
     def _show(self, plan: Plan) -> None:
         news = plan.refused or (plan.reason if plan.action != "run" else "")
@@ -258,7 +260,7 @@ class Driver:
         self._shown = news
 
     def _start(self, plan: Plan) -> None:
-        """Makes all groups and actors of a plan; comes back later if that isn't possible now."""
+        """Starts all groups and actors of a plan. If that is not possible now, a later call tries again."""
         if self._allowed[0] != plan.incarnation:
             self._allowed = (plan.incarnation, time.monotonic())
         if time.monotonic() < self._not_before:
@@ -269,17 +271,17 @@ class Driver:
             return
         self._report_for(plan)
         self._groups = made
-        if failure := self._staff(made):
+        if failure := self._start_actors(made):
             raise failure
         self._running = Running(plan.incarnation, plan.revision, plan.placed, [group.slots for group in made])
         self._begin_round()
         self._changed(self._how)
 
     def _resize(self, plan: Plan, add: frozenset[Slot], drop: frozenset[Slot]) -> None:
-        """Workers come and go. What comes is started while the others train on, and if that fails, they still do."""
+        """Adds and drops workers. New actors start while the others train. If one fails, the others continue."""
         assert self._running, "only what runs is resized"
         if not add and not drop:
-            # What it has is its plan again, under another number: nobody need stop for that.
+            # The plan has the job's current slots with another revision. No worker needs to stop.
             self._running = replace(self._running, revision=plan.revision)
             self._document("active")
             self._acknowledge_revision(plan)
@@ -288,19 +290,19 @@ class Driver:
         if made is None:
             return
         self._groups += made
-        if failure := self._staff(made):
+        if failure := self._start_actors(made):
             self._release(add)
             cause = f"{slots.write(add)} can't join: {_last_line(failure)}"
             self._refusal = _Refusal(plan.incarnation, plan.revision, cause)
             self._document("active")
-            # The next look may bring another plan.
+            # The next read can bring another plan.
             self._plan = replace(plan, refused=cause)
             self._show(self._plan)
             return
         self._end_round()
         if self._finished():
             return
-        # What goes, goes between two rounds.
+        # Slots are given back between two rounds.
         self._release(drop)
         self._running = Running(plan.incarnation, plan.revision, plan.placed, [group.slots for group in self._groups])
         self._begin_round()
@@ -312,7 +314,7 @@ class Driver:
             self._reporter.acknowledge(plan.revision, leaving=False, step=self._last.step)
 
     def _leave(self, how: Literal["restart", "failure"], revision: int | None = None) -> None:
-        """Checkpoint, acknowledge, give everything back."""
+        """Saves a checkpoint, acknowledges, and gives all slots back."""
         assert self._running, "only what runs can leave"
         self._end_round()
         if self._finished():
@@ -330,7 +332,7 @@ class Driver:
         self._remove()
 
     def _release(self, dropped: frozenset[Slot]) -> None:
-        """Gives back the groups of workers; those of the others stay."""
+        """Gives the groups of dropped workers back."""
         going = [group for group in self._groups if set(group.slots) <= dropped]
         self._groups = [group for group in self._groups if group not in going]
         self._give_back(going)
@@ -339,14 +341,14 @@ class Driver:
 
     def _idle(self, how: Literal["restart", "failure"]) -> None:
         self._idle_since, self._how = time.monotonic(), how
-        self._stir()
+        self._look_soon()
         if self._reporter:
             self._reporter.interrupted()
 
     # Placement
 
     def _make(self, plan: Plan, wanted: list[tuple[Slot, ...]]) -> list[Group] | None:
-        """Groups on the servers that the plan names; None if the plan changed meanwhile or can't be carried out."""
+        """Makes groups on the plan's servers. Returns None if the plan changes meanwhile or can't be carried out."""
         number = self._settings.number
         made: list[Group] = []
         try:
@@ -368,8 +370,8 @@ class Driver:
                 if self._finished():
                     break
         except gcs.AWAY as error:
-            # Or groups of these names are still there: of a driver that has just died.
-            log.info("%s: %s", self._job.name, shown(str(error)))
+            # Or groups with these names still exist, from a driver that has just died.
+            log.info("%s: %s", self._job.name, printable(str(error)))
             self._not_before = time.monotonic() + _FIRST_WAIT
         except BaseException:
             self._give_back(made)
@@ -378,7 +380,7 @@ class Driver:
         return None
 
     def _nodes(self, plan: Plan, placed: Iterable[Slot]) -> dict[Slot, str] | None:
-        """The Ray node of each slot; None while one of them has none."""
+        """The Ray node of each slot. None if a server has no node."""
         nodes: dict[Slot, str] = {}
         alive = gcs.live_nodes()
         for slot in placed:
@@ -389,8 +391,8 @@ class Driver:
             nodes[slot] = node
         return nodes
 
-    def _staff(self, groups: Iterable[Group]) -> Exception | None:
-        """Starts the actors of groups and waits until they are there. Returns why one of them doesn't come, if so."""
+    def _start_actors(self, groups: Iterable[Group]) -> Exception | None:
+        """Starts the actors of groups and waits for them. Returns the error of an actor that fails to start."""
         settings = self._settings
         started: list[Any] = []
         for group in groups:
@@ -421,7 +423,7 @@ class Driver:
         self._runs, self._polls = {}, {}
         self._document("active")
 
-    # Rounds: times in which workers and servers stay the same
+    # Rounds, in which workers and servers stay the same
 
     def _begin_round(self) -> None:
         assert self._running, "a round is of what runs"
@@ -457,7 +459,7 @@ class Driver:
         self._document("active")
 
     def _end_round(self) -> None:
-        """Has the workers leave at a step boundary."""
+        """Stops the workers at a step boundary."""
         for slot in self._runs.values():
             self._actors[slot].stop.remote()
         limit = time.monotonic() + self._grace()
@@ -473,7 +475,7 @@ class Driver:
         return assignment.grace_ms / 1000 if assignment and assignment.grace_ms else _GRACE
 
     def _pump(self) -> None:
-        """Waits a moment for what the workers have to say."""
+        """Waits a moment for results and reports of the workers."""
         refs = [*self._runs, *self._polls]
         if not refs:
             time.sleep(_TICK)
@@ -484,12 +486,12 @@ class Driver:
                 self._ends[slot] = _get(ref)
             elif slot := self._polls.pop(ref, None):
                 self._take(slot, _get(ref))
-                # What it said last is fetched when the round ends.
+                # The last reports are fetched at the end of the round.
                 if slot not in self._ends:
                     self._polls[self._actors[slot].reports.remote()] = slot
 
     def _drain(self) -> None:
-        """What was said until the round's end: what the last poll has, and what came after it."""
+        """Takes the remaining reports of a round: those of the last poll, and later ones."""
         polls, self._polls = self._polls, {}
         rest = {self._actors[slot].reports.remote(): slot for slot in self._ends}
         for ref, slot in (polls | rest).items():
@@ -509,7 +511,7 @@ class Driver:
                 self._result.loss = report.loss if report.loss is not None else self._result.loss
 
     def _measured(self, change: Change) -> None:
-        """The first step in a new shape."""
+        """Measures a change at the first step in the new shape."""
         self._unmeasured, self._failures = None, 0
         now = time.monotonic()
         cost = (now - self._idle_since) * 1000
@@ -524,20 +526,20 @@ class Driver:
         return min(slot for slot in self._running.placed if slot.role == "worker")
 
     def _finished(self) -> bool:
-        """Whether the round ended because training is over."""
+        """Whether the round ended because training is done."""
         return bool(self._ends) and not self._runs and not any(end.left for end in self._ends.values())
 
     def _done(self) -> bool:
         return self._running is not None and self._finished()
 
-    # Telling
+    # Reporting
 
     @property
     def _folder(self) -> Path:
         return self._settings.folder / identity(self._settings.number, self._settings.token)
 
     def _report_for(self, plan: Plan) -> None:
-        """One reporter an incarnation; what is unsent of the last would be ignored."""
+        """Makes one reporter per incarnation. The feed would ignore unsent reports of the last incarnation."""
         if self._reported == plan.incarnation:
             return
         if self._reporter:
@@ -577,31 +579,31 @@ class Driver:
             },
             "refused": vars(self._refusal) if self._refusal else None,
         }
-        self._unwritten = document
+        self._pending_document = document
         self._write()
 
     def _give_back(self, groups: Iterable[Group]) -> None:
-        self._going += groups
+        self._removing += groups
         self._write()
 
     def _write(self) -> None:
-        """Has the control store know and do what it should; what fails is tried again."""
+        """Writes the document and removes groups. A failure is retried by the next call."""
         try:
-            while self._going:
-                self._going[-1].remove()
-                self._going.pop()
-            if self._unwritten:
-                gcs.put_job_document(self._settings.number, self._unwritten)
-                self._unwritten = None
+            while self._removing:
+                self._removing[-1].remove()
+                self._removing.pop()
+            if self._pending_document:
+                gcs.put_job_document(self._settings.number, self._pending_document)
+                self._pending_document = None
         except gcs.AWAY as error:
             log.debug("the control store is away: %s", error)
 
-    def _leave_nothing(self) -> None:
-        """The last chance for what wasn't written or removed yet."""
-        limit = time.monotonic() + _LAST_WORDS
-        while self._unwritten or self._going:
+    def _finish_writes(self) -> None:
+        """Retries pending writes and removals for a limited time."""
+        limit = time.monotonic() + _LAST_WRITES
+        while self._pending_document or self._removing:
             if time.monotonic() > limit:
-                log.warning("%s: Ray's control store doesn't take how it ended", self._job.name)
+                log.warning("%s: the end could not be written to Ray's control store", self._job.name)
                 return
             time.sleep(_FIRST_WAIT)
             self._write()
@@ -609,7 +611,7 @@ class Driver:
     # Ends
 
     def _fail(self, cause: str) -> None:
-        """What is left is given back; the plan says where the job goes on, from its checkpoint."""
+        """Gives all slots back after a failure. The job resumes from its checkpoint once the plan has slots for it."""
         self._failures += 1
         log.warning("%s: %s; it resumes from step %d", self._job.name, cause, self._checkpoint_step())
         if self._failures >= _MOST_FAILURES:
@@ -630,7 +632,7 @@ class Driver:
         result = self._result
         result.converged, result.checkpoint = end.converged, checkpoint.newest(self._folder)
         result.seconds = time.monotonic() - self._begin
-        # Training is over, whoever is lost now.
+        # Training is done, so that a lost actor doesn't matter.
         with contextlib.suppress(_Lost):
             self._drain()
         if self._reporter:
@@ -639,19 +641,19 @@ class Driver:
             self._reporter.flush(10.0)
         self._document("completed", "converged" if end.converged else "its training is over")
         self._give_back(self._groups)
-        self._leave_nothing()
+        self._finish_writes()
 
     def _abandon(self, error: BaseException) -> None:
         self._give_back(self._groups)
         self._groups, self._running = [], None
         if isinstance(error, Exception) or self._settings.on_driver_death == "cancel":
             self._document("failed", _last_line(error))
-        self._leave_nothing()
+        self._finish_writes()
 
 
 def _last_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
-    return shown(text[-1]) if text else type(error).__name__
+    return printable(text[-1]) if text else type(error).__name__
 
 
 def _get(ref: Any) -> Any:
@@ -661,7 +663,7 @@ def _get(ref: Any) -> Any:
         root: BaseException | None = error
         while isinstance(root, RayTaskError):
             root = root.cause
-        # A peer that is gone fails those who talk to it, too; all else is the fault of the user's code.
+        # An actor also fails if a peer that it calls is lost. All other errors are the user's code's.
         if isinstance(root, RayError) and not (isinstance(root, RayActorError) and root.actor_init_failed):
-            raise _Lost(shown(str(root).strip().partition("\n")[0])) from None
+            raise _Lost(printable(str(root).strip().partition("\n")[0])) from None
         raise JobFailed(str(error)) from None

@@ -1,4 +1,4 @@
-"""What the driver reads and writes in Ray's control store. All use of Ray beyond its public interface is here."""
+"""The driver's access to Ray's control store. All uses of Ray's private interface are here, except strict mode's."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ..errors import Refused
 from .plan import Plan
 
 NAMESPACE = "trainmaster"
-# The adapter deletes what it doesn't know in the other.
+# A separate namespace, because the adapter deletes unknown keys from the other one.
 CLAIMS = "trainmaster-claims"
-# Drivers that claim a job in the same moment are few.
+# The maximum of attempts. Few drivers claim the same job at once.
 _TRIES = 100
 _CLAIM = re.compile(rb"[1-9][0-9]{0,8}")
 _LAST_CLAIM = 999_999_999
-# How it shows that the control store doesn't answer.
+# The exceptions raised if the control store doesn't answer.
 AWAY = (RayError, OSError, TimeoutError)
 
 
 def plan(job: int) -> Plan | None:
-    """Raises `BadDocument`."""
+    """Reads a job's plan. Raises `BadDocument`."""
     text = _get(f"plan/{job}")
     return Plan.read(text) if text else None
 
 
 def server_node(name: str) -> str | None:
-    """The Ray node of a server, by its id; None while it has none."""
+    """The id of a server's Ray node. None if there is no such node."""
     text = _get(f"server/{name}")
     return text.decode(errors="replace") if text else None
 
@@ -50,23 +50,23 @@ def driver_id() -> str:
 
 
 def claim(job: str) -> str:
-    """Makes this driver the one of a job, until it says `release` or dies. Returns what that takes.
+    """Makes this process the driver of a job until `release`, or until its end. Returns the claim for `release`.
 
-    Each claim has a number. Where the owner of the last is dead or has let go, the next is of whoever is the first to
-    write it: that the control store lets only one do. The last is never deleted, or its number could be had twice.
+    Claims are numbered. If the owner of the last claim has released it or is dead, the first writer of the next number
+    owns it: the control store accepts only one. The last claim is never deleted, so that no number is used twice.
 
-    Raises `Refused` while another driver has the job.
+    Raises `Refused` while another process is the job's driver.
     """
     for _ in range(_TRIES):
         numbers = _numbers(job)
         last = numbers[-1] if numbers else 0
         owner = (internal_kv._internal_kv_get(f"{job}/{last}", namespace=CLAIMS) or b"").decode(errors="replace")
-        # Of this very process, but no longer its own: letting go didn't reach the store.
+        # A claim of this process whose release didn't reach the store.
         stale = owner == driver_id() and f"{job}/{last}" not in _claims
         if owner and not stale and _lives(owner):
             raise Refused(f"its driver (Ray job {owner}) is still alive")
         if last >= _LAST_CLAIM:
-            raise Refused(f"somebody has written the claim {job}/{last}; delete it (namespace {CLAIMS})")
+            raise Refused(f"the claim {job}/{last} has the last number; delete it (namespace {CLAIMS})")
         mine = f"{job}/{last + 1}"
         existed = internal_kv._internal_kv_put(mine, driver_id(), False, namespace=CLAIMS)
         if not existed:
@@ -74,28 +74,28 @@ def claim(job: str) -> str:
             for number in numbers[-_TRIES:]:
                 internal_kv._internal_kv_del(f"{job}/{number}", namespace=CLAIMS)
             return mine
-    raise Refused("others claim it again and again")
+    raise Refused(f"{_TRIES} other claims were faster")
 
 
 def _numbers(job: str) -> list[int]:
-    """Of the claims on a job; other keys that somebody wrote are none."""
+    """The numbers of a job's claims, sorted. Other keys are ignored."""
     prefix = f"{job}/".encode()
     held = (bytes(key) for key in internal_kv._internal_kv_list(prefix, namespace=CLAIMS))
     return sorted(int(key.removeprefix(prefix)) for key in held if _CLAIM.fullmatch(key.removeprefix(prefix)))
 
 
 def release(claim: str) -> None:
-    """Lets go of a claim."""
+    """Releases a claim."""
     _claims.discard(claim)
     internal_kv._internal_kv_put(claim, "", True, namespace=CLAIMS)
 
 
-# Those of this process.
+# The claims of this process.
 _claims: set[str] = set()
 
 
 def _lives(driver: str) -> bool:
-    """Whether a driver, by its Ray job, still runs."""
+    """Whether the driver with this Ray job id runs."""
     return any(entry["JobID"] == driver and not entry["IsDead"] for entry in cluster_state.job_table())
 
 

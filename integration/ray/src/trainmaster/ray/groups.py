@@ -1,4 +1,4 @@
-"""Placement groups: one for what stays together, one for each worker that may be dropped."""
+"""Placement groups: one for the slots that stay together, and one for each worker that can be dropped."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ..job import Job
 from .slots import RoleName, Slot, group_name
 
-# Ray knows nothing of these; the daemon counts them.
+# Ray doesn't count these resources. The daemon does.
 _NOT_RAYS = ("disk", "bandwidth")
 
 
 def bundle(job: Job, role: RoleName) -> dict[str, float]:
-    """A slot's demand in Ray's terms."""
+    """A slot's demand as Ray's resources."""
     spec = job.worker if role == "worker" else job.server
     assert spec, "a plan has servers only for jobs with servers"
     resources: dict[str, float] = {}
@@ -34,7 +34,7 @@ def bundle(job: Job, role: RoleName) -> dict[str, float]:
 
 
 def actor_options(job: Job, role: RoleName) -> dict[str, Any]:
-    """The same as an actor's options. It takes nothing that isn't in its bundle."""
+    """A slot's demand as options of its actor, which takes no resources outside its bundle."""
     resources = bundle(job, role)
     options: dict[str, Any] = {"num_cpus": resources.pop("CPU", 0), "num_gpus": resources.pop("GPU", 0)}
     if memory := resources.pop("memory", 0):
@@ -44,7 +44,7 @@ def actor_options(job: Job, role: RoleName) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Group:
-    """A placement group and its slots, in the order of its bundles."""
+    """A placement group with its slots, in the order of its bundles."""
 
     slots: tuple[Slot, ...]
     handle: PlacementGroup
@@ -75,5 +75,5 @@ class Group:
         return ray.remote(kind).options(**options).remote(factory)
 
     def remove(self) -> None:
-        """Ends its actors, too."""
+        """Removes the group, which ends its actors."""
         remove_placement_group(self.handle)

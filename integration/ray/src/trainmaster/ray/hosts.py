@@ -1,4 +1,4 @@
-"""The actors: each holds one object of a user's class."""
+"""The actors. Each has one object of a user's class."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .. import loop
 from ..tally import Report
 from .context import Assignment, Context
 
-# A worker's reports are fetched at most so often.
+# The minimum interval in seconds between two fetches of a worker's reports.
 _PACE = 0.2
 _MOST_REPORTS = 10_000
 
 
 @dataclass(frozen=True)
 class RoundEnd:
-    """How a worker's `run` returned."""
+    """The result of a worker's `run`."""
 
     left: bool
     converged: bool
@@ -31,13 +31,13 @@ class RoundEnd:
 
 
 class Host:
-    """Runs on the actor's event loop; a user's own loop has a thread."""
+    """Base class of the actors. It runs on the actor's event loop; the user's training loop runs in a thread."""
 
     def __init__(self, factory: Callable[[], Any]) -> None:
         self._user = factory()
 
     async def ready(self) -> None:
-        """Answered once the actor is there."""
+        """Returns once the actor runs."""
 
     async def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         result = getattr(self._user, name)(*args, **kwargs)
@@ -45,13 +45,13 @@ class Host:
 
 
 class WorkerHost(Host):
-    """A worker."""
+    """The actor of a worker."""
 
     def __init__(self, factory: Callable[[], Any]) -> None:
         super().__init__(factory)
         self._context: Context | None = None
         self._over = asyncio.Event()
-        # Filled by the user's thread. Nobody fetches them while the driver is away: the oldest go.
+        # The user's thread appends. Without a driver, nothing is fetched, and the oldest reports are dropped.
         self._reports: deque[Report] = deque(maxlen=_MOST_REPORTS)
 
     async def run(self, assignment: Assignment) -> RoundEnd:
@@ -67,15 +67,15 @@ class WorkerHost(Host):
             self._context.stop()
 
     async def reports(self) -> list[Report]:
-        """What was reported since the last call; waits a little for more, as long as there is more to come."""
+        """Returns the reports since the last call. During training, it waits a little for more."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._over.wait(), _PACE)
         return [self._reports.popleft() for _ in range(len(self._reports))]
 
 
 class ServerHost(Host):
-    """A parameter server."""
+    """The actor of a parameter server."""
 
     async def begin(self, assignment: Assignment) -> None:
-        """Another round starts: no worker of the last one is waiting any more."""
+        """Starts a round. No worker of the last round waits any more."""
         self._user.begin(Context(assignment, lambda report: None, asyncio.get_running_loop()))

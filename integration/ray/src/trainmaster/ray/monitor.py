@@ -1,4 +1,4 @@
-"""Ray's v2 autoscaler with Trainmaster's scheduler in it (strict mode), in place of the monitor that Ray starts.
+"""Ray's v2 autoscaler with Trainmaster's scheduler (strict mode). Runs instead of the monitor that Ray starts.
 
 RAY_enable_autoscaler_v2=1 ray start --head --no-monitor …
 python -m trainmaster.ray.monitor --address HOST:PORT --autoscaling-config FILE
@@ -29,10 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="Ray's head, host:port (RAY_ADDRESS, else 127.0.0.1:6379)",
     )
     parser.add_argument(
-        "--autoscaling-config", type=Path, required=True, help="the file that `ray start` would have been given"
+        "--autoscaling-config", type=Path, required=True, help="the file for `ray start --autoscaling-config`"
     )
-    parser.add_argument("--logs-dir", type=Path, help="the session's folder of logs, for Ray's own events")
-    parser.add_argument("--monitor-ip", help="this machine's address, to serve Ray's metrics of the autoscaler there")
+    parser.add_argument("--logs-dir", type=Path, help="the session's log folder, for Ray's events")
+    parser.add_argument("--monitor-ip", help="this machine's address, for Ray's metrics of the autoscaler")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s\t%(levelname)s %(name)s -- %(message)s")
     logging.getLogger("trainmaster").setLevel(logging.INFO)
@@ -50,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         monitor_ip=options.monitor_ip,
     )
     if reasons := replace_scheduler(monitor):
-        _LOG.warning("Ray's own scheduler decides, since this Ray isn't as it was tested: %s", "; ".join(reasons))
+        _LOG.warning("Ray's own scheduler decides, since this Ray differs from the tested one: %s", "; ".join(reasons))
     monitor.run()
 
 
 def replace_scheduler(monitor: Any) -> list[str]:
-    """Puts Trainmaster's scheduler around Ray's. If it leaves that alone, returns why."""
+    """Wraps Ray's scheduler in Trainmaster's. Returns the reasons if that is not possible."""
     try:
         from .scheduler import StrictScheduler, differences
     except ImportError as error:

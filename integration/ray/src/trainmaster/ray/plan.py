@@ -1,4 +1,4 @@
-"""What the adapter says and what that means for a job that runs. Pure."""
+"""The adapter's plan for a job, and the next step of a running job towards it. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ..text import is_name, shown
+from ..text import is_name, printable
 from .document import BadDocument, brief, decode, is_count
 from .slots import Slot
 
 VERSION = 1
-# Bytes of a plan.
+# The maximum of bytes of a plan.
 LONGEST = 16 << 20
-# As the adapter has it.
+# The adapter's limit.
 _MOST_SLOTS = 65_536
 ACTIONS = ("run", "wait", "stop", "reject", "release")
 
@@ -29,16 +29,16 @@ class Plan:
     incarnation: int
     revision: int
     reason: str
-    placed: Mapping[Slot, str]  # → name of its server
+    placed: Mapping[Slot, str]  # the name of each slot's server
     refused: str = ""
 
     @classmethod
     def read(cls, text: bytes) -> Plan:
-        """Raises `BadDocument`: anybody on the cluster may have written it."""
+        """Reads a plan. Raises `BadDocument`: any user of the cluster can write the document."""
         document = decode(text, LONGEST)
         if document.get("v") != VERSION:
             version = brief(document.get("v"))
-            raise BadDocument(f"version {version} must be {VERSION}; package and daemon don't fit")
+            raise BadDocument(f"version {version} must be {VERSION}; install matching versions of package and daemon")
         if document.get("action") not in ACTIONS:
             raise BadDocument(f"action: {brief(document.get('action'))} must be one of {', '.join(ACTIONS)}")
         plan = cls(
@@ -52,19 +52,19 @@ class Plan:
             refused=_text(document, "refused"),
         )
         if plan.action == "run" and not plan.shape[0]:
-            raise BadDocument("slots: a run needs a worker")
+            raise BadDocument("slots: must have a worker to run")
         return plan
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(workers, servers)."""
+        """The numbers of workers and parameter servers."""
         workers = sum(slot.role == "worker" for slot in self.placed)
         return workers, len(self.placed) - workers
 
 
 @dataclass(frozen=True)
 class Running:
-    """What a job has."""
+    """The current state of a job."""
 
     incarnation: int
     revision: int
@@ -73,11 +73,11 @@ class Running:
 
 
 def _text(document: Mapping[str, Any], key: str) -> str:
-    """For people; nothing where it is null."""
+    """A text for users; empty if it is null."""
     value = document.get(key)
     if value is not None and not isinstance(value, str):
         raise BadDocument(f"{key}: {brief(value)} must be text")
-    return shown(value or "")
+    return printable(value or "")
 
 
 def _count(document: Mapping[str, Any], key: str, most: int = 2**32 - 1) -> int:
@@ -105,22 +105,22 @@ def _placed(slots: object) -> dict[Slot, str]:
 
 
 class Kind(Enum):
-    """What to do."""
+    """The kind of a step."""
 
     KEEP = "keep"
     START = "start"
-    # Workers come or go; the rest trains on.
+    # Adds or drops workers, while the others train on.
     RESIZE = "resize"
-    # The same incarnation in new groups.
+    # Starts the same incarnation in new groups.
     REBUILD = "rebuild"
-    # Checkpoint, acknowledge, give everything back.
+    # Saves a checkpoint, acknowledges and gives all slots back.
     LEAVE = "leave"
     END = "end"
 
 
 @dataclass(frozen=True)
 class Step:
-    """What to do next."""
+    """A step, with the slots to add and to drop."""
 
     kind: Kind
     add: frozenset[Slot] = frozenset()
@@ -128,7 +128,7 @@ class Step:
 
 
 def step(running: Running | None, plan: Plan) -> Step:
-    """What brings a job from what it has to what is planned."""
+    """The next step of a job from its current state to the plan."""
     if plan.action in ("stop", "reject"):
         return Step(Kind.END)
     if plan.action == "release":
@@ -138,7 +138,8 @@ def step(running: Running | None, plan: Plan) -> Step:
     if not running:
         return Step(Kind.KEEP if plan.refused else Kind.START)
     if plan.incarnation != running.incarnation:
-        # Leave even if the next is refused: the charge is for what is planned, not for what was.
+        # The job leaves even if the next incarnation is refused: it is charged for the planned one, not for the old
+        # one.
         return Step(Kind.LEAVE)
     if plan.revision == running.revision or plan.refused:
         return Step(Kind.KEEP)
@@ -146,7 +147,7 @@ def step(running: Running | None, plan: Plan) -> Step:
     drop = frozenset(running.placed.keys() - plan.placed.keys())
     moved = any(running.placed[slot] != server for slot, server in plan.placed.items() if slot in running.placed)
     servers = any(slot.role == "server" for slot in add | drop)
-    # A dropped slot must have its group for itself, or the group with all in it has to go.
+    # A dropped slot needs a group that contains only dropped slots. Otherwise the job needs new groups.
     stuck = any(drop & set(group) and not set(group) <= drop for group in running.groups)
     if moved or servers or stuck or not plan.placed:
         return Step(Kind.REBUILD)

@@ -1,4 +1,4 @@
-"""A ready parameter-server trainer, synchronous and asynchronous."""
+"""A ready trainer with parameter servers, synchronous and asynchronous."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .training import EXHAUSTED, GO, LEAVE, Epochs, Floats, Gather, Optimizer, P
 
 @dataclass(frozen=True)
 class Reply:
-    """What a worker gets for its gradient."""
+    """A parameter server's answer to a gradient."""
 
     step: int
     params: Floats
@@ -27,7 +27,8 @@ class Reply:
 class PSServer:
     """Holds one part of the parameters. Override `update` for another optimiser.
 
-    Synchronous: a step is done when every worker's gradient is there. Asynchronous: each gradient is a step.
+    In synchronous mode, a step is done when all workers' gradients have arrived. In asynchronous mode, each gradient is
+    a step.
     """
 
     def __init__(self, learning_rate: float = 0.1, momentum: float = 0.0) -> None:
@@ -46,7 +47,7 @@ class PSServer:
         self._gather.forget()
 
     def update(self, state: dict[str, Floats], gradient: Floats) -> None:
-        """Changes `state["params"]`, and what else of `state` the optimiser remembers: arrays of the same length."""
+        """Changes `state["params"]`, and the optimiser's other arrays in `state`, which have the same length."""
         self._optimizer.apply(state, gradient)
 
     def load(self, step: int, state: dict[str, Floats]) -> None:
@@ -66,7 +67,7 @@ class PSServer:
         return self._state
 
     def end(self, flag: int) -> None:
-        """Asynchronous workers learn it with their next gradient."""
+        """Ends the training. Asynchronous workers get the flag with the answer to their next gradient."""
         self._flag = max(self._flag, flag)
 
     async def push(self, rank: int, part: Part) -> Reply:
@@ -83,7 +84,7 @@ class PSServer:
 
 
 class PSWorker(Trainer):
-    """Trains with parameter servers: a subclass says `init` and `gradient`."""
+    """Trains with parameter servers. A subclass implements `init` and `gradient`."""
 
     def run(self, ctx: Context) -> None:
         training.check(ctx.job)
@@ -95,7 +96,9 @@ class PSWorker(Trainer):
             self._train_sync(ctx, epochs)
 
     def _begin(self, ctx: Context) -> Epochs:
-        """Fills the servers of a new incarnation. Those of a job that only got other workers have what they need."""
+        """Loads the state into the servers of a new incarnation. After a change of workers, the servers have it
+        already.
+        """
         step, state, epochs = training.load(ctx.checkpoint)
         if ctx.rank == 0 and not all(ctx.get([server.loaded.remote() for server in ctx.servers])):
             state = state or {"params": np.asarray(self.init(), np.float32)}
@@ -111,7 +114,7 @@ class PSWorker(Trainer):
         job = ctx.job
         steps = training.steps_per_epoch(job)
         step, params, _, _ = _whole(ctx.get([server.pull.remote() for server in ctx.servers]))
-        # Every worker knows the same losses, so only leaving has to be agreed on.
+        # All workers have the same losses, so that they need to agree only on leaving.
         done, flag = training.finished(job.convergence, epochs.losses), GO
         while done == flag == GO:
             flag = LEAVE if ctx.stopping else GO

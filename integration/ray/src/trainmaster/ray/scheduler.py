@@ -1,10 +1,11 @@
-"""Strict mode's scheduler: of the node types that Trainmaster plans with, there are as many nodes as its plans need.
+"""Strict mode's scheduler: of the planned node types, the cluster has exactly the nodes that Trainmaster's plans need.
 
-Which nodes start and end is still worked out by Ray's own scheduler, in its order and after its idle timeouts. It is
-given narrower limits: at least as many nodes of a type as the plans need, and no more than that or than there are. So
-nobody else's demand adds such a node, and none is ended that is in use or about to be. Other types are Ray's affair.
+Ray's own scheduler still decides which nodes start and end, in its order and after its idle timeouts. It gets narrower
+limits: at least the planned number of nodes of a type, and at most that number or the existing one. So other demand
+adds no such nodes, and no node in use or in a plan is ended. Ray decides on other types alone.
 
-This is Ray's private interface. `differences` says where an installed Ray has another one than was tested.
+The scheduler uses Ray's private interface. `differences` lists the differences between the installed Ray and the tested
+one.
 """
 
 from __future__ import annotations
@@ -25,36 +26,38 @@ from ray.autoscaler.v2.schema import AutoscalerInstance
 from ray.core.generated.autoscaler_pb2 import NodeState
 from ray.core.generated.instance_manager_pb2 import Instance
 
-from ..text import is_name, shown
+from ..text import is_name, printable
 from .document import BadDocument, brief, decode, is_count
 
-# The adapter writes the target anew four times in this time.
+# Four times the interval at which the adapter writes the target.
 STALE_MS = 120_000
 TESTED = ("2.60",)
 
 _VERSION = 1
-# Bytes of the document `request`: room for the ids of 70,000 nodes.
+# The maximum of bytes of the document `request`: room for the ids of 70,000 nodes.
 _LONGEST = 4 << 20
 _MOST_TYPES = 1000
 _LOG = logging.getLogger(__name__)
 
 
 class BadTarget(ValueError):
-    """There is no target that could be followed. The same fault has the same words."""
+    """There is no valid target. Equal faults have equal messages."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What the plans of all jobs need, from the adapter's document `request`."""
+    """The nodes that all jobs' plans need, from the adapter's document `request`."""
 
-    # How many nodes there shall be, of every type that Trainmaster plans with.
+    # The target number of nodes, by type, for all types that Trainmaster plans with.
     nodes: Mapping[str, int]
-    # Ray's ids (hex) of nodes that a plan names: idle or not, they stay.
+    # Ray's ids (hex) of planned nodes. They stay even if they are idle.
     keep: frozenset[str]
 
     @classmethod
     def read(cls, text: bytes | None, now_ms: int) -> Target:
-        """Raises `BadTarget` if it is missing, malformed or stale; anybody on the cluster may have written it."""
+        """Reads the target. Raises `BadTarget` if it is missing, invalid or stale: any user of the cluster can write
+        it.
+        """
         if not text:
             raise BadTarget("there is none; is the daemon running, with an adapter for this cluster?")
         try:
@@ -62,7 +65,7 @@ class Target:
         except BadDocument as fault:
             raise BadTarget(str(fault)) from None
         if document.get("v") != _VERSION:
-            raise BadTarget(f"version {brief(document.get('v'))} must be {_VERSION}; package and daemon don't fit")
+            raise BadTarget(f"version {brief(document.get('v'))} must be {_VERSION}; package and daemon must match")
         nodes, keep, at = document.get("nodes"), document.get("keep", []), document.get("at_ms")
         if not isinstance(nodes, dict) or len(nodes) > _MOST_TYPES or not all(map(is_count, nodes.values())):
             raise BadTarget(
@@ -87,18 +90,19 @@ class Target:
 
 @dataclass(frozen=True)
 class Limits:
-    """How many nodes of a type there may be."""
+    """The bounds of the number of nodes of a type."""
 
     least: int
     most: int
 
 
 def narrow(site: Mapping[str, Limits], live: Mapping[str, int], room: int | None, target: Target) -> dict[str, Limits]:
-    """Limits that make the target come true, for the types that it names.
+    """Limits that bring about the target, for its node types.
 
-    `site` has the limits of the cluster's configuration, which hold; `live` how many nodes are or start; `room` how
-    many more there may be of all types together. Only the target may grow a type. A node too many isn't forbidden,
-    since Ray ends what is forbidden at once, idle or not; it goes when it is idle.
+    `site` has the limits of the cluster's configuration, which stay in force. `live` is the number of running and
+    starting nodes. `room` is the number of nodes that can be added over all types. Only the target can increase the
+    nodes of a type. A surplus node stays within the limits, because Ray would end it at once even if it were in use. It
+    ends when it is idle.
 
     >>> target = Target({"edge": 2, "cloud": 9}, frozenset())
     >>> narrow({"edge": Limits(0, 8), "cloud": Limits(1, 2)}, {"edge": 3}, None, target)
@@ -118,19 +122,20 @@ def narrow(site: Mapping[str, Limits], live: Mapping[str, int], room: int | None
 
 
 class StrictScheduler(IResourceScheduler):  # type: ignore[misc]
-    """Follows the target as long as there is a good one; else it is Ray's own scheduler, and says why."""
+    """Follows the target while it is valid. Otherwise, it logs the reason and leaves the decision to Ray's scheduler.
+    """
 
     def __init__(self, rays: Any, fetch: Callable[[], bytes | None]) -> None:
-        """`rays` is Ray's own scheduler; `fetch` reads the document `request`."""
+        """`rays` is Ray's own scheduler. `fetch` reads the document `request`."""
         self._rays = rays
         self._fetch = fetch
-        self._said = ""
+        self._logged = ""
 
     def schedule(self, request: SchedulingRequest) -> SchedulingReply:
         try:
             target = Target.read(self._read(), time.time_ns() // 1_000_000)
         except BadTarget as fault:
-            self._say(logging.WARNING, f"Ray's own scheduler decides, since the target can't be followed: {fault}")
+            self._log_once(logging.WARNING, f"Ray's own scheduler decides, because the target is invalid: {fault}")
             return self._rays.schedule(request)
         limits = limits_for(request, target)
         short = [
@@ -139,42 +144,44 @@ class StrictScheduler(IResourceScheduler):  # type: ignore[misc]
             if name not in limits or limits[name].least < count
         ]
         if short:
-            self._say(logging.WARNING, f"target: {target}; the cluster's configuration allows less: {', '.join(short)}")
+            self._log_once(
+                logging.WARNING, f"target: {target}; the cluster's configuration allows less: {', '.join(short)}"
+            )
         else:
-            self._say(logging.INFO, f"target: {target}")
+            self._log_once(logging.INFO, f"target: {target}")
         return self._rays.schedule(narrowed(request, limits, target.keep))
 
     def _read(self) -> bytes | None:
         try:
             return self._fetch()
-        # Whatever it is that Ray raises: without a target, Ray decides.
+        # Without a target, Ray decides, so that any exception of Ray is caught.
         except Exception as error:
             raise BadTarget(f"Ray's key-value store doesn't answer ({type(error).__name__})") from error
 
-    def _say(self, level: int, text: str) -> None:
-        """Once, not every second."""
-        if text != self._said:
-            self._said = text
-            _LOG.log(level, "%s", shown(text))
+    def _log_once(self, level: int, text: str) -> None:
+        """Logs a text if it differs from the last one, because this runs every second."""
+        if text != self._logged:
+            self._logged = text
+            _LOG.log(level, "%s", printable(text))
 
 
 def limits_for(request: SchedulingRequest, target: Target) -> dict[str, Limits]:
-    """`narrow`, for what Ray tells."""
+    """The limits of `narrow` for a request of Ray."""
     configs = request.node_type_configs
     site = {name: Limits(config.min_worker_nodes, config.max_worker_nodes) for name, config in configs.items()}
     live = Counter(
         entry.im_instance.instance_type
         for entry in request.current_instances
-        # As Ray counts. What ends or has ended is listed, too.
+        # Counts as Ray does. The list also has nodes that end or have ended.
         if entry.im_instance is not None and InstanceUtil.is_ray_running_reachable(entry.im_instance.status)
     )
-    # The head is among both.
+    # Both numbers include the head.
     room = None if request.max_num_nodes is None else request.max_num_nodes - live.total()
     return narrow(site, live, room, target)
 
 
 def narrowed(request: SchedulingRequest, limits: Mapping[str, Limits], keep: Set[str]) -> SchedulingRequest:
-    """The same request with these limits, in which no node that is to be kept is idle."""
+    """The request with these limits, in which the nodes in `keep` are not idle."""
     configs = {
         name: dataclasses.replace(config, min_worker_nodes=limits[name].least, max_worker_nodes=limits[name].most)
         if name in limits
@@ -195,7 +202,7 @@ def _busy(instance: AutoscalerInstance) -> AutoscalerInstance:
     return dataclasses.replace(instance, ray_node=node)
 
 
-# What is used here, by name, of Ray's data classes and messages.
+# The used fields of Ray's data classes and messages.
 _CLASSES: Mapping[Any, Set[str]] = {
     SchedulingRequest: {"node_type_configs", "current_instances", "max_num_nodes"},
     NodeTypeConfig: {"min_worker_nodes", "max_worker_nodes"},
@@ -205,7 +212,7 @@ _MESSAGES: Mapping[Any, Set[str]] = {
     Instance: {"instance_type", "status"},
     NodeState: {"node_id", "idle_duration_ms"},
 }
-# Whether a node in this state counts as one that there is.
+# Whether Ray counts a node in this state.
 _COUNTED = {
     "QUEUED": True,
     "REQUESTED": True,
@@ -219,7 +226,7 @@ _COUNTED = {
 
 
 def differences(version: str = ray.__version__) -> list[str]:
-    """What isn't as it was tested, in words; nothing if this Ray's scheduler can be replaced."""
+    """The differences from the tested Ray. Empty if this Ray's scheduler can be replaced."""
     found = []
     if version.split(".")[:2] not in [tested.split(".") for tested in TESTED]:
         found.append(f"Ray is {version}; tested: {', '.join(TESTED)}")

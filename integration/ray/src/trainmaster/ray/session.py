@@ -1,4 +1,4 @@
-"""A connection to the daemon, on a Ray cluster."""
+"""A connection to the daemon and to its Ray cluster."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import ray
 from ..channel import Jobs
 from ..errors import JobFailed, Refused, TrainmasterError
 from ..job import Job
-from ..text import shown
+from ..text import printable
 from . import gcs
 from .driver import Change, Driver, OnDriverDeath, Result, Settings, identity
 from .record import Record
 
-# States in which a job can still train.
+# The states in which a job can still train.
 _ACTIVE = ("running", "waiting", "released")
-# Label selectors of placement groups came with it.
+# The first version with label selectors for placement groups.
 _OLDEST_RAY = (2, 49)
 
 
@@ -35,20 +35,21 @@ def connect(
     checkpoint_dir: str | Path = "~/trainmaster",
     ray_address: str = "auto",
 ) -> Session:
-    """Connects to a daemon (`trainmaster serve --adapter ray`) and, unless that is done, to its Ray cluster.
+    """Connects to a daemon (`trainmaster serve --adapter ray`) and, without a connection to Ray yet, to its Ray
+    cluster.
 
-    The daemon asks for a token: `token`, or that in `token_file`, else in the file that TRAINMASTER_TOKEN_FILE names,
-    else that of a daemon which this user runs on this machine. One that may submit is enough. For https, `ca` is the
-    file of the certificate authority (TRAINMASTER_CA), and `cert` and `key` those of this client's certificate
-    (TRAINMASTER_CERT, TRAINMASTER_KEY), which may take the token's place.
+    The daemon requires a token with the role submit: `token`, else the one in `token_file`, else the one in the file
+    TRAINMASTER_TOKEN_FILE, else the one of this user's daemon on this machine. For https, `ca` is the file of the
+    certificate authority (default: TRAINMASTER_CA). `cert` and `key` are the files of a client certificate (default:
+    TRAINMASTER_CERT, TRAINMASTER_KEY), which can replace the token.
 
-    `checkpoint_dir` must be a folder that all nodes share.
+    `checkpoint_dir` has to be a folder that all nodes share.
     """
     version = tuple(int(part) for part in ray.__version__.split(".")[:2])
     if version < _OLDEST_RAY:
         raise TrainmasterError(f"ray {ray.__version__} is too old: 2.49 or newer is needed for label selectors")
     jobs = Jobs(address, token, ca, token_file=token_file, cert=cert, key=key)
-    jobs.list()  # better now than in the midst of a job
+    jobs.list()  # fails now instead of during a job
     owns_ray = not ray.is_initialized()
     if owns_ray:
         ray.init(address=ray_address)
@@ -56,7 +57,7 @@ def connect(
 
 
 class Session:
-    """Runs jobs. Several threads may each run one."""
+    """Runs jobs. Several threads can run one job each."""
 
     def __init__(self, jobs: Jobs, checkpoint_dir: Path, owns_ray: bool) -> None:
         self.jobs = jobs
@@ -87,25 +88,26 @@ class Session:
         runtime_env: dict[str, Any] | None = None,
         on_change: Callable[[Change], None] | None = None,
     ) -> Result:
-        """Trains a job to its end, in whatever shapes it is given, and says how that went.
+        """Trains a job to its end, in the shapes of its plans, and returns the result.
 
         `worker` and `server` are classes, or other callables without arguments that make an object. A worker has a
-        method `run(ctx)`. If this driver dies, the job is cancelled or, with `on_driver_death="resume"`, waits for a
-        driver that says `resume=True`, which goes on with it if it is there and submits it if not.
+        method `run(ctx)`. If this driver dies, the job is cancelled. With `on_driver_death="resume"`, the job waits for
+        another driver instead. With `resume=True`, the driver continues such a job, or submits the job if there is
+        none.
 
-        Raises `Refused` if the daemon doesn't take it (a name in use, a demand that can't be met), `JobFailed` if it
-        ended without success.
+        Raises `Refused` if the daemon refuses the job (for example a name in use, or a demand that no server can meet).
+        Raises `JobFailed` if the job ends without success.
         """
         if (server is None) != (job.server is None):
             raise TrainmasterError(
-                f"server: {server!r} must be given exactly if the job has servers; {job.name} has "
+                f"server: {server!r} must be given if and only if the job has servers; {job.name} has "
                 + ("none" if job.server is None else "some")
             )
         if on_driver_death not in get_args(OnDriverDeath):
             raise TrainmasterError(f"on_driver_death: {on_driver_death!r} must be cancel or resume")
         with self._lock:
             if job.name in self._names:
-                raise Refused(f"{job.name}: this session already runs a job of that name")
+                raise Refused(f"{job.name}: this session already runs a job with this name")
             self._names.add(job.name)
         try:
             record = Record(self._checkpoint_dir / job.name)
@@ -127,7 +129,7 @@ class Session:
             except Refused:
                 raise self._end_of(number) from None
             finally:
-                # It ends with this process, at the latest.
+                # The claim ends with this process at the latest.
                 with contextlib.suppress(*gcs.AWAY):
                     gcs.release(claim)
             record.remove()
@@ -137,7 +139,7 @@ class Session:
                 self._names.discard(job.name)
 
     def _enter(self, job: Job, record: Record, resume: bool) -> tuple[int, str, str]:
-        """The job's number and token, submitted now or by a driver that is gone; and the claim to be its driver."""
+        """Submits the job or finds that of a dead driver, and claims it. Returns its number, token and claim."""
         if resume and (known := record.read()):
             number, token = known
             status = self.jobs.find(str(number))
@@ -148,18 +150,18 @@ class Session:
             claim = _claim(job, number, token)
             record.write(number, token)
         except BaseException:
-            # Without its token nobody could go on with it, and its name would stay taken.
+            # Without its token, no driver could continue the job, and its name would stay in use.
             self.jobs.cancel(str(number))
             raise
         return number, token, claim
 
     def _end_of(self, number: int) -> Exception:
-        """Why a job was ended, in the daemon's words."""
+        """The reason for a job's end, from the daemon."""
         status = self.jobs.find(str(number))
         if not status:
-            return JobFailed(f"job {number}: the daemon knows it no more")
+            return JobFailed(f"job {number}: the daemon does not know the job any more")
         kind = Refused if status.state == "rejected" else JobFailed
-        return kind(f"{status.name}: {status.state}: {shown(status.reason)}")
+        return kind(f"{status.name}: {status.state}: {printable(status.reason)}")
 
 
 def _claim(job: Job, number: int, token: str) -> str:

@@ -1,4 +1,4 @@
-"""Slots and the names of placement groups. Pure."""
+"""Slots, and the names of placement groups. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PIECE = re.compile(r"([wp])(\d+)(?:-(\d+))?")
 
 @dataclass(frozen=True, order=True)
 class Slot:
-    """One worker or parameter server of a job. An unchanged one keeps its index."""
+    """One worker or parameter server of a job. An unchanged slot keeps its index."""
 
     role: RoleName
     index: int
@@ -26,12 +26,12 @@ class Slot:
 
 
 def ordered(slots: Iterable[Slot]) -> list[Slot]:
-    """Workers first, then by index: the order of a group's bundles."""
+    """Sorts slots in the order of a group's bundles: workers first, then by index."""
     return sorted(slots, key=lambda slot: (slot.role != "worker", slot.index))
 
 
 def write(slots: Iterable[Slot]) -> str:
-    """Ranges, as in "w0-3,p0-1".
+    """Formats slots as ranges, such as "w0-3,p0-1".
 
     >>> write([Slot("server", 0), Slot("worker", 2), Slot("worker", 0), Slot("worker", 1)])
     'w0-2,p0'
@@ -63,10 +63,10 @@ def group_name(job: int, incarnation: int, revision: int, slots: Iterable[Slot])
 
 
 def groups(slots: Iterable[Slot], fixed_workers: int) -> list[tuple[Slot, ...]]:
-    """How slots are divided into placement groups.
+    """Divides slots into placement groups.
 
-    Ray can't give a bundle of a group back. So what can't be dropped alone shares a group: the servers, and the workers
-    that the job never has fewer of. Every other worker has one of its own.
+    Ray can't give back a single bundle of a group. So slots that can't be dropped alone share a group: the servers and
+    the minimum number of workers. Every other worker has its own group.
     """
     every = ordered(slots)
     workers = [slot for slot in every if slot.role == "worker"]

@@ -13,16 +13,16 @@ from .training import Floats, Indices, Trainer
 
 
 class TorchModel(Trainer):
-    """Mix in before `PSWorker` or `AllReduceWorker`: a subclass says `model` and `loss`."""
+    """Mix in before `PSWorker` or `AllReduceWorker`. A subclass implements `model` and `loss`."""
 
     def model(self) -> Any:
-        """A new `torch.nn.Module`; the same in every worker."""
+        """Makes a new `torch.nn.Module`, the same in every worker."""
         raise NotImplementedError
 
     def loss(self, model: Any, indices: Any) -> Any:
-        """Mean loss over these examples, as a tensor that has a gradient.
+        """Returns the mean loss over these examples, as a tensor with a gradient.
 
-        The model is on `self.device`; the indices are on the CPU, where they index tensors of any device.
+        The model is on `self.device`. The indices are on the CPU, where they can index tensors on any device.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""What the ready trainers share: which examples a step trains, when training is done, optimisers. Pure."""
+"""Common parts of the ready trainers: the examples of a step, the end of training, optimisers. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 _T = TypeVar("_T")
 
-# What a worker says at a step boundary; the largest of all counts.
+# A worker's flag at a step boundary. The largest flag of all workers decides.
 GO, LEAVE, EXHAUSTED, CONVERGED = range(4)
 
 
 def share(job: Job, step: int, rank: int, world: int) -> Indices:
-    """The examples that one of `world` workers trains in a synchronous step: its part of the global batch.
+    """The examples of one of `world` workers in a synchronous step: its part of the global batch.
 
-    They depend on the step alone, so that a job sees each example once an epoch, whatever its shape.
+    The global batch depends on the step alone, so that a job trains each example once per epoch in any shape.
     """
     steps = steps_per_epoch(job)
     order = np.random.default_rng(step // steps).permutation(job.examples)
@@ -38,7 +38,7 @@ def share(job: Job, step: int, rank: int, world: int) -> Indices:
 
 
 def draw(job: Job, step: int, index: int) -> Indices:
-    """An asynchronous worker's own batch."""
+    """The batch of an asynchronous worker."""
     generator = np.random.default_rng((step, index))
     return generator.integers(0, job.examples, min(job.batch, job.examples))
 
@@ -48,7 +48,7 @@ def steps_per_epoch(job: Job) -> int:
 
 
 def finished(rule: Convergence, losses: Sequence[float]) -> int:
-    """GO, EXHAUSTED or CONVERGED, by the mean losses of all epochs so far."""
+    """GO, EXHAUSTED or CONVERGED, from the mean losses of all epochs so far."""
     if rule.delta > 0 and len(losses) > rule.patience:
         last = losses[-rule.patience - 1 :]
         if all(a - b < rule.delta * losses[0] for a, b in itertools.pairwise(last)):
@@ -58,7 +58,7 @@ def finished(rule: Convergence, losses: Sequence[float]) -> int:
 
 @dataclass
 class Epochs:
-    """The losses of the epochs so far."""
+    """The mean losses of the epochs so far, and the sum of the current one."""
 
     losses: list[float] = field(default_factory=list)
     total: float = 0.0
@@ -73,7 +73,7 @@ class Epochs:
 
 
 class Optimizer:
-    """Stochastic gradient descent, with momentum if asked for."""
+    """Stochastic gradient descent, optionally with momentum."""
 
     def __init__(self, learning_rate: float, momentum: float) -> None:
         if not learning_rate > 0:
@@ -102,7 +102,7 @@ class Part:
 
 
 def combine(parts: Sequence[Part]) -> Part:
-    """The mean over examples; the largest flag."""
+    """The mean of the parts over examples, with the largest flag."""
     weight = sum(part.weight for part in parts)
     scale = [part.weight / weight if weight else 1 / len(parts) for part in parts]
     gradient = np.zeros_like(parts[0].gradient)
@@ -113,7 +113,7 @@ def combine(parts: Sequence[Part]) -> Part:
 
 
 class Gather:
-    """Lets those who wait for each other in a step go on together."""
+    """Lets workers that wait for each other in a step continue together."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[int, int], tuple[dict[int, Part], asyncio.Future[Any]]] = {}
@@ -121,43 +121,43 @@ class Gather:
     async def join(
         self, key: tuple[int, int], rank: int, world: int, part: Part, complete: Callable[[Sequence[Part]], _T]
     ) -> _T:
-        """`key` is round and step. The last to come completes the step; all get what comes out."""
+        """Adds a part for `key` (round and step). The last part completes the step. All callers get its result."""
         parts, done = self._open.setdefault(key, ({}, asyncio.get_running_loop().create_future()))
         parts[rank] = part
         if len(parts) == world:
             del self._open[key]
-            # In the order of rank: the same sum whoever came first.
+            # In the order of rank, so that the sum doesn't depend on the order of arrival.
             done.set_result(complete([parts[rank] for rank in sorted(parts)]))
         result: _T = await done
         return result
 
     def forget(self) -> None:
-        """Whatever is incomplete stays so."""
+        """Forgets incomplete steps."""
         self._open.clear()
 
 
 class Trainer:
-    """What a user's class says about its model; `PSWorker` and `AllReduceWorker` train it.
+    """A user's model, which `PSWorker` or `AllReduceWorker` trains.
 
-    Parameters are one flat array of float32. Every worker calls `setup` at the begin of each round.
+    Parameters are one flat float32 array. Every worker calls `setup` at the start of each round.
     """
 
-    # Rank 0 writes a checkpoint whenever so many steps are done, and before it leaves.
+    # Rank 0 saves a checkpoint after every such number of steps, and before it leaves.
     checkpoint_steps = 100
 
     def setup(self, ctx: Context) -> None:
-        """Loads what is needed; called again whenever the job's workers change."""
+        """Loads data. Called again after each change of the job's workers."""
 
     def init(self) -> Floats:
-        """The parameters to begin with."""
+        """The initial parameters."""
         raise NotImplementedError
 
     def gradient(self, params: Floats, indices: Indices) -> tuple[float, Floats]:
-        """Mean loss over these examples (numbers below `job.examples`), and its gradient."""
+        """The mean loss over these examples (numbers below `job.examples`), and its gradient."""
         raise NotImplementedError
 
     def accuracy(self, params: Floats) -> float | None:
-        """Measured at the end of each epoch, if at all."""
+        """The accuracy at the end of each epoch. None if it isn't measured."""
         return None
 
     def _measure(self, params: Floats, indices: Indices) -> tuple[float, Floats]:
@@ -168,7 +168,7 @@ class Trainer:
 
 
 def check(job: Job) -> None:
-    """What the ready trainers need to know beyond what a job must say."""
+    """Checks the job's values that only the ready trainers need."""
     if job.examples < 1:
         raise ValueError("examples: 0 must be at least 1: the ready trainers divide the examples of an epoch")
 
@@ -181,7 +181,7 @@ def save(ctx: Context, step: int, state: dict[str, Floats], epochs: Epochs) -> N
 
 
 def load(folder: Path | None) -> tuple[int, dict[str, Floats] | None, Epochs]:
-    """Step, state and epochs; zero and nothing without a checkpoint."""
+    """Loads step, state and epochs. Without a checkpoint: 0, None and empty."""
     if folder is None:
         return 0, None, Epochs()
     with np.load(folder / "state.npz", allow_pickle=False) as archive:
