@@ -8,12 +8,11 @@ mod common;
 use std::{collections::BTreeMap, sync::Arc};
 
 use common::build::{amounts, cluster, job, plain, ring, role, server, set, shape, submit, wp};
-use imbl::Vector;
 use trainmaster_core::{
     Allocation, Budget, DecisionId, DeviceShare, Enactment, End, Event, EventError, Incarnation, JobId, JobSpec, Mode,
     ObservedSlot, Proposal, Reason, Report, Revision, Role, Scheduler, ServerId, ServerSpec, Settings, Slot, Source,
-    Span, State, Time, Verdict,
-    engines::{Engine, EngineError, Triggers},
+    Span, Time, Verdict,
+    engines::{Engine, EngineError, Round, Triggers},
     explain::Topic,
     job::Phase,
     reason::{ReasonKind, Scope},
@@ -33,15 +32,9 @@ impl Engine for Scripted {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        _: &Vector<Change>,
-        round: &mut u32,
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        let Some(to) = self.0.get(*round as usize) else { return Ok(Proposal::default()) };
+    fn decide(&self, turn: &mut Round<'_>, round: &mut u32) -> Result<(), EngineError> {
+        let state = turn.state;
+        let Some(to) = self.0.get(*round as usize) else { return Ok(()) };
         *round += 1;
         let mut used: BTreeMap<u32, u16> = BTreeMap::new();
         let mut changes = Vec::new();
@@ -58,7 +51,8 @@ impl Engine for Scripted {
             let verdict = if slots.is_empty() { none } else { Verdict::Run(Arc::new(Allocation::new(slots))) };
             changes.push((*id, verdict));
         }
-        Ok(Proposal { changes, wake_at: None })
+        turn.proposal = Proposal { changes, wake_at: None };
+        Ok(())
     }
 }
 
@@ -268,16 +262,9 @@ impl Engine for Listener {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        _: &State,
-        changes: &Vector<Change>,
-        (): &mut (),
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        *self.0.lock().expect("one thread") = changes.iter().copied().collect();
-        Ok(Proposal::default())
+    fn decide(&self, turn: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
+        *self.0.lock().expect("one thread") = turn.changes.iter().copied().collect();
+        Ok(())
     }
 }
 

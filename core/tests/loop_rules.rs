@@ -5,16 +5,14 @@ mod common;
 use std::sync::Arc;
 
 use common::build::{amounts, cluster, job, plain, ring, server, set, shape, submit, wp};
-use imbl::Vector;
 use trainmaster_core::{
     Allocation, Budget, DeviceShare, Enactment, End, Event, JobId, Mode, ObservedSlot, Proposal, Reason, Role,
-    Scheduler, ServerId, Settings, Slot, Source, Span, State, Time, Verdict,
-    engines::{Engine, EngineError, Triggers},
+    Scheduler, ServerId, Settings, Slot, Source, Span, Time, Verdict,
+    engines::{Engine, EngineError, Round, Triggers},
     job::Phase,
     reason::ReasonKind,
     scheduler::Why,
     settings::ShapeRules,
-    state::Change,
 };
 
 /// What a broken engine does.
@@ -40,14 +38,8 @@ impl Engine for Broken {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        _: &Vector<Change>,
-        memo: &mut u32,
-        (): &mut (),
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
+    fn decide(&self, turn: &mut Round<'_>, memo: &mut u32) -> Result<(), EngineError> {
+        let state = turn.state;
         *memo += 1;
         let run = |workers: u32, server: u32| {
             let device = DeviceShare { device: 0, milli: 1000 };
@@ -75,10 +67,11 @@ impl Engine for Broken {
             }
             Fault::Panics => panic!("on purpose"),
             Fault::NeverEnds => loop {
-                budget.spend(1)?;
+                turn.budget.spend(1)?;
             },
         };
-        Ok(Proposal { changes, wake_at: None })
+        turn.proposal = Proposal { changes, wake_at: None };
+        Ok(())
     }
 }
 
@@ -160,14 +153,8 @@ impl Engine for Scripted {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        _: &Vector<Change>,
-        round: &mut u32,
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
+    fn decide(&self, turn: &mut Round<'_>, round: &mut u32) -> Result<(), EngineError> {
+        let state = turn.state;
         let to = &self.0[*round as usize];
         *round += 1;
         let on = |server: u32| {
@@ -180,7 +167,8 @@ impl Engine for Scripted {
             }])))
         };
         let changes = state.jobs.keys().zip(to).map(|(id, server)| (*id, on(*server))).collect();
-        Ok(Proposal { changes, wake_at: None })
+        turn.proposal = Proposal { changes, wake_at: None };
+        Ok(())
     }
 }
 
@@ -306,17 +294,10 @@ impl Engine for Reversed {
         Engine::triggers(&self.0)
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut u32,
-        index: &mut (),
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        let mut proposal = Engine::decide(&self.0, state, changes, memo, index, budget)?;
-        proposal.changes.reverse();
-        Ok(proposal)
+    fn decide(&self, turn: &mut Round<'_>, memo: &mut u32) -> Result<(), EngineError> {
+        Engine::decide(&self.0, turn, memo)?;
+        turn.proposal.changes.reverse();
+        Ok(())
     }
 }
 
@@ -459,14 +440,8 @@ impl Engine for Places {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        _: &Vector<Change>,
-        round: &mut u32,
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
+    fn decide(&self, turn: &mut Round<'_>, round: &mut u32) -> Result<(), EngineError> {
+        let state = turn.state;
         let places = &self.0[*round as usize];
         *round += 1;
         let slot = |(index, server): (usize, &u32)| Slot {
@@ -476,7 +451,8 @@ impl Engine for Places {
             devices: [DeviceShare { device: index as u16 % 2, milli: 1000 }].into_iter().collect(),
         };
         let run = Verdict::Run(Arc::new(Allocation::new(places.iter().enumerate().map(slot).collect())));
-        Ok(Proposal { changes: state.jobs.keys().map(|id| (*id, run.clone())).collect(), wake_at: None })
+        turn.proposal = Proposal { changes: state.jobs.keys().map(|id| (*id, run.clone())).collect(), wake_at: None };
+        Ok(())
     }
 }
 
@@ -491,14 +467,8 @@ impl Engine for Sizes {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        _: &Vector<Change>,
-        round: &mut u32,
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
+    fn decide(&self, turn: &mut Round<'_>, round: &mut u32) -> Result<(), EngineError> {
+        let state = turn.state;
         let (workers, servers) = self.0[*round as usize];
         *round += 1;
         let slot = |role, index: u32| Slot {
@@ -514,7 +484,8 @@ impl Engine for Sizes {
             .map(|index| slot(Role::Worker, index))
             .chain((0..servers).map(|index| slot(Role::Server, index)));
         let run = Verdict::Run(Arc::new(Allocation::new(slots.collect())));
-        Ok(Proposal { changes: state.jobs.keys().map(|id| (*id, run.clone())).collect(), wake_at: None })
+        turn.proposal = Proposal { changes: state.jobs.keys().map(|id| (*id, run.clone())).collect(), wake_at: None };
+        Ok(())
     }
 }
 

@@ -301,7 +301,7 @@ fn progress_off_schedule_is_scheduled_anew() {
 /// The last slot in which anything is booked.
 fn last_booked(scheduler: &Scheduler) -> Option<i64> {
     let mut memo = scheduler.memo();
-    let memo = memo.any().downcast_ref::<Memo>().expect("oasis is in charge");
+    let memo = memo.own().downcast_ref::<Memo>().expect("oasis is in charge");
     memo.bookings().map(|(slot, ..)| slot).max()
 }
 

@@ -18,7 +18,7 @@ pub(crate) use trainmaster_core::engines::oasis::{Problem, Schedule};
 use trainmaster_core::{
     Budget, Event, Role, Scheduler, Settings, Time, Verdict,
     engines::{
-        Build, find,
+        Build, Parameters,
         oasis::{Memo, Oasis, best},
     },
     ids::ResourceId,
@@ -68,8 +68,7 @@ fn measure(size: Size, one_pass: bool, recursion: bool) {
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
-    let entry = find("oasis").expect("it is registered");
-    let engine = Oasis::build(&entry.parameters(&given).expect("known parameters")).expect("allowed values");
+    let engine = Oasis::build(&mut Parameters::new(&given)).expect("allowed values");
     let settings = Settings {
         engine: "oasis".into(),
         parameters: given,
@@ -100,7 +99,7 @@ fn measure(size: Size, one_pass: bool, recursion: bool) {
     for turn in 0..REPEAT {
         let id = submit(&mut scheduler, size, 1_000_000 + turn as u32, true);
         let mut memo = scheduler.memo();
-        let memo = memo.any().downcast_ref::<Memo>().expect("oasis's own");
+        let memo = memo.own().downcast_ref::<Memo>().expect("oasis's own");
         let job = scheduler.state().job(id).expect("just submitted").clone();
         let clock = Clock::start();
         let problem = engine.problem(scheduler.state(), memo, &job, &mut unlimited());
@@ -165,7 +164,7 @@ fn leave(scheduler: &mut Scheduler, id: trainmaster_core::JobId) {
 /// Booked share of what is booked most over the horizon, on the servers of a role.
 fn booked(scheduler: &Scheduler, size: Size) -> f64 {
     let mut memo = scheduler.memo();
-    let memo = memo.any().downcast_ref::<Memo>().expect("oasis's own");
+    let memo = memo.own().downcast_ref::<Memo>().expect("oasis's own");
     let state = scheduler.state();
     // Amounts by whether workers are hosted, and resource.
     let mut capacity: BTreeMap<(bool, ResourceId), i64> = BTreeMap::new();

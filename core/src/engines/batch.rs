@@ -28,46 +28,24 @@ use std::{
     sync::Arc,
 };
 
-use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::{Board, Largest},
+    About, Build, Engine, EngineError, Parameters, Round, Triggers,
+    board::Largest,
     ledger::Ledger,
-    optimus::{run, wait},
-    placing::{self, Placing, placement},
-    rounds,
+    placing::{self, Placing},
+    round,
 };
 use crate::{
     decision::{Allocation, Proposal},
     ids::JobId,
     job::Job,
-    place::SortBy,
     reason::{Reason, Scope},
     settings::SettingsError,
-    state::{Change, State},
+    state::State,
     time::{Span, Time},
 };
-
-pub(super) const NAME: &str = "batch";
-pub(super) const SUMMARY: &str = "gathers jobs into batches and places each where it costs least, edge or cloud";
-pub(super) const PAPER: &str = "BatchSche, baseline of A_online";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo { name: "batch", default: Value::Text("600s"), meaning: "longest time that jobs gather for a batch" },
-    ParameterInfo { name: "batch_jobs", default: Value::Number(10.0), meaning: "so many jobs are a batch at once" },
-    ParameterInfo {
-        name: "edge_price",
-        default: Value::Number(1.0),
-        meaning: "an hour of a worker or parameter server on a server whose label zone isn't \"cloud\"",
-    },
-    ParameterInfo {
-        name: "cloud_price",
-        default: Value::Number(0.5),
-        meaning: "the same where it is; only the ratio matters",
-    },
-    placement("consolidate"),
-];
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -87,48 +65,49 @@ pub struct Memo {
     /// The batch of each active job that is in one, counted from the first.
     batches: BTreeMap<JobId, u64>,
     count: u64,
-    /// The server that had the last slot, for round-robin.
-    last: u32,
 }
 
 impl Build for Batch {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let price = |name| parameters.number(name, 0.0..=1e9);
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "batch",
+        "gathers jobs into batches and places each where it costs least, edge or cloud",
+        "BatchSche, baseline of A_online",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let edge = "an hour of a worker or parameter server on a server whose label zone isn't \"cloud\"";
+        let cloud = "the same where it is; only the ratio matters";
         Ok(Self {
-            span: parameters.span("batch")?,
-            jobs: parameters.whole("batch_jobs", 1..=1_000_000)? as usize,
-            prices: [price("edge_price")?, price("cloud_price")?],
-            placing: Placing::of(parameters)?,
+            span: parameters.span("batch", "600s", "longest time that jobs gather for a batch")?,
+            jobs: parameters.whole("batch_jobs", 10, 1..=1_000_000, "so many jobs are a batch at once")? as usize,
+            prices: [
+                parameters.number("edge_price", 1.0, 0.0..=1e9, edge)?,
+                parameters.number("cloud_price", 0.5, 0.0..=1e9, cloud)?,
+            ],
+            placing: Placing::of(parameters, "consolidate")?,
         })
     }
 }
 
 impl Engine for Batch {
     type Memo = Memo;
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
+    fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
+        let state = round.state;
         let mut now = memo.clone();
-        let (free, mut ledger) = rounds::free_jobs(state);
-        let (run, waiting): (Vec<_>, Vec<_>) = free.partition(|job| job.verdict.allocation().is_some());
+        let (free, mut ledger) = round.free_jobs();
+        let (run, waiting): (Vec<_>, Vec<_>) = free.into_iter().partition(|job| job.verdict.allocation().is_some());
         for job in run {
             ledger.take(job, &job.total(job.shape()), 1);
         }
-        let mut proposal = Proposal::default();
-        let batches = self.group(state, &mut now, waiting, &mut proposal);
-        let mut counter = Counter { engine: self, state, board, budget, ledger, last: &mut now.last };
+        let batches = self.group(state, &mut now, waiting, &mut round.proposal);
+        let mut counter = Counter { engine: self, round, ledger };
         let mut largest = Largest::default();
         let mut ahead = None;
         let mut position = 0;
@@ -136,21 +115,21 @@ impl Engine for Batch {
             if let Some(first) = ahead {
                 for job in batch {
                     position += 1;
-                    wait(&mut proposal, job, Reason::Behind { job: first, position });
+                    counter.round.proposal.wait(job, Reason::Behind { job: first, position });
                 }
                 continue;
             }
-            for (job, reason) in counter.schedule(batch, &mut largest, &mut proposal)? {
+            for (job, reason) in counter.schedule(batch, &mut largest)? {
                 // Its tenant's or queue's limit is nobody else's concern.
                 if !matches!(&reason, Reason::Exhausted { scope: Scope::Tenant(_) | Scope::Queue(_), .. }) {
                     position += 1;
                     ahead = ahead.or(Some(job.id));
                 }
-                wait(&mut proposal, job, reason);
+                counter.round.proposal.wait(job, reason);
             }
         }
         *memo = now;
-        Ok(proposal)
+        Ok(())
     }
 }
 
@@ -180,7 +159,7 @@ impl Batch {
         for job in waiting {
             match memo.batches.get(&job.id) {
                 Some(batch) => batches.entry(*batch).or_default().push(job),
-                None => wait(proposal, job, Reason::Scheduled { next_start: until }),
+                None => proposal.wait(job, Reason::Scheduled { next_start: until }),
             }
         }
         batches
@@ -188,22 +167,18 @@ impl Batch {
 }
 
 /// What is left while batches are scheduled.
-struct Counter<'a> {
+struct Counter<'a, 'r> {
     engine: &'a Batch,
-    state: &'a State,
-    board: &'a mut Board,
-    budget: &'a mut Budget,
+    round: &'a mut Round<'r>,
     ledger: Ledger,
-    last: &'a mut u32,
 }
 
-impl Counter<'_> {
+impl Counter<'_, '_> {
     /// Starts what it can of a batch. Returns the others, each with its reason.
     fn schedule<'a>(
         &mut self,
         batch: Vec<&'a Arc<Job>>,
         largest: &mut Largest<'a>,
-        proposal: &mut Proposal,
     ) -> Result<Vec<(&'a Arc<Job>, Reason)>, EngineError> {
         let mut order = Vec::with_capacity(batch.len());
         for (job, hours) in hours(&batch) {
@@ -217,20 +192,14 @@ impl Counter<'_> {
             match found {
                 Some(allocation) => {
                     self.ledger.take(job, &total, 1);
-                    run(proposal, job, allocation);
+                    self.round.proposal.run(job, allocation);
                 }
                 None => left.push(job),
             }
         }
         let reasons = left.into_iter().map(|job| {
-            let shape = job.spec.requested();
-            let total = job.total(shape);
-            let reason = if self.ledger.has(job, &total) {
-                largest.reason(self.state, &self.board.room, job, shape)
-            } else {
-                self.ledger.reason(self.state, job, &total)
-            };
-            (job, reason)
+            let room = &self.round.board.room;
+            (job, largest.refusal(self.round.state, room, &self.ledger, job, job.spec.requested()))
         });
         Ok(reasons.collect())
     }
@@ -238,17 +207,17 @@ impl Counter<'_> {
     /// What it costs more where it costs more, for each share of the cluster; infinite where there is no choice.
     fn regret(&mut self, job: &Job, hours: f64) -> Result<f64, EngineError> {
         let shape = job.spec.requested();
-        let last = *self.last;
+        let last = *self.round.last;
         for cloud in [false, true] {
             let found = self.place_in(Some(cloud), job)?;
-            *self.last = last;
+            *self.round.last = last;
             match found {
-                Some(allocation) => self.board.give_back(self.state, job, &allocation),
+                Some(allocation) => self.round.board.give_back(self.round.state, job, &allocation),
                 None => return Ok(f64::INFINITY),
             }
         }
         let [edge, cloud] = self.engine.prices;
-        let share = job.total(shape).dominant_share(&self.state.usable).max(1e-12);
+        let share = job.total(shape).dominant_share(&self.round.state.usable).max(1e-12);
         Ok(hours * f64::from(shape.workers + shape.servers) * (edge - cloud).abs() / share)
     }
 
@@ -262,8 +231,8 @@ impl Counter<'_> {
                 return Ok(found);
             }
         }
-        let (state, shape) = (self.state, job.spec.requested());
-        self.board.place_each(state, job, shape, self.budget, |board, job, role| {
+        let (state, shape) = (self.round.state, job.spec.requested());
+        self.round.board.place_each(state, job, shape, self.round.budget, |board, job, role| {
             let need = &job.demand(role).amounts;
             let freest = |cloud| {
                 let mut servers = board.free.freest_in(&board.room, need, Some(cloud));
@@ -275,17 +244,16 @@ impl Counter<'_> {
 
     /// A place in the cloud alone, or at the edge alone.
     fn place_in(&mut self, cloud: Option<bool>, job: &Job) -> Result<Option<Arc<Allocation>>, EngineError> {
-        self.board.room.limit(cloud);
-        let shape = job.spec.requested();
-        let found = self.engine.placing.place(self.state, self.board, job, shape, self.last, self.budget);
-        self.board.room.limit(None);
+        self.round.board.room.limit(cloud);
+        let found = self.round.place(job, job.spec.requested(), self.engine.placing);
+        self.round.board.room.limit(None);
         found
     }
 }
 
 /// The hours that each job needs.
 fn hours<'a>(batch: &[&'a Arc<Job>]) -> Vec<(&'a Arc<Job>, f64)> {
-    let known = |job: &Job| Some(rounds::remaining_time(job, job.spec.requested())?.as_seconds() / 3600.0);
+    let known = |job: &Job| Some(round::remaining_time(job, job.spec.requested())?.as_seconds() / 3600.0);
     let times: Vec<f64> = batch.iter().filter_map(|job| known(job)).collect();
     let mean = if times.is_empty() { 1.0 } else { times.iter().sum::<f64>() / times.len() as f64 };
     batch.iter().map(|job| (*job, known(job).unwrap_or(mean))).collect()

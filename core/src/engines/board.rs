@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use imbl::Vector;
 
-use super::{Budget, EngineError};
+use super::{Budget, EngineError, ledger::Ledger};
 use crate::{
     decision::{Allocation, Devices, Role, Shape, Slot},
     ids::{ResourceId, ServerId},
@@ -243,6 +243,19 @@ impl<'a> Largest<'a> {
             let best = servers.map(|id| (room.free(id)[resource], Reverse(id))).max();
             best.map_or((0, None), |(free, id)| (free, Some(id.0)))
         })
+    }
+
+    /// Why a shape isn't given: a limit's or the cluster's resource that runs short, else what has [no room](Self::reason).
+    pub(super) fn refusal(
+        &mut self,
+        state: &State,
+        room: &Room,
+        ledger: &Ledger,
+        job: &'a Job,
+        shape: Shape,
+    ) -> Reason {
+        let total = job.total(shape);
+        if ledger.has(job, &total) { self.reason(state, room, job, shape) } else { ledger.reason(state, job, &total) }
     }
 
     /// Why a shape has no room, by the resource of one slot that is shortest on any server.

@@ -14,7 +14,7 @@
 //! * A newcomer, and who comes back from being held, has no claim on the time before: it starts with the service of the running job
 //!   that has had least. So nobody's turn is longer than a round for others having come late.
 //! * Ties go to who runs, then to who came first. What runs keeps its place, and free room is taken before anyone is stopped
-//!   ([`serve_in_turn`]); a job that doesn't fit is skipped, and is the more ahead in the next round.
+//!   ([`serve_in_turn`](Round::serve_in_turn)); a job that doesn't fit is skipped, and is the more ahead in the next round.
 //! * Service is counted from when slots were issued, restarts included.
 //! * A round is a minute, as everywhere in that paper. Where restarts cost as much, set a longer `interval`, or leave it to the
 //!   site's `stability`.
@@ -22,34 +22,21 @@
 //! Choose it to compare with, or where jobs can't be resized and every owner should see progress. Completion times suffer: of equal
 //! jobs that take turns, all end late.
 //!
-//! Cost: O(J log J) for J jobs, plus what [`serve_in_turn`] costs. The memory holds a line a job.
+//! Cost: O(J log J) for J jobs, plus what [`serve_in_turn`](Round::serve_in_turn) costs. The memory holds a line a job.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
-use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    placing::{Placing, placement},
-    preempting::serve_in_turn,
-    rounds,
-};
+use super::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{
     decision::Proposal,
     ids::JobId,
     job::Job,
-    place::SortBy,
     settings::SettingsError,
-    state::{Change, State},
+    state::State,
     time::{Span, Time},
 };
-
-pub(super) const NAME: &str = "fair";
-pub(super) const SUMMARY: &str = "runs whole jobs in turns, each for an equal share of the cluster's time";
-pub(super) const PAPER: &str = "TensorFlow with Borg; baseline of MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[rounds::MINUTE, placement("spread")];
 
 /// Millionths of the cluster times milliseconds.
 type Service = i64;
@@ -65,8 +52,6 @@ pub struct Fair {
 /// What jobs have had.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
-    /// The server that had the last slot, for round-robin.
-    last: u32,
     /// Up to when service is counted.
     counted: Option<Time>,
     /// The least service among those that ran: what a newcomer starts with.
@@ -83,40 +68,39 @@ struct Account {
 }
 
 impl Build for Fair {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self { interval: parameters.span("interval")?, placing: Placing::of(parameters)? })
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "fair",
+        "runs whole jobs in turns, each for an equal share of the cluster's time",
+        "TensorFlow with Borg; baseline of MLFS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        Ok(Self { interval: round::minute(parameters)?, placing: Placing::of(parameters, "spread")? })
     }
 }
 
 impl Engine for Fair {
     type Memo = Memo;
-    type Index = Board;
+    const MEMO_VERSION: u32 = 2;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
+    fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
+        let state = round.state;
         let mut now = memo.clone();
         now.count(state);
-        let mut proposal = Proposal::default();
-        let (jobs, ledger) = rounds::settled_jobs(state, &mut proposal);
-        let mut order: Vec<&Arc<Job>> = jobs.collect();
-        budget.spend(order.len() as u64)?;
+        let (mut order, ledger) = round.settled_jobs();
+        round.budget.spend(order.len() as u64)?;
         let waits = |job: &Job| job.verdict.allocation().is_none();
         order.sort_by_cached_key(|job| (now.accounts[&job.id].service, waits(job), job.arrival, job.id));
-        serve_in_turn(state, &order, ledger, board, &mut proposal, budget, (self.placing, &mut now.last))?;
-        now.remember(state, &proposal);
+        round.serve_in_turn(&order, ledger, self.placing)?;
+        now.remember(state, &round.proposal);
         *memo = now;
-        Ok(proposal)
+        Ok(())
     }
 }
 
@@ -127,7 +111,7 @@ impl Memo {
         self.accounts.retain(|id, _| state.jobs.contains_key(id));
         let mut least = None;
         for (id, account) in self.accounts.iter_mut().filter(|(_, account)| account.share > 0) {
-            let held = rounds::held(&state.jobs[id], since, state.now);
+            let held = round::held(&state.jobs[id], since, state.now);
             account.service = account.service.saturating_add(account.share.saturating_mul(held.0));
             least = Some(least.map_or(account.service, |least: Service| least.min(account.service)));
         }
@@ -143,7 +127,7 @@ impl Memo {
     /// Who has what from now on.
     fn remember(&mut self, state: &State, proposal: &Proposal) {
         self.accounts.values_mut().for_each(|account| account.share = 0);
-        for (job, allocation) in rounds::planned(state, proposal) {
+        for (job, allocation) in round::planned(state, proposal) {
             let share = job.total(allocation.shape()).dominant_share(&state.usable).min(1.0);
             // The smallest job has some of it, too.
             self.accounts.get_mut(&job.id).expect("counted before").share = (libm::round(share * WHOLE) as i64).max(1);

@@ -30,41 +30,21 @@ use std::{
     sync::Arc,
 };
 
-use imbl::Vector;
-
 use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, Limits, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    fifo::{by_arrival, start_in_line, waiting},
-    ledger::Ledger,
-    optimus::run,
-    rounds, sharing,
+    About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers, board::Board, in_line::by_arrival,
+    ledger::Ledger, round, sharing,
 };
 use crate::{
-    decision::{Allocation, Proposal, Role, Slot},
+    decision::{Allocation, Role, Slot},
     ids::{JobId, ServerId},
     job::Job,
-    place::{Load, SortBy},
+    place::Load,
     resources::{Amounts, GPU},
     server::Server,
     settings::SettingsError,
-    state::{Change, State},
+    state::State,
     time::Span,
 };
-
-pub(super) const NAME: &str = "gandiva";
-pub(super) const SUMMARY: &str = "FIFO, like jobs on the same servers, the least busy leave overloaded GPUs";
-pub(super) const PAPER: &str = "Xiao et al., Gandiva, OSDI'18; baseline of MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    rounds::MINUTE,
-    ParameterInfo {
-        name: "overload",
-        default: Value::Number(0.9),
-        meaning: "a GPU of which more than this part is used, by several slots, is overloaded",
-    },
-    ParameterInfo { name: "migrate", default: Value::Flag(true), meaning: "slots leave overloaded GPUs" },
-    ParameterInfo { name: "backfill", default: Value::Flag(false), meaning: "jobs that fit may pass one that doesn't" },
-];
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -76,19 +56,27 @@ pub struct Gandiva {
 }
 
 impl Build for Gandiva {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "gandiva",
+        "FIFO, like jobs on the same servers, the least busy leave overloaded GPUs",
+        "Xiao et al., Gandiva, OSDI'18; baseline of MLFS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let overload = "a GPU of which more than this part is used, by several slots, is overloaded";
         Ok(Self {
-            interval: parameters.span("interval")?,
-            overload: parameters.number("overload", 0.1..=1.0)?,
-            migrate: parameters.flag("migrate")?,
-            backfill: parameters.flag("backfill")?,
+            interval: round::minute(parameters)?,
+            overload: parameters.number("overload", 0.9, 0.1..=1.0, overload)?,
+            migrate: parameters.flag("migrate", true, "slots leave overloaded GPUs")?,
+            backfill: parameters.flag("backfill", false, "jobs that fit may pass one that doesn't")?,
         })
     }
 }
 
 impl Engine for Gandiva {
     type Memo = ();
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
@@ -98,29 +86,20 @@ impl Engine for Gandiva {
         Limits::Measured(libm::round(self.overload * 1000.0) as u16)
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        (): &mut (),
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        budget.spend(state.jobs.len() as u64)?;
-        board.sync(state, changes, SortBy::Share);
-        let mut proposal = Proposal::default();
+    fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
+        let state = round.state;
+        round.budget.spend(state.jobs.len() as u64)?;
         let mut servers =
             Servers { state, most: self.overload, load: Load::of(state, self.overload), likes: likes(state) };
         if self.migrate {
-            servers.relieve(board, &mut proposal, budget)?;
+            servers.relieve(round)?;
         }
-        let (mut waiting, _) = waiting(state);
+        let (mut waiting, _) = round.waiting_jobs();
         by_arrival(&mut waiting);
         // Where GPUs are shared, more is planned than there is.
-        start_in_line(state, (&waiting, Ledger::left(state)), board, &mut proposal, self.backfill, |board, job| {
-            servers.place(board, job, budget)
-        })?;
-        Ok(proposal)
+        round.start_in_line((&waiting, Ledger::left(state)), self.backfill, |round, job| {
+            servers.place(round.board, job, round.budget)
+        })
     }
 }
 
@@ -224,7 +203,8 @@ impl Servers<'_> {
     }
 
     /// Moves the least busy slots off overloaded GPUs.
-    fn relieve(&mut self, board: &mut Board, proposal: &mut Proposal, budget: &mut Budget) -> Result<(), EngineError> {
+    fn relieve(&mut self, round: &mut Round<'_>) -> Result<(), EngineError> {
+        let (board, budget) = (&mut *round.board, &mut *round.budget);
         let state = self.state;
         let mut moved: BTreeMap<JobId, Vec<Slot>> = BTreeMap::new();
         for ((server, device), here) in self.overloaded() {
@@ -257,7 +237,7 @@ impl Servers<'_> {
             let now = |slot: &Slot| {
                 new.iter().find(|new| (new.role, new.index) == (slot.role, slot.index)).unwrap_or(slot).clone()
             };
-            run(proposal, job, Arc::new(Allocation::new(allocation.slots().iter().map(now).collect())));
+            round.proposal.run(job, Arc::new(Allocation::new(allocation.slots().iter().map(now).collect())));
         }
         Ok(())
     }

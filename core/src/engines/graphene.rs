@@ -30,40 +30,18 @@
 
 use std::sync::Arc;
 
-use imbl::Vector;
-
 use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    fifo::{start_in_line, waiting},
-    placing::holds,
-    rounds,
+    About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::Board, placing::holds, round,
 };
 use crate::{
-    decision::{Allocation, Proposal, Role},
+    decision::{Allocation, Role},
     ids::ServerId,
     job::{Job, Partition},
-    place::SortBy,
     resources::Amounts,
     settings::SettingsError,
-    state::{Change, State},
+    state::State,
     time::Span,
 };
-
-pub(super) const NAME: &str = "graphene";
-pub(super) const SUMMARY: &str = "places troublesome tasks first, jobs by remaining work, packing and fairness";
-pub(super) const PAPER: &str = "Grandl et al., Graphene, OSDI'16; baseline of MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    rounds::MINUTE,
-    weight("short", "weight of little remaining work in a job's score"),
-    weight("packing", "weight of how much of what is free a job takes"),
-    weight("fairness", "weight of how far a job's tenant is below an equal share"),
-    weight("troublesome", "weight of a job's most troublesome task: many depend on it, and it is tough to pack"),
-];
-
-const fn weight(name: &'static str, meaning: &'static str) -> ParameterInfo {
-    ParameterInfo { name, default: Value::Number(1.0), meaning }
-}
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -76,47 +54,45 @@ pub struct Graphene {
 }
 
 impl Build for Graphene {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let weight = |name| parameters.number(name, 0.0..=1e6);
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "graphene",
+        "places troublesome tasks first, jobs by remaining work, packing and fairness",
+        "Grandl et al., Graphene, OSDI'16; baseline of MLFS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let interval = round::minute(parameters)?;
+        let mut weight = |name, meaning| parameters.number(name, 1.0, 0.0..=1e6, meaning);
+        let troublesome = "weight of a job's most troublesome task: many depend on it, and it is tough to pack";
         Ok(Self {
-            interval: parameters.span("interval")?,
-            short: weight("short")?,
-            packing: weight("packing")?,
-            fairness: weight("fairness")?,
-            troublesome: weight("troublesome")?,
+            interval,
+            short: weight("short", "weight of little remaining work in a job's score")?,
+            packing: weight("packing", "weight of how much of what is free a job takes")?,
+            fairness: weight("fairness", "weight of how far a job's tenant is below an equal share")?,
+            troublesome: weight("troublesome", troublesome)?,
         })
     }
 }
 
 impl Engine for Graphene {
     type Memo = ();
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        (): &mut (),
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
-        let (jobs, ledger) = waiting(state);
-        budget.spend(jobs.len() as u64 + state.servers.len() as u64)?;
-        let free = Free::of(state, board);
+    fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
+        let state = round.state;
+        let (jobs, ledger) = round.waiting_jobs();
+        round.budget.spend(jobs.len() as u64 + state.servers.len() as u64)?;
+        let free = Free::of(state, round.board);
         let mut order = self.scores(state, &free, jobs);
         order
             .sort_by(|(a, one), (b, other)| b.total_cmp(a).then((one.arrival, one.id).cmp(&(other.arrival, other.id))));
         let order: Vec<_> = order.into_iter().map(|(_, job)| job).collect();
-        let mut proposal = Proposal::default();
-        start_in_line(state, (&order, ledger), board, &mut proposal, true, |board, job| {
-            place(state, board, job, &free, budget)
-        })?;
-        Ok(proposal)
+        round.start_in_line((&order, ledger), true, |round, job| place(state, round.board, job, &free, round.budget))
     }
 }
 
@@ -172,7 +148,7 @@ impl Graphene {
 /// Predicted remaining time as requested × dominant share.
 fn remaining_work(state: &State, job: &Job) -> Option<f64> {
     let shape = job.spec.requested();
-    Some(rounds::remaining_time(job, shape)?.as_seconds() * job.total(shape).dominant_share(&state.usable).min(1.0))
+    Some(round::remaining_time(job, shape)?.as_seconds() * job.total(shape).dominant_share(&state.usable).min(1.0))
 }
 
 /// Σ over resources of the product of both, as parts of what there is.

@@ -29,48 +29,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use imbl::Vector;
-
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    placing::{Placing, placement},
-    rounds,
-};
+use super::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{
-    decision::{Proposal, Shape},
+    decision::Shape,
     fit::{AccuracyHistory, Forecast, learning_curve::Options},
     ids::JobId,
     job::Job,
-    place::SortBy,
     settings::SettingsError,
-    state::{Change, State},
+    state::State,
     time::Span,
 };
-
-pub(super) const NAME: &str = "hypersched";
-pub(super) const SUMMARY: &str =
-    "favours jobs that gain most accuracy before their deadlines, pauses those that gain none";
-pub(super) const PAPER: &str = "Liaw et al., HyperSched, SoCC'19; baseline of MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    rounds::MINUTE,
-    ParameterInfo {
-        name: "window",
-        default: Value::Number(5.0),
-        meaning: "epochs in which an accuracy has to grow, or its job pauses",
-    },
-    ParameterInfo {
-        name: "threshold",
-        default: Value::Number(0.005),
-        meaning: "growth of the best accuracy in these epochs that counts, from 0 to 1",
-    },
-    ParameterInfo {
-        name: "horizon",
-        default: Value::Text("24h"),
-        meaning: "jobs without a deadline have one that is always so far ahead",
-    },
-    placement("spread"),
-];
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -82,10 +50,9 @@ pub struct Hypersched {
     placing: Placing,
 }
 
-/// Room, and what jobs have ahead of them.
+/// What jobs have ahead of them.
 #[derive(Default)]
 pub struct Index {
-    board: Board,
     /// As of these accuracies.
     ahead: BTreeMap<JobId, (Arc<AccuracyHistory>, Ahead)>,
 }
@@ -100,37 +67,39 @@ enum Ahead {
 }
 
 impl Build for Hypersched {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "hypersched",
+        "favours jobs that gain most accuracy before their deadlines, pauses those that gain none",
+        "Liaw et al., HyperSched, SoCC'19; baseline of MLFS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let window = "epochs in which an accuracy has to grow, or its job pauses";
+        let threshold = "growth of the best accuracy in these epochs that counts, from 0 to 1";
+        let horizon = "jobs without a deadline have one that is always so far ahead";
         Ok(Self {
-            interval: parameters.span("interval")?,
-            window: parameters.whole("window", 1..=10_000)?,
-            threshold: parameters.number("threshold", 0.0..=1.0)?,
-            horizon: parameters.span("horizon")?,
-            placing: Placing::of(parameters)?,
+            interval: round::minute(parameters)?,
+            window: parameters.whole("window", 5, 1..=10_000, window)?,
+            threshold: parameters.number("threshold", 0.005, 0.0..=1.0, threshold)?,
+            horizon: parameters.span("horizon", "24h", horizon)?,
+            placing: Placing::of(parameters, "spread")?,
         })
     }
 }
 
 impl Engine for Hypersched {
-    /// The server that had the last slot, for round-robin.
-    type Memo = u32;
+    type Memo = ();
     type Index = Index;
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        last: &mut u32,
-        index: &mut Index,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        index.board.sync(state, changes, SortBy::Share);
-        index.look_ahead(state, budget)?;
-        let Index { board, ahead } = index;
+    fn decide(&self, round: &mut Round<'_, Index>, (): &mut ()) -> Result<(), EngineError> {
+        let state = round.state;
+        round.index.look_ahead(state, round.budget)?;
+        let ahead = std::mem::take(&mut round.index.ahead);
         let left = |job: &Job| {
             let deadline = job.spec.deadline.map_or(state.now + self.horizon, |deadline| job.arrival + deadline);
             let restart = if job.verdict.allocation().is_some() { Span::ZERO } else { job.restart_cost };
@@ -138,9 +107,9 @@ impl Engine for Hypersched {
         };
         let gain = |job: &Job, shape| ahead[&job.id].1.gain(epochs(job, shape, left(job)));
         let rank = |job: &Job| u8::from(left(job) <= Span::ZERO || self.is_flat(job));
-        let mut proposal = Proposal::default();
-        rounds::by_gain(state, board, &mut proposal, budget, (self.placing, last), rank, gain)?;
-        Ok(proposal)
+        round.by_gain(self.placing, rank, gain)?;
+        round.index.ahead = ahead;
+        Ok(())
     }
 }
 
@@ -198,7 +167,7 @@ impl Ahead {
 fn epochs(job: &Job, shape: Shape, left: Span) -> f64 {
     let most = f64::from(job.spec.convergence.max_epochs.saturating_sub(job.progress.epoch));
     let of_requested = || f64::from(shape.workers) / f64::from(job.spec.requested().workers.max(1));
-    match rounds::epochs_in(job, shape, left) {
+    match round::epochs_in(job, shape, left) {
         Some(epochs) => epochs.min(most),
         None if left <= Span::ZERO => 0.0,
         None => most * of_requested().min(1.0),

@@ -1,76 +1,71 @@
 //! The engines and their registry: a line per engine; C ABI, gRPC, CLI and simulator find them by name.
 
-mod batch;
 pub mod board;
-mod dorm;
-mod drf;
-mod edge;
-mod fair;
-mod fifo;
-mod gandiva;
-mod graphene;
-mod hypersched;
+mod in_line;
 mod ledger;
-mod mlfs;
-pub mod oasis;
 pub mod offline;
-mod optimus;
 mod panicking;
+mod parameters;
 mod placing;
 mod preempting;
-mod random;
-mod rl;
-mod rounds;
-mod rrh;
+mod proposing;
+mod round;
 mod sharing;
-mod slaq;
-mod srtf;
-mod tetris;
-mod tiresias;
 
 use std::{any::Any, collections::BTreeMap, sync::Arc};
 
 use imbl::Vector;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
+use self::board::Board;
 pub use self::{
-    batch::Batch, dorm::Dorm, drf::Drf, edge::Edge, fair::Fair, fifo::Fifo, gandiva::Gandiva, graphene::Graphene,
-    hypersched::Hypersched, mlfs::Mlfs, oasis::Oasis, optimus::Optimus, panicking::Panicking, random::Random, rl::Rl,
-    rrh::Rrh, slaq::Slaq, srtf::Srtf, tetris::Tetris, tiresias::Tiresias,
+    panicking::Panicking,
+    parameters::{DefaultValue, ParameterInfo, Parameters},
+    round::Round,
 };
 use crate::{
     decision::Proposal,
     job::JobSpec,
+    place::SortBy,
     policy::{Demonstration, Inputs, PolicyError},
     settings::{Parameter, SettingsError},
     state::{Change, State},
     time::Span,
 };
 
-/// All engines, by name.
-pub const REGISTRY: &[Entry] = &[
-    Entry::of::<Optimus>(optimus::NAME, optimus::SUMMARY, optimus::PAPER, optimus::PARAMETERS),
-    Entry::of::<Oasis>(oasis::NAME, oasis::SUMMARY, oasis::PAPER, oasis::PARAMETERS),
-    Entry::of::<Fifo>(fifo::NAME, fifo::SUMMARY, fifo::PAPER, fifo::PARAMETERS),
-    Entry::of::<Drf>(drf::NAME, drf::SUMMARY, drf::PAPER, drf::PARAMETERS),
-    Entry::of::<Tetris>(tetris::NAME, tetris::SUMMARY, tetris::PAPER, tetris::PARAMETERS),
-    Entry::of::<Rrh>(rrh::NAME, rrh::SUMMARY, rrh::PAPER, rrh::PARAMETERS),
-    Entry::of::<Dorm>(dorm::NAME, dorm::SUMMARY, dorm::PAPER, dorm::PARAMETERS),
-    Entry::of::<Edge>(edge::NAME, edge::SUMMARY, edge::PAPER, edge::PARAMETERS),
-    Entry::of::<Srtf>(srtf::NAME, srtf::SUMMARY, srtf::PAPER, srtf::PARAMETERS),
-    Entry::of::<Tiresias>(tiresias::NAME, tiresias::SUMMARY, tiresias::PAPER, tiresias::PARAMETERS),
-    Entry::of::<Batch>(batch::NAME, batch::SUMMARY, batch::PAPER, batch::PARAMETERS),
-    Entry::of::<Mlfs>(mlfs::NAME, mlfs::SUMMARY, mlfs::PAPER, mlfs::PARAMETERS).learning(&mlfs::INPUTS),
-    Entry::of::<Mlfs>(mlfs::HEURISTIC_NAME, mlfs::HEURISTIC_SUMMARY, mlfs::PAPER, mlfs::HEURISTIC_PARAMETERS),
-    Entry::of::<Slaq>(slaq::NAME, slaq::SUMMARY, slaq::PAPER, slaq::PARAMETERS),
-    Entry::of::<Gandiva>(gandiva::NAME, gandiva::SUMMARY, gandiva::PAPER, gandiva::PARAMETERS),
-    Entry::of::<Graphene>(graphene::NAME, graphene::SUMMARY, graphene::PAPER, graphene::PARAMETERS),
-    Entry::of::<Hypersched>(hypersched::NAME, hypersched::SUMMARY, hypersched::PAPER, hypersched::PARAMETERS),
-    Entry::of::<Fair>(fair::NAME, fair::SUMMARY, fair::PAPER, fair::PARAMETERS),
-    Entry::of::<Rl>(rl::NAME, rl::SUMMARY, rl::PAPER, rl::PARAMETERS).learning(&mlfs::INPUTS),
-    Entry::of::<Random>(random::NAME, random::SUMMARY, random::PAPER, random::PARAMETERS),
-];
+/// The modules of engines, and the registry of what each of them builds.
+macro_rules! engines {
+    ($($module:ident: $($engine:ident)+,)*) => {
+        $(pub mod $module;)*
+
+        /// All engines.
+        pub const REGISTRY: &[Entry] = &[$($(Entry::of::<$module::$engine>(),)+)*];
+    };
+}
+
+// In the order in which people are told of them. `scripts/check` formats these files: `cargo fmt` doesn't look into macros.
+engines! {
+    optimus: Optimus,
+    oasis: Oasis,
+    fifo: Fifo,
+    drf: Drf,
+    tetris: Tetris,
+    rrh: Rrh,
+    dorm: Dorm,
+    edge: Edge,
+    srtf: Srtf,
+    tiresias: Tiresias,
+    batch: Batch,
+    mlfs: Mlfs MlfH,
+    slaq: Slaq,
+    gandiva: Gandiva,
+    graphene: Graphene,
+    hypersched: Hypersched,
+    fair: Fair,
+    rl: Rl,
+    random: Random,
+}
 
 /// What makes an engine run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +99,7 @@ pub enum Gang {
 }
 
 /// A bound on an engine's work, in steps rather than seconds, so that a replay stops where the original did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
     left: u64,
     given: u64,
@@ -187,6 +182,10 @@ pub trait Engine: Send + Sync {
 
     /// What makes it run.
     fn triggers(&self) -> Triggers;
+    /// The order in which the round's board has the servers; none where it isn't looked at.
+    fn order(&self) -> Option<SortBy> {
+        Some(SortBy::Share)
+    }
     /// What sums are held against.
     fn limits(&self) -> Limits {
         Limits::Reserved
@@ -202,20 +201,13 @@ pub trait Engine: Send + Sync {
     fn accepts(&self, _: &JobSpec) -> Result<(), String> {
         Ok(())
     }
-    /// Proposes changes to the plan in `state`. `changes` lists, in order, what happened since it last succeeded.
+    /// Proposes changes to the plan in the round's state.
     ///
     /// Jobs whose [`mandate`](State::mandate) isn't free must not be changed.
     ///
     /// # Errors
     /// The budget is used up, or something it needs is missing; the memo is then as before.
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Self::Memo,
-        index: &mut Self::Index,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError>;
+    fn decide(&self, round: &mut Round<'_, Self::Index>, memo: &mut Self::Memo) -> Result<(), EngineError>;
     /// What it goes by at the moment, such as its prices: named numbers for plots. Decides nothing.
     fn readings(&self, _: &State, _: &Self::Memo) -> Vec<(String, f64)> {
         Vec::new()
@@ -234,9 +226,12 @@ pub trait AnyMemo: Send + Sync {
     fn bytes(&self) -> Vec<u8>;
     #[doc(hidden)]
     fn any(&mut self) -> &mut dyn Any;
+    /// The engine's own.
+    #[doc(hidden)]
+    fn own(&mut self) -> &mut dyn Any;
 }
 
-impl<M: Clone + Serialize + Send + Sync + 'static> AnyMemo for M {
+impl<M: Clone + Serialize + Send + Sync + 'static> AnyMemo for Kept<M> {
     fn boxed(&self) -> Box<dyn AnyMemo> {
         Box::new(self.clone())
     }
@@ -245,6 +240,27 @@ impl<M: Clone + Serialize + Send + Sync + 'static> AnyMemo for M {
     }
     fn any(&mut self) -> &mut dyn Any {
         self
+    }
+    fn own(&mut self) -> &mut dyn Any {
+        &mut self.own
+    }
+}
+
+/// What is remembered from one decision to the next.
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Kept<M> {
+    /// See [`Round::last`].
+    last: u32,
+    /// What the engine remembers.
+    own: M,
+}
+
+/// Grows when the layout of [`Kept`] changes.
+const KEPT_VERSION: u32 = 1;
+
+impl<M: 'static> Kept<M> {
+    fn of(memo: &mut dyn AnyMemo) -> &mut Self {
+        memo.any().downcast_mut().expect("a memo stays with its engine")
     }
 }
 
@@ -302,17 +318,19 @@ impl<E: Engine> AnyEngine for E {
         Engine::accepts(self, spec)
     }
     fn new_memo(&self) -> Box<dyn AnyMemo> {
-        Box::<E::Memo>::default()
+        Box::<Kept<E::Memo>>::default()
     }
     fn read_memo(&self, version: u32, bytes: &[u8]) -> Option<Box<dyn AnyMemo>> {
-        if version != E::MEMO_VERSION {
-            return None;
-        }
-        let memo: E::Memo = postcard::from_bytes(bytes).ok()?;
+        let memo: Kept<E::Memo> = match version {
+            // Of times when each engine remembered that server itself, or none, after its own.
+            _ if version == E::MEMO_VERSION => Kept { last: 0, own: postcard::from_bytes(bytes).ok()? },
+            _ if version == AnyEngine::memo_version(self) => postcard::from_bytes(bytes).ok()?,
+            _ => return None,
+        };
         Some(Box::new(memo))
     }
     fn memo_version(&self) -> u32 {
-        E::MEMO_VERSION
+        KEPT_VERSION << 16 | E::MEMO_VERSION
     }
     fn decide(
         &self,
@@ -322,63 +340,66 @@ impl<E: Engine> AnyEngine for E {
         index: &mut AnyIndex,
         budget: &mut Budget,
     ) -> Result<Proposal, EngineError> {
-        let memo = memo.any().downcast_mut::<E::Memo>().expect("a memo stays with its engine");
-        let mut own = match index.take().map(|index| index.downcast::<E::Index>()) {
+        let Kept { last, own: memo } = Kept::of(memo);
+        let mut kept = match index.take().map(|index| index.downcast::<(Board, E::Index)>()) {
             Some(Ok(index)) => index,
             _ => Box::default(),
         };
-        let proposal = Engine::decide(self, state, changes, memo, &mut own, budget);
-        // After an error the index may be half-updated: it is rebuilt.
-        *index = if proposal.is_ok() { Some(own) } else { None };
-        proposal
+        let (board, own) = &mut *kept;
+        if let Some(order) = Engine::order(self) {
+            board.sync(state, changes, order);
+        }
+        let mut round = Round::new(state, changes, board, own, last, budget);
+        Engine::decide(self, &mut round, memo)?;
+        let proposal = round.proposal;
+        // After an error it may be half-updated: it is rebuilt.
+        *index = Some(kept);
+        Ok(proposal)
     }
     fn readings(&self, state: &State, memo: &mut dyn AnyMemo) -> Vec<(String, f64)> {
-        let memo = memo.any().downcast_mut::<E::Memo>().expect("a memo stays with its engine");
-        Engine::readings(self, state, memo)
+        Engine::readings(self, state, &Kept::<E::Memo>::of(memo).own)
     }
     fn demonstrate(&self, state: &State, memo: &mut dyn AnyMemo) -> Vec<Demonstration> {
-        let memo = memo.any().downcast_mut::<E::Memo>().expect("a memo stays with its engine");
-        Engine::demonstrate(self, state, memo)
+        Engine::demonstrate(self, state, &Kept::<E::Memo>::of(memo).own)
     }
 }
 
-/// One parameter of an engine.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ParameterInfo {
-    /// As written in the settings.
+/// What an engine is.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// Its name: small letters, digits and hyphens.
     pub name: &'static str,
-    /// What it is without being set.
-    pub default: DefaultValue,
-    /// What it does, with its unit.
-    pub meaning: &'static str,
+    /// What it does, in one line.
+    pub summary: &'static str,
+    /// Where it comes from.
+    pub paper: &'static str,
+    /// What it shows a policy, if it follows one.
+    pub inputs: Option<&'static Inputs>,
 }
 
-/// A parameter's default.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum DefaultValue {
-    /// A number.
-    Number(f64),
-    /// On or off.
-    Flag(bool),
-    /// A choice or a duration.
-    Text(&'static str),
-}
+impl About {
+    /// Of an engine that follows no policy.
+    pub const fn new(name: &'static str, summary: &'static str, paper: &'static str) -> Self {
+        Self { name, summary, paper, inputs: None }
+    }
 
-impl From<DefaultValue> for Parameter {
-    fn from(default: DefaultValue) -> Self {
-        match default {
-            DefaultValue::Number(number) => Self::Number(number),
-            DefaultValue::Flag(flag) => Self::Flag(flag),
-            DefaultValue::Text(text) => Self::Text(text.into()),
-        }
+    /// The same for an engine that follows a policy, which it shows these inputs.
+    pub const fn learning(self, inputs: &'static Inputs) -> Self {
+        Self { inputs: Some(inputs), ..self }
     }
 }
 
-/// Builds an engine from its parameters.
-pub trait Build: Engine + Sized + 'static {
+/// What the registry lists: a name, and the engine that is built for it.
+pub trait Build: 'static {
+    /// What is built: the type itself, or another one with parameters of its own.
+    type Engine: Engine + 'static;
+    /// What it is.
+    const ABOUT: About;
+    /// Reads the engine's parameters, all of them each time.
+    ///
     /// # Errors
     /// Names the parameter, its value and what is allowed.
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError>;
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self::Engine, SettingsError>;
 }
 
 /// A line of the registry.
@@ -390,28 +411,29 @@ pub struct Entry {
     pub summary: &'static str,
     /// Where it comes from.
     pub paper: &'static str,
-    /// What can be set.
-    pub parameters: &'static [ParameterInfo],
     /// What it shows a policy, if it follows one.
     pub inputs: Option<&'static Inputs>,
-    build: fn(&Parameters) -> Result<Arc<dyn AnyEngine>, SettingsError>,
+    build: fn(&mut Parameters<'_>) -> Result<Arc<dyn AnyEngine>, SettingsError>,
 }
 
 impl Entry {
-    const fn of<E: Build>(
-        name: &'static str,
-        summary: &'static str,
-        paper: &'static str,
-        parameters: &'static [ParameterInfo],
-    ) -> Self {
-        let build: fn(&Parameters) -> Result<Arc<dyn AnyEngine>, SettingsError> =
-            |parameters| Ok(Arc::new(E::build(parameters)?));
-        Self { name, summary, paper, parameters, inputs: None, build }
+    const fn of<B: Build>() -> Self {
+        let About { name, summary, paper, inputs } = B::ABOUT;
+        Self { name, summary, paper, inputs, build: |parameters| Ok(Arc::new(B::build(parameters)?)) }
     }
 
-    /// The same for an engine that follows a policy, which it shows these inputs.
-    const fn learning(self, inputs: &'static Inputs) -> Self {
-        Self { inputs: Some(inputs), ..self }
+    /// What can be set.
+    pub fn parameters(&self) -> Vec<ParameterInfo> {
+        let none = BTreeMap::new();
+        let mut parameters = Parameters::new(&none);
+        // Its defaults are allowed: a test builds every engine with them.
+        let _ = (self.build)(&mut parameters);
+        parameters.into_read()
+    }
+
+    /// Whether there is such a parameter.
+    pub fn has(&self, parameter: &str) -> bool {
+        self.parameters().iter().any(|known| known.name == parameter)
     }
 
     /// The engine with these parameters; those not named have their defaults.
@@ -419,30 +441,13 @@ impl Entry {
     /// # Errors
     /// An unknown parameter, or a value that isn't allowed.
     pub fn build(&self, given: &BTreeMap<String, Parameter>) -> Result<Arc<dyn AnyEngine>, SettingsError> {
-        (self.build)(&self.parameters(given)?)
-    }
-
-    /// These parameters, and the defaults of those not named.
-    ///
-    /// # Errors
-    /// An unknown parameter.
-    pub fn parameters(&self, given: &BTreeMap<String, Parameter>) -> Result<Parameters, SettingsError> {
-        if let Some(unknown) = given.keys().find(|name| !self.parameters.iter().any(|known| known.name == *name)) {
-            let allowed: Vec<_> = self.parameters.iter().map(|known| known.name).collect();
-            return Err(SettingsError::new(
-                format!("parameters.{unknown}"),
-                format!(
-                    "engine {:?} has no such parameter; it has {}",
-                    self.name,
-                    if allowed.is_empty() { "none".into() } else { allowed.join(", ") }
-                ),
-            ));
+        let known: Vec<_> = self.parameters().iter().map(|known| known.name).collect();
+        if let Some(unknown) = given.keys().find(|name| !known.contains(&name.as_str())) {
+            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            let problem = format!("engine {:?} has no such parameter; it has {known}", self.name);
+            return Err(SettingsError::new(format!("parameters.{unknown}"), problem));
         }
-        let values = self
-            .parameters
-            .iter()
-            .map(|known| (known.name, given.get(known.name).cloned().unwrap_or_else(|| known.default.into())));
-        Ok(Parameters(values.collect()))
+        (self.build)(&mut Parameters::new(given))
     }
 }
 
@@ -466,124 +471,4 @@ pub fn policy_inputs(engine: &str) -> Result<&'static Inputs, PolicyError> {
         let known: Vec<_> = REGISTRY.iter().filter(|entry| entry.inputs.is_some()).map(|entry| entry.name).collect();
         PolicyError::Engine { engine: engine.into(), known: known.join(", ") }
     })
-}
-
-/// An engine's parameters with all defaults filled in.
-#[derive(Clone, Debug)]
-pub struct Parameters(BTreeMap<&'static str, Parameter>);
-
-impl Parameters {
-    fn wrong(name: &str, value: &Parameter, allowed: impl std::fmt::Display) -> SettingsError {
-        SettingsError::new(format!("parameters.{name}"), format!("{value} must be {allowed}"))
-    }
-
-    /// A number within a range.
-    ///
-    /// # Errors
-    /// It isn't.
-    pub fn number(&self, name: &str, range: std::ops::RangeInclusive<f64>) -> Result<f64, SettingsError> {
-        match &self.0[name] {
-            Parameter::Number(number) if range.contains(number) => Ok(*number),
-            other => Err(Self::wrong(name, other, format_args!("a number from {} to {}", range.start(), range.end()))),
-        }
-    }
-
-    /// A whole number within a range.
-    ///
-    /// # Errors
-    /// It isn't.
-    pub fn whole(&self, name: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, SettingsError> {
-        let (least, most) = (*range.start(), *range.end());
-        match &self.0[name] {
-            Parameter::Number(number)
-                if number.fract() == 0.0 && (f64::from(least)..=f64::from(most)).contains(number) =>
-            {
-                Ok(*number as u32)
-            }
-            other => Err(Self::wrong(name, other, format_args!("a whole number from {least} to {most}"))),
-        }
-    }
-
-    /// On or off.
-    ///
-    /// # Errors
-    /// It is neither.
-    pub fn flag(&self, name: &str) -> Result<bool, SettingsError> {
-        match &self.0[name] {
-            Parameter::Flag(flag) => Ok(*flag),
-            other => Err(Self::wrong(name, other, "true or false")),
-        }
-    }
-
-    /// A duration above zero.
-    ///
-    /// # Errors
-    /// It isn't.
-    pub fn span(&self, name: &str) -> Result<Span, SettingsError> {
-        let value = &self.0[name];
-        let Parameter::Text(text) = value else { return Err(Self::wrong(name, value, "a duration such as \"30s\"")) };
-        match crate::amount::parse_span(text) {
-            Ok(span) if span > Span::ZERO => Ok(span),
-            _ => Err(Self::wrong(name, value, "a duration above zero such as \"30s\"")),
-        }
-    }
-
-    /// One number or several, from least to most, with commas between them.
-    ///
-    /// # Errors
-    /// There is none, one is out of range, or they don't ascend.
-    pub fn ascending(&self, name: &str, range: std::ops::RangeInclusive<f64>) -> Result<Vec<f64>, SettingsError> {
-        let value = &self.0[name];
-        let numbers = match value {
-            Parameter::Number(number) => Some(vec![*number]),
-            Parameter::Text(text) => text.split(',').map(|part| part.trim().parse().ok()).collect(),
-            Parameter::Flag(_) => None,
-        };
-        let right = |numbers: &Vec<f64>| {
-            numbers.iter().all(|number| range.contains(number)) && numbers.windows(2).all(|pair| pair[0] < pair[1])
-        };
-        let (least, most) = (range.start(), range.end());
-        numbers
-            .filter(right)
-            .ok_or_else(|| Self::wrong(name, value, format_args!("ascending numbers from {least} to {most}")))
-    }
-
-    /// Any text.
-    ///
-    /// # Errors
-    /// It is none.
-    pub fn text(&self, name: &str) -> Result<&str, SettingsError> {
-        match &self.0[name] {
-            Parameter::Text(text) => Ok(text),
-            other => Err(Self::wrong(name, other, "a text")),
-        }
-    }
-
-    /// One of some choices.
-    ///
-    /// # Errors
-    /// It isn't.
-    pub fn choice(&self, name: &str, choices: &[&'static str]) -> Result<&'static str, SettingsError> {
-        let value = &self.0[name];
-        let chosen = choices.iter().find(|choice| matches!(value, Parameter::Text(text) if text == *choice));
-        chosen.copied().ok_or_else(|| Self::wrong(name, value, format_args!("one of {}", choices.join(", "))))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_of_what_is_counted_are_refused() {
-        for (engine, name) in [("oasis", "horizon"), ("oasis", "window"), ("dorm", "jobs"), ("dorm", "nodes")] {
-            let entry = find(engine).unwrap();
-            let build = |value| entry.build(&[(name.to_owned(), Parameter::Number(value))].into());
-            assert!(build(2.0).is_ok(), "{engine}.{name}");
-            for wrong in [1.5, -1.0, 1e12, f64::NAN] {
-                let error = build(wrong).err().expect("it is refused").to_string();
-                assert!(error.contains(name) && error.contains("a whole number from"), "{error}");
-            }
-        }
-    }
 }

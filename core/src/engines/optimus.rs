@@ -24,79 +24,27 @@ use std::{
     sync::Arc,
 };
 
-use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
+    About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers,
     board::{Board, Largest},
     ledger::Ledger,
-    placing::{Placing, placement},
-    rounds::leaving,
+    placing::Placing,
+    round::leaving,
 };
 use crate::{
-    decision::{Allocation, Proposal, Shape, Verdict},
+    decision::{Allocation, Shape},
     fit::{SpeedCurve, SpeedFit, SpeedOptions},
     ids::JobId,
     job::{Bounds, Job},
     place::SortBy,
-    reason::Reason,
     resources::{Amounts, CPU, GPU},
     scheduler::speed_model,
     settings::SettingsError,
-    state::{Change, Mandate, State},
+    state::{Mandate, State},
     time::{Span, Time},
 };
-
-pub(super) const NAME: &str = "optimus";
-pub(super) const SUMMARY: &str = "gives each next worker or parameter server to the job whose end it brings nearest";
-pub(super) const PAPER: &str = "Peng et al., Optimus, EuroSys'18";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo {
-        name: "interval", default: Value::Text("600s"), meaning: "time between rounds (§6.1: 10 minutes)"
-    },
-    ParameterInfo {
-        name: "young_job_factor",
-        default: Value::Number(1.0),
-        meaning: "gain of a job with few observations is multiplied by this (§4.1; 0.95 shortens JCT a little)",
-    },
-    ParameterInfo {
-        name: "sort_by",
-        default: Value::Text("share"),
-        meaning: "order of servers: \"share\" = sum of free shares of all resources, \"cpu\" = free CPU as in the paper",
-    },
-    placement("even"),
-    ParameterInfo {
-        name: "joint_steps",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: try one worker and one parameter server together where neither alone gains",
-    },
-    ParameterInfo {
-        name: "rescale_cost",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: keep a running job's shape unless the new one earns its measured restart back",
-    },
-    ParameterInfo {
-        name: "resize_in_place",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: where only workers change, what runs stays where it is, so nothing restarts",
-    },
-    ParameterInfo {
-        name: "shrink_to_fit",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: a job that fits nowhere keeps its old place, or tries a smaller shape, before it is paused",
-    },
-    ParameterInfo {
-        name: "spare_gpus",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: what needs no GPU leaves each free GPU what the smallest worker needs beside it, if it can",
-    },
-    ParameterInfo {
-        name: "between_rounds",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: jobs that wait start as soon as there is room; what runs stays as it is until the round",
-    },
-];
 
 /// The heap hands out units whose gains are within this factor of the first that doesn't fit.
 const FLOOD_PRECISION: f64 = 1.02;
@@ -124,26 +72,39 @@ pub struct Optimus {
 pub struct Memo {
     /// When it last decided about all jobs; not kept where it always does.
     last_round: Option<Time>,
-    /// The server that had the last slot, for round-robin.
-    last_server: u32,
 }
 
 impl Build for Optimus {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "optimus",
+        "gives each next worker or parameter server to the job whose end it brings nearest",
+        "Peng et al., Optimus, EuroSys'18",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let young = "gain of a job with few observations is multiplied by this (§4.1; 0.95 shortens JCT a little)";
+        let sort_by =
+            "order of servers: \"share\" = sum of free shares of all resources, \"cpu\" = free CPU as in the paper";
+        let orders = [("share", SortBy::Share), ("cpu", SortBy::Amount(CPU))];
+        let joint = "beyond the paper: try one worker and one parameter server together where neither alone gains";
+        let rescale = "beyond the paper: keep a running job's shape unless the new one earns its measured restart back";
+        let in_place = "beyond the paper: where only workers change, what runs stays where it is, so nothing restarts";
+        let shrink = "beyond the paper: a job that fits nowhere keeps its old place, or tries a smaller shape, before it is paused";
+        let spare = "beyond the paper: what needs no GPU leaves each free GPU what the smallest worker needs beside it, if it can";
+        let between =
+            "beyond the paper: jobs that wait start as soon as there is room; what runs stays as it is until the round";
         Ok(Self {
-            interval: parameters.span("interval")?,
-            young_job_factor: parameters.number("young_job_factor", 0.0..=1.0)?,
-            sort_by: match parameters.choice("sort_by", &["share", "cpu"])? {
-                "cpu" => SortBy::Amount(CPU),
-                _ => SortBy::Share,
-            },
-            placing: Placing::of(parameters)?,
-            joint_steps: parameters.flag("joint_steps")?,
-            rescale_cost: parameters.flag("rescale_cost")?,
-            resize_in_place: parameters.flag("resize_in_place")?,
-            shrink_to_fit: parameters.flag("shrink_to_fit")?,
-            spare_gpus: parameters.flag("spare_gpus")?,
-            between_rounds: parameters.flag("between_rounds")?,
+            interval: parameters.span("interval", "600s", "time between rounds (§6.1: 10 minutes)")?,
+            young_job_factor: parameters.number("young_job_factor", 1.0, 0.0..=1.0, young)?,
+            sort_by: parameters.choice("sort_by", "share", &orders, sort_by)?,
+            placing: Placing::of(parameters, "even")?,
+            joint_steps: parameters.flag("joint_steps", false, joint)?,
+            rescale_cost: parameters.flag("rescale_cost", false, rescale)?,
+            resize_in_place: parameters.flag("resize_in_place", false, in_place)?,
+            shrink_to_fit: parameters.flag("shrink_to_fit", false, shrink)?,
+            spare_gpus: parameters.flag("spare_gpus", false, spare)?,
+            between_rounds: parameters.flag("between_rounds", false, between)?,
         })
     }
 }
@@ -151,21 +112,18 @@ impl Build for Optimus {
 impl Engine for Optimus {
     type Memo = Memo;
     const MEMO_VERSION: u32 = 3;
-    type Index = Board;
+    type Index = ();
+
+    fn order(&self) -> Option<SortBy> {
+        Some(self.sort_by)
+    }
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: self.between_rounds, departure: self.between_rounds }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, self.sort_by);
+    fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
+        let state = round.state;
         let round_before = memo.last_round.filter(|last| self.between_rounds && state.now < *last + self.interval);
         let is_round = round_before.is_none();
         let mut ledger = Ledger::of(state);
@@ -179,21 +137,21 @@ impl Engine for Optimus {
                 ledger.take(job, &job.total(job.shape()), 1);
             }
         }
-        budget.spend(candidates.len() as u64)?;
-        let mut proposal = Proposal::default();
-        self.allocate(state, &mut candidates, &mut ledger, &mut proposal, budget)?;
+        round.budget.spend(candidates.len() as u64)?;
+        self.allocate(round, &mut candidates, &mut ledger)?;
         // What those had who are to wait is free for the others.
-        proposal.changes.iter().filter_map(|(id, _)| state.job(*id)).for_each(|job| board.release(state, job));
+        let waiting = round.proposal.changes.iter().filter_map(|(id, _)| state.job(*id));
+        waiting.for_each(|job| round.board.release(state, job));
         if self.rescale_cost {
             keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state));
         }
-        self.place(state, &candidates, board, &mut memo.last_server, &mut proposal, budget)?;
+        self.place(round, &candidates)?;
         if self.between_rounds {
             // The interval counts from the last decision of any kind; rounds keep their own time.
             let last = *memo.last_round.insert(round_before.unwrap_or(state.now));
-            proposal.wake_at = Some(last + self.interval);
+            round.proposal.wake_at = Some(last + self.interval);
         }
-        Ok(proposal)
+        Ok(())
     }
 }
 
@@ -322,11 +280,9 @@ impl Optimus {
     /// reason.
     fn allocate(
         &self,
-        state: &State,
+        round: &mut Round<'_>,
         candidates: &mut Vec<Candidate<'_>>,
         ledger: &mut Ledger,
-        proposal: &mut Proposal,
-        budget: &mut Budget,
     ) -> Result<(), EngineError> {
         candidates.retain_mut(|candidate| {
             candidate.set_shape(candidate.bounds.least());
@@ -335,7 +291,7 @@ impl Optimus {
             if fits {
                 ledger.take(candidate.job, &least, 1);
             } else {
-                wait(proposal, candidate.job, ledger.reason(state, candidate.job, &least));
+                round.proposal.wait(candidate.job, ledger.reason(round.state, candidate.job, &least));
             }
             fits
         });
@@ -377,7 +333,7 @@ impl Optimus {
                 PeekMut::pop(top);
             }
         }
-        budget.spend(steps)
+        round.budget.spend(steps)
     }
 
     /// Hands out, job by job, what the heap would before the first unit that doesn't fit: until then every unit of more than
@@ -442,15 +398,8 @@ impl Optimus {
 
     /// §4.2: smaller jobs first, each evenly on the fewest servers. Jobs whose shape stays the same stay, unless a server
     /// of theirs drains and there is room elsewhere.
-    fn place(
-        &self,
-        state: &State,
-        candidates: &[Candidate<'_>],
-        board: &mut Board,
-        last: &mut u32,
-        proposal: &mut Proposal,
-        budget: &mut Budget,
-    ) -> Result<(), EngineError> {
+    fn place(&self, round: &mut Round<'_>, candidates: &[Candidate<'_>]) -> Result<(), EngineError> {
+        let Round { state, board, budget, last, proposal, .. } = round;
         let leaving = leaving(state);
         let mut moving: Vec<(f64, &Candidate<'_>)> = candidates
             .iter()
@@ -470,7 +419,7 @@ impl Optimus {
             for (demand, candidate) in moving {
                 let stays = if leaving(candidate.job) { None } else { self.stay(state, candidate, board, budget)? };
                 match stays {
-                    Some(allocation) => run(proposal, candidate.job, allocation),
+                    Some(allocation) => proposal.run(candidate.job, allocation),
                     None => elsewhere.push((demand, candidate)),
                 }
             }
@@ -481,14 +430,14 @@ impl Optimus {
         let mut homeless: Vec<(JobId, &Job, Shape)> = Vec::new();
         for (_, candidate) in &moving {
             match self.find_place(state, candidate, spared.as_ref(), board, last, budget)? {
-                Some(allocation) => run(proposal, candidate.job, allocation),
+                Some(allocation) => proposal.run(candidate.job, allocation),
                 None => homeless.push((candidate.job.id, candidate.job, candidate.shape)),
             }
         }
         let mut largest = Largest::default();
         for (_, job, shape) in homeless {
             let reason = largest.reason(state, &board.room, job, shape);
-            wait(proposal, job, reason);
+            proposal.wait(job, reason);
         }
         Ok(())
     }
@@ -602,19 +551,5 @@ fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut
         }
         ledger.take(job, &job.total(best), 1);
         candidate.set_shape(best);
-    }
-}
-
-pub(super) fn run(proposal: &mut Proposal, job: &Job, allocation: Arc<Allocation>) {
-    let verdict = Verdict::Run(allocation);
-    if !job.verdict.same_kind(&verdict) {
-        proposal.changes.push((job.id, verdict));
-    }
-}
-
-pub(super) fn wait(proposal: &mut Proposal, job: &Job, reason: Reason) {
-    let verdict = Verdict::Wait(reason);
-    if !job.verdict.same_kind(&verdict) {
-        proposal.changes.push((job.id, verdict));
     }
 }

@@ -1,9 +1,6 @@
 //! An engine that panics, for tests of what stands around engines.
 
-use imbl::Vector;
-
-use super::{Budget, Engine, EngineError, Proposal, Triggers};
-use crate::state::{Change, State};
+use super::{Engine, EngineError, Round, Triggers};
 
 /// Panics at each decision. In no registry.
 #[doc(hidden)]
@@ -18,14 +15,7 @@ impl Engine for Panicking {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        _: &State,
-        _: &Vector<Change>,
-        (): &mut (),
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
+    fn decide(&self, _: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
         panic!("on purpose, in the engine")
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Budget, DefaultValue as Value, EngineError, ParameterInfo, Parameters, board::Board};
+use super::{Budget, EngineError, Parameters, board::Board};
 use crate::{
     decision::{Allocation, Role, Shape},
     ids::ServerId,
@@ -10,17 +10,6 @@ use crate::{
     settings::SettingsError,
     state::State,
 };
-
-/// The parameter, with an engine's own default.
-pub(super) const fn placement(default: &'static str) -> ParameterInfo {
-    ParameterInfo {
-        name: NAME,
-        default: Value::Text(default),
-        meaning: "even: both roles evenly on the fewest servers (Optimus, Theorem 1); consolidate: even, or pack where that fits nowhere; spread: each slot to the freest server; pack: to the fullest; round_robin: to the next server with room (OASiS, §V)",
-    }
-}
-
-const NAME: &str = "placement";
 
 /// A value of the parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +22,17 @@ pub(super) enum Placing {
 }
 
 impl Placing {
-    pub(super) fn of(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(match parameters.choice(NAME, &["even", "consolidate", "spread", "pack", "round_robin"])? {
-            "even" => Self::Even,
-            "consolidate" => Self::Consolidate,
-            "spread" => Self::Spread,
-            "pack" => Self::Pack,
-            _ => Self::RoundRobin,
-        })
+    /// The parameter, with an engine's own default.
+    pub(super) fn of(parameters: &mut Parameters<'_>, default: &'static str) -> Result<Self, SettingsError> {
+        let choices = [
+            ("even", Self::Even),
+            ("consolidate", Self::Consolidate),
+            ("spread", Self::Spread),
+            ("pack", Self::Pack),
+            ("round_robin", Self::RoundRobin),
+        ];
+        let meaning = "even: both roles evenly on the fewest servers (Optimus, Theorem 1); consolidate: even, or pack where that fits nowhere; spread: each slot to the freest server; pack: to the fullest; round_robin: to the next server with room (OASiS, §V)";
+        parameters.choice("placement", default, &choices, meaning)
     }
 
     /// Places a shape and takes its room; none if it has none. `last` is the server that had the last slot, which

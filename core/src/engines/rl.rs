@@ -16,58 +16,25 @@
 //!
 //! Choose it to compare with. Cost: as [`mlfs`](super::mlfs).
 
-use imbl::Vector;
-
 use super::{
-    Budget, Build, Engine, EngineError, Limits, ParameterInfo, Parameters, Triggers,
-    mlfs::{Index, Memo, Mlfs},
+    About, Build, Parameters,
+    mlfs::{self, Mlfs},
 };
-use crate::{
-    decision::Proposal,
-    policy::Demonstration,
-    settings::SettingsError,
-    state::{Change, State},
-};
-
-pub(super) const NAME: &str = "rl";
-pub(super) const SUMMARY: &str = "places tasks by a policy learnt for the mean time to completion alone";
-pub(super) const PAPER: &str = "Mirhoseini et al., ICML'17, as baseline of MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = Mlfs::COMMON;
+use crate::settings::SettingsError;
 
 /// The engine, as its module describes it.
-#[derive(Clone, Debug)]
-pub struct Rl(Mlfs);
+pub struct Rl;
 
 impl Build for Rl {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self(Mlfs::for_completion(NAME, parameters)?))
-    }
-}
+    type Engine = Mlfs;
+    const ABOUT: About = About::new(
+        "rl",
+        "places tasks by a policy learnt for the mean time to completion alone",
+        "Mirhoseini et al., ICML'17, as baseline of MLFS",
+    )
+    .learning(&mlfs::INPUTS);
 
-impl Engine for Rl {
-    type Memo = Memo;
-    type Index = Index;
-
-    fn triggers(&self) -> Triggers {
-        Engine::triggers(&self.0)
-    }
-
-    fn limits(&self) -> Limits {
-        Engine::limits(&self.0)
-    }
-
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        index: &mut Index,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        Engine::decide(&self.0, state, changes, memo, index, budget)
-    }
-
-    fn demonstrate(&self, state: &State, memo: &Memo) -> Vec<Demonstration> {
-        Engine::demonstrate(&self.0, state, memo)
+    fn build(parameters: &mut Parameters<'_>) -> Result<Mlfs, SettingsError> {
+        mlfs::for_completion(Self::ABOUT.name, parameters)
     }
 }

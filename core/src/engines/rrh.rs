@@ -22,39 +22,21 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::{Board, Largest},
-    ledger::Ledger,
-    optimus::{run, wait},
-    placing::{Placing, placement},
-    rounds,
+    About, Build, Engine, EngineError, Parameters, Round, Triggers, board::Largest, ledger::Ledger, placing::Placing,
+    round,
 };
 use crate::{
-    decision::{Allocation, Proposal, Verdict},
+    decision::{Allocation, Verdict},
     ids::JobId,
     job::{Job, Utility, UtilityKind},
-    place::SortBy,
     reason::{Reason, Worth},
     settings::SettingsError,
-    state::{Change, Mandate, State},
+    state::{Mandate, State},
     time::Span,
 };
-
-pub(super) const NAME: &str = "rrh";
-pub(super) const SUMMARY: &str = "admits and runs jobs by the utility they gain less what they cost others";
-pub(super) const PAPER: &str = "Irwin et al., Risk-Reward Heuristic, HPDC'04; baseline of OASiS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo {
-        name: "threshold",
-        default: Value::Number(0.0),
-        meaning: "a job is admitted if its utility less the cost of the delay it brings is above this",
-    },
-    placement("round_robin"),
-];
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -63,37 +45,39 @@ pub struct Rrh {
     placing: Placing,
 }
 
-/// Who was admitted and who wasn't, and the server that had the last slot.
+/// Who was admitted and who wasn't.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
     admitted: BTreeMap<JobId, bool>,
-    last: u32,
 }
 
 impl Build for Rrh {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self { threshold: parameters.number("threshold", -1e12..=1e12)?, placing: Placing::of(parameters)? })
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "rrh",
+        "admits and runs jobs by the utility they gain less what they cost others",
+        "Irwin et al., Risk-Reward Heuristic, HPDC'04; baseline of OASiS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let threshold = "a job is admitted if its utility less the cost of the delay it brings is above this";
+        Ok(Self {
+            threshold: parameters.number("threshold", 0.0, -1e12..=1e12, threshold)?,
+            placing: Placing::of(parameters, "round_robin")?,
+        })
     }
 }
 
 impl Engine for Rrh {
     type Memo = Memo;
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
-        let mut proposal = Proposal::default();
+    fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
+        let state = round.state;
         let mut ledger = Ledger::of(state);
         let mut admitted = memo.admitted.clone();
         admitted.retain(|id, _| state.job(*id).is_some());
@@ -113,7 +97,7 @@ impl Engine for Rrh {
             }
         }
         for newcomer in newcomers {
-            budget.spend(stakes.len() as u64 + 1)?;
+            round.budget.spend(stakes.len() as u64 + 1)?;
             let (gain, cost) = (newcomer.gain(Span::ZERO), newcomer.cost(&stakes));
             let worth_it = gain - cost > self.threshold;
             admitted.insert(newcomer.job.id, worth_it);
@@ -131,34 +115,29 @@ impl Engine for Rrh {
                     cost: Worth::of(rejected.cost(&stakes)),
                     threshold: Worth::of(self.threshold),
                 };
-                proposal.changes.push((job.id, Verdict::Reject(reason)));
+                round.proposal.changes.push((job.id, Verdict::Reject(reason)));
             }
         }
-        budget.spend((stakes.len() * stakes.len()) as u64)?;
+        round.budget.spend((stakes.len() * stakes.len()) as u64)?;
         let mut order: Vec<(f64, &Arc<Job>)> =
             stakes.iter().map(|stake| (stake.gain(Span::ZERO) - stake.cost(&stakes), stake.job)).collect();
         order.sort_by(|(mine, a), (theirs, b)| theirs.total_cmp(mine).then((a.arrival, a.id).cmp(&(b.arrival, b.id))));
         let jobs: Vec<&Arc<Job>> = order.into_iter().map(|(_, job)| job).collect();
-        let mut last = memo.last;
-        let mut room = Slots { state, board, budget, ledger, placing: self.placing, last: &mut last };
+        let mut room = Slots { round, ledger, placing: self.placing };
         let given = room.hand_out(&jobs)?;
+        let Slots { round, ledger, .. } = room;
         let mut largest = Largest::default();
         for (job, given) in jobs.iter().zip(given) {
             match given {
-                Some(allocation) => run(&mut proposal, job, allocation),
+                Some(allocation) => round.proposal.run(job, allocation),
                 None => {
-                    let total = job.total(job.spec.requested());
-                    let reason = if room.ledger.has(job, &total) {
-                        largest.reason(state, &room.board.room, job, job.spec.requested())
-                    } else {
-                        room.ledger.reason(state, job, &total)
-                    };
-                    wait(&mut proposal, job, reason);
+                    let reason = largest.refusal(state, &round.board.room, &ledger, job, job.spec.requested());
+                    round.proposal.wait(job, reason);
                 }
             }
         }
-        *memo = Memo { admitted, last };
-        Ok(proposal)
+        *memo = Memo { admitted };
+        Ok(())
     }
 }
 
@@ -177,7 +156,7 @@ struct Stake<'a> {
 impl<'a> Stake<'a> {
     fn of(state: &State, job: &'a Arc<Job>) -> Self {
         let shape = job.spec.requested();
-        let remaining = rounds::remaining_time(job, shape).unwrap_or(Span::ZERO);
+        let remaining = round::remaining_time(job, shape).unwrap_or(Span::ZERO);
         Self {
             job,
             utility: state.utility(job).unwrap_or_else(|| Utility::new(UtilityKind::Constant)),
@@ -200,16 +179,13 @@ impl<'a> Stake<'a> {
 }
 
 /// Room while it is handed out.
-struct Slots<'a> {
-    state: &'a State,
-    board: &'a mut Board,
-    budget: &'a mut Budget,
+struct Slots<'a, 'r> {
+    round: &'a mut Round<'r>,
     ledger: Ledger,
     placing: Placing,
-    last: &'a mut u32,
 }
 
-impl Slots<'_> {
+impl Slots<'_, '_> {
     /// What each job gets, those that come first before the others.
     fn hand_out(&mut self, jobs: &[&Arc<Job>]) -> Result<Vec<Option<Arc<Allocation>>>, EngineError> {
         let mut given: Vec<Option<Arc<Allocation>>> =
@@ -231,7 +207,7 @@ impl Slots<'_> {
             let displaced: Vec<(usize, Arc<Allocation>)> =
                 after.filter_map(|other| Some((other, given[other].take()?))).collect();
             for (other, allocation) in &displaced {
-                self.board.give_back(self.state, jobs[*other], allocation);
+                self.round.board.give_back(self.round.state, jobs[*other], allocation);
                 self.ledger.take(jobs[*other], &jobs[*other].total(allocation.shape()), -1);
             }
             if !displaced.is_empty() {
@@ -239,7 +215,9 @@ impl Slots<'_> {
             }
             for (other, allocation) in displaced {
                 let total = jobs[other].total(allocation.shape());
-                if self.ledger.has(jobs[other], &total) && self.board.restore(self.state, jobs[other], &allocation) {
+                if self.ledger.has(jobs[other], &total)
+                    && self.round.board.restore(self.round.state, jobs[other], &allocation)
+                {
                     self.ledger.take(jobs[other], &total, 1);
                     given[other] = Some(allocation);
                 }
@@ -254,7 +232,7 @@ impl Slots<'_> {
         if !self.ledger.has(job, &total) {
             return Ok(None);
         }
-        let found = self.placing.place(self.state, self.board, job, shape, self.last, self.budget)?;
+        let found = self.round.place(job, shape, self.placing)?;
         Ok(found.inspect(|_| self.ledger.take(job, &total, 1)))
     }
 }

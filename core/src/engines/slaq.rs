@@ -25,36 +25,8 @@
 
 use std::collections::BTreeMap;
 
-use imbl::Vector;
-
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    placing::{Placing, placement},
-    rounds,
-};
-use crate::{
-    decision::{Proposal, Shape},
-    ids::JobId,
-    job::Job,
-    place::SortBy,
-    settings::SettingsError,
-    state::{Change, State},
-    time::Span,
-};
-
-pub(super) const NAME: &str = "slaq";
-pub(super) const SUMMARY: &str = "the next worker goes where it is predicted to lower the loss most";
-pub(super) const PAPER: &str = "Zhang et al., SLAQ, SoCC'17; baseline of MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    rounds::MINUTE,
-    ParameterInfo {
-        name: "fresh",
-        default: Value::Text("1h"),
-        meaning: "a job whose losses have no fit counts as new, and goes first, until so long after its first start",
-    },
-    placement("spread"),
-];
+use super::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
+use crate::{decision::Shape, ids::JobId, job::Job, settings::SettingsError, time::Span};
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -65,57 +37,54 @@ pub struct Slaq {
 }
 
 impl Build for Slaq {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "slaq",
+        "the next worker goes where it is predicted to lower the loss most",
+        "Zhang et al., SLAQ, SoCC'17; baseline of MLFS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let fresh = "a job whose losses have no fit counts as new, and goes first, until so long after its first start";
         Ok(Self {
-            interval: parameters.span("interval")?,
-            fresh: parameters.span("fresh")?,
-            placing: Placing::of(parameters)?,
+            interval: round::minute(parameters)?,
+            fresh: parameters.span("fresh", "1h", fresh)?,
+            placing: Placing::of(parameters, "spread")?,
         })
     }
 }
 
 impl Engine for Slaq {
-    /// The server that had the last slot, for round-robin.
-    type Memo = u32;
-    type Index = Board;
+    type Memo = ();
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        last: &mut u32,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
+    fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
+        let state = round.state;
         let falls: BTreeMap<JobId, f64> = state.jobs.values().map(|job| (job.id, largest_fall(job))).collect();
         let is_new = |job: &Job| {
             let old = job.started.is_some_and(|started| state.now - started >= self.fresh);
             job.fits.loss.is_none() && !old
         };
-        let mut proposal = Proposal::default();
-        let placing = (self.placing, last);
         let rank = |job: &Job| u8::from(!is_new(job));
         let gain = |job: &Job, shape| self.reduction(job, shape, falls[&job.id]);
-        rounds::by_gain(state, board, &mut proposal, budget, placing, rank, gain)?;
-        Ok(proposal)
+        round.by_gain(self.placing, rank, gain)
     }
 }
 
 impl Slaq {
     /// What a job's loss is predicted to fall by in a round, in largest falls of an epoch so far.
     fn reduction(&self, job: &Job, shape: Shape, fall: f64) -> f64 {
-        let more = rounds::epochs_in(job, shape, self.interval);
+        let more = round::epochs_in(job, shape, self.interval);
         let more = more.unwrap_or_else(|| f64::from(shape.workers) / f64::from(job.spec.requested().workers.max(1)));
         match &job.fits.loss {
             None => more,
             Some(_) if fall <= 0.0 => 0.0,
             Some(fit) => {
-                let done = rounds::epochs_done(job);
+                let done = round::epochs_done(job);
                 f64::max(0.0, fit.loss_at(done) - fit.loss_at(done + more)) / fall
             }
         }

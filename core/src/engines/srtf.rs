@@ -14,37 +14,22 @@
 //!   others, less the time since its arrival: it comes up sooner or later, is measured, and is then known. Where nothing
 //!   is known of any, the earlier goes first.
 //! * A job whose shape has no room is skipped, so that none of it is left idle; what runs keeps its place, and free room
-//!   is taken before anyone is stopped ([`serve_in_turn`]).
+//!   is taken before anyone is stopped ([`serve_in_turn`](Round::serve_in_turn)).
 //!
 //! Choose it to compare with, or where the mean time to completion counts and long jobs may wait for as long as shorter ones
 //! arrive.
 //!
-//! Cost: O(J log J) for J jobs, plus what [`serve_in_turn`] costs.
+//! Cost: O(J log J) for J jobs, plus what [`serve_in_turn`](Round::serve_in_turn) costs.
 
 use std::sync::Arc;
 
-use imbl::Vector;
-
 use super::{
-    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    placing::{Placing, placement},
-    preempting::{CLOUD, serve_in_turn, shape},
-    rounds,
+    About, Build, Engine, EngineError, Parameters, Round, Triggers,
+    placing::Placing,
+    preempting::{cloud, shape},
+    round,
 };
-use crate::{
-    decision::Proposal,
-    job::Job,
-    place::SortBy,
-    settings::SettingsError,
-    state::{Change, State},
-    time::Span,
-};
-
-pub(super) const NAME: &str = "srtf";
-pub(super) const SUMMARY: &str = "runs whole jobs by predicted remaining time, stopping longer ones";
-pub(super) const PAPER: &str = "Schrage, SRPT, 1968; baseline of A_online";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[rounds::INTERVAL[0], placement("spread"), CLOUD];
+use crate::{job::Job, settings::SettingsError, state::State, time::Span};
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -55,40 +40,36 @@ pub struct Srtf {
 }
 
 impl Build for Srtf {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "srtf",
+        "runs whole jobs by predicted remaining time, stopping longer ones",
+        "Schrage, SRPT, 1968; baseline of A_online",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
         Ok(Self {
-            interval: parameters.span("interval")?,
-            placing: Placing::of(parameters)?,
-            cloud: parameters.flag("cloud")?,
+            interval: round::interval(parameters)?,
+            placing: Placing::of(parameters, "spread")?,
+            cloud: cloud(parameters)?,
         })
     }
 }
 
 impl Engine for Srtf {
-    /// The server that had the last slot, for round-robin.
-    type Memo = u32;
-    type Index = Board;
+    type Memo = ();
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        last: &mut u32,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
-        board.room.limit((!self.cloud).then_some(false));
-        let (jobs, ledger) = rounds::free_jobs(state);
-        let order = by_remaining_time(state, jobs);
-        budget.spend(order.len() as u64)?;
-        let mut proposal = Proposal::default();
-        serve_in_turn(state, &order, ledger, board, &mut proposal, budget, (self.placing, last))?;
-        Ok(proposal)
+    fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
+        round.board.room.limit((!self.cloud).then_some(false));
+        let (jobs, ledger) = round.free_jobs();
+        let order = by_remaining_time(round.state, jobs.into_iter());
+        round.budget.spend(order.len() as u64)?;
+        round.serve_in_turn(&order, ledger, self.placing)
     }
 }
 
@@ -108,5 +89,5 @@ fn by_remaining_time<'a>(state: &State, jobs: impl Iterator<Item = &'a Arc<Job>>
 /// What is left to train, and the restart before it where one is needed.
 fn until_end(job: &Job) -> Option<Span> {
     let restart = if job.verdict.allocation().is_some() { Span::ZERO } else { job.restart_cost };
-    rounds::remaining_time(job, shape(job)).map(|left| Span(left.0.saturating_add(restart.0)))
+    round::remaining_time(job, shape(job)).map(|left| Span(left.0.saturating_add(restart.0)))
 }

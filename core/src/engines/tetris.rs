@@ -13,28 +13,8 @@
 
 use std::sync::Arc;
 
-use imbl::Vector;
-
-use super::{
-    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    optimus::wait,
-    placing::{Placing, placement},
-    rounds,
-};
-use crate::{
-    decision::{Proposal, Shape},
-    job::Job,
-    place::SortBy,
-    settings::SettingsError,
-    state::{Change, State},
-    time::Span,
-};
-
-pub(super) const NAME: &str = "tetris";
-pub(super) const SUMMARY: &str = "short and small jobs first, packed on the fullest servers";
-pub(super) const PAPER: &str = "Grandl et al., Tetris, SIGCOMM'14; baseline of Optimus";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[rounds::INTERVAL[0], placement("pack")];
+use super::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
+use crate::{decision::Shape, job::Job, settings::SettingsError, state::State, time::Span};
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -44,33 +24,30 @@ pub struct Tetris {
 }
 
 impl Build for Tetris {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self { interval: parameters.span("interval")?, placing: Placing::of(parameters)? })
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "tetris",
+        "short and small jobs first, packed on the fullest servers",
+        "Grandl et al., Tetris, SIGCOMM'14; baseline of Optimus",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        Ok(Self { interval: round::interval(parameters)?, placing: Placing::of(parameters, "pack")? })
     }
 }
 
 impl Engine for Tetris {
-    /// The server that had the last slot, for round-robin.
-    type Memo = u32;
-    const MEMO_VERSION: u32 = 2;
-    type Index = Board;
+    type Memo = ();
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: false, departure: false }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        last: &mut u32,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
-        let mut proposal = Proposal::default();
-        let (jobs, mut ledger) = rounds::free_jobs(state);
-        let mut order: Vec<(f64, &Arc<Job>)> = jobs.map(|job| (remaining_work(state, job), job)).collect();
+    fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
+        let state = round.state;
+        let (jobs, mut ledger) = round.free_jobs();
+        let mut order: Vec<(f64, &Arc<Job>)> = jobs.into_iter().map(|job| (remaining_work(state, job), job)).collect();
         order.sort_by(|(mine, a), (theirs, b)| mine.total_cmp(theirs).then(a.id.cmp(&b.id)));
         let mut shapes: Vec<(&Arc<Job>, Shape)> = Vec::new();
         for (_, job) in order {
@@ -80,13 +57,13 @@ impl Engine for Tetris {
                 ledger.take(job, &total, 1);
                 shapes.push((job, least));
             } else {
-                board.release(state, job);
-                wait(&mut proposal, job, ledger.reason(state, job, &total));
+                round.board.release(state, job);
+                round.proposal.wait(job, ledger.reason(state, job, &total));
             }
         }
         for (job, shape) in &mut shapes {
-            while let Some(more) = rounds::one_more(job, *shape) {
-                budget.spend(1)?;
+            while let Some(more) = round::one_more(job, *shape) {
+                round.budget.spend(1)?;
                 let extra =
                     job.total(Shape { workers: more.workers - shape.workers, servers: more.servers - shape.servers });
                 let sooner = match (job.remaining_time(more), job.remaining_time(*shape)) {
@@ -100,8 +77,7 @@ impl Engine for Tetris {
                 *shape = more;
             }
         }
-        rounds::place_shapes(state, shapes, board, &mut proposal, budget, (self.placing, last))?;
-        Ok(proposal)
+        round.place_shapes(shapes, self.placing)
     }
 }
 

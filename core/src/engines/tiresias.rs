@@ -26,7 +26,7 @@
 //!
 //! Choose it to compare with, or where nothing is known of speeds and lengths.
 //!
-//! Cost: O(J log J) for J jobs, plus what [`serve_in_turn`] costs. The memory holds a line a job, and [`HISTORY`] numbers.
+//! Cost: O(J log J) for J jobs, plus what [`serve_in_turn`](Round::serve_in_turn) costs. The memory holds a line a job, and [`HISTORY`] numbers.
 
 use std::{
     cmp::Reverse,
@@ -34,49 +34,19 @@ use std::{
     sync::Arc,
 };
 
-use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    placing::{Placing, placement},
-    preempting::{CLOUD, serve_in_turn},
-    rounds,
+    About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, preempting::cloud, round,
 };
 use crate::{
     decision::Proposal,
     ids::JobId,
     job::Job,
-    place::SortBy,
     settings::SettingsError,
-    state::{Change, State},
+    state::State,
     time::{Span, Time},
 };
-
-pub(super) const NAME: &str = "tiresias";
-pub(super) const SUMMARY: &str = "runs whole jobs by how little GPU time they have had, or by their Gittins index";
-pub(super) const PAPER: &str = "Gu et al., Tiresias, NSDI'19; baseline of A_online and MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo {
-        name: "order",
-        default: Value::Text("las"),
-        meaning: "las: queues by attained service; gittins: by the Gittins index, learnt from jobs that ended",
-    },
-    ParameterInfo {
-        name: "thresholds",
-        default: Value::Text("3250"),
-        meaning: "GPU-seconds of service at which a job goes down a queue, ascending, such as \"3250, 36000\"; the first is the Gittins index's quantum",
-    },
-    ParameterInfo {
-        name: "promote",
-        default: Value::Number(0.0),
-        meaning: "who has waited so many times as long as it ran goes back to the first queue; 0: never",
-    },
-    rounds::MINUTE,
-    placement("consolidate"),
-    CLOUD,
-];
 
 /// So many jobs must have ended before the Gittins index decides.
 const ENOUGH: usize = 20;
@@ -110,8 +80,6 @@ pub struct Memo {
     ages: BTreeMap<JobId, Age>,
     /// Service of jobs that ended, the last one last.
     ended: VecDeque<Service>,
-    /// The server that had the last slot, for round-robin.
-    last: u32,
 }
 
 /// What a job has had. All but the first two count since it was last promoted.
@@ -129,49 +97,51 @@ struct Age {
 }
 
 impl Build for Tiresias {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let thresholds = parameters.ascending("thresholds", 1.0..=1e9)?;
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "tiresias",
+        "runs whole jobs by how little GPU time they have had, or by their Gittins index",
+        "Gu et al., Tiresias, NSDI'19; baseline of A_online and MLFS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let order = "las: queues by attained service; gittins: by the Gittins index, learnt from jobs that ended";
+        let thresholds = "GPU-seconds of service at which a job goes down a queue, ascending, such as \"3250, 36000\"; the first is the Gittins index's quantum";
+        let promote = "who has waited so many times as long as it ran goes back to the first queue; 0: never";
+        let seconds = |thresholds: Vec<f64>| thresholds.into_iter().map(|seconds| (seconds * GPU_SECOND) as Service);
         Ok(Self {
-            gittins: parameters.choice("order", &["las", "gittins"])? == "gittins",
-            thresholds: thresholds.into_iter().map(|seconds| (seconds * GPU_SECOND) as Service).collect(),
-            promote: parameters.number("promote", 0.0..=1e6)?,
-            interval: parameters.span("interval")?,
-            placing: Placing::of(parameters)?,
-            cloud: parameters.flag("cloud")?,
+            gittins: parameters.choice("order", "las", &[("las", false), ("gittins", true)], order)?,
+            thresholds: seconds(parameters.ascending("thresholds", "3250", 1.0..=1e9, thresholds)?).collect(),
+            promote: parameters.number("promote", 0.0, 0.0..=1e6, promote)?,
+            interval: round::minute(parameters)?,
+            placing: Placing::of(parameters, "consolidate")?,
+            cloud: cloud(parameters)?,
         })
     }
 }
 
 impl Engine for Tiresias {
     type Memo = Memo;
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
-        board.room.limit((!self.cloud).then_some(false));
+    fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
+        let state = round.state;
+        round.board.room.limit((!self.cloud).then_some(false));
         let mut now = memo.clone();
         now.count(state);
         self.promote(&mut now.ages);
-        let (jobs, ledger) = rounds::free_jobs(state);
+        let (jobs, ledger) = round.free_jobs();
         let order = self.in_order(&now, jobs);
-        budget.spend(order.len() as u64)?;
-        let mut proposal = Proposal::default();
-        serve_in_turn(state, &order, ledger, board, &mut proposal, budget, (self.placing, &mut now.last))?;
-        now.remember(state, &proposal);
-        proposal.wake_at = self.next_change(state, &now);
+        round.budget.spend(order.len() as u64)?;
+        round.serve_in_turn(&order, ledger, self.placing)?;
+        now.remember(state, &round.proposal);
+        round.proposal.wake_at = self.next_change(state, &now);
         *memo = now;
-        Ok(proposal)
+        Ok(())
     }
 }
 
@@ -189,7 +159,7 @@ impl Memo {
             if age.gpus == 0 && !job.held {
                 age.waited.0 = age.waited.0.saturating_add((state.now - since).0);
             } else if age.gpus > 0 {
-                age.serve(rounds::held(job, since, state.now));
+                age.serve(round::held(job, since, state.now));
             }
             true
         });
@@ -199,9 +169,9 @@ impl Memo {
     /// Who has what from now on.
     fn remember(&mut self, state: &State, proposal: &Proposal) {
         self.ages.values_mut().for_each(|age| age.gpus = 0);
-        for (job, allocation) in rounds::planned(state, proposal) {
+        for (job, allocation) in round::planned(state, proposal) {
             let started = Age { started: state.now, service: 0, age: 0, ran: Span::ZERO, waited: Span::ZERO, gpus: 0 };
-            self.ages.entry(job.id).or_insert(started).gpus = rounds::gpus(job, allocation.shape());
+            self.ages.entry(job.id).or_insert(started).gpus = round::gpus(job, allocation.shape());
         }
     }
 
@@ -240,7 +210,7 @@ impl Tiresias {
     }
 
     /// Jobs as they are to be served.
-    fn in_order<'a>(&self, memo: &Memo, jobs: impl Iterator<Item = &'a Arc<Job>>) -> Vec<&'a Arc<Job>> {
+    fn in_order<'a>(&self, memo: &Memo, mut order: Vec<&'a Arc<Job>>) -> Vec<&'a Arc<Job>> {
         let gittins =
             (self.gittins && memo.ended.len() >= ENOUGH).then(|| Gittins::of(self.thresholds[0], &memo.ended));
         // Bits of floats from 0 up order as the floats do.
@@ -249,7 +219,6 @@ impl Tiresias {
             None => (Reverse(0), self.queue(memo.age(job))),
         };
         let started = |job: &Job| memo.ages.get(&job.id).map_or(Time(i64::MAX), |age| age.started);
-        let mut order: Vec<&Arc<Job>> = jobs.collect();
         order.sort_by_cached_key(|job| (rank(job), started(job), job.arrival, job.id));
         order
     }
@@ -308,7 +277,7 @@ mod tests {
         parameters: &[(&str, crate::settings::Parameter)],
     ) -> Result<std::sync::Arc<dyn super::super::AnyEngine>, SettingsError> {
         let given = parameters.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        super::super::find(NAME).unwrap().build(&given)
+        super::super::find("tiresias").unwrap().build(&given)
     }
 
     #[test]

@@ -642,17 +642,14 @@ fn kind(event: &Event) -> &'static str {
 mod tests {
     use std::sync::Arc;
 
-    use imbl::Vector;
-
     use super::*;
     use crate::{
         decision::{DeviceShare, Proposal, Role, Slot, Work},
-        engines::{Engine, EngineError, Gang, Triggers},
+        engines::{Engine, EngineError, Gang, Round, Triggers},
         ids::ServerId,
         job::{Dataset, Job, JobSpec},
         settings::Stability,
         sim::{Fate, Goal, SimJob, Speed, Truth},
-        state::{Change, State},
     };
 
     /// One server with one GPU: every job has a worker slot with it, and the job that came last has it until all its chunks
@@ -671,16 +668,10 @@ mod tests {
             Gang::Partial
         }
 
-        fn decide(
-            &self,
-            state: &State,
-            _: &Vector<Change>,
-            (): &mut (),
-            (): &mut (),
-            _: &mut Budget,
-        ) -> Result<Proposal, EngineError> {
+        fn decide(&self, turn: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
+            let state = turn.state;
             if !state.server(ServerId(0)).present {
-                return Ok(Proposal::default());
+                return Ok(());
             }
             let left = |job: &Job| (0..2).find(|chunk| !job.chunks.contains(chunk));
             let first = state.jobs.values().rev().find(|job| left(job).is_some()).map(|job| job.id);
@@ -706,7 +697,8 @@ mod tests {
             };
             let changes = state.jobs.values().map(give);
             let changes = changes.filter(|(id, verdict)| state.jobs[id].verdict != *verdict).collect();
-            Ok(Proposal { changes, wake_at: None })
+            turn.proposal = Proposal { changes, wake_at: None };
+            Ok(())
         }
     }
 

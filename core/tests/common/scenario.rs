@@ -258,14 +258,14 @@ pub fn settings(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value
         Stability { enabled, min_run: Span::seconds(min_run), rescales_per_hour: budget, payback: 2.0 }
     });
     let flags: Vec<&str> = entry
-        .parameters
+        .parameters()
         .iter()
         .filter(|parameter| matches!(parameter.default, DefaultValue::Flag(_)))
         .map(|parameter| parameter.name)
         .collect();
     // The rules hold however short the search for an optimum is, and however soon batches close and jobs grow old.
     let least = [("nodes", 0), ("batch_jobs", 1), ("thresholds", 1)];
-    let least = least.into_iter().find(|(name, _)| entry.parameters.iter().any(|parameter| parameter.name == *name));
+    let least = least.into_iter().find(|(name, _)| entry.has(name));
     let flags = (vec(any::<bool>(), flags.len()), 0..4_u8).prop_map(move |(on, few)| {
         let flags = flags.iter().zip(on).map(|(name, on)| ((*name).to_owned(), Parameter::Flag(on)));
         let few = least.map(|(name, least)| (name.to_owned(), Parameter::Number((least + few).into())));

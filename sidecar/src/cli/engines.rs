@@ -68,7 +68,7 @@ fn default_value<S: Serializer>(value: &DefaultValue, serializer: S) -> Result<S
 
 impl Engine {
     fn of(entry: &Entry) -> Self {
-        let parameters = entry.parameters.iter().map(|parameter| ParameterRow {
+        let parameters = entry.parameters().into_iter().map(|parameter| ParameterRow {
             name: parameter.name,
             default: parameter.default,
             meaning: parameter.meaning,

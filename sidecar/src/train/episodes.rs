@@ -87,7 +87,7 @@ impl<'a> Stage<'a> {
         let entry = engines::find(course.engine)?;
         let plain =
             course.workload.build(&Request { seed: course.seed, jobs: course.jobs, servers: course.servers })?;
-        let known = |name: &str| entry.parameters.iter().any(|parameter| parameter.name == name);
+        let known = |name: &str| entry.has(name);
         let of_engine = |key: &str| match key.split_once('.') {
             Some((engine, name)) => (engine == course.engine).then(|| name.to_owned()),
             None => Some(key.to_owned()),

@@ -31,62 +31,21 @@ mod program;
 
 use std::{cmp::Reverse, sync::Arc};
 
-use imbl::Vector;
-
 use self::program::{Candidate, Pools, Program};
 use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
+    About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers,
     board::{Board, Largest},
     ledger::Ledger,
-    optimus::{run, wait},
-    placing, rounds,
+    placing, round,
 };
 use crate::{
-    decision::{Allocation, Proposal, Role, Shape},
+    decision::{Allocation, Role, Shape},
     ids::ServerId,
     job::Job,
-    place::SortBy,
     settings::SettingsError,
     solver::{self, Limit, Solver},
-    state::{Change, Mandate, State},
+    state::{Mandate, State},
 };
-
-pub(super) const NAME: &str = "dorm";
-pub(super) const SUMMARY: &str = "uses most of the cluster within bounds on unfairness and on changes, by a MILP";
-pub(super) const PAPER: &str = "Sun et al., Dorm, SMARTCOMP'17; baseline of OASiS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo {
-        name: "fairness",
-        default: Value::Number(0.1),
-        meaning: "most that dominant shares may differ from fair ones in sum, as a part of the worst case, 2 × resource types",
-    },
-    ParameterInfo {
-        name: "adjustment",
-        default: Value::Number(0.1),
-        meaning: "part of the running jobs that one decision may change, rounded up",
-    },
-    ParameterInfo {
-        name: "pools",
-        default: Value::Text("kind"),
-        meaning: "kind: servers with the same devices and labels are told apart when slots are placed; server: already in the program",
-    },
-    ParameterInfo { name: "jobs", default: Value::Number(60.0), meaning: "most jobs that one program decides about" },
-    ParameterInfo {
-        name: "nodes",
-        default: Value::Number(50.0),
-        meaning: "nodes of the search tree, after the root, until the best so far is taken",
-    },
-    ParameterInfo {
-        name: "gap",
-        default: Value::Number(0.001),
-        meaning: "relative distance to the optimum that is good enough",
-    },
-    ParameterInfo {
-        name: "solver",
-        default: Value::Text("microlp"),
-        meaning: "microlp, or highs where the build has it",
-    },
-];
 
 /// The engine, as its module describes it.
 #[derive(Clone)]
@@ -100,39 +59,46 @@ pub struct Dorm {
 }
 
 impl Build for Dorm {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let solver = parameters.choice("solver", &["microlp", "highs"])?;
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "dorm",
+        "uses most of the cluster within bounds on unfairness and on changes, by a MILP",
+        "Sun et al., Dorm, SMARTCOMP'17; baseline of OASiS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let fairness = "most that dominant shares may differ from fair ones in sum, as a part of the worst case, 2 × resource types";
+        let adjustment = "part of the running jobs that one decision may change, rounded up";
+        let pools = "kind: servers with the same devices and labels are told apart when slots are placed; server: already in the program";
+        let nodes = "nodes of the search tree, after the root, until the best so far is taken";
+        let gap = "relative distance to the optimum that is good enough";
+        let solvers = [("microlp", "microlp"), ("highs", "highs")];
         Ok(Self {
-            fairness: parameters.number("fairness", 0.0..=1.0)?,
-            adjustment: parameters.number("adjustment", 0.0..=1.0)?,
-            by_server: parameters.choice("pools", &["kind", "server"])? == "server",
-            jobs: parameters.whole("jobs", 1..=10_000)? as usize,
+            fairness: parameters.number("fairness", 0.1, 0.0..=1.0, fairness)?,
+            adjustment: parameters.number("adjustment", 0.1, 0.0..=1.0, adjustment)?,
+            by_server: parameters.choice("pools", "kind", &[("kind", false), ("server", true)], pools)?,
+            jobs: parameters.whole("jobs", 60, 1..=10_000, "most jobs that one program decides about")? as usize,
             limit: Limit {
-                nodes: parameters.whole("nodes", 0..=1_000_000_000)?.into(),
-                gap: parameters.number("gap", 0.0..=1.0)?,
+                nodes: parameters.whole("nodes", 50, 0..=1_000_000_000, nodes)?.into(),
+                gap: parameters.number("gap", 0.001, 0.0..=1.0, gap)?,
             },
-            solver: solver::find(solver).map_err(|error| SettingsError::new("parameters.solver", error))?,
+            solver: parameters
+                .choice("solver", "microlp", &solvers, "microlp, or highs where the build has it")
+                .and_then(|name| solver::find(name).map_err(|error| SettingsError::new("parameters.solver", error)))?,
         })
     }
 }
 
 impl Engine for Dorm {
     type Memo = ();
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        _: &mut (),
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
+    fn decide(&self, round: &mut Round<'_>, _: &mut ()) -> Result<(), EngineError> {
+        let state = round.state;
         let mut ledger = Ledger::of(state);
         let (mut waiting, mut running) = (Vec::new(), Vec::new());
         for job in state.jobs.values() {
@@ -156,20 +122,19 @@ impl Engine for Dorm {
         let mut fair: Vec<_> = waiting.iter().chain(&running).map(|job| (*job, Shape::default())).collect();
         fair.sort_by_key(|(job, _)| job.id);
         let mut handed_out = ledger.clone();
-        rounds::fair_shapes(state, &mut fair, &mut handed_out, budget, |_, _| {})?;
+        round::fair_shapes(state, &mut fair, &mut handed_out, round.budget, |_, _| {})?;
         let fair_of = |job: &Job| fair[fair.binary_search_by_key(&job.id, |(job, _)| job.id).expect("of the same")].1;
 
         for job in &running {
-            board.release(state, job);
+            round.board.release(state, job);
         }
-        let pools = Pools::build(state, &board.room, self.by_server);
+        let pools = Pools::build(state, &round.board.room, self.by_server);
         let candidates: Vec<Candidate<'_>> =
             running.iter().chain(&waiting).map(|job| Candidate::new(job, fair_of(job), &pools)).collect();
         let program = Program { state, pools: &pools, candidates: &candidates, ledger: &ledger };
-        let solved = program.solve(self, changeable, budget)?;
+        let solved = program.solve(self, changeable, round.budget)?;
 
-        let mut proposal = Proposal::default();
-        let mut placing = Placing { state, board, budget, ledger, pools: &pools };
+        let mut placing = Placing { state, board: round.board, budget: round.budget, ledger, pools: &pools };
         let mut moving = Vec::new();
         for (candidate, counts) in candidates.iter().zip(solved) {
             if candidate.now.as_ref() != Some(&counts) || !placing.keep(candidate.job) {
@@ -179,7 +144,7 @@ impl Engine for Dorm {
         let mut still_waiting = left_out;
         for (job, counts) in moving {
             match placing.place(job, &counts)? {
-                Some(allocation) => run(&mut proposal, job, allocation),
+                Some(allocation) => round.proposal.run(job, allocation),
                 None => still_waiting.push(job),
             }
         }
@@ -188,19 +153,14 @@ impl Engine for Dorm {
         for job in still_waiting {
             let least = job.spec.bounds().least();
             match placing.anywhere(job, least)? {
-                Some(allocation) => run(&mut proposal, job, allocation),
+                Some(allocation) => round.proposal.run(job, allocation),
                 None => {
-                    let total = job.total(least);
-                    let reason = if placing.ledger.has(job, &total) {
-                        largest.reason(state, &placing.board.room, job, least)
-                    } else {
-                        placing.ledger.reason(state, job, &total)
-                    };
-                    wait(&mut proposal, job, reason);
+                    let reason = largest.refusal(state, &placing.board.room, &placing.ledger, job, least);
+                    round.proposal.wait(job, reason);
                 }
             }
         }
-        Ok(proposal)
+        Ok(())
     }
 }
 

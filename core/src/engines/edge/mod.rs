@@ -43,41 +43,17 @@ mod memo;
 mod queue;
 mod round;
 
-use imbl::Vector;
-
+use self::memo::Stage;
 pub(super) use self::{index::Index, memo::Memo};
-use self::{memo::Stage, round::Round};
-use super::{Budget, Build, DefaultValue as Value, Engine, EngineError, Gang, ParameterInfo, Parameters, Triggers};
+use super::{About, Build, Engine, EngineError, Gang, Parameters, Round, Triggers};
 use crate::{
-    decision::Proposal,
     job::{Dataset, JobSpec, Resize},
+    place::SortBy,
     resources::is_gpu,
     settings::SettingsError,
-    state::{Change, State},
+    state::State,
     time::Span,
 };
-
-pub(super) const NAME: &str = "edge";
-pub(super) const SUMMARY: &str =
-    "sends each data chunk to one worker for good, at the edge or in the cloud, and preempts workers one by one";
-pub(super) const PAPER: &str = "A_online: preemptive scheduling of distributed ML jobs in edge-cloud networks";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo {
-        name: "cloud",
-        default: Value::Flag(true),
-        meaning: "off: nothing is sent to servers labelled zone = \"cloud\" (the paper's A_online-E)",
-    },
-    ParameterInfo {
-        name: "ps",
-        default: Value::Text("bandwidth"),
-        meaning: "where parameter servers go: \"bandwidth\", where most is free, or \"random\" as in the paper",
-    },
-    ParameterInfo {
-        name: "count_coming",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: chunks of a lower rate that would land while the new one is trained count as waiting for it",
-    },
-];
 
 /// Who found no place is tried again after so long, whatever happens.
 const RETRY: Span = Span::seconds(60);
@@ -100,18 +76,33 @@ pub struct Edge {
 }
 
 impl Build for Edge {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let servers = match parameters.choice("ps", &["bandwidth", "random"])? {
-            "random" => Servers::Random,
-            _ => Servers::Bandwidth,
-        };
-        Ok(Self { cloud: parameters.flag("cloud")?, servers, count_coming: parameters.flag("count_coming")? })
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "edge",
+        "sends each data chunk to one worker for good, at the edge or in the cloud, and preempts workers one by one",
+        "A_online: preemptive scheduling of distributed ML jobs in edge-cloud networks",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let cloud = "off: nothing is sent to servers labelled zone = \"cloud\" (the paper's A_online-E)";
+        let ps = "where parameter servers go: \"bandwidth\", where most is free, or \"random\" as in the paper";
+        let choices = [("bandwidth", Servers::Bandwidth), ("random", Servers::Random)];
+        let coming = "beyond the paper: chunks of a lower rate that would land while the new one is trained count as waiting for it";
+        Ok(Self {
+            cloud: parameters.flag("cloud", true, cloud)?,
+            servers: parameters.choice("ps", "bandwidth", &choices, ps)?,
+            count_coming: parameters.flag("count_coming", false, coming)?,
+        })
     }
 }
 
 impl Engine for Edge {
     type Memo = Memo;
     type Index = Index;
+
+    fn order(&self) -> Option<SortBy> {
+        None
+    }
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: None, arrival: true, departure: true }
@@ -125,15 +116,10 @@ impl Engine for Edge {
         runs(spec)
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        index: &mut Index,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        Round::new(self, state, memo, index, budget).run(changes)
+    fn decide(&self, round: &mut Round<'_, Index>, memo: &mut Memo) -> Result<(), EngineError> {
+        let chunks = round::Round::new(self, round.state, memo, round.index, round.budget);
+        round.proposal = chunks.run(round.changes)?;
+        Ok(())
     }
 
     /// `increase_s`: Σ min Q of all chunks dispatched so far; `chunks_waiting`: dispatched and not being trained.

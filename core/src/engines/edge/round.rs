@@ -17,12 +17,7 @@ use super::{
 };
 use crate::{
     decision::{Allocation, Devices, Proposal, Role, Shape},
-    engines::{
-        Budget, EngineError,
-        board::Largest,
-        ledger::Ledger,
-        optimus::{run, wait},
-    },
+    engines::{Budget, EngineError, board::Largest, ledger::Ledger},
     ids::{JobId, ServerId},
     job::Job,
     place::Use,
@@ -632,9 +627,9 @@ impl<'a> Round<'a> {
             let dispatched = self.memo.jobs.get(id).filter(|job| job.placed);
             let planned = dispatched.and_then(|known| known.allocation(self.state, job.spec.bounds().servers.0));
             match (planned, self.reasons.get(id)) {
-                (Some(planned), _) => run(&mut proposal, job, Arc::new(planned)),
+                (Some(planned), _) => proposal.run(job, Arc::new(planned)),
                 (None, Some(reason)) if self.state.mandate(job) == Mandate::Free => {
-                    wait(&mut proposal, job, reason.clone());
+                    proposal.wait(job, reason.clone());
                 }
                 _ => {}
             }

@@ -59,10 +59,10 @@ use self::{
     stop::stops,
 };
 use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, Limits, ParameterInfo, Parameters, Triggers,
+    About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers,
     board::{Board, Largest},
     ledger::Ledger,
-    optimus::{run, wait},
+    round,
 };
 use crate::{
     decision::{Allocation, Proposal, Role, Shape, Slot, Verdict},
@@ -73,51 +73,9 @@ use crate::{
     reason::{Reason, ReasonKind, Scope, Share},
     resources::Amounts,
     settings::SettingsError,
-    state::{Change, State},
+    state::State,
     time::{Span, Time},
 };
-
-pub(super) const NAME: &str = "mlfs";
-pub(super) const SUMMARY: &str =
-    "places tasks by accuracy, deadline and measured load, and stops jobs with nothing to gain";
-pub(super) const PAPER: &str = "Wang et al., Job Scheduling for Large-Scale Machine Learning Clusters, CoNEXT'20";
-pub(super) const PARAMETERS: &[ParameterInfo] = &parameters(true);
-
-/// MLF-H alone.
-pub(super) const HEURISTIC_NAME: &str = "mlf-h";
-pub(super) const HEURISTIC_SUMMARY: &str =
-    "places tasks by accuracy, deadline and measured load (mlfs without its early stops and its policy)";
-pub(super) const HEURISTIC_PARAMETERS: &[ParameterInfo] = &parameters(false);
-
-const fn parameters(full: bool) -> [ParameterInfo; 15] {
-    const fn number(name: &'static str, default: f64, meaning: &'static str) -> ParameterInfo {
-        ParameterInfo { name, default: Value::Number(default), meaning }
-    }
-    const fn flag(name: &'static str, default: bool, meaning: &'static str) -> ParameterInfo {
-        ParameterInfo { name, default: Value::Flag(default), meaning }
-    }
-    [
-        ParameterInfo { name: "interval", default: Value::Text("60s"), meaning: "longest time between rounds" },
-        number("alpha", 0.3, "weight of the ML features beside deadline, remaining and waiting time (Eq. 6)"),
-        number("gamma", 0.8, "what of a child's priority its parents get (Eq. 3 and 5)"),
-        number("gamma_deadline", 0.3, "weight of the deadline (Eq. 4)"),
-        number("gamma_remaining", 0.3, "weight of the remaining time"),
-        number("gamma_waited", 0.35, "weight of the waiting time"),
-        number("overload", 0.9, "a server that uses more of a resource than this part is overloaded (h_r)"),
-        number("cluster_overload", 0.9, "so is a cluster whose servers on average use more of everything (h_s)"),
-        number("movable", 0.1, "part of an overloaded GPU's tasks, those of the lowest priority, that may leave (p_s)"),
-        flag("urgency", true, "urgency counts"),
-        flag("bandwidth", true, "tasks are placed near their peers"),
-        flag("migrate", true, "tasks leave overloaded servers"),
-        flag("stop", full, "jobs stop as their owners chose, under load as far as they consent (MLF-C)"),
-        flag(
-            "policy",
-            full,
-            "tasks go where a learnt policy says, if one is set (MLF-RL); off: by the heuristic (MLF-H)",
-        ),
-        flag("scaled", true, "ML and computation features are scaled before they are mixed; off: as in the paper"),
-    ]
-}
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -143,67 +101,112 @@ pub struct Mlfs {
     goals: bool,
 }
 
+/// What is known of the jobs.
+#[derive(Default)]
+pub struct Index(Jobs);
+
 /// Since when jobs wait that ran before, or were held; the others wait since they came.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
     again: BTreeMap<JobId, Time>,
 }
 
-/// Room, and what is known of the jobs.
-#[derive(Default)]
-pub struct Index {
-    board: Board,
-    jobs: Jobs,
-}
+const PAPER: &str = "Wang et al., Job Scheduling for Large-Scale Machine Learning Clusters, CoNEXT'20";
 
 impl Build for Mlfs {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self {
-            interval: parameters.span("interval")?,
-            alpha: parameters.number("alpha", 0.0..=1.0)?,
-            gamma: parameters.number("gamma", 0.0..=1.0)?,
-            gamma_deadline: parameters.number("gamma_deadline", 0.0..=1e6)?,
-            gamma_remaining: parameters.number("gamma_remaining", 0.0..=1e6)?,
-            gamma_waited: parameters.number("gamma_waited", 0.0..=1e6)?,
-            overload: parameters.number("overload", 0.1..=1.0)?,
-            cluster_overload: parameters.number("cluster_overload", 0.1..=1.0)?,
-            movable: parameters.number("movable", 0.0..=1.0)?,
-            urgency: parameters.flag("urgency")?,
-            bandwidth: parameters.flag("bandwidth")?,
-            migrate: parameters.flag("migrate")?,
-            stop: parameters.flag("stop")?,
-            policy: parameters.flag("policy")?,
-            scaled: parameters.flag("scaled")?,
-            learnt_by: NAME,
-            goals: true,
-        })
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "mlfs",
+        "places tasks by accuracy, deadline and measured load, and stops jobs with nothing to gain",
+        PAPER,
+    )
+    .learning(&INPUTS);
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        Self::read(parameters, true)
     }
 }
 
-impl Mlfs {
-    /// Parameters that belong to placing alone.
-    pub(super) const COMMON: &[ParameterInfo] = &[PARAMETERS[0], PARAMETERS[6], PARAMETERS[13]];
+/// MLF-H alone.
+pub struct MlfH;
 
-    /// An engine with these that knows no other goal than an early completion, and nothing but the time waited as its heuristic.
-    pub(super) fn for_completion(learnt_by: &'static str, parameters: &Parameters) -> Result<Self, SettingsError> {
+impl Build for MlfH {
+    type Engine = Mlfs;
+    const ABOUT: About = About::new(
+        "mlf-h",
+        "places tasks by accuracy, deadline and measured load (mlfs without its early stops and its policy)",
+        PAPER,
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Mlfs, SettingsError> {
+        Mlfs::read(parameters, false)
+    }
+}
+
+/// An engine with its parameters that knows no other goal than an early completion, and nothing but the time waited as its heuristic.
+pub(super) fn for_completion(learnt_by: &'static str, parameters: &mut Parameters<'_>) -> Result<Mlfs, SettingsError> {
+    Ok(Mlfs {
+        interval: round::minute(parameters)?,
+        alpha: 0.0,
+        gamma: 0.0,
+        gamma_deadline: 0.0,
+        gamma_remaining: 0.0,
+        gamma_waited: 1.0,
+        overload: overload(parameters)?,
+        cluster_overload: 1.0,
+        movable: 0.0,
+        urgency: false,
+        bandwidth: true,
+        migrate: false,
+        stop: false,
+        policy: policy(parameters, true)?,
+        scaled: true,
+        learnt_by,
+        goals: false,
+    })
+}
+
+fn overload(parameters: &mut Parameters<'_>) -> Result<f64, SettingsError> {
+    let meaning = "a server that uses more of a resource than this part is overloaded (h_r)";
+    parameters.number("overload", 0.9, 0.1..=1.0, meaning)
+}
+
+fn policy(parameters: &mut Parameters<'_>, default: bool) -> Result<bool, SettingsError> {
+    let meaning = "tasks go where a learnt policy says, if one is set (MLF-RL); off: by the heuristic (MLF-H)";
+    parameters.flag("policy", default, meaning)
+}
+
+impl Mlfs {
+    /// With its early stops and its policy unless somebody says otherwise, or without.
+    fn read(parameters: &mut Parameters<'_>, full: bool) -> Result<Self, SettingsError> {
+        let alpha = "weight of the ML features beside deadline, remaining and waiting time (Eq. 6)";
+        let cluster = "so is a cluster whose servers on average use more of everything (h_s)";
+        let movable = "part of an overloaded GPU's tasks, those of the lowest priority, that may leave (p_s)";
+        let stop = "jobs stop as their owners chose, under load as far as they consent (MLF-C)";
+        let scaled = "ML and computation features are scaled before they are mixed; off: as in the paper";
         Ok(Self {
-            interval: parameters.span("interval")?,
-            alpha: 0.0,
-            gamma: 0.0,
-            gamma_deadline: 0.0,
-            gamma_remaining: 0.0,
-            gamma_waited: 1.0,
-            overload: parameters.number("overload", 0.1..=1.0)?,
-            cluster_overload: 1.0,
-            movable: 0.0,
-            urgency: false,
-            bandwidth: true,
-            migrate: false,
-            stop: false,
-            policy: parameters.flag("policy")?,
-            scaled: true,
-            learnt_by,
-            goals: false,
+            interval: round::minute(parameters)?,
+            alpha: parameters.number("alpha", 0.3, 0.0..=1.0, alpha)?,
+            gamma: parameters.number(
+                "gamma",
+                0.8,
+                0.0..=1.0,
+                "what of a child's priority its parents get (Eq. 3 and 5)",
+            )?,
+            gamma_deadline: parameters.number("gamma_deadline", 0.3, 0.0..=1e6, "weight of the deadline (Eq. 4)")?,
+            gamma_remaining: parameters.number("gamma_remaining", 0.3, 0.0..=1e6, "weight of the remaining time")?,
+            gamma_waited: parameters.number("gamma_waited", 0.35, 0.0..=1e6, "weight of the waiting time")?,
+            overload: overload(parameters)?,
+            cluster_overload: parameters.number("cluster_overload", 0.9, 0.1..=1.0, cluster)?,
+            movable: parameters.number("movable", 0.1, 0.0..=1.0, movable)?,
+            urgency: parameters.flag("urgency", true, "urgency counts")?,
+            bandwidth: parameters.flag("bandwidth", true, "tasks are placed near their peers")?,
+            migrate: parameters.flag("migrate", true, "tasks leave overloaded servers")?,
+            stop: parameters.flag("stop", full, stop)?,
+            policy: policy(parameters, full)?,
+            scaled: parameters.flag("scaled", true, scaled)?,
+            learnt_by: Self::ABOUT.name,
+            goals: true,
         })
     }
 }
@@ -261,25 +264,19 @@ impl Engine for Mlfs {
         Limits::Measured(libm::round(self.overload * 1000.0) as u16)
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        index: &mut Index,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        let policy = self.policy.then(|| state.policy(self.learnt_by, &INPUTS)).flatten();
+    fn decide(&self, round: &mut Round<'_, Index>, memo: &mut Memo) -> Result<(), EngineError> {
+        let policy = self.policy.then(|| round.state.policy(self.learnt_by, &INPUTS)).flatten();
         let chooser = policy.map_or(Choosing::Heuristic, |policy| Choosing::Policy(policy.network()));
-        let (proposal, known, _) = self.round(state, changes, memo, index, budget, chooser)?;
-        *memo = known;
-        Ok(proposal)
+        (*memo, _) = self.round(round, memo, chooser)?;
+        Ok(())
     }
 
     fn demonstrate(&self, state: &State, memo: &Memo) -> Vec<Demonstration> {
-        let (mut index, mut budget) = (Index::default(), Budget::UNLIMITED);
-        let round = self.round(state, &Vector::new(), memo, &mut index, &mut budget, Choosing::Shown);
-        round.map_or_else(|_| Vec::new(), |(_, _, shown)| shown)
+        let (changes, mut board, mut index) = (Vector::new(), Board::default(), Index::default());
+        board.sync(state, &changes, SortBy::Share);
+        let (mut last, mut budget) = (0, Budget::UNLIMITED);
+        let mut round = Round::new(state, &changes, &mut board, &mut index, &mut last, &mut budget);
+        self.round(&mut round, memo, Choosing::Shown).map_or_else(|_| Vec::new(), |(_, shown)| shown)
     }
 }
 
@@ -291,22 +288,19 @@ enum Choosing<'a> {
 }
 
 impl Mlfs {
-    /// One round: what is proposed, what to remember, and what somebody who looked on has seen.
+    /// One round: what to remember, and what somebody who looked on has seen.
     fn round(
         &self,
-        state: &State,
-        changes: &Vector<Change>,
+        round: &mut Round<'_, Index>,
         memo: &Memo,
-        index: &mut Index,
-        budget: &mut Budget,
         choosing: Choosing<'_>,
-    ) -> Result<(Proposal, Memo, Vec<Demonstration>), EngineError> {
-        budget.spend(state.jobs.len() as u64)?;
+    ) -> Result<(Memo, Vec<Demonstration>), EngineError> {
+        let state = round.state;
+        round.budget.spend(state.jobs.len() as u64)?;
         let mut known = memo.clone();
         known.remember(state);
-        index.board.sync(state, changes, SortBy::Share);
-        index.jobs.sync(self, state, changes);
-        let jobs = &index.jobs;
+        round.index.0.sync(self, state, round.changes);
+        let jobs = &round.index.0;
         let waited = |job: &Job| match job.verdict.allocation() {
             Some(_) => Span::ZERO,
             None => state.now - known.since(job),
@@ -319,27 +313,28 @@ impl Mlfs {
             Choosing::Shown => Chooser::Shown(sight(&load), Vec::new()),
             Choosing::Policy(network) => Chooser::Policy(sight(&load), network),
         };
-        let mut hosts =
-            Hosts { state, engine: self, board: &mut index.board, load, chooser, relieved: BTreeMap::new() };
+        let mut hosts = Hosts { state, engine: self, board: round.board, load, chooser, relieved: BTreeMap::new() };
         let leaving = if self.migrate { movers(&mut hosts, jobs, &priorities) } else { Vec::new() };
         let proposal = Proposal::default();
-        let mut round =
-            Round { hosts, jobs, priorities: &priorities, proposal, moved: BTreeMap::new(), kept: Vec::new() };
-        let waiting = round.serve(&leaving, budget)?;
-        round.settle(&leaving);
+        let mut turns =
+            Turns { hosts, jobs, priorities: &priorities, proposal, moved: BTreeMap::new(), kept: Vec::new() };
+        let waiting = turns.serve(&leaving, round.budget)?;
+        turns.settle(&leaving);
         if self.stop {
-            round.stop(waiting);
+            turns.stop(waiting);
         }
-        let Round { proposal, hosts, .. } = round;
+        let Turns { proposal, hosts, .. } = turns;
         let shown = hosts.chooser.into_shown();
-        Ok((proposal, known, shown))
+        round.proposal = proposal;
+        Ok((known, shown))
     }
 }
 
 /// A task that was to leave and found no place, and whether the policy wants it to stay; none: it wasn't asked.
 type Stuck<'a> = (&'a Mover<'a>, Option<bool>);
 
-struct Round<'a, 'b> {
+/// Jobs and tasks while they are served in turn.
+struct Turns<'a, 'b> {
     hosts: Hosts<'b>,
     jobs: &'a Jobs,
     priorities: &'a Priorities<'a>,
@@ -350,7 +345,7 @@ struct Round<'a, 'b> {
     kept: Vec<(usize, bool)>,
 }
 
-impl Round<'_, '_> {
+impl Turns<'_, '_> {
     /// Places who waits, and who leaves, in their turn. Whether someone still waits.
     fn serve(&mut self, leaving: &[Mover<'_>], budget: &mut Budget) -> Result<bool, EngineError> {
         let state = self.hosts.state;
@@ -411,7 +406,7 @@ impl Round<'_, '_> {
                 let reason = ledger.reason(state, job, &known.total);
                 // Its tenant's or queue's limit is nobody else's concern.
                 waiting |= matches!(reason, Reason::Exhausted { scope: Scope::Cluster, .. });
-                wait(&mut self.proposal, job, reason);
+                self.proposal.wait(job, reason);
                 continue;
             }
             if !hopeless {
@@ -419,13 +414,13 @@ impl Round<'_, '_> {
                 match self.hosts.place(job, &known.shares, &order, budget)? {
                     Home::At(allocation) => {
                         ledger.take(job, &known.total, 1);
-                        run(&mut self.proposal, job, allocation);
+                        self.proposal.run(job, allocation);
                         crowds.clear();
                         continue;
                     }
                     Home::HeldBack(reason) => {
                         waiting = true;
-                        wait(&mut self.proposal, job, reason);
+                        self.proposal.wait(job, reason);
                         continue;
                     }
                     Home::Nowhere => *failed = Some(shape),
@@ -444,7 +439,7 @@ impl Round<'_, '_> {
                     }
                 };
                 let reason = crowded.unwrap_or_else(|| largest.reason(state, &self.hosts.board.room, job, shape));
-                wait(&mut self.proposal, job, reason);
+                self.proposal.wait(job, reason);
             }
         }
         Ok(waiting)
@@ -545,9 +540,9 @@ impl Round<'_, '_> {
                     let uses = self.hosts.expected(job, slot.into());
                     self.hosts.load.put(slot, &uses, -1.0);
                 }
-                wait(&mut self.proposal, job, reason);
+                self.proposal.wait(job, reason);
             } else if !moved.is_empty() {
-                run(&mut self.proposal, job, Arc::new(Allocation::new(with_moved(allocation, &moved))));
+                self.proposal.run(job, Arc::new(Allocation::new(with_moved(allocation, &moved))));
             }
         }
     }

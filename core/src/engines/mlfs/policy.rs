@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     decision::{Role, Slot},
-    engines::rounds,
+    engines::round,
     ids::ServerId,
     job::Job,
     place::Load,
@@ -207,7 +207,7 @@ impl<'a> Sight<'a> {
     fn task(&self, job: &Job, task: Task, uses: &Amounts) -> TaskInputs {
         let known = self.jobs.get(job);
         let (part, shape) = (task.part(job), job.spec.requested());
-        let gpus = rounds::gpus(job, shape) as f64 / 1000.0;
+        let gpus = round::gpus(job, shape) as f64 / 1000.0;
         let epochs = f64::from(job.spec.convergence.max_epochs);
         let mut inputs = [0.0; OF_TASK];
         let of_job = [

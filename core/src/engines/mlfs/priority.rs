@@ -7,7 +7,7 @@ use imbl::Vector;
 use super::Mlfs;
 use crate::{
     decision::Shape,
-    engines::rounds,
+    engines::round,
     ids::JobId,
     job::{Job, JobSpec},
     place::partition_shares,
@@ -149,7 +149,7 @@ impl Jobs {
                 total: job.total(shape),
             }
         });
-        known.remaining = rounds::remaining_time(job, known.shape).map(|left| left.as_seconds() / 3600.0);
+        known.remaining = round::remaining_time(job, known.shape).map(|left| left.as_seconds() / 3600.0);
         let urgency = if engine.urgency { f64::from(state.urgency(job).unwrap_or(1)) } else { 1.0 };
         let gain = urgency * loss_term(job);
         let ml = &mut parts.ml[known.parts.clone()];

@@ -50,13 +50,7 @@ impl Round<'_> {
             let found = self.place(board, &mut ledger, job, &planned)?;
             let verdict = match found {
                 Some(allocation) => Verdict::Run(allocation),
-                None => {
-                    let total = job.total(shape);
-                    Verdict::Wait(match ledger.has(job, &total) {
-                        true => largest.reason(state, &board.room, job, shape),
-                        false => ledger.reason(state, job, &total),
-                    })
-                }
+                None => Verdict::Wait(largest.refusal(state, &board.room, &ledger, job, shape)),
             };
             set(&mut proposal, job, verdict);
         }

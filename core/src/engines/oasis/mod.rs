@@ -49,8 +49,6 @@ mod search;
 #[cfg(test)]
 mod tests;
 
-use imbl::Vector;
-
 pub use self::{
     bookings::Memo,
     curve::{Choice, Curve},
@@ -60,88 +58,16 @@ pub use self::{
 use self::{
     market::Market,
     prices::{Bounds, Known, Sample, Totals},
-    round::Round,
 };
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board,
-};
+use super::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers};
 use crate::{
-    decision::{Proposal, Role},
+    decision::Role,
     ids::ResourceId,
     job::{Job, JobSpec, Slots, Training, TrainingError, Utility, UtilityKind},
-    place::SortBy,
     settings::{Parameter, SettingsError},
-    state::{Change, State},
+    state::State,
     time::{Span, Time},
 };
-
-pub(super) const NAME: &str = "oasis";
-pub(super) const SUMMARY: &str =
-    "admits a job if its best schedule is worth more than its resources cost, and books it";
-pub(super) const PAPER: &str = "Bao et al., OASiS, INFOCOM'18";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo {
-        name: "slot",
-        default: Value::Text("20m"),
-        meaning: "length of a time slot; numbers of workers change between slots only (§V-B: 20 minutes)",
-    },
-    ParameterInfo {
-        name: "horizon",
-        default: Value::Number(300.0),
-        meaning: "T: slots that are looked ahead, or that there are in all (§V-A: 100 to 300)",
-    },
-    ParameterInfo {
-        name: "timespan",
-        default: Value::Text("rolling"),
-        meaning: "\"rolling\": the horizon moves on with time; \"fixed\": T slots from time zero, as in the paper",
-    },
-    ParameterInfo {
-        name: "bounds",
-        default: Value::Text("learnt"),
-        meaning: "U and L of the prices: \"learnt\" from the last arrivals, or known, as l1 = …, l2 = …, u1 = { gpu = … }, u2 = { … }",
-    },
-    ParameterInfo {
-        name: "window",
-        default: Value::Number(100.0),
-        meaning: "so many of the last arrivals teach U and L",
-    },
-    ParameterInfo {
-        name: "price_scale",
-        default: Value::Number(1.0),
-        meaning: "U/L times this (Fig. 6: 0.2 to 10; below 1 where resources are scarce)",
-    },
-    ParameterInfo {
-        name: "kappa",
-        default: Value::Number(0.01),
-        meaning: "for L a job is worth at least this part of f(0), however late it ends",
-    },
-    ParameterInfo {
-        name: "drift",
-        default: Value::Number(0.1),
-        meaning: "a job whose progress is off its schedule by more than this part is scheduled anew",
-    },
-    ParameterInfo {
-        name: "rejected",
-        default: Value::Text("held"),
-        meaning: "what becomes of a rejected job: \"held\" until someone resumes it, \"cancelled\", or \"retry\"",
-    },
-    ParameterInfo { name: "retry_after", default: Value::Text("1h"), meaning: "when a rejected job is tried again" },
-    ParameterInfo {
-        name: "default_value",
-        default: Value::Number(1.0),
-        meaning: "what a job without a utility is worth, whenever it ends",
-    },
-    ParameterInfo {
-        name: "work_unit",
-        default: Value::Text("chunk"),
-        meaning: "work is counted in whole chunks a slot; beyond the paper, \"worker_slot\": as constraint (2) has it, never dearer",
-    },
-    ParameterInfo {
-        name: "own_demand",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: a slot's price counts the slot itself as booked, which matters where servers hold few slots",
-    },
-];
 
 /// How work is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,38 +105,61 @@ pub struct Oasis {
 }
 
 impl Build for Oasis {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let retry_after = parameters.span("retry_after")?;
-        let known = match parameters.text("bounds")? {
-            "learnt" => None,
-            text => Some(Known::parse(text).map_err(|problem| {
-                let given = Parameter::Text(text.into());
-                let allowed = "\"learnt\" or l1 = …, l2 = …, u1 = { … }, u2 = { … }";
-                SettingsError::new("parameters.bounds", format!("{given} must be {allowed}: {problem}"))
-            })?),
-        };
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "oasis",
+        "admits a job if its best schedule is worth more than its resources cost, and books it",
+        "Bao et al., OASiS, INFOCOM'18",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let slot = "length of a time slot; numbers of workers change between slots only (§V-B: 20 minutes)";
+        let horizon = "T: slots that are looked ahead, or that there are in all (§V-A: 100 to 300)";
+        let timespan =
+            "\"rolling\": the horizon moves on with time; \"fixed\": T slots from time zero, as in the paper";
+        let bounds = "U and L of the prices: \"learnt\" from the last arrivals, or known, as l1 = …, l2 = …, u1 = { gpu = … }, u2 = { … }";
+        let price_scale = "U/L times this (Fig. 6: 0.2 to 10; below 1 where resources are scarce)";
+        let kappa = "for L a job is worth at least this part of f(0), however late it ends";
+        let drift = "a job whose progress is off its schedule by more than this part is scheduled anew";
+        let rejected = "what becomes of a rejected job: \"held\" until someone resumes it, \"cancelled\", or \"retry\"";
+        let default_value = "what a job without a utility is worth, whenever it ends";
+        let work_unit = "work is counted in whole chunks a slot; beyond the paper, \"worker_slot\": as constraint (2) has it, never dearer";
+        let own_demand = "beyond the paper: a slot's price counts the slot itself as booked, which matters where servers hold few slots";
+        // The time is read after it.
+        let ends =
+            [("held", Rejected::Held), ("cancelled", Rejected::Cancelled), ("retry", Rejected::Retry(Span::ZERO))];
+        let units = [("chunk", WorkUnit::Chunk), ("worker_slot", WorkUnit::WorkerSlot)];
         Ok(Self {
-            slots: Slots { length: parameters.span("slot")? },
-            horizon: parameters.whole("horizon", 1..=100_000)?,
-            fixed: parameters.choice("timespan", &["rolling", "fixed"])? == "fixed",
-            known,
-            window: parameters.whole("window", 1..=10_000)? as usize,
-            price_scale: parameters.number("price_scale", 1e-6..=1e6)?,
-            kappa: parameters.number("kappa", 1e-12..=1.0)?,
-            drift: parameters.number("drift", 0.0..=1e6)?,
-            rejected: match parameters.choice("rejected", &["held", "cancelled", "retry"])? {
-                "held" => Rejected::Held,
-                "cancelled" => Rejected::Cancelled,
-                _ => Rejected::Retry(retry_after),
+            slots: Slots { length: parameters.span("slot", "20m", slot)? },
+            horizon: parameters.whole("horizon", 300, 1..=100_000, horizon)?,
+            fixed: parameters.choice("timespan", "rolling", &[("rolling", false), ("fixed", true)], timespan)?,
+            known: known(parameters.text("bounds", "learnt", bounds)?)?,
+            window: parameters.whole("window", 100, 1..=10_000, "so many of the last arrivals teach U and L")? as usize,
+            price_scale: parameters.number("price_scale", 1.0, 1e-6..=1e6, price_scale)?,
+            kappa: parameters.number("kappa", 0.01, 1e-12..=1.0, kappa)?,
+            drift: parameters.number("drift", 0.1, 0.0..=1e6, drift)?,
+            rejected: {
+                let rejected = parameters.choice("rejected", "held", &ends, rejected)?;
+                let after = parameters.span("retry_after", "1h", "when a rejected job is tried again")?;
+                if let Rejected::Retry(_) = rejected { Rejected::Retry(after) } else { rejected }
             },
-            default_value: parameters.number("default_value", 0.0..=1e9)?,
-            work_unit: match parameters.choice("work_unit", &["chunk", "worker_slot"])? {
-                "chunk" => WorkUnit::Chunk,
-                _ => WorkUnit::WorkerSlot,
-            },
-            own_demand: parameters.flag("own_demand")?,
+            default_value: parameters.number("default_value", 1.0, 0.0..=1e9, default_value)?,
+            work_unit: parameters.choice("work_unit", "chunk", &units, work_unit)?,
+            own_demand: parameters.flag("own_demand", false, own_demand)?,
         })
     }
+}
+
+/// The prices' bounds as they are set; none where they are learnt.
+fn known(bounds: String) -> Result<Option<Known>, SettingsError> {
+    if bounds == "learnt" {
+        return Ok(None);
+    }
+    Known::parse(&bounds).map(Some).map_err(|problem| {
+        let given = Parameter::Text(bounds);
+        let allowed = "\"learnt\" or l1 = …, l2 = …, u1 = { … }, u2 = { … }";
+        SettingsError::new("parameters.bounds", format!("{given} must be {allowed}: {problem}"))
+    })
 }
 
 /// What a job is worth whose owner doesn't say.
@@ -220,7 +169,7 @@ fn unnamed_worth() -> Utility {
 
 impl Engine for Oasis {
     type Memo = Memo;
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         // An end frees no booking of anyone else, but a server that comes may hold what had no room.
@@ -237,22 +186,14 @@ impl Engine for Oasis {
         }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
-        let mut round = Round::new(self, state, memo, budget);
-        round.close_slots();
-        round.give_back(changes)?;
-        round.plan()?;
-        let mut proposal = round.deploy(board)?;
-        proposal.wake_at = round.wake_at();
-        Ok(proposal)
+    fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
+        let mut slot = round::Round::new(self, round.state, memo, round.budget);
+        slot.close_slots();
+        slot.give_back(round.changes)?;
+        slot.plan()?;
+        round.proposal = slot.deploy(round.board)?;
+        round.proposal.wake_at = slot.wake_at();
+        Ok(())
     }
 
     /// What one per cent of all there is of a resource costs for the slot that it is now, on average over the servers

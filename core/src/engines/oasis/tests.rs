@@ -9,7 +9,7 @@ use super::{Build, Engine, Memo, Oasis, Problem, Schedule, WorkUnit, best, curve
 use crate::{
     Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Shape, Span, Time, Verdict,
     decision::Proposal,
-    engines::{Budget, board::Board, find},
+    engines::{Budget, Parameters, Round, board::Board},
     job::{Dataset, RoleSpec, Training, Utility, UtilityKind},
     reason::{Reason, Worth},
     resources::Amounts,
@@ -95,7 +95,7 @@ proptest! {
 
 fn engine(parameters: &[(&str, Parameter)]) -> Oasis {
     let given = parameters.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-    Oasis::build(&find("oasis").unwrap().parameters(&given).unwrap()).unwrap()
+    Oasis::build(&mut Parameters::new(&given)).unwrap()
 }
 
 fn text(text: &str) -> Parameter {
@@ -158,7 +158,12 @@ impl Bench {
     fn decide(&mut self) -> Proposal {
         let state = self.scheduler.state().clone();
         let (memo, board) = (&mut self.memo, &mut self.board);
-        let proposal = self.engine.decide(&state, &Vector::new(), memo, board, &mut unlimited()).unwrap();
+        let (changes, mut budget) = (Vector::new(), unlimited());
+        board.sync(&state, &changes, crate::place::SortBy::Share);
+        let (mut nothing, mut last) = ((), 0);
+        let mut round = Round::new(&state, &changes, board, &mut nothing, &mut last, &mut budget);
+        self.engine.decide(&mut round, memo).unwrap();
+        let proposal = round.proposal;
         for job in self.memo.rejected.keys().filter(|id| state.job(**id).is_some()) {
             self.scheduler.apply(state.now, Event::JobEnded { job: *job, end: crate::End::Cancelled }).unwrap();
         }

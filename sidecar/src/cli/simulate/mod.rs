@@ -209,7 +209,7 @@ pub(in crate::cli) fn settings(
 ) -> Result<Settings, Failure> {
     let engine = contender.engine.as_str();
     let entry = engines::find(engine).map_err(usage)?;
-    let known = |name: &str| entry.parameters.iter().any(|parameter| parameter.name == name);
+    let known = |name: &str| entry.has(name);
     let mut parameters: BTreeMap<String, Parameter> = BTreeMap::new();
     for (key, value) in experiment {
         let name = match key.split_once('.') {
