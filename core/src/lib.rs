@@ -33,6 +33,8 @@ pub mod sim;
 pub mod solver;
 pub mod state;
 mod tables;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod text;
 pub mod time;
 

@@ -9,57 +9,23 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use common::build::{amounts, cluster, job, plain, ring, role, server, set, shape, submit, wp};
 use trainmaster_core::{
-    Allocation, Budget, DecisionId, DeviceShare, Enactment, End, Event, EventError, Incarnation, JobId, JobSpec, Mode,
-    ObservedSlot, Proposal, Reason, Report, Revision, Role, Scheduler, ServerId, ServerSpec, Settings, Slot, Source,
+    Budget, DecisionId, DeviceShare, Enactment, End, Event, EventError, Incarnation, JobId, JobSpec, Mode,
+    ObservedSlot, Reason, Report, Revision, Role, Scheduler, ServerId, ServerSpec, Settings, Source,
     Span, Time, Verdict,
-    engines::{Engine, EngineError, Round, Triggers},
+    engines::EngineError,
     explain::Topic,
     job::Phase,
     reason::{ReasonKind, Scope},
     resources::ResourceTypes,
     scheduler::Why,
     state::Change,
+    testing::Scripted,
 };
-
-/// An engine that puts the workers of the n-th job where its test says, round by round.
-struct Scripted(Vec<Vec<Vec<u32>>>);
-
-impl Engine for Scripted {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(&self, turn: &mut Round<'_>, round: &mut u32) -> Result<(), EngineError> {
-        let state = turn.state;
-        let Some(to) = self.0.get(*round as usize) else { return Ok(()) };
-        *round += 1;
-        let mut used: BTreeMap<u32, u16> = BTreeMap::new();
-        let mut changes = Vec::new();
-        for (id, servers) in state.jobs.keys().zip(to) {
-            let slots = servers.iter().enumerate().map(|(index, server)| {
-                let device = used.entry(*server).or_default();
-                let share = DeviceShare { device: *device, milli: 1000 };
-                *device += 1;
-                let devices = [share].into_iter().collect();
-                Slot { role: Role::Worker, index: index as u32, server: ServerId(*server), devices }
-            });
-            let slots: Vec<_> = slots.collect();
-            let none = Verdict::Wait(Reason::NotConsidered);
-            let verdict = if slots.is_empty() { none } else { Verdict::Run(Arc::new(Allocation::new(slots))) };
-            changes.push((*id, verdict));
-        }
-        turn.proposal = Proposal { changes, wake_at: None };
-        Ok(())
-    }
-}
 
 /// Servers s0, s1, … of so many GPUs, and a script.
 fn scripted(gpus: &[usize], script: &[&[&[u32]]]) -> Scheduler {
     let script = script.iter().map(|round| round.iter().map(|servers| servers.to_vec()).collect()).collect();
-    let mut scheduler = Scheduler::with_engine(plain("fifo"), Arc::new(Scripted(script))).unwrap();
+    let mut scheduler = Scheduler::with_engine(plain("fifo"), Arc::new(Scripted::places(script))).unwrap();
     for (at, gpus) in gpus.iter().enumerate() {
         set(&mut scheduler, 0, server(&format!("s{at}"), 8, 16, &vec!["gpu"; *gpus]));
     }
@@ -241,7 +207,12 @@ fn jobs_that_come_and_go_while_nobody_decides_leave_no_news() {
     // What the engine knew it hears of.
     scheduler.apply(Time(3), Event::ModeSet(Mode::Active)).unwrap();
     let (news, sink) = (Arc::new(std::sync::Mutex::new(Vec::new())), plain("fifo"));
-    let mut listening = Scheduler::with_engine(sink, Arc::new(Listener(news.clone()))).unwrap();
+    let heard = news.clone();
+    let listener = Scripted::new(move |round, _| {
+        *heard.lock().expect("one thread") = round.changes.iter().copied().collect();
+        Ok(())
+    });
+    let mut listening = Scheduler::with_engine(sink, Arc::new(listener)).unwrap();
     let known = submit(&mut listening, 0, ring("known", (1, 1, 1)));
     listening.decide(Time(0));
     listening.apply(Time(1), Event::JobEnded { job: known, end: End::Completed }).unwrap();
@@ -249,23 +220,6 @@ fn jobs_that_come_and_go_while_nobody_decides_leave_no_news() {
     listening.decide(Time(3));
     let heard = news.lock().unwrap().clone();
     assert!(heard.contains(&Change::Ended(known)) && heard.len() < 9000, "{}", heard.len());
-}
-
-/// Writes down the changes that it was last given.
-struct Listener(Arc<std::sync::Mutex<Vec<Change>>>);
-
-impl Engine for Listener {
-    type Memo = ();
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(&self, turn: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
-        *self.0.lock().expect("one thread") = turn.changes.iter().copied().collect();
-        Ok(())
-    }
 }
 
 #[test]

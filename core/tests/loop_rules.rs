@@ -8,11 +8,12 @@ use common::build::{amounts, cluster, job, plain, ring, server, set, shape, subm
 use trainmaster_core::{
     Allocation, Budget, DeviceShare, Enactment, End, Event, JobId, Mode, ObservedSlot, Proposal, Reason, Role,
     Scheduler, ServerId, Settings, Slot, Source, Span, Time, Verdict,
-    engines::{Engine, EngineError, Round, Triggers},
+    engines::Engine,
     job::Phase,
     reason::ReasonKind,
     scheduler::Why,
     settings::ShapeRules,
+    testing::Scripted,
 };
 
 /// What a broken engine does.
@@ -28,19 +29,9 @@ enum Fault {
     NeverEnds,
 }
 
-struct Broken(Fault);
-
-impl Engine for Broken {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(&self, turn: &mut Round<'_>, memo: &mut u32) -> Result<(), EngineError> {
+fn broken(fault: Fault) -> Scripted {
+    Scripted::new(move |turn, _| {
         let state = turn.state;
-        *memo += 1;
         let run = |workers: u32, server: u32| {
             let device = DeviceShare { device: 0, milli: 1000 };
             let worker = |index| Slot {
@@ -52,7 +43,7 @@ impl Engine for Broken {
             Verdict::Run(Arc::new(Allocation::new((0..workers).map(worker).collect())))
         };
         let one = *state.jobs.keys().next().expect("a job");
-        let changes = match self.0 {
+        let changes = match fault {
             Fault::OverCapacity => state.jobs.keys().map(|id| (*id, run(1, 0))).collect(),
             Fault::UnknownJob => vec![(JobId(77), run(1, 0))],
             Fault::UnknownServer => vec![(one, run(1, 9))],
@@ -72,14 +63,14 @@ impl Engine for Broken {
         };
         turn.proposal = Proposal { changes, wake_at: None };
         Ok(())
-    }
+    })
 }
 
 #[test]
 fn a_broken_engine_is_refused_and_replaced() {
     use Fault::{NeverEnds, OutOfBounds, OverCapacity, Panics, SameIndex, Twice, UnknownJob, UnknownServer};
     for fault in [OverCapacity, UnknownJob, UnknownServer, OutOfBounds, Twice, SameIndex, Panics, NeverEnds] {
-        let mut scheduler = Scheduler::with_engine(plain("optimus"), Arc::new(Broken(fault))).unwrap();
+        let mut scheduler = Scheduler::with_engine(plain("optimus"), Arc::new(broken(fault))).unwrap();
         set(&mut scheduler, 0, server("s0", 8, 16, &["gpu"]));
         let first = submit(&mut scheduler, 0, ring("first", (1, 2, 1)));
         let second = submit(&mut scheduler, 0, ring("second", (1, 2, 1)));
@@ -142,39 +133,9 @@ fn kind(scheduler: &Scheduler, id: JobId) -> Option<ReasonKind> {
     state.effective(state.job(id).unwrap()).reason().map(Reason::kind)
 }
 
-/// An engine that does as its test says: the n-th job on server `to[n]`.
-struct Scripted(Vec<Vec<u32>>);
-
-impl Engine for Scripted {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(&self, turn: &mut Round<'_>, round: &mut u32) -> Result<(), EngineError> {
-        let state = turn.state;
-        let to = &self.0[*round as usize];
-        *round += 1;
-        let on = |server: u32| {
-            let devices = [DeviceShare { device: 0, milli: 1000 }].into_iter().collect();
-            Verdict::Run(Arc::new(Allocation::new(vec![Slot {
-                role: Role::Worker,
-                index: 0,
-                server: ServerId(server),
-                devices,
-            }])))
-        };
-        let changes = state.jobs.keys().zip(to).map(|(id, server)| (*id, on(*server))).collect();
-        turn.proposal = Proposal { changes, wake_at: None };
-        Ok(())
-    }
-}
-
 #[test]
 fn a_swap_does_not_lock() {
-    let script = Scripted(vec![vec![0, 1], vec![1, 0]]);
+    let script = Scripted::places(vec![vec![vec![0], vec![1]], vec![vec![1], vec![0]]]);
     let mut scheduler = Scheduler::with_engine(plain("optimus"), Arc::new(script)).unwrap();
     for name in ["s0", "s1"] {
         set(&mut scheduler, 0, server(name, 8, 16, &["gpu"]));
@@ -226,7 +187,7 @@ fn a_refusal_backs_off_and_is_tried_again() {
 
 #[test]
 fn a_refused_change_is_not_forgotten_when_the_old_shape_is_seen() {
-    let script = Scripted(vec![vec![0], vec![1]]);
+    let script = Scripted::places(vec![vec![vec![0]], vec![vec![1]]]);
     let mut scheduler = Scheduler::with_engine(plain("optimus"), Arc::new(script)).unwrap();
     for name in ["s0", "s1"] {
         set(&mut scheduler, 0, server(name, 8, 16, &["gpu"]));
@@ -268,8 +229,13 @@ fn a_gang_of_which_the_manager_started_a_part_is_stopped_when_the_rest_is_refuse
 fn what_is_pruned_at_commit_goes_back_to_what_it_had() {
     // By the engine's order the big job comes last though it was first to arrive; the list of verdicts to go back to
     // is searched by number.
-    let script = |rounds: Vec<Vec<u32>>| Scheduler::with_engine(plain("optimus"), Arc::new(Reversed(Scripted(rounds))));
-    let mut scheduler = script(vec![vec![0, 1, 2], vec![3, 4, 5]]).unwrap();
+    let forwards = Scripted::places([[0, 1, 2], [3, 4, 5]].map(|line| line.map(|server| vec![server]).into()).into());
+    let backwards = Scripted::new(move |turn, decision| {
+        forwards.decide(turn, &mut (decision as u32))?;
+        turn.proposal.changes.reverse();
+        Ok(())
+    });
+    let mut scheduler = Scheduler::with_engine(plain("optimus"), Arc::new(backwards)).unwrap();
     for at in 0..6 {
         set(&mut scheduler, 0, server(&format!("s{at}"), 8, 16, &["gpu"]));
     }
@@ -281,24 +247,6 @@ fn what_is_pruned_at_commit_goes_back_to_what_it_had() {
     assert_eq!((decision.source, decision.dropped), (Source::Pruned, vec![ids[0]]));
     let on = |id: JobId| scheduler.state().job(id).unwrap().verdict.allocation().unwrap().slots()[0].server;
     assert_eq!(ids.map(on), [ServerId(0), ServerId(4), ServerId(5)]);
-}
-
-/// The same changes, last job first.
-struct Reversed(Scripted);
-
-impl Engine for Reversed {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Engine::triggers(&self.0)
-    }
-
-    fn decide(&self, turn: &mut Round<'_>, memo: &mut u32) -> Result<(), EngineError> {
-        Engine::decide(&self.0, turn, memo)?;
-        turn.proposal.changes.reverse();
-        Ok(())
-    }
 }
 
 #[test]
@@ -389,7 +337,7 @@ fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
         settings.shape.grow_in_place = grow_in_place;
         settings.shape.equal_per_server = equal_per_server;
         let mut scheduler =
-            Scheduler::with_engine(settings, Arc::new(Sizes(vec![(1, 1), (3, 1), (2, 1), (2, 2)]))).unwrap();
+            Scheduler::with_engine(settings, Arc::new(sizes([(1, 1), (3, 1), (2, 1), (2, 2)]))).unwrap();
         set(&mut scheduler, 0, server("s0", 16, 16, &["gpu", "gpu", "gpu"]));
         let id = submit(&mut scheduler, 0, job("a", (1, 3, 1), (1, 2, 1)));
         let mut counts = Vec::new();
@@ -413,8 +361,8 @@ fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
 fn where_servers_reserve_the_same_a_running_job_gives_whole_ones_up() {
     let mut settings = plain("fifo");
     settings.shape = ShapeRules { equal_per_server: true, grow_in_place: false, ..ShapeRules::default() };
-    let rounds = vec![vec![0, 0, 1, 1], vec![0, 0], vec![0], vec![0, 1]];
-    let mut scheduler = Scheduler::with_engine(settings, Arc::new(Places(rounds))).unwrap();
+    let script = [vec![0, 0, 1, 1], vec![0, 0], vec![0], vec![0, 1]].map(|servers| vec![servers]);
+    let mut scheduler = Scheduler::with_engine(settings, Arc::new(Scripted::places(script.into()))).unwrap();
     for name in ["s0", "s1"] {
         set(&mut scheduler, 0, server(name, 16, 16, &["gpu", "gpu"]));
     }
@@ -429,48 +377,11 @@ fn where_servers_reserve_the_same_a_running_job_gives_whole_ones_up() {
     assert_eq!(counts, [(1, 0), (1, 1), (2, 0), (3, 0)]);
 }
 
-/// The only job gets a worker on each of these servers, one list a round.
-struct Places(Vec<Vec<u32>>);
-
-impl Engine for Places {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(&self, turn: &mut Round<'_>, round: &mut u32) -> Result<(), EngineError> {
-        let state = turn.state;
-        let places = &self.0[*round as usize];
-        *round += 1;
-        let slot = |(index, server): (usize, &u32)| Slot {
-            role: Role::Worker,
-            index: index as u32,
-            server: ServerId(*server),
-            devices: [DeviceShare { device: index as u16 % 2, milli: 1000 }].into_iter().collect(),
-        };
-        let run = Verdict::Run(Arc::new(Allocation::new(places.iter().enumerate().map(slot).collect())));
-        turn.proposal = Proposal { changes: state.jobs.keys().map(|id| (*id, run.clone())).collect(), wake_at: None };
-        Ok(())
-    }
-}
-
 /// The only job gets these sizes, one a round, on the first server.
-struct Sizes(Vec<(u32, u32)>);
-
-impl Engine for Sizes {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(&self, turn: &mut Round<'_>, round: &mut u32) -> Result<(), EngineError> {
+fn sizes(sizes: [(u32, u32); 4]) -> Scripted {
+    Scripted::new(move |turn, decision| {
         let state = turn.state;
-        let (workers, servers) = self.0[*round as usize];
-        *round += 1;
+        let (workers, servers) = sizes[decision];
         let slot = |role, index: u32| Slot {
             role,
             index,
@@ -486,7 +397,7 @@ impl Engine for Sizes {
         let run = Verdict::Run(Arc::new(Allocation::new(slots.collect())));
         turn.proposal = Proposal { changes: state.jobs.keys().map(|id| (*id, run.clone())).collect(), wake_at: None };
         Ok(())
-    }
+    })
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod common;
 use common::journal::{Keeper, verify};
 use trainmaster_core::{
     Event, JobId, Scheduler, ServerSpec, Settings, Span, Time, Verdict,
+    engines::REGISTRY,
     journal::{self, Record, Replay, Step},
     settings::{Parameter, Stability},
     sim::{
@@ -80,26 +81,8 @@ fn decisions_by_what_was_measured_are_decided_the_same_again() {
 #[test]
 fn keeping_a_journal_changes_nothing_and_every_engine_decides_the_same_again() {
     let workload = workload(1, 8);
-    for engine in [
-        "optimus",
-        "drf",
-        "tetris",
-        "fifo",
-        "random",
-        "rrh",
-        "dorm",
-        "srtf",
-        "tiresias",
-        "batch",
-        "slaq",
-        "gandiva",
-        "graphene",
-        "hypersched",
-        "fair",
-        "mlfs",
-        "mlf-h",
-        "rl",
-    ] {
+    for entry in REGISTRY {
+        let engine = entry.name;
         let (report, frames) = played(&workload, engine, 1);
         let options = Options { settings: settings(engine, 1), seed: 1, ..Options::default() };
         assert_eq!(report, play(&workload, &options, &mut ()).unwrap(), "{engine}");

@@ -101,7 +101,7 @@ impl Engine for Batch {
     fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
         let state = round.state;
         let mut now = memo.clone();
-        let (free, mut ledger) = round.free_jobs();
+        let (free, mut ledger) = round.all_jobs();
         let (run, waiting): (Vec<_>, Vec<_>) = free.into_iter().partition(|job| job.verdict.allocation().is_some());
         for job in run {
             ledger.take(job, &job.total(job.shape()), 1);

@@ -47,7 +47,7 @@ impl Engine for Drf {
     }
 
     fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
-        let (jobs, mut ledger) = round.free_jobs();
+        let (jobs, mut ledger) = round.all_jobs();
         let mut shares: Vec<(&Arc<Job>, Shape)> = jobs.into_iter().map(|job| (job, Shape::default())).collect();
         round.fair_shapes(&mut shares, &mut ledger)?;
         shares.retain(|(_, shape)| !shape.is_empty());

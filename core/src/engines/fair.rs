@@ -93,7 +93,7 @@ impl Engine for Fair {
         let state = round.state;
         let mut now = memo.clone();
         now.count(state);
-        let (mut order, ledger) = round.settled_jobs();
+        let (mut order, ledger) = round.jobs();
         round.budget.spend(order.len() as u64)?;
         let waits = |job: &Job| job.verdict.allocation().is_none();
         order.sort_by_cached_key(|job| (now.accounts[&job.id].service, waits(job), job.arrival, job.id));

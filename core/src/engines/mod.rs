@@ -4,7 +4,6 @@ pub mod board;
 mod in_line;
 mod ledger;
 pub mod offline;
-mod panicking;
 mod parameters;
 mod placing;
 mod preempting;
@@ -20,7 +19,6 @@ use thiserror::Error;
 
 use self::board::Board;
 pub use self::{
-    panicking::Panicking,
     parameters::{DefaultValue, ParameterInfo, Parameters},
     round::Round,
 };

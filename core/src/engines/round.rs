@@ -70,14 +70,14 @@ impl<'a, I> Round<'a, I> {
     }
 
     /// The jobs that are the engine's to plan, in the order of arrival, and what all others leave. O(jobs).
-    pub(super) fn free_jobs(&self) -> (Vec<&'a Arc<Job>>, Ledger) {
+    pub(super) fn all_jobs(&self) -> (Vec<&'a Arc<Job>>, Ledger) {
         jobs_and_rest(self.state, |job| self.state.mandate(job) == Mandate::Free)
     }
 
     /// The same for engines that share time in round, without jobs on their way: who is told to start, move or leave, and
     /// isn't seen to have done so, isn't told anything else; nor is who started often and hasn't reported yet. Each round
     /// would undo the last where managers or starts take longer than a round, and nobody would ever train.
-    pub(super) fn settled_jobs(&mut self) -> (Vec<&'a Arc<Job>>, Ledger) {
+    pub(super) fn jobs(&mut self) -> (Vec<&'a Arc<Job>>, Ledger) {
         let state = self.state;
         let starts = |job: &Job| {
             let minutes = job.last_incarnation.0.saturating_sub(2).min(PATIENCE);
@@ -136,7 +136,7 @@ impl<'a, I> Round<'a, I> {
         rank: impl Fn(&Job) -> u8,
         gain: impl Fn(&Job, Shape) -> f64,
     ) -> Result<(), EngineError> {
-        let (jobs, mut ledger) = self.settled_jobs();
+        let (jobs, mut ledger) = self.jobs();
         let key = |job: &Job, from: Shape, to: Shape| {
             let before = if from.is_empty() { 0.0 } else { gain(job, from) };
             // NaN is no gain either.

@@ -66,7 +66,7 @@ impl Engine for Srtf {
 
     fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
         round.board.room.limit((!self.cloud).then_some(false));
-        let (jobs, ledger) = round.free_jobs();
+        let (jobs, ledger) = round.all_jobs();
         let order = by_remaining_time(round.state, jobs.into_iter());
         round.budget.spend(order.len() as u64)?;
         round.serve_in_turn(&order, ledger, self.placing)

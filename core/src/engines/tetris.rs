@@ -46,7 +46,7 @@ impl Engine for Tetris {
 
     fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
         let state = round.state;
-        let (jobs, mut ledger) = round.free_jobs();
+        let (jobs, mut ledger) = round.all_jobs();
         let mut order: Vec<(f64, &Arc<Job>)> = jobs.into_iter().map(|job| (remaining_work(state, job), job)).collect();
         order.sort_by(|(mine, a), (theirs, b)| mine.total_cmp(theirs).then(a.id.cmp(&b.id)));
         let mut shapes: Vec<(&Arc<Job>, Shape)> = Vec::new();

@@ -134,7 +134,7 @@ impl Engine for Tiresias {
         let mut now = memo.clone();
         now.count(state);
         self.promote(&mut now.ages);
-        let (jobs, ledger) = round.free_jobs();
+        let (jobs, ledger) = round.all_jobs();
         let order = self.in_order(&now, jobs);
         round.budget.spend(order.len() as u64)?;
         round.serve_in_turn(&order, ledger, self.placing)?;
