@@ -64,14 +64,15 @@ fn decide(scheduler: &mut Scheduler, at: i64) {
     let jobs: Vec<JobId> = scheduler.state().jobs.keys().copied().collect();
     for job in &jobs {
         let known = scheduler.state().job(*job).expect("active");
-        if known.revoked || (known.observed.is_some() && known.observed != known.issued) {
+        if known.issued.revoked || (known.seen.allocation.is_some() && known.seen.allocation != known.issued.allocation)
+        {
             see(scheduler, at, *job, false);
         }
     }
     // What was released lets others be issued.
     scheduler.take_issues();
     for job in &jobs {
-        if scheduler.state().job(*job).is_some_and(|known| known.issued.is_some() && !known.revoked) {
+        if scheduler.state().job(*job).is_some_and(|known| known.issued.allocation.is_some() && !known.issued.revoked) {
             see(scheduler, at, *job, true);
         }
     }
@@ -80,7 +81,7 @@ fn decide(scheduler: &mut Scheduler, at: i64) {
 /// The manager says what of a job exists: all that it was told, or nothing.
 fn see(scheduler: &mut Scheduler, at: i64, job: JobId, all: bool) {
     let known = scheduler.state().job(job).expect("active");
-    let slots = known.issued.iter().filter(|_| all).flat_map(|issued| issued.slots());
+    let slots = known.issued.allocation.iter().filter(|_| all).flat_map(|issued| issued.slots());
     let slots = slots.map(|slot| ObservedSlot {
         role: slot.role,
         index: slot.index,
@@ -88,7 +89,7 @@ fn see(scheduler: &mut Scheduler, at: i64, job: JobId, all: bool) {
         devices: slot.devices.to_vec(),
     });
     let phase = if all { Phase::Running } else { Phase::Stopped };
-    let event = Event::Observed { job, incarnation: known.incarnation, slots: slots.collect(), phase };
+    let event = Event::Observed { job, incarnation: known.issued.incarnation, slots: slots.collect(), phase };
     scheduler.apply(Time(at), event).expect("it is active");
 }
 
@@ -99,7 +100,7 @@ fn end(scheduler: &mut Scheduler, at: i64, job: JobId) {
 
 /// It has trained an epoch.
 fn report(scheduler: &mut Scheduler, at: i64, job: JobId, epoch: u32, loss: Option<f64>, accuracy: Option<f64>) {
-    let incarnation = scheduler.state().job(job).expect("active").incarnation;
+    let incarnation = scheduler.state().job(job).expect("active").issued.incarnation;
     let report = Report {
         seq: epoch.into(),
         step: u64::from(epoch) * EPOCH,

@@ -111,19 +111,19 @@ fn running(scheduler: &mut Scheduler, at: i64, spec: JobSpec) -> JobId {
 fn seen(scheduler: &mut Scheduler, at: i64, id: JobId) {
     let state = scheduler.state();
     let found = state.job(id).expect("it is active");
-    let slots = found.issued.iter().flat_map(|issued| issued.slots()).map(|slot| ObservedSlot {
+    let slots = found.issued.allocation.iter().flat_map(|issued| issued.slots()).map(|slot| ObservedSlot {
         role: slot.role,
         index: slot.index,
         server: state.server_name(slot.server).into(),
         devices: slot.devices.to_vec(),
     });
-    let (incarnation, slots) = (found.incarnation, slots.collect());
+    let (incarnation, slots) = (found.issued.incarnation, slots.collect());
     scheduler.apply(Time(at), Event::Observed { job: id, incarnation, slots, phase: Phase::Running }).unwrap();
 }
 
 fn report(scheduler: &mut Scheduler, at: i64, job: JobId, report: Report) -> Result<(), EventError> {
     let (slot, incarnation) =
-        ((Role::Worker, 0), scheduler.state().job(job).map_or(Incarnation(0), |job| job.incarnation));
+        ((Role::Worker, 0), scheduler.state().job(job).map_or(Incarnation(0), |job| job.issued.incarnation));
     scheduler.apply(Time(at), Event::Reported { job, incarnation, slot, report })
 }
 
@@ -155,7 +155,7 @@ fn reports_are_bounded_by_what_their_job_has() {
     let many =
         running(&mut scheduler, 2, JobSpec { dataset: with_chunks(4_000_000_000), ..job("b", (1, 1, 1), (1, 1, 1)) });
     report(&mut scheduler, 3, many, Report { seq: 1, chunks: (0..10_000).collect(), ..Report::default() }).unwrap();
-    assert!(scheduler.state().job(many).unwrap().chunks.is_empty());
+    assert!(scheduler.state().job(many).unwrap().learnt.chunks.is_empty());
     let all = Report { seq: 2, chunks: (0..10_001).collect(), ..Report::default() };
     assert!(report(&mut scheduler, 3, many, all).is_err());
 }
@@ -190,7 +190,7 @@ fn what_is_refused_leaves_little_in_the_journal_and_replays_the_same() {
     records.extend(scheduler.drain_journal());
     let restored = Scheduler::restore(records.iter().map(Vec::as_slice)).unwrap();
     assert_eq!(restored.digest(), scheduler.digest());
-    assert_eq!(restored.state().job(id).unwrap().progress.ignored, 50);
+    assert_eq!(restored.state().job(id).unwrap().learnt.progress.ignored, 50);
     assert!(records.iter().all(|record| Record::decode(record).is_ok()));
 }
 
@@ -388,7 +388,7 @@ fn one_tenants_reports_teach_no_other_tenants_jobs() {
         let honest = submit(&mut scheduler, 2, of("honest", "alice"));
         let sibling = submit(&mut scheduler, 2, of("sibling", "mallory"));
         scheduler.decide(Time(3));
-        let knows = |id: JobId| scheduler.state().job(id).unwrap().fits.speed.is_some();
+        let knows = |id: JobId| scheduler.state().job(id).unwrap().learnt.fits.speed.is_some();
         (knows(honest), knows(sibling))
     };
     assert_eq!(learnt(plain("fifo")), (false, true));
@@ -453,7 +453,7 @@ fn an_invented_profile_lasts_for_three_reports() {
             report(&mut scheduler, at, id, steps).unwrap();
         }
     }
-    let speeds = &scheduler.state().job(liar).unwrap().speeds;
+    let speeds = &scheduler.state().job(liar).unwrap().learnt.speeds;
     let contradiction = speeds.contradiction().expect("it is noticed");
     assert!(contradiction.dropped, "{contradiction:?}");
     assert_eq!(speeds.len(), 1, "what was only profiled is gone");

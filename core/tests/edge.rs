@@ -165,7 +165,7 @@ impl World {
                 }
             }
             for (id, chunk) in reports {
-                let incarnation = self.scheduler.state().job(id).expect("it trains").incarnation;
+                let incarnation = self.scheduler.state().job(id).expect("it trains").issued.incarnation;
                 self.reports += 1;
                 let seq = self.reports;
                 let report = Report { seq, chunks: vec![chunk], workers: 1, ..Report::default() };
@@ -291,7 +291,7 @@ fn a_shorter_job_takes_single_workers_and_the_rest_trains_on() {
     assert_eq!(world.states(short), [(0, WorkState::Running)]);
     assert_eq!(world.states(long), [(0, WorkState::Preempted), (1, WorkState::Running)]);
     let job = world.scheduler.state().job(long).unwrap();
-    assert_eq!((job.incarnation.0, job.rescales), (1, 0), "nobody restarts and no shape changes");
+    assert_eq!((job.issued.incarnation.0, job.issued.rescales), (1, 0), "nobody restarts and no shape changes");
     let explained = world.scheduler.explain(world.now, long).unwrap();
     let text: Vec<&str> = explained.findings.iter().map(|finding| finding.text.as_str()).collect();
     assert!(
@@ -411,7 +411,7 @@ fn chunks_of_a_lost_server_are_dispatched_anew_with_what_they_had_left() {
     let lost: Vec<u32> = (0..2).filter(|chunk| world.sent[&(id, *chunk)] == ServerId(1)).collect();
     assert_eq!(lost.len(), 1);
     world.sent.remove(&(id, lost[0]));
-    let job = world.scheduler.state().job(id).unwrap().incarnation;
+    let job = world.scheduler.state().job(id).unwrap().issued.incarnation;
     world.apply(Event::Observed { job: id, incarnation: job, slots: vec![], phase: Phase::Stopped });
     world.until_idle();
     let kept = 1 - lost[0];

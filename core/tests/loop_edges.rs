@@ -10,8 +10,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use common::build::{amounts, cluster, job, plain, ring, role, server, set, shape, submit, wp};
 use trainmaster_core::{
     Budget, DecisionId, DeviceShare, Enactment, End, Event, EventError, Incarnation, JobId, JobSpec, Mode,
-    ObservedSlot, Reason, Report, Revision, Role, Scheduler, ServerId, ServerSpec, Settings, Source,
-    Span, Time, Verdict,
+    ObservedSlot, Reason, Report, Revision, Role, Scheduler, ServerId, ServerSpec, Settings, Source, Span, Time,
+    Verdict,
     engines::EngineError,
     explain::Topic,
     job::Phase,
@@ -36,13 +36,13 @@ fn scripted(gpus: &[usize], script: &[&[&[u32]]]) -> Scheduler {
 fn seen(scheduler: &mut Scheduler, at: i64, id: JobId) {
     let state = scheduler.state();
     let job = state.job(id).unwrap();
-    let slots = job.issued.iter().flat_map(|issued| issued.slots()).map(|slot| ObservedSlot {
+    let slots = job.issued.allocation.iter().flat_map(|issued| issued.slots()).map(|slot| ObservedSlot {
         role: slot.role,
         index: slot.index,
         server: state.server_name(slot.server).to_owned(),
         devices: slot.devices.to_vec(),
     });
-    let (slots, incarnation) = (slots.collect(), job.incarnation);
+    let (slots, incarnation) = (slots.collect(), job.issued.incarnation);
     scheduler.apply(Time(at), Event::Observed { job: id, incarnation, slots, phase: Phase::Running }).unwrap();
 }
 
@@ -57,13 +57,13 @@ fn refused(scheduler: &mut Scheduler, at: i64, job: JobId, decision: DecisionId)
 }
 
 fn issued_on(scheduler: &Scheduler, id: JobId) -> Option<Vec<u32>> {
-    let issued = scheduler.state().job(id).unwrap().issued.clone()?;
+    let issued = scheduler.state().job(id).unwrap().issued.allocation.clone()?;
     Some(issued.slots().iter().map(|slot| slot.server.0).collect())
 }
 
 fn number(scheduler: &Scheduler, id: JobId) -> (u32, u32) {
     let job = scheduler.state().job(id).unwrap();
-    (job.incarnation.0, job.revision.0)
+    (job.issued.incarnation.0, job.issued.revision.0)
 }
 
 fn texts(scheduler: &Scheduler, at: i64, id: JobId) -> Vec<String> {
@@ -185,7 +185,7 @@ fn no_more_slots_report_for_a_job_than_it_can_have() {
         assert!(report(role, index).unwrap_err().to_string().contains("no such slot"));
     }
     let job = scheduler.state().job(id).unwrap();
-    assert_eq!((job.reported.len(), job.progress.ignored), (3, 4));
+    assert_eq!((job.learnt.reported.len(), job.learnt.progress.ignored), (3, 4));
 }
 
 #[test]
@@ -356,11 +356,11 @@ fn a_refusal_of_what_is_no_longer_issued_is_ignored_and_counted() {
     let error = refused(&mut scheduler, 3, id, first).unwrap_err();
     assert!(error.to_string().contains("comes late"), "{error}");
     let job = scheduler.state().job(id).unwrap();
-    assert_eq!((job.late_refusals, job.refusals, job.blocked.is_none()), (1, 0, true));
+    assert_eq!((job.issued.late_refusals, job.issued.refusals, job.issued.blocked.is_none()), (1, 0, true));
     assert_eq!(issued_on(&scheduler, id), Some(vec![1]));
     says(&scheduler, 3, id, "1 refusal came when something else had been issued");
     refused(&mut scheduler, 4, id, second).unwrap();
-    assert_eq!(scheduler.state().job(id).unwrap().refusals, 1);
+    assert_eq!(scheduler.state().job(id).unwrap().issued.refusals, 1);
     assert_eq!(issued_on(&scheduler, id), None);
 }
 
@@ -374,10 +374,10 @@ fn a_pause_is_no_change_of_shape() {
     gone(&mut scheduler, 4, id).unwrap();
     scheduler.decide(Time(5));
     seen(&mut scheduler, 6, id);
-    assert_eq!((issued_on(&scheduler, id), scheduler.state().job(id).unwrap().rescales), (Some(vec![1]), 0));
+    assert_eq!((issued_on(&scheduler, id), scheduler.state().job(id).unwrap().issued.rescales), (Some(vec![1]), 0));
     says(&scheduler, 6, id, "changed shape 0 times, 1 restart that took");
     scheduler.decide(Time(7));
-    assert_eq!((issued_on(&scheduler, id), scheduler.state().job(id).unwrap().rescales), (Some(vec![1, 1]), 1));
+    assert_eq!((issued_on(&scheduler, id), scheduler.state().job(id).unwrap().issued.rescales), (Some(vec![1, 1]), 1));
 }
 
 #[test]
@@ -431,10 +431,10 @@ fn a_job_whose_changes_are_always_refused_runs_on_as_it_is() {
     }
     // After as many as settings say, the plan says so too; and seeing it run as before doesn't end the wait.
     let job = scheduler.state().job(id).unwrap();
-    assert_eq!(job.refusals, settings.refusals.max(5));
-    assert_eq!(job.verdict.allocation(), job.issued.as_ref());
+    assert_eq!(job.issued.refusals, settings.refusals.max(5));
+    assert_eq!(job.verdict.allocation(), job.issued.allocation.as_ref());
     seen(&mut scheduler, 500_001, id);
-    assert!(scheduler.state().job(id).unwrap().blocked.is_some());
+    assert!(scheduler.state().job(id).unwrap().issued.blocked.is_some());
     scheduler.state().audit().unwrap();
 }
 
@@ -614,21 +614,24 @@ fn a_resync_that_loses_many_servers_is_as_losing_them_one_by_one() {
     for job in at_once.state().jobs.values().cloned().collect::<Vec<_>>() {
         // What is left of it is still seen.
         let state = at_once.state();
-        let left = job.observed.iter().flat_map(|seen| seen.slots()).filter(|slot| !lost(slot.server.index()));
+        let left = job.seen.allocation.iter().flat_map(|seen| seen.slots()).filter(|slot| !lost(slot.server.index()));
         let slots = left.map(|slot| ObservedSlot {
             role: slot.role,
             index: slot.index,
             server: state.server_name(slot.server).to_owned(),
             devices: slot.devices.to_vec(),
         });
-        let (slots, incarnation) = (slots.collect(), job.incarnation);
+        let (slots, incarnation) = (slots.collect(), job.issued.incarnation);
         let event = Event::Observed { job: job.id, incarnation, slots, phase: Phase::Running };
         at_once.apply(Time(2), event).unwrap();
     }
     at_once.apply(Time(2), Event::SyncEnd { manager: "m0".into(), owns_queue: false }).unwrap();
     at_once.state().audit().unwrap();
     for (one, other) in one_by_one.state().jobs.values().zip(at_once.state().jobs.values()) {
-        assert_eq!((&one.verdict, &one.issued, &one.observed), (&other.verdict, &other.issued, &other.observed));
+        assert_eq!(
+            (&one.verdict, &one.issued.allocation, &one.seen.allocation),
+            (&other.verdict, &other.issued.allocation, &other.seen.allocation)
+        );
     }
     let kinds = at_once.state().jobs.values().filter_map(|job| job.verdict.reason().map(Reason::kind));
     assert!(kinds.filter(|kind| *kind == ReasonKind::ServerLost).count() >= 2);

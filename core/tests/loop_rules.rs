@@ -7,13 +7,8 @@ use std::sync::Arc;
 use common::build::{amounts, cluster, job, plain, ring, server, set, shape, submit, wp};
 use trainmaster_core::{
     Allocation, Budget, DeviceShare, Enactment, End, Event, JobId, Mode, ObservedSlot, Proposal, Reason, Role,
-    Scheduler, ServerId, Settings, Slot, Source, Span, Time, Verdict,
-    engines::Engine,
-    job::Phase,
-    reason::ReasonKind,
-    scheduler::Why,
-    settings::ShapeRules,
-    testing::Scripted,
+    Scheduler, ServerId, Settings, Slot, Source, Span, Time, Verdict, engines::Engine, job::Phase, reason::ReasonKind,
+    scheduler::Why, settings::ShapeRules, testing::Scripted,
 };
 
 /// What a broken engine does.
@@ -102,7 +97,7 @@ fn a_broken_engine_is_refused_and_replaced() {
 fn seen(scheduler: &mut Scheduler, at: i64, id: JobId) {
     let job = scheduler.state().job(id).unwrap().clone();
     let name = |server: ServerId| scheduler.state().server_name(server).to_owned();
-    let slots = job.issued.iter().flat_map(|issued| issued.slots());
+    let slots = job.issued.allocation.iter().flat_map(|issued| issued.slots());
     let slots = slots.map(|slot| ObservedSlot {
         role: slot.role,
         index: slot.index,
@@ -110,14 +105,14 @@ fn seen(scheduler: &mut Scheduler, at: i64, id: JobId) {
         devices: slot.devices.to_vec(),
     });
     let event =
-        Event::Observed { job: id, incarnation: job.incarnation, slots: slots.collect(), phase: Phase::Running };
+        Event::Observed { job: id, incarnation: job.issued.incarnation, slots: slots.collect(), phase: Phase::Running };
     scheduler.apply(Time(at), event).unwrap();
 }
 
 /// None of its slots is left.
 fn gone(scheduler: &mut Scheduler, at: i64, id: JobId) {
     let state = scheduler.state();
-    let incarnation = state.job(id).map(|job| job.incarnation).unwrap_or_default();
+    let incarnation = state.job(id).map(|job| job.issued.incarnation).unwrap_or_default();
     let event = Event::Observed { job: id, incarnation, slots: Vec::new(), phase: Phase::Stopped };
     scheduler.apply(Time(at), event).unwrap();
 }
@@ -153,8 +148,8 @@ fn a_swap_does_not_lock() {
     gone(&mut scheduler, 5, ids[1]);
     for (id, server) in ids.into_iter().zip([1, 0]) {
         let job = scheduler.state().job(id).unwrap();
-        assert_eq!(job.issued.as_ref().unwrap().slots()[0].server, ServerId(server));
-        assert_eq!(job.incarnation.0, 2);
+        assert_eq!(job.issued.allocation.as_ref().unwrap().slots()[0].server, ServerId(server));
+        assert_eq!(job.issued.incarnation.0, 2);
     }
     scheduler.state().audit().unwrap();
 }
@@ -182,7 +177,7 @@ fn a_refusal_backs_off_and_is_tried_again() {
     scheduler.decide(Time(17_000));
     assert_eq!(shape(&scheduler, id), wp(1, 0), "an engine that looks at arrivals only looks at it again");
     seen(&mut scheduler, 18_000, id);
-    assert_eq!(scheduler.state().job(id).unwrap().refusals, 0);
+    assert_eq!(scheduler.state().job(id).unwrap().issued.refusals, 0);
 }
 
 #[test]
@@ -199,10 +194,10 @@ fn a_refused_change_is_not_forgotten_when_the_old_shape_is_seen() {
     refused(&mut scheduler, 4, id, Some(Span(1000)));
     seen(&mut scheduler, 5, id);
     let job = scheduler.state().job(id).unwrap();
-    assert_eq!(job.issued.as_ref().unwrap().slots()[0].server, ServerId(0), "it runs on where it is");
+    assert_eq!(job.issued.allocation.as_ref().unwrap().slots()[0].server, ServerId(0), "it runs on where it is");
     scheduler.prepare(Time(1004));
     let job = scheduler.state().job(id).unwrap();
-    assert_eq!(job.issued.as_ref().unwrap().slots()[0].server, ServerId(1), "asked again");
+    assert_eq!(job.issued.allocation.as_ref().unwrap().slots()[0].server, ServerId(1), "asked again");
 }
 
 #[test]
@@ -212,17 +207,17 @@ fn a_gang_of_which_the_manager_started_a_part_is_stopped_when_the_rest_is_refuse
     scheduler.decide(Time(0));
     let devices = vec![DeviceShare { device: 0, milli: 1000 }];
     let slot = ObservedSlot { role: Role::Worker, index: 0, server: "s0".into(), devices };
-    let incarnation = scheduler.state().job(id).unwrap().incarnation;
+    let incarnation = scheduler.state().job(id).unwrap().issued.incarnation;
     scheduler
         .apply(Time(1), Event::Observed { job: id, incarnation, slots: vec![slot], phase: Phase::Starting })
         .unwrap();
     refused(&mut scheduler, 2, id, None);
     assert_eq!(kind(&scheduler, id), Some(ReasonKind::Refused), "half a gang doesn't run");
     gone(&mut scheduler, 3, id);
-    assert_eq!(scheduler.state().job(id).unwrap().issued, None);
+    assert_eq!(scheduler.state().job(id).unwrap().issued.allocation, None);
     scheduler.decide(Time(10_000));
     assert_eq!(kind(&scheduler, id), None);
-    assert_eq!(scheduler.state().job(id).unwrap().incarnation.0, 2);
+    assert_eq!(scheduler.state().job(id).unwrap().issued.incarnation.0, 2);
 }
 
 #[test]
@@ -306,7 +301,7 @@ fn a_resync_forgets_what_it_does_not_mention_and_nothing_of_other_managers() {
     scheduler.decide(Time(0));
     ids.iter().for_each(|id| seen(&mut scheduler, 1, *id));
     let on = |scheduler: &Scheduler, id: JobId| {
-        scheduler.state().job(id).unwrap().issued.as_ref().unwrap().slots()[0].server
+        scheduler.state().job(id).unwrap().issued.allocation.as_ref().unwrap().slots()[0].server
     };
     let (first, second) = (ids[0], ids[1]);
     let (on_first, on_second) = (on(&scheduler, first), on(&scheduler, second));
@@ -320,12 +315,12 @@ fn a_resync_forgets_what_it_does_not_mention_and_nothing_of_other_managers() {
     scheduler.apply(Time(2), Event::SyncEnd { manager: manager(on_first), owns_queue: false }).unwrap();
     let job = |id: JobId| scheduler.state().job(id).unwrap();
     assert_eq!(
-        (job(first).observed.as_ref(), job(first).incarnation.0),
+        (job(first).seen.allocation.as_ref(), job(first).issued.incarnation.0),
         (None, 2),
         "its slots are gone: it starts anew"
     );
-    assert!(job(second).observed.is_some());
-    assert_eq!(job(second).incarnation.0, 1);
+    assert!(job(second).seen.allocation.is_some());
+    assert_eq!(job(second).issued.incarnation.0, 1);
     let twice = scheduler.apply(Time(3), Event::SyncEnd { manager: "m0".into(), owns_queue: false });
     assert!(twice.unwrap_err().to_string().contains("m0"));
 }
@@ -345,7 +340,7 @@ fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
             scheduler.decide(Time(at));
             seen(&mut scheduler, at, id);
             let job = scheduler.state().job(id).unwrap();
-            counts.push((job.incarnation.0, job.revision.0));
+            counts.push((job.issued.incarnation.0, job.issued.revision.0));
         }
         let expected = match (grow_in_place, equal_per_server) {
             (true, _) => [(1, 0), (1, 1), (1, 2), (2, 0)],
@@ -372,7 +367,7 @@ fn where_servers_reserve_the_same_a_running_job_gives_whole_ones_up() {
         scheduler.decide(Time(at));
         seen(&mut scheduler, at, id);
         let job = scheduler.state().job(id).unwrap();
-        counts.push((job.incarnation.0, job.revision.0));
+        counts.push((job.issued.incarnation.0, job.issued.revision.0));
     }
     assert_eq!(counts, [(1, 0), (1, 1), (2, 0), (3, 0)]);
 }

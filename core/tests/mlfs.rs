@@ -48,14 +48,15 @@ fn places(scheduler: &Scheduler, job: JobId) -> Vec<(u32, Vec<u16>)> {
 fn observe(scheduler: &mut Scheduler, at: i64, job: JobId) {
     let state = scheduler.state();
     let known = state.job(job).expect("active").clone();
-    let slots = known.issued.iter().flat_map(|issued| issued.slots()).map(|slot| trainmaster_core::ObservedSlot {
-        role: slot.role,
-        index: slot.index,
-        server: state.server_name(slot.server).to_owned(),
-        devices: slot.devices.to_vec(),
-    });
+    let slots =
+        known.issued.allocation.iter().flat_map(|issued| issued.slots()).map(|slot| trainmaster_core::ObservedSlot {
+            role: slot.role,
+            index: slot.index,
+            server: state.server_name(slot.server).to_owned(),
+            devices: slot.devices.to_vec(),
+        });
     let slots = slots.collect();
-    let event = Event::Observed { job, incarnation: known.incarnation, slots, phase: Phase::Running };
+    let event = Event::Observed { job, incarnation: known.issued.incarnation, slots, phase: Phase::Running };
     scheduler.apply(Time(at), event).expect("as told");
 }
 
@@ -67,7 +68,7 @@ fn measure(scheduler: &mut Scheduler, at: i64, name: &str, cpu: i64, uses: &[(Jo
     let mut busy = std::collections::BTreeMap::<u16, u16>::new();
     for (job, milli) in uses {
         let job = state.job(*job).expect("active");
-        let here = job.issued.iter().flat_map(|issued| issued.slots()).filter(|slot| slot.server == id);
+        let here = job.issued.allocation.iter().flat_map(|issued| issued.slots()).filter(|slot| slot.server == id);
         for slot in here {
             let devices: Vec<_> = slot.devices.iter().map(|share| DeviceShare { milli: *milli, ..*share }).collect();
             devices.iter().for_each(|share| *busy.entry(share.device).or_default() += share.milli);
@@ -90,7 +91,8 @@ fn report(scheduler: &mut Scheduler, at: i64, job: JobId, epoch: u32, accuracy: 
         accuracy: Some(accuracy),
         ..Report::default()
     };
-    let event = Event::Reported { job, incarnation: Incarnation(known.incarnation.0), slot: (Role::Worker, 0), report };
+    let event =
+        Event::Reported { job, incarnation: Incarnation(known.issued.incarnation.0), slot: (Role::Worker, 0), report };
     scheduler.apply(Time(at), event).expect("in order");
 }
 
@@ -135,7 +137,7 @@ fn who_is_early_in_its_training_goes_before_who_has_little_to_gain() {
     let old = submit(&mut scheduler, 0, fixed("old", 2));
     scheduler.decide(Time(0));
     observe(&mut scheduler, 1, old);
-    let known = scheduler.state().job(old).expect("active").incarnation;
+    let known = scheduler.state().job(old).expect("active").issued.incarnation;
     for epoch in 1..=20_u32 {
         let loss = Some(1.0 / f64::from(epoch));
         let report = Report {

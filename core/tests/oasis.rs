@@ -111,7 +111,7 @@ fn reason(scheduler: &Scheduler, job: JobId) -> Reason {
 }
 
 fn report(scheduler: &mut Scheduler, at: i64, job: JobId, seq: u64, epochs: f64) {
-    let incarnation = scheduler.state().job(job).unwrap().incarnation;
+    let incarnation = scheduler.state().job(job).unwrap().issued.incarnation;
     let report =
         Report { seq, step: (epochs * 100.0) as u64, epoch: epochs as u32, steps_per_epoch: 100, ..Report::default() };
     let event = Event::Reported { job, incarnation, slot: (Role::Worker, 0), report };

@@ -214,8 +214,12 @@ fn resize_in_place_leaves_what_runs_where_it_is() {
         }
         scheduler.decide(Time(2));
         let job = scheduler.state().job(id).unwrap();
-        let issued = job.issued.as_ref().unwrap();
-        assert_eq!((issued.shape(), job.incarnation), (wp(2, 1), Incarnation(incarnation)), "resize_in_place = {on}");
+        let issued = job.issued.allocation.as_ref().unwrap();
+        assert_eq!(
+            (issued.shape(), job.issued.incarnation),
+            (wp(2, 1), Incarnation(incarnation)),
+            "resize_in_place = {on}"
+        );
         assert!(issued.slots().iter().all(|slot| slot.server == home), "resize_in_place = {on}");
     }
 }
@@ -382,7 +386,7 @@ fn reference(state: &State, young_job_factor: f64, joint_steps: bool) -> Vec<Opt
         }
     }
     let time = |job: &Job, shape: Shape| {
-        let speed = job.fits.speed.as_ref().expect("profiled").curve().speed(shape.servers, shape.workers);
+        let speed = job.learnt.fits.speed.as_ref().expect("profiled").curve().speed(shape.servers, shape.workers);
         job.remaining_steps().0 / speed
     };
     let mut barred = vec![[false; 2]; jobs.len()];
@@ -406,7 +410,7 @@ fn reference(state: &State, young_job_factor: f64, joint_steps: bool) -> Vec<Opt
             if joint_steps && worker && server && units.iter().all(|(gain, ..)| *gain <= 0.0) {
                 units = vec![(saved(1, 1) / (share(&job.worker.amounts) + share(&job.server.amounts)), 1, 1)];
             }
-            let young = job.losses.last_epoch().is_none_or(|epochs| epochs < 5);
+            let young = job.learnt.losses.last_epoch().is_none_or(|epochs| epochs < 5);
             let factor = if young { young_job_factor } else { 1.0 };
             for (gain, w, p) in units.into_iter().filter(|(gain, ..)| *gain > 0.0) {
                 if best.is_none_or(|(most, ..)| gain * factor > most) {

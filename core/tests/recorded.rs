@@ -281,7 +281,8 @@ fn jobs_that_were_there_before_come_with_what_they_had_trained() {
     let at = middle + records[middle..].iter().position(|record| matches!(record, Record::Committed { .. })).unwrap();
     let mut scheduler = Scheduler::restore(frames[..=at].iter().map(Vec::as_slice)).unwrap();
     let from = scheduler.state().now;
-    let steps: Vec<(JobId, u64)> = scheduler.state().jobs.values().map(|job| (job.id, job.progress.step)).collect();
+    let steps: Vec<(JobId, u64)> =
+        scheduler.state().jobs.values().map(|job| (job.id, job.learnt.progress.step)).collect();
     assert!(steps.iter().any(|(_, step)| *step > 0));
     scheduler.start_journal();
     let mut rest = decoded(&scheduler.drain_journal());
@@ -348,7 +349,7 @@ fn what_is_not_known_is_said_or_left_out() {
     });
     let decision = scheduler.decide(Time(10));
     assert!(decision.changes.iter().any(|(job, verdict)| *job == done && matches!(verdict, Verdict::Run(_))));
-    let incarnation = scheduler.state().job(done).unwrap().incarnation;
+    let incarnation = scheduler.state().job(done).unwrap().issued.incarnation;
     for epoch in 1..=2_u32 {
         let report = trainmaster_core::Report {
             seq: epoch.into(),

@@ -52,7 +52,7 @@ fn end(scheduler: &mut Scheduler, seconds: i64, job: JobId) {
 
 /// The manager has given up what it was told to.
 fn gone(scheduler: &mut Scheduler, seconds: i64, job: JobId) {
-    let incarnation = scheduler.state().job(job).expect("active").incarnation;
+    let incarnation = scheduler.state().job(job).expect("active").issued.incarnation;
     let event = Event::Observed { job, incarnation, slots: vec![], phase: Phase::Stopped };
     scheduler.apply(Time(seconds * SECOND), event).expect("active");
 }

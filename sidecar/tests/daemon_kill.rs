@@ -243,7 +243,7 @@ fn check(folder: &Path, site: &Site) -> Scheduler {
             Some(active) => {
                 assert_eq!(active.spec.name, *name);
                 assert!(!over, "the end of {name} was acknowledged and is gone");
-                assert!(active.progress.step >= step, "{name}: step {step} was acknowledged");
+                assert!(active.learnt.progress.step >= step, "{name}: step {step} was acknowledged");
             }
             // It may have ended in the moment of the kill, but never before its last epoch.
             None => assert!(over || step + support::STEPS_PER_EPOCH >= EPOCHS * support::STEPS_PER_EPOCH, "{name}"),

@@ -37,7 +37,11 @@ fn purposes(orders: &[Order]) -> Vec<Option<Purpose>> {
 fn what_was_let_go_and_is_planned_elsewhere_is_held_and_its_room_is_free() {
     let whole = RING.replace("worker.gpu=1", "worker.gpu=2");
     let mut world = World::new(2, 2, "fifo");
-    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(places(vec![vec![vec![0], vec![1]], vec![vec![1], vec![0]]]))).unwrap();
+    world.scheduler = Scheduler::with_engine(
+        settings("fifo"),
+        Arc::new(places(vec![vec![vec![0], vec![1]], vec![vec![1], vec![0]]])),
+    )
+    .unwrap();
     // Both may start, but Slurm doesn't get to it before they are to swap places.
     world.slurm.frozen = true;
     let ids = [world.sbatch(&whole), world.sbatch(&whole)];
@@ -61,7 +65,7 @@ fn whole_nodes_are_given_up_in_place() {
     world.agrees(id).unwrap();
     let job = world.core(id);
     let job = world.scheduler.state().job(job).unwrap();
-    assert_eq!((job.incarnation.0, job.revision.0), (1, 2));
+    assert_eq!((job.issued.incarnation.0, job.issued.revision.0), (1, 2));
 }
 
 #[test]
@@ -87,7 +91,7 @@ fn after_a_restart_of_the_agent_the_workers_left_have_their_own_numbers() {
     world.rounds(3);
     world.agrees(id).unwrap();
     let job = world.scheduler.state().job(world.core(id)).unwrap();
-    let seen = job.observed.as_ref().unwrap().slots();
+    let seen = job.seen.allocation.as_ref().unwrap().slots();
     assert_eq!(seen.iter().map(|slot| slot.index).collect::<Vec<_>>(), [2, 3]);
 }
 

@@ -55,7 +55,7 @@ impl Input {
         let jobs = state.jobs.values().map(|job| {
             let (worker, server) = (pack(&job.worker.amounts), pack(&job.server.amounts));
             PlainJob {
-                curve: job.fits.speed.as_ref().expect("every job is profiled").curve(),
+                curve: job.learnt.fits.speed.as_ref().expect("every job is profiled").curve(),
                 steps: job.remaining_steps().0,
                 most: job.spec.bounds().most(),
                 per_worker: 1.0 / share(&worker, &total),

@@ -60,7 +60,7 @@ fn measure(workload: &str, jobs: u32, engine: &str) {
         run(&mut scheduler, now, round as u32);
         // One in twenty of those that run ends, at least one.
         let running: Vec<JobId> =
-            scheduler.state().jobs.values().filter(|job| job.observed.is_some()).map(|job| job.id).collect();
+            scheduler.state().jobs.values().filter(|job| job.seen.allocation.is_some()).map(|job| job.id).collect();
         let ending = running.iter().copied().cycle().skip(round).step_by(20).take(running.len().div_ceil(20));
         for job in ending.collect::<std::collections::BTreeSet<_>>() {
             end(&mut scheduler, now, job);
@@ -126,7 +126,7 @@ fn run(scheduler: &mut Scheduler, now: Time, epoch: u32) {
     let mut on: BTreeMap<&str, Vec<SlotUse>> =
         state.present_servers().map(|server| (state.server_name(server.id), Vec::new())).collect();
     for job in state.jobs.values() {
-        let Some(issued) = &job.issued else { continue };
+        let Some(issued) = &job.issued.allocation else { continue };
         let seen = |slot: &trainmaster_core::Slot| ObservedSlot {
             role: slot.role,
             index: slot.index,
@@ -134,8 +134,8 @@ fn run(scheduler: &mut Scheduler, now: Time, epoch: u32) {
             devices: slot.devices.to_vec(),
         };
         let slots = issued.slots().iter().map(seen).collect();
-        events.push(Event::Observed { job: job.id, incarnation: job.incarnation, slots, phase: Phase::Running });
-        let step = job.progress.step + 100;
+        events.push(Event::Observed { job: job.id, incarnation: job.issued.incarnation, slots, phase: Phase::Running });
+        let step = job.learnt.progress.step + 100;
         let report = Report {
             seq: epoch.into(),
             step,
@@ -144,7 +144,12 @@ fn run(scheduler: &mut Scheduler, now: Time, epoch: u32) {
             loss: Some(100.0 / step as f64),
             ..Report::default()
         };
-        events.push(Event::Reported { job: job.id, incarnation: job.incarnation, slot: (Role::Worker, 0), report });
+        events.push(Event::Reported {
+            job: job.id,
+            incarnation: job.issued.incarnation,
+            slot: (Role::Worker, 0),
+            report,
+        });
         // Two thirds of a GPU, or a third, by model.
         let gpu = if job.spec.model.len().is_multiple_of(2) { 330 } else { 660 };
         for slot in issued.slots() {
@@ -177,7 +182,7 @@ fn run(scheduler: &mut Scheduler, now: Time, epoch: u32) {
 }
 
 fn end(scheduler: &mut Scheduler, now: Time, job: JobId) {
-    let incarnation = scheduler.state().job(job).expect("it runs").incarnation;
+    let incarnation = scheduler.state().job(job).expect("it runs").issued.incarnation;
     scheduler.apply(now, Event::JobEnded { job, end: End::Completed }).expect("it is there");
     let gone = Event::Observed { job, incarnation, slots: vec![], phase: Phase::Stopped };
     // It may be forgotten already.

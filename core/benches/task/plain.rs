@@ -90,8 +90,8 @@ impl<'a> Cluster<'a> {
             };
             let tasks = of(Role::Server, shape.servers).chain(of(Role::Worker, shape.workers)).map(task);
             let gains: Vec<f64> =
-                job.losses.points().windows(2).map(|pair| (pair[0].loss - pair[1].loss).max(0.0)).collect();
-            let (epoch, sum) = (f64::from(job.progress.epoch) + 1.0, gains.iter().sum::<f64>());
+                job.learnt.losses.points().windows(2).map(|pair| (pair[0].loss - pair[1].loss).max(0.0)).collect();
+            let (epoch, sum) = (f64::from(job.learnt.progress.epoch) + 1.0, gains.iter().sum::<f64>());
             let loss = match gains.last() {
                 None => 1.0 / epoch,
                 Some(last) if sum > 0.0 => last / sum / epoch,

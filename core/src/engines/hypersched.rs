@@ -102,7 +102,7 @@ impl Engine for Hypersched {
         let ahead = std::mem::take(&mut round.index.ahead);
         let left = |job: &Job| {
             let deadline = job.spec.deadline.map_or(state.now + self.horizon, |deadline| job.arrival + deadline);
-            let restart = if job.verdict.allocation().is_some() { Span::ZERO } else { job.restart_cost };
+            let restart = if job.verdict.allocation().is_some() { Span::ZERO } else { job.learnt.restart_cost };
             Span((deadline - state.now).0.saturating_sub(restart.0))
         };
         let gain = |job: &Job, shape| ahead[&job.id].1.gain(epochs(job, shape, left(job)));
@@ -115,7 +115,7 @@ impl Engine for Hypersched {
 
 impl Hypersched {
     fn is_flat(&self, job: &Job) -> bool {
-        job.accuracies.gain(self.window).is_some_and(|gain| gain < self.threshold)
+        job.learnt.accuracies.gain(self.window).is_some_and(|gain| gain < self.threshold)
     }
 }
 
@@ -125,10 +125,10 @@ impl Index {
         self.ahead.retain(|id, _| state.jobs.contains_key(id));
         for job in state.jobs.values() {
             budget.spend(1)?;
-            let known = self.ahead.get(&job.id).is_some_and(|(of, _)| Arc::ptr_eq(of, &job.accuracies));
+            let known = self.ahead.get(&job.id).is_some_and(|(of, _)| Arc::ptr_eq(of, &job.learnt.accuracies));
             if !known {
-                budget.spend(job.accuracies.len() as u64)?;
-                self.ahead.insert(job.id, (job.accuracies.clone(), Ahead::of(job)));
+                budget.spend(job.learnt.accuracies.len() as u64)?;
+                self.ahead.insert(job.id, (job.learnt.accuracies.clone(), Ahead::of(job)));
             }
         }
         Ok(())
@@ -138,12 +138,12 @@ impl Index {
 impl Ahead {
     /// O(57·n) for n epochs with an accuracy.
     fn of(job: &Job) -> Self {
-        let best = job.accuracies.best().unwrap_or(0.0);
+        let best = job.learnt.accuracies.best().unwrap_or(0.0);
         // Histories count epochs from 0.
-        let (end, seen) = (u64::from(job.spec.convergence.max_epochs).saturating_sub(1), job.accuracies.last_epoch());
+        let (end, seen) = (u64::from(job.spec.convergence.max_epochs).saturating_sub(1), job.learnt.accuracies.last_epoch());
         let (done, epochs) = (seen.map_or(0.0, |seen| seen as f64 + 1.0), end.saturating_sub(seen.unwrap_or(0)) as f64);
-        let forecast = Forecast::new(&job.accuracies, end, &Options::default());
-        match (forecast, job.accuracies.gain(1)) {
+        let forecast = Forecast::new(&job.learnt.accuracies, end, &Options::default());
+        match (forecast, job.learnt.accuracies.gain(1)) {
             (Some(forecast), _) => Self::Curve { done, epochs, gain: (forecast.mean().min(1.0) - best).max(0.0) },
             (None, Some(each)) => Self::Slope { each: each.max(0.0), most: 1.0 - best },
             (None, None) => Self::Curve { done, epochs: epochs.max(1.0), gain: 1.0 - best },
@@ -165,9 +165,9 @@ impl Ahead {
 
 /// Epochs that a job trains in the time that is left.
 fn epochs(job: &Job, shape: Shape, left: Span) -> f64 {
-    let most = f64::from(job.spec.convergence.max_epochs.saturating_sub(job.progress.epoch));
+    let most = f64::from(job.spec.convergence.max_epochs.saturating_sub(job.learnt.progress.epoch));
     let of_requested = || f64::from(shape.workers) / f64::from(job.spec.requested().workers.max(1));
-    match round::epochs_in(job, shape, left) {
+    match job.epochs_in(shape, left) {
         Some(epochs) => epochs.min(most),
         None if left <= Span::ZERO => 0.0,
         None => most * of_requested().min(1.0),
@@ -200,7 +200,7 @@ mod tests {
         let mut job = (**state.find_job("a").expect("submitted")).clone();
         assert!(matches!(Ahead::of(&job), Ahead::Curve { gain: 1.0, .. }), "all is ahead");
         for epoch in 0..FEWEST as u64 {
-            Arc::make_mut(&mut job.accuracies).push(epoch, epoch, 0.5 + 0.0625 * epoch as f64);
+            Arc::make_mut(&mut job.learnt.accuracies).push(epoch, epoch, 0.5 + 0.0625 * epoch as f64);
             match (epoch, Ahead::of(&job)) {
                 (0, Ahead::Curve { gain, .. }) => assert_eq!(gain, 0.5),
                 (1..=3, Ahead::Slope { each, most }) => {

@@ -191,11 +191,11 @@ enum Unit {
 impl<'a> Candidate<'a> {
     fn new(engine: &Optimus, state: &State, job: &'a Arc<Job>) -> Self {
         let share = |demand: &Amounts| 1.0 / demand.dominant_share(&state.usable).max(1e-12);
-        let curve = match &job.fits.speed {
+        let curve = match &job.learnt.fits.speed {
             Some(fit) => fit.curve(),
             None => SpeedFit::fit(speed_model(job), &[], &SpeedOptions::default()).curve(),
         };
-        let young = job.losses.last_epoch().is_none_or(|epochs| epochs < YOUNG_EPOCHS);
+        let young = job.learnt.losses.last_epoch().is_none_or(|epochs| epochs < YOUNG_EPOCHS);
         Self {
             job,
             bounds: job.spec.bounds(),
@@ -452,7 +452,7 @@ impl Optimus {
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         let job = candidate.job;
         let Some(old) = job.verdict.allocation() else { return Ok(None) };
-        if old.shape().servers != candidate.shape.servers || job.issued.as_ref() != Some(old) {
+        if old.shape().servers != candidate.shape.servers || job.issued.allocation.as_ref() != Some(old) {
             return Ok(None);
         }
         let resized = board.resize(state, job, old, candidate.shape.workers, budget)?;
@@ -535,7 +535,7 @@ fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut
             continue;
         };
         let job = candidate.job;
-        let restart = job.restart_cost.as_seconds();
+        let restart = job.learnt.restart_cost.as_seconds();
         let without = |shape: Shape| in_place && shape.servers == old.servers;
         let end = |shape: Shape| {
             let cost = if shape == old || without(shape) { 0.0 } else { restart };

@@ -19,7 +19,6 @@ use crate::{
     ids::{JobId, ServerId},
     job::{Job, Training},
     reason::{Reason, ReasonKind},
-    resources::GPU,
     settings::SettingsError,
     state::{Change, Mandate, State},
     time::{Span, Time},
@@ -53,9 +52,6 @@ pub struct Round<'a, I = ()> {
     pub proposal: Proposal,
 }
 
-/// For each start after the second a job is given a minute more to report from it, so many at most.
-const PATIENCE: u32 = 10;
-
 impl<'a, I> Round<'a, I> {
     /// It begins without a proposal.
     pub fn new(
@@ -69,24 +65,14 @@ impl<'a, I> Round<'a, I> {
         Self { state, changes, board, index, last, budget, proposal: Proposal::default() }
     }
 
-    /// The jobs that are the engine's to plan, in the order of arrival, and what all others leave. O(jobs).
-    pub(super) fn all_jobs(&self) -> (Vec<&'a Arc<Job>>, Ledger) {
-        jobs_and_rest(self.state, |job| self.state.mandate(job) == Mandate::Free)
-    }
-
-    /// The same for engines that share time in round, without jobs on their way: who is told to start, move or leave, and
-    /// isn't seen to have done so, isn't told anything else; nor is who started often and hasn't reported yet. Each round
-    /// would undo the last where managers or starts take longer than a round, and nobody would ever train.
+    /// The jobs that are the engine's to plan and aren't [in transit](Job::is_in_transit), in the order of arrival, and what
+    /// all others leave. O(jobs).
     pub(super) fn jobs(&mut self) -> (Vec<&'a Arc<Job>>, Ledger) {
         let state = self.state;
-        let starts = |job: &Job| {
-            let minutes = job.last_incarnation.0.saturating_sub(2).min(PATIENCE);
-            job.reported.is_empty() && state.now - job.changed < Span::seconds(60 * i64::from(minutes))
-        };
-        let in_transit = |job: &Job| job.issued.is_some() && (job.revoked || job.observed != job.issued || starts(job));
+        let in_transit = |job: &Job| job.is_in_transit(state.now);
         let leaves = |job: &&Arc<Job>| job.verdict.allocation().is_none() && in_transit(job);
         for job in state.jobs.values().filter(leaves).filter(|job| state.mandate(job) == Mandate::Free) {
-            let slot = job.observed.iter().chain(&job.issued).find_map(|left| left.slots().first());
+            let slot = job.seen.allocation.iter().chain(&job.issued.allocation).find_map(|left| left.slots().first());
             let needs =
                 slot.and_then(|slot| Some((slot.server, job.demand(slot.role).amounts.iter().find(|(_, n)| *n > 0)?)));
             // It has nothing new to be told while it waits for its own slots to go.
@@ -97,6 +83,11 @@ impl<'a, I> Round<'a, I> {
             }
         }
         jobs_and_rest(state, |job| state.mandate(job) == Mandate::Free && !in_transit(job))
+    }
+
+    /// The same with the jobs in transit, for engines that change little from round to round.
+    pub(super) fn all_jobs(&self) -> (Vec<&'a Arc<Job>>, Ledger) {
+        jobs_and_rest(self.state, |job| self.state.mandate(job) == Mandate::Free)
     }
 
     /// Places a shape and takes its room; none if it has none.
@@ -140,12 +131,12 @@ impl<'a, I> Round<'a, I> {
         let key = |job: &Job, from: Shape, to: Shape| {
             let before = if from.is_empty() { 0.0 } else { gain(job, from) };
             // NaN is no gain either.
-            let gained = f64::max(0.0, gain(job, to) - before) * 1000.0 / gpus(job, extra(from, to)).max(1) as f64;
+            let gained = f64::max(0.0, gain(job, to) - before) * 1000.0 / job.gpus(extra(from, to)).max(1) as f64;
             let order = Reverse(gained.to_bits());
             if from.is_empty() {
                 return Some((rank(job), order, to.workers));
             }
-            let beyond = job.fits.speed.is_none() && to.workers > job.spec.requested().workers;
+            let beyond = job.learnt.fits.speed.is_none() && to.workers > job.spec.requested().workers;
             (gained > 0.0 && !beyond).then_some((u8::MAX, order, to.workers))
         };
         let mut shares: Vec<(&Arc<Job>, Shape)> = jobs.into_iter().map(|job| (job, Shape::default())).collect();
@@ -225,25 +216,13 @@ fn jobs_and_rest(state: &State, mine: impl Fn(&Job) -> bool) -> (Vec<&Arc<Job>>,
 pub(super) fn remaining_time(job: &Job, shape: Shape) -> Option<Span> {
     match Training::of(job) {
         Ok(training) => {
-            let left = training.work() - training.done(&job.progress);
+            let left = training.work() - training.done(&job.learnt.progress);
             // In slots of a millisecond: worker-milliseconds.
             let work = training.workers_for(left, Span(1));
             Some(Span(i64::try_from(work.div_ceil(shape.workers.max(1).into())).unwrap_or(i64::MAX / 4)))
         }
         Err(_) => job.remaining_time(shape),
     }
-}
-
-/// Epochs that a job has trained, the one in progress in part.
-pub(super) fn epochs_done(job: &Job) -> f64 {
-    let part = job.progress.step as f64 / job.steps_per_epoch() as f64 - f64::from(job.progress.epoch);
-    f64::from(job.progress.epoch) + part.clamp(0.0, 1.0)
-}
-
-/// Epochs that it trains in some time at a shape; `None` where no speed is known.
-pub(super) fn epochs_in(job: &Job, shape: Shape, span: Span) -> Option<f64> {
-    let speed = job.fits.speed.as_ref()?.speed(shape.servers, shape.workers);
-    Some((speed * span.as_seconds() / job.steps_per_epoch() as f64).max(0.0))
 }
 
 /// One more worker, and a parameter server with it where the job has any: the 1:1 ratio of Optimus's baselines (§6.1).
@@ -254,17 +233,9 @@ pub(super) fn one_more(job: &Job, shape: Shape) -> Option<Shape> {
     (more.workers > shape.workers).then_some(more)
 }
 
-/// Thousandths of GPUs that a shape of a job takes, or as many whole ones as it has workers where they take none.
-pub(super) fn gpus(job: &Job, shape: Shape) -> i64 {
-    match job.total(shape)[GPU] {
-        0 => 1000 * i64::from(shape.workers),
-        gpus => gpus,
-    }
-}
-
 /// How long a job held its slots since some time.
 pub(super) fn held(job: &Job, since: Time, now: Time) -> Span {
-    if job.issued.is_some() { (now - since.max(job.changed)).max(Span::ZERO) } else { Span::ZERO }
+    if job.issued.allocation.is_some() { (now - since.max(job.issued.changed)).max(Span::ZERO) } else { Span::ZERO }
 }
 
 /// Every job that has slots once a proposal is carried out, with those.

@@ -146,7 +146,7 @@ pub(super) fn movable<'a>(state: &State, job: &'a Job) -> Option<&'a Arc<Allocat
     let allocation = job.verdict.allocation()?;
     let rules = state.settings.shape.of(&job.spec);
     // What isn't there yet isn't measured yet, and what must be spread evenly can't move one by one.
-    let settled = job.observed.as_ref() == Some(allocation);
+    let settled = job.seen.allocation.as_ref() == Some(allocation);
     (settled && !rules.equal_per_server && rules.colocate && state.mandate(job) == Mandate::Free).then_some(allocation)
 }
 

@@ -66,8 +66,8 @@ impl Engine for Slaq {
         let state = round.state;
         let falls: BTreeMap<JobId, f64> = state.jobs.values().map(|job| (job.id, largest_fall(job))).collect();
         let is_new = |job: &Job| {
-            let old = job.started.is_some_and(|started| state.now - started >= self.fresh);
-            job.fits.loss.is_none() && !old
+            let old = job.seen.started.is_some_and(|started| state.now - started >= self.fresh);
+            job.learnt.fits.loss.is_none() && !old
         };
         let rank = |job: &Job| u8::from(!is_new(job));
         let gain = |job: &Job, shape| self.reduction(job, shape, falls[&job.id]);
@@ -78,13 +78,13 @@ impl Engine for Slaq {
 impl Slaq {
     /// What a job's loss is predicted to fall by in a round, in largest falls of an epoch so far.
     fn reduction(&self, job: &Job, shape: Shape, fall: f64) -> f64 {
-        let more = round::epochs_in(job, shape, self.interval);
+        let more = job.epochs_in(shape, self.interval);
         let more = more.unwrap_or_else(|| f64::from(shape.workers) / f64::from(job.spec.requested().workers.max(1)));
-        match &job.fits.loss {
+        match &job.learnt.fits.loss {
             None => more,
             Some(_) if fall <= 0.0 => 0.0,
             Some(fit) => {
-                let done = round::epochs_done(job);
+                let done = job.epochs_done();
                 f64::max(0.0, fit.loss_at(done) - fit.loss_at(done + more)) / fall
             }
         }
@@ -93,7 +93,7 @@ impl Slaq {
 
 /// The largest fall of the loss in an epoch so far. O(epochs).
 fn largest_fall(job: &Job) -> f64 {
-    let points = job.losses.points();
+    let points = job.learnt.losses.points();
     let falls = points.windows(2).map(|pair| (pair[0].loss - pair[1].loss) / (pair[1].epoch - pair[0].epoch));
     falls.fold(0.0, f64::max)
 }

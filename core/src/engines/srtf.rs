@@ -88,6 +88,6 @@ fn by_remaining_time<'a>(state: &State, jobs: impl Iterator<Item = &'a Arc<Job>>
 
 /// What is left to train, and the restart before it where one is needed.
 fn until_end(job: &Job) -> Option<Span> {
-    let restart = if job.verdict.allocation().is_some() { Span::ZERO } else { job.restart_cost };
+    let restart = if job.verdict.allocation().is_some() { Span::ZERO } else { job.learnt.restart_cost };
     round::remaining_time(job, shape(job)).map(|left| Span(left.0.saturating_add(restart.0)))
 }

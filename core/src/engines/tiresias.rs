@@ -171,7 +171,7 @@ impl Memo {
         self.ages.values_mut().for_each(|age| age.gpus = 0);
         for (job, allocation) in round::planned(state, proposal) {
             let started = Age { started: state.now, service: 0, age: 0, ran: Span::ZERO, waited: Span::ZERO, gpus: 0 };
-            self.ages.entry(job.id).or_insert(started).gpus = round::gpus(job, allocation.shape());
+            self.ages.entry(job.id).or_insert(started).gpus = job.gpus(allocation.shape());
         }
     }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The format that is written and read; grows when a record's layout changes.
-pub const VERSION: u8 = 9;
+pub const VERSION: u8 = 10;
 
 /// One record.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -89,7 +89,7 @@ impl Load {
                     }
                     // Where no slot is told apart all that is seen is in the total.
                     None if here.is_some_and(|measured| measured.slots.is_empty())
-                        && job.observed.as_ref().is_some_and(|seen| seen.has(slot)) =>
+                        && job.seen.allocation.as_ref().is_some_and(|seen| seen.has(slot)) =>
                     {
                         load.add_devices(slot, 0, 1.0);
                         load.slots[slot.server.index()] += 1;

@@ -61,7 +61,7 @@ pub struct Issue {
 
 impl Issue {
     pub(crate) fn of(job: &Job, verdict: Verdict) -> Self {
-        Self { job: job.id, verdict, incarnation: job.incarnation, revision: job.revision }
+        Self { job: job.id, verdict, incarnation: job.issued.incarnation, revision: job.issued.revision }
     }
 }
 
@@ -649,7 +649,7 @@ impl Scheduler {
         self.state.now = self.state.now.max(at);
         for (id, fits) in outcome.fits {
             if let Some(job) = self.state.job_mut(id) {
-                job.fits = Arc::new(fits);
+                job.learnt.fits = Arc::new(fits);
                 self.state.note(Change::Job(id));
             }
         }

@@ -176,8 +176,8 @@ impl State {
                     self.set_verdict(id, Verdict::Stop(Reason::TimeLimit { limit }));
                     self.note(Change::Job(id));
                 }
-            } else if job.blocked.as_ref().is_some_and(|(until, _)| *until <= self.now) {
-                self.job_mut(id).expect("looked up").blocked = None;
+            } else if job.issued.blocked.as_ref().is_some_and(|(until, _)| *until <= self.now) {
+                self.job_mut(id).expect("looked up").issued.blocked = None;
                 self.unissued.insert(id);
                 if matches!(job.verdict, Verdict::Wait(Reason::Refused { .. })) {
                     // Engines that look at new jobs only look at it again.
@@ -193,7 +193,7 @@ impl State {
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
             let job = &self.jobs[&id];
-            let runs = job.observed.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
+            let runs = job.seen.allocation.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
             self.plan_as_it_is(id, runs.map_or(Verdict::Wait(Reason::NotConsidered), Verdict::Run));
         }
         self.revised.clear();
@@ -208,12 +208,14 @@ impl State {
             if job.held || matches!(job.verdict, Verdict::Stop(_)) {
                 continue;
             }
-            let starting = !job.revoked && job.issued.is_some() && job.issued.as_ref() == job.verdict.allocation();
-            let runs = job.observed.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
+            let starting = !job.issued.revoked
+                && job.issued.allocation.is_some()
+                && job.issued.allocation.as_ref() == job.verdict.allocation();
+            let runs = job.seen.allocation.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
             match runs {
                 Some(seen) => {
-                    let now = self.decision;
-                    self.recharge(id, |job| job.adopt(seen.clone(), now));
+                    let (now, decision) = (self.now, self.decision);
+                    self.recharge(id, |job| job.adopt(seen.clone(), decision, now));
                     self.plan_as_it_is(id, Verdict::Run(seen));
                 }
                 None if starting => {}
@@ -238,7 +240,7 @@ fn planned_on(job: &Job) -> impl Iterator<Item = ServerId> {
 }
 
 fn turn(job: &Job) -> Turn {
-    let seen = job.observed.as_ref() == job.verdict.allocation() && job.phase == Phase::Running;
+    let seen = job.seen.allocation.as_ref() == job.verdict.allocation() && job.seen.phase == Phase::Running;
     (!seen, job.arrival, job.id)
 }
 

@@ -191,17 +191,19 @@ fn fit(job: &Job, model: Option<&Model>) -> Fits {
     let prior = model
         .filter(|model| !model.speeds.is_empty())
         .map(|model| model.speeds.fit(form, &SpeedOptions::default()).prior(1.0));
-    let known = prior.is_some() || !job.speeds.is_empty();
+    let known = prior.is_some() || !job.learnt.speeds.is_empty();
     let options = SpeedOptions { prior, ..SpeedOptions::default() };
-    let loss = Convergence::fit(&job.losses, &ConvergenceOptions::default()).ok();
+    let loss = Convergence::fit(&job.learnt.losses, &ConvergenceOptions::default()).ok();
     let rule = &job.spec.convergence;
-    let convergence = loss
-        .as_ref()
-        .map(|loss| loss.converges(rule.delta, rule.patience, rule.max_epochs.into(), job.progress.epoch.into()));
+    let convergence = loss.as_ref().map(|loss| {
+        loss.converges(rule.delta, rule.patience, rule.max_epochs.into(), job.learnt.progress.epoch.into())
+    });
     let rule = OptStop::new(rule.max_epochs.into(), job.spec.accuracy);
-    let stop =
-        job.may_stop_early().then(|| rule.decide(&job.accuracies, &learning_curve::Options::default())).flatten();
-    Fits { speed: known.then(|| job.speeds.fit(form, &options)), loss, convergence, stop }
+    let stop = job
+        .may_stop_early()
+        .then(|| rule.decide(&job.learnt.accuracies, &learning_curve::Options::default()))
+        .flatten();
+    Fits { speed: known.then(|| job.learnt.speeds.fit(form, &options)), loss, convergence, stop }
 }
 
 impl FitOutcome {

@@ -463,7 +463,7 @@ impl<'a> Play<'a> {
         let Some(mut program) = self.programs.remove(&id) else { return Ok(()) };
         let state = self.scheduler.state();
         let job = state.job(id);
-        let rescales = job.map_or(0, |job| job.rescales);
+        let rescales = job.map_or(0, |job| job.issued.rescales);
         let early = job.and_then(|job| job.verdict.reason()).is_some_and(|reason| {
             use crate::reason::ReasonKind::{AccuracyReached, NothingToGain};
             end == End::Stopped && matches!(reason.kind(), AccuracyReached | NothingToGain)
@@ -673,7 +673,7 @@ mod tests {
             if !state.server(ServerId(0)).present {
                 return Ok(());
             }
-            let left = |job: &Job| (0..2).find(|chunk| !job.chunks.contains(chunk));
+            let left = |job: &Job| (0..2).find(|chunk| !job.learnt.chunks.contains(chunk));
             let first = state.jobs.values().rev().find(|job| left(job).is_some()).map(|job| job.id);
             let give = |job: &Arc<Job>| {
                 let slot = |role, devices: &[DeviceShare]| Slot {
@@ -687,7 +687,7 @@ mod tests {
                     item: WorkItem::Chunk(chunk),
                     slot: Some((Role::Worker, 0)),
                     state: match left(job) {
-                        _ if job.chunks.contains(&chunk) => WorkState::Done,
+                        _ if job.learnt.chunks.contains(&chunk) => WorkState::Done,
                         Some(next) if next == chunk && first == Some(job.id) => WorkState::Running,
                         _ => WorkState::Queued(0),
                     },

@@ -1,9 +1,6 @@
 //! Each event's effect. Nothing is decided here: sums are kept, and what an engine may want to know is noted.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use imbl::OrdSet;
 
@@ -12,12 +9,12 @@ use super::{
     servers::{check_amounts, check_shares, used},
 };
 use crate::{
-    decision::{Allocation, Devices, Shape, Slot, Verdict},
+    decision::{Allocation, Devices, Slot, Verdict},
     engines,
     event::{Enactment, End, Event, EventError, ObservedSlot},
-    fit::{LossHistory, SpeedHistory, SpeedSample},
-    ids::{DecisionId, Incarnation, JobId, ManagerId, Revision, ServerId},
-    job::{Demand, ExternalId, Fits, Job, JobSpec, Phase, Progress},
+    fit::{SpeedHistory, SpeedSample},
+    ids::{DecisionId, Incarnation, JobId, ManagerId, ServerId},
+    job::{Demand, ExternalId, Issued, Job, JobSpec, Learnt, Phase, Seen},
     policy::{Policy, PolicyError},
     reason::Reason,
     resources::ResourceTypes,
@@ -91,7 +88,7 @@ impl State {
             Event::PolicySet { engine, policy } => self.set_policy(engine, policy.as_deref())?,
             Event::ReportIgnored { job } => {
                 if let Some(job) = self.job_mut(*job) {
-                    job.progress.ignored += 1;
+                    job.learnt.progress.ignored += 1;
                 }
             }
             Event::Elapsed => {}
@@ -191,36 +188,9 @@ impl State {
             token_hash,
             held: false,
             verdict: Verdict::Wait(Reason::NotConsidered),
-            issued: None,
-            issue_reason: None,
-            issued_in: DecisionId(0),
-            incarnation: Incarnation(0),
-            revision: Revision(0),
-            outgoing: None,
-            last_incarnation: Incarnation(0),
-            observed: None,
-            phase: Phase::Stopped,
-            observed_incarnation: Incarnation(0),
-            started: None,
-            changed: self.now,
-            rescaled_at: Vec::new(),
-            rescales: 0,
-            last_shape: Shape::default(),
-            restart_cost: spec.restart_cost.unwrap_or_default(),
-            restart_total: Span::ZERO,
-            refusals: 0,
-            blocked: None,
-            retried: true,
-            late_refusals: 0,
-            progress: Progress::default(),
-            chunks: OrdSet::new(),
-            losses: Arc::new(LossHistory::default()),
-            accuracies: Arc::default(),
-            speeds: Arc::new(speeds),
-            fits: Arc::new(Fits::default()),
-            reported: BTreeMap::new(),
-            stragglers: Arc::default(),
-            revoked: false,
+            issued: Issued::nothing(self.now),
+            seen: Seen::default(),
+            learnt: Learnt::nothing(speeds, spec.restart_cost.unwrap_or_default()),
             spec: Arc::new(spec.clone()),
         };
         // A second job of a model starts from what the first taught.
@@ -252,7 +222,7 @@ impl State {
         self.unissued.remove(&id);
         self.unfitted.remove(&id);
         self.count_out(&job);
-        let waited = job.blocked.as_ref().map(|(until, _)| *until);
+        let waited = job.issued.blocked.as_ref().map(|(until, _)| *until);
         for at in waited.into_iter().chain(job.limit_at()) {
             self.timers.remove(&(at, id));
         }
@@ -315,27 +285,28 @@ impl State {
         let released = observed.is_none();
         let now = self.now;
         self.recharge(id, |job| {
-            job.observed = observed;
-            job.observed_incarnation = incarnation;
-            job.phase = if released { Phase::Stopped } else { phase };
-            job.outgoing.take_if(|outgoing| released || outgoing.incarnation != incarnation);
+            job.seen.allocation = observed;
+            job.seen.incarnation = incarnation;
+            job.seen.phase = if released { Phase::Stopped } else { phase };
+            job.issued.outgoing.take_if(|outgoing| released || outgoing.incarnation != incarnation);
             // A job that is over, or is to start anew elsewhere, claims no more than what is still seen of it.
-            if job.verdict.allocation().is_none() || job.revoked {
-                job.issued = None;
+            if job.verdict.allocation().is_none() || job.issued.revoked {
+                job.issue(None, now);
             }
         });
-        if let Some(job) = self.job_mut(id).filter(|job| job.phase == Phase::Running && incarnation == job.incarnation)
+        if let Some(job) =
+            self.job_mut(id).filter(|job| job.seen.phase == Phase::Running && incarnation == job.issued.incarnation)
         {
-            let as_planned = job.observed.as_ref() == job.verdict.allocation();
+            let as_planned = job.seen.allocation.as_ref() == job.verdict.allocation();
             // While it only runs on as before, what was refused still is.
-            let is_news = job.retried || job.observed != job.issued;
+            let is_news = job.issued.retried || job.seen.allocation != job.issued.allocation;
             let mut waited = None;
             if as_planned && is_news {
-                job.refusals = 0;
-                waited = job.blocked.take();
+                job.issued.refusals = 0;
+                waited = job.issued.blocked.take();
             }
-            let first = job.started.is_none();
-            job.started.get_or_insert(now);
+            let first = job.seen.started.is_none();
+            job.seen.started.get_or_insert(now);
             let limit_at = job.limit_at().filter(|_| first);
             self.timers.extend(limit_at.map(|at| (at, id)));
             if let Some((until, _)) = waited {
@@ -353,8 +324,9 @@ impl State {
     /// slot that is seen without the devices it was given has let go of them: it is idle.
     fn working(&self, id: JobId, incarnation: Incarnation, mut seen: Vec<Slot>) -> Allocation {
         let job = self.jobs.get(&id).or_else(|| self.leaving.get(&id));
-        let known =
-            job.and_then(|job| if incarnation == job.incarnation { &job.issued } else { &job.observed }.as_ref());
+        let known = job.and_then(|job| {
+            if incarnation == job.issued.incarnation { &job.issued.allocation } else { &job.seen.allocation }.as_ref()
+        });
         let Some(known) = known.filter(|known| !known.work().is_empty()) else { return Allocation::new(seen) };
         let mut idle = BTreeSet::new();
         for slot in &mut seen {
@@ -376,7 +348,9 @@ impl State {
 
     /// A job that is over is forgotten once nothing of it is left, and whoever was told of it knows.
     pub(super) fn forget_if_gone(&mut self, id: JobId) {
-        let Some(job) = self.leaving.get(&id).filter(|job| job.observed.is_none() && job.issued.is_none()) else {
+        let Some(job) =
+            self.leaving.get(&id).filter(|job| job.seen.allocation.is_none() && job.issued.allocation.is_none())
+        else {
             return;
         };
         let farewell = Issue::of(job, job.verdict.clone());
@@ -395,28 +369,28 @@ impl State {
             return if self.leaving.contains_key(&id) { Ok(()) } else { Err(EventError::UnknownJob(id)) };
         };
         let Enactment::Refused { cause, retry_after } = result else { return Ok(()) };
-        if decision < job.issued_in {
-            let issued_in = job.issued_in;
+        if decision < job.issued.decision {
+            let issued_in = job.issued.decision;
             let job = self.job_mut(id).expect("looked up above");
-            job.late_refusals = job.late_refusals.saturating_add(1);
+            job.issued.late_refusals = job.issued.late_refusals.saturating_add(1);
             return Err(EventError::LateRefusal { job: id, decision, issued_in });
         }
         if job.verdict.allocation().is_none() {
             return Ok(());
         }
         let cause: Arc<str> = shown(cause, LONGEST_CAUSE).into();
-        let (now, refusals, issued_in) = (self.now, job.refusals.saturating_add(1), self.decision);
+        let (now, refusals, issued_in) = (self.now, job.issued.refusals.saturating_add(1), self.decision);
         let doubled = Span(self.settings.refusal_backoff.0.saturating_mul(1 << (refusals - 1).min(20)));
         let wait = retry_after.unwrap_or(doubled).clamp(Span(1), LONGEST_WAIT);
         let until = now + wait;
-        let waited = job.blocked.as_ref().map(|(until, _)| *until);
+        let waited = job.issued.blocked.as_ref().map(|(until, _)| *until);
         let given_up = refusals >= self.settings.refusals;
         // What was refused isn't there; what is seen of the job still is, and runs on if it can alone.
-        let seen = job.observed.clone();
-        let runs_on = !job.revoked && seen.as_ref().is_some_and(|seen| job.spec.bounds().hold(seen.shape()));
-        let same = job.issued == seen;
-        let stays =
-            job.observed_incarnation == job.incarnation && seen.as_ref().is_some_and(|seen| self.in_place(job, seen));
+        let seen = job.seen.allocation.clone();
+        let runs_on = !job.issued.revoked && seen.as_ref().is_some_and(|seen| job.spec.bounds().hold(seen.shape()));
+        let same = job.issued.allocation == seen;
+        let stays = job.seen.incarnation == job.issued.incarnation
+            && seen.as_ref().is_some_and(|seen| self.in_place(job, seen));
         self.recharge(id, |job| {
             if runs_on && job.can_go_back() {
                 // A restart that was refused stops nobody.
@@ -424,13 +398,13 @@ impl State {
             } else if runs_on && !same {
                 job.renumber(stays);
             }
-            job.revoked = seen.is_some() && !runs_on;
-            job.issued.clone_from(&seen);
-            job.issued_in = issued_in;
-            job.refusals = refusals;
-            job.retried = false;
-            job.blocked = Some((until, cause.clone()));
-            job.issue_reason = Some(Reason::Refused { cause: cause.clone(), retry_at: until });
+            job.issued.revoked = seen.is_some() && !runs_on;
+            job.issued.allocation.clone_from(&seen);
+            job.issued.decision = issued_in;
+            job.issued.refusals = refusals;
+            job.issued.retried = false;
+            job.issued.blocked = Some((until, cause.clone()));
+            job.issued.reason = Some(Reason::Refused { cause: cause.clone(), retry_at: until });
         });
         if let Some(waited) = waited {
             self.timers.remove(&(waited, id));
@@ -490,18 +464,19 @@ impl State {
                     .as_ref()
                     .is_some_and(|a| a.slots().iter().any(|slot| state.server(slot.server).manager == id))
             };
-            of(&job.observed) || of(&job.issued)
+            of(&job.seen.allocation) || of(&job.issued.allocation)
         };
         let unseen: Vec<(JobId, Incarnation)> = self
             .jobs
             .values()
             .chain(self.leaving.values())
             .filter(|job| !jobs.contains(&job.id) && mine(self, job))
-            .map(|job| (job.id, job.incarnation))
+            .map(|job| (job.id, job.issued.incarnation))
             .collect();
         for (job, incarnation) in unseen {
             self.observe(job, incarnation, &[], Phase::Stopped)?;
-            self.recharge(job, |job| job.issued = None);
+            let now = self.now;
+            self.recharge(job, |job| job.issue(None, now));
             self.unissued.insert(job);
             self.forget_if_gone(job);
         }

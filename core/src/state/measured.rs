@@ -53,7 +53,9 @@ impl State {
                 slot.is_some_and(|slot| slot.server == id)
             };
             let has = |job: &Arc<Job>| {
-                here(job.observed.as_ref()) || here(job.issued.as_ref()) || here(job.verdict.allocation())
+                here(job.seen.allocation.as_ref())
+                    || here(job.issued.allocation.as_ref())
+                    || here(job.verdict.allocation())
             };
             self.jobs.get(&of.job).is_some_and(has)
         });
@@ -62,7 +64,7 @@ impl State {
         for ((job, role, _), usage) in &slots {
             let job = &self.jobs[job];
             // While it only starts it tells nothing about training.
-            if !job.reported.is_empty() {
+            if !job.learnt.reported.is_empty() {
                 self.remember(&job.model.clone(), *role, &usage.amounts);
             }
         }

@@ -309,7 +309,8 @@ impl State {
 
     /// Whether the manager refused it so often that others get its room until the wait is over.
     fn is_blocked(&self, job: &Job) -> bool {
-        job.refusals >= self.settings.refusals && job.blocked.as_ref().is_some_and(|(until, _)| *until > self.now)
+        job.issued.refusals >= self.settings.refusals
+            && job.issued.blocked.as_ref().is_some_and(|(until, _)| *until > self.now)
     }
 
     pub(crate) fn is_over_time(&self, job: &Job) -> bool {
@@ -320,20 +321,23 @@ impl State {
     /// that no restart pays.
     fn is_stable(&self, job: &Job) -> bool {
         let rules = &self.settings.stability;
-        if !rules.enabled || job.issued.is_none() || job.issued.as_ref() != job.verdict.allocation() {
+        if !rules.enabled
+            || job.issued.allocation.is_none()
+            || job.issued.allocation.as_ref() != job.verdict.allocation()
+        {
             return false;
         }
-        if self.now - job.changed < rules.min_run {
+        if self.now - job.issued.changed < rules.min_run {
             return true;
         }
         let hour_ago = Time(self.now.0 - 3_600_000);
-        let recent = job.rescaled_at.iter().filter(|at| **at > hour_ago).count();
+        let recent = job.issued.rescaled_at.iter().filter(|at| **at > hour_ago).count();
         if recent >= rules.rescales_per_hour as usize {
             return true;
         }
-        let cost = job.restart_cost.as_seconds() * rules.payback;
+        let cost = job.learnt.restart_cost.as_seconds() * rules.payback;
         cost > 0.0
-            && job.fits.loss.is_some()
+            && job.learnt.fits.loss.is_some()
             && job.remaining_time(job.shape()).is_some_and(|left| left.as_seconds() < cost)
     }
 
@@ -362,12 +366,13 @@ impl State {
     /// What a manager should know of a job now: its verdict, cut to what is issued, in the mode that is set.
     pub fn effective(&self, job: &Job) -> Verdict {
         if self.mode != Mode::Active {
-            let given = job.issued.as_ref().or(job.observed.as_ref()).map(|allocation| allocation.shape());
+            let given =
+                job.issued.allocation.as_ref().or(job.seen.allocation.as_ref()).map(|allocation| allocation.shape());
             return Verdict::Release(given.filter(|shape| !shape.is_empty()).unwrap_or_else(|| job.spec.requested()));
         }
-        match (&job.verdict, &job.issued) {
-            (Verdict::Run(_), Some(issued)) if !job.revoked => Verdict::Run(issued.clone()),
-            (Verdict::Run(_), _) => Verdict::Wait(job.issue_reason.clone().unwrap_or(Reason::NotConsidered)),
+        match (&job.verdict, &job.issued.allocation) {
+            (Verdict::Run(_), Some(issued)) if !job.issued.revoked => Verdict::Run(issued.clone()),
+            (Verdict::Run(_), _) => Verdict::Wait(job.issued.reason.clone().unwrap_or(Reason::NotConsidered)),
             (verdict, _) => verdict.clone(),
         }
     }

@@ -149,9 +149,9 @@ impl State {
     fn forget_servers(&mut self) {
         let mut held = BTreeSet::new();
         for job in self.jobs.values().chain(self.leaving.values()) {
-            let allocations = [job.issued.as_ref(), job.observed.as_ref(), job.verdict.allocation()];
+            let allocations = [job.issued.allocation.as_ref(), job.seen.allocation.as_ref(), job.verdict.allocation()];
             held.extend(allocations.into_iter().flatten().flat_map(|has| has.slots()).map(|slot| slot.server));
-            held.extend(job.verdict.reason().into_iter().chain(&job.issue_reason).filter_map(Reason::server));
+            held.extend(job.verdict.reason().into_iter().chain(&job.issued.reason).filter_map(Reason::server));
         }
         // By manager, the last that left first.
         let mut gone: BTreeMap<ManagerId, Vec<(u64, ServerId)>> = BTreeMap::new();
@@ -187,8 +187,10 @@ impl State {
             .map(|(job, allocation)| (job.clone(), allocation.clone()))
             .collect();
         let all = self.jobs.values().chain(self.leaving.values());
-        let all: Vec<Arc<Job>> =
-            all.filter(|job| is_there(job.issued.as_ref()) || is_there(job.observed.as_ref())).cloned().collect();
+        let all: Vec<Arc<Job>> = all
+            .filter(|job| is_there(job.issued.allocation.as_ref()) || is_there(job.seen.allocation.as_ref()))
+            .cloned()
+            .collect();
         for (job, allocation) in &planned {
             self.add_planned(job, allocation, -1);
         }
@@ -271,7 +273,7 @@ impl State {
             .values()
             .chain(self.leaving.values())
             .filter(|job| {
-                [job.issued.as_ref(), job.observed.as_ref(), job.verdict.allocation()]
+                [job.issued.allocation.as_ref(), job.seen.allocation.as_ref(), job.verdict.allocation()]
                     .into_iter()
                     .any(|allocation| first_lost(allocation).is_some())
             })
@@ -279,10 +281,12 @@ impl State {
             .collect();
         for job in hit {
             self.recharge(job, |job| {
-                // What is left of it can't run alone.
-                job.revoked |= first_lost(job.issued.as_ref()).is_some();
-                job.issued = job.issued.as_ref().and_then(without);
-                job.observed = job.observed.as_ref().and_then(without);
+                if first_lost(job.issued.allocation.as_ref()).is_some() {
+                    job.issue(job.issued.allocation.as_ref().and_then(without), now);
+                    // What is left of it can't run alone.
+                    job.revoke(now);
+                }
+                job.seen.allocation = job.seen.allocation.as_ref().and_then(without);
             });
             if let Some(job) = self.jobs.get(&job) {
                 let (id, planned_on) = (job.id, first_lost(job.verdict.allocation()));

@@ -33,7 +33,7 @@ pub fn always(scheduler: &Scheduler, before: &Before) {
     for job in state.jobs.values() {
         let explanation = scheduler.explain(state.now, job.id).expect("active");
         assert!(!explanation.findings.is_empty());
-        for reason in job.verdict.reason().into_iter().chain(&job.issue_reason) {
+        for reason in job.verdict.reason().into_iter().chain(&job.issued.reason) {
             let text = reason.describe(state);
             let numbers = matches!(
                 reason.kind(),
@@ -50,14 +50,16 @@ pub fn always(scheduler: &Scheduler, before: &Before) {
             assert!(!numbers || nowhere || text.chars().any(|c| c.is_ascii_digit()), "{text:?} names no number");
         }
         if let Some(old) = before.jobs.get(&job.id) {
-            let count = |job: &Job| (job.incarnation, job.revision);
+            let count = |job: &Job| (job.issued.incarnation, job.issued.revision);
             // Only to what still runs: a restart was refused, or never came to be while the manager was on its own.
-            let refused = job.refusals > old.refusals || state.mode != before.mode;
-            let goes_back = refused && job.incarnation == job.observed_incarnation && job.issued == job.observed;
+            let refused = job.issued.refusals > old.issued.refusals || state.mode != before.mode;
+            let goes_back = refused
+                && job.issued.incarnation == job.seen.incarnation
+                && job.issued.allocation == job.seen.allocation;
             let (was, is) = (count(old), count(job));
             assert!(is >= was || goes_back, "{} went back from {was:?} to {is:?}", job.id);
             // A refusal from before gives back what ran before it, under a number of its own.
-            if state.mode != Mode::Active && job.refusals == old.refusals {
+            if state.mode != Mode::Active && job.issued.refusals == old.issued.refusals {
                 assert!(count(job) == count(old), "{} got something in {:?} mode", job.id, state.mode);
             }
         }
@@ -81,16 +83,18 @@ fn nothing_issued_onto_full_servers(state: &State, before: &Before) {
         for job in state.jobs.values() {
             let known = |slot: &&Slot| {
                 let had = before.jobs.get(&job.id);
-                let busy = job.issued.as_ref().is_some_and(|issued| issued.is_busy(slot));
+                let busy = job.issued.allocation.as_ref().is_some_and(|issued| issued.is_busy(slot));
                 let of = |allocation: &Option<Arc<Allocation>>| {
                     let has = |allocation: &Arc<Allocation>| {
                         allocation.slots().contains(slot) && (!busy || allocation.is_busy(slot))
                     };
                     allocation.as_ref().is_some_and(has)
                 };
-                of(&job.observed) || had.is_some_and(|old| of(&old.issued) || of(&old.observed))
+                of(&job.seen.allocation)
+                    || had.is_some_and(|old| of(&old.issued.allocation) || of(&old.seen.allocation))
             };
-            let here = job.issued.iter().flat_map(|issued| issued.slots()).filter(|slot| slot.server == server.id);
+            let here =
+                job.issued.allocation.iter().flat_map(|issued| issued.slots()).filter(|slot| slot.server == server.id);
             for slot in here {
                 assert!(known(&slot), "{slot:?} of {} issued where {missing} of {resource} are missing", job.id);
             }
@@ -209,8 +213,8 @@ pub fn told(state: &State, last: Option<&Issue>, issue: &Issue) {
     let Some(last) = last else { return };
     let count = |issue: &Issue| (issue.incarnation, issue.revision);
     if issue.incarnation < last.incarnation {
-        let runs = job.observed_incarnation == issue.incarnation;
-        let back = job.blocked.is_some() || matches!(last.verdict, Verdict::Release(_));
+        let runs = job.seen.incarnation == issue.incarnation;
+        let back = job.issued.blocked.is_some() || matches!(last.verdict, Verdict::Release(_));
         assert!(runs && back, "an incarnation that is over is told again: {last:?} then {issue:?}");
         return;
     }
@@ -243,7 +247,7 @@ pub fn told(state: &State, last: Option<&Issue>, issue: &Issue) {
         && job.spec.resize != Resize::Fixed
         && (!grows || state.settings.shape.grow_in_place);
     // A refused restart goes back to what ran before it, under a number that was never used.
-    if in_place && job.blocked.is_none() {
+    if in_place && job.issued.blocked.is_none() {
         assert_eq!(issue.incarnation, last.incarnation, "restarted for workers only: {last:?} then {issue:?}");
     } else if !in_place {
         // Of several revisions at once it may look as if a worker had moved under one index.

@@ -172,7 +172,7 @@ impl Player<'_> {
             Step::Report(lot, report, stale) => {
                 let Some(id) = self.pick(*lot) else { return };
                 let job = &self.scheduler.state().jobs[&id];
-                let incarnation = Incarnation(job.incarnation.0.wrapping_sub(u32::from(*stale)));
+                let incarnation = Incarnation(job.issued.incarnation.0.wrapping_sub(u32::from(*stale)));
                 let (seq, step) = self.steps.entry(id).or_default();
                 *seq += 1;
                 *step = step.saturating_add(report.steps.into());
@@ -223,7 +223,7 @@ impl Player<'_> {
                     .jobs
                     .values()
                     .flat_map(|job| {
-                        job.observed.as_ref().map(on).unwrap_or_default().into_iter().map(|slot| (job.id, slot))
+                        job.seen.allocation.as_ref().map(on).unwrap_or_default().into_iter().map(|slot| (job.id, slot))
                     })
                     .collect();
                 let share = |value: i64, of: i64| value * used * of / 10_000;
@@ -447,8 +447,14 @@ impl Player<'_> {
         let state = self.scheduler.state();
         for job in state.jobs.values() {
             let target = job.verdict.allocation();
-            assert_eq!(job.issued.as_ref(), target, "{} isn't issued as planned: {:?}", job.id, job.issue_reason);
-            assert_eq!(job.observed.as_ref(), target, "{} doesn't run as planned", job.id);
+            assert_eq!(
+                job.issued.allocation.as_ref(),
+                target,
+                "{} isn't issued as planned: {:?}",
+                job.id,
+                job.issued.reason
+            );
+            assert_eq!(job.seen.allocation.as_ref(), target, "{} doesn't run as planned", job.id);
         }
         assert!(self.scheduler.all_issues().iter().all(|issue| state.job(issue.job).is_some()), "a job never left");
         for server in &state.servers {
@@ -472,7 +478,10 @@ impl Player<'_> {
             }
             let observed = |player: &Self| -> Vec<_> {
                 let jobs = player.scheduler.state().jobs.values();
-                jobs.map(|job| (job.id, job.issued.clone(), job.observed.clone(), job.incarnation)).collect()
+                jobs.map(|job| {
+                    (job.id, job.issued.allocation.clone(), job.seen.allocation.clone(), job.issued.incarnation)
+                })
+                .collect()
             };
             let was = observed(self);
             while let Some(event) = self.manager.next_event(0) {

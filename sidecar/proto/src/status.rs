@@ -10,12 +10,12 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
     // What it really has: what it was given, or what is seen of it where nobody gave it.
     let given = match &verdict {
         Verdict::Run(allocation) => Some(allocation),
-        Verdict::Release(_) => job.observed.as_ref(),
+        Verdict::Release(_) => job.seen.allocation.as_ref(),
         _ => None,
     };
     let shape = given.map_or(Shape::default(), |allocation| allocation.shape());
     let reason = words_for(state, job, &verdict);
-    let prediction = job.fits.convergence.as_ref();
+    let prediction = job.learnt.fits.convergence.as_ref();
     v1::JobStatus {
         job: job.id.0,
         name: job.spec.name.clone(),
@@ -25,25 +25,26 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
         reason,
         workers: shape.workers,
         servers: shape.servers,
-        step: job.progress.step,
-        epoch: job.progress.epoch,
-        loss: job.progress.loss,
+        step: job.learnt.progress.step,
+        epoch: job.learnt.progress.epoch,
+        loss: job.learnt.progress.loss,
         predicted_epochs: prediction.map(|at| at.epochs as f64),
         predicted_low: prediction.map(|at| at.low as f64),
         predicted_high: prediction.map(|at| at.high as f64),
         remaining_ms: (!shape.is_empty()).then(|| job.remaining_time(shape)).flatten().map(|span| span.0),
         submitted_ms: job.arrival.0,
-        started_ms: job.started.map(|at| at.0),
+        started_ms: job.seen.started.map(|at| at.0),
         ended_ms: None,
-        incarnation: job.incarnation.0,
-        revision: job.revision.0,
+        incarnation: job.issued.incarnation.0,
+        revision: job.issued.revision.0,
         // A job that has nothing has no speed, whatever it last reported.
-        speed: job.progress.speed.filter(|_| !shape.is_empty()),
+        speed: job.learnt.progress.speed.filter(|_| !shape.is_empty()),
         slots: given.map(|allocation| slots_to_wire(state, allocation)).unwrap_or_default(),
-        rescales: job.rescales,
-        restart_ms: job.restart_total.0,
+        rescales: job.issued.rescales,
+        restart_ms: job.learnt.restart_total.0,
         max_epochs: job.spec.convergence.max_epochs,
         predicted_speed: job
+            .learnt
             .fits
             .speed
             .as_ref()
@@ -64,7 +65,7 @@ pub fn job_state(state: &State, job: &Job) -> &'static str {
 
 fn name_of(verdict: &Verdict, job: &Job) -> &'static str {
     match verdict {
-        Verdict::Run(_) if job.observed.is_some() => "running",
+        Verdict::Run(_) if job.seen.allocation.is_some() => "running",
         Verdict::Run(_) | Verdict::Wait(_) => "waiting",
         Verdict::Reject(_) => "rejected",
         Verdict::Stop(_) => "stopped",
@@ -75,22 +76,23 @@ fn name_of(verdict: &Verdict, job: &Job) -> &'static str {
 /// Why it is so, if there is anything to say.
 fn words_for(state: &State, job: &Job, verdict: &Verdict) -> String {
     let words = || verdict.reason().map(|reason| reason.describe_to(state, &job.spec.tenant)).unwrap_or_default();
-    let busy = job.observed.is_some() && matches!(job.phase, Phase::Running | Phase::Starting | Phase::Stopping);
+    let busy =
+        job.seen.allocation.is_some() && matches!(job.seen.phase, Phase::Running | Phase::Starting | Phase::Stopping);
     match verdict {
-        Verdict::Run(allocation) if job.observed.is_none() => {
+        Verdict::Run(allocation) if job.seen.allocation.is_none() => {
             format!("given {}; its manager is starting it", allocation.shape())
         }
         Verdict::Run(allocation) => {
             // Planned otherwise, but the room for it is not free yet.
-            let missing = job.issue_reason.as_ref().map(|reason| reason.describe_to(state, &job.spec.tenant));
-            let restarting = busy && job.observed_incarnation != job.incarnation;
+            let missing = job.issued.reason.as_ref().map(|reason| reason.describe_to(state, &job.spec.tenant));
+            let restarting = busy && job.seen.incarnation != job.issued.incarnation;
             let restart = || restarting.then(|| format!("restarting as {}", allocation.shape()));
             missing.or_else(restart).unwrap_or_default()
         }
         Verdict::Wait(_) if busy => format!("stopping: {}", words()),
         Verdict::Wait(_) | Verdict::Reject(_) | Verdict::Stop(_) => words(),
         // Whether a manager starts what waits by itself is the manager's affair.
-        Verdict::Release(shape) if job.observed.is_none() => {
+        Verdict::Release(shape) if job.seen.allocation.is_none() => {
             format!("handed back to its manager as {shape}; nothing of it runs there")
         }
         Verdict::Release(shape) => format!("handed back to its manager as {shape}"),
@@ -185,7 +187,7 @@ mod tests {
         assert_eq!((given.state.as_str(), given.workers, given.servers), ("waiting", 1, 1));
         assert!(given.reason.contains("starting"), "{}", given.reason);
         let job = scheduler.state().find_job("mnist").unwrap();
-        let slots = job.issued.as_ref().unwrap().slots().iter().map(|slot| ObservedSlot {
+        let slots = job.issued.allocation.as_ref().unwrap().slots().iter().map(|slot| ObservedSlot {
             role: slot.role,
             index: slot.index,
             server: "node1".into(),

@@ -238,12 +238,12 @@ impl<'a> Round<'a> {
     fn finish(&mut self, job: &Arc<Job>) {
         let dispatched = &self.memo.jobs[&job.id];
         let done = dispatched.chunks.iter().filter(|chunk| chunk.stage == Stage::Done).count();
-        if job.chunks.len() == done {
+        if job.learnt.chunks.len() == done {
             return;
         }
         let dispatched = dispatched.clone();
         let trained = |at: &u32| dispatched.chunks.get(*at as usize).is_some_and(|chunk| chunk.stage != Stage::Done);
-        for at in job.chunks.iter().copied().filter(trained) {
+        for at in job.learnt.chunks.iter().copied().filter(trained) {
             let chunk = dispatched.chunks[at as usize];
             let item = Item { job: job.id, chunk: at };
             if let Some(worker) = chunk.worker.and_then(|index| dispatched.workers.get(&index)).copied() {

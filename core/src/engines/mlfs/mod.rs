@@ -223,7 +223,7 @@ impl Memo {
             if job.held {
                 // It waits for a person, not for room.
                 self.again.insert(job.id, state.now);
-            } else if job.started.is_some() {
+            } else if job.seen.started.is_some() {
                 self.again.entry(job.id).or_insert(state.now);
             }
         }

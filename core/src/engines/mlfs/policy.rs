@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{
     decision::{Role, Slot},
-    engines::round,
     ids::ServerId,
     job::Job,
     place::Load,
@@ -207,7 +206,7 @@ impl<'a> Sight<'a> {
     fn task(&self, job: &Job, task: Task, uses: &Amounts) -> TaskInputs {
         let known = self.jobs.get(job);
         let (part, shape) = (task.part(job), job.spec.requested());
-        let gpus = round::gpus(job, shape) as f64 / 1000.0;
+        let gpus = job.gpus(shape) as f64 / 1000.0;
         let epochs = f64::from(job.spec.convergence.max_epochs);
         let mut inputs = [0.0; OF_TASK];
         let of_job = [
@@ -219,8 +218,8 @@ impl<'a> Sight<'a> {
             known.remaining.map_or(0.0, of_hours),
             flag(known.remaining.is_some()),
             of_hours(hours((self.waited)(job))),
-            flag(job.started.is_some()),
-            (f64::from(job.progress.epoch) / epochs.max(1.0)).min(1.0) as f32,
+            flag(job.seen.started.is_some()),
+            (f64::from(job.learnt.progress.epoch) / epochs.max(1.0)).min(1.0) as f32,
             (libm::log1p(epochs) / 6.0) as f32,
         ];
         inputs[..of_job.len()].copy_from_slice(&of_job);
@@ -229,7 +228,7 @@ impl<'a> Sight<'a> {
             let span = job.spec.deadline;
             let left = span.map(|span| hours(job.arrival + span - self.state.now));
             let slack = left.map_or(1.0, |left| (left - known.remaining.unwrap_or(0.0)) / 24.0);
-            let gap = job.spec.accuracy.map_or(0.0, |wanted| wanted - job.accuracies.best().unwrap_or(0.0));
+            let gap = job.spec.accuracy.map_or(0.0, |wanted| wanted - job.learnt.accuracies.best().unwrap_or(0.0));
             let of_goals = [
                 ml as f32,
                 computation as f32,

@@ -187,9 +187,9 @@ fn with_children(worth: &mut [f64], edges: &[(u32, u32)], gamma: f64) -> f64 {
 
 /// How much the next epoch is likely to gain: 1 in the first.
 fn loss_term(job: &Job) -> f64 {
-    let points = job.losses.points();
+    let points = job.learnt.losses.points();
     let gains: Vec<f64> = points.windows(2).map(|pair| (pair[0].loss - pair[1].loss).max(0.0)).collect();
-    let epoch = f64::from(job.progress.epoch) + 1.0;
+    let epoch = f64::from(job.learnt.progress.epoch) + 1.0;
     let Some(last) = gains.last() else { return 1.0 / epoch };
     let total: f64 = gains.iter().sum();
     if total > 0.0 { last / total / epoch } else { 0.0 }

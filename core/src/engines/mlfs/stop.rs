@@ -11,7 +11,7 @@ use crate::{
 pub(super) fn stops(job: &Job, overloaded: bool) -> Option<Reason> {
     let choice = if overloaded { job.spec.stop_under_load } else { job.spec.stop };
     let reached = || {
-        let (accuracy, wanted) = (job.accuracies.best()?, job.spec.accuracy?);
+        let (accuracy, wanted) = (job.learnt.accuracies.best()?, job.spec.accuracy?);
         let shares = (Share::of(accuracy), Share::of(wanted));
         (accuracy >= wanted).then_some(Reason::AccuracyReached { accuracy: shares.0, wanted: shares.1 })
     };
@@ -19,7 +19,7 @@ pub(super) fn stops(job: &Job, overloaded: bool) -> Option<Reason> {
         StopChoice::Epochs => None,
         StopChoice::Accuracy if job.spec.accuracy.is_some() => reached(),
         // Without an accuracy asked for the best there is will do.
-        StopChoice::Optimal | StopChoice::Accuracy => match job.fits.stop? {
+        StopChoice::Optimal | StopChoice::Accuracy => match job.learnt.fits.stop? {
             Stop::Reached { .. } => reached(),
             Stop::OutOfReach { predicted, probability } => Some(Reason::OutOfReach {
                 wanted: Share::of(job.spec.accuracy?),

@@ -89,9 +89,9 @@ impl Admission {
     /// Worker-time that the job had since its last report until `to`, of which `from` on wasn't looked at yet. How it is
     /// now is as near as can be told to how it was: reports come when they come, and between them it goes on.
     pub(super) fn unreported(&self, job: &Job, from: Time, to: Time) -> Span {
-        let known = if job.progress.at.is_some_and(|at| at >= self.seen_to) { Span::ZERO } else { self.seen };
-        let ran = job.observed.as_ref().filter(|_| job.phase == Phase::Running).map_or(0, |ran| ran.shape().workers);
-        let from = from.max(self.seen_to).max(job.changed).max(job.progress.at.unwrap_or(from));
+        let known = if job.learnt.progress.at.is_some_and(|at| at >= self.seen_to) { Span::ZERO } else { self.seen };
+        let ran = job.seen.allocation.as_ref().filter(|_| job.seen.phase == Phase::Running).map_or(0, |ran| ran.shape().workers);
+        let from = from.max(self.seen_to).max(job.issued.changed).max(job.learnt.progress.at.unwrap_or(from));
         Span(known.0.saturating_add((to - from).0.max(0).saturating_mul(ran.into())))
     }
 

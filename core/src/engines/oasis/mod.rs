@@ -240,7 +240,7 @@ impl Oasis {
     ) -> Result<Option<(Problem, f64)>, EngineError> {
         let training = Training::of(job).ok().filter(|training| training.check(self.slots.length).is_ok());
         let Some(training) = training else { return Ok(None) };
-        let left = (training.work() - training.done(&job.progress)).max(1);
+        let left = (training.work() - training.done(&job.learnt.progress)).max(1);
         let market = Market::new(self, state, memo, (job, &training), self.utility(state, job), left, budget)?;
         Ok(Some(market.into_problem()))
     }

@@ -101,7 +101,7 @@ impl<'a> Round<'a> {
     /// Chunks that are trained: as reported, and what its workers do in the time that they had since.
     fn done(&self, job: &Job, training: &Training, admission: &Admission) -> u64 {
         let since = admission.unreported(job, self.engine.slots.start(self.slot), self.state.now);
-        training.done_since(&job.progress, since)
+        training.done_since(&job.learnt.progress, since)
     }
 
     /// Bookings of jobs that are over or not ours for now, and those that a server no longer has room for.
@@ -179,9 +179,9 @@ impl<'a> Round<'a> {
             if self.memo.admitted.contains_key(&job.id) {
                 continue;
             }
-            if job.verdict.allocation().is_some() || job.started.is_some() {
+            if job.verdict.allocation().is_some() || job.seen.started.is_some() {
                 // Another engine's, or ours before the settings changed: what runs isn't thrown out.
-                let done = Training::of(job).map_or(0, |training| training.done(&job.progress));
+                let done = Training::of(job).map_or(0, |training| training.done(&job.learnt.progress));
                 self.memo.book(job.id, Admission::new(job, state.now, done));
                 self.anew.insert(job.id);
                 continue;
@@ -224,7 +224,7 @@ impl<'a> Round<'a> {
         };
         let utility = engine.utility(state, job);
         let admitted = self.memo.admitted.get(&job.id).cloned();
-        let base = admitted.as_ref().map_or_else(|| training.done(&job.progress), |admission| admission.base);
+        let base = admitted.as_ref().map_or_else(|| training.done(&job.learnt.progress), |admission| admission.base);
         // It hasn't ended, so there is something left of it.
         let left = (training.work() - base.min(training.work())).max(1);
         let mut market = Market::new(engine, state, self.memo, (job, &training), utility.clone(), left, self.budget)?;
@@ -329,7 +329,7 @@ impl<'a> Round<'a> {
         let pinned = self.memo.admitted.iter().filter_map(|(id, admission)| {
             let job = state.job(*id).filter(|job| matches!(state.mandate(job), Mandate::Pinned(_)))?;
             let planned = admission.at(self.slot).map_or(Shape::default(), Planned::shape);
-            (job.shape() != planned).then(|| job.changed + state.settings.stability.min_run)
+            (job.shape() != planned).then(|| job.issued.changed + state.settings.stability.min_run)
         });
         next.chain(retries).chain(pinned).filter(|at| *at > state.now).min()
     }

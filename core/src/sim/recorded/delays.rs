@@ -37,7 +37,7 @@ impl Delays {
     pub(super) fn told(&mut self, state: &State, issue: &Issue) {
         let (id, now) = (issue.job, state.now);
         let Some(job) = state.job(id) else { return };
-        let running = job.observed.as_ref().map(|_| job.observed_incarnation);
+        let running = job.seen.allocation.as_ref().map(|_| job.seen.incarnation);
         match (&issue.verdict, running) {
             (Verdict::Run(_), None) => {
                 if self.starting.get(&id).is_none_or(|(told, _)| *told != issue.incarnation) {

@@ -51,7 +51,7 @@ const MOST_STEPS: u64 = 1 << 40;
 
 /// Epochs that a job trained, and steps of one: together all its steps.
 pub(super) fn trained(job: &Job) -> Option<(u32, u64)> {
-    let (progress, epochs) = (&job.progress, job.progress.epoch.max(1));
+    let (progress, epochs) = (&job.learnt.progress, job.learnt.progress.epoch.max(1));
     if progress.step == 0 {
         return None;
     }
@@ -64,7 +64,7 @@ pub(super) fn trained(job: &Job) -> Option<(u32, u64)> {
 
 /// Steps of an epoch: as reported, else as declared.
 fn epoch_steps(job: &Job) -> Option<u64> {
-    let (progress, spec) = (&job.progress, &job.spec);
+    let (progress, spec) = (&job.learnt.progress, &job.spec);
     let steps = match (&spec.dataset, progress.steps_per_epoch) {
         (_, reported @ 1..) => Some(reported),
         _ if progress.epoch > 0 && progress.step > 0 => Some((progress.step / u64::from(progress.epoch)).max(1)),
@@ -77,13 +77,13 @@ fn epoch_steps(job: &Job) -> Option<u64> {
 impl KnownGoal {
     pub(super) fn of(watched: &Watched, models: &Models) -> Result<Self, LeftOut> {
         let job = &watched.last;
-        let losses = Convergence::fit(&job.losses, &Default::default()).ok().map(|fit| {
+        let losses = Convergence::fit(&job.learnt.losses, &Default::default()).ok().map(|fit| {
             let noise = relative_noise(&fit);
             (Arc::new(fit), noise)
         });
         let siblings = models.completed.get(&job.model).filter(|siblings| !siblings.is_empty());
         let (basis, epochs, interval, epoch_steps) = match watched.end.map(|(_, end)| end) {
-            Some(End::Completed) if job.progress.step > 0 => {
+            Some(End::Completed) if job.learnt.progress.step > 0 => {
                 let (epochs, steps) = trained(job).ok_or(LeftOut::UnknownWork)?;
                 (GoalBasis::Completed, epochs, (epochs, epochs), steps)
             }
@@ -99,7 +99,7 @@ impl KnownGoal {
             }
         };
         // Its own steps may be counted in epochs of another length than it turned out to have.
-        let before = if job.arrival < watched.since { watched.first.progress.step } else { 0 };
+        let before = if job.arrival < watched.since { watched.first.learnt.progress.step } else { 0 };
         let all = epoch_steps.saturating_mul(epochs.into());
         Ok(Self { basis, epochs, interval, done: before.min(all - 1), epoch_steps, losses })
     }
@@ -126,7 +126,7 @@ impl KnownGoal {
 /// Of a job that hasn't come to its own end: where it would.
 fn ahead(job: &Job, losses: Option<&LossFit>, siblings: Option<&Vec<(u32, u64)>>) -> (GoalBasis, u32, (u32, u32)) {
     let rule = &job.spec.convergence;
-    let done = job.progress.epoch;
+    let done = job.learnt.progress.epoch;
     let narrow = |epochs: u64| u32::try_from(epochs).unwrap_or(u32::MAX).max(done.saturating_add(1));
     if let Some(fit) = losses {
         let end = fit.converges(rule.delta, rule.patience, rule.max_epochs.into(), done.into());

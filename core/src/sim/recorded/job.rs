@@ -51,7 +51,7 @@ impl Watched {
         Self {
             since,
             counted: since,
-            has_slots: job.observed.is_some(),
+            has_slots: job.seen.allocation.is_some(),
             first: job.clone(),
             last: job,
             end: None,
@@ -116,8 +116,8 @@ impl Watched {
 
     /// Starts after the first.
     pub(super) fn restarts(&self) -> u32 {
-        let before = self.first.last_incarnation.0.max(1);
-        self.last.last_incarnation.0.saturating_sub(before)
+        let before = self.first.issued.last_incarnation.0.max(1);
+        self.last.issued.last_incarnation.0.saturating_sub(before)
     }
 
     /// Relative deviation of the time that an epoch takes, among epochs of one shape.

@@ -89,8 +89,8 @@ impl Known {
             checkpoint: delays.checkpoint,
             noise: watched.noise(),
             age: watched.since - job.arrival,
-            ran: watched.first.started.map_or(Span::ZERO, |started| Span((watched.since - started).0.max(0))),
-            accuracy: job.progress.accuracy,
+            ran: watched.first.seen.started.map_or(Span::ZERO, |started| Span((watched.since - started).0.max(0))),
+            accuracy: job.learnt.progress.accuracy,
         })
     }
 

@@ -37,7 +37,7 @@ impl Load {
             self.used -= &before;
         }
         let job = state.jobs.get(&id).or_else(|| state.leaving.get(&id));
-        if let Some((job, seen)) = job.and_then(|job| Some((job, job.observed.as_ref()?))) {
+        if let Some((job, seen)) = job.and_then(|job| Some((job, job.seen.allocation.as_ref()?))) {
             let now = job.total(seen.shape());
             self.used += &now;
             self.held.insert(id, now);

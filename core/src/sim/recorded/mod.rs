@@ -222,7 +222,7 @@ impl Recorder {
                 reports: watched.reports,
                 waited: watched.waited,
                 restarts: watched.restarts(),
-                rescales: watched.last.rescales.saturating_sub(watched.first.rescales),
+                rescales: watched.last.issued.rescales.saturating_sub(watched.first.issued.rescales),
                 known: Known::of(watched, &self.models, &delays),
             })
             .collect();

@@ -76,16 +76,16 @@ impl KnownSpeed {
         let job = &watched.last;
         let form = speed_model(job);
         let model = models.speeds.get(&job.model).map(|speeds| Measured::new(speeds, form, None));
-        if job.speeds.is_empty() {
+        if job.learnt.speeds.is_empty() {
             return match model.filter(|model| model.fit.confidence >= Confidence::Sparse) {
                 Some(model) => Ok(Self::fitted(SpeedBasis::Model, job, model)),
                 None => declared(&job.spec).map(Self::declared).ok_or(LeftOut::UnknownSpeed),
             };
         }
         // As the scheduler fits it: profile and reports, towards what its model's jobs taught.
-        let scheduled = Measured::new(&job.speeds, form, model);
+        let scheduled = Measured::new(&job.learnt.speeds, form, model);
         if watched.speeds.is_empty() {
-            let reported = job.progress.speed.is_some();
+            let reported = job.learnt.progress.speed.is_some();
             let basis = if reported { SpeedBasis::Reports } else { SpeedBasis::Profile };
             return Ok(Self::fitted(basis, job, scheduled));
         }
