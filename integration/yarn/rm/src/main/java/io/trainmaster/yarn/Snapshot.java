@@ -210,9 +210,9 @@ final class Snapshot {
         if (complete.contains(id)) {
             return false;
         }
-        long heard = scheduled.getLastHeartbeatMonotonicTime();
-        Long first = returning.putIfAbsent(id, heard);
-        if (first == null ? hasEarlierApplications(node) : first == heard) {
+        long heartbeat = scheduled.getLastHeartbeatMonotonicTime();
+        Long first = returning.putIfAbsent(id, heartbeat);
+        if (first == null ? hasEarlierApplications(node) : first == heartbeat) {
             return true;
         }
         returning.remove(id);
