@@ -279,7 +279,7 @@ impl Verdict {
             (Self::Release(mine), Self::Release(theirs)) => mine == theirs,
             (Self::Wait(mine), Self::Wait(theirs))
             | (Self::Reject(mine), Self::Reject(theirs))
-            | (Self::Stop(mine), Self::Stop(theirs)) => mine.kind() == theirs.kind(),
+            | (Self::Stop(mine), Self::Stop(theirs)) => mine.same_kind(theirs),
             _ => false,
         }
     }

@@ -192,6 +192,17 @@ pub enum Reason {
         /// How probable it is that this is less.
         probability: Share,
     },
+    /// A reason of the engine's own.
+    Engine(EngineReason),
+}
+
+/// A reason that only one engine gives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineReason {
+    /// Its kind, in snake case such as `more_service`: a decision names a job again only when that changes.
+    pub kind: Arc<str>,
+    /// In words, with the numbers of the decision.
+    pub text: Arc<str>,
 }
 
 /// A part of a whole, in millionths.
@@ -288,9 +299,23 @@ pub enum ReasonKind {
     AccuracyReached,
     NothingToGain,
     OutOfReach,
+    Engine,
 }
 
 impl Reason {
+    /// A reason of an engine's own, of a kind in snake case.
+    pub fn of_engine(kind: &str, text: impl Into<Arc<str>>) -> Self {
+        Self::Engine(EngineReason { kind: kind.into(), text: text.into() })
+    }
+
+    /// Whether both say the same, whatever their numbers.
+    pub fn same_kind(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Engine(mine), Self::Engine(theirs)) => mine.kind == theirs.kind,
+            _ => self.kind() == other.kind(),
+        }
+    }
+
     /// Its kind: a decision names a job again only when this changes.
     pub fn kind(&self) -> ReasonKind {
         match self {
@@ -317,6 +342,7 @@ impl Reason {
             Self::AccuracyReached { .. } => ReasonKind::AccuracyReached,
             Self::NothingToGain { .. } => ReasonKind::NothingToGain,
             Self::OutOfReach { .. } => ReasonKind::OutOfReach,
+            Self::Engine(_) => ReasonKind::Engine,
         }
     }
 
@@ -489,6 +515,7 @@ impl Reason {
                 "its accuracy would be about {predicted} in the end, with a probability of {probability} less than the \
                  {wanted} that was asked for"
             ),
+            Self::Engine(reason) => reason.text.to_string(),
         }
     }
 }

@@ -30,7 +30,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{
-    decision::Proposal,
     ids::JobId,
     job::Job,
     settings::SettingsError,
@@ -98,7 +97,7 @@ impl Engine for Fair {
         let waits = |job: &Job| job.verdict.allocation().is_none();
         order.sort_by_cached_key(|job| (now.accounts[&job.id].service, waits(job), job.arrival, job.id));
         round.serve_in_turn(&order, ledger, self.placing)?;
-        now.remember(state, &round.proposal);
+        now.remember(round);
         *memo = now;
         Ok(())
     }
@@ -125,9 +124,10 @@ impl Memo {
     }
 
     /// Who has what from now on.
-    fn remember(&mut self, state: &State, proposal: &Proposal) {
+    fn remember(&mut self, round: &Round<'_>) {
+        let state = round.state;
         self.accounts.values_mut().for_each(|account| account.share = 0);
-        for (job, allocation) in round::planned(state, proposal) {
+        for (job, allocation) in round.planned() {
             let share = job.total(allocation.shape()).dominant_share(&state.usable).min(1.0);
             // The smallest job has some of it, too.
             self.accounts.get_mut(&job.id).expect("counted before").share = (libm::round(share * WHOLE) as i64).max(1);

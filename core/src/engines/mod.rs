@@ -54,6 +54,7 @@ engines! {
     edge: Edge,
     srtf: Srtf,
     tiresias: Tiresias,
+    las: Las,
     batch: Batch,
     mlfs: Mlfs MlfH,
     slaq: Slaq,

@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
     sync::Arc,
 };
 
@@ -88,6 +88,43 @@ impl<'a, I> Round<'a, I> {
     /// The same with the jobs in transit, for engines that change little from round to round.
     pub(super) fn all_jobs(&self) -> (Vec<&'a Arc<Job>>, Ledger) {
         jobs_and_rest(self.state, |job| self.state.mandate(job) == Mandate::Free)
+    }
+
+    /// Every job that has slots once the proposal is carried out, with these slots. O(jobs).
+    pub(super) fn planned(&self) -> impl Iterator<Item = (&'a Arc<Job>, &Arc<Allocation>)> {
+        let changes = &self.proposal.changes;
+        let changed: BTreeMap<JobId, &Verdict> = changes.iter().map(|(id, verdict)| (*id, verdict)).collect();
+        self.state.jobs.values().filter_map(move |job| {
+            let verdict = changed.get(&job.id).copied().unwrap_or(&job.verdict);
+            Some((job, verdict.allocation()?))
+        })
+    }
+
+    /// Gives jobs that wait for room a reason of the engine's own, where `why` has one. O(jobs).
+    pub(super) fn explain_waits(&mut self, why: impl Fn(&Job) -> Option<Reason>) {
+        let state = self.state;
+        let waits_for_room = |verdict: &Verdict| match verdict {
+            Verdict::Wait(reason) => {
+                matches!(reason.kind(), ReasonKind::NoRoom | ReasonKind::Exhausted | ReasonKind::Engine)
+            }
+            _ => false,
+        };
+        self.proposal.changes.retain_mut(|(id, verdict)| {
+            let job = &state.jobs[id];
+            if waits_for_room(verdict)
+                && let Some(reason) = why(job)
+            {
+                *verdict = Verdict::Wait(reason);
+            }
+            !job.verdict.same_kind(verdict)
+        });
+        let changed: BTreeSet<JobId> = self.proposal.changes.iter().map(|(id, _)| *id).collect();
+        let stays = |job: &&Arc<Job>| !changed.contains(&job.id) && state.mandate(job) == Mandate::Free;
+        for job in state.jobs.values().filter(stays).filter(|job| waits_for_room(&job.verdict)) {
+            if let Some(reason) = why(job) {
+                self.proposal.wait(job, reason);
+            }
+        }
     }
 
     /// Places a shape and takes its room; none if it has none.
@@ -236,18 +273,6 @@ pub(super) fn one_more(job: &Job, shape: Shape) -> Option<Shape> {
 /// How long a job held its slots since some time.
 pub(super) fn held(job: &Job, since: Time, now: Time) -> Span {
     if job.issued.allocation.is_some() { (now - since.max(job.issued.changed)).max(Span::ZERO) } else { Span::ZERO }
-}
-
-/// Every job that has slots once a proposal is carried out, with those.
-pub(super) fn planned<'a>(
-    state: &'a State,
-    proposal: &'a Proposal,
-) -> impl Iterator<Item = (&'a Arc<Job>, &'a Arc<Allocation>)> {
-    let changed: BTreeMap<JobId, &Verdict> = proposal.changes.iter().map(|(id, verdict)| (*id, verdict)).collect();
-    state.jobs.values().filter_map(move |job| {
-        let verdict = changed.get(&job.id).copied().unwrap_or(&job.verdict);
-        Some((job, verdict.allocation()?))
-    })
 }
 
 /// The step that a job's shape can grow by: its smallest, then worker after worker with its parameter server.

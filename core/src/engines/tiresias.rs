@@ -15,14 +15,13 @@
 //!   with two queues and 3,250 GPU-seconds between them, as in the authors' simulator: the defaults.
 //!
 //! The papers leave open, and chosen is:
-//! * Service is counted from when a job's slots were issued to the next decision, restarts included. A job without GPUs
-//!   is as old as if each worker had one.
+//! * Service is what the [job has had](Job::service), restarts included. A job without GPUs is as old as if each worker had
+//!   one.
 //! * The authors consolidate jobs on few servers where a profile of their tensors' sizes finds the model skewed. Job files
 //!   tell no sizes of tensors, so every job is consolidated (`placement = "consolidate"`): evenly on the fewest servers, or
 //!   where none holds that, slot by slot to the fullest, since nobody gets less than it requested.
 //! * A decision is made on every arrival and departure, when someone passes into another queue while others wait, and at
 //!   intervals.
-//! * What was served by another engine before this one took over isn't known and counts as nothing.
 //!
 //! Choose it to compare with, or where nothing is known of speeds and lengths.
 //!
@@ -40,9 +39,8 @@ use super::{
     About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, preempting::cloud, round,
 };
 use crate::{
-    decision::Proposal,
     ids::JobId,
-    job::Job,
+    job::{Job, Service},
     settings::SettingsError,
     state::State,
     time::{Span, Time},
@@ -56,8 +54,6 @@ const HISTORY: usize = 1000;
 /// Changes of queue don't call for rounds that are nearer to each other.
 const SOONEST: Span = Span::seconds(1);
 
-/// GPU time in thousandths of a GPU times milliseconds.
-type Service = i64;
 const GPU_SECOND: f64 = 1e6;
 
 /// The engine, as its module describes it.
@@ -82,14 +78,16 @@ pub struct Memo {
     ended: VecDeque<Service>,
 }
 
-/// What a job has had. All but the first two count since it was last promoted.
+/// What a job has had.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Age {
     /// When it was first given slots.
     started: Time,
-    /// In all.
+    /// Its service when that was last counted.
     service: Service,
-    age: Service,
+    /// Its service when it was last promoted; 0 before.
+    promoted: Service,
+    /// How long it ran and waited since then.
     ran: Span,
     waited: Span,
     /// Thousandths of GPUs that the last decision gave it; 0 where it waits.
@@ -122,6 +120,7 @@ impl Build for Tiresias {
 
 impl Engine for Tiresias {
     type Memo = Memo;
+    const MEMO_VERSION: u32 = 2;
     type Index = ();
 
     fn triggers(&self) -> Triggers {
@@ -138,7 +137,7 @@ impl Engine for Tiresias {
         let order = self.in_order(&now, jobs);
         round.budget.spend(order.len() as u64)?;
         round.serve_in_turn(&order, ledger, self.placing)?;
-        now.remember(state, &round.proposal);
+        now.remember(round);
         round.proposal.wake_at = self.next_change(state, &now);
         *memo = now;
         Ok(())
@@ -152,40 +151,41 @@ impl Memo {
         let ended = &mut self.ended;
         self.ages.retain(|id, age| {
             let Some(job) = state.job(*id) else {
-                age.serve(state.now - since);
-                ended.push_back(age.service);
+                ended.push_back(age.service.saturating_add(age.gpus.saturating_mul((state.now - since).0)));
                 return false;
             };
             if age.gpus == 0 && !job.held {
                 age.waited.0 = age.waited.0.saturating_add((state.now - since).0);
             } else if age.gpus > 0 {
-                age.serve(round::held(job, since, state.now));
+                age.ran.0 = age.ran.0.saturating_add(round::held(job, since, state.now).0);
             }
+            age.service = job.service(state.now);
             true
         });
         ended.drain(..ended.len().saturating_sub(HISTORY));
     }
 
     /// Who has what from now on.
-    fn remember(&mut self, state: &State, proposal: &Proposal) {
+    fn remember(&mut self, round: &Round<'_>) {
+        let state = round.state;
         self.ages.values_mut().for_each(|age| age.gpus = 0);
-        for (job, allocation) in round::planned(state, proposal) {
-            let started = Age { started: state.now, service: 0, age: 0, ran: Span::ZERO, waited: Span::ZERO, gpus: 0 };
+        for (job, allocation) in round.planned() {
+            let service = job.service(state.now);
+            let started =
+                Age { started: state.now, service, promoted: 0, ran: Span::ZERO, waited: Span::ZERO, gpus: 0 };
             self.ages.entry(job.id).or_insert(started).gpus = job.gpus(allocation.shape());
         }
     }
 
     fn age(&self, job: &Job) -> Service {
-        self.ages.get(&job.id).map_or(0, |age| age.age)
+        self.ages.get(&job.id).map_or(0, Age::age)
     }
 }
 
 impl Age {
-    fn serve(&mut self, span: Span) {
-        let span = span.0.max(0);
-        self.service = self.service.saturating_add(self.gpus.saturating_mul(span));
-        self.age = self.age.saturating_add(self.gpus.saturating_mul(span));
-        self.ran.0 = self.ran.0.saturating_add(span);
+    /// Service since it was last promoted.
+    fn age(&self) -> Service {
+        self.service - self.promoted
     }
 }
 
@@ -198,13 +198,13 @@ impl Tiresias {
     /// How long someone in a lower queue who ran so long waits until it is promoted.
     fn patience(&self, age: &Age) -> Option<Span> {
         let long = age.ran.0 as f64 * self.promote;
-        (self.promote > 0.0 && age.gpus == 0 && self.queue(age.age) > 0).then(|| Span(libm::ceil(long) as i64))
+        (self.promote > 0.0 && age.gpus == 0 && self.queue(age.age()) > 0).then(|| Span(libm::ceil(long) as i64))
     }
 
     fn promote(&self, ages: &mut BTreeMap<JobId, Age>) {
         for age in ages.values_mut() {
             if self.patience(age).is_some_and(|patience| age.waited >= patience) {
-                (age.age, age.ran, age.waited) = (0, Span::ZERO, Span::ZERO);
+                (age.promoted, age.ran, age.waited) = (age.service, Span::ZERO, Span::ZERO);
             }
         }
     }
@@ -227,8 +227,8 @@ impl Tiresias {
     fn next_change(&self, state: &State, memo: &Memo) -> Option<Time> {
         let is_held = |id| state.job(id).is_some_and(|job| job.held);
         let spans = memo.ages.iter().filter(|(id, _)| !is_held(**id)).filter_map(|(_, age)| {
-            let next = self.thresholds.get(self.queue(age.age)).filter(|_| age.gpus > 0);
-            let down = next.map(|next| Span((next - age.age + age.gpus - 1) / age.gpus));
+            let next = self.thresholds.get(self.queue(age.age())).filter(|_| age.gpus > 0);
+            let down = next.map(|next| Span((next - age.age() + age.gpus - 1) / age.gpus));
             let up = self.patience(age).map(|patience| Span(patience.0.saturating_sub(age.waited.0)));
             down.or(up)
         });
