@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::{
     decision::{Allocation, Proposal, Role, Shape, Verdict},
-    engines::{Gang, Limits},
+    engine::{Gang, Limits},
     ids::{JobId, QueueId, ServerId, TenantId},
     job::Job,
     resources::{Amounts, GPU},

@@ -12,7 +12,9 @@
 //! * [`journal`]: recovery, audit and replay; [`explain`]: why a job has what it has.
 
 pub mod amount;
+pub mod budget;
 pub mod decision;
+pub mod engine;
 pub mod engines;
 pub mod event;
 pub mod explain;
@@ -39,8 +41,8 @@ pub mod text;
 pub mod time;
 
 pub use self::{
+    budget::Budget,
     decision::{Allocation, Decision, DeviceShare, Devices, Proposal, Role, Shape, Slot, Source, Verdict},
-    engines::Budget,
     event::{Enactment, End, Event, EventError, ObservedSlot, Report, SlotUse},
     ids::{DecisionId, Incarnation, JobId, QueueId, ResourceId, Revision, ServerId, TenantId, Term, TicketId},
     job::{Job, JobFileError, JobSpec, Phase, TrainingMode},

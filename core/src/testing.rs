@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     decision::{Allocation, DeviceShare, Role, Slot, Verdict},
-    engines::{Engine, EngineError, Round, Triggers},
+    engine::{Engine, EngineError, Round, Triggers},
     ids::ServerId,
     reason::Reason,
     time::Span,

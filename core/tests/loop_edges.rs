@@ -12,12 +12,11 @@ use trainmaster_core::{
     Budget, DecisionId, DeviceShare, Enactment, End, Event, EventError, Incarnation, JobId, JobSpec, Mode,
     ObservedSlot, Reason, Report, Revision, Role, Scheduler, ServerId, ServerSpec, Settings, Source, Span, Time,
     Verdict,
-    engines::EngineError,
     explain::Topic,
     job::Phase,
     reason::{ReasonKind, Scope},
     resources::ResourceTypes,
-    scheduler::Why,
+    scheduler::{Failure, Why},
     state::Change,
     testing::Scripted,
 };
@@ -259,7 +258,7 @@ fn an_engine_that_is_always_late_is_replaced() {
     };
     late(&mut scheduler, 1);
     late(&mut scheduler, 2);
-    assert_eq!(scheduler.last_error(), Some(&EngineError::Late));
+    assert_eq!(scheduler.last_error(), Some(&Failure::Late));
     assert_eq!(scheduler.decide(Time(3)).source, Source::Engine, "in time: it starts anew");
     assert_eq!(scheduler.last_error(), None);
     late(&mut scheduler, 4);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::build::{amounts, cluster, job, plain, ring, server, set, shape, submit, wp};
 use trainmaster_core::{
     Allocation, Budget, DeviceShare, Enactment, End, Event, JobId, Mode, ObservedSlot, Proposal, Reason, Role,
-    Scheduler, ServerId, Settings, Slot, Source, Span, Time, Verdict, engines::Engine, job::Phase, reason::ReasonKind,
+    Scheduler, ServerId, Settings, Slot, Source, Span, Time, Verdict, engine::Engine, job::Phase, reason::ReasonKind,
     scheduler::Why, settings::ShapeRules, testing::Scripted,
 };
 

@@ -1,6 +1,6 @@
 //! Which engines there are.
 
-use trainmaster_core::engines::{DefaultValue, REGISTRY};
+use trainmaster_core::{engine::DefaultValue, engines::REGISTRY};
 
 use crate::{
     borrow::{self, grows},

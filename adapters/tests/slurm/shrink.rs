@@ -6,7 +6,7 @@ use trainmaster_adapters::slurm::{
     Translator,
     order::{Action, Order, Purpose},
 };
-use trainmaster_core::{Allocation, Scheduler, Span, Verdict, engines::Engine, testing::Scripted};
+use trainmaster_core::{Allocation, Scheduler, Span, Verdict, engine::Engine, testing::Scripted};
 
 use super::{RING, World, settings};
 

@@ -17,10 +17,8 @@ use common::{Clock, median};
 pub(crate) use trainmaster_core::engines::oasis::{Problem, Schedule};
 use trainmaster_core::{
     Budget, Event, Role, Scheduler, Settings, Time, Verdict,
-    engines::{
-        Build, Parameters,
-        oasis::{Memo, Oasis, best},
-    },
+    engine::{Build, Parameters},
+    engines::oasis::{Memo, Oasis, best},
     ids::ResourceId,
     settings::{Parameter, Stability},
 };

@@ -30,13 +30,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    About, Build, Engine, EngineError, Parameters, Round, Triggers,
-    board::Largest,
-    ledger::Ledger,
-    placing::{self, Placing},
-    round,
-};
+use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, board::Largest, ledger::Ledger, placing::{self, Placing}, round};
 use crate::{
     decision::{Allocation, Proposal},
     ids::JobId,

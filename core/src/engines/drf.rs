@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
+use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{decision::Shape, job::Job, settings::SettingsError, time::Span};
 
 /// The engine, as its module describes it.

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
+use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{
     ids::JobId,
     job::Job,

@@ -7,7 +7,7 @@
 //!
 //! Cost: O(J log J) for J waiting jobs, plus O(log S) a slot that is placed (round-robin: O(S) where the cluster is full).
 
-use super::{About, Build, Engine, EngineError, Parameters, Round, Triggers, in_line::by_arrival, placing::Placing};
+use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, in_line::by_arrival, placing::Placing};
 use crate::settings::SettingsError;
 
 /// The engine, as its module describes it.

@@ -30,10 +30,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers, board::Board, in_line::by_arrival,
-    ledger::Ledger, round, sharing,
-};
+use crate::engine::{About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers, board::Board, in_line::by_arrival, ledger::Ledger, round, sharing};
 use crate::{
     decision::{Allocation, Role, Slot},
     ids::{JobId, ServerId},

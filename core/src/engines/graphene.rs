@@ -30,9 +30,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::Board, placing::holds, round,
-};
+use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::Board, placing::holds, round};
 use crate::{
     decision::{Allocation, Role},
     ids::ServerId,

@@ -29,7 +29,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
+use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{
     decision::Shape,
     fit::{AccuracyHistory, Forecast, learning_curve::Options},

@@ -16,7 +16,7 @@
 //!
 //! Cost: O(J log J) for J jobs, plus what [`Round::serve_in_turn`] costs.
 
-use super::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
+use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{
     job::Service,
     reason::Reason,

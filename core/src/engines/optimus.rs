@@ -26,13 +26,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers,
-    board::{Board, Largest},
-    ledger::Ledger,
-    placing::Placing,
-    round::leaving,
-};
+use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::{Board, Largest}, ledger::Ledger, placing::Placing, round::leaving};
 use crate::{
     decision::{Allocation, Shape},
     fit::{SpeedCurve, SpeedFit, SpeedOptions},

@@ -11,11 +11,7 @@ use rand_chacha::{
     rand_core::{RngCore, SeedableRng},
 };
 
-use super::{
-    About, Build, Engine, EngineError, Parameters, Round, Triggers,
-    board::{Board, Largest},
-    placing::freest,
-};
+use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, board::{Board, Largest}, placing::freest};
 use crate::{
     decision::{Role, Shape},
     ids::ServerId,

@@ -16,10 +16,8 @@
 //!
 //! Choose it to compare with. Cost: as [`mlfs`](super::mlfs).
 
-use super::{
-    About, Build, Parameters,
-    mlfs::{self, Mlfs},
-};
+use crate::engine::{About, Build, Parameters};
+use super::{mlfs::{self, Mlfs}};
 use crate::settings::SettingsError;
 
 /// The engine, as its module describes it.

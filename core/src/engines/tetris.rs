@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use super::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
+use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{decision::Shape, job::Job, settings::SettingsError, state::State, time::Span};
 
 /// The engine, as its module describes it.

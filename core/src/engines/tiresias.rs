@@ -35,9 +35,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, preempting::cloud, round,
-};
+use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, preempting::cloud, round};
 use crate::{
     ids::JobId,
     job::{Job, Service},

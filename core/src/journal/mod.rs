@@ -12,7 +12,7 @@ use thiserror::Error;
 pub(crate) use self::replay::restore;
 pub use self::replay::{Difference, Made, Replay, Step};
 use crate::{
-    decision::Decision, engines::Budget, event::Event, ids::TicketId, scheduler::Why, settings::SettingsError,
+    decision::Decision, engine::Budget, event::Event, ids::TicketId, scheduler::Why, settings::SettingsError,
     state::State, time::Time,
 };
 

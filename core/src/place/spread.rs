@@ -1,8 +1,8 @@
 //! Theorem 1 of Optimus: the fewest servers, with the same number of workers and of parameter servers on each.
 
 use crate::{
+    budget::{Budget, EngineError},
     decision::Shape,
-    engines::{Budget, EngineError},
     ids::ServerId,
     job::Job,
     place::{Count, FreeIndex, Room},

@@ -14,11 +14,12 @@ use thiserror::Error;
 pub(crate) use self::ticket::speed_model;
 pub use self::{
     preview::Admission,
-    ticket::{FitOutcome, FitTicket, Outcome, Ticket},
+    ticket::{Failure, FitOutcome, FitTicket, Outcome, Ticket},
 };
 use crate::{
     decision::{Decision, Source, Verdict},
-    engines::{self, AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
+    engine::{AnyEngine, AnyIndex, AnyMemo, Budget},
+    engines::{self},
     event::{Event, EventError},
     guard::Sums,
     ids::{DecisionId, Incarnation, JobId, Revision, TicketId},
@@ -101,7 +102,7 @@ pub struct Scheduler {
     decided_at: Option<Time>,
     wake_at: Option<Time>,
     records: Option<Vec<Vec<u8>>>,
-    last_error: Option<EngineError>,
+    last_error: Option<Failure>,
 }
 
 impl Scheduler {
@@ -244,7 +245,7 @@ impl Scheduler {
     }
 
     /// The engine's last failure, if it failed last time.
-    pub fn last_error(&self) -> Option<&EngineError> {
+    pub fn last_error(&self) -> Option<&Failure> {
         self.last_error.as_ref()
     }
 
@@ -323,7 +324,7 @@ impl Scheduler {
         (self.engine.memo_version(), self.memo.bytes())
     }
 
-    /// What the engine goes by at the moment, such as prices: see [`Engine::readings`](crate::engines::Engine::readings).
+    /// What the engine goes by at the moment, such as prices: see [`Engine::readings`](crate::engine::Engine::readings).
     pub fn readings(&self) -> Vec<(String, f64)> {
         self.engine.readings(&self.state, &mut *self.memo.boxed())
     }
@@ -459,7 +460,7 @@ impl Scheduler {
 
     /// Counts a failure of the engine in charge; after a few in a row the fallback takes over, and where that fails as
     /// often nobody is left to decide: every job is its manager's.
-    fn fail(&mut self, error: EngineError) {
+    fn fail(&mut self, error: Failure) {
         let was_fallback = self.is_fallback();
         let patience = self.state.settings.fallback_after;
         self.last_error = Some(error);
@@ -573,7 +574,7 @@ impl Scheduler {
             self.supersede();
             self.state.now = self.state.now.max(at);
             if why == Why::Late {
-                self.fail(EngineError::Late);
+                self.fail(Failure::Late);
             }
             self.record(|| Record::Abandoned { at, ticket, why });
         }

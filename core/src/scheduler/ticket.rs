@@ -7,17 +7,39 @@ use std::{
 };
 
 use imbl::Vector;
+use thiserror::Error;
 
 use crate::{
     decision::Proposal,
-    engines::{AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
+    engine::{AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
     fit::{Convergence, ConvergenceOptions, OptStop, SpeedModel, SpeedOptions, learning_curve},
-    guard::{self, Sums},
+    guard::{self, Sums, Violation},
     ids::{JobId, TicketId},
     job::{Fits, Job, TrainingMode},
     policy::Demonstration,
+    settings::SettingsError,
     state::{Change, Model, State},
 };
+
+/// Why an attempt to decide came to nothing. The last plan stands.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Failure {
+    /// The engine couldn't decide.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The engine took too long.
+    #[error("the engine took longer than its host allows")]
+    Late,
+    /// The engine panicked.
+    #[error("the engine panicked: {0}")]
+    Panicked(String),
+    /// The proposal breaks a rule.
+    #[error("the engine broke a rule: {0}")]
+    Violation(#[from] Violation),
+    /// There is no such engine, or a parameter isn't allowed.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+}
 
 /// One attempt to decide: a consistent copy of everything the engine needs.
 pub struct Ticket {
@@ -32,7 +54,7 @@ pub struct Ticket {
 /// What became of a [`Ticket`].
 pub struct Outcome {
     pub(super) ticket: TicketId,
-    pub(super) result: Result<(Proposal, Sums, Box<dyn AnyMemo>), EngineError>,
+    pub(super) result: Result<(Proposal, Sums, Box<dyn AnyMemo>), Failure>,
     pub(super) index: AnyIndex,
     pub(super) budget: Budget,
     /// [`State::moved`] of the state that the guard checked it against.
@@ -46,7 +68,7 @@ impl Ticket {
     }
 
     /// What the engine's heuristic would choose, for a policy to imitate; see
-    /// [`Engine::demonstrate`](crate::engines::Engine::demonstrate).
+    /// [`Engine::demonstrate`](crate::engine::Engine::demonstrate).
     pub fn demonstrate(&self) -> Vec<Demonstration> {
         self.engine.demonstrate(&self.state, &mut *self.memo.boxed())
     }
@@ -64,7 +86,7 @@ impl Ticket {
         let result = result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            Err(EngineError::Panicked(text.unwrap_or_else(|| "no message".into())))
+            Err(Failure::Panicked(text.unwrap_or_else(|| "no message".into())))
         });
         if result.is_err() {
             self.index = None;
@@ -87,7 +109,7 @@ impl Outcome {
     }
 
     /// Why there is no proposal.
-    pub fn error(&self) -> Option<&EngineError> {
+    pub fn error(&self) -> Option<&Failure> {
         self.result.as_ref().err()
     }
 

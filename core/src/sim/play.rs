@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     decision::{Allocation, Source, Verdict, WorkItem, WorkState},
-    engines::Budget,
+    engine::Budget,
     event::{End, Event, EventError, ObservedSlot},
     ids::JobId,
     job::Phase,
@@ -645,7 +645,7 @@ mod tests {
     use super::*;
     use crate::{
         decision::{DeviceShare, Proposal, Role, Slot, Work},
-        engines::{Engine, EngineError, Gang, Round, Triggers},
+        engine::{Engine, EngineError, Gang, Round, Triggers},
         ids::ServerId,
         job::{Dataset, Job, JobSpec},
         settings::Stability,

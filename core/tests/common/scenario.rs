@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use trainmaster_core::{
     End, JobSpec, Mode, Report, ServerSpec, Settings, Span, TrainingMode,
-    engines::{DefaultValue, Entry},
+    engine::{DefaultValue, Entry},
     job::{Dataset, Partition, ProfiledSpeed, Resize, RoleSpec, StopChoice, Utility, UtilityKind},
     settings::{Parameter, ShapeRules, Stability},
 };

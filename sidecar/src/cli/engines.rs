@@ -2,7 +2,10 @@
 
 use clap::Args;
 use serde::{Serialize, Serializer};
-use trainmaster_core::engines::{DefaultValue, Entry, REGISTRY};
+use trainmaster_core::{
+    engine::{DefaultValue, Entry},
+    engines::REGISTRY,
+};
 
 use super::{
     Failure, Output, Paper, Show,

@@ -12,7 +12,8 @@ use std::{
 use serde::Serialize;
 use trainmaster_core::{
     Settings, Span, Ticket,
-    engines::{self, Budget},
+    engine::Budget,
+    engines::{self},
     job::StopChoice,
     policy::{Demonstration, Policy},
     scheduler::Outcome,

@@ -32,12 +32,7 @@ mod program;
 use std::{cmp::Reverse, sync::Arc};
 
 use self::program::{Candidate, Pools, Program};
-use super::{
-    About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers,
-    board::{Board, Largest},
-    ledger::Ledger,
-    placing, round,
-};
+use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::{Board, Largest}, ledger::Ledger, placing, round};
 use crate::{
     decision::{Allocation, Role, Shape},
     ids::ServerId,

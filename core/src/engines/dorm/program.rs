@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::Dorm;
 use crate::{
     decision::{Role, Shape},
-    engines::{Budget, EngineError, ledger::Ledger},
+    engine::{Budget, EngineError, ledger::Ledger},
     ids::{ResourceId, ServerId},
     job::Job,
     place::Room,

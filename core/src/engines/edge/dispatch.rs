@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     decision::{Devices, Role},
-    engines::EngineError,
+    engine::EngineError,
     ids::ServerId,
     job::{Job, Training},
     place::Use,

@@ -9,7 +9,7 @@ use super::{
     queue::{Key, Pending, Running},
 };
 use crate::{
-    engines::board::Board,
+    engine::board::Board,
     ids::{JobId, ResourceId, ServerId},
     place::SortBy,
     resources::{BANDWIDTH, GPU},

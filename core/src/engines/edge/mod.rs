@@ -45,7 +45,7 @@ mod round;
 
 use self::memo::Stage;
 pub(super) use self::{index::Index, memo::Memo};
-use super::{About, Build, Engine, EngineError, Gang, Parameters, Round, Triggers};
+use crate::engine::{About, Build, Engine, EngineError, Gang, Parameters, Round, Triggers};
 use crate::{
     job::{Dataset, JobSpec, Resize},
     place::SortBy,

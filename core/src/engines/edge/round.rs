@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     decision::{Allocation, Devices, Proposal, Role, Shape},
-    engines::{Budget, EngineError, board::Largest, ledger::Ledger},
+    engine::{Budget, EngineError, board::Largest, ledger::Ledger},
     ids::{JobId, ServerId},
     job::Job,
     place::Use,

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     decision::{Allocation, Devices, Role, Slot},
-    engines::{Budget, EngineError, board::Board, sharing},
+    engine::{Budget, EngineError, board::Board, sharing},
     ids::ServerId,
     job::Job,
     place::{Load, exchanged},

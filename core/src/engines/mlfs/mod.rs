@@ -58,12 +58,7 @@ use self::{
     priority::{Active, Jobs, Known, Priorities},
     stop::stops,
 };
-use super::{
-    About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers,
-    board::{Board, Largest},
-    ledger::Ledger,
-    round,
-};
+use crate::engine::{About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers, board::{Board, Largest}, ledger::Ledger, round};
 use crate::{
     decision::{Allocation, Proposal, Role, Shape, Slot, Verdict},
     ids::JobId,

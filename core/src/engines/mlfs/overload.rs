@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     decision::{Role, Slot},
-    engines::sharing,
+    engine::sharing,
     ids::ServerId,
     job::Job,
     resources::Amounts,

@@ -7,7 +7,7 @@ use imbl::Vector;
 use super::Mlfs;
 use crate::{
     decision::Shape,
-    engines::round,
+    engine::round,
     ids::JobId,
     job::{Job, JobSpec},
     place::partition_shares,

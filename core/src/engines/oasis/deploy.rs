@@ -5,11 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{bookings::Planned, round::Round};
 use crate::{
     decision::{Allocation, Proposal, Role, Shape, Verdict},
-    engines::{
-        EngineError,
-        board::{Board, Largest},
-        ledger::Ledger,
-    },
+    engine::{EngineError, board::{Board, Largest}, ledger::Ledger},
     ids::ServerId,
     job::{Job, Training},
     reason::Reason,

@@ -17,7 +17,7 @@ use super::{
     curve::{Curve, Slope},
     reach::Reach,
 };
-use crate::engines::{Budget, EngineError};
+use crate::engine::{Budget, EngineError};
 
 /// Slots that share a curve.
 #[derive(Clone, Copy)]

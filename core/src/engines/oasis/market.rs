@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     decision::{Role, Shape},
-    engines::{Budget, EngineError, ledger::Owner},
+    engine::{Budget, EngineError, ledger::Owner},
     ids::ResourceId,
     job::{Job, Slots, Training, Utility},
     reason::{PricedOut, Worth},

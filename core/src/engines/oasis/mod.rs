@@ -59,7 +59,7 @@ use self::{
     market::Market,
     prices::{Bounds, Known, Sample, Totals},
 };
-use super::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers};
+use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers};
 use crate::{
     decision::Role,
     ids::ResourceId,

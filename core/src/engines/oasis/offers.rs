@@ -7,7 +7,7 @@ use imbl::OrdMap;
 use super::prices::Tariff;
 use crate::{
     decision::{Role, Shape},
-    engines::{Budget, EngineError},
+    engine::{Budget, EngineError},
     ids::ServerId,
     job::{Demand, Job},
     resources::{Amounts, GPU},

@@ -10,7 +10,7 @@ use super::{
     curve::{Choice, Slope},
     search::Problem,
 };
-use crate::engines::{Budget, EngineError};
+use crate::engine::{Budget, EngineError};
 
 /// No schedule costs that much; twice it can be counted.
 pub(super) const NEVER: u64 = 1 << 62;

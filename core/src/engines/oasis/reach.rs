@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::knapsack::Move;
-use crate::engines::{Budget, EngineError};
+use crate::engine::{Budget, EngineError};
 
 /// More than any gap.
 const FAR: i128 = i128::MAX;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     decision::{Shape, Verdict},
-    engines::{Budget, EngineError},
+    engine::{Budget, EngineError},
     ids::{JobId, ServerId},
     job::{Job, Training},
     reason::{Reason, ReasonKind},

@@ -23,7 +23,7 @@ use super::{
     knapsack::{Covered, Group, cover},
     pass::{End, NEVER, pass},
 };
-use crate::engines::{Budget, EngineError};
+use crate::engine::{Budget, EngineError};
 
 /// One job to be scheduled. Work and the sum of all costs must be below 2^62.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,7 @@ use super::{Build, Engine, Memo, Oasis, Problem, Schedule, WorkUnit, best, curve
 use crate::{
     Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Shape, Span, Time, Verdict,
     decision::Proposal,
-    engines::{Budget, Parameters, Round, board::Board},
+    engine::{Budget, Parameters, Round, board::Board},
     job::{Dataset, RoleSpec, Training, Utility, UtilityKind},
     reason::{Reason, Worth},
     resources::Amounts,

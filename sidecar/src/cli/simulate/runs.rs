@@ -13,7 +13,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use trainmaster_core::{
     Ticket,
-    engines::Budget,
+    engine::Budget,
     scheduler::Outcome,
     sim::{self, Host, Options, Report, Workload, WorkloadError},
 };

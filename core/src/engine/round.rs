@@ -25,12 +25,12 @@ use crate::{
 };
 
 /// The longest time between rounds of engines that decide at arrivals and departures, too.
-pub(super) fn minute(parameters: &mut Parameters<'_>) -> Result<Span, SettingsError> {
+pub(crate) fn minute(parameters: &mut Parameters<'_>) -> Result<Span, SettingsError> {
     parameters.span("interval", "60s", "longest time between rounds")
 }
 
 /// The time between rounds of engines that decide at intervals.
-pub(super) fn interval(parameters: &mut Parameters<'_>) -> Result<Span, SettingsError> {
+pub(crate) fn interval(parameters: &mut Parameters<'_>) -> Result<Span, SettingsError> {
     parameters.span("interval", "600s", "time between rounds; the same as Optimus's where both are compared")
 }
 
@@ -67,7 +67,7 @@ impl<'a, I> Round<'a, I> {
 
     /// The jobs that are the engine's to plan and aren't [in transit](Job::is_in_transit), in the order of arrival, and what
     /// all others leave. O(jobs).
-    pub(super) fn jobs(&mut self) -> (Vec<&'a Arc<Job>>, Ledger) {
+    pub(crate) fn jobs(&mut self) -> (Vec<&'a Arc<Job>>, Ledger) {
         let state = self.state;
         let in_transit = |job: &Job| job.is_in_transit(state.now);
         let leaves = |job: &&Arc<Job>| job.verdict.allocation().is_none() && in_transit(job);
@@ -86,12 +86,12 @@ impl<'a, I> Round<'a, I> {
     }
 
     /// The same with the jobs in transit, for engines that change little from round to round.
-    pub(super) fn all_jobs(&self) -> (Vec<&'a Arc<Job>>, Ledger) {
+    pub(crate) fn all_jobs(&self) -> (Vec<&'a Arc<Job>>, Ledger) {
         jobs_and_rest(self.state, |job| self.state.mandate(job) == Mandate::Free)
     }
 
     /// Every job that has slots once the proposal is carried out, with these slots. O(jobs).
-    pub(super) fn planned(&self) -> impl Iterator<Item = (&'a Arc<Job>, &Arc<Allocation>)> {
+    pub(crate) fn planned(&self) -> impl Iterator<Item = (&'a Arc<Job>, &Arc<Allocation>)> {
         let changes = &self.proposal.changes;
         let changed: BTreeMap<JobId, &Verdict> = changes.iter().map(|(id, verdict)| (*id, verdict)).collect();
         self.state.jobs.values().filter_map(move |job| {
@@ -101,7 +101,7 @@ impl<'a, I> Round<'a, I> {
     }
 
     /// Gives jobs that wait for room a reason of the engine's own, where `why` has one. O(jobs).
-    pub(super) fn explain_waits(&mut self, why: impl Fn(&Job) -> Option<Reason>) {
+    pub(crate) fn explain_waits(&mut self, why: impl Fn(&Job) -> Option<Reason>) {
         let state = self.state;
         let waits_for_room = |verdict: &Verdict| match verdict {
             Verdict::Wait(reason) => {
@@ -128,7 +128,7 @@ impl<'a, I> Round<'a, I> {
     }
 
     /// Places a shape and takes its room; none if it has none.
-    pub(super) fn place(
+    pub(crate) fn place(
         &mut self,
         job: &Job,
         shape: Shape,
@@ -139,7 +139,7 @@ impl<'a, I> Round<'a, I> {
 
     /// Max-min fairness in dominant shares: whoever has the smallest is [handed](hand_out) the next step. Who doesn't get its
     /// smallest shape waits.
-    pub(super) fn fair_shapes(
+    pub(crate) fn fair_shapes(
         &mut self,
         shares: &mut [(&'a Arc<Job>, Shape)],
         ledger: &mut Ledger,
@@ -158,7 +158,7 @@ impl<'a, I> Round<'a, I> {
     /// have slots are placed first, then the others, both in the order of their smallest shapes.
     ///
     /// O(T log J) for T steps of J jobs, with two calls of `gain` each, plus what [`place_shapes`](Self::place_shapes) costs.
-    pub(super) fn by_gain(
+    pub(crate) fn by_gain(
         &mut self,
         placing: Placing,
         rank: impl Fn(&Job) -> u8,
@@ -192,7 +192,7 @@ impl<'a, I> Round<'a, I> {
     /// Places each job's shape, in the order given; one that doesn't fit gets the next smaller 1:1 shape, down to its least.
     /// Jobs whose shape stays the same stay where they are, unless a server of theirs drains and there is room elsewhere.
     /// O(slots · blocks of the index).
-    pub(super) fn place_shapes(
+    pub(crate) fn place_shapes(
         &mut self,
         shapes: Vec<(&'a Arc<Job>, Shape)>,
         placing: Placing,
@@ -250,7 +250,7 @@ fn jobs_and_rest(state: &State, mine: impl Fn(&Job) -> bool) -> (Vec<&Arc<Job>>,
 
 /// Time that a job needs at a shape: of its dataset what is left of the chunks, else as its fits predict; `None` where
 /// neither says anything.
-pub(super) fn remaining_time(job: &Job, shape: Shape) -> Option<Span> {
+pub(crate) fn remaining_time(job: &Job, shape: Shape) -> Option<Span> {
     match Training::of(job) {
         Ok(training) => {
             let left = training.work() - training.done(&job.learnt.progress);
@@ -264,14 +264,14 @@ pub(super) fn remaining_time(job: &Job, shape: Shape) -> Option<Span> {
 
 /// One more worker, and a parameter server with it where the job has any: the 1:1 ratio of Optimus's baselines (§6.1).
 /// `None` at the job's bounds.
-pub(super) fn one_more(job: &Job, shape: Shape) -> Option<Shape> {
+pub(crate) fn one_more(job: &Job, shape: Shape) -> Option<Shape> {
     let most = job.spec.bounds().most();
     let more = Shape { workers: (shape.workers + 1).min(most.workers), servers: (shape.servers + 1).min(most.servers) };
     (more.workers > shape.workers).then_some(more)
 }
 
 /// How long a job held its slots since some time.
-pub(super) fn held(job: &Job, since: Time, now: Time) -> Span {
+pub(crate) fn held(job: &Job, since: Time, now: Time) -> Span {
     if job.issued.allocation.is_some() { (now - since.max(job.issued.changed)).max(Span::ZERO) } else { Span::ZERO }
 }
 
@@ -281,7 +281,7 @@ fn next_step(job: &Job, shape: Shape) -> Option<Shape> {
 }
 
 /// What a job needs for a step.
-pub(super) fn extra(from: Shape, to: Shape) -> Shape {
+pub(crate) fn extra(from: Shape, to: Shape) -> Shape {
     Shape { workers: to.workers - from.workers, servers: to.servers - from.servers }
 }
 
@@ -289,7 +289,7 @@ pub(super) fn extra(from: Shape, to: Shape) -> Shape {
 /// the smallest shape on to one more worker with its parameter server. `key(job, from, to)` is none of a step that isn't wanted.
 /// Ties go to the earlier in `shares`. A job that doesn't even get its smallest shape keeps an empty one, and `refused` hears why.
 /// O(log jobs) a step.
-pub(super) fn hand_out<K: Ord>(
+pub(crate) fn hand_out<K: Ord>(
     state: &State,
     shares: &mut [(&Arc<Job>, Shape)],
     ledger: &mut Ledger,
@@ -320,7 +320,7 @@ pub(super) fn hand_out<K: Ord>(
 }
 
 /// Max-min fairness in dominant shares: whoever has the smallest is [handed](hand_out) the next step.
-pub(super) fn fair_shapes(
+pub(crate) fn fair_shapes(
     state: &State,
     shares: &mut [(&Arc<Job>, Shape)],
     ledger: &mut Ledger,
@@ -334,7 +334,7 @@ pub(super) fn fair_shapes(
 
 /// Whether a job has slots on a server that drains: it should move, if there is room for it elsewhere. O(slots), and only
 /// where a server drains at all.
-pub(super) fn leaving(state: &State) -> impl Fn(&Job) -> bool {
+pub(crate) fn leaving(state: &State) -> impl Fn(&Job) -> bool {
     let draining: Vec<ServerId> =
         state.servers.iter().filter(|server| server.present && server.draining).map(|server| server.id).collect();
     move |job| {

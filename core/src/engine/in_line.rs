@@ -11,13 +11,13 @@ use crate::{
 };
 
 /// The queue's order.
-pub(super) fn by_arrival(waiting: &mut [&Arc<Job>]) {
+pub(crate) fn by_arrival(waiting: &mut [&Arc<Job>]) {
     waiting.sort_by_key(|job| (std::cmp::Reverse(job.spec.priority), job.arrival, job.id));
 }
 
 impl<'a, I> Round<'a, I> {
     /// Jobs that wait and are the engine's to plan, and what those with slots leave. O(jobs).
-    pub(super) fn waiting_jobs(&self) -> (Vec<&'a Arc<Job>>, Ledger) {
+    pub(crate) fn waiting_jobs(&self) -> (Vec<&'a Arc<Job>>, Ledger) {
         let mut ledger = Ledger::of(self.state);
         let mut waiting = Vec::new();
         for job in self.state.jobs.values() {
@@ -31,7 +31,7 @@ impl<'a, I> Round<'a, I> {
     }
 
     /// Starts waiting jobs in their order, as they were requested, each where `place` finds room for it.
-    pub(super) fn start_in_line(
+    pub(crate) fn start_in_line(
         &mut self,
         (waiting, mut ledger): (&[&'a Arc<Job>], Ledger),
         backfill: bool,

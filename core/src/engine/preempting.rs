@@ -21,13 +21,13 @@ use crate::{
 };
 
 /// The parameter that says whether jobs may go to the cloud.
-pub(super) fn cloud(parameters: &mut Parameters<'_>) -> Result<bool, SettingsError> {
+pub(crate) fn cloud(parameters: &mut Parameters<'_>) -> Result<bool, SettingsError> {
     let meaning = "off: jobs stay off servers labelled zone = \"cloud\", as A_online's authors have it";
     parameters.flag("cloud", true, meaning)
 }
 
 /// The shape that a job is to run in: the one it has, else what its owner requested.
-pub(super) fn shape(job: &Job) -> Shape {
+pub(crate) fn shape(job: &Job) -> Shape {
     job.verdict.allocation().map_or_else(|| job.spec.requested(), |allocation| allocation.shape())
 }
 
@@ -36,7 +36,7 @@ impl<'a, I> Round<'a, I> {
     ///
     /// O(slots · log servers) for what each job has, gets or is refused; a job that others have to make room for costs that
     /// much for each of those tried, from the last one on.
-    pub(super) fn serve_in_turn(
+    pub(crate) fn serve_in_turn(
         &mut self,
         order: &[&'a Arc<Job>],
         ledger: Ledger,

@@ -13,7 +13,7 @@ use crate::{
 
 /// A value of the parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placing {
+pub(crate) enum Placing {
     Even,
     Consolidate,
     Spread,
@@ -23,7 +23,7 @@ pub(super) enum Placing {
 
 impl Placing {
     /// The parameter, with an engine's own default.
-    pub(super) fn of(parameters: &mut Parameters<'_>, default: &'static str) -> Result<Self, SettingsError> {
+    pub(crate) fn of(parameters: &mut Parameters<'_>, default: &'static str) -> Result<Self, SettingsError> {
         let choices = [
             ("even", Self::Even),
             ("consolidate", Self::Consolidate),
@@ -37,7 +37,7 @@ impl Placing {
 
     /// Places a shape and takes its room; none if it has none. `last` is the server that had the last slot, which
     /// round-robin goes on from. O(log S) a slot; round-robin O(S) where the cluster is full.
-    pub(super) fn place(
+    pub(crate) fn place(
         self,
         state: &State,
         board: &mut Board,
@@ -64,7 +64,7 @@ impl Placing {
 }
 
 /// The freest server that holds one more of a role.
-pub(super) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
+pub(crate) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
     |board, job, role| {
         let need = &job.demand(role).amounts;
         board.free.freest(&board.room, need).find(|id| holds(state, board, *id, job, role))
@@ -72,7 +72,7 @@ pub(super) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<Ser
 }
 
 /// The fullest server that holds one more of a role.
-pub(super) fn fullest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
+pub(crate) fn fullest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
     |board, job, role| {
         let need = &job.demand(role).amounts;
         board.free.fullest(&board.room, need).find(|id| holds(state, board, *id, job, role))
@@ -87,7 +87,7 @@ fn next(state: &State, board: &Board, job: &Job, role: Role, last: u32) -> Optio
 }
 
 /// Whether a server takes one more of a role.
-pub(super) fn holds(state: &State, board: &Board, id: ServerId, job: &Job, role: Role) -> bool {
+pub(crate) fn holds(state: &State, board: &Board, id: ServerId, job: &Job, role: Role) -> bool {
     let (w, p) = match role {
         Role::Worker => (1, 0),
         Role::Server => (0, 1),

@@ -10,12 +10,12 @@ use crate::{
 
 impl Proposal {
     /// A job gets these slots; where it has just these nothing is proposed.
-    pub(super) fn run(&mut self, job: &Job, allocation: Arc<Allocation>) {
+    pub(crate) fn run(&mut self, job: &Job, allocation: Arc<Allocation>) {
         self.propose(job, Verdict::Run(allocation));
     }
 
     /// A job waits, or stops and waits; where it waits for the same kind of reason nothing is proposed.
-    pub(super) fn wait(&mut self, job: &Job, reason: Reason) {
+    pub(crate) fn wait(&mut self, job: &Job, reason: Reason) {
         self.propose(job, Verdict::Wait(reason));
     }
 
