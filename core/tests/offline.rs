@@ -5,9 +5,9 @@ mod common;
 use proptest::prelude::*;
 use trainmaster_core::{
     JobSpec, Shape, Span, Time,
-    engines::offline::{Host, Instance, Optimum, Run, Schedule, Task, solve},
     job::{Dataset, Slots, Utility, UtilityKind},
     resources::{Amounts, BANDWIDTH, CPU, GPU, MEMORY},
+    sim::offline::{Host, Instance, Optimum, Run, Schedule, Task, solve},
     solver::{Limit, SOLVERS},
 };
 

@@ -1,7 +1,5 @@
 //! The engines, a file or folder each, and their list; C ABI, gRPC, CLI and simulator find them by name.
 
-pub mod offline;
-
 use crate::{
     engine::Entry,
     policy::{Inputs, PolicyError},

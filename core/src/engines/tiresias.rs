@@ -273,9 +273,9 @@ mod tests {
 
     fn engine(
         parameters: &[(&str, crate::settings::Parameter)],
-    ) -> Result<std::sync::Arc<dyn super::super::AnyEngine>, SettingsError> {
+    ) -> Result<std::sync::Arc<dyn crate::engine::AnyEngine>, SettingsError> {
         let given = parameters.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        super::super::find("tiresias").unwrap().build(&given)
+        crate::engines::find("tiresias").unwrap().build(&given)
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod chunks;
 mod errors;
 mod lots;
 mod meter;
+pub mod offline;
 mod play;
 mod program;
 mod queue;

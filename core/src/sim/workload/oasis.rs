@@ -281,8 +281,8 @@ fn job(number: u32, arrival: Time, kind: &Kind, lots: Lots) -> SimJob {
 mod tests {
     use super::*;
     use crate::{
-        engines::offline::Instance,
         job::{Slots, Training as Work},
+        sim::offline::Instance,
     };
 
     fn built(entry: &Entry, jobs: u32) -> Workload {

@@ -4,9 +4,9 @@
 use serde::Serialize;
 use trainmaster_core::{
     Span, amount,
-    engines::offline::{self, Instance},
     job::{JobSpec, Slots},
     settings::Parameter,
+    sim::offline::{self, Instance},
     sim::{Report, Workload},
     solver::{self, Limit, Solver},
 };

@@ -255,7 +255,7 @@ impl Instance {
 /// The solver failed; a search that merely found nothing is no error: the empty schedule and the bound come back.
 ///
 /// ```
-/// use trainmaster_core::{engines::offline::{solve, Host, Instance, Task}, resources::{Amounts, GPU}, solver};
+/// use trainmaster_core::{sim::offline::{solve, Host, Instance, Task}, resources::{Amounts, GPU}, solver};
 /// let gpus = |count: i64| Amounts::of(&[(GPU, 1000 * count)]);
 /// // Two jobs of three worker-slots each, both worth 10 less 4 a slot, on two GPUs: one after the other.
 /// let task = Task {

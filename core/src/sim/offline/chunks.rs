@@ -94,7 +94,7 @@ struct Task {
 /// ```
 /// use std::collections::BTreeMap;
 /// use trainmaster_core::{
-///     Span, Time, engines::offline::relaxed, job::{Dataset, JobSpec, Slots}, server::ServerSpec, solver,
+///     Span, Time, sim::offline::relaxed, job::{Dataset, JobSpec, Slots}, server::ServerSpec, solver,
 /// };
 /// let mut job = JobSpec::minimal("a");
 /// job.worker.demand = BTreeMap::from([("gpu".into(), 1000)]);
