@@ -31,6 +31,7 @@ pub mod resources;
 pub mod scheduler;
 pub mod server;
 pub mod settings;
+pub mod shape;
 pub mod sim;
 pub mod solver;
 pub mod state;
@@ -42,15 +43,16 @@ pub mod time;
 
 pub use self::{
     budget::Budget,
-    decision::{Allocation, Decision, DeviceShare, Devices, Proposal, Role, Shape, Slot, Source, Verdict},
+    decision::{Allocation, Decision, DeviceShare, Devices, Issue, Proposal, Slot, Source, Verdict},
     event::{Enactment, End, Event, EventError, ObservedSlot, Report, SlotUse},
     ids::{DecisionId, Incarnation, JobId, QueueId, ResourceId, Revision, ServerId, TenantId, Term, TicketId},
     job::{Job, JobFileError, JobSpec, Phase, TrainingMode},
     policy::Policy,
     reason::Reason,
-    scheduler::{Issue, Scheduler, Ticket},
+    scheduler::{Scheduler, Ticket},
     server::{Server, ServerSpec},
     settings::{Mode, Settings, SettingsError},
+    shape::{Role, Shape},
     state::{Mandate, State},
     time::{Span, Time},
 };

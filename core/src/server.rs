@@ -7,10 +7,11 @@ use smallvec::SmallVec;
 
 use crate::{
     amount::{AmountError, Unit, parse_span},
-    decision::{DeviceShare, Devices, Role, Shape},
+    decision::{DeviceShare, Devices},
     ids::{JobId, ManagerId, ResourceId, ServerId},
     job::Demand,
     resources::{Amounts, BANDWIDTH, CPU, GPU},
+    shape::{Role, Shape},
     time::{Span, Time},
 };
 

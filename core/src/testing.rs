@@ -3,10 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    decision::{Allocation, DeviceShare, Role, Slot, Verdict},
+    decision::{Allocation, DeviceShare, Slot, Verdict},
     engine::{Engine, EngineError, Round, Triggers},
     ids::ServerId,
     reason::Reason,
+    shape::Role,
     time::Span,
 };
 

@@ -5,7 +5,8 @@ use std::any::Any;
 use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
-use super::{Budget, Engine, EngineError, Gang, Limits, Round, Triggers, board::Board};
+use super::{board::Board, contract::Engine, contract::Gang, contract::Limits, contract::Triggers, round::Round};
+use crate::budget::{Budget, EngineError};
 use crate::{
     decision::Proposal,
     job::JobSpec,

@@ -4,14 +4,16 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use imbl::Vector;
 
-use super::{Budget, EngineError, ledger::Ledger};
+use super::ledger::Ledger;
+use crate::budget::{Budget, EngineError};
 use crate::{
-    decision::{Allocation, Devices, Role, Shape, Slot},
+    decision::{Allocation, Devices, Slot},
     ids::{ResourceId, ServerId},
     job::{Demand, Job},
     place::{self, Count, FreeIndex, Room, SortBy, Use},
     reason::Reason,
     resources::CPU,
+    shape::{Role, Shape},
     state::{Change, State},
 };
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{EngineError, Round, board::Largest, ledger::Ledger};
+use super::{board::Largest, ledger::Ledger, round::Round};
+use crate::budget::EngineError;
 use crate::{
     decision::{Allocation, Verdict},
     job::Job,

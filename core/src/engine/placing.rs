@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Budget, EngineError, Parameters, board::Board};
+use super::{board::Board, parameters::Parameters};
+use crate::budget::{Budget, EngineError};
 use crate::{
-    decision::{Allocation, Role, Shape},
+    decision::Allocation,
     ids::ServerId,
     job::Job,
     settings::SettingsError,
+    shape::{Role, Shape},
     state::State,
 };
 

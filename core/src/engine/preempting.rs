@@ -7,18 +7,15 @@
 use std::sync::Arc;
 
 use super::{
-    Budget, EngineError, Parameters, Round,
     board::{Board, Largest},
     ledger::Ledger,
+    parameters::Parameters,
     placing::Placing,
+    round::Round,
     round::leaving,
 };
-use crate::{
-    decision::{Allocation, Shape},
-    job::Job,
-    settings::SettingsError,
-    state::State,
-};
+use crate::budget::{Budget, EngineError};
+use crate::{decision::Allocation, job::Job, settings::SettingsError, shape::Shape, state::State};
 
 /// The parameter that says whether jobs may go to the cloud.
 pub(crate) fn cloud(parameters: &mut Parameters<'_>) -> Result<bool, SettingsError> {

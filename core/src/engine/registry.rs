@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{AnyEngine, Engine, ParameterInfo, Parameters};
+use super::{any::AnyEngine, contract::Engine, parameters::ParameterInfo, parameters::Parameters};
 use crate::{
     policy::Inputs,
     settings::{Parameter, SettingsError},

@@ -9,17 +9,19 @@ use std::{
 use imbl::Vector;
 
 use super::{
-    Budget, EngineError, Parameters,
     board::{Board, Largest},
     ledger::Ledger,
+    parameters::Parameters,
     placing::Placing,
 };
+use crate::budget::{Budget, EngineError};
 use crate::{
-    decision::{Allocation, Proposal, Shape, Verdict},
+    decision::{Allocation, Proposal, Verdict},
     ids::{JobId, ServerId},
     job::{Job, Training},
     reason::{Reason, ReasonKind},
     settings::SettingsError,
+    shape::Shape,
     state::{Change, Mandate, State},
     time::{Span, Time},
 };

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Budget, EngineError, board::Board};
+use super::board::Board;
+use crate::budget::{Budget, EngineError};
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Role, Slot},
+    decision::{Allocation, DeviceShare, Devices, Slot},
     ids::ResourceId,
     job::Job,
     place::Load,
     resources::{Amounts, GPU},
     server::Server,
+    shape::Role,
     state::{Mandate, State},
 };
 

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
-use crate::{decision::Shape, job::Job, settings::SettingsError, time::Span};
+use crate::{shape::Shape, job::Job, settings::SettingsError, time::Span};
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]

@@ -32,7 +32,7 @@ use std::{
 
 use crate::engine::{About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers, board::Board, in_line::by_arrival, ledger::Ledger, round, sharing};
 use crate::{
-    decision::{Allocation, Role, Slot},
+    decision::{Allocation, Slot}, shape::Role,
     ids::{JobId, ServerId},
     job::Job,
     place::Load,

@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::Board, placing::holds, round};
 use crate::{
-    decision::{Allocation, Role},
+    decision::Allocation, shape::Role,
     ids::ServerId,
     job::{Job, Partition},
     resources::Amounts,

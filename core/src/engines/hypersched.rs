@@ -31,7 +31,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{
-    decision::Shape,
+    shape::Shape,
     fit::{AccuracyHistory, Forecast, learning_curve::Options},
     ids::JobId,
     job::Job,

@@ -1,18 +1,18 @@
 //! Least attained service: the jobs that have had the least GPU time run, and stop jobs that have had more.
 //!
-//! The foreground-background discipline (Nuyens and Wierman, *The Foreground-Background queue: a survey*, Performance Evaluation
-//! 2008), with whole jobs as in Tiresias-L (Gu et al., NSDI'19). It needs no prediction. Among disciplines that know no lengths it
-//! minimises the mean completion time where long jobs are likely to last even longer (a decreasing hazard rate), as in many
-//! traces of training.
+//! The foreground-background discipline (Nuyens and Wierman, *The Foreground-Background queue: a survey*, Performance
+//! Evaluation 2008), with whole jobs as in Tiresias-L (Gu et al., NSDI'19). It needs no prediction. Among disciplines
+//! that know no lengths it minimises the mean completion time where long jobs are likely to last even longer (a
+//! decreasing hazard rate), as in many traces of training.
 //!
 //! Chosen is:
-//! * Service is GPU time, restarts included ([`Job::service`](crate::Job::service)). Jobs in the same `quantum` of service count as equal, and the
-//!   earlier one goes first: without that, equal jobs would stop each other all the time.
+//! * Service is GPU time, restarts included ([`Job::service`](crate::Job::service)). Jobs in the same `quantum` of
+//!   service count as equal, and the earlier one goes first. Without that, equal jobs would stop each other all the time.
 //! * A job gets all that it requested or nothing. Jobs that run stay where they are until a job ahead needs their room
 //!   ([`Round::serve_in_turn`]).
 //! * Jobs in transit are left alone ([`Round::jobs`]).
 //!
-//! Choose it where nothing is known of lengths and most jobs are short. Long jobs may starve for as long as new ones come.
+//! Choose it where nothing is known of lengths and most jobs are short. Long jobs may starve while new ones come.
 //!
 //! Cost: O(J log J) for J jobs, plus what [`Round::serve_in_turn`] costs.
 

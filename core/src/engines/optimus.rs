@@ -28,13 +28,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::{Board, Largest}, ledger::Ledger, placing::Placing, round::leaving};
 use crate::{
-    decision::{Allocation, Shape},
+    decision::Allocation, shape::Shape,
     fit::{SpeedCurve, SpeedFit, SpeedOptions},
     ids::JobId,
     job::{Bounds, Job},
     place::SortBy,
     resources::{Amounts, CPU, GPU},
-    scheduler::speed_model,
     settings::SettingsError,
     state::{Mandate, State},
     time::{Span, Time},
@@ -187,7 +186,7 @@ impl<'a> Candidate<'a> {
         let share = |demand: &Amounts| 1.0 / demand.dominant_share(&state.usable).max(1e-12);
         let curve = match &job.learnt.fits.speed {
             Some(fit) => fit.curve(),
-            None => SpeedFit::fit(speed_model(job), &[], &SpeedOptions::default()).curve(),
+            None => SpeedFit::fit(job.speed_model(), &[], &SpeedOptions::default()).curve(),
         };
         let young = job.learnt.losses.last_epoch().is_none_or(|epochs| epochs < YOUNG_EPOCHS);
         Self {

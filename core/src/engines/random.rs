@@ -13,7 +13,7 @@ use rand_chacha::{
 
 use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, board::{Board, Largest}, placing::freest};
 use crate::{
-    decision::{Role, Shape},
+    shape::{Role, Shape},
     ids::ServerId,
     job::Job,
     settings::SettingsError,

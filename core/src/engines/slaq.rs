@@ -26,7 +26,7 @@
 use std::collections::BTreeMap;
 
 use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
-use crate::{decision::Shape, ids::JobId, job::Job, settings::SettingsError, time::Span};
+use crate::{shape::Shape, ids::JobId, job::Job, settings::SettingsError, time::Span};
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]

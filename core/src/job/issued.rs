@@ -5,10 +5,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    decision::{Allocation, Role, Shape},
+    decision::{Allocation, Issue, Verdict},
     ids::{DecisionId, Incarnation, Revision},
-    job::{Job, Phase},
+    job::{active::Job, seen::Phase},
     reason::Reason,
+    shape::{Role, Shape},
     time::{Span, Time},
 };
 
@@ -169,6 +170,11 @@ impl Job {
         self.issued.incarnation = outgoing.incarnation;
         self.issued.revision = Revision(outgoing.revision.0 + 1);
         self.learnt.reported = outgoing.reported;
+    }
+
+    /// What its manager is to be sent.
+    pub(crate) fn issue_of(&self, verdict: Verdict) -> Issue {
+        Issue { job: self.id, verdict, incarnation: self.issued.incarnation, revision: self.issued.revision }
     }
 
     /// What the manager made of it on its own counts as issued, where that can be said without a restart.

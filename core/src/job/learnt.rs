@@ -6,8 +6,8 @@ use imbl::OrdSet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    decision::Role,
     fit::{AccuracyHistory, LossFit, LossHistory, Prediction, SpeedFit, SpeedHistory, Stop, Straggler, StragglerWatch},
+    shape::Role,
     time::{Span, Time},
 };
 

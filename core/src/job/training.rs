@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Bounds, Job, JobSpec, Progress};
+use super::{active::Job, learnt::Progress, spec::Bounds, spec::JobSpec};
 use crate::{
-    decision::Shape,
+    shape::Shape,
     time::{Span, Time},
 };
 

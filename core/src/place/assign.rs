@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use crate::{
-    decision::{Allocation, Role, Shape, Slot},
+    decision::{Allocation, Slot},
     ids::ServerId,
     job::Job,
-    place::Room,
+    place::room::Room,
+    shape::{Role, Shape},
 };
 
 /// How many of each role a server gets.

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{
     ids::{ResourceId, ServerId},
-    place::Room,
+    place::room::Room,
     resources::Amounts,
     state::State,
 };

@@ -1,11 +1,12 @@
 //! What servers really carry while a plan is made: what is measured, and what is expected of slots that aren't measured yet.
 
 use crate::{
-    decision::{Role, Slot},
+    decision::Slot,
     ids::{ResourceId, ServerId},
     job::Job,
     resources::{Amounts, GPU},
     server::Server,
+    shape::Role,
     state::State,
 };
 

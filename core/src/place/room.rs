@@ -5,11 +5,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Shape},
+    decision::{Allocation, DeviceShare, Devices},
     ids::{ResourceId, ServerId},
     job::{Demand, Job},
     resources::{Amounts, GPU},
     server::{self, Hosts},
+    shape::Shape,
     state::{State, idle},
 };
 

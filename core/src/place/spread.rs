@@ -2,11 +2,11 @@
 
 use crate::{
     budget::{Budget, EngineError},
-    decision::Shape,
     ids::ServerId,
     job::Job,
-    place::{Count, FreeIndex, Room},
+    place::{assign::Count, index::FreeIndex, room::Room},
     resources::{Amounts, GPU},
+    shape::Shape,
     state::State,
 };
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    decision::{Allocation, Role, Shape},
+    decision::Allocation,
     ids::ServerId,
     job::JobSpec,
+    shape::{Role, Shape},
 };
 
 /// Time of one step's exchange between workers and parameter servers, in seconds (Optimus, appendix):

@@ -93,7 +93,7 @@ impl Scheduler {
     /// # Errors
     /// As submitting it would.
     pub fn admission(&self, spec: JobSpec) -> Result<Option<Admission>, EventError> {
-        let job = JobId(self.state.next_job);
+        let job = JobId(self.state.directory.next_job);
         let mut state = self.with(spec)?;
         if !self.engine.triggers().arrival || state.mode != Mode::Active || state.is_syncing() {
             return Ok(None);

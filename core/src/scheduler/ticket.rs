@@ -12,13 +12,13 @@ use thiserror::Error;
 use crate::{
     decision::Proposal,
     engine::{AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
-    fit::{Convergence, ConvergenceOptions, OptStop, SpeedModel, SpeedOptions, learning_curve},
-    guard::{self, Sums, Violation},
+    fit::{Convergence, ConvergenceOptions, OptStop, SpeedOptions, learning_curve},
+    guard::{self, Violation},
     ids::{JobId, TicketId},
-    job::{Fits, Job, TrainingMode},
+    job::{Fits, Job},
     policy::Demonstration,
     settings::SettingsError,
-    state::{Change, Model, State},
+    state::{Change, Model, State, Sums},
 };
 
 /// Why an attempt to decide came to nothing. The last plan stands.
@@ -135,8 +135,8 @@ pub struct FitOutcome {
 /// and of a manager's jobs one of each tenant, then a second one, … Who comes first in a turn differs from ticket to ticket, so that
 /// nobody is always the last.
 pub(super) fn turns(state: &State, ticket: TicketId) -> Vec<JobId> {
-    if state.unfitted.len() <= FitTicket::MOST {
-        return state.unfitted.iter().copied().collect();
+    if state.pending.unfitted.len() <= FitTicket::MOST {
+        return state.pending.unfitted.iter().copied().collect();
     }
     // SplitMix64's last step: it scatters what is alike.
     let scattered = |job: JobId| {
@@ -154,12 +154,12 @@ pub(super) fn turns(state: &State, ticket: TicketId) -> Vec<JobId> {
         }
     };
     let mut managers: BTreeMap<&str, BTreeMap<u32, Turns>> = BTreeMap::new();
-    for job in state.unfitted.iter().filter_map(|id| state.job(*id)) {
+    for job in state.pending.unfitted.iter().filter_map(|id| state.job(*id)) {
         let manager = job.external.as_ref().map_or("", |external| &external.cluster);
         let tenants = managers.entry(manager).or_default();
         tenants.entry(job.tenant.0).or_default().push((0, scattered(job.id), job.id));
     }
-    let mut all = Turns::with_capacity(state.unfitted.len());
+    let mut all = Turns::with_capacity(state.pending.unfitted.len());
     for mut tenants in managers.into_values() {
         tenants.values_mut().for_each(number);
         let mut jobs: Turns = tenants.into_values().flatten().collect();
@@ -198,18 +198,8 @@ impl FitTicket {
     }
 }
 
-/// The speed function's form for a job.
-pub(crate) fn speed_model(job: &Job) -> SpeedModel {
-    let batch = job.spec.batch as f64;
-    match job.spec.mode {
-        TrainingMode::Sync => SpeedModel::Sync { batch },
-        TrainingMode::Async => SpeedModel::Async,
-        TrainingMode::AllReduce => SpeedModel::AllReduce { batch },
-    }
-}
-
 fn fit(job: &Job, model: Option<&Model>) -> Fits {
-    let form = speed_model(job);
+    let form = job.speed_model();
     let prior = model
         .filter(|model| !model.speeds.is_empty())
         .map(|model| model.speeds.fit(form, &SpeedOptions::default()).prior(1.0));

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{program::Program, truth::LOAD_WINDOW};
 use crate::{
-    decision::{Allocation, DeviceShare, Role, Slot},
+    decision::{Allocation, DeviceShare, Slot},
     event::{Event, SlotUse},
     ids::{JobId, ServerId},
     job::Job,
     resources::{CPU, MEMORY},
+    shape::Role,
     state::State,
     time::{Span, Time},
 };

@@ -160,12 +160,13 @@ mod tests {
     use super::*;
     use crate::{
         Scheduler, Settings,
-        decision::{Devices, Role, Slot, Verdict},
+        decision::Issue,
+        decision::{Devices, Slot, Verdict},
         event::Event,
         ids::{Incarnation, JobId, Revision},
         job::{Dataset, JobSpec},
-        scheduler::Issue,
         server::ServerSpec,
+        shape::Role,
         sim::{
             Goal, Lots, SimJob, Speed, StepTime, Truth,
             program::{Came, Program},

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Lots, program::Program};
+use super::{lots::Lots, program::Program};
 use crate::{
     fit::{Prediction, SpeedFit, SpeedOptions, SpeedSample},
     ids::JobId,
-    scheduler::{FitOutcome, speed_model},
+    scheduler::FitOutcome,
 };
 
 /// Relative errors of the predictions that engines are given: v·(1 ± e) at a job's start, shrinking with its progress;
@@ -81,7 +81,7 @@ impl<'a> Truths<'a> {
                 .map(|(p, w)| SpeedSample::new(p, w, program.true_speed(p, w)))
                 .filter(|sample| sample.speed > 0.0)
                 .collect();
-            SpeedFit::fit(speed_model(&program.job), &samples, &SpeedOptions::default())
+            SpeedFit::fit(program.job.speed_model(), &samples, &SpeedOptions::default())
         };
         Self { lots: program.lots, epochs: program.epochs, done: program.epoch(), speed: Box::new(speed) }
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Speed, Workload, program::Program, program::Stage};
+use super::{program::Program, program::Stage, truth::Speed, workload::Workload};
 use crate::{
-    decision::Role,
     ids::ServerId,
     resources::{Amounts, CPU, GPU},
     scheduler::Scheduler,
+    shape::Role,
     time::{Span, Time},
 };
 

@@ -5,23 +5,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 use super::{
-    Errors, Lots, Report, ServerChange, Workload,
     carried::Carried,
+    errors::Errors,
     errors::{Oracle, Truths},
+    lots::Lots,
     meter::Meter,
+    meter::Report,
     program::{Came, Program, Stage},
     queue::Queue,
     uploads::Places,
+    workload::ServerChange,
+    workload::Workload,
 };
 use crate::{
-    decision::{Allocation, Source, Verdict, WorkItem, WorkState},
+    decision::{Allocation, Issue, Source, Verdict, WorkItem, WorkState},
     engine::Budget,
     event::{End, Event, EventError, ObservedSlot},
     ids::JobId,
     job::Phase,
     policy::Policy,
     resources::Amounts,
-    scheduler::{Issue, Outcome, Scheduler, Ticket},
+    scheduler::{Outcome, Scheduler, Ticket},
     server::Usage,
     settings::{Settings, SettingsError},
     state::usage_by_server,
@@ -644,11 +648,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        decision::{DeviceShare, Proposal, Role, Slot, Work},
+        decision::{DeviceShare, Proposal, Slot, Work},
         engine::{Engine, EngineError, Gang, Round, Triggers},
         ids::ServerId,
         job::{Dataset, Job, JobSpec},
         settings::Stability,
+        shape::Role,
         sim::{Fate, Goal, SimJob, Speed, Truth},
     };
 

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use super::{
-    Lots, SlotLoad, Truth,
     chunks::{self, Chunks},
+    lots::Lots,
+    truth::SlotLoad,
+    truth::Truth,
     uploads::{Places, Uploads},
     workload::SimJob,
 };
 use crate::{
-    decision::{Allocation, Role, Shape},
+    decision::{Allocation, Issue},
     event::{Event, Report},
     ids::Incarnation,
     job::{Job, JobSpec},
-    scheduler::Issue,
+    shape::{Role, Shape},
     time::{Span, Time},
 };
 

@@ -3,13 +3,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::Lots;
+use super::lots::Lots;
 use crate::{
-    decision::{Allocation, Role, Shape},
+    decision::Allocation,
     fit::{LossFit, SpeedCurve},
     ids::ServerId,
     job::{JobSpec, TrainingMode},
     place::{crossing, transfer_time},
+    shape::{Role, Shape},
     time::Span,
 };
 

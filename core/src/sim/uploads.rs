@@ -4,9 +4,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    decision::{Allocation, Role},
+    decision::Allocation,
     ids::ServerId,
     server::Place,
+    shape::Role,
     time::{Span, Time},
 };
 

@@ -10,15 +10,13 @@ use super::{
 };
 use crate::{
     decision::{Allocation, Devices, Slot, Verdict},
-    engines,
     event::{Enactment, End, Event, EventError, ObservedSlot},
     fit::{SpeedHistory, SpeedSample},
     ids::{DecisionId, Incarnation, JobId, ManagerId, ServerId},
     job::{Demand, ExternalId, Issued, Job, JobSpec, Learnt, Phase, Seen},
-    policy::{Policy, PolicyError},
+    policy::Policy,
     reason::Reason,
     resources::ResourceTypes,
-    scheduler::Issue,
     server::{Server, Usage},
     settings::{Mode, Settings},
     text::shown,
@@ -48,13 +46,13 @@ impl State {
             Event::TermBegan(term) => {
                 self.term = self.term.max(*term);
                 // Who was cut off by the end of an earlier life begins anew, or doesn't come back.
-                self.managers.iter_mut().for_each(|manager| manager.sync = None);
-                self.syncing_since = None;
+                self.roster.managers.iter_mut().for_each(|manager| manager.sync = None);
+                self.roster.syncing_since = None;
             }
             Event::ServerSet { manager, server } => self.set_server(manager, server)?,
             Event::ServersLeft { names } => {
                 let known = |name: &String| {
-                    let id = self.server_ids.get(name.as_str()).copied();
+                    let id = self.roster.server_ids.get(name.as_str()).copied();
                     id.ok_or_else(|| EventError::UnknownServer(name.clone()))
                 };
                 let lost = names.iter().map(known).collect::<Result<BTreeSet<ServerId>, _>>()?;
@@ -63,8 +61,11 @@ impl State {
             Event::ForeignUse { server, amounts, devices } => {
                 check_amounts(server, amounts)?;
                 check_shares(server, devices)?;
-                let id =
-                    *self.server_ids.get(server.as_str()).ok_or_else(|| EventError::UnknownServer(server.clone()))?;
+                let id = *self
+                    .roster
+                    .server_ids
+                    .get(server.as_str())
+                    .ok_or_else(|| EventError::UnknownServer(server.clone()))?;
                 self.make_room_for_types(used(amounts), ResourceTypes::MOST)?;
                 let demand = Arc::make_mut(&mut self.resources).demand(amounts);
                 let mut foreign = Usage { amounts: demand, ..Usage::default() };
@@ -79,13 +80,13 @@ impl State {
             Event::Observed { job, incarnation, slots, phase } => self.observe(*job, *incarnation, slots, *phase)?,
             Event::Enacted { decision, job, result } => self.enacted(*decision, *job, result)?,
             Event::SyncBegin { manager } => {
-                let id = self.manager(manager);
-                self.managers[id.0 as usize].sync = Some((OrdSet::new(), OrdSet::new()));
-                self.syncing_since.get_or_insert(self.now);
+                let id = self.roster.manager(manager, &self.servers);
+                self.roster.managers[id.0 as usize].sync = Some((OrdSet::new(), OrdSet::new()));
+                self.roster.syncing_since.get_or_insert(self.now);
             }
             Event::SyncEnd { manager, owns_queue } => self.sync_end(manager, *owns_queue)?,
             Event::Utilisation { server, used, devices, slots } => self.measure(server, used, devices, slots)?,
-            Event::PolicySet { engine, policy } => self.set_policy(engine, policy.as_deref())?,
+            Event::PolicySet { engine, policy } => self.set_policy(engine, policy.as_deref()),
             Event::ReportIgnored { job } => {
                 if let Some(job) = self.job_mut(*job) {
                     job.learnt.progress.ignored += 1;
@@ -96,20 +97,12 @@ impl State {
         Ok(())
     }
 
-    fn set_policy(&mut self, engine: &str, policy: Option<&Policy>) -> Result<(), EventError> {
-        let inputs = engines::policy_inputs(engine)?;
+    fn set_policy(&mut self, engine: &str, policy: Option<&Policy>) {
         match policy {
             None => _ = self.policies.remove(engine),
-            Some(policy) if policy.engine() != engine => {
-                return Err(PolicyError::Foreign { given: policy.engine().into(), wanted: engine.into() }.into());
-            }
-            Some(policy) => {
-                policy.check(inputs)?;
-                self.policies.insert(engine.into(), Arc::new(policy.clone()));
-            }
+            Some(policy) => _ = self.policies.insert(engine.into(), Arc::new(policy.clone())),
         }
         self.note(Change::Settings);
-        Ok(())
     }
 
     fn configure(&mut self, settings: &Settings) -> Result<(), EventError> {
@@ -121,7 +114,7 @@ impl State {
             }
         }
         self.settings = Arc::new(settings.clone());
-        self.limits_changed = true;
+        self.pending.limits_changed = true;
         self.moved += 1;
         self.note(Change::Settings);
         Ok(())
@@ -138,10 +131,10 @@ impl State {
         // What managers are told changes for every job at once.
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
-            self.unsent.insert(id);
-            self.unissued.insert(id);
+            self.outbox.unsent.insert(id);
+            self.pending.unissued.insert(id);
             // In shadow mode decisions differ from what runs, not from each other: the next one tells the whole plan.
-            self.revised.insert(id);
+            self.pending.revised.insert(id);
         }
         self.note(Change::Settings);
     }
@@ -153,7 +146,7 @@ impl State {
         token_hash: Option<[u8; 32]>,
     ) -> Result<(), EventError> {
         spec.validate()?;
-        if let Some(&job) = self.job_names.get(spec.name.as_str()) {
+        if let Some(&job) = self.directory.job_names.get(spec.name.as_str()) {
             return Err(EventError::DuplicateName { name: spec.name.clone(), job });
         }
         let demands = || [Some(&spec.worker), spec.server.as_ref()].into_iter().flatten().map(|role| &role.demand);
@@ -168,7 +161,7 @@ impl State {
             (self.resources, self.models, self.servers) = known;
             return Err(EventError::NeverFits(text));
         }
-        let id = JobId(self.next_job);
+        let id = JobId(self.directory.next_job);
         let model = self.model_key(spec);
         let (tenant, queue) = self.count_in(spec, &model);
         let mut speeds = SpeedHistory::default();
@@ -195,20 +188,20 @@ impl State {
         };
         // A second job of a model starts from what the first taught.
         if profiled || self.models.get(&job.model).is_some_and(|model| !model.speeds.is_empty()) {
-            self.unfitted.insert(id);
+            self.pending.unfitted.insert(id);
         }
-        self.next_job += 1;
-        self.job_names.insert(spec.name.as_str().into(), id);
-        self.census.count(&job, false, true);
+        self.directory.next_job += 1;
+        self.directory.job_names.insert(spec.name.as_str().into(), id);
+        self.directory.census.count(&job, false, true);
         // Whoever tells everything may have begun before it came.
-        for manager in self.managers.iter_mut() {
+        for manager in self.roster.managers.iter_mut() {
             if let Some((_, jobs)) = &mut manager.sync {
                 jobs.insert(id);
             }
         }
         self.jobs.insert(id, Arc::new(job));
-        self.revised.insert(id);
-        self.unsent.insert(id);
+        self.pending.revised.insert(id);
+        self.outbox.unsent.insert(id);
         self.note(Change::Job(id));
         Ok(())
     }
@@ -217,22 +210,22 @@ impl State {
         let job = self.jobs.get(&id).cloned().ok_or(EventError::UnknownJob(id))?;
         self.set_verdict(id, Verdict::Stop(if end == End::Cancelled { Reason::Cancelled } else { Reason::Finished }));
         self.jobs.remove(&id);
-        self.job_names.remove(job.spec.name.as_str());
-        self.revised.remove(&id);
-        self.unissued.remove(&id);
-        self.unfitted.remove(&id);
+        self.directory.job_names.remove(job.spec.name.as_str());
+        self.pending.revised.remove(&id);
+        self.pending.unissued.remove(&id);
+        self.pending.unfitted.remove(&id);
         self.count_out(&job);
         let waited = job.issued.blocked.as_ref().map(|(until, _)| *until);
         for at in waited.into_iter().chain(job.limit_at()) {
-            self.timers.remove(&(at, id));
+            self.pending.timers.remove(&(at, id));
         }
         // Its room is free once the manager says that its slots are gone. What was issued may still be starting.
         let mut leaving = Arc::unwrap_or_clone(job);
         leaving.verdict = Verdict::Stop(if end == End::Cancelled { Reason::Cancelled } else { Reason::Finished });
-        self.census.count(&leaving, false, false);
-        self.census.count(&leaving, true, true);
+        self.directory.census.count(&leaving, false, false);
+        self.directory.census.count(&leaving, true, true);
         self.leaving.insert(id, Arc::new(leaving));
-        self.unsent.insert(id);
+        self.outbox.unsent.insert(id);
         self.forget_if_gone(id);
         self.note(Change::Ended(id));
         Ok(())
@@ -269,6 +262,7 @@ impl State {
         let mut seen = Vec::with_capacity(slots.len());
         for slot in slots {
             let server = *self
+                .roster
                 .server_ids
                 .get(slot.server.as_str())
                 .ok_or_else(|| EventError::UnknownServer(slot.server.clone()))?;
@@ -276,7 +270,7 @@ impl State {
             let devices = slot.devices.iter().copied().collect();
             seen.push(Slot { role: slot.role, index: slot.index, server, devices });
         }
-        for manager in self.managers.iter_mut() {
+        for manager in self.roster.managers.iter_mut() {
             if let Some((_, jobs)) = &mut manager.sync {
                 jobs.insert(id);
             }
@@ -308,12 +302,12 @@ impl State {
             let first = job.seen.started.is_none();
             job.seen.started.get_or_insert(now);
             let limit_at = job.limit_at().filter(|_| first);
-            self.timers.extend(limit_at.map(|at| (at, id)));
+            self.pending.timers.extend(limit_at.map(|at| (at, id)));
             if let Some((until, _)) = waited {
-                self.timers.remove(&(until, id));
+                self.pending.timers.remove(&(until, id));
             }
             if as_planned {
-                self.unissued.insert(id);
+                self.pending.unissued.insert(id);
             }
         }
         self.forget_if_gone(id);
@@ -353,14 +347,14 @@ impl State {
         else {
             return;
         };
-        let farewell = Issue::of(job, job.verdict.clone());
-        self.census.count(job, true, false);
+        let farewell = job.issue_of(job.verdict.clone());
+        self.directory.census.count(job, true, false);
         self.leaving.remove(&id);
-        let knows = self.told.remove(&id).is_some();
-        if knows && self.unsent.contains(&id) {
-            self.farewells.insert(id, farewell);
+        let knows = self.outbox.told.remove(&id).is_some();
+        if knows && self.outbox.unsent.contains(&id) {
+            self.outbox.farewells.insert(id, farewell);
         } else {
-            self.unsent.remove(&id);
+            self.outbox.unsent.remove(&id);
         }
     }
 
@@ -407,11 +401,11 @@ impl State {
             job.issued.reason = Some(Reason::Refused { cause: cause.clone(), retry_at: until });
         });
         if let Some(waited) = waited {
-            self.timers.remove(&(waited, id));
+            self.pending.timers.remove(&(waited, id));
         }
-        self.timers.insert((until, id));
-        self.unissued.insert(id);
-        self.unsent.insert(id);
+        self.pending.timers.insert((until, id));
+        self.pending.unissued.insert(id);
+        self.outbox.unsent.insert(id);
         if given_up {
             let runs_on = seen.filter(|seen| runs_on && self.fits_instead(id, seen)).map(Verdict::Run);
             let waits = || Verdict::Wait(Reason::Refused { cause: cause.clone(), retry_at: until });
@@ -424,14 +418,15 @@ impl State {
     /// The active jobs from a manager's queue that its open resync hasn't mentioned: if it owns its queue and the resync ends now, these
     /// have ended. O(jobs).
     pub fn missing_in_sync(&self, manager: &str) -> Vec<JobId> {
-        let open = self.managers.iter().find(|known| &*known.name == manager).and_then(|known| known.sync.as_ref());
+        let open =
+            self.roster.managers.iter().find(|known| &*known.name == manager).and_then(|known| known.sync.as_ref());
         open.map_or_else(Vec::new, |(_, jobs)| self.missing(manager, jobs))
     }
 
     /// The servers of a manager that its open resync hasn't mentioned: if it ends now, these have left. O(servers).
     pub fn servers_missing_in_sync(&self, manager: &str) -> Vec<String> {
-        let known = self.managers.iter().position(|known| &*known.name == manager);
-        let open = known.and_then(|at| Some((ManagerId(at as u32), &self.managers[at].sync.as_ref()?.0)));
+        let known = self.roster.managers.iter().position(|known| &*known.name == manager);
+        let open = known.and_then(|at| Some((ManagerId(at as u32), &self.roster.managers[at].sync.as_ref()?.0)));
         let Some((id, seen)) = open else { return Vec::new() };
         self.unseen_servers(id, seen).map(|server| server.name.to_string()).collect()
     }
@@ -446,13 +441,13 @@ impl State {
     }
 
     fn sync_end(&mut self, name: &str, owns_queue: bool) -> Result<(), EventError> {
-        let known = self.managers.iter().position(|manager| &*manager.name == name);
-        let open = known.and_then(|at| Some((at, self.managers[at].sync.take()?)));
+        let known = self.roster.managers.iter().position(|manager| &*manager.name == name);
+        let open = known.and_then(|at| Some((at, self.roster.managers[at].sync.take()?)));
         let Some((at, (servers, jobs))) = open else {
             return Err(EventError::Sync { manager: name.into(), problem: "SyncEnd without SyncBegin" });
         };
-        if self.managers.iter().all(|manager| manager.sync.is_none()) {
-            self.syncing_since = None;
+        if self.roster.managers.iter().all(|manager| manager.sync.is_none()) {
+            self.roster.syncing_since = None;
         }
         let id = ManagerId(at as u32);
         let gone: BTreeSet<ServerId> = self.unseen_servers(id, &servers).map(|server| server.id).collect();
@@ -477,7 +472,7 @@ impl State {
             self.observe(job, incarnation, &[], Phase::Stopped)?;
             let now = self.now;
             self.recharge(job, |job| job.issue(None, now));
-            self.unissued.insert(job);
+            self.pending.unissued.insert(job);
             self.forget_if_gone(job);
         }
         if owns_queue {

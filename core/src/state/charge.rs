@@ -90,6 +90,6 @@ impl State {
                 self.server_mut(*server).charged.add_usage(usage, times);
             }
         }
-        self.unpark(from.iter().map(|(server, _)| *server));
+        self.pending.unpark(from.iter().map(|(server, _)| *server));
     }
 }

@@ -4,12 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Change, State};
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Role},
+    decision::{Allocation, DeviceShare, Devices},
     event::{EventError, SlotUse},
     ids::ResourceId,
     job::{Demand, Job},
     resources::{Amounts, GPU, ResourceTypes},
     server::{Measured, Server, Usage},
+    shape::Role,
 };
 
 /// Of a new measurement in what is remembered of a model: one part in so many.
@@ -29,7 +30,7 @@ impl State {
             super::servers::check_shares(name, devices)?;
         }
         let tables = || std::iter::once(used).chain(slots.iter().map(|of| &of.used));
-        let id = *self.server_ids.get(name).ok_or_else(|| EventError::UnknownServer(name.to_owned()))?;
+        let id = *self.roster.server_ids.get(name).ok_or_else(|| EventError::UnknownServer(name.to_owned()))?;
         if let Some(gpu) = tables().flat_map(BTreeMap::keys).find(|name| crate::resources::is_gpu(name)) {
             let problem = format!("{gpu} is measured device by device: name it among the devices");
             return Err(EventError::Server { server: name.to_owned(), problem });

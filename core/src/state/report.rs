@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::{Change, State};
 use crate::{
-    decision::{Allocation, Role},
+    decision::Allocation,
     event::{EventError, Report},
     fit::{SpeedSample, StragglerOptions, StragglerSignal, StragglerWatch},
     ids::{Incarnation, JobId},
     job::{Dataset, Job},
+    shape::Role,
     time::Span,
 };
 
@@ -97,7 +98,7 @@ impl State {
             stragglers.found = stragglers.watch.get_or_insert_with(watch).observe(&report.slot_times);
         }
         if dirty {
-            self.unfitted.insert(id);
+            self.pending.unfitted.insert(id);
         }
         if trained {
             self.note(Change::Trained(id));

@@ -34,7 +34,7 @@ use std::{cmp::Reverse, sync::Arc};
 use self::program::{Candidate, Pools, Program};
 use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::{Board, Largest}, ledger::Ledger, placing, round};
 use crate::{
-    decision::{Allocation, Role, Shape},
+    decision::Allocation, shape::{Role, Shape},
     ids::ServerId,
     job::Job,
     settings::SettingsError,

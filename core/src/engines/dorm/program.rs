@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::Dorm;
 use crate::{
-    decision::{Role, Shape},
+    shape::{Role, Shape},
     engine::{Budget, EngineError, ledger::Ledger},
     ids::{ResourceId, ServerId},
     job::Job,

@@ -11,7 +11,7 @@ use super::{
     round::Round,
 };
 use crate::{
-    decision::{Devices, Role},
+    decision::Devices, shape::Role,
     engine::EngineError,
     ids::ServerId,
     job::{Job, Training},

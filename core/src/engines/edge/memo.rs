@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::queue::{Entry, Key, ONE};
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Role, Slot, Work, WorkItem, WorkState},
+    decision::{Allocation, DeviceShare, Devices, Slot, Work, WorkItem, WorkState}, shape::Role,
     ids::{JobId, ServerId},
     job::Dataset,
     state::State,

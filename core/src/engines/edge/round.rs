@@ -16,7 +16,7 @@ use super::{
     queue::{Entry, Key, Running},
 };
 use crate::{
-    decision::{Allocation, Devices, Proposal, Role, Shape},
+    decision::{Allocation, Devices, Proposal}, shape::{Role, Shape},
     engine::{Budget, EngineError, board::Largest, ledger::Ledger},
     ids::{JobId, ServerId},
     job::Job,

@@ -9,7 +9,7 @@ use super::{
     policy::{Candidate, Choice, Chooser, NEAREST, SCORE},
 };
 use crate::{
-    decision::{Allocation, Devices, Role, Slot},
+    decision::{Allocation, Devices, Slot}, shape::Role,
     engine::{Budget, EngineError, board::Board, sharing},
     ids::ServerId,
     job::Job,

@@ -60,7 +60,7 @@ use self::{
 };
 use crate::engine::{About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers, board::{Board, Largest}, ledger::Ledger, round};
 use crate::{
-    decision::{Allocation, Proposal, Role, Shape, Slot, Verdict},
+    decision::{Allocation, Proposal, Slot, Verdict}, shape::{Role, Shape},
     ids::JobId,
     job::Job,
     place::{Load, SortBy},

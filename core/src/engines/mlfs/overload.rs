@@ -7,7 +7,7 @@ use super::{
     priority::{Jobs, Priorities},
 };
 use crate::{
-    decision::{Role, Slot},
+    decision::Slot, shape::Role,
     engine::sharing,
     ids::ServerId,
     job::Job,

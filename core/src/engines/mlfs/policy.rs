@@ -13,7 +13,7 @@ use super::{
     priority::{Jobs, Priorities},
 };
 use crate::{
-    decision::{Role, Slot},
+    decision::Slot, shape::Role,
     ids::ServerId,
     job::Job,
     place::Load,

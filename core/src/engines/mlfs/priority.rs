@@ -6,7 +6,7 @@ use imbl::Vector;
 
 use super::Mlfs;
 use crate::{
-    decision::Shape,
+    shape::Shape,
     engine::round,
     ids::JobId,
     job::{Job, JobSpec},

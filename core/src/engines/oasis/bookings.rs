@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::prices::Sample;
 use crate::{
-    decision::Shape,
+    shape::Shape,
     ids::{JobId, ServerId},
     job::{Job, Phase},
     place::Count,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{bookings::Planned, round::Round};
 use crate::{
-    decision::{Allocation, Proposal, Role, Shape, Verdict},
+    decision::{Allocation, Proposal, Verdict}, shape::{Role, Shape},
     engine::{EngineError, board::{Board, Largest}, ledger::Ledger},
     ids::ServerId,
     job::{Job, Training},

@@ -11,7 +11,7 @@ use super::{
     search::{Problem, Schedule},
 };
 use crate::{
-    decision::{Role, Shape},
+    shape::{Role, Shape},
     engine::{Budget, EngineError, ledger::Owner},
     ids::ResourceId,
     job::{Job, Slots, Training, Utility},

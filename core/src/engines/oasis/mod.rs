@@ -61,7 +61,7 @@ use self::{
 };
 use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers};
 use crate::{
-    decision::Role,
+    shape::Role,
     ids::ResourceId,
     job::{Job, JobSpec, Slots, Training, TrainingError, Utility, UtilityKind},
     settings::{Parameter, SettingsError},

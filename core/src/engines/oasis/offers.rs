@@ -6,7 +6,7 @@ use imbl::OrdMap;
 
 use super::prices::Tariff;
 use crate::{
-    decision::{Role, Shape},
+    shape::{Role, Shape},
     engine::{Budget, EngineError},
     ids::ServerId,
     job::{Demand, Job},

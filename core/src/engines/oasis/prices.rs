@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    decision::Role,
+    shape::Role,
     ids::{JobId, ResourceId},
     job::{Demand, Job, JobSpec, Training, Utility},
     resources::{Amounts, ResourceTypes},

@@ -15,7 +15,7 @@ use super::{
     search::{Problem, Schedule, best, earliest},
 };
 use crate::{
-    decision::{Shape, Verdict},
+    decision::Verdict, shape::Shape,
     engine::{Budget, EngineError},
     ids::{JobId, ServerId},
     job::{Job, Training},

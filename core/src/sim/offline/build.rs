@@ -4,10 +4,10 @@ use thiserror::Error;
 
 use super::{Host, Instance, Task};
 use crate::{
-    decision::Role,
     job::{JobSpec, Slots, Training, TrainingError},
     resources::{Amounts, GPU, ResourceTypes},
     server::{Hosts, ServerSpec},
+    shape::Role,
     time::Time,
 };
 

@@ -2,8 +2,8 @@
 
 use super::{Instance, Run, Schedule, Task, program::ROLES};
 use crate::{
-    decision::{Role, Shape},
     resources::Amounts,
+    shape::{Role, Shape},
 };
 
 /// Of the orders by worth, by worth per work and by arrival, each improved by exchanging two jobs for as long as that

@@ -35,8 +35,8 @@ pub use self::{
     chunks::{Relaxed, RelaxedError, relaxed},
 };
 use crate::{
-    decision::{Role, Shape},
     resources::Amounts,
+    shape::{Role, Shape},
     solver::{self, Limit, Solver, SolverError},
 };
 

@@ -5,8 +5,8 @@ use super::{
     program::{Counts, Pools, ROLES},
 };
 use crate::{
-    decision::{Role, Shape},
     resources::Amounts,
+    shape::{Role, Shape},
     solver::{Limit, Model, Solver, Variable},
 };
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{Host, Instance, Schedule, Task};
 use crate::{
-    decision::{Role, Shape},
     resources::Amounts,
+    shape::{Role, Shape},
     solver::{Limit, Model, Solver, SolverError, Variable},
 };
 

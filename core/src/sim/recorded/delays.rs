@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use super::job::Watched;
 use crate::{
-    decision::Verdict,
+    decision::{Issue, Verdict},
     ids::{Incarnation, JobId},
-    scheduler::Issue,
     state::State,
     time::{Span, Time},
 };

@@ -12,7 +12,7 @@ use crate::{
     event::End,
     fit::{Convergence, LossFit},
     job::Job,
-    sim::{Curve, Goal, Loss, Lots},
+    sim::{lots::Lots, truth::Curve, truth::Goal, truth::Loss},
 };
 
 /// What a job's work is known from.

@@ -14,7 +14,7 @@ use crate::{
     event::End,
     fit::SpeedHistory,
     job::JobSpec,
-    sim::{Lots, Truth},
+    sim::{lots::Lots, truth::Truth},
     state::State,
     time::Span,
 };

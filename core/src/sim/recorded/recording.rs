@@ -11,7 +11,7 @@ use crate::{
     job::JobSpec,
     server::ServerSpec,
     settings::Settings,
-    sim::{Lots, SimJob, Workload, workload::ServerChange},
+    sim::{lots::Lots, workload::ServerChange, workload::SimJob, workload::Workload},
     time::{Span, Time},
 };
 

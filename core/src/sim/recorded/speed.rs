@@ -11,8 +11,7 @@ use super::{
 use crate::{
     fit::{Confidence, SpeedFit, SpeedHistory, SpeedModel, SpeedOptions, SpeedSample},
     job::{Job, JobSpec},
-    scheduler::speed_model,
-    sim::{Lots, Speed},
+    sim::{lots::Lots, truth::Speed},
 };
 
 /// What a job's speed is known from.
@@ -74,7 +73,7 @@ impl Measured {
 impl KnownSpeed {
     pub(super) fn of(watched: &Watched, models: &Models) -> Result<Self, LeftOut> {
         let job = &watched.last;
-        let form = speed_model(job);
+        let form = job.speed_model();
         let model = models.speeds.get(&job.model).map(|speeds| Measured::new(speeds, form, None));
         if job.learnt.speeds.is_empty() {
             return match model.filter(|model| model.fit.confidence >= Confidence::Sparse) {

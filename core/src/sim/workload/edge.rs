@@ -35,7 +35,7 @@ use crate::{
     job::{Convergence, Dataset, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
     settings::Parameter,
-    sim::{Goal, Lots, Speed, Truth},
+    sim::{lots::Lots, truth::Goal, truth::Speed, truth::Truth},
     time::{Span, Time},
 };
 

@@ -2,7 +2,7 @@
 
 use super::{Outage, Workload};
 use crate::{
-    sim::{Lots, Stragglers},
+    sim::{lots::Lots, truth::Stragglers},
     time::{Span, Time},
 };
 

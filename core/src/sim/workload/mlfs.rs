@@ -16,7 +16,7 @@ use super::{Entry, Request, SimJob, Workload, trace};
 use crate::{
     job::{Convergence, JobSpec, Partition, Resize, RoleSpec, StopChoice, TrainingMode},
     server::ServerSpec,
-    sim::{Curve, Goal, Loss, Lots, SlotLoad, Speed, Truth},
+    sim::{lots::Lots, truth::Curve, truth::Goal, truth::Loss, truth::SlotLoad, truth::Speed, truth::Truth},
     time::{Span, Time},
 };
 

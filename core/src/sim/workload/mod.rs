@@ -250,7 +250,7 @@ impl SimJob {
         let mut spec = self.spec.clone();
         if let Some(profiling) = self.profiling.as_ref().filter(|_| spec.profile.is_empty()) {
             let measure = |(at, &(servers, workers)): (usize, &(u32, u32))| {
-                let shape = crate::decision::Shape { workers, servers };
+                let shape = crate::shape::Shape { workers, servers };
                 let speed = self.truth.speed.alone(&self.spec, shape);
                 let error = 1.0 + profiling.noise * lots.normal(at as u64);
                 crate::job::ProfiledSpeed { servers, workers, speed: speed * error.max(0.1) }

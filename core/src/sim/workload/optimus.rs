@@ -33,7 +33,7 @@ use crate::{
     job::{Convergence, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
     settings::Parameter,
-    sim::{Curve, Goal, Loss, Lots, Speed, StepTime, Truth},
+    sim::{lots::Lots, truth::Curve, truth::Goal, truth::Loss, truth::Speed, truth::StepTime, truth::Truth},
     time::{Span, Time},
 };
 
@@ -223,7 +223,7 @@ fn job(number: u32, model: &Model, arrival: f64, lots: Lots) -> SimJob {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::Shape;
+    use crate::shape::Shape;
 
     fn request(seed: u64) -> Request {
         Request { seed, jobs: None, servers: None }

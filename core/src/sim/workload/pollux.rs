@@ -17,7 +17,7 @@ use super::{Entry, Request, SimJob, Workload, WorkloadError};
 use crate::{
     job::{Convergence, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
-    sim::{Goal, Lots, Speed, StepTime, Truth},
+    sim::{lots::Lots, truth::Goal, truth::Speed, truth::StepTime, truth::Truth},
     time::{Span, Time},
 };
 
@@ -269,7 +269,7 @@ fn drawn<T>(from: &[T], count: impl Fn(&T) -> u32, lots: Lots, key: u64) -> &T {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::Shape;
+    use crate::shape::Shape;
 
     #[test]
     fn every_job_is_valid_and_ends_within_what_its_class_takes() {

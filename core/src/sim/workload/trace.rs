@@ -17,7 +17,7 @@ use super::{SimJob, Workload};
 use crate::{
     job::{Convergence, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
-    sim::{Goal, Speed, StepTime, Truth},
+    sim::{truth::Goal, truth::Speed, truth::StepTime, truth::Truth},
     time::{Span, Time},
 };
 
@@ -123,7 +123,7 @@ fn job(recorded: Recorded) -> SimJob {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decision::Shape, sim::Lots};
+    use crate::{shape::Shape, sim::Lots};
 
     #[test]
     fn a_job_takes_what_it_took_with_the_gpus_that_it_had() {

@@ -234,7 +234,10 @@ final class Snapshot {
     private Application application(ApplicationId id, RMApp app, String job) {
         Application.Builder row = Application.newBuilder().setId(id.toString());
         faults.guard("reading the state of " + id, () -> row.setState(state(app)));
-        row.setJob(Objects.requireNonNullElse(job, "")).setUntold(job == null && !app.isAppInCompletedStates());
+        row.setJob(Objects.requireNonNullElse(job, ""));
+        faults.guard(
+                "reading whether " + id + " has ended",
+                () -> row.setUntold(job == null && !app.isAppInCompletedStates()));
         faults.guard(
                 "reading the secret of " + id,
                 () -> row.setSecretHash(Jobs.secretHashOf(app.getApplicationSubmissionContext())));

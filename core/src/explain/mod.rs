@@ -1,16 +1,19 @@
 //! Why a job has what it has: typed findings, each with its numbers.
 
+mod words;
+
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::{
-    decision::{Role, Shape, Slot, Verdict, WorkState},
+    decision::{Slot, Verdict, WorkState},
     ids::JobId,
     job::Job,
     reason::ReasonKind,
     scheduler::Scheduler,
     settings::Mode,
+    shape::{Role, Shape},
     state::{Mandate, State},
     time::{Span, Time},
 };

@@ -8,31 +8,25 @@ use std::sync::Arc;
 
 use imbl::OrdSet;
 
-use super::Scheduler;
+use super::State;
 use crate::{
-    decision::{Allocation, Role},
+    decision::Allocation,
     ids::{JobId, ResourceId, ServerId},
     job::{Job, Resize, TrainingMode},
     reason::Reason,
     server::Usage,
     settings::Mode,
-    state::State,
+    shape::Role,
     time::Time,
 };
 
-impl Scheduler {
-    /// Issues what fits. O(slots of the jobs that may move).
-    pub(super) fn issue(&mut self) {
-        self.state.issue();
-    }
-}
-
 impl State {
-    fn issue(&mut self) {
+    /// Issues what fits. O(slots of the jobs that may move).
+    pub(crate) fn issue(&mut self) {
         // What one gives up may be what another waits for, so until nothing moves: a job moves twice at most.
         // Inside a resync nobody knows yet what is free.
-        while self.mode == Mode::Active && !self.unissued.is_empty() && !self.is_syncing() {
-            let candidates = std::mem::take(&mut self.unissued);
+        while self.mode == Mode::Active && !self.pending.unissued.is_empty() && !self.is_syncing() {
+            let candidates = std::mem::take(&mut self.pending.unissued);
             self.issue_all(candidates);
         }
     }
@@ -49,7 +43,7 @@ impl State {
                     job.revoke(now);
                 }
                 job.issued.reason = None;
-                self.unsent.insert(id);
+                self.outbox.unsent.insert(id);
             }
         }
         for id in planned {
@@ -74,7 +68,7 @@ impl State {
             self.give(job, target, &own, &needed);
             return;
         };
-        self.parked.insert((server, id));
+        self.pending.parked.insert((server, id));
         let reason = Reason::Releasing { server, resource, missing };
         let Some(issued) = job.issued.allocation.as_ref().filter(|_| !job.issued.revoked) else {
             self.set_issue_reason(id, reason);
@@ -144,30 +138,18 @@ impl State {
             job.issued.rescaled_at.retain(|at| *at > Time(now.0 - 3_600_000));
             job.issued.rescaled_at.push(now);
         }
-        self.unsent.insert(id);
+        self.outbox.unsent.insert(id);
     }
 
     fn set_issue_reason(&mut self, id: JobId, reason: Reason) {
         let job = self.job_mut(id).expect("active");
         job.issued.reason = Some(reason);
-        self.unsent.insert(id);
+        self.outbox.unsent.insert(id);
     }
 
     fn clear_issue_reason(&mut self, id: JobId) {
         if self.jobs.get(&id).is_some_and(|job| job.issued.reason.is_some()) {
             self.job_mut(id).expect("active").issued.reason = None;
-        }
-    }
-
-    /// Lets those try again who wait for room on these servers.
-    pub(crate) fn unpark(&mut self, servers: impl IntoIterator<Item = ServerId>) {
-        for server in servers {
-            let waiting: Vec<JobId> =
-                self.parked.range((server, JobId(0))..=(server, JobId(u64::MAX))).map(|(_, job)| *job).collect();
-            for job in waiting {
-                self.parked.remove(&(server, job));
-                self.unissued.insert(job);
-            }
         }
     }
 
