@@ -22,8 +22,10 @@ impl SpeedFit {
     /// let fit = SpeedFit::fit(SpeedModel::Async, &samples, &options);
     /// let draw = |seed| fit.draw(&samples, &options, &mut (0..).map(|key| Lots::new(seed).normal(key)));
     /// let speeds = |p, w| (0..50).map(|seed| draw(seed).speed(p, w)).collect::<Vec<_>>();
-    /// let spread = |speeds: Vec<f64>| speeds.iter().fold(0.0_f64, |a, b| a.max(*b)) / speeds.iter().fold(9.9_f64, |a, b| a.min(*b));
-    /// // One pair was measured; far from it nobody knows.
+    /// let spread = |speeds: Vec<f64>| {
+    ///     speeds.iter().fold(0.0_f64, |a, b| a.max(*b)) / speeds.iter().fold(9.9_f64, |a, b| a.min(*b))
+    /// };
+    /// // One pair was measured. Far from it the fit is uncertain.
     /// assert!(spread(speeds(2, 2)) < 1.4 && spread(speeds(2, 16)) > 2.0);
     /// ```
     #[must_use]
