@@ -9,7 +9,7 @@
 //! | block | goes to |
 //! |---|---|
 //! | < 1 % of avg | the server with the fewest requests, then the least assigned |
-//! | ≤ avg | the server with the least sufficient room (avg − assigned); if none has enough, the least assigned |
+//! | ≤ avg | the server with the least sufficient room (avg − assigned); without one, the least assigned |
 //! | > avg | cut into pieces of avg, each to the least assigned server |
 //!
 //! On ResNet-50's 161 tensors and 10 servers, the spread is 0.103 M parameters and 1 request, and no tensor is cut. Ties
