@@ -1,4 +1,4 @@
-//! What `batch` promises beyond the contract: when a batch is complete, who gets the cheap servers, and who waits.
+//! Properties of `batch` beyond the contract: completion of batches, assignment of cheap servers, and waiting jobs.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn settings(parameters: &[(&str, Parameter)]) -> Settings {
     plain_with("batch", parameters)
 }
 
-/// All-reduce over so many GPUs, for so many minutes.
+/// An all-reduce job with `gpus` GPUs and a duration of `minutes`.
 fn trained(name: &str, gpus: u32, minutes: u32) -> JobSpec {
     let data = Dataset {
         chunks: gpus,
@@ -38,7 +38,7 @@ fn runs(scheduler: &Scheduler, jobs: &[JobId]) -> Vec<bool> {
     jobs.iter().map(|job| !shape(scheduler, *job).is_empty()).collect()
 }
 
-/// Servers by name, one for each slot.
+/// Server names, one for each slot.
 fn places(scheduler: &Scheduler, job: JobId) -> Vec<String> {
     let held = verdict(scheduler, job).allocation().cloned().unwrap_or_default();
     let mut names: Vec<String> =
@@ -51,7 +51,7 @@ fn why(scheduler: &Scheduler, job: JobId) -> String {
     verdict(scheduler, job).reason().expect("it waits").describe(scheduler.state())
 }
 
-/// The jobs come together, and their batch is scheduled.
+/// Submits jobs together, and schedules their batch.
 fn batch<const N: usize>(scheduler: &mut Scheduler, at: i64, specs: [JobSpec; N]) -> [JobId; N] {
     let jobs = specs.map(|spec| submit(scheduler, at, spec));
     scheduler.decide(Time(at));
@@ -101,11 +101,11 @@ fn the_cheaper_zone_is_taken_where_it_holds_the_whole_job() {
 #[test]
 fn the_cheap_room_goes_to_who_would_pay_most_for_the_other() {
     let mut scheduler = cluster(settings(&[]), &[gpus("edge", "a", 4), gpus("cloud", "cloud", 4)]);
-    // Hours times slots, for what they take: the longest.
+    // The longest jobs by hours times slots.
     let specs = [trained("short", 2, 10), trained("long", 3, 100), trained("longest", 1, 200)];
     let jobs = batch(&mut scheduler, 0, specs);
     assert_eq!(jobs.map(|job| places(&scheduler, job)[0].clone()), ["edge", "cloud", "cloud"]);
-    // Who may go nowhere else comes before all of them.
+    // A job that is bound to one zone comes before all of them.
     let mut scheduler = cluster(settings(&[]), &[gpus("edge", "a", 4), gpus("cloud", "cloud", 4)]);
     let bound = JobSpec { labels: gpus("", "cloud", 0).labels, ..trained("bound", 2, 1) };
     let jobs = batch(&mut scheduler, 0, [trained("longest", 3, 200), bound]);

@@ -77,7 +77,7 @@ fn a_good_observation_or_a_new_worker_starts_anew() {
     }
     watch.forget(2);
     assert!(watch.observe(&slow).is_empty());
-    // A round without the worker's number neither clears nor adds.
+    // A round without the worker's number doesn't change its count.
     assert!(watch.observe(&slow).is_empty());
     assert!(watch.observe(&[(0, 1.0), (1, 1.0), (3, 1.0)]).is_empty());
     assert_eq!(watch.observe(&slow)[0].observations, 3);
@@ -95,7 +95,7 @@ fn too_few_workers_or_bad_numbers_say_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The order in which workers are listed does not matter, and a majority is never slow.
+    /// The order of workers doesn't matter, and a majority is never slow.
     #[test]
     fn order_does_not_matter(speeds in prop::collection::vec(0.01_f64..100.0, 3..20), turn in 0_usize..20) {
         let rows: Vec<(u32, f64)> = (0..).zip(speeds).collect();

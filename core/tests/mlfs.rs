@@ -1,4 +1,4 @@
-//! What `mlfs` promises beyond the contract: who goes first and where, who leaves an overloaded server, and who stops.
+//! Properties of `mlfs` beyond the contract: order and places of tasks, departures from overloaded servers, and stops.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn gpus(name: &str, count: usize) -> ServerSpec {
     server(name, 16, 64, &vec!["gpu"; count])
 }
 
-/// All-reduce over so many GPUs, no more and no less.
+/// An all-reduce job with a fixed number of GPUs.
 fn fixed(name: &str, workers: u32) -> JobSpec {
     JobSpec { resize: Resize::Fixed, model: "m".into(), ..ring(name, (workers, workers, workers)) }
 }
@@ -37,14 +37,14 @@ fn why(scheduler: &Scheduler, job: JobId) -> String {
     job.verdict.reason().expect("it doesn't run").describe(scheduler.state())
 }
 
-/// By index: the server, and the devices.
+/// Server and devices by index.
 fn places(scheduler: &Scheduler, job: JobId) -> Vec<(u32, Vec<u16>)> {
     let job = scheduler.state().job(job).expect("active");
     let slots = job.verdict.allocation().expect("it runs").of(Role::Worker);
     slots.iter().map(|slot| (slot.server.0, slot.devices.iter().map(|share| share.device).collect())).collect()
 }
 
-/// The manager has started what it was told.
+/// The manager has started all issued slots.
 fn observe(scheduler: &mut Scheduler, at: i64, job: JobId) {
     let state = scheduler.state();
     let known = state.job(job).expect("active").clone();
@@ -60,7 +60,7 @@ fn observe(scheduler: &mut Scheduler, at: i64, job: JobId) {
     scheduler.apply(Time(at), event).expect("as told");
 }
 
-/// Each worker of these jobs on a server uses so many thousandths of its device, and all of them so much CPU.
+/// Each worker of these jobs on a server uses these thousandths of its device, and all of them use `cpu`.
 fn measure(scheduler: &mut Scheduler, at: i64, name: &str, cpu: i64, uses: &[(JobId, u16)]) {
     let state = scheduler.state();
     let id = state.find_server(name).expect("known").id;
@@ -120,7 +120,7 @@ fn urgency_deadlines_and_time_waited_decide_who_goes_first() {
     let late = |spec: &mut JobSpec| {
         (spec.deadline, spec.name) = (Some(Span(3000 * MINUTE)), "late".into());
     };
-    // Against one whose deadline is far.
+    // Compared with a job whose deadline is far away.
     let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1)]);
     let jobs = [late as fn(&mut JobSpec), soon].map(|change| {
         let mut spec = fixed("soon", 1);
@@ -151,7 +151,7 @@ fn who_is_early_in_its_training_goes_before_who_has_little_to_gain() {
         let event = Event::Reported { job: old, incarnation: known, slot: (Role::Worker, 0), report };
         scheduler.apply(Time(i64::from(epoch) * MINUTE), event).expect("in order");
     }
-    // A server fails under it, and it waits together with one that has just come.
+    // A server fails under the job, and it waits together with a new one.
     scheduler.apply(Time(30 * MINUTE), Event::ServersLeft { names: vec!["s1".into()] }).expect("known");
     let new = submit(&mut scheduler, 30 * MINUTE, fixed("new", 1));
     set(&mut scheduler, 30 * MINUTE, gpus("s1", 1));
@@ -182,12 +182,12 @@ fn what_is_measured_counts_not_what_is_reserved() {
     observe(&mut scheduler, 1, resident);
     let home = places(&scheduler, resident)[0].0;
     assert_eq!(home, places(&scheduler, resident)[1].0);
-    // Somebody else's processes keep the other server's cores busy: 15 of 16.
+    // Foreign processes use 15 of the 16 cores of the other server.
     let (other, mine) = if home == 0 { ("s1", "s0") } else { ("s0", "s1") };
     measure(&mut scheduler, 2, other, 15_000, &[]);
     let job = submit(&mut scheduler, 3, JobSpec { model: "other".into(), ..fixed("job", 1) });
     scheduler.decide(Time(3));
-    // Nothing shares that server yet, so a single task may come, as its reservation says; where two would, it is too much.
+    // No slots share that server yet, so a single task may be placed there, as reserved. Two tasks would be too much.
     assert_eq!(runs(&scheduler, &[job]), [true]);
     observe(&mut scheduler, 4, job);
     measure(&mut scheduler, 5, other, 15_500, &[(job, 800)]);
@@ -205,7 +205,7 @@ fn measured_tasks_share_a_gpu_where_the_pool_overbooks() {
         scheduler.decide(Time(0));
         observe(&mut scheduler, 1, first);
         if let Some(milli) = measured {
-            // What it uses while it starts tells nothing about training.
+            // Its use during the start is no evidence about training.
             measure(&mut scheduler, 2, "s0", 1000, &[(first, 1)]);
             report(&mut scheduler, 2, first, 1, 0.1);
             measure(&mut scheduler, 2, "s0", 1000, &[(first, milli)]);
@@ -220,7 +220,7 @@ fn measured_tasks_share_a_gpu_where_the_pool_overbooks() {
     assert_eq!(two(2000, Some(500)), [true, false], "both would use more than nine tenths");
 }
 
-/// Two jobs on one GPU of s0, the second of a higher priority, and s1 beside it.
+/// Two jobs on one GPU of s0, the second with a higher priority, and s1 beside it.
 fn crowded(flags: &[(&str, bool)]) -> (Scheduler, JobId, JobId) {
     let mut scheduler = cluster(mlfs(flags, 2000), &[gpus("s0", 1)]);
     let low = submit(&mut scheduler, 0, fixed("low", 1));
@@ -256,7 +256,7 @@ fn it_stays_where_nobody_takes_it_and_waits_where_everyone_is_overloaded() {
     measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
     scheduler.decide(Time(MINUTE));
     assert_eq!((places(&scheduler, low)[0].0, places(&scheduler, high)[0].0), (0, 0));
-    // There is no other server at all: one of them waits, and tells why.
+    // There is no other server: one of them waits, with a reason.
     let (mut scheduler, low, high) = crowded(&[]);
     scheduler.apply(Time(5), Event::ServersLeft { names: vec!["s1".into()] }).expect("known");
     measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
@@ -316,7 +316,7 @@ fn a_task_is_where_it_was_after_a_round_in_which_nothing_happened() {
 
 #[test]
 fn nobody_comes_to_a_server_that_tasks_are_to_leave() {
-    // s1 has cores but no GPU: who has to leave s0 stays, and its cores aren't free.
+    // s1 has cores but no GPU. The job that should leave s0 stays, and its cores aren't free.
     let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 2), gpus("s1", 0)]);
     let hungry = |name: &str, model: &str| {
         let worker = common::build::role(&[("gpu", 1000), ("cpu", 6000)], 1, 1, 1);

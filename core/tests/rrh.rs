@@ -1,4 +1,4 @@
-//! What `rrh` promises beyond the contract, and round-robin placement.
+//! Properties of `rrh` beyond the contract, and round-robin placement.
 
 mod common;
 
@@ -12,7 +12,7 @@ use trainmaster_core::{
 
 const HOUR: i64 = 3_600_000;
 
-/// Two workers of one GPU; so many hours of them.
+/// A job of two workers with one GPU each, for `hours` hours.
 fn job(name: &str, hours: u32, utility: Utility) -> JobSpec {
     let data =
         Dataset { chunks: 2, batches_per_chunk: hours, epochs: 1, batch_time: Some(Span(HOUR)), ..Dataset::default() };
@@ -55,9 +55,9 @@ fn who_gains_more_goes_first_and_the_other_comes_back_as_it_was() {
 fn a_job_that_costs_more_than_it_brings_is_rejected_for_good_and_says_so() {
     let mut scheduler = two_gpus(5.0);
     let urgent = submit(&mut scheduler, 1, job("urgent", 2, step(50.0, 4)));
-    // In its way for ten hours, on the whole cluster: 30 − 50.
+    // The long job blocks the urgent one for ten hours, on the whole cluster: 30 − 50.
     let long = submit(&mut scheduler, 2, job("long", 10, constant(30.0)));
-    // An hour isn't in its way, but not above the threshold.
+    // A job of an hour doesn't block it, but its utility isn't above the threshold.
     let cheap = submit(&mut scheduler, 3, job("cheap", 1, constant(5.0)));
     let fair = submit(&mut scheduler, 4, job("fair", 1, constant(5.1)));
     scheduler.decide(Time(5));
