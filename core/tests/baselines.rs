@@ -134,7 +134,7 @@ fn flat(epoch: f64) -> f64 {
 }
 
 #[test]
-fn slaq_gives_the_next_workers_to_the_steeper_loss_whatever_its_unit() {
+fn slaq_gives_workers_to_the_steeper_loss_in_any_unit() {
     for steep_first in [true, false] {
         let mut scheduler = cluster(plain("slaq"), &[gpus("s0", 5)]);
         let [a, b] = ["a", "b"].map(|name| submit(&mut scheduler, 0, linear(name, (1, 4, 1))));
@@ -169,7 +169,7 @@ fn slaq_takes_fixed_jobs_whole_by_their_gain_per_gpu_and_new_ones_first() {
 }
 
 #[test]
-fn slaq_takes_nobody_for_new_for_ever() {
+fn slaq_treats_no_job_as_new_forever() {
     let mut scheduler = cluster(plain("slaq"), &[gpus("s0", 1)]);
     let mute = come(&mut scheduler, 0, wide("mute", 1));
     see(&mut scheduler, 0, mute, true);
@@ -180,7 +180,7 @@ fn slaq_takes_nobody_for_new_for_ever() {
 }
 
 #[test]
-fn hypersched_pauses_the_flat_one_while_others_wait() {
+fn hypersched_pauses_the_flat_job_while_others_wait() {
     let mut scheduler = cluster(plain("hypersched"), &[gpus("s0", 1)]);
     let flat = come(&mut scheduler, 0, wide("flat", 1));
     accuracies(&mut scheduler, MINUTE, flat, 12, |epoch| f64::min(0.1 * epoch, 0.5));
@@ -208,7 +208,7 @@ fn only_one_stays(specs: [JobSpec; 2], accuracy: [fn(f64) -> f64; 2]) -> Vec<boo
 }
 
 #[test]
-fn hypersched_favours_who_gains_most_before_its_deadline() {
+fn hypersched_favours_the_largest_gain_before_the_deadline() {
     // 0.72 after ten epochs, towards 0.9; and 0.64, towards 0.66.
     let fast: fn(f64) -> f64 = |epoch| 0.9 - 0.54 / (0.2 * epoch + 1.0);
     let slow: fn(f64) -> f64 = |epoch| 0.66 - 0.06 / (0.2 * epoch + 1.0);
@@ -226,7 +226,7 @@ fn hypersched_favours_who_gains_most_before_its_deadline() {
 }
 
 #[test]
-fn hypersched_gives_more_workers_to_who_gains_more() {
+fn hypersched_gives_more_workers_to_larger_gains() {
     let job = |name| JobSpec {
         deadline: Some(Span(60 * MINUTE)),
         convergence: Convergence { max_epochs: 2000, ..Convergence::default() },
@@ -265,7 +265,7 @@ fn sums(rounds: &[Vec<bool>]) -> Vec<usize> {
 }
 
 #[test]
-fn fair_gives_everyone_an_equal_share_of_time() {
+fn fair_gives_all_jobs_equal_time() {
     let mut scheduler = cluster(plain("fair"), &[gpus("s0", 1)]);
     let jobs = ["a", "b", "c"].map(|name| submit(&mut scheduler, 0, wide(name, 1)));
     let seen = rounds(&mut scheduler, 0, 12, &jobs);
@@ -274,7 +274,7 @@ fn fair_gives_everyone_an_equal_share_of_time() {
 }
 
 #[test]
-fn engines_that_share_time_let_who_starts_slowly_train() {
+fn engines_that_share_time_let_slow_starters_train() {
     for engine in ["fair", "slaq", "hypersched"] {
         let mut scheduler = cluster(plain(engine), &[gpus("s0", 1)]);
         let jobs = ["a", "b"].map(|name| submit(&mut scheduler, 0, wide(name, 1)));
@@ -316,7 +316,7 @@ fn fair_counts_dominant_shares() {
 }
 
 #[test]
-fn fair_owes_nothing_to_newcomers_and_who_was_held() {
+fn fair_gives_no_credit_to_new_and_held_jobs() {
     let mut scheduler = cluster(plain("fair"), &[gpus("s0", 1)]);
     let [old, held] = ["old", "held"].map(|name| submit(&mut scheduler, 0, wide(name, 1)));
     scheduler.apply(Time(0), Event::JobHeld { job: held, held: true }).expect("active");
@@ -416,7 +416,7 @@ fn gandiva_moves_the_least_busy_of_an_overloaded_gpu_to_the_least_used_one() {
 }
 
 #[test]
-fn gandiva_moves_within_a_server_too_and_nothing_where_it_may_not() {
+fn gandiva_also_moves_within_a_server_and_only_where_allowed() {
     let still = [("migrate", Parameter::Flag(false))];
     for (moves, settings) in [
         (true, shared("gandiva")),
@@ -490,7 +490,7 @@ fn graphene_weighs_short_packed_behind_and_troublesome_jobs() {
 }
 
 #[test]
-fn graphene_brings_tenants_to_an_equal_part() {
+fn graphene_equalises_tenants() {
     for (weight, expected) in [("fairness", [false, true]), ("packing", [true, false])] {
         let of = |name: &str, tenant: &str| JobSpec { tenant: tenant.into(), ..wide(name, 1) };
         let mut scheduler = cluster(only(weight), &[gpus("s0", 2)]);
@@ -516,7 +516,7 @@ fn graphene_places_troublesome_tasks_first() {
 }
 
 #[test]
-fn epochs_that_are_left_bound_what_a_job_can_gain() {
+fn remaining_epochs_bound_the_gain() {
     // Both have the same accuracies. One has two epochs left, the other many.
     let fast: fn(f64) -> f64 = |epoch| 0.9 - 0.54 / (0.2 * epoch + 1.0);
     let job = |name: &str, max_epochs| JobSpec {

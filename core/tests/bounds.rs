@@ -166,7 +166,7 @@ fn bytes(scheduler: &mut Scheduler) -> usize {
 }
 
 #[test]
-fn what_is_refused_leaves_little_in_the_journal_and_replays_the_same() {
+fn refused_events_take_little_journal_space_and_replay_equally() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2])]);
     scheduler.start_journal();
     let id = running(&mut scheduler, 0, job("a", (1, 4, 2), (1, 1, 1)));
@@ -194,7 +194,7 @@ fn what_is_refused_leaves_little_in_the_journal_and_replays_the_same() {
 }
 
 #[test]
-fn invented_resources_keep_no_server_away() {
+fn invented_resources_do_not_block_servers() {
     let invented = |name: &str, from: usize| {
         let demand: Vec<(String, i64)> = (from..from + 16).map(|at| (format!("invented{at}"), 1)).collect();
         let mut spec = ring(name, (1, 1, 1));
@@ -257,7 +257,7 @@ fn as_many_types_as_servers_have_are_never_forgotten() {
 }
 
 #[test]
-fn nobody_keeps_others_waiting_by_telling_everything() {
+fn repeated_resyncs_do_not_block_other_managers() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2])]);
     let begins = |scheduler: &mut Scheduler, at: i64, manager: &str| {
         scheduler.apply(Time(at), Event::SyncBegin { manager: manager.into() }).unwrap();
@@ -276,7 +276,7 @@ fn nobody_keeps_others_waiting_by_telling_everything() {
 }
 
 #[test]
-fn a_job_that_comes_while_its_manager_tells_everything_stays() {
+fn a_job_submitted_during_a_resync_stays() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2])]);
     scheduler.apply(Time(1), Event::SyncBegin { manager: "m".into() }).unwrap();
     let external = Some(trainmaster_core::job::ExternalId { cluster: "m".into(), native: "x".into() });
@@ -291,7 +291,7 @@ fn a_job_that_comes_while_its_manager_tells_everything_stays() {
 }
 
 #[test]
-fn names_that_change_all_at_once_are_forgotten_and_no_other_managers() {
+fn renamed_servers_are_forgotten_but_not_those_of_other_managers() {
     const MANY: usize = 3000;
     let mut scheduler = cluster(plain("fifo"), &[server("theirs", 8, 16, &["gpu"; 2])]);
     scheduler.apply(Time(0), Event::ServersLeft { names: vec!["theirs".into()] }).unwrap();
@@ -314,7 +314,7 @@ fn names_that_change_all_at_once_are_forgotten_and_no_other_managers() {
 }
 
 #[test]
-fn servers_that_come_and_go_are_forgotten_and_those_that_matter_are_not() {
+fn departed_servers_are_forgotten_unless_in_use() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2]), server("lost", 8, 16, &["gpu"; 4])]);
     let id = running(&mut scheduler, 0, ring("a", (3, 3, 3)));
     scheduler.apply(Time(1), Event::ServersLeft { names: vec!["lost".into()] }).unwrap();
@@ -355,7 +355,7 @@ fn servers_that_come_and_go_are_forgotten_and_those_that_matter_are_not() {
 }
 
 #[test]
-fn managers_names_are_forgotten_too() {
+fn unused_manager_names_are_forgotten() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2])]);
     let mut before = 0;
     for at in 0..2000 {
@@ -371,7 +371,7 @@ fn managers_names_are_forgotten_too() {
 }
 
 #[test]
-fn one_tenants_reports_teach_no_other_tenants_jobs() {
+fn reports_do_not_affect_fits_of_other_tenants() {
     let learnt = |settings: Settings| {
         let mut scheduler = cluster(settings, &[server("s0", 64, 64, &["gpu"; 8])]);
         let of = |name: &str, tenant: &str| JobSpec {
@@ -395,7 +395,7 @@ fn one_tenants_reports_teach_no_other_tenants_jobs() {
 }
 
 #[test]
-fn nobody_makes_what_others_learnt_be_forgotten() {
+fn no_tenant_evicts_fits_of_others() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 64, 64, &["gpu"; 8])]);
     let teach = |scheduler: &mut Scheduler, tenant: &str, model: String| {
         let id = running(scheduler, 0, JobSpec { tenant: tenant.into(), model, ..ring("j", (1, 1, 1)) });
@@ -414,7 +414,7 @@ fn nobody_makes_what_others_learnt_be_forgotten() {
 }
 
 #[test]
-fn an_invented_profile_lasts_for_three_reports() {
+fn a_false_profile_is_dropped_after_three_reports() {
     let mut scheduler = cluster(plain("optimus"), &[server("s0", 128, 512, &[])]);
     let cores = |name: &str, profile: Vec<ProfiledSpeed>| JobSpec {
         worker: role(&[("cpu", 1000)], 1, 100, 1),
@@ -465,7 +465,7 @@ fn an_invented_profile_lasts_for_three_reports() {
 }
 
 #[test]
-fn an_honest_profile_is_believed_on() {
+fn a_true_profile_is_kept() {
     let mut history = trainmaster_core::fit::SpeedHistory::default();
     let sample = |servers, workers, speed| trainmaster_core::fit::SpeedSample::new(servers, workers, speed);
     history.profile(&sample(1, 1, 1.0));
@@ -485,7 +485,7 @@ fn an_honest_profile_is_believed_on() {
 
 /// Every engine accepts a plan of chunks that another engine made.
 #[test]
-fn every_engine_can_look_at_a_plan_of_chunks() {
+fn every_engine_accepts_a_plan_of_chunks() {
     let place = |name: &str, labels: &[(&str, &str)]| ServerSpec {
         labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
         ..server(name, 64, 64, &["gpu", "gpu"])

@@ -28,14 +28,14 @@ fn every_engine(cases: u32, shape_rules: bool, check: impl Fn(&Scenario)) {
 }
 
 #[test]
-fn the_rules_hold_whatever_happens() {
+fn the_rules_hold_under_random_histories() {
     every_engine(2500, false, |scenario| {
         play(scenario, Options::default());
     });
 }
 
 #[test]
-fn the_rules_hold_under_what_managers_can_carry_out() {
+fn the_rules_hold_under_shape_rules() {
     every_engine(1000, true, |scenario| {
         play(scenario, Options::default());
     });
@@ -58,7 +58,7 @@ fn same_events_same_bytes_with_or_without_the_index() {
 }
 
 #[test]
-fn a_journal_gives_everything_back_from_wherever_it_starts() {
+fn a_journal_replays_from_any_snapshot() {
     every_engine(150, false, |scenario| {
         let trace = play(scenario, Options { journal: true, ..Options::default() });
         check_journal(&trace);

@@ -121,7 +121,7 @@ fn a_pool_holds_no_more_than_its_servers_one_by_one() {
 }
 
 #[test]
-fn what_is_free_on_the_servers_of_a_pool_may_differ() {
+fn free_room_may_differ_between_servers_of_a_pool() {
     // Two equal servers with 4 and 1 free GPUs have room for two workers of two GPUs, both on the first.
     let mut scheduler = cluster(plain("dorm"), &[server("s0", 16, 64, &["gpu"; 4]), server("s1", 16, 64, &["gpu"; 4])]);
     scheduler

@@ -281,7 +281,7 @@ proptest! {
 }
 
 #[test]
-fn a_shorter_job_takes_single_workers_and_the_rest_trains_on() {
+fn a_shorter_job_takes_single_workers_and_the_rest_continues() {
     let mut world = World::new(plain("edge"), &[place("s0", &["gpu", "gpu"], &[])]);
     let long = world.submit(job("long", 2, 1000));
     world.pass(Time(10_000));
@@ -366,7 +366,7 @@ fn storage_workers_and_kinds_bound_where_chunks_go() {
 }
 
 #[test]
-fn who_finds_no_place_waits_with_numbers() {
+fn jobs_without_a_place_wait_with_numbers() {
     let mut world = World::new(plain("edge"), &[server("s", 2, 4, &["gpu"])]);
     let mut big = job("big", 2, 100);
     big.worker.demand.insert("memory".into(), 3 << 10);
@@ -382,7 +382,7 @@ fn who_finds_no_place_waits_with_numbers() {
 }
 
 #[test]
-fn who_is_tried_again_and_again_takes_no_room() {
+fn retried_jobs_take_no_room() {
     let mut world = World::new(plain("edge"), &[server("s", 8, 4, &["gpu", "gpu"])]);
     let mut first = job("first", 2, 100_000);
     first.worker.demand.insert("memory".into(), 1 << 10);
@@ -420,7 +420,7 @@ fn chunks_of_a_lost_server_are_dispatched_anew_with_what_they_had_left() {
 }
 
 #[test]
-fn jobs_that_it_cannot_run_are_refused_by_name() {
+fn unsupported_jobs_are_refused_by_name() {
     let mut world = World::new(plain("edge"), &[place("s", &["gpu"; 2], &[])]);
     type Spoil = fn(&mut JobSpec);
     let cases: [(Spoil, &str); 6] = [

@@ -265,7 +265,7 @@ fn too_few_points_are_an_error() {
 }
 
 #[test]
-fn hopeless_curves_still_get_a_sane_answer() {
+fn degenerate_curves_give_a_sane_prediction() {
     let constant = vec![0.7; 20];
     let zero = vec![0.0; 20];
     let rising: Vec<f64> = (0..20).map(|k| 1.0 + 0.1 * f64::from(k)).collect();
@@ -297,7 +297,7 @@ fn hopeless_curves_still_get_a_sane_answer() {
 }
 
 #[test]
-fn histories_are_bounded_and_count_what_they_leave_out() {
+fn histories_are_bounded_and_count_ignored_reports() {
     let mut h = LossHistory::default();
     for epoch in 0..100_000_u64 {
         h.push(2 * epoch, epoch, 2.0 / (1.0 + epoch as f64));

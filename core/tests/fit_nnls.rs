@@ -63,7 +63,7 @@ fn empty_and_zero_input() {
 }
 
 #[test]
-fn what_cannot_be_solved_is_refused() {
+fn unsolvable_input_is_refused() {
     assert_eq!(nnls(&[1.0, f64::NAN], 1, &[1.0, 1.0]), Err(NnlsError::NotFinite { row: 1 }));
     assert_eq!(nnls(&[1.0, 2.0], 1, &[f64::INFINITY, 1.0]), Err(NnlsError::NotFinite { row: 0 }));
     assert_eq!(nnls(&[1.0, 2.0, 3.0], 2, &[1.0]), Err(NnlsError::Shape { numbers: 3, rows: 1, columns: 2 }));

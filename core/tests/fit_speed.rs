@@ -198,7 +198,7 @@ fn without_samples_the_shape_or_the_prior_answers() {
 }
 
 #[test]
-fn a_priors_job_teaches_another_of_its_model() {
+fn a_job_is_a_prior_for_others_of_its_model() {
     let theta = [0.01, 0.05, 0.4, 0.01, 0.01];
     let [teacher, pupil] = [256.0, 64.0].map(|batch| SpeedModel::Sync { batch });
     let truth = SpeedCurve::new(pupil, &theta);
@@ -242,7 +242,7 @@ fn a_wrong_prior_is_overruled() {
 }
 
 #[test]
-fn hopeless_samples_are_counted_and_left_out() {
+fn invalid_samples_are_counted_and_ignored() {
     let model = SpeedModel::Async;
     let bad = [
         SpeedSample::new(1, 1, 0.0),
@@ -279,7 +279,7 @@ fn one_wild_measurement_changes_little() {
 
 /// After five bad pairs, the suggested pairs add more information than further equal ones.
 #[test]
-fn the_next_profile_is_where_it_helps() {
+fn the_suggested_profile_reduces_the_error() {
     let candidates: Vec<(u32, u32)> = (1..=12).flat_map(|p| (1..=12).map(move |w| (p, w))).collect();
     let (mut asked, mut equal) = (Vec::new(), Vec::new());
     for seed in 0..20 {

@@ -68,7 +68,7 @@ fn speeds_and_gaps_are_two_views_of_the_same() {
 }
 
 #[test]
-fn a_good_observation_or_a_new_worker_starts_anew() {
+fn a_good_observation_or_a_new_worker_resets_the_count() {
     let mut watch = StragglerWatch::new(StragglerSignal::Speed, StragglerOptions::default());
     let slow = [(0, 1.0), (1, 1.0), (2, 0.3)];
     let fine = [(0, 1.0), (1, 1.0), (2, 1.0)];
@@ -84,7 +84,7 @@ fn a_good_observation_or_a_new_worker_starts_anew() {
 }
 
 #[test]
-fn too_few_workers_or_bad_numbers_say_nothing() {
+fn too_few_workers_or_bad_numbers_find_no_straggler() {
     let mut watch = StragglerWatch::new(StragglerSignal::Speed, StragglerOptions { patience: 1, ..Default::default() });
     assert!(watch.observe(&[(0, 1.0), (1, 0.1)]).is_empty());
     assert!(watch.observe(&[(0, 1.0), (1, 0.1), (2, f64::NAN), (3, 0.0), (4, -1.0)]).is_empty());

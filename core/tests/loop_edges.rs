@@ -81,7 +81,7 @@ fn bytes(scheduler: &Scheduler) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_refused_leaves_no_trace() {
+fn refused_events_change_nothing() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"])]);
     submit(&mut scheduler, 0, ring("there", (1, 1, 1)));
     let submitted = |spec: JobSpec| Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
@@ -129,7 +129,7 @@ fn what_is_refused_leaves_no_trace() {
 }
 
 #[test]
-fn names_go_with_their_last_job_and_models_a_while_later() {
+fn names_are_forgotten_with_their_last_job_and_models_later() {
     let mut settings = plain("fifo");
     settings.tenants.insert("t7".into(), amounts(&[("gpu", 1000)]));
     let mut scheduler = cluster(settings, &[server("s0", 8, 16, &["gpu"])]);
@@ -189,7 +189,7 @@ fn no_more_slots_report_for_a_job_than_it_can_have() {
 }
 
 #[test]
-fn jobs_that_come_and_go_while_nobody_decides_leave_no_news() {
+fn jobs_that_end_before_a_decision_leave_no_changes() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"])]);
     let known = submit(&mut scheduler, 0, ring("known", (1, 1, 1)));
     scheduler.decide(Time(0));
@@ -223,7 +223,7 @@ fn jobs_that_come_and_go_while_nobody_decides_leave_no_news() {
 }
 
 #[test]
-fn where_the_fallback_fails_as_well_jobs_are_their_managers() {
+fn a_failing_fallback_hands_jobs_back_to_their_managers() {
     let mut scheduler = scripted(&[1], &[&[&[0]]]);
     scheduler.start_journal();
     let job = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
@@ -287,7 +287,7 @@ fn an_engine_that_is_always_late_is_replaced() {
 }
 
 #[test]
-fn new_slots_come_only_where_they_may_when_they_are_committed() {
+fn commits_check_the_acceptance_of_new_slots() {
     type Spoil = fn(&mut ServerSpec);
     let spoils: [(&str, Spoil); 3] = [
         ("draining", |server| server.draining = true),
@@ -324,7 +324,7 @@ fn new_slots_come_only_where_they_may_when_they_are_committed() {
 }
 
 #[test]
-fn settings_supersede_what_was_prepared_under_others() {
+fn new_settings_supersede_open_tickets() {
     let mut scheduler = scripted(&[1], &[&[&[0]]]);
     let id = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
     let outcome = scheduler.prepare(Time(1)).run(Budget::UNLIMITED);
@@ -348,7 +348,7 @@ fn a_journal_can_begin_while_a_ticket_is_open() {
 }
 
 #[test]
-fn a_refusal_of_what_is_no_longer_issued_is_ignored_and_counted() {
+fn a_refusal_of_an_outdated_issue_is_ignored_and_counted() {
     let mut scheduler = scripted(&[1, 1], &[&[&[0]], &[&[1]]]);
     let id = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
     let first = scheduler.decide(Time(1)).id;
@@ -381,7 +381,7 @@ fn a_pause_is_no_change_of_shape() {
 }
 
 #[test]
-fn a_restart_that_is_refused_stops_nobody() {
+fn a_refused_restart_stops_no_slots() {
     let mut scheduler = scripted(&[1, 1, 1], &[&[&[0]], &[&[1]], &[&[2]], &[&[1]]]);
     let settings = Settings { refusals: 2, ..(*scheduler.state().settings).clone() };
     let id = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
@@ -413,7 +413,7 @@ fn a_restart_that_is_refused_stops_nobody() {
 }
 
 #[test]
-fn a_job_whose_changes_are_always_refused_runs_on_as_it_is() {
+fn a_job_with_refused_changes_runs_on_unchanged() {
     let mut scheduler = scripted(&[1, 1], &[&[&[0]], &[&[1]]]);
     let settings = Settings { refusals: 2, ..(*scheduler.state().settings).clone() };
     let id = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
@@ -439,7 +439,7 @@ fn a_job_whose_changes_are_always_refused_runs_on_as_it_is() {
 }
 
 #[test]
-fn who_was_told_of_a_job_hears_of_its_end() {
+fn a_jobs_end_is_issued_to_its_manager() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"])]);
     let ids = ["runs", "waits", "held"].map(|name| submit(&mut scheduler, 0, ring(name, (1, 1, 1))));
     scheduler.decide(Time(0));
@@ -460,7 +460,7 @@ fn who_was_told_of_a_job_hears_of_its_end() {
 }
 
 #[test]
-fn who_takes_over_starts_from_what_runs() {
+fn active_mode_starts_from_running_slots() {
     for mode in [Mode::Shadow, Mode::Paused] {
         let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 4])]);
         let runs = submit(&mut scheduler, 0, ring("runs", (1, 2, 1)));
@@ -503,7 +503,7 @@ fn who_takes_over_starts_from_what_runs() {
 }
 
 #[test]
-fn a_job_that_is_more_than_the_cluster_is_refused_with_numbers() {
+fn a_job_larger_than_the_cluster_is_refused_with_numbers() {
     let mut settings = plain("fifo");
     settings.queues.insert("small".into(), amounts(&[("gpu", 3000)]));
     settings.tenants.insert("poor".into(), amounts(&[("cpu", 4000)]));
@@ -537,7 +537,7 @@ fn a_job_that_is_more_than_the_cluster_is_refused_with_numbers() {
 }
 
 #[test]
-fn others_that_use_more_than_a_server_has_leave_the_rest_as_it_is() {
+fn excess_foreign_use_leaves_the_rest_unchanged() {
     let servers = [server("s0", 2, 4, &["gpu"; 1]), server("s1", 2, 4, &["gpu"; 1])];
     let mut scheduler = cluster(plain("fifo"), &servers);
     let foreign = Event::ForeignUse { server: "s0".into(), amounts: amounts(&[("cpu", 900_000)]), devices: Vec::new() };
@@ -548,7 +548,7 @@ fn others_that_use_more_than_a_server_has_leave_the_rest_as_it_is() {
 }
 
 #[test]
-fn an_explanation_has_the_numbers_of_the_moment_and_says_what_happens_next() {
+fn an_explanation_has_current_numbers_and_the_next_step() {
     let settings = Settings { engine: "drf".into(), ..plain("drf") };
     let mut scheduler = cluster(settings, &[server("s0", 8, 16, &["gpu"; 4])]);
     let id = submit(&mut scheduler, 0, ring("a", (4, 4, 4)));
@@ -591,7 +591,7 @@ fn an_explanation_has_the_numbers_of_the_moment_and_says_what_happens_next() {
 }
 
 #[test]
-fn a_resync_that_loses_many_servers_is_as_losing_them_one_by_one() {
+fn a_resync_without_servers_equals_losing_them_one_by_one() {
     let build = || {
         let servers: Vec<ServerSpec> = (0..12).map(|at| server(&format!("s{at}"), 4, 16, &["gpu"])).collect();
         let mut scheduler = cluster(plain("fifo"), &servers);

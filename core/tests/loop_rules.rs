@@ -129,7 +129,7 @@ fn kind(scheduler: &Scheduler, id: JobId) -> Option<ReasonKind> {
 }
 
 #[test]
-fn a_swap_does_not_lock() {
+fn a_swap_does_not_deadlock() {
     let script = Scripted::places(vec![vec![vec![0], vec![1]], vec![vec![1], vec![0]]]);
     let mut scheduler = Scheduler::with_engine(plain("optimus"), Arc::new(script)).unwrap();
     for name in ["s0", "s1"] {
@@ -221,7 +221,7 @@ fn a_gang_of_which_the_manager_started_a_part_is_stopped_when_the_rest_is_refuse
 }
 
 #[test]
-fn what_is_pruned_at_commit_goes_back_to_what_it_had() {
+fn jobs_pruned_at_commit_keep_their_old_slots() {
     // In the engine's order the big job is last, though it arrived first. The list of previous verdicts is searched by
     // number.
     let forwards = Scripted::places([[0, 1, 2], [3, 4, 5]].map(|line| line.map(|server| vec![server]).into()).into());
@@ -266,7 +266,7 @@ fn changes_outlive_a_crowded_ticket() {
 }
 
 #[test]
-fn shadow_and_pause_tell_managers_to_go_on_alone() {
+fn shadow_and_pause_hand_jobs_back_to_managers() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu", "gpu"])]);
     let running = submit(&mut scheduler, 0, ring("running", (1, 2, 1)));
     scheduler.decide(Time(0));
@@ -293,7 +293,7 @@ fn shadow_and_pause_tell_managers_to_go_on_alone() {
 }
 
 #[test]
-fn a_resync_forgets_what_it_does_not_mention_and_nothing_of_other_managers() {
+fn a_resync_removes_what_its_own_manager_does_not_mention() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"])]);
     let other = Event::ServerSet { manager: "m1".into(), server: server("t0", 8, 16, &["gpu"]) };
     scheduler.apply(Time(0), other).unwrap();
@@ -353,7 +353,7 @@ fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
 }
 
 #[test]
-fn where_servers_reserve_the_same_a_running_job_gives_whole_ones_up() {
+fn with_equal_servers_a_running_job_releases_whole_servers() {
     let mut settings = plain("fifo");
     settings.shape = ShapeRules { equal_per_server: true, grow_in_place: false, ..ShapeRules::default() };
     let script = [vec![0, 0, 1, 1], vec![0, 0], vec![0], vec![0, 1]].map(|servers| vec![servers]);
@@ -432,7 +432,7 @@ fn a_job_past_its_time_stays_stopped() {
 }
 
 #[test]
-fn nonsense_from_managers_is_refused_by_name() {
+fn invalid_observations_are_refused_by_name() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"])]);
     let foreign = |pairs: &[(&str, i64)], milli| Event::ForeignUse {
         server: "s0".into(),
@@ -452,7 +452,7 @@ fn nonsense_from_managers_is_refused_by_name() {
 }
 
 #[test]
-fn a_late_word_about_a_closed_ticket_does_not_move_time() {
+fn a_late_outcome_of_a_closed_ticket_does_not_advance_time() {
     // A replay would lack it, because it isn't recorded.
     let mut scheduler = cluster(plain("fifo"), &[]);
     let ticket = scheduler.prepare(Time(1)).id();
@@ -462,7 +462,7 @@ fn a_late_word_about_a_closed_ticket_does_not_move_time() {
 }
 
 #[test]
-fn news_equal_to_the_last_delivered_is_news() {
+fn a_change_equal_to_the_last_delivered_one_is_delivered() {
     let mut scheduler = cluster(plain("fifo"), &[server("s1", 8, 16, &["gpu"]), server("s0", 16, 16, &["gpu"])]);
     // The arrival of the freer server is the last change that the open ticket contains. Then foreign use takes its GPU.
     let outcome = scheduler.prepare(Time(0)).run(Budget::UNLIMITED);
@@ -495,7 +495,7 @@ fn a_plan_on_exchanged_devices_is_void() {
 }
 
 #[test]
-fn what_is_seen_in_shadow_mode_is_planned_only_within_limits() {
+fn observed_slots_in_shadow_mode_are_planned_within_limits() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu", "gpu"])]);
     scheduler.apply(Time(0), Event::ModeSet(Mode::Shadow)).unwrap();
     let id = submit(&mut scheduler, 0, ring("a", (2, 2, 2)));

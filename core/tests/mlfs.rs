@@ -103,7 +103,7 @@ fn fit(scheduler: &mut Scheduler, at: i64) {
 }
 
 #[test]
-fn urgency_deadlines_and_time_waited_decide_who_goes_first() {
+fn urgency_deadlines_and_waiting_time_decide_the_order() {
     let first = |settings: Settings, change: fn(&mut JobSpec), later: i64| {
         let mut scheduler = cluster(settings, &[gpus("s0", 1)]);
         let plain = submit(&mut scheduler, 0, fixed("plain", 1));
@@ -132,7 +132,7 @@ fn urgency_deadlines_and_time_waited_decide_who_goes_first() {
 }
 
 #[test]
-fn who_is_early_in_its_training_goes_before_who_has_little_to_gain() {
+fn early_jobs_go_before_jobs_with_little_gain() {
     let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1), gpus("s1", 1)]);
     let old = submit(&mut scheduler, 0, fixed("old", 2));
     scheduler.decide(Time(0));
@@ -161,7 +161,7 @@ fn who_is_early_in_its_training_goes_before_who_has_little_to_gain() {
 }
 
 #[test]
-fn partitions_come_near_each_other_unless_bandwidth_does_not_count() {
+fn partitions_are_placed_close_unless_bandwidth_is_ignored() {
     let placed = |flags: &[(&str, bool)]| {
         let mut scheduler = cluster(mlfs(flags, 1000), &[gpus("s0", 2), gpus("s1", 2)]);
         let spec = JobSpec { partitions: Partition::chain(2), ..fixed("cut", 2) };
@@ -175,7 +175,7 @@ fn partitions_come_near_each_other_unless_bandwidth_does_not_count() {
 }
 
 #[test]
-fn what_is_measured_counts_not_what_is_reserved() {
+fn measured_use_counts_not_reservations() {
     let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 2), gpus("s1", 2)]);
     let resident = submit(&mut scheduler, 0, fixed("resident", 2));
     scheduler.decide(Time(0));
@@ -249,7 +249,7 @@ fn the_least_important_task_leaves_an_overloaded_gpu() {
 }
 
 #[test]
-fn it_stays_where_nobody_takes_it_and_waits_where_everyone_is_overloaded() {
+fn a_task_stays_without_a_target_and_waits_if_all_are_overloaded() {
     // The other server has no GPU, but isn't overloaded.
     let (mut scheduler, low, high) = crowded(&[]);
     set(&mut scheduler, 5, gpus("s1", 0));
@@ -266,7 +266,7 @@ fn it_stays_where_nobody_takes_it_and_waits_where_everyone_is_overloaded() {
 }
 
 #[test]
-fn a_job_stops_as_its_owner_chose_and_under_load_as_far_as_it_consents() {
+fn a_job_stops_by_its_rule_and_under_load_by_its_other_one() {
     let stopped = |stop: StopChoice, under_load: StopChoice, accuracies: &[f64], waits: bool| {
         let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1)]);
         let mut spec = JobSpec { accuracy: Some(0.8), stop, stop_under_load: under_load, ..fixed("job", 1) };
@@ -302,7 +302,7 @@ fn a_job_stops_as_its_owner_chose_and_under_load_as_far_as_it_consents() {
 }
 
 #[test]
-fn a_task_is_where_it_was_after_a_round_in_which_nothing_happened() {
+fn a_round_without_changes_moves_no_task() {
     let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 2), gpus("s1", 2)]);
     let jobs: Vec<JobId> = (0..3).map(|n| submit(&mut scheduler, 0, fixed(&format!("j{n}"), 1))).collect();
     scheduler.decide(Time(0));
@@ -315,7 +315,7 @@ fn a_task_is_where_it_was_after_a_round_in_which_nothing_happened() {
 }
 
 #[test]
-fn nobody_comes_to_a_server_that_tasks_are_to_leave() {
+fn no_task_is_placed_on_a_server_that_tasks_leave() {
     // s1 has cores but no GPU. The job that should leave s0 stays, and its cores aren't free.
     let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 2), gpus("s1", 0)]);
     let hungry = |name: &str, model: &str| {
@@ -334,7 +334,7 @@ fn nobody_comes_to_a_server_that_tasks_are_to_leave() {
 }
 
 #[test]
-fn measurements_that_cannot_be_are_refused_and_strangers_are_not_kept() {
+fn impossible_measurements_are_refused_and_unknown_slots_ignored() {
     let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1), gpus("s1", 1)]);
     let job = submit(&mut scheduler, 0, fixed("job", 1));
     scheduler.decide(Time(0));

@@ -189,7 +189,7 @@ fn rejected_jobs_are_held_cancelled_or_tried_again() {
 }
 
 #[test]
-fn who_would_be_rejected_is_told_before() {
+fn an_admission_check_predicts_rejections() {
     for action in ["held", "cancelled", "retry"] {
         let mut scheduler = cluster(&[("horizon", Parameter::Number(2.0)), ("rejected", text(action))], (4, 4));
         let ask = |scheduler: &Scheduler, spec: JobSpec| {
@@ -211,7 +211,7 @@ fn who_would_be_rejected_is_told_before() {
 }
 
 #[test]
-fn a_job_that_is_priced_out_is_told_by_what() {
+fn a_priced_out_reason_names_the_resource() {
     let mut scheduler = cluster(&[("rejected", text("retry"))], (4, 4));
     // Two workers each for ten slots. After three of them no slot is empty, and ten slots have room for two more
     // workers.
@@ -251,7 +251,7 @@ fn prices_are_read_as_they_rise() {
 }
 
 #[test]
-fn a_site_caps_what_owners_claim() {
+fn caps_limit_claimed_utility() {
     let mut scheduler = cluster(&[], (4, 4));
     let mut settings = scheduler.state().settings.as_ref().clone();
     settings.caps.utility = 2.0;
@@ -263,7 +263,7 @@ fn a_site_caps_what_owners_claim() {
 }
 
 #[test]
-fn progress_off_schedule_is_scheduled_anew() {
+fn progress_off_schedule_is_rescheduled() {
     let mut scheduler = cluster(&[], (8, 8));
     // Eight chunks in four slots of two workers.
     let mut spec = job("a", 2, 4, constant(10.0));
@@ -307,7 +307,7 @@ fn last_booked(scheduler: &Scheduler) -> Option<i64> {
 }
 
 #[test]
-fn reports_that_come_seldom_are_no_drift() {
+fn rare_reports_are_no_drift() {
     // Twelve chunks in six slots of two workers. An epoch takes three slots, with one report at its end.
     let mut scheduler = cluster(&[], (8, 8));
     let mut spec = job("a", 6, 2, constant(10.0));
@@ -395,7 +395,7 @@ fn a_job_pinned_at_a_slot_s_beginning_follows_its_schedule_soon_after() {
 }
 
 #[test]
-fn a_slot_that_did_not_run_is_made_up_for() {
+fn a_missed_slot_is_compensated() {
     let mut scheduler = cluster(&[("horizon", Parameter::Number(6.0))], (2, 2));
     let a = submit(&mut scheduler, 0, job("a", 2, 2, within(2, 10.0)));
     scheduler.decide(Time(0));
@@ -426,7 +426,7 @@ fn a_missed_slot_counts_however_long_the_job_has_run() {
 }
 
 #[test]
-fn a_job_of_millions_of_chunks_holds_nobody_up() {
+fn a_job_of_millions_of_chunks_delays_no_decision() {
     let mut scheduler = cluster(&[("horizon", Parameter::Number(300.0))], (64, 64));
     // A worker trains 1,714 and two sevenths of them per slot.
     let mut spec = job("huge", 23_321, 211, Utility { decay: 1e-4, ..Utility::new(UtilityKind::Sigmoid) });
@@ -486,7 +486,7 @@ fn a_lost_server_moves_the_youngest() {
 }
 
 #[test]
-fn what_can_never_be_scheduled_is_refused_when_it_is_submitted() {
+fn unschedulable_jobs_are_refused_at_submission() {
     let mut scheduler = cluster(&[], (4, 4));
     let mut refuse = |spec: JobSpec| {
         let event = Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };

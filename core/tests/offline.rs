@@ -169,7 +169,7 @@ fn workers_that_fit_the_pool_but_not_its_servers_are_not_counted() {
 }
 
 #[test]
-fn a_schedule_that_cannot_be_says_where() {
+fn an_invalid_schedule_names_the_place() {
     let hosts = vec![host(2, 1, true, false), host(0, 1, false, true)];
     let instance = Instance { slots: 2, hosts, jobs: vec![task(1, 2, 2, 1, &[3.0])] };
     let run = |places: Vec<(usize, Shape)>| Schedule { runs: vec![Some(Run { slots: vec![places] })] };

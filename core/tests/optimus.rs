@@ -107,7 +107,7 @@ fn one_job_at_its_end_does_not_stop_the_others() {
 }
 
 #[test]
-fn nobody_starves_behind_later_jobs() {
+fn no_job_starves_behind_later_ones() {
     // Each needs two of 5 GPUs. The last would gain by far the most, but arrived last.
     let mut scheduler = cluster(plain("optimus"), &[gpus(5)]);
     let works = [("a", 1.0), ("b", 2.0), ("c", 1000.0)];
@@ -182,7 +182,7 @@ fn joint_steps_cross_a_valley() {
 }
 
 #[test]
-fn rescale_cost_keeps_what_a_restart_does_not_earn() {
+fn rescale_cost_avoids_unprofitable_restarts() {
     // From 2 to 4 GPUs saves 100/2 − 100/4 = 25 s.
     for (on, restart_cost, expected) in [(false, 60, 4), (true, 60, 2), (true, 20, 4)] {
         let mut scheduler = cluster(plain_with("optimus", &[("rescale_cost", Parameter::Flag(on))]), &[gpus(4)]);
@@ -198,7 +198,7 @@ fn rescale_cost_keeps_what_a_restart_does_not_earn() {
 }
 
 #[test]
-fn resize_in_place_leaves_what_runs_where_it_is() {
+fn resize_in_place_keeps_running_slots() {
     // Three small jobs fill the freer server and half of the other. The fourth gets the rest there. After they end,
     // both of its workers and its parameter server fit on the freer server, with a restart. In place, the second worker
     // is added on the first one's server.
@@ -228,7 +228,7 @@ fn resize_in_place_leaves_what_runs_where_it_is() {
 }
 
 #[test]
-fn shrink_to_fit_runs_what_would_be_paused() {
+fn shrink_to_fit_runs_jobs_that_would_be_paused() {
     // Three workers of 2 GPUs are within the total of 6, but each server holds one of them.
     for (on, expected) in [(false, wp(0, 0)), (true, wp(2, 0))] {
         let servers = ["s0", "s1"].map(|name| server(name, 8, 8, &["gpu"; 3]));
@@ -267,7 +267,7 @@ fn decide_when_due(scheduler: &mut Scheduler, at: i64, ids: &[JobId]) -> Vec<u32
 const MINUTE: i64 = 60_000;
 
 #[test]
-fn between_rounds_those_that_wait_start_and_nothing_else_changes() {
+fn between_rounds_only_starts_waiting_jobs() {
     let on = [("between_rounds", Parameter::Flag(true))];
     let mut scheduler = cluster(plain_with("optimus", &on), &[gpus(4)]);
     let mut ids = vec![submit(&mut scheduler, 0, scaling_ring("first", 1.0, (1, 3, 1)))];
@@ -344,7 +344,7 @@ fn the_largest_server_in_a_reason_is_one_that_the_job_may_use() {
 }
 
 #[test]
-fn sort_by_says_which_server_is_the_freest() {
+fn sort_by_selects_the_freest_server() {
     // Of 24 CPUs and 5 GPUs in all: 16/24 + 1/5 of the first, 8/24 + 4/5 of the second.
     for (by, expected) in [("share", 1), ("cpu", 0)] {
         let servers = [server("s0", 16, 8, &["gpu"]), server("s1", 8, 8, &["gpu"; 4])];
@@ -537,7 +537,7 @@ fn drf_pairs_workers_with_parameter_servers_and_spreads_them() {
 }
 
 #[test]
-fn fifo_goes_by_priority_then_arrival_and_backfills_where_told() {
+fn fifo_goes_by_priority_then_arrival_with_optional_backfill() {
     for backfill in [false, true] {
         let mut scheduler = cluster(plain_with("fifo", &[("backfill", Parameter::Flag(backfill))]), &[gpus(4)]);
         let sized = |name: &str, gpus: u32, priority| JobSpec { priority, ..ring(name, (gpus, gpus, gpus)) };

@@ -155,7 +155,7 @@ fn servers_that_hold_only_one_role_do_not_defeat_the_even_spread() {
 }
 
 #[test]
-fn parameter_servers_that_find_no_room_beside_workers_go_elsewhere() {
+fn parameter_servers_without_room_beside_workers_go_elsewhere() {
     let mut servers: Vec<ServerSpec> = (0..3).map(|at| server(&format!("cpu{at}"), 16, 80, &[])).collect();
     servers.extend((0..2).map(|at| server(&format!("gpu{at}"), 4, 48, &["gpu"; 2])));
     let mut scheduler = cluster(plain("optimus"), &servers);
@@ -167,7 +167,7 @@ fn parameter_servers_that_find_no_room_beside_workers_go_elsewhere() {
 }
 
 #[test]
-fn where_none_holds_both_roles_there_are_two_lists() {
+fn servers_for_single_roles_form_two_lists() {
     // A parameter server needs more CPUs than a GPU server has.
     let mut servers: Vec<ServerSpec> = (0..2).map(|at| server(&format!("cpu{at}"), 32, 64, &[])).collect();
     servers.extend((0..2).map(|at| server(&format!("gpu{at}"), 8, 16, &["gpu"; 2])));
@@ -250,7 +250,7 @@ fn jobs_leave_a_draining_server_if_there_is_room_elsewhere() {
 }
 
 #[test]
-fn roles_that_are_to_be_apart_are_spread_one_by_one() {
+fn separate_roles_are_spread_separately() {
     let gpus = (0..3).map(|at| server(&format!("gpu{at}"), 8, 16, &["gpu"; 2]));
     let servers: Vec<ServerSpec> = gpus.chain((0..2).map(|at| server(&format!("cpu{at}"), 4, 16, &[]))).collect();
     let apart = |settings| {

@@ -49,7 +49,7 @@ fn without_a_policy_the_heuristic_decides() {
 }
 
 #[test]
-fn any_policy_keeps_the_rules_and_comes_out_again() {
+fn any_policy_keeps_the_rules_and_replays() {
     for engine in ["mlfs", "rl"] {
         let (heuristic, _) = played(settings(engine, &[]), Vec::new(), 2);
         for seed in 0..3 {
@@ -69,7 +69,7 @@ fn any_policy_keeps_the_rules_and_comes_out_again() {
 }
 
 #[test]
-fn a_policy_that_may_not_decide_is_refused_and_the_last_one_stands() {
+fn an_invalid_policy_is_refused_and_the_last_one_stays() {
     let mut scheduler = Scheduler::new(settings("mlfs", &[])).unwrap();
     let set = |scheduler: &mut Scheduler, engine: &str, policy: Option<Policy>| {
         scheduler.apply(Time(1), Event::PolicySet { engine: engine.into(), policy: policy.map(Box::new) })

@@ -69,7 +69,7 @@ fn again(recording: &Recording, engine: &str, seed: u64) -> Report {
 }
 
 #[test]
-fn decisions_by_what_was_measured_are_decided_the_same_again() {
+fn decisions_from_measurements_replay_equally() {
     let entry = workload::find("mlfs").unwrap();
     let workload = entry.build(&Request { seed: 2, jobs: Some(40), servers: Some(3) }).unwrap();
     for engine in ["mlfs", "gandiva"] {
@@ -80,7 +80,7 @@ fn decisions_by_what_was_measured_are_decided_the_same_again() {
 }
 
 #[test]
-fn keeping_a_journal_changes_nothing_and_every_engine_decides_the_same_again() {
+fn a_journal_changes_nothing_and_replays_under_every_engine() {
     let workload = workload(1, 8);
     for entry in REGISTRY {
         let engine = entry.name;
@@ -149,7 +149,7 @@ fn a_missing_record_and_a_changed_decision_are_found() {
 }
 
 #[test]
-fn a_journal_that_is_cut_off_is_read_up_to_there() {
+fn a_truncated_journal_is_read_to_its_end() {
     let (_, frames) = played(&workload(1, 4), "fifo", 1);
     let file = frames.concat();
     let half = &file[..file.len() / 2];
@@ -163,7 +163,7 @@ fn a_journal_that_is_cut_off_is_read_up_to_there() {
 
 /// Reports determine speeds, epochs and delays, whatever engine was in charge.
 #[test]
-fn what_jobs_reported_tells_their_truth() {
+fn reports_determine_the_truth() {
     let (mut jobs, mut seen) = (0, 0);
     for (seed, engine) in [(1, "optimus"), (2, "drf"), (3, "optimus")] {
         let workload = workload(seed, 9);
@@ -216,7 +216,7 @@ fn shapes(records: &[Record], id: JobId) -> Vec<trainmaster_core::Shape> {
 }
 
 #[test]
-fn its_own_engine_simulated_fares_as_it_did() {
+fn the_recorded_engine_is_simulated_accurately() {
     for (seed, engine) in [(1, "optimus"), (2, "drf"), (4, "tetris")] {
         let (report, frames) = played(&workload(seed, 9), engine, seed);
         let recorded = recording(&decoded(&frames));
@@ -230,7 +230,7 @@ fn its_own_engine_simulated_fares_as_it_did() {
 }
 
 #[test]
-fn another_engine_is_predicted_from_what_one_engine_saw() {
+fn another_engine_is_predicted_from_the_recording() {
     for (engine, other) in [("optimus", "drf"), ("drf", "optimus"), ("fifo", "optimus"), ("drf", "tetris")] {
         let (mut predicted, mut true_ratio) = (0.0, 0.0);
         for seed in 1..=3 {
@@ -250,7 +250,7 @@ fn another_engine_is_predicted_from_what_one_engine_saw() {
 }
 
 #[test]
-fn servers_come_and_go_as_they_did() {
+fn servers_come_and_go_as_recorded() {
     let mut workload = workload(1, 9);
     workload.outages = vec![
         Outage { server: 1, at: Time(3_000_000), back: Some(Time(4_000_000)) },
@@ -275,7 +275,7 @@ fn servers_come_and_go_as_they_did() {
 }
 
 #[test]
-fn jobs_that_were_there_before_come_with_what_they_had_trained() {
+fn earlier_jobs_keep_their_training() {
     let (_, frames) = played(&workload(1, 9), "optimus", 1);
     let records = decoded(&frames);
     let middle = records.len() / 2;
@@ -307,7 +307,7 @@ fn jobs_that_were_there_before_come_with_what_they_had_trained() {
 
 /// A cluster by hand, with all kinds of jobs with little information.
 #[test]
-fn what_is_not_known_is_said_or_left_out() {
+fn unknown_values_are_reported_or_the_job_is_left_out() {
     let mut scheduler = Scheduler::new(settings("fifo", 1)).unwrap();
     scheduler.start_journal();
     let server = ServerSpec {

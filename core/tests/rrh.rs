@@ -37,7 +37,7 @@ fn verdict(scheduler: &Scheduler, job: JobId) -> Verdict {
 }
 
 #[test]
-fn who_gains_more_goes_first_and_the_other_comes_back_as_it_was() {
+fn the_larger_gain_goes_first_and_the_other_job_returns_unchanged() {
     let mut scheduler = two_gpus(0.0);
     let long = submit(&mut scheduler, 1, job("long", 10, constant(10.0)));
     scheduler.decide(Time(2));
@@ -52,7 +52,7 @@ fn who_gains_more_goes_first_and_the_other_comes_back_as_it_was() {
 }
 
 #[test]
-fn a_job_that_costs_more_than_it_brings_is_rejected_for_good_and_says_so() {
+fn a_job_with_a_loss_is_rejected_for_good_with_a_reason() {
     let mut scheduler = two_gpus(5.0);
     let urgent = submit(&mut scheduler, 1, job("urgent", 2, step(50.0, 4)));
     // The long job blocks the urgent one for ten hours, on the whole cluster: 30 − 50.
@@ -73,7 +73,7 @@ fn a_job_that_costs_more_than_it_brings_is_rejected_for_good_and_says_so() {
 }
 
 #[test]
-fn room_that_is_free_is_taken_before_anyone_is_displaced() {
+fn free_room_is_used_before_jobs_are_displaced() {
     let servers = [server("s0", 16, 64, &["gpu"; 2]), server("s1", 16, 64, &["gpu"; 2])];
     let mut scheduler = cluster(plain("rrh"), &servers);
     let long = submit(&mut scheduler, 1, job("long", 10, constant(10.0)));
@@ -85,7 +85,7 @@ fn room_that_is_free_is_taken_before_anyone_is_displaced() {
 }
 
 #[test]
-fn round_robin_goes_from_server_to_server_and_on_where_it_left_off() {
+fn round_robin_visits_servers_in_turn_and_continues() {
     for engine in ["rrh", "fifo"] {
         let servers: Vec<ServerSpec> = ["a", "b", "c"].map(|name| server(name, 16, 64, &["gpu"; 2])).to_vec();
         let settings = plain_with(engine, &[("placement", Parameter::Text("round_robin".into()))]);

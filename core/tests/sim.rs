@@ -83,7 +83,7 @@ fn every_engine_plays_every_workload() {
 }
 
 #[test]
-fn a_job_alone_takes_what_its_truth_says() {
+fn a_single_job_takes_its_true_time() {
     // A fixed job with one worker and one parameter server: its time is start + steps / speed.
     let mut workload = workload("optimus", 1, 1);
     let job = &mut workload.jobs[0];
@@ -111,7 +111,7 @@ fn a_job_alone_takes_what_its_truth_says() {
 }
 
 #[test]
-fn a_preemption_is_a_stop_that_was_decided_and_no_restart_or_crash() {
+fn only_decided_stops_are_preemptions() {
     // Two jobs, room for one, and the second states that it is shorter.
     let mut tight = workload("optimus", 1, 2);
     tight.servers.retain(|server| !server.devices.is_empty());
@@ -148,7 +148,7 @@ fn a_preemption_is_a_stop_that_was_decided_and_no_restart_or_crash() {
 }
 
 #[test]
-fn data_is_sent_before_a_job_trains_and_again_where_it_moves() {
+fn data_is_uploaded_before_training_and_after_moves() {
     let nine = workload("edge-testbed", 1, 30);
     let size = |job: &SimJob| {
         let data = job.spec.dataset.as_ref().unwrap();
@@ -217,7 +217,7 @@ fn a_server_that_never_returns_leaves_jobs_with_a_reason() {
 }
 
 #[test]
-fn an_engine_that_cannot_run_such_jobs_refuses_them_and_says_why() {
+fn unsupported_jobs_are_refused_with_a_reason() {
     let workload = workload("philly", 1, 5);
     let report = run("oasis", &workload, 1);
     check("oasis", &workload, &report);
@@ -226,7 +226,7 @@ fn an_engine_that_cannot_run_such_jobs_refuses_them_and_says_why() {
 }
 
 #[test]
-fn only_what_is_completed_is_worth_something_and_takes_time() {
+fn only_completed_jobs_have_a_utility_and_a_completion_time() {
     let workload = workload("oasis-small", 1, 12);
     let oasis = |name: &str, value: &str| {
         let mut options = options("oasis", 1);

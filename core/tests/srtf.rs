@@ -44,7 +44,7 @@ fn why(scheduler: &Scheduler, job: JobId) -> String {
 }
 
 #[test]
-fn the_shortest_runs_and_who_was_stopped_comes_back() {
+fn the_shortest_job_runs_and_stopped_jobs_return() {
     let mut scheduler = cluster(plain("srtf"), &[gpus("s0", 2)]);
     let long = submit(&mut scheduler, 0, trained("long", 2, 100));
     scheduler.decide(Time(0));
@@ -71,7 +71,7 @@ fn whole_shapes_or_nothing_and_no_room_is_left_idle() {
 }
 
 #[test]
-fn free_room_is_taken_before_anyone_is_stopped() {
+fn free_room_is_used_before_jobs_are_stopped() {
     let mut scheduler = cluster(plain("srtf"), &[gpus("s0", 2), gpus("s1", 2)]);
     let long = submit(&mut scheduler, 0, trained("long", 2, 100));
     scheduler.decide(Time(0));
@@ -94,7 +94,7 @@ fn the_longest_make_room_and_the_others_keep_their_slots() {
 }
 
 #[test]
-fn where_more_made_room_than_was_needed_the_rest_goes_on() {
+fn jobs_that_need_not_make_room_continue() {
     let mut scheduler = cluster(plain("srtf"), &[gpus("s0", 2), gpus("s1", 2)]);
     // One after the other, each on the freest server: 10 and 30 minutes on one, 20 and 40 on the other.
     let jobs = [10, 20, 30, 40].map(|minutes| {
@@ -116,7 +116,7 @@ fn where_more_made_room_than_was_needed_the_rest_goes_on() {
 }
 
 #[test]
-fn ties_go_to_who_runs_and_then_to_who_came_first() {
+fn ties_prefer_running_jobs_then_earlier_ones() {
     let mut scheduler = cluster(plain("srtf"), &[gpus("s0", 1)]);
     let restart = |name, minutes| JobSpec { restart_cost: Some(Span(MINUTE)), ..trained(name, 1, minutes) };
     let equal = ["a", "b"].map(|name| submit(&mut scheduler, 0, restart(name, 10)));
@@ -133,7 +133,7 @@ fn ties_go_to_who_runs_and_then_to_who_came_first() {
 }
 
 #[test]
-fn a_job_of_unknown_length_counts_as_the_mean_and_comes_up_with_time() {
+fn unknown_remaining_time_counts_as_the_mean_minus_the_wait() {
     let mut scheduler = cluster(plain("srtf"), &[gpus("s0", 1)]);
     let unknown = submit(&mut scheduler, 0, ring("unknown", (1, 1, 1)));
     scheduler.decide(Time(0));
@@ -185,7 +185,7 @@ fn jobs_leave_a_server_that_drains_if_there_is_room_and_stay_if_there_is_none() 
 }
 
 #[test]
-fn who_is_pinned_stays_however_long_it_lasts() {
+fn pinned_jobs_stay_however_long_they_are() {
     let stability = Stability { enabled: true, min_run: Span(10 * MINUTE), ..Stability::default() };
     let mut scheduler = cluster(Settings { stability, ..plain("srtf") }, &[gpus("s0", 1)]);
     let long = submit(&mut scheduler, 0, trained("long", 1, 100));
@@ -213,7 +213,7 @@ fn at_a_tenants_limit_the_tenants_own_jobs_make_room() {
 }
 
 #[test]
-fn a_job_that_never_has_room_stops_nobody() {
+fn a_job_that_never_fits_stops_no_other() {
     // One server with one GPU of each of two kinds. Two GPUs of the rare kind are more than there are.
     let rare = server("s0", 16, 64, &["gpu:a100", "gpu:v100"]);
     let mut scheduler = cluster(plain("srtf"), &[rare, server("s1", 1, 64, &["gpu:a100"])]);

@@ -58,7 +58,7 @@ fn gone(scheduler: &mut Scheduler, seconds: i64, job: JobId) {
 }
 
 #[test]
-fn who_passes_the_threshold_makes_room_for_the_young_at_that_moment() {
+fn a_job_past_the_threshold_makes_room_at_once() {
     let mut scheduler = cluster(settings(&[]), &[gpus("s0", 2)]);
     let old = come(&mut scheduler, 0, wide("old", 2));
     let young = come(&mut scheduler, 10, wide("young", 2));
@@ -132,7 +132,7 @@ fn there_are_as_many_queues_as_thresholds_and_one() {
 }
 
 #[test]
-fn who_starves_is_promoted_and_without_that_isnt() {
+fn starving_jobs_are_promoted_if_enabled() {
     for (promote, promoted) in [(2.0, true), (0.0, false)] {
         let mut scheduler = cluster(settings(&[("promote", Parameter::Number(promote))]), &[gpus("s0", 1)]);
         let long = come(&mut scheduler, 0, wide("long", 1));
@@ -188,7 +188,7 @@ fn with_too_little_history_gittins_is_las_and_then_the_index_decides() {
 }
 
 #[test]
-fn jobs_are_consolidated_and_split_only_where_nothing_else_is_left() {
+fn jobs_are_consolidated_and_split_as_a_last_resort() {
     let mut scheduler = cluster(settings(&[]), &[gpus("s0", 2), gpus("s1", 4), gpus("s2", 4)]);
     let servers = |scheduler: &Scheduler, job| {
         let allocation = verdict(scheduler, job).allocation().cloned().expect("it runs");
@@ -207,7 +207,7 @@ fn jobs_are_consolidated_and_split_only_where_nothing_else_is_left() {
 }
 
 #[test]
-fn who_is_pinned_or_held_is_left_alone() {
+fn pinned_and_held_jobs_are_unchanged() {
     let stability = Stability { enabled: true, ..Stability::default() };
     let mut scheduler = cluster(Settings { stability, ..settings(&[]) }, &[gpus("s0", 1)]);
     let old = come(&mut scheduler, 0, wide("old", 1));
