@@ -1,4 +1,4 @@
-//! A connection that must say what it wants before long.
+//! A connection with a time limit for its greeting.
 
 use std::{
     io,
@@ -12,13 +12,13 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// Length of the longest greeting, HTTP/2's: after so many bytes the protocols' own limits hold.
+/// Length of the longest greeting, HTTP/2's. After it, the limits of the protocols apply.
 const GREETING: usize = 24;
 
-/// A stream whose first bytes are waited for only so long.
+/// A stream with a time limit for its first bytes.
 pub(crate) struct Patient<S> {
     stream: S,
-    /// Until the greeting is complete: the end of patience, and the bytes that came.
+    /// Until the greeting is complete: the time limit, and the number of received bytes.
     greeting: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
