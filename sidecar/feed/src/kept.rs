@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn one_owner_gives_up_the_oldest() {
+    fn the_oldest_entry_of_one_owner_is_displaced() {
         let mut kept = Kept::new(2);
         assert_eq!([5, 9, 7, 3].map(|key| kept.insert("", "", key)), [vec![], vec![], vec![5], vec![3]]);
         // Each owner has one, so the oldest of all goes.

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_watchers_do_not_read_takes_bounded_room_and_holds_up_no_other_job() {
+    async fn unread_assignments_take_bounded_room_and_delay_no_other_job() {
         let feed = feed(400_000);
         for (job, tenant) in [(1, "greedy"), (2, "greedy"), (3, "modest")] {
             feed.set(JobId(job), JobAssignment { name: format!("job{job}"), ..given(tenant, 1000) });
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn addresses_that_come_and_go_are_told_now_and_then() {
+    async fn changing_addresses_are_published_at_intervals() {
         let feed = feed(4 << 20);
         feed.set(JobId(1), given("a", 5000));
         let mut watcher = feed.watch(JobId(1), slot(0), String::new()).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn jobs_that_were_given_nothing_have_few_watchers_together() {
+    async fn jobs_without_an_assignment_share_few_watchers() {
         let feed = feed(4 << 20);
         let mut watchers = Vec::new();
         let refused = (1..100).find_map(|job| {

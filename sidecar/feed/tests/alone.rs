@@ -108,7 +108,7 @@ async fn reports_are_the_hosts_to_judge_and_the_feeds_to_remember() {
 }
 
 #[tokio::test]
-async fn jobs_that_are_over_are_told_so_until_they_are_forgotten() {
+async fn ended_jobs_keep_their_state_until_they_are_forgotten() {
     let mut site = site(Limits { ended_jobs: 1, ..Limits::default() }).await;
     let token = Token::new([3; 16]);
     for (id, name) in [(1, "one"), (2, "two")] {

@@ -221,7 +221,7 @@ mod tests {
     const WHO: (&str, &str) = ("authorization", "me");
 
     #[tokio::test]
-    async fn who_may_not_call_is_answered_before_anything_is_read() {
+    async fn calls_without_permission_are_refused_before_they_are_read() {
         let (router, metrics) = router();
         let status =
             async |path: &str, headers: &[(&str, &str)]| ask(&router, Method::GET, path, headers).await.status();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_web_page_can_send_is_refused() {
+    async fn requests_of_web_pages_are_refused() {
         let (router, metrics) = router();
         let get = async |headers: &[(&str, &str)]| ask(&router, Method::GET, "/metrics", headers).await.status();
         for host in ["localhost", "LOCALHOST:7070", "127.0.0.1:1", "[::1]:7070", "10.0.0.1", "Scheduler.example.org."] {

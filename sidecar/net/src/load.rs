@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_share_what_they_may_hold() {
+    async fn requests_share_a_limit() {
         let router = router(LoadLimits { request_bytes: 110_000, ..LoadLimits::default() });
         for _ in 0..3 {
             assert_eq!(ask(&router, "/length", Body::from(vec![0; 90_000])).await.status(), StatusCode::OK);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobodys_share_is_taken_by_another() {
+    async fn no_caller_takes_the_share_of_another() {
         let router = router(LoadLimits { request_bytes: 110_000, lists: 2, ..LoadLimits::default() });
         let mut greedy: Vec<_> =
             (0..2).map(|_| Box::pin(ask_as(&router, caller("greedy", false), "/length", half(24_000)))).collect();
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_speaks_for_ever_does_so_twice_at_a_time() {
+    async fn a_caller_has_at_most_two_endless_streams() {
         let router = router(LoadLimits::default());
         let speak = || ask_as(&router, caller("manager", false), "/endless", half(1 << 20));
         let (first, _second) = (speak().await, speak().await);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobodys_bytes_are_nothing_to_others() {
+    async fn anonymous_bytes_do_not_affect_others() {
         let router = router(LoadLimits { request_bytes: 100 << 10, ..LoadLimits::default() });
         let mut strangers: Vec<_> =
             (0..4).map(|_| Box::pin(ask_as(&router, None, "/length", half(20 << 10)))).collect();
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_that_bring_nothing_weigh_something() {
+    async fn empty_calls_have_a_weight() {
         let router = router(LoadLimits::default());
         let never = || Body::from_stream(futures_util::stream::pending::<Result<Bytes, axum::Error>>());
         let mut calls: Vec<_> = (0..100).map(|_| Box::pin(ask_as(&router, None, "/length", never()))).collect();

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_calls_too_often_waits_and_others_do_not() {
+    fn only_callers_above_their_rate_wait() {
         let (paces, rate) = (Paces::default(), Rate { second: 0.001, burst: 3.0 });
         let (greedy, modest): (Arc<str>, Arc<str>) = ("job 1".into(), "job 2".into());
         (0..3).for_each(|_| paces.take(&greedy, rate).unwrap());

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_says_nothing_is_given_up_and_who_greeted_is_not() {
+    async fn silent_connections_are_closed_and_greeted_ones_are_not() {
         let patience = Duration::from_millis(30);
         let (silent, _other) = duplex(64);
         let error = Patient::new(silent, patience).read_u8().await.unwrap_err();

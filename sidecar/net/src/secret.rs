@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_can_read_is_no_secret() {
+    fn a_file_that_others_can_read_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         write(&path, "correct-horse-battery\n").unwrap();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_named_without_being_shown() {
+    fn invalid_tokens_are_reported_without_their_text() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         for (text, problem) in [

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_its_share_gets_no_more_and_others_do() {
+    fn only_callers_within_their_share_get_more() {
         let shares = Shares::default();
         let (mine, other) = ([share("job 1", 10), share("tenant a", 15)], [share("job 2", 10), share("tenant a", 15)]);
         let mut first = shares.take(&mine, What::Bytes, 6).unwrap();

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_key_is_read_once_its_mode_is_right_and_holds_nothing_else_up() {
+    fn a_refused_key_is_read_when_its_mode_is_right_and_blocks_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let authority = made(folder.path(), "ca", IsCa::Ca(BasicConstraints::Unconstrained));
         let files = TlsFiles { client_ca: Some(authority.cert.clone()), ..made(folder.path(), "a", IsCa::NoCa) };
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_shows_a_certificate_shows_it_on_each_connection() {
+    async fn client_certificates_are_verified_on_each_connection() {
         let folder = tempfile::tempdir().unwrap();
         let files = made(folder.path(), "a", IsCa::NoCa);
         let authority = made(folder.path(), "ca", IsCa::Ca(BasicConstraints::Unconstrained));

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn watchers_read_what_was_encoded_with_their_own_parts() {
+    fn watchers_decode_the_assignment_with_their_own_parts() {
         let slots: Vec<v1::Slot> = (0..300)
             .map(|at| v1::Slot { role: at % 2, index: at as u32 / 2, server: format!("s{at}"), ..v1::Slot::default() })
             .collect();

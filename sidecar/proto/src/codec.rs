@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_weighs_less_than_it_takes() {
+    fn no_message_weighs_less_than_its_memory() {
         let share = v1::DeviceShare { device: 1, milli: 1 };
         let server = v1::Server {
             name: "n".repeat(20),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_on_the_wire_is_not_in_memory() {
+    fn empty_messages_need_memory() {
         // Two bytes each on the wire.
         let report = |count: usize| {
             let request = v1::ReportRequest { progress: vec![v1::Progress::default(); count], ..Default::default() };
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_bytes_are_they_are_weighed() {
+    fn any_bytes_are_weighed() {
         let whole = v1::ReportRequest {
             job: "a".into(),
             progress: vec![v1::Progress { chunks: vec![1, 2, 3], ..Default::default() }; 3],

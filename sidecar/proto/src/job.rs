@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unset_has_the_defaults_of_the_job_file() {
+    fn unset_fields_have_the_defaults_of_the_job_file() {
         let demand = |gpu: &str| v1::Role { demand: [(gpu.to_owned(), 1000)].into(), ..v1::Role::default() };
         let job = v1::Job {
             name: "a".into(),

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_comes_before_what_is_left_of_the_job() {
+    fn an_end_comes_before_the_remaining_slots() {
         let delta = v1::Delta { jobs: vec![seen(v1::ObservedPhase::Failed)], ..v1::Delta::default() };
         let read = observed(of(v1::observation::Kind::Delta(delta))).unwrap();
         assert_eq!(read.events[0], Event::JobEnded { job: JobId(7), end: End::Failed });

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_waits_until_it_is_seen() {
+    fn a_job_waits_until_it_is_observed() {
         let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
         let server = ServerSpec {
             name: "node1".into(),

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_is_added_where_it_is_missing() {
+    fn a_missing_scheme_is_added() {
         assert_eq!(at("host:1").address(), "http://host:1");
         assert_eq!(at("https://host:1/").address(), "https://host:1");
     }

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_blocks_comes_first() {
+    fn blocking_findings_come_first() {
         let finding = |blocks, text| format!("{{\"topic\":\"bounds\",\"blocks\":{blocks},\"text\":\"{text}\"}}");
         let json =
             format!("{{\"job\":3,\"name\":\"a\",\"findings\":[{},{}]}}", finding(false, "one"), finding(true, "two"));

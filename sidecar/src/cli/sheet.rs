@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_least_goes_first() {
+    fn the_least_important_columns_are_dropped_first() {
         let has = |width, heading| on(width).lines().next().unwrap().contains(heading);
         assert!(has(120, "STEP") && has(120, "ENDS"));
         assert!(!has(90, "STEP") && has(90, "ENDS"));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_gets_everything_in_one_line() {
+    fn a_pipe_gets_whole_lines() {
         let text = sheet().on(&Paper::default());
         assert_eq!(text.lines().count(), 3);
         assert!(text.lines().nth(2).unwrap().ends_with(SENTENCE), "{text}");

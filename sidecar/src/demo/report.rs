@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_in_which_a_job_failed_wins_nothing() {
+    fn runs_with_failed_jobs_are_not_compared() {
         let jct = |runs: &[Run], engine| ratio(runs, engine, |run| run.average_jct_s);
         let mut runs = vec![
             run("optimus", 1, 10.0, true),

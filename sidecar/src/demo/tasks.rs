@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_of_two_tasks_is_found_and_who_leaves_it() {
+    fn shared_devices_and_moved_tasks_are_found() {
         let (one, two) = (job(1, &[(0, "a", 0), (1, "a", 1)]), job(2, &[(0, "b", 0), (1, "a", 1)]));
         assert_eq!(shared(&[&one, &two], |_, _| true), Some(("a".into(), 1)));
         assert_eq!(shared(&[&one, &two], |server, _| server == "b"), None);

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ships_can_be_used_and_is_small() {
+    fn shipped_policies_are_usable_and_small() {
         let loaded = Choice::Shipped.load();
         assert_eq!(loaded.warnings, Vec::<String>::new());
         assert_eq!(loaded.policies.iter().map(Policy::engine).collect::<Vec<_>>(), ["mlfs", "rl"]);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_told_and_left_out() {
+    fn unusable_policies_are_reported_and_left_out() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("p.toml");
         let version = policy_inputs("mlfs").unwrap().version;

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_imitated_and_always_alike() {
+    fn demonstrations_are_imitated_reproducibly() {
         let shown = shown(Lots::new(1));
         let learn = || {
             let mut weights = initial(3, 8, Lots::new(5));

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_what_is_allowed() {
+    fn errors_name_the_allowed_values() {
         let read = |text: &str| {
             let texts: Vec<String> = text.split(',').map(Into::into).collect();
             Contender::read_all("--engines", &texts, &["offline"])

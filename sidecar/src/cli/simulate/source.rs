@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_starts_with_its_first_job_whatever_the_order_of_its_rows() {
+    fn a_trace_starts_with_its_first_job_in_any_order_of_rows() {
         let source = of(
             "philly",
             "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-01 00:01:00,60.0,8,480.0,a\n2017-09-30 23:59:30,10,1,10,b\n",
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_what_it_lacks() {
+    fn unreadable_sources_name_the_problem() {
         let problem = |result: Result<Source, Failure>| match result {
             Ok(_) => panic!("it was read"),
             Err(failure) => failure.to_string(),
