@@ -1,4 +1,4 @@
-//! The loop's promises one by one: broken engines, issuing, refusals, modes, resyncs.
+//! Properties of the loop: faulty engines, issuing, refusals, modes, resyncs.
 
 mod common;
 
@@ -11,7 +11,7 @@ use trainmaster_core::{
     scheduler::Why, settings::ShapeRules, testing::Scripted,
 };
 
-/// What a broken engine does.
+/// The fault of an engine.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     OverCapacity,
@@ -93,7 +93,7 @@ fn a_broken_engine_is_refused_and_replaced() {
     }
 }
 
-/// What every slot of a job is seen as now.
+/// Observes all issued slots of a job.
 fn seen(scheduler: &mut Scheduler, at: i64, id: JobId) {
     let job = scheduler.state().job(id).unwrap().clone();
     let name = |server: ServerId| scheduler.state().server_name(server).to_owned();
@@ -109,7 +109,7 @@ fn seen(scheduler: &mut Scheduler, at: i64, id: JobId) {
     scheduler.apply(Time(at), event).unwrap();
 }
 
-/// None of its slots is left.
+/// Observes that none of its slots is left.
 fn gone(scheduler: &mut Scheduler, at: i64, id: JobId) {
     let state = scheduler.state();
     let incarnation = state.job(id).map(|job| job.issued.incarnation).unwrap_or_default();
@@ -129,7 +129,7 @@ fn kind(scheduler: &Scheduler, id: JobId) -> Option<ReasonKind> {
 }
 
 #[test]
-fn a_swap_does_not_lock() {
+fn a_swap_does_not_deadlock() {
     let script = Scripted::places(vec![vec![vec![0], vec![1]], vec![vec![1], vec![0]]]);
     let mut scheduler = Scheduler::with_engine(plain("optimus"), Arc::new(script)).unwrap();
     for name in ["s0", "s1"] {
@@ -221,9 +221,9 @@ fn a_gang_of_which_the_manager_started_a_part_is_stopped_when_the_rest_is_refuse
 }
 
 #[test]
-fn what_is_pruned_at_commit_goes_back_to_what_it_had() {
-    // By the engine's order the big job comes last though it was first to arrive; the list of verdicts to go back to
-    // is searched by number.
+fn jobs_pruned_at_commit_keep_their_old_slots() {
+    // In the engine's order the big job is last, though it arrived first. The list of previous verdicts is searched by
+    // number.
     let forwards = Scripted::places([[0, 1, 2], [3, 4, 5]].map(|line| line.map(|server| vec![server]).into()).into());
     let backwards = Scripted::new(move |turn, decision| {
         forwards.decide(turn, &mut (decision as u32))?;
@@ -246,7 +246,7 @@ fn what_is_pruned_at_commit_goes_back_to_what_it_had() {
 
 #[test]
 fn changes_outlive_a_crowded_ticket() {
-    // More news than are kept while a ticket is open: repetitions are thinned out, none is taken for delivered.
+    // More changes than are kept while a ticket is open: repetitions are merged, and none counts as delivered.
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"]), server("s1", 8, 16, &["gpu"])]);
     let foreign = |scheduler: &mut Scheduler, server: &str, gpus: i64| {
         let event =
@@ -266,7 +266,7 @@ fn changes_outlive_a_crowded_ticket() {
 }
 
 #[test]
-fn shadow_and_pause_tell_managers_to_go_on_alone() {
+fn shadow_and_pause_hand_jobs_back_to_managers() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu", "gpu"])]);
     let running = submit(&mut scheduler, 0, ring("running", (1, 2, 1)));
     scheduler.decide(Time(0));
@@ -293,7 +293,7 @@ fn shadow_and_pause_tell_managers_to_go_on_alone() {
 }
 
 #[test]
-fn a_resync_forgets_what_it_does_not_mention_and_nothing_of_other_managers() {
+fn a_resync_removes_what_its_own_manager_does_not_mention() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"])]);
     let other = Event::ServerSet { manager: "m1".into(), server: server("t0", 8, 16, &["gpu"]) };
     scheduler.apply(Time(0), other).unwrap();
@@ -345,7 +345,7 @@ fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
         let expected = match (grow_in_place, equal_per_server) {
             (true, _) => [(1, 0), (1, 1), (1, 2), (2, 0)],
             (false, false) => [(1, 0), (2, 0), (2, 1), (3, 0)],
-            // What is reserved on a server can't be changed while it is used.
+            // The reservation on a server can't change while the server is used.
             (false, true) => [(1, 0), (2, 0), (3, 0), (4, 0)],
         };
         assert_eq!(counts, expected, "grow in place: {grow_in_place}, equal per server: {equal_per_server}");
@@ -353,7 +353,7 @@ fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
 }
 
 #[test]
-fn where_servers_reserve_the_same_a_running_job_gives_whole_ones_up() {
+fn with_equal_servers_a_running_job_releases_whole_servers() {
     let mut settings = plain("fifo");
     settings.shape = ShapeRules { equal_per_server: true, grow_in_place: false, ..ShapeRules::default() };
     let script = [vec![0, 0, 1, 1], vec![0, 0], vec![0], vec![0, 1]].map(|servers| vec![servers]);
@@ -372,7 +372,7 @@ fn where_servers_reserve_the_same_a_running_job_gives_whole_ones_up() {
     assert_eq!(counts, [(1, 0), (1, 1), (2, 0), (3, 0)]);
 }
 
-/// The only job gets these sizes, one a round, on the first server.
+/// The only job gets these sizes, one per round, on the first server.
 fn sizes(sizes: [(u32, u32); 4]) -> Scripted {
     Scripted::new(move |turn, decision| {
         let state = turn.state;
@@ -401,7 +401,7 @@ fn exchanged_devices_leave_sums_right() {
     let id = submit(&mut scheduler, 0, ring("a", (2, 2, 2)));
     scheduler.decide(Time(0));
     seen(&mut scheduler, 0, id);
-    // One of another type, and one fewer.
+    // A device of another type, and one device fewer.
     for devices in [&["gpu", "gpu:a100"][..], &["gpu:a100"], &["gpu", "gpu", "gpu"]] {
         set(&mut scheduler, 1, server("s0", 8, 16, devices));
         scheduler.state().audit().unwrap();
@@ -432,7 +432,7 @@ fn a_job_past_its_time_stays_stopped() {
 }
 
 #[test]
-fn nonsense_from_managers_is_refused_by_name() {
+fn invalid_observations_are_refused_by_name() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"])]);
     let foreign = |pairs: &[(&str, i64)], milli| Event::ForeignUse {
         server: "s0".into(),
@@ -452,8 +452,8 @@ fn nonsense_from_managers_is_refused_by_name() {
 }
 
 #[test]
-fn a_late_word_about_a_closed_ticket_does_not_move_time() {
-    // Replay would not know of it: it isn't recorded.
+fn a_late_outcome_of_a_closed_ticket_does_not_advance_time() {
+    // A replay would lack it, because it isn't recorded.
     let mut scheduler = cluster(plain("fifo"), &[]);
     let ticket = scheduler.prepare(Time(1)).id();
     scheduler.abandon(Time(2), ticket, Why::Lost);
@@ -462,9 +462,9 @@ fn a_late_word_about_a_closed_ticket_does_not_move_time() {
 }
 
 #[test]
-fn news_equal_to_the_last_delivered_is_news() {
+fn a_change_equal_to_the_last_delivered_one_is_delivered() {
     let mut scheduler = cluster(plain("fifo"), &[server("s1", 8, 16, &["gpu"]), server("s0", 16, 16, &["gpu"])]);
-    // The freer server's arrival is the last thing the open ticket knows; then other work takes its GPU.
+    // The arrival of the freer server is the last change that the open ticket contains. Then foreign use takes its GPU.
     let outcome = scheduler.prepare(Time(0)).run(Budget::UNLIMITED);
     let foreign = Event::ForeignUse { server: "s0".into(), amounts: amounts(&[("gpu", 1000)]), devices: Vec::new() };
     scheduler.apply(Time(1), foreign).unwrap();
@@ -495,7 +495,7 @@ fn a_plan_on_exchanged_devices_is_void() {
 }
 
 #[test]
-fn what_is_seen_in_shadow_mode_is_planned_only_within_limits() {
+fn observed_slots_in_shadow_mode_are_planned_within_limits() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu", "gpu"])]);
     scheduler.apply(Time(0), Event::ModeSet(Mode::Shadow)).unwrap();
     let id = submit(&mut scheduler, 0, ring("a", (2, 2, 2)));

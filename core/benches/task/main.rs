@@ -1,6 +1,7 @@
-//! A round of `mlfs` and of `mlf-h`: priorities of all tasks, a place for those that wait, what leaves overloaded servers, and who
-//! stops; beside plain MLF-H in the same run, which must start the same tasks on the same GPUs. Times are CPU time of the one
-//! thread, medians over rounds before each of which some jobs end, as many arrive, and every server is measured anew.
+//! Benchmark of a round of `mlfs` and of `mlf-h`: priorities of all tasks, places for waiting tasks, departures from
+//! overloaded servers, and stops. Plain MLF-H runs beside it and must start the same tasks on the same GPUs. Times are
+//! CPU time of one thread: medians over rounds. Before each round some jobs end, as many arrive, and each server is
+//! measured again.
 //!
 //! `cargo bench -p trainmaster-core --bench task` prints the table.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a host: it measures time
@@ -58,7 +59,7 @@ fn measure(workload: &str, jobs: u32, engine: &str) {
     for round in 1..=ROUNDS {
         now = Time(now.0 + MINUTE);
         run(&mut scheduler, now, round as u32);
-        // One in twenty of those that run ends, at least one.
+        // One in twenty of the running jobs ends, at least one.
         let running: Vec<JobId> =
             scheduler.state().jobs.values().filter(|job| job.seen.allocation.is_some()).map(|job| job.id).collect();
         let ending = running.iter().copied().cycle().skip(round).step_by(20).take(running.len().div_ceil(20));
@@ -91,10 +92,10 @@ fn submit(scheduler: &mut Scheduler, at: Time, spec: JobSpec) {
     scheduler.apply(at, event).expect("a good job");
 }
 
-/// What a round starts: the jobs, and server and device of each of their slots.
+/// The starts of a round: jobs, with server and device of each slot.
 type Starts = BTreeMap<JobId, Vec<(Role, u32, usize, Option<u16>)>>;
 
-/// One round: milliseconds of all of it, and of the engine.
+/// One round: milliseconds in total, and of the engine.
 fn decide(scheduler: &mut Scheduler, now: Time) -> (f64, f64, Starts) {
     let before: Vec<JobId> =
         scheduler.state().jobs.values().filter(|job| job.verdict.allocation().is_some()).map(|job| job.id).collect();
@@ -119,7 +120,7 @@ fn decide(scheduler: &mut Scheduler, now: Time) -> (f64, f64, Starts) {
     (all, own, starts)
 }
 
-/// A minute of life: what was issued runs, trains an epoch, and is measured.
+/// One minute: issued jobs run, train an epoch, and are measured.
 fn run(scheduler: &mut Scheduler, now: Time, epoch: u32) {
     let state = scheduler.state();
     let mut events = Vec::new();
@@ -150,7 +151,7 @@ fn run(scheduler: &mut Scheduler, now: Time, epoch: u32) {
             slot: (Role::Worker, 0),
             report,
         });
-        // Two thirds of a GPU, or a third, by model.
+        // Two thirds or one third of a GPU, by model.
         let gpu = if job.spec.model.len().is_multiple_of(2) { 330 } else { 660 };
         for slot in issued.slots() {
             let demand = &job.demand(slot.role).amounts;
@@ -185,6 +186,6 @@ fn end(scheduler: &mut Scheduler, now: Time, job: JobId) {
     let incarnation = scheduler.state().job(job).expect("it runs").issued.incarnation;
     scheduler.apply(now, Event::JobEnded { job, end: End::Completed }).expect("it is there");
     let gone = Event::Observed { job, incarnation, slots: vec![], phase: Phase::Stopped };
-    // It may be forgotten already.
+    // The job may be forgotten already.
     let _ = scheduler.apply(now, gone);
 }

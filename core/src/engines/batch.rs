@@ -1,27 +1,31 @@
-//! Jobs in batches, each batch at the least cost, and every job to its end.
+//! BatchSche: jobs in batches, each batch at minimum cost, without preemption.
 //!
-//! BatchSche, as the authors of the edge-cloud scheduler A_online set up a scheduler of theirs to compare with (the paper's
-//! §V, with two sentences): jobs that aren't completed are grouped into batches, and batches are scheduled one by one so
-//! that resources cost least; since the cloud is cheap and has room, most jobs end up there. Nothing is preempted.
+//! The authors of the edge-cloud scheduler A_online describe this baseline in two sentences (§V): unfinished jobs are
+//! grouped into batches, and batches are scheduled one after the other so that resources cost least. Because the cloud
+//! is cheap and has room, most jobs run there. Nothing is preempted.
 //!
-//! All else is chosen:
-//! * Jobs gather until the first of them has done so for `batch`, or until there are `batch_jobs`: that is a batch.
-//! * A slot costs `edge_price` an hour on a server of the edge and `cloud_price` on one of the cloud
-//!   ([`Place::cloud`](crate::server::Place::cloud)). A job costs its slots × the hours it needs × that: in the shape that
-//!   was requested, for the time that is left of its dataset's chunks or as its fits predict. Where neither says anything,
-//!   the mean of the others in its batch.
-//! * The cost of a batch is made small by regret: each job is tried at the edge alone and in the cloud alone, on what is
-//!   free; who would lose most if it had to take the dearer, for each share of the cluster that it takes, comes first, and
-//!   before all others who has no choice. Each then takes the cheaper of both that still holds it whole, else the other.
-//!   (Who gets the room that is cheap is a knapsack; this is its greedy rule, exact but for the last job that fits.) A job
-//!   that neither holds is spread over both, cheaper servers first: its gradients may then go over the uplink, but it runs.
-//! * Equal prices: the edge, where the data is.
-//! * What of a batch has no room waits, and so does the next batch until all of this one run, unless it is its tenant or
-//!   queue that is at a limit: nobody starves. Jobs that lost their place go with the batch that they came with.
+//! The following choices are our own:
+//! * **Batches.** Jobs gather until the first of them has waited for `batch`, or until there are `batch_jobs` of them.
+//!   These jobs are one batch.
+//! * **Cost.** A slot costs `edge_price` per hour on a server at the edge, and `cloud_price` in the cloud
+//!   ([`Place::cloud`](crate::server::Place::cloud)). A job costs slots × hours × price, in its requested shape. Its
+//!   hours are those of the remaining chunks of its dataset, or else the predicted ones. If both are unknown, they are
+//!   the mean of the other jobs in its batch.
+//! * **Order.** The cost of a batch is minimised by regret. Each job is tried at the edge alone and in the cloud alone,
+//!   with the free room. The job with the largest additional cost of its more expensive place, per share of the cluster
+//!   that it takes, comes first. Jobs with one possible place come before all others. Each job gets the cheaper place
+//!   if it still holds the whole job, otherwise the other one. (The assignment of cheap room is a knapsack problem.
+//!   This is its greedy rule, which is exact except for the last job that fits.)
+//! * **Splitting.** A job that neither place holds is spread over both, cheaper servers first. Its gradients may then
+//!   cross the uplink, but the job runs.
+//! * **Ties.** If prices are equal, the edge comes first, because the data is there.
+//! * **Waiting.** Jobs without room wait, and so does the next batch, until all jobs of this batch run. A job at a
+//!   limit of its tenant or queue doesn't delay the next batch. So no job starves. A job that lost its place rejoins
+//!   its batch.
 //!
-//! Without a server of the cloud these are batches first come first served. Choose it to compare with.
+//! Without cloud servers, this engine is first come, first served by batches. Choose it for comparisons.
 //!
-//! Cost: O(J log J) for J jobs, plus O(log S) a slot, four times, for the jobs of a batch that can start.
+//! Cost: O(J log J) for J jobs, plus O(log S) per slot, four times, for the jobs of a batch that can start.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -46,17 +50,17 @@ use crate::{
 pub struct Batch {
     span: Span,
     jobs: usize,
-    /// Of the edge and of the cloud.
+    /// Prices of the edge and of the cloud.
     prices: [f64; 2],
     placing: Placing,
 }
 
-/// Who belongs together.
+/// The engine's memory: batches of jobs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
-    /// Since when jobs gather; none where nobody does.
+    /// Time since which jobs gather. None if no job does.
     since: Option<Time>,
-    /// The batch of each active job that is in one, counted from the first.
+    /// The batch of each active job in a batch, counted from the first.
     batches: BTreeMap<JobId, u64>,
     count: u64,
 }
@@ -114,7 +118,7 @@ impl Engine for Batch {
                 continue;
             }
             for (job, reason) in counter.schedule(batch, &mut largest)? {
-                // Its tenant's or queue's limit is nobody else's concern.
+                // A limit of its tenant or queue doesn't affect others.
                 if !matches!(&reason, Reason::Exhausted { scope: Scope::Tenant(_) | Scope::Queue(_), .. }) {
                     position += 1;
                     ahead = ahead.or(Some(job.id));
@@ -128,7 +132,8 @@ impl Engine for Batch {
 }
 
 impl Batch {
-    /// The jobs that wait of each batch that is complete, the first one first. Those that still gather are told until when.
+    /// The waiting jobs of each complete batch, the first batch first. Gathering jobs get the end of their wait as a
+    /// reason.
     fn group<'a>(
         &self,
         state: &State,
@@ -160,7 +165,7 @@ impl Batch {
     }
 }
 
-/// What is left while batches are scheduled.
+/// The state while batches are scheduled.
 struct Counter<'a, 'r> {
     engine: &'a Batch,
     round: &'a mut Round<'r>,
@@ -168,7 +173,7 @@ struct Counter<'a, 'r> {
 }
 
 impl Counter<'_, '_> {
-    /// Starts what it can of a batch. Returns the others, each with its reason.
+    /// Starts the jobs of a batch that fit. Returns the others, each with its reason.
     fn schedule<'a>(
         &mut self,
         batch: Vec<&'a Arc<Job>>,
@@ -198,7 +203,7 @@ impl Counter<'_, '_> {
         Ok(reasons.collect())
     }
 
-    /// What it costs more where it costs more, for each share of the cluster; infinite where there is no choice.
+    /// The additional cost of the more expensive place, per share of the cluster. Infinite if there is only one place.
     fn regret(&mut self, job: &Job, hours: f64) -> Result<f64, EngineError> {
         let shape = job.spec.requested();
         let last = *self.round.last;
@@ -215,7 +220,7 @@ impl Counter<'_, '_> {
         Ok(hours * f64::from(shape.workers + shape.servers) * (edge - cloud).abs() / share)
     }
 
-    /// Its place at the least cost.
+    /// The place with the lowest cost.
     fn cheapest(&mut self, job: &Job) -> Result<Option<Arc<Allocation>>, EngineError> {
         let [edge, cloud] = self.engine.prices;
         let cloud_first = cloud < edge;
@@ -236,7 +241,7 @@ impl Counter<'_, '_> {
         })
     }
 
-    /// A place in the cloud alone, or at the edge alone.
+    /// A place in the cloud alone (`true`), at the edge alone (`false`), or anywhere.
     fn place_in(&mut self, cloud: Option<bool>, job: &Job) -> Result<Option<Arc<Allocation>>, EngineError> {
         self.round.board.room.limit(cloud);
         let found = self.round.place(job, job.spec.requested(), self.engine.placing);
@@ -245,7 +250,7 @@ impl Counter<'_, '_> {
     }
 }
 
-/// The hours that each job needs.
+/// The remaining hours of each job.
 fn hours<'a>(batch: &[&'a Arc<Job>]) -> Vec<(&'a Arc<Job>, f64)> {
     let known = |job: &Job| Some(round::remaining_time(job, job.spec.requested())?.as_seconds() / 3600.0);
     let times: Vec<f64> = batch.iter().filter_map(|job| known(job)).collect();

@@ -1,12 +1,13 @@
-//! Dominant resource fairness: whoever has the least gets the next worker and parameter server, until nothing fits.
+//! DRF: dominant resource fairness. The job with the smallest dominant share gets the next worker and parameter server,
+//! until nothing fits.
 //!
-//! Ghodsi et al., *Dominant Resource Fairness*, NSDI'11, as Optimus's authors set it up to compare with (EuroSys'18,
-//! §6.1): every interval, workers and parameter servers 1:1, work-conserving, and slots spread over the freest servers,
-//! as Kubernetes does. Ties go to the earlier job. OASiS's authors (INFOCOM'18, §V) compare with one that decides on every
-//! arrival and completion and places round-robin: `on_change` and `placement`. Choose it where equal shares matter more
-//! than time.
+//! Ghodsi et al., *Dominant Resource Fairness*, NSDI'11, as set up for comparison by Optimus's authors (EuroSys'18,
+//! §6.1): a decision per interval, workers and parameter servers 1:1, work-conserving, with slots spread over the
+//! freest servers as in Kubernetes. Ties go to the earlier job. The version of OASiS's authors (INFOCOM'18, §V) decides
+//! on each arrival and completion, and places round-robin: parameters `on_change` and `placement`. Choose it if equal
+//! shares are more important than completion times.
 //!
-//! Cost: O(T log J) for T units handed out to J jobs, plus O(log S) a slot that is placed.
+//! Cost: O(T log J) for T units and J jobs, plus O(log S) per placed slot.
 
 use std::sync::Arc;
 

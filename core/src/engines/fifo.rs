@@ -1,11 +1,11 @@
-//! First in, first out: every job gets what it requested, in order, and keeps it to the end.
+//! FIFO: first in, first out. Each job gets its requested shape, in order, and keeps it to the end.
 //!
-//! What most clusters do, and the baseline of every paper here (Optimus §2.3, OASiS §V). By priority, then arrival.
-//! The first job that doesn't fit holds up those behind it, so that big jobs don't starve, unless it is its tenant or
-//! queue that is at a limit; `backfill` lets smaller ones pass. Slots go one by one to the freest server, or round-robin.
-//! Choose it as a fallback, or to compare with.
+//! This is the rule of most clusters, and the baseline of all papers here (Optimus §2.3, OASiS §V). Jobs go by
+//! priority, then arrival. The first job that doesn't fit blocks the ones behind it, so that big jobs don't starve. A
+//! job at a limit of its tenant or queue blocks no others. With `backfill`, smaller jobs pass. Slots go one by one to
+//! the freest server, or round-robin. Choose it as a fallback, or for comparisons.
 //!
-//! Cost: O(J log J) for J waiting jobs, plus O(log S) a slot that is placed (round-robin: O(S) where the cluster is full).
+//! Cost: O(J log J) for J waiting jobs, plus O(log S) per placed slot (round-robin: O(S) if the cluster is full).
 
 use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, in_line::by_arrival, placing::Placing};
 use crate::settings::SettingsError;

@@ -1,29 +1,33 @@
-//! Gandiva: first in, first out, like with like, and the least busy task of an overloaded GPU moves to the least used one.
+//! Gandiva: first in, first out, with similar jobs together. The least busy task of an overloaded GPU moves to the
+//! least used GPU.
 //!
-//! Xiao et al., *Gandiva: Introspective Cluster Scheduling for Deep Learning*, OSDI'18, as MLFS's authors compare with it (CoNEXT'20,
-//! §2): a FIFO queue; jobs that want the same number of GPUs have an affinity and share servers where they can; and from a GPU
-//! whose utilisation is above a threshold the job with the lowest utilisation goes to the GPU with the lowest.
+//! Xiao et al., *Gandiva: Introspective Cluster Scheduling for Deep Learning*, OSDI'18, as described for comparison by
+//! MLFS's authors (CoNEXT'20, §2): a FIFO queue; jobs with the same number of GPUs have an affinity, and share servers
+//! if possible; from a GPU with a utilisation above a threshold, the job with the lowest utilisation moves to the GPU
+//! with the lowest utilisation.
 //!
-//! * Jobs come up as under [`fifo`](super::fifo), and get what they requested, all or nothing.
-//! * A slot goes to a server where its own job is already, else to one with jobs of its affinity, else to one without any, else to
-//!   any; among those to the one whose GPU is used least, and there to that GPU. Where the pool
-//!   [overbooks](crate::settings::ShapeRules::overbook), tasks share GPUs, as long as none comes to be overloaded by what is measured
-//!   or expected.
-//! * Of a GPU that carries more than `overload` in more than one slot, the slot that uses it least moves, until it carries less:
-//!   to the least used GPU anywhere that isn't overloaded by it. If it fits nowhere the next busier one is tried; if none does
-//!   all stay. What moves restarts from its checkpoint, its job with it.
+//! * Jobs are ordered as under [`fifo`](super::fifo), and get their requested shape or nothing.
+//! * A slot goes to a server of its own job, or else to one with jobs of its affinity, or else to one without jobs, or
+//!   else to any. Among these it goes to the server with the least used GPU, and to that GPU. If the pool
+//!   [overbooks](crate::settings::ShapeRules::overbook), tasks share GPUs, unless the measured or expected use
+//!   overloads one.
+//! * A GPU is overloaded if it carries more than `overload` in more than one slot. Then the slot that uses it least
+//!   moves, until the GPU is no longer overloaded. The target is the least used GPU that the slot doesn't overload. If
+//!   it fits nowhere, the next busier slot is tried. If none fits, all stay. A moving slot restarts from its checkpoint
+//!   with its whole job.
 //!
-//! The papers leave open, and chosen is:
-//! * What a slot uses of a GPU that nobody has measured is what its model's slots use, else `overload` of what it demands. Without
-//!   measurements nothing moves.
-//! * Gandiva's suspend and resume within a minute, and its growing and shrinking of jobs, aren't among what MLFS's authors
-//!   describe, and aren't here: jobs that share a GPU run at once.
-//! * Only what runs where it is planned moves, and a slot once in a decision. Jobs whose servers must be alike
-//!   ([`ShapeRules`](crate::settings::ShapeRules)) don't.
+//! The papers leave some points open. The following choices are our own:
+//! * The use of a GPU by a slot without measurements is that of its model's slots, or else `overload` of its demand.
+//!   Without measurements nothing moves.
+//! * MLFS's authors don't describe Gandiva's suspend and resume within a minute, or its growing and shrinking of jobs.
+//!   They aren't implemented: jobs that share a GPU run at the same time.
+//! * Only slots that run where they are planned move, at most once per decision. Jobs whose servers must have equal
+//!   reservations ([`ShapeRules`](crate::settings::ShapeRules)) don't move.
 //!
-//! Choose it to compare with, or for many small jobs that each leave much of a GPU idle, and are measured.
+//! Choose it for comparisons, or for many small, measured jobs that leave much of a GPU idle.
 //!
-//! Cost: O(J log J + slots planned) a decision with J waiting jobs, O(S·R) for each slot that is placed or moved with S servers of R resources.
+//! Cost: O(J log J + planned slots) per decision with J waiting jobs, and O(S·R) for each slot that is placed or moved,
+//! with S servers of R resources.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -93,19 +97,19 @@ impl Engine for Gandiva {
         }
         let (mut waiting, _) = round.waiting_jobs();
         by_arrival(&mut waiting);
-        // Where GPUs are shared, more is planned than there is.
+        // If GPUs are shared, the plan exceeds the capacity.
         round.start_in_line((&waiting, Ledger::left(state)), self.backfill, |round, job| {
             servers.place(round.board, job, round.budget)
         })
     }
 }
 
-/// Thousandths of GPUs that a job wants: jobs that want the same are alike.
+/// Thousandths of GPUs of a job. Jobs with the same number have an affinity.
 fn affinity(job: &Job) -> i64 {
     job.total(job.spec.requested())[GPU]
 }
 
-/// Whose like is on each server. O(slots planned).
+/// The affinities of the jobs on each server. O(planned slots).
 fn likes(state: &State) -> Vec<BTreeSet<i64>> {
     let mut likes = vec![BTreeSet::new(); state.servers.len()];
     for job in state.jobs.values() {
@@ -116,7 +120,7 @@ fn likes(state: &State) -> Vec<BTreeSet<i64>> {
     likes
 }
 
-/// Servers under the decision in the making.
+/// Servers under the decision in progress.
 struct Servers<'a> {
     state: &'a State,
     most: f64,
@@ -124,11 +128,11 @@ struct Servers<'a> {
     likes: Vec<BTreeSet<i64>>,
 }
 
-/// A slot on an overloaded GPU, by how much it uses of one: the least busy first.
+/// A slot on an overloaded GPU. In order of its use, the least busy first.
 type Candidate = (u64, JobId, Role, u32);
 
 impl Servers<'_> {
-    /// A place for every slot of a job as requested, or for none.
+    /// Places all slots of a job's requested shape, or none.
     fn place(
         &mut self,
         board: &mut Board,
@@ -179,7 +183,7 @@ impl Servers<'_> {
         Ok(Some(Arc::new(Allocation::new(placed))))
     }
 
-    /// The least used GPU of a server with room, of those that are the least strange. O(servers · resources).
+    /// The least used GPU with room, on the servers of the closest affinity. O(servers · resources).
     fn best(
         &self,
         board: &Board,
@@ -199,7 +203,7 @@ impl Servers<'_> {
         Some(Slot { role, index, server, devices })
     }
 
-    /// Moves the least busy slots off overloaded GPUs.
+    /// Moves the least busy slots from overloaded GPUs.
     fn relieve(&mut self, round: &mut Round<'_>) -> Result<(), EngineError> {
         let (board, budget) = (&mut *round.board, &mut *round.budget);
         let state = self.state;
@@ -239,7 +243,7 @@ impl Servers<'_> {
         Ok(())
     }
 
-    /// Overloaded GPUs with the slots there that may move, the least busy first. O(devices + slots planned · log).
+    /// Overloaded GPUs with their movable slots, the least busy first. O(devices + planned slots · log).
     fn overloaded(&self) -> BTreeMap<(ServerId, u16), BTreeSet<Candidate>> {
         let state = self.state;
         let mut overloaded: BTreeMap<(ServerId, u16), BTreeSet<Candidate>> = BTreeMap::new();

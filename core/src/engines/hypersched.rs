@@ -1,31 +1,31 @@
-//! HyperSched: accuracy before deadlines; jobs whose accuracy no longer grows pause for others.
+//! HyperSched: accuracy before deadlines. Jobs whose accuracy stagnates pause for others.
 //!
-//! Liaw et al., *HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline*, SoCC'19, as MLFS's authors compare
-//! with it (CoNEXT'20, §2): it pauses jobs that don't increase their accuracy significantly, and gives more resources to those
-//! whose accuracy grows more before their deadlines. The original divides one experiment's cluster among its trials, which share
-//! a deadline; here every job is a trial with a deadline of its own.
+//! Liaw et al., *HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline*, SoCC'19, as described
+//! for comparison by MLFS's authors (CoNEXT'20, §2): jobs without a significant increase in accuracy are paused, and
+//! jobs whose accuracy grows more before their deadlines get more resources. The original divides the cluster of one
+//! experiment among its trials, which share a deadline. Here each job is a trial with its own deadline.
 //!
-//! * A job is **flat** if the best accuracy of its last `window` epochs is less than `threshold` above the best before them. It
-//!   pauses while others wait: they get their smallest shapes first. Once there is room again it goes on.
-//! * The **gain** of a shape is the accuracy that the job is predicted to add to its best before its deadline in that shape.
-//!   Smallest shapes go by their gain per GPU; then so does worker after worker with its parameter server, for jobs that may be
-//!   resized. The others get all that they requested or nothing.
+//! * A job is **flat** if the best accuracy of its last `window` epochs is less than `threshold` above the best one
+//!   before them. It pauses while others wait: these get their smallest shapes first. It continues when there is room
+//!   again.
+//! * The **gain** of a shape is the accuracy that the job is predicted to add to its best before its deadline in that
+//!   shape. Smallest shapes go by their gain per GPU. Then single workers with their parameter servers go by the same
+//!   rule, for jobs that can be resized. The other jobs get their requested shape or nothing.
 //!
-//! The papers leave open, and chosen is:
-//! * The accuracy in a job's last epoch is [forecast](crate::fit::Forecast) from those so far, and what is ahead of it comes with the
-//!   logarithm of epochs, as it does on the curves that are measured. That is one forecast for each new accuracy.
-//! * From two epochs on to the fewest that a forecast needs, the last epoch's gain is taken to be that of each to come. With less,
-//!   all accuracy is ahead: every trial gets its chance.
-//! * Jobs without a deadline have one that is always `horizon` ahead. After its deadline a job has nothing to gain and is treated
-//!   as a flat one.
-//! * A job that doesn't run has its restart less time. Where no speed is known, it is taken to get to its end as it was
-//!   requested, in time, and gets no more than that.
+//! The papers leave some points open. The following choices are our own:
+//! * The accuracy in a job's last epoch is [forecast](crate::fit::Forecast) from the accuracies so far. The gain until
+//!   then grows with the logarithm of epochs, as on measured curves. This needs one forecast per new accuracy.
+//! * With fewer epochs than a forecast needs, but at least two, each future epoch has the gain of the last one. With
+//!   fewer, all accuracy is in the future, so that every trial gets a chance.
+//! * Jobs without a deadline have one at `horizon` from now. After its deadline a job has no gain and counts as flat.
+//! * A waiting job has less time by its restart cost. If no speed is known, a job is assumed to reach its end in its
+//!   requested shape in time, and gets no more than that.
 //!
-//! Choose it to compare with, or for model development against deadlines. Without reports of accuracy it is first come, first
-//! served, small jobs first.
+//! Choose it for comparisons, or for model development with deadlines. Without reports of accuracy it is first come,
+//! first served, with small jobs first.
 //!
-//! Cost: O(T log J) for T steps of J jobs, O(57·n) for each job with a new accuracy among n ≤ 512 epochs, plus O(log S) a slot that
-//! is placed.
+//! Cost: O(T log J) for T steps of J jobs, O(57·n) for each job with a new accuracy among n ≤ 512 epochs, plus O(log S)
+//! per placed slot.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -50,19 +50,19 @@ pub struct Hypersched {
     placing: Placing,
 }
 
-/// What jobs have ahead of them.
+/// The possible gains of jobs.
 #[derive(Default)]
 pub struct Index {
-    /// As of these accuracies.
+    /// Gains, with the accuracies that they are computed from.
     ahead: BTreeMap<JobId, (Arc<AccuracyHistory>, Ahead)>,
 }
 
-/// The accuracy that a job can gain on its best so far.
+/// The possible gain of a job over its best accuracy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Ahead {
-    /// In so many epochs so much, with their logarithm.
+    /// `gain` in `epochs` epochs, with the logarithm of epochs.
     Curve { done: f64, epochs: f64, gain: f64 },
-    /// In each epoch so much, up to so much.
+    /// `each` per epoch, up to `most`.
     Slope { each: f64, most: f64 },
 }
 
@@ -120,7 +120,7 @@ impl Hypersched {
 }
 
 impl Index {
-    /// Brings it up to the accuracies that were reported.
+    /// Updates the gains to the reported accuracies.
     fn look_ahead(&mut self, state: &State, budget: &mut Budget) -> Result<(), EngineError> {
         self.ahead.retain(|id, _| state.jobs.contains_key(id));
         for job in state.jobs.values() {
@@ -150,7 +150,7 @@ impl Ahead {
         }
     }
 
-    /// In so many epochs.
+    /// The gain in `more` epochs.
     fn gain(self, more: f64) -> f64 {
         match self {
             Self::Slope { each, most } => (each * more).min(most),
@@ -163,7 +163,7 @@ impl Ahead {
     }
 }
 
-/// Epochs that a job trains in the time that is left.
+/// Epochs that a job trains in the remaining time.
 fn epochs(job: &Job, shape: Shape, left: Span) -> f64 {
     let most = f64::from(job.spec.convergence.max_epochs.saturating_sub(job.learnt.progress.epoch));
     let of_requested = || f64::from(shape.workers) / f64::from(job.spec.requested().workers.max(1));
@@ -183,7 +183,7 @@ mod tests {
     fn what_is_ahead_grows_with_the_logarithm_and_ends_with_the_forecast() {
         let curve = Ahead::Curve { done: 10.0, epochs: 90.0, gain: 0.2 };
         assert_eq!((curve.gain(0.0), curve.gain(90.0), curve.gain(1000.0)), (0.0, 0.2, 0.2));
-        // From 10 to √10 times as many is half of the way to ten times as many.
+        // From 10 epochs to √10 times as many is half of the way to ten times as many.
         let half = 10.0 * libm::sqrt(10.0) - 10.0;
         assert!((curve.gain(half) - 0.1).abs() < 1e-12);
         let slope = Ahead::Slope { each: 0.1, most: 0.25 };

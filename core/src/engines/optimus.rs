@@ -1,22 +1,27 @@
-//! Optimus: as many workers and parameter servers as shorten training most, on as few servers as hold them evenly.
+//! Optimus: the numbers of workers and parameter servers that shorten training most, on the minimum number of servers
+//! that hold them evenly.
 //!
 //! Peng, Bao, Chen, Wu and Guo, *Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters*,
-//! EuroSys'18, §4. Every interval it minimises Σ Q_j / f_j(p_j, w_j) over the active jobs, Q being the steps left until
-//! convergence (§3.1) and f the fitted speed (§3.2): every job starts at one worker and one parameter server, in order
-//! of arrival, and then whoever gains most completion time per share of the cluster gets the next one (§4.1, Eq. 9).
-//! Placement puts smaller jobs first, each evenly on the fewest of the freest servers (§4.2, Theorem 1).
+//! EuroSys'18, §4. In each interval it minimises Σ Q_j / f_j(p_j, w_j) over the active jobs, with Q the remaining steps
+//! until convergence (§3.1) and f the fitted speed (§3.2). Each job starts with one worker and one parameter server, in
+//! order of arrival. Then the job with the largest gain in completion time per share of the cluster gets the next
+//! worker or parameter server (§4.1, Eq. 9). Placement takes smaller jobs first, and spreads each evenly over the
+//! minimum number of the freest servers (§4.2, Theorem 1).
 //!
-//! Where the paper is silent: a gain is divided by the dominant *share*, since amounts of different resources don't
-//! compare; parameter servers go to other servers where an even spread of both roles fits nowhere, since clusters mix
-//! servers with and without GPUs; a job whose next unit doesn't fit tries its other unit and then leaves the queue while the others go on; a
-//! job whose (w, p) stays the same stays where it is. The paper's own settings are the defaults; what goes beyond it
-//! is off by default.
+//! Where the paper leaves points open:
+//! * A gain is divided by the dominant *share*, because amounts of different resources aren't comparable.
+//! * If no even spread of both roles fits, parameter servers go to other servers, because clusters mix servers with and
+//!   without GPUs.
+//! * If a job's next unit doesn't fit, it tries its other unit. Then it leaves the queue, and the others continue.
+//! * A job with an unchanged (w, p) keeps its place.
 //!
-//! Choose it where jobs converge and report loss and speed: it needs those predictions. Cost, for J jobs that get T
-//! units in all on S servers: O(T log J) at most for the allocation (most units are handed out without the heap) and
-//! O(T + J·k² + T·log S) for the placement, k being the servers of one job; nothing costs J × S while there is room, see
-//! [`FreeIndex`](crate::place::FreeIndex) for when it is scarce. A decision between rounds (`between_rounds`) looks at each job once, to sum up
-//! what runs, and costs the above for those that wait.
+//! The paper's settings are the defaults. Additions to the paper are off by default.
+//!
+//! Choose it if jobs converge and report loss and speed, which its predictions need. Cost, for J jobs with T units in
+//! total on S servers: at most O(T log J) for the allocation (most units are handed out without the heap), and
+//! O(T + J·k² + T·log S) for the placement, with k the servers of one job. No step costs J × S while there is room; see
+//! [`FreeIndex`](crate::place::FreeIndex) for the case of scarce room. A decision between rounds (`between_rounds`)
+//! visits each job once to sum up the running ones, and costs the above for the waiting ones.
 
 use std::{
     cmp::Reverse,
@@ -42,7 +47,7 @@ use crate::{
 /// The heap hands out units whose gains are within this factor of the first that doesn't fit.
 const FLOOD_PRECISION: f64 = 1.02;
 
-/// Fewer epochs with a loss than this make a job young.
+/// A job with fewer epochs with a loss than this is young.
 const YOUNG_EPOCHS: u64 = 5;
 
 /// The engine, as its module describes it.
@@ -60,10 +65,10 @@ pub struct Optimus {
     between_rounds: bool,
 }
 
-/// What the engine remembers.
+/// The engine's memory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
-    /// When it last decided about all jobs; not kept where it always does.
+    /// Time of the last decision about all jobs. Unset if every decision is about all jobs.
     last_round: Option<Time>,
 }
 
@@ -126,13 +131,13 @@ impl Engine for Optimus {
             if (is_round || waits) && state.mandate(job) == Mandate::Free {
                 candidates.push(Candidate::new(self, state, job));
             } else if !waits {
-                // Not to be changed now, but what it has counts.
+                // The job can't be changed now, but its slots count.
                 ledger.take(job, &job.total(job.shape()), 1);
             }
         }
         round.budget.spend(candidates.len() as u64)?;
         self.allocate(round, &mut candidates, &mut ledger)?;
-        // What those had who are to wait is free for the others.
+        // The slots of jobs that will wait are free for the others.
         let waiting = round.proposal.changes.iter().filter_map(|(id, _)| state.job(*id));
         waiting.for_each(|job| round.board.release(state, job));
         if self.rescale_cost {
@@ -140,7 +145,7 @@ impl Engine for Optimus {
         }
         self.place(round, &candidates)?;
         if self.between_rounds {
-            // The interval counts from the last decision of any kind; rounds keep their own time.
+            // The interval counts from the last decision of any kind. Rounds have their own time.
             let last = *memo.last_round.insert(round_before.unwrap_or(state.now));
             round.proposal.wake_at = Some(last + self.interval);
         }
@@ -148,17 +153,17 @@ impl Engine for Optimus {
     }
 }
 
-/// A job while units are handed out.
+/// A job during the allocation.
 struct Candidate<'a> {
     job: &'a Arc<Job>,
-    /// What one worker and one parameter server take: here, since the job lies elsewhere in memory.
+    /// Demands of one worker and one parameter server. They are copied here for locality.
     worker: Amounts,
     server: Amounts,
     bounds: Bounds,
     curve: SpeedCurve,
-    /// Q, steps left.
+    /// Q: remaining steps.
     steps: f64,
-    /// 1, or the young job's factor.
+    /// 1, or the factor of young jobs.
     factor: f64,
     shape: Shape,
     /// 1 / dominant share of one worker and of one parameter server.
@@ -166,11 +171,11 @@ struct Candidate<'a> {
     per_server: f64,
     worker_fits: bool,
     server_fits: bool,
-    /// Time left at the shape, in seconds.
+    /// Remaining time with the current shape, in seconds.
     now: f64,
-    /// What the next unit is, and the time left with it.
+    /// The next unit, and the remaining time with it.
     next: (Unit, f64),
-    /// What that gains; negative if nothing does.
+    /// Gain of the next unit. Negative if no unit has a gain.
     gain: f64,
 }
 
@@ -213,7 +218,7 @@ impl<'a> Candidate<'a> {
         self.steps * self.curve.step_time(servers, workers)
     }
 
-    /// Finds the larger of both gains (Eq. 9), and which unit brings it.
+    /// Determines the larger of both gains (Eq. 9), and its unit.
     #[inline]
     fn look_ahead(&mut self, joint_steps: bool) {
         let Shape { workers: w, servers: p } = self.shape;
@@ -249,7 +254,7 @@ impl<'a> Candidate<'a> {
         self.now = self.time(shape.workers, shape.servers);
     }
 
-    /// What its shape takes beyond a smaller one.
+    /// Demand of its shape beyond that of a smaller one.
     fn above(&self, before: Shape) -> Amounts {
         let Shape { workers, servers } = self.shape;
         let mut more = self.worker.times(i64::from(workers - before.workers));
@@ -263,13 +268,13 @@ impl<'a> Candidate<'a> {
 }
 
 impl Optimus {
-    /// Whether the manager lets workers come and go without a restart, and the setting uses that.
+    /// Whether the manager allows worker changes without a restart, and the setting uses that.
     fn in_place(&self, state: &State) -> bool {
         let rules = &state.settings.shape;
         self.resize_in_place && rules.grow_in_place && !rules.equal_per_server
     }
 
-    /// §4.1: hands out units by marginal gain. Jobs that don't even get their smallest shape leave `candidates` with a
+    /// §4.1: hands out units by marginal gain. Jobs that don't get their smallest shape leave `candidates` with a
     /// reason.
     fn allocate(
         &self,
@@ -290,7 +295,8 @@ impl Optimus {
         });
         candidates.iter_mut().for_each(|candidate| candidate.look_ahead(self.joint_steps));
         let mut steps = self.flood(candidates, ledger);
-        // Largest gain first; among equals the earlier job. Bits of positive floats order as the floats do.
+        // Largest gain first; among equal ones the earlier job. The bits of positive floats have the order of the
+        // floats.
         let mut heap: BinaryHeap<(u64, Reverse<u32>)> = candidates
             .iter()
             .enumerate()
@@ -315,7 +321,7 @@ impl Optimus {
                 ledger.take(job, amounts, 1);
                 candidate.step(self.joint_steps);
             } else {
-                // What is left only shrinks: this unit is out for the round.
+                // The remaining room only shrinks, so this unit is excluded for the round.
                 candidate.worker_fits &= unit == Unit::Server;
                 candidate.server_fits &= unit == Unit::Worker;
                 candidate.look_ahead(self.joint_steps);
@@ -329,9 +335,9 @@ impl Optimus {
         round.budget.spend(steps)
     }
 
-    /// Hands out, job by job, what the heap would before the first unit that doesn't fit: until then every unit of more than
-    /// some gain, in whatever order. That gain is halved until not all of them fit, and then approached from above; the
-    /// rest is for the heap. Returns how many units there were.
+    /// Hands out the units that the heap would hand out before the first one that doesn't fit, job by job: all units
+    /// above some gain, in any order. That gain is halved until not all units fit, and then approached from above. The
+    /// heap does the rest. Returns the number of units.
     fn flood(&self, candidates: &mut [Candidate<'_>], ledger: &mut Ledger) -> u64 {
         let mut steps = 0;
         let mut too_low = 0.0;
@@ -349,7 +355,7 @@ impl Optimus {
         }
     }
 
-    /// Hands out every unit of more than `level`, or none if they don't all fit. `raised` is only lent.
+    /// Hands out all units with a gain above `level`, or none if they don't all fit. `raised` is a reusable buffer.
     fn flood_to(
         &self,
         level: f64,
@@ -389,8 +395,8 @@ impl Optimus {
         None
     }
 
-    /// §4.2: smaller jobs first, each evenly on the fewest servers. Jobs whose shape stays the same stay, unless a server
-    /// of theirs drains and there is room elsewhere.
+    /// §4.2: smaller jobs first, each evenly on the minimum number of servers. Jobs with an unchanged shape stay,
+    /// unless one of their servers is draining and there is room elsewhere.
     fn place(&self, round: &mut Round<'_>, candidates: &[Candidate<'_>]) -> Result<(), EngineError> {
         let Round { state, board, budget, last, proposal, .. } = round;
         let leaving = leaving(state);
@@ -404,7 +410,8 @@ impl Optimus {
             board.release(state, candidate.job);
         }
         if self.in_place(state) {
-            // Before anyone else can take the room that they already have; those that shrink first.
+            // These jobs come first, so that others can't take their current room. Shrinking jobs come before growing
+            // ones.
             moving.sort_by_key(|(_, candidate)| {
                 candidate.old_shape().is_none_or(|old| old.workers < candidate.shape.workers)
             });
@@ -435,7 +442,7 @@ impl Optimus {
         Ok(())
     }
 
-    /// A place for a job that runs and keeps its number of parameter servers, with all that runs left where it is.
+    /// A place for a running job that keeps its number of parameter servers, with all running slots in place.
     fn stay(
         &self,
         state: &State,
@@ -491,7 +498,7 @@ impl Optimus {
         let least = candidate.bounds.least();
         let mut shape = candidate.shape;
         while shape != least {
-            // The role that is further above its least gives one up.
+            // The role that exceeds its minimum by more gives up one slot.
             let (w, p) = (shape.workers - least.workers, shape.servers - least.servers);
             if w >= p {
                 shape.workers -= 1;
@@ -507,7 +514,7 @@ impl Optimus {
     }
 }
 
-/// The least that a worker with a GPU takes of anything, over all jobs; none if no job has GPUs. O(jobs).
+/// The minimum demand of a worker with a GPU, per resource, over all jobs. None if no job has GPUs. O(jobs).
 fn smallest_gpu_worker(state: &State) -> Option<Amounts> {
     let workers = state.jobs.values().map(|job| &job.worker.amounts).filter(|worker| worker[GPU] > 0);
     workers.fold(None, |least: Option<Amounts>, worker| match least {
@@ -519,8 +526,9 @@ fn smallest_gpu_worker(state: &State) -> Option<Amounts> {
     })
 }
 
-/// Where a running job's new shape saves less than its restart costs: the new workers with the old parameter servers if
-/// that needs no restart, or the old shape, whichever ends sooner. In order of arrival.
+/// Reverts a running job's new shape if it saves less than its restart costs. The alternatives are the new workers with
+/// the old parameter servers, if that needs no restart, and the old shape; the one that ends sooner is used. In order
+/// of arrival.
 fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut Ledger, in_place: bool) {
     for candidate in candidates {
         let Some(old) = candidate.old_shape().filter(|old| *old != candidate.shape && candidate.bounds.hold(*old))

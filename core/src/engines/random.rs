@@ -1,10 +1,10 @@
-//! Random shapes on random servers: the floor that every other engine has to beat, and a test of everything around
-//! engines.
+//! Random shapes on random servers: a lower baseline for all engines, and a test of the code around engines.
 //!
-//! Waiting jobs come up in random order; each gets a random shape within its bounds, else its smallest, on servers tried
-//! at random; running jobs keep what they have. The lots come from the configured seed and the decision's number.
+//! Waiting jobs come in random order. Each gets a random shape within its bounds, or else its smallest one, on servers
+//! tried at random. Running jobs keep their slots. The random numbers depend on the configured seed and the decision's
+//! number.
 //!
-//! Cost: O(J) for J waiting jobs, plus O(1) tries and at worst one walk of the index a slot.
+//! Cost: O(J) for J waiting jobs, plus O(1) tries and at worst one walk of the index per slot.
 
 use rand_chacha::{
     ChaCha8Rng,
@@ -20,7 +20,7 @@ use crate::{
     state::State,
 };
 
-/// Servers tried at random before the freest is taken.
+/// Number of random servers that are tried before the freest one.
 const TRIES: usize = 8;
 
 /// The engine, as its module describes it.

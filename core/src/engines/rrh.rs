@@ -1,24 +1,25 @@
-//! Risk-reward heuristic: admit what is worth more than it delays, and let those run that gain most.
+//! RRH: the risk-reward heuristic. It admits jobs that are worth more than the delay that they cause, and runs those
+//! with the largest gain.
 //!
-//! Irwin, Grit, Chase, *Balancing Risk and Reward in a Market-Based Task Service*, HPDC'04, as OASiS's authors describe it
-//! to compare with (INFOCOM'18, §V): a job is admitted if its utility less the cost of the delay that admitting it brings
-//! is above a threshold; on every arrival and completion, unfinished jobs go on or pause by future gain less cost, always
-//! with the numbers of workers and parameter servers that were requested; slots are placed round-robin.
+//! Irwin, Grit, Chase, *Balancing Risk and Reward in a Market-Based Task Service*, HPDC'04, as described for comparison
+//! by OASiS's authors (INFOCOM'18, §V): a job is admitted if its utility, less the cost of the delay by its admission,
+//! is above a threshold. On each arrival and completion, unfinished jobs continue or pause by future gain less cost,
+//! always in their requested shapes. Slots are placed round-robin.
 //!
-//! Neither paper says what a delay costs on a cluster where many jobs run at once; chosen is: with rⱼ the time that job j
-//! still needs and fⱼ its utility by its end, j gains fⱼ(now + rⱼ), and running it costs
-//! sⱼ · Σ_{i ≠ j} fᵢ(now + rᵢ) − fᵢ(now + rⱼ + rᵢ): what the other admitted jobs lose if they wait until it is done, as far
-//! as its dominant share sⱼ of the cluster keeps them waiting. Further:
-//! * rⱼ is the work that is left of the job's dataset, else the predicted time; unknown, the job counts as about to end.
+//! Neither paper defines the cost of a delay on a cluster with many running jobs. Here, with rⱼ the remaining time of
+//! job j and fⱼ its utility by its end, j gains fⱼ(now + rⱼ). Running it costs sⱼ · Σ_{i ≠ j}
+//! fᵢ(now + rᵢ) − fᵢ(now + rⱼ + rᵢ). This is the loss of the other admitted jobs if they wait until its end, weighted
+//! by its dominant share sⱼ of the cluster. Further choices:
+//! * rⱼ is the remaining work of the job's dataset, or else the predicted time. If both are unknown, the job counts as
+//!   about to end.
 //! * A job without a utility is worth 1 whenever it ends.
-//! * A job that goes on stays where it is. One that is to start takes free room, else the room of running jobs that gain
-//!   less, if that is enough. What is left over goes to whoever is next: room isn't left idle because a net gain is
-//!   negative.
+//! * A continuing job keeps its place. A starting job takes free room, or else the room of running jobs with smaller
+//!   gains, if that is enough. The rest goes to the next jobs: room isn't left idle because of a negative net gain.
 //! * A rejected job stays rejected.
 //!
-//! Choose it to compare with `oasis`: it knows utilities as well, but neither prices nor the future.
+//! Choose it for comparisons with `oasis`: it has utilities too, but neither prices nor a view of the future.
 //!
-//! Cost: O(J²) utilities for J jobs, and a walk over the servers a slot.
+//! Cost: O(J²) utilities for J jobs, and a walk over the servers per slot.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -42,7 +43,7 @@ pub struct Rrh {
     placing: Placing,
 }
 
-/// Who was admitted and who wasn't.
+/// The engine's memory: admitted and rejected jobs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
     admitted: BTreeMap<JobId, bool>,
@@ -83,13 +84,13 @@ impl Engine for Rrh {
         for job in state.jobs.values() {
             match state.mandate(job) {
                 Mandate::Free => match admitted.get(&job.id) {
-                    // Somebody else let it run.
+                    // Another engine started it.
                     None if job.verdict.allocation().is_none() => newcomers.push(Stake::of(state, job)),
                     Some(false) => {}
                     _ => stakes.push(Stake::of(state, job)),
                 },
                 Mandate::Pinned(kept) => ledger.take(job, &job.total(kept.shape()), 1),
-                // Nobody's to change, but what it has counts.
+                // The job can't be changed, but its slots count.
                 Mandate::Closed => ledger.take(job, &job.total(job.shape()), 1),
             }
         }
@@ -138,15 +139,15 @@ impl Engine for Rrh {
     }
 }
 
-/// What a job has to gain and to lose.
+/// Gain and cost of a job.
 struct Stake<'a> {
     job: &'a Arc<Job>,
     utility: Utility,
-    /// From its arrival to its end if it runs from now on.
+    /// Time from its arrival to its end if it runs from now on.
     elapsed: Span,
-    /// Of that, from now on.
+    /// The part of `elapsed` from now on.
     remaining: Span,
-    /// Of the cluster.
+    /// Dominant share of the cluster.
     share: f64,
 }
 
@@ -163,19 +164,19 @@ impl<'a> Stake<'a> {
         }
     }
 
-    /// Worth at its end if it waits so long first.
+    /// Utility at its end after a wait of `wait`.
     fn gain(&self, wait: Span) -> f64 {
         self.utility.at(Span(self.elapsed.0.saturating_add(wait.0)))
     }
 
-    /// What the others lose by waiting for it.
+    /// Loss of the others if they wait for it.
     fn cost(&self, others: &[Stake<'_>]) -> f64 {
         let lost = |other: &Stake<'_>| other.gain(Span::ZERO) - other.gain(self.remaining);
         self.share * others.iter().filter(|other| other.job.id != self.job.id).map(lost).sum::<f64>()
     }
 }
 
-/// Room while it is handed out.
+/// Remaining room during the assignment.
 struct Slots<'a, 'r> {
     round: &'a mut Round<'r>,
     ledger: Ledger,
@@ -183,7 +184,7 @@ struct Slots<'a, 'r> {
 }
 
 impl Slots<'_, '_> {
-    /// What each job gets, those that come first before the others.
+    /// The allocations of the jobs, assigned in this order.
     fn hand_out(&mut self, jobs: &[&Arc<Job>]) -> Result<Vec<Option<Arc<Allocation>>>, EngineError> {
         let mut given: Vec<Option<Arc<Allocation>>> =
             jobs.iter().map(|job| job.verdict.allocation().cloned()).collect();

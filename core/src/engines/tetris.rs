@@ -1,15 +1,15 @@
 //! Tetris: short and small jobs first, packed tightly.
 //!
-//! Grandl et al., *Multi-Resource Packing for Cluster Schedulers*, SIGCOMM'14, as Optimus's authors set it up to compare
-//! with (EuroSys'18, §6.1): every interval, workers and parameter servers 1:1, jobs of short duration or small demand
-//! first, durations from our predictions.
+//! Grandl et al., *Multi-Resource Packing for Cluster Schedulers*, SIGCOMM'14, as set up for comparison by Optimus's
+//! authors (EuroSys'18, §6.1): a decision per interval, workers and parameter servers 1:1, jobs of short duration or
+//! small demand first, with predicted durations.
 //!
-//! What the papers leave open, and what is chosen: jobs go by predicted remaining time × dominant share of their
-//! smallest shape (the paper's remaining work); each gets its smallest shape before anyone gets more, and then, in the
-//! same order, further pairs for as long as they are predicted to shorten it; slots go to the fullest server that holds
-//! them (best fit), which leaves the largest pieces whole. Choose it where many small jobs should pass quickly.
+//! The papers leave some points open. The following choices are our own. Jobs go by predicted remaining time × dominant
+//! share of their smallest shape (the paper's remaining work). Each gets its smallest shape before any gets more.
+//! Further pairs follow in the same order while they are predicted to shorten the job. Slots go to the fullest server
+//! with room (best fit), which keeps the largest rooms whole. Choose it if many small jobs should pass quickly.
 //!
-//! Cost: O(T + J log J) for T units and J jobs, plus O(log S) a slot that is placed.
+//! Cost: O(T + J log J) for T units and J jobs, plus O(log S) per placed slot.
 
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ impl Engine for Tetris {
     }
 }
 
-/// Predicted time left at the smallest shape × its dominant share; jobs without a prediction count by their share.
+/// Predicted remaining time in the smallest shape × its dominant share. Jobs without a prediction count by their share.
 fn remaining_work(state: &State, job: &Job) -> f64 {
     let least = job.spec.bounds().least();
     let time = job.remaining_time(least).map_or(1.0, Span::as_seconds);

@@ -1,31 +1,36 @@
-//! Tiresias: least attained service first, preemptive, where a job's age is two-dimensional: its GPUs times how long it ran.
+//! Tiresias: least attained service first, with preemption. A job's age is two-dimensional: its GPUs times its running
+//! time.
 //!
-//! Gu et al., *Tiresias: A GPU Cluster Manager for Distributed Deep Learning*, NSDI'19. Nothing is predicted of any job:
-//! * `order = "las"` (Tiresias-L): jobs go down a few queues as their attained service passes `thresholds`; the upper queue
-//!   first, and within one who started first, then who came first.
-//! * `order = "gittins"` (Tiresias-G): by the Gittins index for the age that they have, most first: with S the service
-//!   that jobs took that have ended, P(S − a ≤ Δ | S > a) / E[min(S − a, Δ) | S > a]. Ages are cut to whole quanta Δ,
-//!   which is the first threshold, as in the authors' simulator. For a job older than all that ended the index is 0. Until
-//!   [`ENOUGH`] jobs have ended, and from the last [`HISTORY`] on, that is: least attained service decides before.
-//! * `promote`: who has waited so many times as long as it ran goes back to the first queue, and its age counts anew
-//!   (PROMOTEKNOB). Off (`0`) unless set, as in the authors' simulator: long jobs may then starve for as long as young ones
-//!   come. Where jobs are much longer than the first threshold and the cluster is overloaded, everyone is promoted all the
-//!   time: with 8, forty jobs of the workload `oasis` were stopped 60,000 times instead of 54, to no gain.
-//! * Jobs get all that they requested or nothing. The edge-cloud paper's authors and MLFS's compare with this, the former
-//!   with two queues and 3,250 GPU-seconds between them, as in the authors' simulator: the defaults.
+//! Gu et al., *Tiresias: A GPU Cluster Manager for Distributed Deep Learning*, NSDI'19. Nothing is predicted for any
+//! job:
+//! * `order = "las"` (Tiresias-L): jobs move down through a few queues when their attained service exceeds
+//!   `thresholds`. Upper queues go first. Within a queue, jobs go by start time, then by arrival.
+//! * `order = "gittins"` (Tiresias-G): jobs go by the Gittins index of their age, highest first. With S the service of
+//!   completed jobs, it is P(S − a ≤ Δ | S > a) / E[min(S − a, Δ) | S > a]. Ages are rounded down to whole quanta Δ,
+//!   the first threshold, as in the authors' simulator. For a job older than all completed ones the index is 0. It uses
+//!   the last [`HISTORY`] completed jobs. Until [`ENOUGH`] jobs have completed, least attained service decides.
+//! * `promote`: a job that has waited for this multiple of its running time returns to the first queue, and its age
+//!   restarts (PROMOTEKNOB). The default is off (`0`), as in the authors' simulator; then long jobs may starve while
+//!   young ones arrive. If jobs are much longer than the first threshold and the cluster is overloaded, promotions are
+//!   constant: with 8, forty jobs of the workload `oasis` were stopped 60,000 times instead of 54, without a gain.
+//! * Jobs get their requested shape or nothing. The authors of the edge-cloud paper and of MLFS compare with this
+//!   engine. The former use two queues with a threshold of 3,250 GPU-seconds, as in the authors' simulator. These are
+//!   the defaults.
 //!
-//! The papers leave open, and chosen is:
-//! * Service is what the [job has had](Job::service), restarts included. A job without GPUs is as old as if each worker had
+//! The papers leave some points open. The following choices are our own:
+//! * Service is the job's [GPU time](Job::service), including restarts. A job without GPUs ages as if each worker had
 //!   one.
-//! * The authors consolidate jobs on few servers where a profile of their tensors' sizes finds the model skewed. Job files
-//!   tell no sizes of tensors, so every job is consolidated (`placement = "consolidate"`): evenly on the fewest servers, or
-//!   where none holds that, slot by slot to the fullest, since nobody gets less than it requested.
-//! * A decision is made on every arrival and departure, when someone passes into another queue while others wait, and at
+//! * The authors consolidate jobs on few servers if a profile of their tensors' sizes shows a skewed model. Job files
+//!   have no tensor sizes, so every job is consolidated (`placement = "consolidate"`): evenly on the minimum number of
+//!   servers. If that isn't possible, slots go one by one to the fullest servers, because no job gets less than it
+//!   requested.
+//! * Decisions are made on each arrival and departure, when a job enters another queue while others wait, and at
 //!   intervals.
 //!
-//! Choose it to compare with, or where nothing is known of speeds and lengths.
+//! Choose it for comparisons, or if speeds and lengths are unknown.
 //!
-//! Cost: O(J log J) for J jobs, plus what [`serve_in_turn`](Round::serve_in_turn) costs. The memory holds a line a job, and [`HISTORY`] numbers.
+//! Cost: O(J log J) for J jobs, plus the cost of [`serve_in_turn`](Round::serve_in_turn). The memory has one entry per
+//! job, and [`HISTORY`] numbers.
 
 use std::{
     cmp::Reverse,
@@ -44,12 +49,12 @@ use crate::{
     time::{Span, Time},
 };
 
-/// So many jobs must have ended before the Gittins index decides.
+/// Number of completed jobs that the Gittins index requires.
 const ENOUGH: usize = 20;
-/// Of so many that ended last the service is remembered.
+/// Number of completed jobs whose service is remembered.
 const HISTORY: usize = 1000;
 
-/// Changes of queue don't call for rounds that are nearer to each other.
+/// Minimum time between rounds for changes of queues.
 const SOONEST: Span = Span::seconds(1);
 
 const GPU_SECOND: f64 = 1e6;
@@ -65,30 +70,30 @@ pub struct Tiresias {
     cloud: bool,
 }
 
-/// What jobs have had so far.
+/// The service of jobs so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
-    /// When that was counted.
+    /// Time up to which service is counted.
     counted: Option<Time>,
-    /// Of active jobs that were given something at some time.
+    /// Ages of active jobs that had slots at some time.
     ages: BTreeMap<JobId, Age>,
-    /// Service of jobs that ended, the last one last.
+    /// Service of completed jobs, in order of completion.
     ended: VecDeque<Service>,
 }
 
-/// What a job has had.
+/// Age of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Age {
-    /// When it was first given slots.
+    /// Time of its first slots.
     started: Time,
-    /// Its service when that was last counted.
+    /// Service at the last count.
     service: Service,
-    /// Its service when it was last promoted; 0 before.
+    /// Service at the last promotion; 0 before.
     promoted: Service,
-    /// How long it ran and waited since then.
+    /// Time running and waiting since then.
     ran: Span,
     waited: Span,
-    /// Thousandths of GPUs that the last decision gave it; 0 where it waits.
+    /// Thousandths of GPUs from the last decision; 0 while it waits.
     gpus: i64,
 }
 
@@ -143,7 +148,7 @@ impl Engine for Tiresias {
 }
 
 impl Memo {
-    /// Adds what jobs had since that was last done, and takes leave of those that ended.
+    /// Adds the service since the last count, and removes completed jobs.
     fn count(&mut self, state: &State) {
         let since = self.counted.replace(state.now).unwrap_or(state.now);
         let ended = &mut self.ended;
@@ -163,7 +168,7 @@ impl Memo {
         ended.drain(..ended.len().saturating_sub(HISTORY));
     }
 
-    /// Who has what from now on.
+    /// Records the slots from now on.
     fn remember(&mut self, round: &Round<'_>) {
         let state = round.state;
         self.ages.values_mut().for_each(|age| age.gpus = 0);
@@ -188,12 +193,12 @@ impl Age {
 }
 
 impl Tiresias {
-    /// The queue of an age: 0 goes first.
+    /// The queue of an age. Queue 0 goes first.
     fn queue(&self, age: Service) -> usize {
         self.thresholds.partition_point(|threshold| *threshold <= age)
     }
 
-    /// How long someone in a lower queue who ran so long waits until it is promoted.
+    /// The wait after which a job in a lower queue is promoted, by its running time.
     fn patience(&self, age: &Age) -> Option<Span> {
         let long = age.ran.0 as f64 * self.promote;
         (self.promote > 0.0 && age.gpus == 0 && self.queue(age.age()) > 0).then(|| Span(libm::ceil(long) as i64))
@@ -207,11 +212,11 @@ impl Tiresias {
         }
     }
 
-    /// Jobs as they are to be served.
+    /// Jobs in order of service.
     fn in_order<'a>(&self, memo: &Memo, mut order: Vec<&'a Arc<Job>>) -> Vec<&'a Arc<Job>> {
         let gittins =
             (self.gittins && memo.ended.len() >= ENOUGH).then(|| Gittins::of(self.thresholds[0], &memo.ended));
-        // Bits of floats from 0 up order as the floats do.
+        // The bits of floats ≥ 0 have the order of the floats.
         let rank = |job: &Job| match &gittins {
             Some(gittins) => (Reverse(gittins.index(memo.age(job)).to_bits()), 0),
             None => (Reverse(0), self.queue(memo.age(job))),
@@ -221,7 +226,7 @@ impl Tiresias {
         order
     }
 
-    /// When someone goes down a queue, or up; of no interest where nobody waits.
+    /// The next time when a job changes its queue. None if no job waits.
     fn next_change(&self, state: &State, memo: &Memo) -> Option<Time> {
         let is_held = |id| state.job(id).is_some_and(|job| job.held);
         let spans = memo.ages.iter().filter(|(id, _)| !is_held(**id)).filter_map(|(_, age)| {
@@ -235,10 +240,10 @@ impl Tiresias {
     }
 }
 
-/// The Gittins index over services that were seen.
+/// The Gittins index for the observed services.
 struct Gittins {
     quantum: Service,
-    /// Ascending, and the sum of those before each.
+    /// Ascending services, with the sum of those before each.
     seen: Vec<Service>,
     sums: Vec<f64>,
 }
@@ -252,7 +257,8 @@ impl Gittins {
         Self { quantum, seen, sums }
     }
 
-    /// How likely a job of this age ends within a quantum, over how much of it that takes on average. O(log seen).
+    /// The probability that a job of this age ends within a quantum, divided by the expected part of it that it takes.
+    /// O(log seen).
     fn index(&self, age: Service) -> f64 {
         let age = age - age % self.quantum;
         let end = age.saturating_add(self.quantum);
@@ -282,12 +288,12 @@ mod tests {
     fn the_index_is_the_chance_to_end_over_the_time_it_takes() {
         // Services 1, 2, 5 and 12 with a quantum of 4.
         let gittins = Gittins::of(4, &[5, 1, 12, 2].into());
-        // Two of four end within it, after 1 and 2; the others take all of it: (2/4) / (11/4).
+        // Two of four end within it, after 1 and 2. The others take all of it: (2/4) / (11/4).
         assert!((gittins.index(0) - 2.0 / 11.0).abs() < 1e-12);
         assert_eq!(gittins.index(3), gittins.index(0), "the same quantum");
-        // 5 and 12 are left: one ends after 1, the other takes 4.
+        // 5 and 12 are left: one ends after 1, and the other takes 4.
         assert!((gittins.index(4) - 1.0 / 5.0).abs() < 1e-12);
-        // Only 12 is left, after the quantum's end at 12.
+        // Only 12 is left. It ends at the end of the quantum at 12.
         assert!((gittins.index(8) - 1.0 / 4.0).abs() < 1e-12);
         assert_eq!(gittins.index(12), 0.0, "nobody was ever as old");
         assert_eq!(gittins.index(Service::MAX), 0.0);

@@ -1,16 +1,18 @@
 //! Training speed as a function of the numbers of parameter servers and workers.
 //!
-//! Source: Optimus (EuroSys'18), §3.2, Eq. 3 (asynchronous) and Eq. 4 (synchronous); all-reduce is ours. The
-//! coefficients θ ≥ 0 come from [`nnls`](super::nnls::nnls()) on measured (p, w, speed), each row divided by its fitted step
-//! time (in a few rounds, the measured one first): what is minimised is the relative error of f.
+//! Source: Optimus (EuroSys'18), §3.2, Eq. 3 (asynchronous) and Eq. 4 (synchronous). The function for all-reduce is our
+//! own. [`nnls`](super::nnls::nnls()) fits the coefficients θ ≥ 0 to measured (p, w, speed). Each row is divided by its
+//! fitted step time (in a few rounds; by the measured step time in the first), so the fit minimises the relative error
+//! of f.
 //!
-//! Beyond the paper (all of it off in [`SpeedOptions::paper`]):
-//! - computing and communicating may **overlap**: T² = C² + cross·C·S + S² instead of T = C + S, if that fits better;
-//! - single measurements that fit nothing else count less;
-//! - a weak pull towards a **shape** decides what the samples leave open (below);
-//! - a factor per **server type**; [`SpeedFit::next_to_profile`] names the pair that would teach most.
+//! Additions to the paper, all of them off in [`SpeedOptions::paper`]:
+//! - Computation and communication can **overlap**: T² = C² + cross·C·S + S² instead of T = C + S, if that fits better.
+//! - Single measurements that no fit explains have lower weights.
+//! - A weak pull towards a **shape** determines the coefficients that the samples don't determine (see below).
+//! - Each **server type** has a factor. [`SpeedFit::next_to_profile`] returns the most informative pair to measure.
 //!
-//! Mean error of f on measured all-reduce steps (one function for all batch sizes and placements of a model; steps of the
+//! Mean error of f on measured all-reduce steps, with one function for all batch sizes and placements of a model.
+//! (Steps of the same (w, M) on the same number of servers differ by 3 to 6 % among themselves.)
 //! same (w, M) on the same number of servers differ by 3 to 6 % among themselves):
 //!
 //! | model | all points | 10 random points | paper's form, all | 10 |
@@ -19,17 +21,17 @@
 //! | deepspeech2 | 6.5–6.9 % | 8.5–8.7 % | 7.3–8.5 % | 8.8–10.2 % |
 //! | imagenet | 7.4 % | 9.2–9.6 % | 8.6–8.9 % | 10.3–10.6 % |
 //!
-//! On synthetic parameter-server jobs with 3 % noise, 5 random pairs give 4 to 6 %, 10 give 2 to 3 %; ten pairs with p = w
-//! give 9 % (sync) and 13 % (async), where plain NNLS is off by 42 and 50 % or more.
+//! On synthetic parameter-server jobs with 3 % noise, 5 random pairs give errors of 4 to 6 %, and 10 give 2 to 3 %. Ten
+//! pairs with p = w give 9 % (sync) and 13 % (async); plain NNLS gives 42 and 50 % or more.
 //!
-//! **Few or one-sided samples.** With p = w only, w/p is a constant and p equals w: infinitely many θ fit equally well,
-//! and plain NNLS returns an extreme one (all of the constant in one term), which is wrong elsewhere. So every fit adds
-//! one weak row per coefficient that pulls it towards a shape: what the model's other jobs showed ([`SpeedPrior`]), or a
-//! generic one, scaled to the samples' speed. What samples determine, they determine; what they leave open is split
-//! between the terms in the shape's proportions. With one sample the fit is the shape through that sample; with none it
-//! is the shape itself ([`Confidence`] says which).
+//! **Few or one-sided samples.** With p = w only, w/p is constant and p equals w. Then infinitely many θ fit equally
+//! well. Plain NNLS returns an extreme one, with the whole constant in one term, and extrapolates badly. So every fit
+//! adds one weak row per coefficient, which pulls it towards a shape: the θ of the model's other jobs ([`SpeedPrior`]),
+//! or a generic one, scaled to the samples' speed. The samples dominate where they determine a coefficient. The rest is
+//! divided between the terms in the shape's proportions. With one sample, the fit is the shape through that sample.
+//! Without samples it is the shape itself ([`Confidence`] states the case).
 
-#![allow(clippy::needless_range_loop)] // matrix code reads best with the indices of the textbook
+#![allow(clippy::needless_range_loop)] // the code follows the indices of the textbook
 
 mod curve;
 mod draw;
@@ -43,7 +45,7 @@ pub use self::history::{Contradiction, SpeedHistory};
 use self::solve::{Problem, Pull, Row, Solution, distinct_rows, factor_of, tells_overlap, time_of};
 use super::linear::quadratic;
 
-/// How a job's workers keep in step, which decides the form of its speed function. θ in seconds.
+/// Form of a job's speed function, given by how its workers synchronise. θ in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum SpeedModel {
     /// Synchronous parameter servers: 1/f = θ0·M/w + θ1 + θ2·w/p + θ3·w + θ4·p (Eq. 4).
@@ -61,7 +63,7 @@ pub enum SpeedModel {
 }
 
 impl SpeedModel {
-    /// M; 1 where the model has none or the number makes no sense.
+    /// M; 1 if the model has none, or if the value is invalid.
     fn batch(self) -> f64 {
         match self {
             Self::Sync { batch } | Self::AllReduce { batch } if batch.is_finite() && batch > 0.0 => batch,
@@ -79,7 +81,7 @@ impl SpeedModel {
         !matches!(self, Self::Async)
     }
 
-    /// The factors of θ at (p, w), and what has to be divided by f to get the time they add up to (1 or w).
+    /// The factors of θ at (p, w), and k (1 or w): the sum of the terms is k/f.
     fn terms(self, p: f64, w: f64, batch: f64) -> ([f64; 5], f64) {
         match self {
             Self::Sync { .. } => ([batch / w, 1.0, w / p, w, p], 1.0),
@@ -88,18 +90,19 @@ impl SpeedModel {
         }
     }
 
-    /// How many θ the model has.
+    /// Number of θ in the model.
     fn coefficients(self) -> usize {
         if matches!(self, Self::Sync { .. }) { 5 } else { 4 }
     }
 
-    /// How many of them, from the first, are work of the processors; the rest is communication (Optimus, Eq. 2).
+    /// Number of computation terms, which come first. The others are communication (Optimus, Eq. 2).
     fn compute_terms(self) -> usize {
         if matches!(self, Self::Async) { 1 } else { 2 }
     }
 
-    /// Shares of a (1, 1) step by which unknown terms are guessed: mostly compute, an eighth on the wire, and a small
-    /// cost for every further member, so that an unknown job gains from its first few workers and not from its hundredth.
+    /// Fractions of a (1, 1) step from which unknown terms are guessed: mostly computation, an eighth communication,
+    /// and a small cost per additional member. So an unknown job gains from its first few workers, but not from its
+    /// hundredth.
     fn shape(self) -> [f64; 5] {
         match self {
             Self::Sync { .. } => [0.75 / self.batch(), 0.1, 0.125, 0.015, 0.01],
@@ -116,13 +119,13 @@ pub struct SpeedSample {
     pub servers: u32,
     /// w, workers.
     pub workers: u32,
-    /// M of this measurement where it differs from the job's own; `None`: the model's.
+    /// M of this measurement, if it differs from the job's. `None`: the model's.
     pub batch: Option<f64>,
-    /// Which kind of server the workers ran on; 0 where there is one kind only.
+    /// Type of the workers' servers; 0 if there is only one type.
     pub server_type: u16,
-    /// f, steps a second.
+    /// f, steps per second.
     pub speed: f64,
-    /// How much the sample counts: 1 for a careful measurement. [`SpeedHistory`] sets it from counts and age.
+    /// Weight of the sample: 1 for a careful measurement. [`SpeedHistory`] computes it from counts and age.
     pub weight: f64,
 }
 
@@ -146,15 +149,15 @@ impl SpeedSample {
     }
 }
 
-/// What other jobs of the same model taught: its θ per example, so that jobs of different batches can share it.
+/// θ of the model's other jobs, per example, so that jobs with different batches can share it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedPrior {
-    /// θ as in [`SpeedModel`]; only the proportions matter once there is a sample, the size when there is none.
+    /// θ as in [`SpeedModel`]. If there is a sample, only the proportions matter.
     pub theta: [f64; 5],
-    /// The degree of overlap it goes with, as in [`SpeedFit::cross`]; 2 = none.
+    /// The degree of overlap of this θ, as in [`SpeedFit::cross`]; 2 = none.
     pub cross: f64,
-    /// How much to trust it, ≥ 0. 1 suits coefficients that are right within about 30 %; were they another model's, the
-    /// error would be 3 % larger at five samples (8 instead of 5 %) and 1 % at twenty.
+    /// Weight of the prior, ≥ 0. 1 suits coefficients with errors of up to about 30 %. With the coefficients of a wrong
+    /// model, the error would grow by 3 % at five samples (8 instead of 5 %) and by 1 % at twenty.
     pub strength: f64,
 }
 
@@ -171,21 +174,21 @@ impl SpeedPrior {
 /// Settings of [`SpeedFit::fit`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedOptions {
-    /// How hard an undetermined coefficient is pulled towards the shape, in samples per coefficient; 0 turns it off
-    /// wherever there are at least as many samples as coefficients.
+    /// Strength of the pull of an undetermined coefficient towards the shape, in samples per coefficient. With 0 there
+    /// is no pull if there are at least as many samples as coefficients.
     pub pull: f64,
-    /// Estimate one speed factor per server type instead of ignoring the type.
+    /// Estimate one speed factor per server type. Otherwise types are ignored.
     pub server_types: bool,
-    /// Let computing and communicating overlap where that explains the samples clearly better.
+    /// Allow computation and communication to overlap, if that explains the samples clearly better.
     pub overlap: bool,
-    /// Let single measurements that fit nothing else count less.
+    /// Reduce the weight of single measurements that no fit explains.
     pub robust: bool,
-    /// What jobs of the same model showed; `None`: the generic shape.
+    /// θ of the model's other jobs. `None`: the generic shape.
     pub prior: Option<SpeedPrior>,
 }
 
 impl SpeedOptions {
-    /// The paper's plain NNLS.
+    /// The plain NNLS of the paper.
     #[must_use]
     pub fn paper() -> Self {
         Self { pull: 0.0, server_types: false, overlap: false, robust: false, prior: None }
@@ -198,25 +201,25 @@ impl Default for SpeedOptions {
     }
 }
 
-/// What a [`SpeedFit`] rests on.
+/// The basis of a [`SpeedFit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Confidence {
-    /// No usable sample and no prior: the generic shape at one step a second. Only the proportions mean anything.
+    /// No usable sample and no prior: the generic shape at one step per second. Only its proportions are meaningful.
     Guess,
-    /// No usable sample: the model's prior as it stands.
+    /// No usable sample: the model's prior, unchanged.
     Prior,
-    /// Fewer distinct (p, w, M) than coefficients: the samples fix the size, the shape fills in the rest.
+    /// Fewer distinct (p, w, M) than coefficients: the samples determine the scale, the shape the rest.
     Sparse,
     /// At least as many distinct (p, w, M) as coefficients.
     Fitted,
 }
 
-/// How fast one server type is compared with the reference (the lowest type measured).
+/// Speed of a server type relative to the reference (the lowest measured type).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TypeFactor {
     /// The server type.
     pub server_type: u16,
-    /// Speed of computing there / on the reference type. Communication is taken to be the same.
+    /// Speed of computation, divided by that of the reference type. Communication is assumed to be the same.
     pub factor: f64,
 }
 
@@ -242,34 +245,35 @@ pub struct SpeedFit {
     pub model: SpeedModel,
     /// θ as in [`SpeedModel`], seconds, on the reference server type.
     pub theta: [f64; 5],
-    /// How compute C and communication S make a step's time: T² = C² + cross·C·S + S². 2 = the paper's C + S; less = they
-    /// overlap.
+    /// Composition of a step's time from computation C and communication S: T² = C² + cross·C·S + S². 2 = the paper's
+    /// C + S; smaller values mean overlap.
     pub cross: f64,
-    /// What it rests on.
+    /// Basis of the fit.
     pub confidence: Confidence,
-    /// Samples used.
+    /// Number of samples used.
     pub samples: u32,
-    /// Samples left out: no workers, no parameter servers, or a speed, batch or weight that is not positive and finite.
+    /// Number of samples ignored: no workers, no parameter servers, or a speed, batch or weight that isn't positive and
+    /// finite.
     pub ignored: u32,
     /// Root mean square of (fitted − measured)/measured speed over the samples; `None` without samples.
     pub rms_relative_error: Option<f64>,
-    /// Factors of the server types seen, ascending by type, the reference's being 1.
+    /// Factors of the measured server types, by ascending type. The reference has 1.
     pub factors: Vec<TypeFactor>,
     curve: SpeedCurve,
-    /// (AᵀA)⁻¹ of the weighted, relative rows: where it is large, the samples say little.
+    /// (AᵀA)⁻¹ of the weighted, relative rows. Large entries mean that the samples determine little.
     spread: [[f64; 5]; 5],
 }
 
-/// The paper's form: compute and communication add up.
+/// The paper's form: the sum of computation and communication.
 const ADDED: f64 = 2.0;
-/// Degrees of overlap tried: none, half-way, and the root of the sum of squares.
+/// Candidate degrees of overlap: none, half, and the root of the sum of squares.
 const CROSSES: [f64; 3] = [ADDED, 1.0, 0.0];
-/// The relative scatter assumed where the samples are too few to show theirs: speeds reported for the same (p, w)
-/// differ by a few percent.
+/// Assumed relative scatter if there are too few samples to estimate it. Speeds reported for the same (p, w) differ by
+/// a few percent.
 const ASSUMED_SCATTER: f64 = 0.05;
 
 impl SpeedFit {
-    /// Fits the speed function to `samples`. Always answers: see [`Confidence`] for what few samples give.
+    /// Fits the speed function to `samples`. There is always a result: see [`Confidence`] for few samples.
     #[must_use]
     pub fn fit(model: SpeedModel, samples: &[SpeedSample], options: &SpeedOptions) -> Self {
         let rows: Vec<Row> = samples.iter().filter_map(|s| Row::new(model, s)).collect();
@@ -285,7 +289,7 @@ impl SpeedFit {
         types.dedup();
         let factors = types.iter().map(|&server_type| TypeFactor { server_type, factor: 1.0 }).collect();
 
-        // What is known of the model's form: the paper's, unless its other jobs showed an overlap.
+        // The prior's form if there is one, otherwise the paper's.
         let (shape, cross) = prior.map_or_else(|| (model.shape(), ADDED), |p| (p.theta, p.cross));
         let pull = Pull::new(model, &rows, shape, cross, confidence, options.pull, prior);
         let start = Solution { theta: pull.target, cross, factors, rms: None, cost: f64::INFINITY };
@@ -293,7 +297,7 @@ impl SpeedFit {
         let mut best = if rows.is_empty() { start } else { problem.solve(cross, &start) };
         if options.overlap && confidence == Confidence::Fitted && tells_overlap(model, &rows) {
             let known = best.clone();
-            // Eq. 3 and 4 are the paper's finding for parameter servers: it takes more to leave them.
+            // Eq. 3 and 4 are the paper's finding for parameter servers, so leaving them requires a larger gain.
             let gain = if model.has_servers() { 0.85 } else { 1.0 };
             for trial in CROSSES.into_iter().filter(|c| *c != cross).map(|c| problem.solve(c, &known)) {
                 if trial.cost < gain * known.cost && trial.cost < best.cost {
@@ -315,33 +319,34 @@ impl SpeedFit {
         }
     }
 
-    /// Training speed on the reference server type, steps a second. See [`SpeedCurve::speed`].
+    /// Training speed on the reference server type, in steps per second. See [`SpeedCurve::speed`].
     #[inline]
     #[must_use]
     pub fn speed(&self, servers: u32, workers: u32) -> f64 {
         self.curve.speed(servers, workers)
     }
 
-    /// The function alone, small and `Copy`, for inner loops.
+    /// The function alone: small and `Copy`, for inner loops.
     #[must_use]
     pub fn curve(&self) -> SpeedCurve {
         self.curve
     }
 
-    /// The same with other coefficients, say wrong ones to see what that does.
+    /// The same fit with other coefficients, for example to study the effect of errors.
     #[must_use]
     pub fn with_theta(self, theta: [f64; 5]) -> Self {
         let curve = SpeedCurve::overlapping(self.model, &theta, self.cross);
         Self { theta, curve, ..self }
     }
 
-    /// The function on servers of `server_type`; a type never measured counts as the reference.
+    /// The function on servers of `server_type`. A type without measurements counts as the reference.
     #[must_use]
     pub fn curve_on(&self, server_type: u16) -> SpeedCurve {
         self.curve.computing_faster(factor_of(&self.factors, server_type))
     }
 
-    /// The function at another global batch (jobs of one model differ in M); the same for asynchronous training.
+    /// The function at another global batch, for jobs of one model with different M. Asynchronous training is
+    /// unaffected.
     #[must_use]
     pub fn curve_at_batch(&self, batch: f64) -> SpeedCurve {
         let model = match self.model {
@@ -352,15 +357,16 @@ impl SpeedFit {
         SpeedCurve::overlapping(model, &self.theta, self.cross)
     }
 
-    /// What this fit can teach a job of the same model, worth `strength` samples.
+    /// A prior for jobs of the same model, with a weight of `strength` samples.
     #[must_use]
     pub fn prior(&self, strength: f64) -> SpeedPrior {
         SpeedPrior { theta: self.theta, cross: self.cross, strength }
     }
 
-    /// Estimated standard error of the predicted speed at (p, w), as a share of it: 0.1 = 10 %.
+    /// Estimated standard error of the predicted speed at (p, w), as a fraction of it: 0.1 = 10 %.
     ///
-    /// First order, from the samples' scatter and where they lie; bounds on θ are ignored, so it errs on the wide side.
+    /// A first-order estimate from the scatter and the positions of the samples. It ignores the bounds of θ, so it
+    /// tends to be too large.
     #[must_use]
     pub fn relative_error(&self, servers: u32, workers: u32) -> f64 {
         if workers == 0 {
@@ -377,8 +383,8 @@ impl SpeedFit {
         self.scatter() * quadratic(&self.spread, &relative).max(0.0).sqrt()
     }
 
-    /// The candidate (p, w) where a measurement would teach most: the largest predicted variance; the first such in the
-    /// list on a tie. `None` for an empty list.
+    /// The candidate (p, w) whose measurement adds most information: the one with the largest predicted variance, the
+    /// first on a tie. `None` for an empty list.
     #[must_use]
     pub fn next_to_profile(&self, candidates: &[(u32, u32)]) -> Option<(u32, u32)> {
         let mut best: Option<((u32, u32), f64)> = None;
@@ -392,7 +398,7 @@ impl SpeedFit {
     }
 
     fn scatter(&self) -> f64 {
-        // A few samples can be met exactly without the model being exact.
+        // A few samples can be met exactly by an inexact model.
         let spare = f64::from(self.samples) - 5.0;
         match self.rms_relative_error {
             Some(rms) if spare > 0.0 => {

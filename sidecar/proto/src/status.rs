@@ -1,13 +1,13 @@
-//! Jobs as people see them.
+//! Conversion of jobs' states for users.
 
 use trainmaster_core::{End, Job, Mode, Phase, Shape, State, Verdict};
 
 use crate::{ConvertError, job::external_to_wire, slot::slots_to_wire, v1};
 
-/// An active job.
+/// Status of an active job.
 pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
     let verdict = state.effective(job);
-    // What it really has: what it was given, or what is seen of it where nobody gave it.
+    // The actual slots: the planned ones, or the observed ones if none are planned.
     let given = match &verdict {
         Verdict::Run(allocation) => Some(allocation),
         Verdict::Release(_) => job.seen.allocation.as_ref(),
@@ -37,7 +37,7 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
         ended_ms: None,
         incarnation: job.issued.incarnation.0,
         revision: job.issued.revision.0,
-        // A job that has nothing has no speed, whatever it last reported.
+        // A job without slots has no speed, whatever its last report.
         speed: job.learnt.progress.speed.filter(|_| !shape.is_empty()),
         slots: given.map(|allocation| slots_to_wire(state, allocation)).unwrap_or_default(),
         rescales: job.issued.rescales,
@@ -55,10 +55,10 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
     }
 }
 
-/// The states that an active job can be in, as [`job_state`] and [`job_status`] name them.
+/// The possible states of an active job, as named by [`job_state`] and [`job_status`].
 pub const JOB_STATES: [&str; 5] = ["running", "waiting", "rejected", "stopped", "released"];
 
-/// An active job's state in a word, without the rest of its status. O(1).
+/// State of an active job, without the rest of its status. O(1).
 pub fn job_state(state: &State, job: &Job) -> &'static str {
     name_of(&state.effective(job), job)
 }
@@ -73,7 +73,7 @@ fn name_of(verdict: &Verdict, job: &Job) -> &'static str {
     }
 }
 
-/// Why it is so, if there is anything to say.
+/// The reason of its state, if there is one.
 fn words_for(state: &State, job: &Job, verdict: &Verdict) -> String {
     let words = || verdict.reason().map(|reason| reason.describe_to(state, &job.spec.tenant)).unwrap_or_default();
     let busy =
@@ -83,7 +83,7 @@ fn words_for(state: &State, job: &Job, verdict: &Verdict) -> String {
             format!("given {}; its manager is starting it", allocation.shape())
         }
         Verdict::Run(allocation) => {
-            // Planned otherwise, but the room for it is not free yet.
+            // The plan is different, but its room isn't free yet.
             let missing = job.issued.reason.as_ref().map(|reason| reason.describe_to(state, &job.spec.tenant));
             let restarting = busy && job.seen.incarnation != job.issued.incarnation;
             let restart = || restarting.then(|| format!("restarting as {}", allocation.shape()));
@@ -91,7 +91,7 @@ fn words_for(state: &State, job: &Job, verdict: &Verdict) -> String {
         }
         Verdict::Wait(_) if busy => format!("stopping: {}", words()),
         Verdict::Wait(_) | Verdict::Reject(_) | Verdict::Stop(_) => words(),
-        // Whether a manager starts what waits by itself is the manager's affair.
+        // The manager decides whether to start waiting jobs.
         Verdict::Release(shape) if job.seen.allocation.is_none() => {
             format!("handed back to its manager as {shape}; nothing of it runs there")
         }
@@ -99,7 +99,7 @@ fn words_for(state: &State, job: &Job, verdict: &Verdict) -> String {
     }
 }
 
-/// What an ended job's status says.
+/// Name of an ended job's state.
 pub fn end_name(end: End) -> &'static str {
     match end {
         End::Completed => "completed",
@@ -109,7 +109,7 @@ pub fn end_name(end: End) -> &'static str {
     }
 }
 
-/// A verdict in a few words, for tables of changes.
+/// A short text of a verdict, for tables of changes.
 pub fn verdict_text(state: &State, verdict: &Verdict) -> String {
     match verdict {
         Verdict::Run(allocation) => {
@@ -128,7 +128,7 @@ pub fn verdict_text(state: &State, verdict: &Verdict) -> String {
     }
 }
 
-/// A mode's name.
+/// Name of a mode.
 pub fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Active => "active",
@@ -137,7 +137,7 @@ pub fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// A mode for the wire.
+/// Converts a mode for the wire.
 pub fn mode_to_wire(mode: Mode) -> v1::SchedulingMode {
     match mode {
         Mode::Active => v1::SchedulingMode::Active,
@@ -146,10 +146,10 @@ pub fn mode_to_wire(mode: Mode) -> v1::SchedulingMode {
     }
 }
 
-/// A mode.
+/// Converts a mode.
 ///
 /// # Errors
-/// There is no such mode.
+/// The mode is unknown.
 pub fn mode_from_wire(mode: i32) -> Result<Mode, ConvertError> {
     match v1::SchedulingMode::try_from(mode) {
         Ok(v1::SchedulingMode::Active) => Ok(Mode::Active),
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_waits_until_it_is_seen() {
+    fn a_job_waits_until_it_is_observed() {
         let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
         let server = ServerSpec {
             name: "node1".into(),

@@ -1,31 +1,34 @@
-//! Dorm: on every arrival and completion, the partition of the cluster that uses most of it, without giving up more than
-//! so much fairness and without disturbing more than so many running jobs.
+//! Dorm: on each arrival and completion, the partition of the cluster that maximises its use, within bounds on
+//! unfairness and on the number of changed running jobs.
 //!
 //! Sun et al., *Towards Distributed Machine Learning in Shared Clusters: A Dynamically-Partitioned Approach*,
-//! SMARTCOMP'17, as OASiS's authors describe it to compare with (INFOCOM'18, §V): every job is admitted, and numbers and
-//! places of workers and parameter servers come from a mixed-integer program. With xⱼ what job j gets, Cᵣ the cluster's
-//! capacity, sⱼ its dominant share and ŝⱼ the one that max-min fairness ([`drf`](super::Drf)) would give it:
+//! SMARTCOMP'17, as described for comparison by OASiS's authors (INFOCOM'18, §V). Every job is admitted. A
+//! mixed-integer program sets the numbers and places of workers and parameter servers. Let xⱼ be the resources of job
+//! j, Cᵣ the cluster's capacity, sⱼ the dominant share of job j, and ŝⱼ its share under max-min fairness
+//! ([`drf`](super::Drf)). The program is:
 //!
 //! maximise Σᵣ Σⱼ `xⱼ[r]` / Cᵣ, subject to capacities, limits and the jobs' bounds, Σⱼ |sⱼ − ŝⱼ| ≤ `fairness` · 2R, and
-//! at most ⌈`adjustment` · running jobs⌉ running jobs changed.
+//! at most ⌈`adjustment` · running jobs⌉ changed running jobs.
 //!
-//! OASiS gives neither bound's value; 0.1 for both. What else is left open, and what is chosen:
-//! * A running job isn't stopped for others; waiting ones may stay out. Where they leave the fairness bound out of reach,
-//!   it is missed by as little as can be before anything is maximised.
-//! * Parameter servers: at most as many as workers, and at least the bandwidth that the workers have, as in OASiS's own
-//!   problem (constraints 6 and 7); else using more of the cluster would mean parameter servers without work.
-//! * Servers with the same devices and labels are one pool to the program (`pools = "kind"`), since telling them apart
-//!   multiplies its size and nearly equal solutions; its counts are then packed on the pool's fullest servers, and a job
-//!   that doesn't fit that way gets a smaller shape. `"server"` makes each server its own pool: exact, for small clusters.
-//! * The search is bounded: by `nodes` and `gap`, and by `jobs` in one program (waiting ones by priority and arrival up to
-//!   half, then running ones; the others keep what they have). It starts from the present plan with waiting jobs in their
-//!   fair or smallest shapes, so a bounded search is never worse than that.
-//! * What is free afterwards goes to waiting jobs in their smallest shapes, in order.
+//! OASiS's paper has no values for the two bounds; both are 0.1 here. The following choices are our own:
+//! * **Preemption.** A running job isn't stopped for others. Waiting jobs may stay out. If the fairness bound is then
+//!   infeasible, its violation is minimised first, before the use is maximised.
+//! * **Parameter servers.** There are at most as many as workers, and they have at least the bandwidth of the workers,
+//!   as in OASiS's problem (constraints 6 and 7). Otherwise a higher use of the cluster would mean idle parameter
+//!   servers.
+//! * **Pools.** Servers with the same devices and labels are one pool in the program (`pools = "kind"`), because
+//!   separate servers multiply its size and the number of nearly equal solutions. Its counts are then packed on the
+//!   pool's fullest servers. A job that doesn't fit gets a smaller shape. With `"server"` each server is its own pool,
+//!   which is exact and suits small clusters.
+//! * **Search.** It is bounded by `nodes` and `gap`, and by `jobs` in one program: waiting jobs by priority and arrival
+//!   up to half, then running ones. The other jobs keep their slots. The search starts from the current plan, with
+//!   waiting jobs in their fair or smallest shapes, so its result is never worse than that.
+//! * **Rest.** Remaining room goes to waiting jobs in their smallest shapes, in order.
 //!
-//! Choose it where a busy cluster counts more than any one job's time, and jobs should rarely be disturbed.
+//! Choose it if a busy cluster is more important than the time of single jobs, and if jobs should rarely be disturbed.
 //!
-//! Cost: a program of about J·P·(R + 6) coefficients for J jobs and P pools; its relaxation takes about the square of
-//! that over J·P, each node a small part of it.
+//! Cost: a program of about J·P·(R + 6) coefficients for J jobs and P pools. Its relaxation takes about the square of
+//! that over J·P, and each node a small part of it.
 
 mod program;
 
@@ -101,7 +104,7 @@ impl Engine for Dorm {
                 Mandate::Free if job.verdict.allocation().is_some() => running.push(job),
                 Mandate::Free => waiting.push(job),
                 Mandate::Pinned(kept) => ledger.take(job, &job.total(kept.shape()), 1),
-                // Nobody's to change, but what it has counts.
+                // The job can't be changed, but its slots count.
                 Mandate::Closed => ledger.take(job, &job.total(job.shape()), 1),
             }
         }
@@ -159,7 +162,7 @@ impl Engine for Dorm {
     }
 }
 
-/// From counts per pool to servers.
+/// Placement of counts per pool on servers.
 struct Placing<'a> {
     state: &'a State,
     board: &'a mut Board,
@@ -169,7 +172,7 @@ struct Placing<'a> {
 }
 
 impl Placing<'_> {
-    /// Leaves a job as it is.
+    /// Keeps a job unchanged.
     fn keep(&mut self, job: &Job) -> bool {
         let total = job.total(job.shape());
         let Some(allocation) = job.verdict.allocation().filter(|_| self.ledger.has(job, &total)) else { return false };
@@ -180,7 +183,8 @@ impl Placing<'_> {
         kept
     }
 
-    /// The counts as they are; else as many wherever there is room; else what it has; else less and less of them.
+    /// Places the counts in their pools. Otherwise it tries the same shape on any servers, then the current slots, then
+    /// smaller and smaller shapes.
     fn place(&mut self, job: &Job, counts: &[Shape]) -> Result<Option<Arc<Allocation>>, EngineError> {
         let sum = |role| counts.iter().map(|count| count.count(role)).sum();
         let mut shape = Shape { workers: sum(Role::Worker), servers: sum(Role::Server) };
@@ -209,7 +213,7 @@ impl Placing<'_> {
         Ok(None)
     }
 
-    /// Slots on the servers that the job has some on, then on the fullest of each pool.
+    /// Slots on the job's current servers first, then on the fullest servers of each pool.
     fn in_pools(&mut self, job: &Job, counts: &[Shape], shape: Shape) -> Result<Option<Arc<Allocation>>, EngineError> {
         if !self.ledger.has(job, &job.total(shape)) {
             return Ok(None);

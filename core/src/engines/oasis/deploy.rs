@@ -1,4 +1,4 @@
-//! A slot's bookings become allocations.
+//! Converts a slot's bookings to allocations.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,9 +13,9 @@ use crate::{
 };
 
 impl Round<'_> {
-    /// Gives every job what it has booked in this slot. Where servers turn out to have no room for it (a job that is
-    /// pinned stands there, devices don't add up, the manager can only do even shapes) it is put elsewhere, and if
-    /// nothing else helps with fewer workers; what is missing at the slot's end is scheduled anew then.
+    /// Gives each job its bookings of this slot. A server may lack room for them: a pinned job uses it, devices don't
+    /// add up, or the manager can only reserve equal amounts. Then the job is placed elsewhere, with fewer workers if
+    /// necessary. The missing work is scheduled again at the slot's end.
     pub(super) fn deploy(&mut self, board: &mut Board) -> Result<Proposal, EngineError> {
         let state = self.state;
         let mut proposal = Proposal::default();
@@ -53,7 +53,7 @@ impl Round<'_> {
         Ok(proposal)
     }
 
-    /// What is said of a job that has nothing in this slot.
+    /// The verdict for a job without bookings in this slot.
     fn verdict(&self, job: &Job) -> Verdict {
         if let Some(verdict) = self.verdicts.get(&job.id) {
             return verdict.clone();
@@ -96,7 +96,7 @@ impl Round<'_> {
             if !ledger.has(job, &job.total(shape)) {
                 continue;
             }
-            // Rather where it is: moving it for nothing would restart it.
+            // The current place is preferred, because a move would restart the job.
             let has = job.verdict.allocation().filter(|has| has.shape() == shape);
             let found = match has {
                 Some(has) if board.restore(state, job, has) => Some(has.clone()),

@@ -1,39 +1,43 @@
-//! OASiS: on arrival a job is admitted or rejected, by prices, and its whole future schedule is booked.
+//! OASiS: on arrival, a job is admitted or rejected by prices, and its whole schedule is booked.
 //!
-//! Bao, Peng, Wu and Li, *Online Job Scheduling in Distributed Machine Learning Clusters*, INFOCOM'18. It maximises
-//! Σ f_i(t̂_i − a_i), the utility of the admitted jobs by the time they take. Time is cut into slots. A job's payoff is
-//! what its best schedule (workers and parameter servers on every server in every slot, Alg. 2) is worth, less what those
-//! resources cost at today's prices; above 0 it is admitted, booked, and prices rise (Alg. 1). A unit of a resource costs
-//! L·(U/L)^(booked/capacity): low enough at first for any job, too dear for every job when nothing is left (§IV-B).
+//! Bao, Peng, Wu and Li, *Online Job Scheduling in Distributed Machine Learning Clusters*, INFOCOM'18. It maximises Σ
+//! f_i(t̂_i − a_i), the utility of the admitted jobs by their completion times. Time is divided into slots. A job's
+//! payoff is the utility of its best schedule (workers and parameter servers on each server in each slot, Alg. 2), less
+//! the cost of these resources at current prices. A job with a positive payoff is admitted and booked, and prices rise
+//! (Alg. 1). A unit of a resource costs L·(U/L)^(booked/capacity): low enough for any job at first, and too expensive
+//! for every job when nothing is left (§IV-B).
 //!
-//! Where the paper is silent or can't be meant:
-//! * demands are counted as shares of what the cluster has of a resource before they are added up over resources;
-//! * a job that ends in the slot it arrives in earns f(0), and for U and L no job is worth less than κ·f(0), else with
-//!   time-critical jobs L, and with it all prices, would be nothing;
-//! * U and L come from the last jobs that arrived, the arriving one included (`bounds = "learnt"`), or from a workload
-//!   that is known ([`known_bounds`]); U is at least e·L;
-//! * T is a horizon that rolls on with time (`timespan = "fixed"` counts T slots from time zero, as the paper does);
-//! * a job that arrives within a slot may use the rest of it, and up to `drift` late the whole; at a slot's beginning this
-//!   changes nothing;
-//! * of equal payoffs the earliest end wins, then the least work in the last slot;
-//! * where a server hosts both roles it has one price for both, from the smaller L to the larger U, and the cheapest choice
-//!   of servers is a good guess instead of an optimum. Label servers `hosts = "workers"` and `"servers"` as the paper does;
-//! * a job without a utility is worth `default_value` whenever it ends;
-//! * a job that couldn't run here even alone isn't judged: it waits for servers or limits to change;
-//! * where a slot could hold more than 2¹⁸ chunks, or a search would take more than 4 million steps, work is counted in
+//! Deviations from the paper, for open points and for real clusters:
+//! * Demands are divided by the cluster's total of a resource before they are summed over resources.
+//! * A job that ends in its arrival slot earns f(0). For U and L, no job is worth less than κ·f(0). Otherwise L, and
+//!   with it all prices, would be zero with time-critical jobs.
+//! * U and L come from the last arrivals, including the current one (`bounds = "learnt"`), or from a known workload
+//!   ([`known_bounds`]). U is at least e·L.
+//! * T is a rolling horizon (`timespan = "fixed"` counts T slots from time zero, as the paper does).
+//! * A job that arrives within a slot may use the rest of it, or the whole slot if it is at most `drift` late. At a
+//!   slot's start this changes nothing.
+//! * Among equal payoffs the earliest end wins, then the least work in the last slot.
+//! * A server that hosts both roles has one price for both, from the smaller L to the larger U, and the choice of the
+//!   cheapest servers is a good heuristic instead of an optimum. Label servers `hosts = "workers"` and `"servers"` as
+//!   in the paper.
+//! * A job without a utility is worth `default_value` whenever it ends.
+//! * A job that couldn't run here even alone is neither admitted nor rejected. It waits for servers or limits to
+//!   change.
+//! * If a slot could hold more than 2¹⁸ chunks, or a search would take more than 4 million steps, work is counted in
 //!   grains of several chunks.
 //!
-//! **Execution.** Each slot deploys what is booked. Progress is what was last reported, and what the workers that are seen
-//! running train since: reports may be slots apart. When a job's progress leaves its schedule by more than `drift`, when a
-//! server that it is booked on loses room, or when a slot of it could not run, its future bookings are released and the
-//! remaining work is scheduled anew at today's prices with its own utility. It stays admitted: where nothing has a positive
-//! payoff it takes the earliest end, and of those the cheapest. The paper's competitive bound doesn't cover that.
+//! **Execution.** Each slot deploys its bookings. Progress is the last report, plus the training of the observed
+//! workers since then, because reports may be slots apart. Future bookings are released if a job's progress deviates
+//! from its schedule by more than `drift`, if a booked server loses room, or if a slot couldn't run. Then the remaining
+//! work is scheduled again at current prices with the job's own utility. The job stays admitted: without a positive
+//! payoff it takes the earliest end, and the cheapest schedule for it. The paper's competitive bound doesn't cover
+//! this.
 //!
-//! Choose it where jobs name their worth and their work ([`Utility`], [`Dataset`](crate::job::Dataset)),
-//! where it is better to refuse a job than to be late with all, and where asynchronous training lets the number of workers
-//! change for nothing. Cost of an arrival, for T slots, S servers, R resources and N chunks: O(T·(S·R + S log S + N)) for
-//! prices and curves of slots whose bookings differ, plus the search ([`best`]), which is about as much again and not
-//! E·N times it; T·E·N·(S + E·N) in the paper. Slots of equal bookings are looked at once.
+//! Choose it if jobs state their utility and their work ([`Utility`], [`Dataset`](crate::job::Dataset)), if refusing a
+//! job is better than delaying all, and if asynchronous training lets the number of workers change without cost. Cost
+//! of an arrival, for T slots, S servers, R resources and N chunks: O(T·(S·R + S log S + N)) for prices and curves of
+//! slots with different bookings, plus the search ([`best`]), which is about the same again and doesn't grow with E·N.
+//! The paper's algorithm costs T·E·N·(S + E·N). Slots with equal bookings share a curve.
 
 mod bookings;
 mod curve;
@@ -69,16 +73,16 @@ use crate::{
     time::{Span, Time},
 };
 
-/// How work is counted.
+/// The unit of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WorkUnit {
     /// A worker trains whole chunks in a slot (§IV-C).
     Chunk,
-    /// A chunk may go on in the next slot.
+    /// A chunk may continue in the next slot.
     WorkerSlot,
 }
 
-/// What becomes of a rejected job.
+/// Treatment of rejected jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rejected {
     Held,
@@ -92,7 +96,7 @@ pub struct Oasis {
     slots: Slots,
     horizon: u32,
     fixed: bool,
-    /// Instead of learning.
+    /// Known bounds, instead of learnt ones.
     known: Option<Known>,
     window: usize,
     price_scale: f64,
@@ -125,7 +129,7 @@ impl Build for Oasis {
         let default_value = "what a job without a utility is worth, whenever it ends";
         let work_unit = "work is counted in whole chunks a slot; beyond the paper, \"worker_slot\": as constraint (2) has it, never dearer";
         let own_demand = "beyond the paper: a slot's price counts the slot itself as booked, which matters where servers hold few slots";
-        // The time is read after it.
+        // The time is parsed after this.
         let ends =
             [("held", Rejected::Held), ("cancelled", Rejected::Cancelled), ("retry", Rejected::Retry(Span::ZERO))];
         let units = [("chunk", WorkUnit::Chunk), ("worker_slot", WorkUnit::WorkerSlot)];
@@ -150,7 +154,7 @@ impl Build for Oasis {
     }
 }
 
-/// The prices' bounds as they are set; none where they are learnt.
+/// Parses the configured bounds of the prices. None if they are learnt.
 fn known(bounds: String) -> Result<Option<Known>, SettingsError> {
     if bounds == "learnt" {
         return Ok(None);
@@ -162,7 +166,7 @@ fn known(bounds: String) -> Result<Option<Known>, SettingsError> {
     })
 }
 
-/// What a job is worth whose owner doesn't say.
+/// The utility of a job without its own.
 fn unnamed_worth() -> Utility {
     Utility::new(UtilityKind::Constant)
 }
@@ -172,13 +176,13 @@ impl Engine for Oasis {
     type Index = ();
 
     fn triggers(&self) -> Triggers {
-        // An end frees no booking of anyone else, but a server that comes may hold what had no room.
+        // A job's end frees no bookings of others, but a new server may have room for waiting jobs.
         Triggers { interval: None, arrival: true, departure: true }
     }
 
     fn accepts(&self, spec: &JobSpec) -> Result<(), String> {
         match Training::new(spec, None) {
-            // A fit may still tell it.
+            // A fit may still determine it.
             Err(TrainingError::NoBatchTime) => Ok(()),
             training => {
                 training.and_then(|training| training.check(self.slots.length)).map_err(|error| error.to_string())
@@ -196,8 +200,8 @@ impl Engine for Oasis {
         Ok(())
     }
 
-    /// What one per cent of all there is of a resource costs for the slot that it is now, on average over the servers
-    /// that host a role.
+    /// The price of one per cent of a resource's total in the current slot, as the mean over the servers that host a
+    /// role.
     fn readings(&self, state: &State, memo: &Memo) -> Vec<(String, f64)> {
         let totals = Totals::of(state);
         let bounds = self.bounds(state, memo, None, &totals);
@@ -226,8 +230,8 @@ impl Engine for Oasis {
 }
 
 impl Oasis {
-    /// What the arrival of an active job poses at today's prices, for [`best`] to solve, and how many of its parts are a
-    /// unit of utility. `None` if it can't be counted in slots.
+    /// The problem of an active job's arrival at current prices, for [`best`], and the parts in a unit of utility.
+    /// `None` if the job can't be counted in slots.
     ///
     /// # Errors
     /// The budget is used up.
@@ -245,7 +249,7 @@ impl Oasis {
         Ok(Some(market.into_problem()))
     }
 
-    /// Slots from one on until the horizon, itself included.
+    /// Number of slots from this one to the horizon, itself included.
     fn ahead(&self, slot: i64) -> u32 {
         if self.fixed {
             u32::try_from(i64::from(self.horizon) - slot).unwrap_or(0).min(self.horizon)
@@ -254,18 +258,18 @@ impl Oasis {
         }
     }
 
-    /// What is left of the slot that it is now: all of it, while no more than the tolerated drift has passed.
+    /// Rest of the current slot. It is the whole slot while at most the tolerated drift has passed.
     fn rest(&self, now: Time) -> Span {
         let (left, length) = (self.slots.left(now), self.slots.length);
         if (length.0 - left.0) as f64 <= self.drift * length.0 as f64 { length } else { left }
     }
 
-    /// What a job is worth, within the site's cap.
+    /// A job's utility, limited by the site's cap.
     fn utility(&self, state: &State, job: &Job) -> Utility {
         state.utility(job).unwrap_or_else(|| Utility { value: self.default_value, ..unnamed_worth() })
     }
 
-    /// U and L, as known or as the last arrivals and this one teach.
+    /// U and L: known, or learnt from the last arrivals and this one.
     fn bounds(&self, state: &State, memo: &Memo, own: Option<&Sample>, totals: &Totals) -> Bounds {
         let bounds = match &self.known {
             Some(known) => known.bounds(&state.resources),
@@ -277,7 +281,7 @@ impl Oasis {
         bounds.scaled(self.price_scale)
     }
 
-    /// What a job that arrives in this slot teaches about prices.
+    /// The sample of a job that arrives in this slot, for learnt bounds.
     fn sample(&self, job: &Job, training: &Training, utility: &Utility, slot: i64) -> Option<Sample> {
         let of = (job.id, &job.worker, &job.server);
         Sample::new(of, training, utility, self.ahead(slot).into(), (self.slots.length, self.kappa))

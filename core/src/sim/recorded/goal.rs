@@ -1,4 +1,4 @@
-//! How much a recorded job has to train.
+//! The amount of training of a recorded job.
 
 use std::sync::Arc;
 
@@ -15,41 +15,41 @@ use crate::{
     sim::{lots::Lots, truth::Curve, truth::Goal, truth::Loss},
 };
 
-/// What a job's work is known from.
+/// The basis of a job's amount of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GoalBasis {
-    /// It completed.
+    /// The job completed.
     Completed,
-    /// It failed or was cancelled, and is taken to need no more than it had trained by then.
+    /// The job failed or was cancelled. It is assumed to need only the training that it had.
     Abandoned,
-    /// Where its fitted losses meet its rule.
+    /// The point at which its fitted losses meet its convergence rule.
     Losses,
-    /// Jobs of its model that completed.
+    /// Completed jobs of its model.
     Model,
-    /// Its owner's word: the epochs of its dataset, or the most it may run.
+    /// The job file: the epochs of its dataset, or the maximum epochs.
     Declared,
 }
 
-/// How much a job has to train.
+/// The amount of training of a job.
 #[derive(Clone, Debug)]
 pub struct KnownGoal {
-    /// What it is known from.
+    /// Basis of the amount.
     pub basis: GoalBasis,
     /// Epochs.
     pub epochs: u32,
-    /// It is unlikely (one in ten) that it is fewer, or more.
+    /// Interval: fewer epochs are unlikely (one in ten), and so are more.
     pub interval: (u32, u32),
-    /// Steps that it had trained before it came into the recording.
+    /// Steps from before the recording.
     pub done: u64,
     pub(super) epoch_steps: u64,
     losses: Option<(Arc<LossFit>, f64)>,
 }
 
-/// More steps in an epoch are nobody's, whatever was reported.
+/// Upper limit of plausible steps per epoch, whatever is reported.
 const MOST_STEPS: u64 = 1 << 40;
 
-/// Epochs that a job trained, and steps of one: together all its steps.
+/// Trained epochs of a job, and steps per epoch. Their product is the total of its steps.
 pub(super) fn trained(job: &Job) -> Option<(u32, u64)> {
     let (progress, epochs) = (&job.learnt.progress, job.learnt.progress.epoch.max(1));
     if progress.step == 0 {
@@ -58,11 +58,11 @@ pub(super) fn trained(job: &Job) -> Option<(u32, u64)> {
     let mean = (progress.step / u64::from(epochs)).clamp(1, MOST_STEPS);
     let told = progress.steps_per_epoch;
     let off = told.saturating_mul(epochs.into()).abs_diff(progress.step);
-    // A last epoch that isn't full is spread over all.
+    // The steps of an incomplete last epoch are spread over all epochs.
     Some((epochs, if (1..=MOST_STEPS).contains(&told) && off <= progress.step / 50 { told } else { mean }))
 }
 
-/// Steps of an epoch: as reported, else as declared.
+/// Steps per epoch: reported, or else declared.
 fn epoch_steps(job: &Job) -> Option<u64> {
     let (progress, spec) = (&job.learnt.progress, &job.spec);
     let steps = match (&spec.dataset, progress.steps_per_epoch) {
@@ -98,7 +98,7 @@ impl KnownGoal {
                 (basis, epochs, interval, steps)
             }
         };
-        // Its own steps may be counted in epochs of another length than it turned out to have.
+        // The job's own steps may be counted in epochs of another length.
         let before = if job.arrival < watched.since { watched.first.learnt.progress.step } else { 0 };
         let all = epoch_steps.saturating_mul(epochs.into());
         Ok(Self { basis, epochs, interval, done: before.min(all - 1), epoch_steps, losses })
@@ -109,7 +109,7 @@ impl KnownGoal {
     }
 
     pub(super) fn draw(&self, lots: Lots, most: u32) -> Goal {
-        /// Of the normal distribution's ninth decile.
+        /// The ninth decile of the normal distribution.
         const DECILE: f64 = 1.2816;
         let (low, high) = self.interval;
         let z = lots.normal(0);
@@ -123,7 +123,7 @@ impl KnownGoal {
     }
 }
 
-/// Of a job that hasn't come to its own end: where it would.
+/// Predicted training of a job that hasn't come to its own end.
 fn ahead(job: &Job, losses: Option<&LossFit>, siblings: Option<&Vec<(u32, u64)>>) -> (GoalBasis, u32, (u32, u32)) {
     let rule = &job.spec.convergence;
     let done = job.learnt.progress.epoch;
@@ -144,7 +144,7 @@ fn ahead(job: &Job, losses: Option<&LossFit>, siblings: Option<&Vec<(u32, u64)>>
     (GoalBasis::Declared, epochs, (epochs, epochs))
 }
 
-/// The noise of a simulated loss ([`Loss::noise`]) that is as large as the fitted one at the end, where it matters.
+/// Noise of a simulated loss ([`Loss::noise`]) that equals the fitted noise near the end, where it matters.
 fn relative_noise(fit: &LossFit) -> f64 {
     let last = fit.last_epoch.max(1);
     let relative = fit.noise_at(last) * (last as f64).sqrt() / fit.loss_at(last as f64).abs();
