@@ -1,4 +1,4 @@
-//! Flags and variables, checked one by one; `settings` puts them together.
+//! Flags and variables with their own checks. `settings` combines them.
 
 use std::path::PathBuf;
 
@@ -11,47 +11,48 @@ use crate::{data::DataKind, id::Role};
 pub enum Mode {
     /// Parameter servers wait for every worker's gradients of a step.
     Sync,
-    /// Parameter servers apply each worker's gradients as they come.
+    /// Parameter servers apply each worker's gradients when they arrive.
     Async,
-    /// Workers add their gradients up around a ring; no parameter servers.
+    /// Workers sum their gradients around a ring, without parameter servers.
     Allreduce,
 }
 
-/// What the job is; the scheduler sets these from the job's description.
+/// The job. The scheduler sets these from the job file.
 #[derive(Args, Clone, Debug)]
 pub struct JobArgs {
     /// How gradients are combined.
     #[arg(long, env = "TRAINMASTER_MODE", default_value = "sync")]
     pub mode: Mode,
-    /// Examples of a step: of the whole job (sync, allreduce) or of one worker (async).
+    /// Examples per step: of the whole job (sync, allreduce) or of one worker (async).
     #[arg(long, env = "TRAINMASTER_BATCH", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub batch: u64,
-    /// Examples of an epoch; 0 for the default of 2000 (iris: 120).
+    /// Examples per epoch; 0 for the default of 2000 (iris: 120).
     #[arg(long, env = "TRAINMASTER_EXAMPLES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1 << 40))]
     pub examples: u64,
     /// An epoch is flat if it lowers the loss by less than this fraction of the first epoch's; 0: never converge.
     #[arg(long, env = "TRAINMASTER_DELTA", default_value_t = 0.01, value_parser = share)]
     pub delta: f64,
-    /// So many flat epochs in a row are convergence.
+    /// Number of consecutive flat epochs that are convergence.
     #[arg(long, env = "TRAINMASTER_PATIENCE", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: u32,
-    /// Training ends after so many epochs in any case; 0 for the default of 100.
+    /// Maximum number of epochs; 0 for the default of 100.
     #[arg(long, env = "TRAINMASTER_MAX_EPOCHS", default_value_t = 0)]
     pub max_epochs: u32,
-    /// Cut the model into so many parts, the largest of them as small as possible: worker i trains part i mod K of replica i / K. 1: each
-    /// worker trains the whole model.
+    /// Number of partitions of the model, cut so that the largest one is as small as possible: worker i trains
+    /// partition i mod K of replica i / K. 1: each worker trains the whole model.
     #[arg(long, env = "TRAINMASTER_PARTITIONS", value_name = "K", default_value_t = 1)]
     pub partitions: u32,
-    /// What each part comes after, where the scheduler says: -:0:1 is the chain of three parts that is all this program trains.
+    /// The predecessor of each partition, as set by the scheduler: -:0:1 is a chain of three partitions. Other graphs
+    /// are refused.
     #[arg(long, env = "TRAINMASTER_PARTITIONS_AFTER", value_name = "PARTS", default_value = "", hide = true)]
     pub partitions_after: String,
-    /// Chunks of the dataset, where the scheduler says who trains which; 0: it isn't cut.
+    /// Number of data chunks, if the scheduler assigns chunks to workers; 0: the dataset isn't divided.
     #[arg(long, env = "TRAINMASTER_CHUNKS", default_value_t = 0)]
     pub chunks: u32,
     /// Passes over each chunk.
     #[arg(long, env = "TRAINMASTER_CHUNK_EPOCHS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk_epochs: u32,
-    /// Mini-batches in a chunk.
+    /// Mini-batches per chunk.
     #[arg(long, env = "TRAINMASTER_CHUNK_BATCHES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk_batches: u32,
 }
@@ -59,31 +60,31 @@ pub struct JobArgs {
 /// The model and its data.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// What the examples look like.
+    /// Kind of the examples.
     #[arg(long, default_value = "blobs", help_heading = "Model and data")]
     pub data: DataKind,
     /// Number of classes [default: 10; iris has 3].
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..=10_000), help_heading = "Model and data")]
     pub classes: Option<u32>,
-    /// Numbers per example [default: 16; iris has 4].
+    /// Number of features [default: 16; iris has 4].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Model and data")]
     pub features: Option<u32>,
     /// Sizes of the hidden layers (at most 2), as in 64,32; none is softmax regression.
     #[arg(long, value_delimiter = ',', num_args = 1..=2, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Model and data")]
     pub hidden: Vec<u32>,
-    /// Spread of the blobs, or disturbance of the teacher's scores; nothing to iris.
+    /// Standard deviation of the blobs, or perturbation of the teacher's scores; ignored for iris.
     #[arg(long, default_value_t = 1.5, value_parser = not_negative, help_heading = "Model and data")]
     pub noise: f64,
-    /// Share of generated examples with a random label, 0 to 1.
+    /// Fraction of generated examples with a random label, 0 to 1.
     #[arg(long, default_value_t = 0.05, value_parser = share, help_heading = "Model and data")]
     pub label_noise: f64,
-    /// Step size of gradient descent.
+    /// Learning rate of gradient descent.
     #[arg(long, default_value_t = 0.02, value_parser = positive, help_heading = "Model and data")]
     pub learning_rate: f64,
     /// Momentum, 0 to 1.
     #[arg(long, default_value_t = 0.0, value_parser = share, help_heading = "Model and data")]
     pub momentum: f64,
-    /// Decides data, initial parameters and the order of the examples.
+    /// Seed of the data, the initial parameters and the order of the examples.
     #[arg(long, default_value_t = 1, help_heading = "Model and data")]
     pub seed: u64,
 }
@@ -94,7 +95,7 @@ pub struct DeviceArgs {
     /// Milliseconds per example of a worker's share (forward pass).
     #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
     pub device_example_ms: f64,
-    /// Milliseconds per step and worker, whatever its share (backward pass).
+    /// Milliseconds per step and worker, independent of its share (backward pass).
     #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
     pub device_step_ms: f64,
     /// Milliseconds to apply one worker's gradients to the whole model; a parameter server takes its part of that.
@@ -103,14 +104,14 @@ pub struct DeviceArgs {
     /// Milliseconds per connection and step, at each end.
     #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
     pub device_connection_ms: f64,
-    /// Milliseconds from a process' start until it is ready.
+    /// Milliseconds from a process's start until it is ready.
     #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
     pub device_start_ms: f64,
     /// Size of the emulated model, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
     pub device_model_mib: f64,
-    /// Rate of each process' network interface in each direction, in Mbit/s; 0: infinite. Counts between different
-    /// servers only.
+    /// Rate of each process's network interface in each direction, in Mbit/s; 0: infinite. Only for traffic between
+    /// different servers.
     #[arg(long, value_name = "MBIT", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
     pub device_nic_mbit: f64,
     /// Workers that are slower than the others, as INDEX:FACTOR,… (3:2.5 makes worker 3 take 2.5 times as long).
@@ -118,39 +119,39 @@ pub struct DeviceArgs {
     pub device_straggler: Vec<(u32, f64)>,
 }
 
-/// How often things happen, and how long to wait for others.
+/// Intervals and time limits.
 #[derive(Args, Clone, Debug)]
 pub struct PaceArgs {
-    /// End after so many steps in all; 0: no limit.
+    /// Maximum number of steps in total; 0: no limit.
     #[arg(long, visible_alias = "steps", default_value_t = 0, help_heading = "Pace")]
     pub max_steps: u64,
-    /// Report after so many milliseconds (and at the end of every epoch).
+    /// Interval of reports in milliseconds (in addition to the end of every epoch).
     #[arg(long, value_name = "MS", default_value_t = 1000, help_heading = "Pace")]
     pub report_ms: u64,
-    /// Report after so many steps, too; 0: don't count them.
+    /// Maximum number of steps between reports; 0: no limit.
     #[arg(long, default_value_t = 0, help_heading = "Pace")]
     pub report_steps: u32,
-    /// Steps after a change of workers that don't count as steady speed.
+    /// Number of steps after a change of workers that don't count as steady speed.
     #[arg(long, default_value_t = 1, help_heading = "Pace")]
     pub settle_steps: u32,
-    /// Write a checkpoint about every so many milliseconds …
+    /// Interval of checkpoints in milliseconds …
     #[arg(long, value_name = "MS", default_value_t = 30_000, help_heading = "Pace")]
     pub checkpoint_ms: u64,
-    /// … and every so many epochs; 0: by time only.
+    /// … and in epochs; 0: by time only.
     #[arg(long, default_value_t = 0, help_heading = "Pace")]
     pub checkpoint_epochs: u32,
-    /// The first step waits so long for workers that aren't there yet, in milliseconds.
+    /// Maximum time that the first step waits for missing workers, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 30_000, help_heading = "Pace")]
     pub gather_ms: u64,
-    /// How long a lost process may be replaced before the job stops with a checkpoint, in milliseconds.
+    /// Time for the replacement of a lost process before the job stops with a checkpoint, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Pace")]
     pub replace_ms: u64,
-    /// How long a job that can't make a step at all waits, in milliseconds.
+    /// Maximum time that a job without any possible step waits, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 600_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Pace")]
     pub start_ms: u64,
 }
 
-/// Which of the job's processes this is, and who it belongs to.
+/// The slot of this process, and its job.
 #[derive(Args, Clone, Debug)]
 pub struct SlotArgs {
     /// The scheduler's feed, http://host:port (or https, with --feed-ca).
@@ -174,51 +175,51 @@ pub struct SlotArgs {
     /// The job's name, for messages.
     #[arg(long, env = "TRAINMASTER_JOB_NAME", default_value = "")]
     pub job_name: String,
-    /// The job's token: goes with every call to the feed, and proves to the job's other processes that we belong.
+    /// The job's token: sent with every call to the feed, and used as proof of membership to the job's other processes.
     #[arg(long, env = "TRAINMASTER_TOKEN", default_value = "", hide_env_values = true)]
     pub token: String,
-    /// What this process does.
+    /// Role of this process.
     #[arg(long, env = "TRAINMASTER_ROLE")]
     pub role: Option<Role>,
-    /// Index of this process' slot in its role.
+    /// Index of this process's slot in its role.
     #[arg(long, env = "TRAINMASTER_INDEX", default_value_t = 0)]
     pub index: u32,
-    /// The job's incarnation that this process was started for.
+    /// The job's incarnation for which this process was started.
     #[arg(long, env = "TRAINMASTER_INCARNATION", default_value_t = 0)]
     pub incarnation: u32,
-    /// The job's revision that this process was started for.
+    /// The job's revision for which this process was started.
     #[arg(long, env = "TRAINMASTER_REVISION", default_value_t = 0)]
     pub revision: u32,
-    /// Name of the server (machine) this process was placed on; default: as the assignment says.
+    /// Name of the server (machine) of this process [default: from the assignment].
     #[arg(long, env = "TRAINMASTER_SERVER", default_value = "")]
     pub server: String,
-    /// Devices of that server that this process computes on, as 0,1.
+    /// Devices of that server on which this process computes, as 0,1.
     #[arg(long, env = "TRAINMASTER_DEVICES", value_name = "NUMBERS", default_value = "", value_parser = devices)]
     pub devices: Devices,
-    /// Folder with a folder for each device of that server: emulated devices that others compute on too are shared through it.
+    /// Folder with a folder for each device of that server, through which processes share emulated devices.
     #[arg(long, env = "TRAINMASTER_DEVICE_DIR", value_name = "FOLDER")]
     pub device_dir: Option<PathBuf>,
     /// Folder of the job's checkpoints, the same for all incarnations; without it nothing is saved.
     #[arg(long, env = "TRAINMASTER_CHECKPOINT_DIR", value_name = "FOLDER")]
     pub checkpoint_dir: Option<PathBuf>,
-    /// Folder on this server's disk for the job's data chunks; without it they are drawn anew whenever they are needed.
+    /// Folder on this server's disk for the job's data chunks; without it they are generated when they are needed.
     #[arg(long, env = "TRAINMASTER_DATA_DIR", value_name = "FOLDER")]
     pub data_dir: Option<PathBuf>,
-    /// How long a data chunk takes to get to this server, in milliseconds.
+    /// Upload time of a data chunk to this server, in milliseconds.
     #[arg(long, env = "TRAINMASTER_UPLOAD_MS", value_name = "MS", default_value_t = 0)]
     pub upload_ms: u64,
-    /// How long to train on while the feed is away, in milliseconds.
+    /// Maximum time of training without the feed, in milliseconds.
     #[arg(long, env = "TRAINMASTER_ORPHAN_GRACE_MS", value_name = "MS", default_value_t = 600_000)]
     pub orphan_grace_ms: u64,
-    /// Address to listen on for the job's other processes.
+    /// Address on which to listen for the job's other processes.
     #[arg(long, env = "TRAINMASTER_BIND", value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     pub bind: std::net::SocketAddr,
-    /// Host name or address that others reach this process by; default: the one it listens on.
+    /// Host name or address of this process for the others [default: the one on which it listens].
     #[arg(long, env = "TRAINMASTER_ADVERTISE", value_name = "HOST")]
     pub advertise: Option<String>,
 }
 
-/// Numbers of devices.
+/// Device numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Devices(pub Vec<u32>);
 
@@ -254,7 +255,7 @@ fn straggler(text: &str) -> Result<(u32, f64), String> {
 }
 
 impl JobArgs {
-    /// The flags that say the same.
+    /// The equivalent flags.
     #[must_use]
     pub fn flags(&self) -> Vec<String> {
         let mode = match self.mode {
@@ -279,7 +280,7 @@ impl JobArgs {
 }
 
 impl ModelArgs {
-    /// The flags that say the same.
+    /// The equivalent flags.
     #[must_use]
     pub fn flags(&self) -> Vec<String> {
         let data = match self.data {
@@ -305,7 +306,7 @@ impl ModelArgs {
 }
 
 impl DeviceArgs {
-    /// The flags that say the same.
+    /// The equivalent flags.
     #[must_use]
     pub fn flags(&self) -> Vec<String> {
         let mut flags = vec![
@@ -326,7 +327,7 @@ impl DeviceArgs {
 }
 
 impl PaceArgs {
-    /// The flags that say the same.
+    /// The equivalent flags.
     #[must_use]
     pub fn flags(&self) -> Vec<String> {
         vec![

@@ -1,13 +1,13 @@
-//! Which examples a step trains, from the step's number and the seed alone.
+//! The examples of a step, from the step's number and the seed alone.
 //!
-//! Every epoch visits every example once, in an order of its own. The order is a keyed permutation (a Feistel network
-//! walked until it lands inside the range), so it needs no memory and any step's batch can be computed by anyone.
+//! Each epoch visits each example once, in its own order. The order is a keyed permutation (a Feistel network, repeated
+//! until the result is in the range). So it needs no memory, and every process can compute the batch of any step.
 
 use std::ops::Range;
 
 use crate::fixed::MAX_MICRO_SHARDS;
 
-/// How epochs are cut into steps and steps into micro-shards.
+/// Division of epochs into steps, and of steps into micro-shards.
 ///
 /// # Examples
 ///
@@ -22,41 +22,41 @@ use crate::fixed::MAX_MICRO_SHARDS;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batches {
-    /// Examples in an epoch.
+    /// Examples per epoch.
     pub examples: u64,
-    /// Examples in a step; an epoch's last step trains what is left.
+    /// Examples per step. The last step of an epoch trains the rest.
     pub batch: u64,
-    /// Decides the order of every epoch.
+    /// Seed of the order of all epochs.
     pub seed: u64,
 }
 
 impl Batches {
-    /// Steps in an epoch: ⌈examples / batch⌉.
+    /// Steps per epoch: ⌈examples / batch⌉.
     #[must_use]
     pub fn steps_per_epoch(&self) -> u64 {
         self.examples.div_ceil(self.batch)
     }
 
-    /// Examples that a step trains.
+    /// Number of examples in a step.
     #[must_use]
     pub fn length(&self, step: u64) -> u64 {
         let first = (step % self.steps_per_epoch()) * self.batch;
         self.batch.min(self.examples - first)
     }
 
-    /// Examples in a micro-shard, the same for every number of workers.
+    /// Examples per micro-shard, the same for every number of workers.
     #[must_use]
     pub fn micro(&self) -> u64 {
         self.batch.div_ceil(MAX_MICRO_SHARDS)
     }
 
-    /// Micro-shards of a step.
+    /// Number of micro-shards in a step.
     #[must_use]
     pub fn micro_shards(&self, step: u64) -> u64 {
         self.length(step).div_ceil(self.micro())
     }
 
-    /// The micro-shards that the `position`-th of `workers` computes: contiguous, and at most one more than another's.
+    /// The micro-shards of the `position`-th of `workers` workers: contiguous, with sizes that differ by at most one.
     #[must_use]
     pub fn share(&self, step: u64, position: usize, workers: usize) -> Range<u64> {
         let (shards, position, workers) = (self.micro_shards(step), position as u64, workers as u64);
@@ -71,7 +71,7 @@ impl Batches {
         (first + start..first + end).map(move |position| order.at(position))
     }
 
-    /// Examples in a range of micro-shards.
+    /// Number of examples in a range of micro-shards.
     #[must_use]
     pub fn examples_in(&self, step: u64, shards: &Range<u64>) -> u64 {
         let length = self.length(step);
@@ -79,7 +79,7 @@ impl Batches {
     }
 }
 
-/// The examples at some places of an epoch's order of `0..examples`.
+/// The examples at some positions of an epoch's order of `0..examples`.
 pub(crate) fn permuted(examples: u64, seed: u64, epoch: u64, places: Range<u64>) -> impl Iterator<Item = u64> {
     let order = Order::new(examples, seed, epoch);
     places.map(move |place| order.at(place))
@@ -100,7 +100,8 @@ impl Order {
     }
 
     fn at(&self, position: u64) -> u64 {
-        // The network permutes a range of at most four times the examples, so walking on finds one inside it quickly.
+        // The network permutes a range of at most four times the examples, so repetition finds one inside the range
+        // quickly.
         let mut value = position;
         loop {
             value = self.permute(value);

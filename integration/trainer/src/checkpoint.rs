@@ -1,7 +1,7 @@
-//! Checkpoints: one file, whatever the number of parameter servers, that a job resumes from in any shape.
+//! Checkpoints: one file, whatever the number of parameter servers. A job can resume from it in any shape.
 //!
-//! Written beside its final name, flushed to disk, renamed, and the folder flushed: after a crash there is either the
-//! whole file or none. A BLAKE3 hash at its end shows a torn or rotten one, and the one before it is used instead.
+//! The file is written under another name, flushed to disk and renamed, and the folder is flushed. So after a crash the
+//! file is complete or missing. A BLAKE3 hash at its end detects damage, and then the previous file is used.
 
 use std::{
     fs::{self, File},
@@ -18,21 +18,21 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"TMCKPT\x00\x01";
 const HASH: usize = 32;
-/// Files kept: the newest, and one in case that is torn.
+/// Number of kept files: the newest, and one in case that is damaged.
 const KEPT: usize = 2;
 
-/// Everything a job needs to go on.
+/// The state from which a job can continue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// What the state belongs to: model, data and batch. Another job's checkpoint is refused.
+    /// Model, data and batch of the state. The checkpoint of another job is refused.
     pub fingerprint: String,
-    /// Steps applied.
+    /// Number of applied steps.
     pub step: u64,
-    /// Mean loss of every whole epoch.
+    /// Mean losses of all completed epochs.
     pub losses: Vec<f64>,
-    /// Sums over the epoch under way.
+    /// Sums over the current epoch.
     pub epoch: Tally,
-    /// Mini-batches trained of each data chunk, where chunks are scheduled one by one.
+    /// Trained mini-batches of each data chunk, if chunks are scheduled one by one.
     pub chunks: Vec<(u32, u64)>,
     /// The parameters.
     pub parameters: Vec<f32>,
@@ -40,24 +40,24 @@ pub struct Checkpoint {
     pub velocity: Vec<f32>,
 }
 
-/// Why there is no checkpoint to be had.
+/// An error of a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // the fields are what the messages say
 pub enum CheckpointError {
-    /// A file or the folder couldn't be read or written.
+    /// The file or the folder can't be read or written.
     #[error("checkpoint {path}: {error}")]
     Io { path: PathBuf, error: io::Error },
-    /// Somebody else's.
+    /// The checkpoint belongs to another job.
     #[error("checkpoint {path} belongs to another model or data set: it says \"{found}\", this job is \"{expected}\"")]
     Foreign { path: PathBuf, found: String, expected: String },
 }
 
 impl Checkpoint {
-    /// Writes the checkpoint into a folder (created if missing) and removes old ones.
+    /// Writes the checkpoint into a folder, which is created if it is missing, and removes old ones.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`]; older checkpoints are then still there.
+    /// [`CheckpointError::Io`]. Older checkpoints then still exist.
     pub fn write(&self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(format!("step-{:012}.ckpt", self.step));
         let partial = folder.join(format!("step-{:012}.partial", self.step));
@@ -73,17 +73,17 @@ impl Checkpoint {
             .and_then(|()| File::open(folder)?.sync_all())
             .map_err(failed)?;
         for old in list(folder).map_err(failed)?.into_iter().skip(KEPT) {
-            // Room on the disk is all that is lost if this fails.
+            // If this fails, only disk space is lost.
             let _ = fs::remove_file(old);
         }
         Ok(())
     }
 
-    /// Reads the newest good checkpoint of a folder; none if there is none.
+    /// Reads the newest valid checkpoint of a folder. None if there is none.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`] if the folder can't be read, [`CheckpointError::Foreign`] if it holds another job's.
+    /// [`CheckpointError::Io`] if the folder can't be read, [`CheckpointError::Foreign`] if it belongs to another job.
     pub fn read(folder: &Path, fingerprint: &str) -> Result<Option<Self>, CheckpointError> {
         let files = match list(folder) {
             Ok(files) => files,
@@ -118,7 +118,7 @@ impl Checkpoint {
         out.u64(self.epoch.examples);
         out.f32s(&self.parameters);
         out.f32s(&self.velocity);
-        // Left out where there are none, as in files from before there were any.
+        // Omitted without chunks, as in older files.
         if !self.chunks.is_empty() {
             out.u32(self.chunks.len() as u32);
             for (chunk, trained) in &self.chunks {

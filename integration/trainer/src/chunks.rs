@@ -1,8 +1,8 @@
-//! A dataset in chunks: how it is cut, and what a revision says about the chunks.
+//! A dataset in chunks: its division, and the chunks of a revision.
 //!
-//! Where the scheduler says which worker trains which chunk, a step trains one mini-batch of each chunk that runs, and
-//! the mean over all of them is one update. Mini-batches are the chunk's own, so that each pass over it trains every
-//! example of it once, whoever else takes part meanwhile.
+//! If the scheduler assigns chunks to workers, a step trains one mini-batch of each running chunk, and their mean is
+//! one update. Mini-batches belong to a chunk, so each pass over it trains each of its examples once, whatever other
+//! chunks run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use trainmaster_proto::v1::{Work, WorkState};
 
 use crate::batch::{Batches, mix, permuted};
 
-/// How a dataset is cut.
+/// Division of a dataset into chunks.
 ///
 /// # Examples
 ///
@@ -26,11 +26,11 @@ use crate::batch::{Batches, mix, permuted};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunks {
-    /// Chunks.
+    /// Number of chunks.
     pub count: u32,
-    /// Passes over each.
+    /// Passes over each chunk.
     pub epochs: u32,
-    /// Mini-batches in each.
+    /// Mini-batches per chunk.
     pub batches: u32,
 }
 
@@ -42,25 +42,25 @@ pub(crate) struct Portion {
 }
 
 impl Chunks {
-    /// Mini-batches until a chunk is trained to its end.
+    /// Number of mini-batches until a chunk is trained completely.
     #[must_use]
     pub fn length(&self) -> u64 {
         u64::from(self.epochs) * u64::from(self.batches)
     }
 
-    /// Mini-batches of a pass over the whole dataset.
+    /// Number of mini-batches in a pass over the whole dataset.
     #[must_use]
     pub fn pass(&self) -> u64 {
         u64::from(self.count) * u64::from(self.batches)
     }
 
-    /// Numbers of the examples in a chunk; at least one, even if there are more chunks than examples.
+    /// Numbers of the examples in a chunk. At least one, even if there are more chunks than examples.
     #[must_use]
     pub fn examples(&self, batches: &Batches, chunk: u32) -> Range<u64> {
         part(batches.examples, chunk.into(), self.count.into())
     }
 
-    /// Places in its chunk of a mini-batch's examples: every pass has an order of its own.
+    /// Positions of a mini-batch's examples in their chunk. Each pass has its own order.
     pub(crate) fn places(&self, batches: &Batches, portion: Portion) -> impl Iterator<Item = usize> + use<> {
         let Range { start, end } = self.examples(batches, portion.chunk);
         let (pass, batch) = (portion.batch / u64::from(self.batches), portion.batch % u64::from(self.batches));
@@ -69,24 +69,24 @@ impl Chunks {
     }
 }
 
-/// One of `parts` about equal parts of `0..length`.
+/// One of `parts` nearly equal parts of `0..length`.
 fn part(length: u64, number: u64, parts: u64) -> Range<u64> {
     let at = |number: u64| (u128::from(length) * u128::from(number) / u128::from(parts)) as u64;
     at(number)..at(number + 1).max(at(number) + 1)
 }
 
-/// What a revision says about the chunks.
+/// The chunks of a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Orders {
     /// By worker: the chunk that it trains now.
     pub(crate) running: BTreeMap<u32, u32>,
-    /// By worker: all that it is to have the data of.
+    /// By worker: all chunks whose data it needs.
     pub(crate) sent: BTreeMap<u32, BTreeSet<u32>>,
     pub(crate) done: BTreeSet<u32>,
 }
 
 impl Orders {
-    /// None if nothing is said: every worker trains of everything.
+    /// None if there are no chunks: all workers train all data.
     pub(crate) fn read(work: &[Work], chunks: Chunks) -> Option<Self> {
         if work.is_empty() {
             return None;

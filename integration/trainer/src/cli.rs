@@ -6,13 +6,13 @@ use clap::{Parser, Subcommand};
 
 use crate::args::{DeviceArgs, Devices, JobArgs, ModelArgs, PaceArgs, SlotArgs, devices, share};
 
-/// A distributed training program: parameter servers or all-reduce over TCP, elastic, for any cluster manager.
+/// A distributed training program for any cluster manager: parameter servers or all-reduce over TCP, elastic.
 ///
-/// Without a command it is one process of a job; who starts it sets the TRAINMASTER_… variables.
+/// Without a command it is one process of a job; the program that starts it sets the TRAINMASTER_… variables.
 #[derive(Parser, Debug)]
 #[command(name = "trainmaster-trainer", version, args_conflicts_with_subcommands = true, args_override_self = true)]
 pub struct Cli {
-    /// A whole job instead of one process of it.
+    /// A whole job instead of one process.
     #[command(subcommand)]
     pub command: Option<Command>,
     #[command(flatten)]
@@ -23,7 +23,7 @@ pub struct Cli {
     pub training: TrainingArgs,
 }
 
-/// What is trained, and how.
+/// The training.
 #[derive(clap::Args, Clone, Debug)]
 #[allow(missing_docs)] // each group documents itself
 pub struct TrainingArgs {
@@ -40,35 +40,36 @@ pub struct TrainingArgs {
 /// Whole jobs on this machine, without a scheduler.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Trains one job with all of its processes on this machine.
+    /// Train one job with all its processes on this machine.
     Run(RunArgs),
-    /// Measures a job's speed at several numbers of servers and workers; writes CSV with the columns p,w,speed.
+    /// Measure a job's speed with several numbers of servers and workers; writes CSV with the columns p,w,speed.
     Profile(ProfileArgs),
-    /// Keeps emulated devices busy, as a program of somebody else's would, until the standard input ends.
+    /// Keep emulated devices busy like a foreign process, until the standard input ends.
     Occupy(OccupyArgs),
 }
 
 /// Flags of `occupy`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct OccupyArgs {
-    /// Folder with a folder for each device, as jobs are given it in TRAINMASTER_DEVICE_DIR.
+    /// Folder with a folder for each device, as in TRAINMASTER_DEVICE_DIR.
     #[arg(long, value_name = "FOLDER")]
     pub device_dir: PathBuf,
-    /// Devices in it, as 0,1.
+    /// Devices in the folder, as 0,1.
     #[arg(long, value_name = "NUMBERS", value_parser = devices)]
     pub devices: Devices,
-    /// Part of its time for which each of them is busy, from 0 to 1.
+    /// Fraction of the time for which each device is busy, from 0 to 1.
     #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = share)]
     pub share: f64,
 }
 
-/// What all local jobs have in common.
+/// Common flags of local jobs.
 #[derive(clap::Args, Clone, Debug)]
 pub struct LocalArgs {
-    /// Place the processes on so many emulated machines, in turn; 0: each on its own. Matters for --device-nic-mbit.
+    /// Place the processes on this number of emulated machines, in turn; 0: each on its own. Relevant for
+    /// --device-nic-mbit.
     #[arg(long, default_value_t = 0)]
     pub spread: u32,
-    /// Show what the processes log.
+    /// Show the logs of the processes.
     #[arg(long)]
     pub verbose: bool,
     #[command(flatten)]
@@ -85,7 +86,7 @@ pub struct RunArgs {
     /// Number of parameter servers (none with --mode allreduce).
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub servers: u32,
-    /// Folder for checkpoints; a job that has some there resumes from them.
+    /// Folder for checkpoints; a job with checkpoints there resumes from them.
     #[arg(long, value_name = "FOLDER")]
     pub checkpoint_dir: Option<PathBuf>,
     /// Print the summary as JSON.
@@ -96,25 +97,26 @@ pub struct RunArgs {
     pub local: LocalArgs,
 }
 
-/// Flags of `profile`. The steps measured at each pair are `--steps` (default 10; of every worker with --mode async).
+/// Flags of `profile`. `--steps` is the number of measured steps for each pair (default 10; of every worker with --mode
+/// async).
 #[derive(clap::Args, Clone, Debug)]
 pub struct ProfileArgs {
     /// Pairs to measure, as SERVERS:WORKERS,…
     #[arg(long, value_name = "P:W", value_delimiter = ',', value_parser = pair(':'), conflicts_with_all = ["grid", "random"])]
     pub pairs: Vec<(u32, u32)>,
-    /// Measure every pair up to so many servers and workers.
+    /// Measure all pairs up to these numbers of servers and workers.
     #[arg(long, value_name = "PMAX,WMAX", value_parser = pair(','), conflicts_with = "random")]
     pub grid: Option<(u32, u32)>,
-    /// Measure so many different pairs drawn at random (from --seed), within --limit.
+    /// Measure this number of different random pairs (from --seed), within --limit.
     #[arg(long, value_name = "COUNT")]
     pub random: Option<u32>,
-    /// Most servers and workers of a pair drawn at random.
+    /// Maximum servers and workers of a random pair.
     #[arg(long, value_name = "PMAX,WMAX", default_value = "8,8", value_parser = pair(','))]
     pub limit: (u32, u32),
-    /// Steps at the beginning of each run that aren't measured (of every worker with --mode async).
+    /// Number of steps at the start of each run that aren't measured (of every worker with --mode async).
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub warm_up: u32,
-    /// Measure so many pairs at a time; only sensible with an emulated device.
+    /// Measure this number of pairs at a time; only useful with an emulated device.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub concurrent: u32,
     /// Write the table to a file instead of standard output.

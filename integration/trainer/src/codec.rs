@@ -1,6 +1,6 @@
-//! Little-endian fields, written to and read from byte vectors: for frames and for checkpoints.
+//! Little-endian fields in byte vectors, for frames and checkpoints.
 
-/// Bytes that no one of our own would have written.
+/// Bytes that this program would not have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed data")]
 pub(crate) struct Malformed;
@@ -43,7 +43,7 @@ impl Put for Vec<u8> {
     }
 }
 
-/// Reads fields; every count is checked against the bytes that are there before memory is taken.
+/// Reads fields. Counts are checked against the available bytes before memory is allocated.
 pub(crate) struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -93,7 +93,7 @@ impl<'a> Fields<'a> {
         String::from_utf8(self.take(length)?.to_vec()).map_err(|_| Malformed)
     }
 
-    /// A count and so many items of at least `size` bytes each.
+    /// A count, and that number of items of at least `size` bytes each.
     pub(crate) fn list<T>(
         &mut self,
         size: usize,

@@ -1,27 +1,27 @@
-//! When training is done.
+//! The end of training.
 
-/// The rule a job gives.
+/// The convergence rule of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Convergence {
-    /// An epoch that lowers the loss by less than this fraction of the first epoch's counts as flat; 0: no epoch does.
+    /// An epoch is flat if it lowers the loss by less than this fraction of the first epoch's; 0: no epoch is.
     pub delta: f64,
-    /// So many flat epochs in a row are convergence.
+    /// Number of consecutive flat epochs that are convergence.
     pub patience: u32,
-    /// Training ends after so many epochs in any case.
+    /// Maximum number of epochs.
     pub max_epochs: u32,
 }
 
-/// Why training is done.
+/// The reason of the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// `patience` flat epochs in a row.
+    /// `patience` consecutive flat epochs.
     Converged,
-    /// Out of epochs.
+    /// The maximum number of epochs is reached.
     Exhausted,
 }
 
 impl Convergence {
-    /// Looks at the mean losses of all epochs so far.
+    /// Checks the mean losses of all epochs so far.
     ///
     /// # Examples
     ///

@@ -1,5 +1,5 @@
-//! Training data: generated from a seed, example by example, or a small real set that is compiled in. Nothing is read
-//! from anywhere and every process sees the same set.
+//! Training data: generated from a seed, example by example, or a small real set that is compiled in. No file is read,
+//! and all processes have the same data.
 
 use std::ops::Range;
 
@@ -10,30 +10,31 @@ use rand_chacha::{
 
 use crate::{iris, model::Network};
 
-/// Numbers from here on are never trained: no epoch is so long.
+/// Numbers of examples from here on are never trained, because no epoch is that long.
 const HELD_OUT: u64 = 1 << 41;
-/// So many of them tell the accuracy to within about two points.
+/// This number of examples determines the accuracy to within about two points.
 const VALIDATION: u64 = 500;
 
-/// What the examples look like.
+/// Kind of the examples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum DataKind {
-    /// Gaussian blobs, one per class; `noise` is their standard deviation (centres are about one unit apart per feature).
+    /// Gaussian blobs, one per class; `noise` is their standard deviation (centres are about one unit apart per
+    /// feature).
     Blobs,
     /// Standard normal features, labelled by a random network with one hidden layer; `noise` perturbs its scores.
     Teacher,
-    /// Fisher's irises, real and shipped with the program: 150 flowers, 4 measures, 3 species. Nothing is drawn; every
-    /// fifth flower is held out.
+    /// Fisher's irises, a real set in the program: 150 flowers, 4 measures, 3 species. Nothing is random; every fifth
+    /// flower is held out.
     Iris,
 }
 
 impl DataKind {
-    /// Classes and features, where there is nothing to choose.
+    /// Classes and features of a set with a fixed shape.
     pub(crate) fn shape(self) -> Option<(u32, u32)> {
         (self == Self::Iris).then_some((iris::CLASSES, iris::FEATURES))
     }
 
-    /// Examples of an epoch for those who don't say.
+    /// Default number of examples per epoch.
     pub(crate) fn examples(self) -> Option<u64> {
         (self == Self::Iris).then_some(iris::TRAINED)
     }
@@ -42,21 +43,21 @@ impl DataKind {
 /// Shape and difficulty of a data set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataSettings {
-    /// What the examples look like.
+    /// Kind of the examples.
     pub kind: DataKind,
     /// Number of classes.
     pub classes: usize,
-    /// Numbers per example.
+    /// Number of features per example.
     pub features: usize,
     /// See [`DataKind`].
     pub noise: f64,
-    /// Share of generated examples whose label is drawn at random; keeps the loss from falling to zero.
+    /// Fraction of generated examples with a random label, which keeps the loss from falling to zero.
     pub label_noise: f64,
     /// Another seed is another task.
     pub seed: u64,
 }
 
-/// Gives examples by number.
+/// Examples by number.
 pub struct Data {
     settings: DataSettings,
     centres: Vec<f32>,
@@ -64,12 +65,12 @@ pub struct Data {
     teacher_parameters: Vec<f32>,
 }
 
-// Streams of the generator that aren't an example's.
+// Streams of the generator that don't belong to an example.
 const CENTRES: u64 = u64::MAX;
 const TEACHER: u64 = u64::MAX - 1;
 
 impl Data {
-    /// Prepares what all examples share: the blobs' centres or the teacher.
+    /// Prepares the common data of all examples: the blobs' centres or the teacher.
     #[must_use]
     pub fn new(settings: &DataSettings) -> Self {
         let mut data =
@@ -89,24 +90,24 @@ impl Data {
         data
     }
 
-    /// Numbers per example.
+    /// Number of features per example.
     #[must_use]
     pub fn features(&self) -> usize {
         self.settings.features
     }
 
-    /// Numbers of the examples that are held out for validation: the same for every length of an epoch.
+    /// Numbers of the held-out examples for validation. They don't depend on the length of an epoch.
     #[must_use]
     pub fn held_out(&self) -> Range<u64> {
         let count = if self.settings.kind == DataKind::Iris { iris::HELD_OUT } else { VALIDATION };
         HELD_OUT..HELD_OUT + count
     }
 
-    /// Writes the features of an example and returns its label.
+    /// Writes the features of an example, and returns its label.
     ///
     /// # Panics
     ///
-    /// If `features` hasn't the length of the data's features.
+    /// If the length of `features` isn't that of the data's features.
     pub fn example(&self, number: u64, features: &mut [f32]) -> usize {
         let DataSettings { classes, noise, label_noise, .. } = self.settings;
         assert_eq!(features.len(), self.settings.features);
@@ -139,7 +140,7 @@ impl Data {
     }
 }
 
-/// Index of the largest number, the first of equals.
+/// Index of the largest number; the first among equals.
 pub(crate) fn largest(values: &[f32]) -> usize {
     let mut best = 0;
     for (index, value) in values.iter().enumerate() {
@@ -150,7 +151,7 @@ pub(crate) fn largest(values: &[f32]) -> usize {
     best
 }
 
-/// Normal deviates by Box and Muller, through `libm` so that every machine draws the same ones.
+/// Normal deviates by Box and Muller, computed with `libm` so that they are the same on all machines.
 pub(crate) struct Normal {
     rng: ChaCha8Rng,
     spare: Option<f64>,

@@ -1,10 +1,10 @@
-//! The emulated device: how long a step's parts would take on it.
+//! The emulated device: durations of the parts of a step.
 
 use std::time::Duration;
 
 use crate::args::DeviceArgs;
 
-/// Times and sizes of an emulated device. All zero: nothing is emulated.
+/// Times and sizes of an emulated device. With zeros only, nothing is emulated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
     example_ms: f64,
@@ -33,20 +33,20 @@ impl From<&DeviceArgs> for Device {
 }
 
 impl Device {
-    /// Is anything emulated? Then speeds must be called so.
+    /// Whether anything is emulated. Then printed speeds are labelled.
     #[must_use]
     pub fn is_emulated(&self) -> bool {
         let times = self.example_ms + self.step_ms + self.update_ms + self.connection_ms + self.start_ms;
         times > 0.0 || self.nic_mbit().is_some() || !self.stragglers.is_empty()
     }
 
-    /// " (emulated device)" if so: goes behind every speed that is printed.
+    /// " (emulated device)" if so, for all printed speeds.
     #[must_use]
     pub fn label(&self) -> &'static str {
         if self.is_emulated() { " (emulated device)" } else { "" }
     }
 
-    /// Rate of the emulated network interface, if there is one and something to send.
+    /// Rate of the emulated network interface, if there is one and a model to send.
     #[must_use]
     pub fn nic_mbit(&self) -> Option<f64> {
         (self.nic_mbit > 0.0 && self.model_bytes > 0.0).then_some(self.nic_mbit)
@@ -58,37 +58,37 @@ impl Device {
         (self.model_bytes / parts as f64) as u64
     }
 
-    /// How long a process takes to get ready.
+    /// Start time of a process.
     #[must_use]
     pub fn start(&self) -> Duration {
         ms(self.start_ms)
     }
 
-    /// Bytes of so many numbers, on the scale on which the model's parameters have its size.
+    /// Bytes of `values` numbers, scaled so that all parameters have the size of the model.
     #[must_use]
     pub fn bytes(&self, values: usize, parameters: usize) -> u64 {
         (self.model_bytes * values as f64 / parameters as f64) as u64
     }
 
-    /// How long a worker computes on its share of a step, with so many connections to serve.
+    /// Computation time of a worker's share of a step, with its connections.
     #[must_use]
     pub fn compute(&self, worker: u32, examples: u64, connections: usize) -> Duration {
         self.forward(worker, examples) + self.backward(worker) + self.connections(connections)
     }
 
-    /// The forward pass of that.
+    /// Forward pass of the share.
     #[must_use]
     pub fn forward(&self, worker: u32, examples: u64) -> Duration {
         ms(self.example_ms * examples as f64 * self.slower(worker))
     }
 
-    /// The backward pass, whatever the share.
+    /// Backward pass, independent of the share.
     #[must_use]
     pub fn backward(&self, worker: u32) -> Duration {
         ms(self.step_ms * self.slower(worker))
     }
 
-    /// Serving connections.
+    /// Time for connections.
     #[must_use]
     pub fn connections(&self, count: usize) -> Duration {
         ms(self.connection_ms * count as f64)
@@ -98,14 +98,14 @@ impl Device {
         self.stragglers.iter().find(|(index, _)| *index == worker).map_or(1.0, |(_, factor)| *factor)
     }
 
-    /// How long a holder of one of `parts` parts of the model takes for one worker's gradients.
+    /// Time of a holder of one of `parts` parts of the model for one worker's gradients.
     #[must_use]
     pub fn update(&self, parts: usize) -> Duration {
         ms(self.update_ms / parts as f64 + self.connection_ms)
     }
 
-    /// How long an all-reduce worker takes to apply the summed gradients to its copy of the model, or of one of `parts`
-    /// equal parts of it.
+    /// Time of an all-reduce worker to apply the summed gradients to its copy of the model, or of one of `parts` equal
+    /// parts of it.
     #[must_use]
     pub fn apply(&self, parts: usize) -> Duration {
         ms(self.update_ms / parts as f64)

@@ -1,7 +1,7 @@
-//! The connection to the scheduler: a thread of its own, so that training never waits for it.
+//! The connection to the scheduler, in a separate thread, so that training never waits for it.
 //!
-//! It keeps a `Watch` open, delivers what the outbox holds, and listens for SIGTERM. When the feed is away, training goes
-//! on and both are tried again with growing pauses.
+//! The thread keeps a `Watch` open, sends the outbox, and handles SIGTERM. Without the feed, training continues, and
+//! both are tried again with increasing pauses.
 
 use std::{
     io::Write,
@@ -36,32 +36,32 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(3);
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// What the feed thread has to say.
+/// Events of the feed thread.
 #[derive(Debug)]
 pub(crate) enum News {
     Assigned(Assignment),
     /// SIGTERM or SIGINT.
     Terminate,
-    /// The feed was away longer than the grace allows.
+    /// The feed was away longer than the orphan grace.
     Orphaned,
 }
 
-/// Who calls the feed, and how.
+/// The caller of the feed, and its options.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    /// None: there is no feed, only signals.
+    /// None: only signals are handled.
     pub(crate) url: Option<String>,
     pub(crate) ca: Option<PathBuf>,
     pub(crate) token: String,
     pub(crate) job: u64,
     pub(crate) incarnation: u32,
     pub(crate) id: Id,
-    /// Where this process listens, for its peers.
+    /// Address of this process for its peers.
     pub(crate) address: String,
     pub(crate) grace: Duration,
 }
 
-/// The training thread's end.
+/// The training thread's side.
 pub(crate) struct Feed {
     caller: Caller,
     shared: Arc<Shared>,
@@ -82,11 +82,11 @@ impl Shared {
 }
 
 impl Feed {
-    /// Starts the thread; it writes a byte to `waker` with every piece of news, and closes it when it ends.
+    /// Starts the thread. It writes a byte to `waker` with every event, and closes it when it ends.
     ///
     /// # Errors
     ///
-    /// For a malformed URL, token or certificate.
+    /// The URL, token or certificate is invalid.
     pub(crate) fn start(caller: Caller, waker: UnixStream) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let (sender, news) = mpsc::channel();
@@ -101,7 +101,7 @@ impl Feed {
         Ok(Self { caller, shared, news })
     }
 
-    /// Queues progress; never waits.
+    /// Queues progress without waiting.
     pub(crate) fn report(&self, progress: Progress) {
         if self.caller.url.is_some() {
             self.shared.outbox().report(progress);
@@ -109,7 +109,7 @@ impl Feed {
         }
     }
 
-    /// Queues an acknowledgement; never waits.
+    /// Queues an acknowledgement without waiting.
     pub(crate) fn acknowledge(&self, revision: u32, leaving: bool, checkpoint_step: u64, checkpoint_ms: f64) {
         if self.caller.url.is_some() {
             self.shared.outbox().acknowledge(AcknowledgeRequest {
@@ -126,7 +126,7 @@ impl Feed {
         }
     }
 
-    /// Waits until everything is delivered, but not longer than `limit`.
+    /// Waits until the outbox is sent, at most for `limit`.
     pub(crate) fn farewell(self, limit: Duration) {
         let outbox = self.shared.outbox();
         let Ok((outbox, _)) = self.shared.emptied.wait_timeout_while(outbox, limit, |outbox| !outbox.is_empty()) else {
@@ -168,7 +168,7 @@ fn connect(caller: &Caller, url: &str) -> Result<Client> {
     Ok((FeedClient::new(endpoint.connect_lazy()), bearer))
 }
 
-/// The feed thread's end.
+/// The feed thread's side.
 struct Session {
     caller: Caller,
     shared: Arc<Shared>,
@@ -195,7 +195,7 @@ impl Session {
 
     fn tell(&self, news: News) {
         let _ = self.sender.send(news);
-        // A full pipe has bytes enough in it to wake the other end.
+        // A full pipe has enough bytes to wake the other side.
         let _ = (&self.waker).write(&[1]);
     }
 
@@ -243,7 +243,7 @@ impl Session {
                 self.tell(News::Orphaned);
             }
             info!(code = ?why.code(), message = why.message(), away_ms = away.as_millis() as u64, "the feed is away");
-            // Wake for the end of the grace, too, however long the pauses have grown.
+            // The pause also ends with the grace, however long pauses have become.
             let left = self.caller.grace.saturating_sub(away);
             tokio::time::sleep(if orphaned { pause } else { pause.min(left.max(FIRST_PAUSE)) }).await;
             pause = (pause * 2).min(LAST_PAUSE);
@@ -264,7 +264,7 @@ impl Session {
                     self.shared.outbox().answered(&call);
                     pause = FIRST_PAUSE;
                 }
-                // Sending the same again would only get the same answer.
+                // Another attempt would get the same answer.
                 Err(status) if status.code() == Code::InvalidArgument => {
                     warn!(message = status.message(), "the feed refuses a report");
                     self.shared.outbox().answered(&call);

@@ -1,21 +1,21 @@
-//! Fixed-point sums: the reason why a step's result doesn't depend on how many workers computed it.
+//! Fixed-point sums, which make a step's result independent of the number of workers.
 //!
-//! Floating-point addition depends on its order, integer addition doesn't. Each micro-shard's gradient is computed in a
-//! fixed order of operations, rounded once to a multiple of 2⁻³² and from then on added as an integer, in whatever order
-//! the network delivers it.
+//! Floating-point addition depends on its order, and integer addition doesn't. Each micro-shard's gradient is computed
+//! in a fixed order of operations and rounded once to a multiple of 2⁻³². From then on it is added as an integer, in
+//! the order of arrival.
 //!
-//! One micro-shard's value saturates at ±2²⁰ (±2⁵² units), so a step of up to [`MAX_MICRO_SHARDS`] of them stays far
-//! inside an `i64` and the sum itself can never overflow.
+//! The value of one micro-shard saturates at ±2²⁰ (±2⁵² units). So the sum of up to [`MAX_MICRO_SHARDS`] of them in a
+//! step can't overflow an `i64`.
 
 /// Units per 1.0.
 pub const SCALE: f64 = 4_294_967_296.0;
 
-/// Most micro-shards that a step is cut into.
+/// Maximum number of micro-shards in a step.
 pub const MAX_MICRO_SHARDS: u64 = 256;
 
 const LIMIT: f64 = 4_503_599_627_370_496.0; // 2^52 units
 
-/// A gradient or loss became NaN or infinite: training has diverged.
+/// A gradient or loss is NaN or infinite: training has diverged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("training diverged: a gradient or loss is not a finite number; try a smaller --learning-rate")]
 pub struct Diverged;

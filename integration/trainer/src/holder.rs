@@ -1,11 +1,11 @@
-//! Some of the model's parameters with the optimiser's state, wherever they live.
+//! Parameters with the optimiser's state, in any process.
 //!
-//! A step is collected first and made final later, when the chief knows that every holder has collected it. So a step
-//! that only some holders finished can be taken back and done again.
+//! A step is first collected. It becomes final when the chief knows that all holders have collected it. So a step that
+//! only some holders finished can be discarded and repeated.
 
 use crate::{fixed::from_fixed, wire::Message};
 
-/// Parameters at a version (the number of steps applied).
+/// Parameters at a version (the number of applied steps).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holder {
     pub(crate) version: u64,
@@ -35,12 +35,12 @@ impl Holder {
         Message::Shown { version, parameters: self.parameters.clone() }
     }
 
-    /// Keeps a step's gradient sums until the chief makes them final or takes them back.
+    /// Stores a step's gradient sums until the chief makes them final or discards them.
     pub(crate) fn collect(&mut self, sums: Vec<i64>, examples: u64) {
         self.collected = Some((sums, examples));
     }
 
-    /// Makes the collected step final, or takes it back, so that the state is at `version`; false if it can't be.
+    /// Makes the collected step final, or discards it, so that the state is at `version`. False if that isn't possible.
     pub(crate) fn reach(&mut self, version: u64) -> bool {
         match self.collected.take() {
             Some((sums, examples)) if version == self.version + 1 => self.apply(0, &sums, examples),
@@ -49,8 +49,8 @@ impl Holder {
         self.version == version
     }
 
-    /// One step of gradient descent with momentum, of the parameters from a place on that have sums: the same operations
-    /// for each, wherever it lives.
+    /// One step of gradient descent with momentum, for the parameters from `from` on that have sums. The operations are
+    /// the same for each parameter in any process.
     pub(crate) fn apply(&mut self, from: usize, sums: &[i64], examples: u64) {
         let count = examples.max(1) as f64;
         let state = self.parameters.iter_mut().zip(&mut self.velocity).skip(from);

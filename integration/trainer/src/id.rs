@@ -1,10 +1,10 @@
-//! The names of a job's processes.
+//! Identifiers of a job's processes.
 
 use std::fmt;
 
 use trainmaster_proto::v1::SlotRole;
 
-/// What a process does. Servers order before workers.
+/// Role of a process. Servers order before workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
 pub enum Role {
     /// Parameter server.
@@ -16,7 +16,7 @@ pub enum Role {
 /// A slot of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id {
-    /// What it does.
+    /// Its role.
     pub role: Role,
     /// Its index among the job's slots of this role.
     pub index: u32,
@@ -35,7 +35,7 @@ impl Id {
         Self { role: Role::Server, index }
     }
 
-    /// Is it a worker?
+    /// Whether it is a worker.
     #[must_use]
     pub fn is_worker(self) -> bool {
         self.role == Role::Worker

@@ -2,11 +2,11 @@
 
 use std::sync::LazyLock;
 
-/// Flowers that are trained; every fifth of the set is held out.
+/// Number of trained flowers. Every fifth of the set is held out.
 pub(crate) const TRAINED: u64 = 120;
-/// Flowers that are held out, as many of each species.
+/// Number of held-out flowers, equal for all species.
 pub(crate) const HELD_OUT: u64 = 30;
-/// Species.
+/// Number of species.
 pub(crate) const CLASSES: u32 = 3;
 /// Length and width of sepal and petal.
 pub(crate) const FEATURES: u32 = 4;
@@ -14,16 +14,16 @@ pub(crate) const FEATURES: u32 = 4;
 /// One flower: its measures, each with mean 0 and variance 1 over the set, and its species.
 pub(crate) type Flower = ([f32; FEATURES as usize], usize);
 
-/// All flowers, in the file's order: by species.
+/// All flowers in the file's order, by species.
 static IRIS: LazyLock<Vec<Flower>> = LazyLock::new(|| standardised(include_str!("../data/iris.csv")));
 
-/// One of those that are trained.
+/// One of the trained flowers.
 pub(crate) fn trained(number: u64) -> &'static Flower {
     let number = number % TRAINED;
     &IRIS[(number / 4 * 5 + number % 4) as usize]
 }
 
-/// One of those that are held out.
+/// One of the held-out flowers.
 pub(crate) fn held_out(number: u64) -> &'static Flower {
     &IRIS[(number % HELD_OUT * 5 + 4) as usize]
 }

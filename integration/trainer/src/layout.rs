@@ -1,11 +1,11 @@
-//! Who holds which parameters: the parameter servers by Optimus' parameter assignment over the network's blocks, or the
-//! workers of a replica a range each.
+//! The holders of parameters: parameter servers by Optimus's parameter assignment over the network's blocks, or the
+//! workers of a replica with a range each.
 
 use std::ops::Range;
 
 use trainmaster_core::paa::{self, PaaError};
 
-/// Where every parameter lives, for one number of holders.
+/// Positions of all parameters, for one number of holders.
 ///
 /// # Examples
 ///
@@ -23,13 +23,13 @@ use trainmaster_core::paa::{self, PaaError};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Per holder: its pieces as (first parameter, length), ascending.
+    /// For each holder its pieces as (first parameter, length), ascending.
     pieces: Vec<Vec<(usize, usize)>>,
     parameters: usize,
 }
 
 impl Layout {
-    /// Spreads blocks of the given sizes over the servers.
+    /// Distributes blocks of the given sizes over the servers.
     ///
     /// # Errors
     ///
@@ -50,15 +50,14 @@ impl Layout {
         Ok(Self { pieces, parameters })
     }
 
-    /// One contiguous range after the other, which together make the whole.
+    /// Contiguous ranges, which together are the whole.
     #[must_use]
     pub fn ranges(ranges: &[Range<usize>]) -> Self {
         let pieces = ranges.iter().map(|range| vec![(range.start, range.len())]).collect();
         Self { pieces, parameters: ranges.last().map_or(0, |range| range.end) }
     }
 
-    /// Where the parameters of a range live, counted from its start: each holder has them in the same order, and next to
-    /// each other.
+    /// The parameters of a range, counted from its start. Each holder has them in the same order, without gaps.
     #[must_use]
     pub fn within(&self, range: &Range<usize>) -> Self {
         let cut = |&(start, length): &(usize, usize)| {
@@ -75,19 +74,19 @@ impl Layout {
         self.pieces.len()
     }
 
-    /// Number of parameters in all.
+    /// Total number of parameters.
     #[must_use]
     pub fn parameters(&self) -> usize {
         self.parameters
     }
 
-    /// Number of parameters that one holder has.
+    /// Number of parameters of one holder.
     #[must_use]
     pub fn length(&self, holder: usize) -> usize {
         self.pieces[holder].iter().map(|(_, length)| length).sum()
     }
 
-    /// Copies one holder's part out of a whole vector.
+    /// Copies one holder's part from a whole vector.
     #[must_use]
     pub fn take<T: Copy>(&self, holder: usize, whole: &[T]) -> Vec<T> {
         let mut part = Vec::with_capacity(self.length(holder));
@@ -97,7 +96,7 @@ impl Layout {
         part
     }
 
-    /// Copies one holder's part into a whole vector; false if the lengths don't fit.
+    /// Copies one holder's part into a whole vector. False if the lengths don't match.
     #[must_use]
     pub fn put<T: Copy>(&self, holder: usize, part: &[T], whole: &mut [T]) -> bool {
         if part.len() != self.length(holder) || whole.len() != self.parameters {
@@ -111,7 +110,7 @@ impl Layout {
         true
     }
 
-    /// Makes one vector of all holders' parts, in their order; none if they don't fit.
+    /// Joins the parts of all holders, in their order. None if they don't match.
     #[must_use]
     pub fn join<'a, T: Copy + Default + 'a>(&self, parts: impl IntoIterator<Item = &'a [T]>) -> Option<Vec<T>> {
         let mut whole = vec![T::default(); self.parameters];
@@ -140,7 +139,7 @@ mod tests {
             assert!(!layout.put(0, &[1; 3], &mut copy));
             assert_eq!(layout.join(parts.iter().map(Vec::as_slice)), Some(copy));
             assert_eq!(layout.join(parts[1..].iter().map(Vec::as_slice)), None);
-            // What a server has of two ranges is what it has, one after the other.
+            // A server's part of the whole is its parts of two ranges, concatenated.
             let ranges = [0..544, 544..898];
             for (server, part) in parts.iter().enumerate() {
                 let of = |range: &Range<usize>| layout.within(range).take(server, &whole[range.clone()]);

@@ -1,17 +1,17 @@
-//! A real distributed training program, elastic and schedulable, that all of Trainmaster's manager integrations run.
+//! A real, elastic distributed training program. All manager integrations of Trainmaster run it.
 //!
-//! Parameter servers (synchronous or asynchronous) or a ring all-reduce, over TCP; softmax regression or a small
-//! multi-layer perceptron on data generated from a seed. Synchronous and all-reduce training give bit-identical parameters
-//! for every number of workers and servers and every history of resizes and restarts.
+//! It has parameter servers (synchronous or asynchronous) or a ring all-reduce, over TCP, and trains softmax regression
+//! or a small multi-layer perceptron on data generated from a seed. Synchronous and all-reduce training give
+//! bit-identical parameters for all numbers of workers and servers, and all histories of resizes and restarts.
 //!
-//! How the parts fit together:
+//! The parts:
 //!
 //! - [`process`] is one process of a job: an event loop over `net` (peers), `feed` (scheduler) and timers.
-//! - `node` is what a process does in its role; `chief` is what one of them does for all.
-//! - `parts` and `node::pipeline`: a model that is cut into parts, each on workers of its own.
+//! - `node` is the role of a process; `chief` controls all processes.
+//! - `parts` and `node::pipeline`: a model in partitions, each on its own workers.
 //! - `chunks` and `store`: a dataset whose chunks are scheduled one by one.
-//! - `batch`, `data`, `model`, `fixed`, `holder` are the training itself, `validation` what comes of it.
-//! - `device`, `turns` and the network layer emulate accelerators, those that share them and network interfaces where asked for.
+//! - `batch`, `data`, `model`, `fixed`, `holder` are the training itself, `validation` its accuracy.
+//! - `device`, `turns` and the network layer emulate accelerators, shared ones, and network interfaces on request.
 
 pub mod args;
 pub mod batch;

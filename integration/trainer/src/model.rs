@@ -1,7 +1,8 @@
 //! The models: a fully connected network with ReLU between its layers and a softmax at its end. Without hidden layers
-//! that is softmax regression.
+//! it is softmax regression.
 //!
-//! Plain loops in a fixed order, `libm` for the exponential and the logarithm: the same numbers on every machine.
+//! Plain loops in a fixed order, with `libm` for the exponential and the logarithm, give the same numbers on every
+//! machine.
 
 use std::ops::Range;
 
@@ -12,22 +13,22 @@ use crate::data::{Normal, largest};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
     sizes: Vec<usize>,
-    /// Its inputs are an example's features, not another part's outputs.
+    /// Its inputs are an example's features, not another partition's outputs.
     opens: bool,
-    /// Its outputs are the classes' scores, not another part's inputs.
+    /// Its outputs are the classes' scores, not another partition's inputs.
     closes: bool,
 }
 
-/// What one example contributed.
+/// Result for one example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Cross-entropy, in nats.
     pub loss: f64,
-    /// The largest score was the label's.
+    /// Whether the largest score is the label's.
     pub correct: bool,
 }
 
-/// Buffers that are reused from example to example.
+/// Buffers that are reused for all examples.
 pub struct Scratch {
     activations: Vec<Vec<f32>>,
     deltas: Vec<Vec<f32>>,
@@ -43,7 +44,7 @@ impl Network {
         Self { sizes, opens: true, closes: true }
     }
 
-    /// One of so many contiguous parts, cut so that the one with the most parameters has as few as possible.
+    /// One of `parts` contiguous partitions, cut so that the largest one has as few parameters as possible.
     ///
     /// # Examples
     ///
@@ -59,7 +60,7 @@ impl Network {
     ///
     /// # Panics
     ///
-    /// If there is no such part.
+    /// If there is no such partition.
     #[must_use]
     pub fn part(&self, part: usize, parts: usize) -> Self {
         assert!(part < parts);
@@ -72,7 +73,7 @@ impl Network {
         }
     }
 
-    /// Where a part's parameters are among those of the whole.
+    /// Range of a partition's parameters in the whole model.
     #[must_use]
     pub fn range(&self, part: usize, parts: usize) -> Range<usize> {
         let cuts = self.cuts(parts);
@@ -80,10 +81,12 @@ impl Network {
         before(part)..before(part + 1)
     }
 
-    /// The first layer of each part, and the end of the last. The same in every process: of equally good cuts, the earliest.
+    /// The first layer of each partition, and the end of the last. The same in every process: the earliest among
+    /// equally good cuts.
     fn cuts(&self, parts: usize) -> Vec<usize> {
         let sizes: Vec<usize> = self.layers().map(parameters).collect();
-        // The largest part and the cuts, for each number of layers from the first on, in as many parts as rounds.
+        // For each number of layers from the first on: the largest partition and the cuts, with as many partitions as
+        // rounds so far.
         let mut best: Vec<Option<(usize, Vec<usize>)>> = vec![None; sizes.len() + 1];
         best[0] = Some((0, vec![0]));
         for _ in 0..parts {
@@ -153,7 +156,7 @@ impl Network {
         self.forward(parameters, features, &mut self.scratch()).to_vec()
     }
 
-    /// The outputs for one example, or for what the part before makes of it.
+    /// The outputs for one example, or for the previous partition's outputs.
     ///
     /// # Panics
     ///
@@ -164,7 +167,7 @@ impl Network {
         &scratch.activations[self.depth()]
     }
 
-    /// Adds the gradient of one example's loss to `gradient`: of the whole network, or of its last part.
+    /// Adds the gradient of one example's loss to `gradient`, for the whole network or its last partition.
     ///
     /// # Panics
     ///
@@ -186,8 +189,8 @@ impl Network {
         Outcome { loss, correct }
     }
 
-    /// The same for a part that isn't the last: `delta` is the loss' derivative by each of its outputs, which the part
-    /// behind it knows. The outputs are computed again, so nobody has to keep them meanwhile.
+    /// The same for a partition that isn't the last. `delta` is the loss's derivative by each of its outputs, from the
+    /// next partition. The outputs are computed again, so that they need not be stored.
     ///
     /// # Panics
     ///
@@ -248,7 +251,7 @@ impl Network {
                         *slot += d * weight;
                     }
                 }
-                // A unit that ReLU cut off passes nothing on.
+                // A unit that is cut off by ReLU passes no gradient.
                 for (slot, x) in below.iter_mut().zip(input) {
                     if *x <= 0.0 {
                         *slot = 0.0;
@@ -261,7 +264,7 @@ impl Network {
 }
 
 impl Scratch {
-    /// The loss' derivative by each input, after a part that isn't the first has learnt from an example.
+    /// The loss's derivative by each input, after a partition that isn't the first has processed an example.
     #[must_use]
     pub fn below(&self) -> &[f32] {
         &self.deltas[0]

@@ -1,15 +1,15 @@
-//! What waits to be told to the feed: bounded, in order, and kept until it was answered.
+//! Messages for the feed: bounded, in order, and kept until they are answered.
 
 use std::collections::VecDeque;
 
 use trainmaster_proto::v1::{AcknowledgeRequest, Progress};
 
-/// Reports kept while the feed is away; the oldest go first.
+/// Maximum number of reports without the feed. The oldest are dropped first.
 const REPORTS: usize = 1024;
-/// Reports in one call.
+/// Maximum number of reports in one call.
 const AT_ONCE: usize = 64;
 
-/// Reports and acknowledgements on their way out.
+/// Reports and acknowledgements to send.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     reports: VecDeque<Progress>,
@@ -17,7 +17,7 @@ pub(crate) struct Outbox {
     dropped: u64,
 }
 
-/// The next call to make.
+/// The next call.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Call {
     Report(Vec<Progress>),
@@ -37,7 +37,7 @@ impl Outbox {
         self.acknowledgements.push_back(request);
     }
 
-    /// Reports that were thrown away because the feed was away too long.
+    /// Number of reports that were dropped because the feed was away too long.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -46,7 +46,8 @@ impl Outbox {
         self.reports.is_empty() && self.acknowledgements.is_empty()
     }
 
-    /// What to send next; it stays here until [`Outbox::answered`]. Reports go first: "finished" before "leaving".
+    /// The next call. It stays in the outbox until [`Outbox::answered`]. Reports go first, so that "finished" comes
+    /// before "leaving".
     pub(crate) fn next(&self) -> Option<Call> {
         if !self.reports.is_empty() {
             return Some(Call::Report(self.reports.iter().take(AT_ONCE).cloned().collect()));
@@ -54,10 +55,10 @@ impl Outbox {
         self.acknowledgements.front().cloned().map(Call::Acknowledge)
     }
 
-    /// The feed has dealt with a call, whatever it thought of it.
+    /// The feed has answered a call, whether it accepted it or not.
     pub(crate) fn answered(&mut self, call: &Call) {
         match call {
-            // By number, not by count: the oldest may have been dropped while the call was under way.
+            // By number, not by count, because the oldest may have been dropped during the call.
             Call::Report(sent) => {
                 let last = sent.last().map_or(0, |progress| progress.seq);
                 while self.reports.front().is_some_and(|progress| progress.seq <= last) {

@@ -1,10 +1,10 @@
-//! A model that is cut into parts, each with some of its layers: which worker trains which.
+//! A model in partitions, each with some of its layers, and their workers.
 //!
-//! Worker i trains part i mod K of replica i / K.
+//! Worker i trains partition i mod K of replica i / K.
 
 use std::ops::Range;
 
-/// How many parts there are, at least one.
+/// The number of partitions, at least one.
 ///
 /// # Examples
 ///
@@ -19,22 +19,22 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts(u32);
 
-/// A model that can't be cut like this.
+/// An impossible partition of a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // the fields are what the messages say
 pub enum PartsError {
-    /// A part has at least one layer.
+    /// A partition has at least one layer.
     #[error(
         "--partitions (TRAINMASTER_PARTITIONS) is {count}, but the model has {layers} layers (--hidden); 1 to {layers} are allowed"
     )]
     Count { count: u32, layers: usize },
-    /// Layers come one after the other.
+    /// The layers are a chain.
     #[error(
         "--partitions-after (TRAINMASTER_PARTITIONS_AFTER) is {after}: this program trains chains only, in which each part \
          comes after the one before it, as in {chain}; write partitions = {count}"
     )]
     NoChain { after: String, chain: String, count: u32 },
-    /// Replicas are whole.
+    /// Replicas are complete.
     #[error(
         "{workers} workers can't train a model in {count} parts (--partitions, TRAINMASTER_PARTITIONS); a multiple of {count} is allowed"
     )]
@@ -42,12 +42,12 @@ pub enum PartsError {
 }
 
 impl Parts {
-    /// So many parts of a model with so many layers. `after`: what each part comes after, as the scheduler writes it; empty
-    /// if nobody says.
+    /// `count` partitions of a model with `layers` layers. `after`: the predecessors of the partitions, as the
+    /// scheduler writes them; empty if unknown.
     ///
     /// # Errors
     ///
-    /// [`PartsError`] if there are more parts than layers, or if they aren't a chain.
+    /// [`PartsError`] if there are more partitions than layers, or if they aren't a chain.
     pub fn new(count: u32, after: &str, layers: usize) -> Result<Self, PartsError> {
         if count == 0 || count as usize > layers {
             return Err(PartsError::Count { count, layers });
@@ -61,25 +61,25 @@ impl Parts {
         Ok(Self(count))
     }
 
-    /// How many.
+    /// Number of partitions.
     #[must_use]
     pub fn count(self) -> usize {
         self.0 as usize
     }
 
-    /// The part that a worker trains.
+    /// The partition of a worker.
     #[must_use]
     pub fn of(self, worker: u32) -> usize {
         (worker % self.0) as usize
     }
 
-    /// Does this worker have the last part, which knows the loss?
+    /// Whether this worker has the last partition, which computes the loss.
     #[must_use]
     pub fn closes(self, worker: u32) -> bool {
         worker % self.0 == self.0 - 1
     }
 
-    /// The replica of the model that a worker belongs to.
+    /// The replica of a worker.
     #[must_use]
     pub fn replica(self, worker: u32) -> u32 {
         worker / self.0
@@ -91,18 +91,18 @@ impl Parts {
         replica * self.0..(replica + 1) * self.0
     }
 
-    /// Those of some workers, ascending, whose replica is whole.
+    /// The workers, ascending, whose replicas are complete.
     #[must_use]
     pub fn whole(self, workers: &[u32]) -> Vec<u32> {
         let replicas = workers.chunk_by(|a, b| self.replica(*a) == self.replica(*b));
         replicas.filter(|replica| replica.len() == self.count()).flatten().copied().collect()
     }
 
-    /// Do so many workers make whole replicas?
+    /// Checks that the number of workers is a multiple of the partitions.
     ///
     /// # Errors
     ///
-    /// [`PartsError::Workers`] if not.
+    /// [`PartsError::Workers`] if it isn't.
     pub fn check(self, workers: usize) -> Result<(), PartsError> {
         let whole = workers.is_multiple_of(self.count());
         if whole { Ok(()) } else { Err(PartsError::Workers { workers, count: self.0 }) }

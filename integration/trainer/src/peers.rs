@@ -1,4 +1,4 @@
-//! Who else is in the job: from the feed's assignment, or from the command line.
+//! The other processes of the job, from the feed's assignment or the command line.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{
     net::Place,
 };
 
-/// All slots of an assignment and where they are.
+/// All slots of an assignment with their locations.
 pub(crate) fn places(assignment: &Assignment) -> BTreeMap<Id, Place> {
     let place = |peer: &Peer| {
         let slot = peer.slot.as_ref()?;
@@ -21,11 +21,11 @@ pub(crate) fn places(assignment: &Assignment) -> BTreeMap<Id, Place> {
     assignment.peers.iter().filter_map(place).collect()
 }
 
-/// The assignment that `--peers` describes.
+/// The assignment of `--peers`.
 ///
 /// # Errors
 ///
-/// If an entry isn't `server<index>=<address>` or `worker<index>=<address>`.
+/// An entry isn't `server<index>=<address>` or `worker<index>=<address>`.
 pub(crate) fn assignment(slot: &SlotArgs) -> Result<Assignment> {
     let peers = slot.peers.iter().map(|entry| {
         let parsed = entry.split_once('=').and_then(|(name, address)| Some((slot_id(name)?, address)));

@@ -1,5 +1,4 @@
-//! One process of a job: listens to the feed, its peers and its timers, and lets its node (and the chief, if it is the
-//! one) do the rest.
+//! One process of a job: handles the feed, peers and timers with its node and, in one process, the chief.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,13 +29,14 @@ use crate::{
     wire::{Hello, Message},
 };
 
-/// A chief that was there and is gone has a new incarnation made of its job, not a replacement: no use waiting long.
+/// Maximum time without a chief that was connected before. A lost chief leads to a new incarnation, not to a
+/// replacement.
 const CHIEF_GONE: Duration = Duration::from_secs(10);
-/// The same while the job is being stopped anyway.
+/// The same while the job is being stopped.
 const CHIEF_GONE_STOPPING: Duration = Duration::from_secs(2);
-/// A process that was told to stop, without being told how long that may take.
+/// Maximum time of a stop without a given grace.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// For the last messages to peers and to the feed.
+/// Time for the last messages to peers and to the feed.
 const HANG_UP: Duration = Duration::from_secs(3);
 const FAREWELL: Duration = Duration::from_secs(10);
 
@@ -49,21 +49,21 @@ pub struct Process {
     net: Net,
     feed: Feed,
     part: Option<Part>,
-    /// What peers said before the first assignment came.
+    /// Events of peers before the first assignment.
     early: Vec<Event>,
     revision: u32,
     acknowledged: Option<u32>,
-    /// Told to stop (or dropped): leaves by then, whatever the chief says.
+    /// When stopping: the time by which it ends, whatever the chief orders.
     stop_by: Option<Instant>,
-    /// Asked to end by a signal.
+    /// Whether a signal asked it to end.
     signalled: bool,
-    /// Since when there is no connection to the chief.
+    /// Time since which there is no connection to the chief.
     chief_gone: Option<Instant>,
     chief_seen: bool,
     orphaned: bool,
 }
 
-/// What the first assignment made of this process.
+/// The role from the first assignment.
 struct Part {
     node: Node,
     chief_id: Id,
@@ -73,11 +73,11 @@ struct Part {
 const LEAVE_QUIETLY: Verdict = Verdict { code: exit::DONE, checkpoint_step: 0, checkpoint_ms: 0.0 };
 
 impl Process {
-    /// Listens, and starts to talk to the feed. `begun`: when the program started.
+    /// Listens, and connects to the feed. `begun`: start of the program.
     ///
     /// # Errors
     ///
-    /// If a flag or variable is missing or wrong; the message names it.
+    /// A flag or variable is missing or invalid. The message names it.
     pub fn new(slot: SlotArgs, mut settings: Settings, begun: Instant) -> Result<Self> {
         let Some(role) = slot.role else {
             bail!(
@@ -147,18 +147,18 @@ impl Process {
         })
     }
 
-    /// Takes part until the job ends or this process is let go; returns its exit code.
+    /// Takes part until the job or this process ends. Returns its exit code.
     ///
     /// # Errors
     ///
-    /// For what nobody can do anything about: sockets that can't be polled, a checkpoint of another job.
+    /// Unrecoverable errors: sockets can't be polled, or the checkpoint belongs to another job.
     pub fn run(mut self) -> Result<u8> {
         if !self.slot.peers.is_empty() {
             let assignment = peers::assignment(&self.slot)?;
             if let Some(verdict) = self.assigned(&assignment)? {
                 return Ok(self.leave(verdict));
             }
-            // Nobody could reach us before, so nothing was said early.
+            // No peer knew the address before, so there are no early events.
         }
         loop {
             let due = self.due();
@@ -176,7 +176,7 @@ impl Process {
         [node, chief, self.stop_by, self.patience()].into_iter().flatten().min()
     }
 
-    /// Until when to do without a chief.
+    /// End of the time without a chief.
     fn patience(&self) -> Option<Instant> {
         let pace = &self.settings.pace;
         let patience = match (self.stop_by, self.chief_seen) {
@@ -248,7 +248,8 @@ impl Process {
             News::Assigned(assignment) => self.assigned(&assignment),
             News::Terminate => {
                 info!("told to stop by a signal");
-                // A second signal means it; the first often comes with the feed's own word, and the chief still needs us.
+                // The second signal ends the process. The first often comes together with the feed's order, and the
+                // chief still needs this process.
                 if std::mem::replace(&mut self.signalled, true) {
                     return Ok(Some(LEAVE_QUIETLY));
                 }
@@ -262,7 +263,7 @@ impl Process {
                         chief.stop(exit::ORPHANED, Duration::ZERO, &mut self.net, &self.feed);
                         Ok(chief.verdict())
                     }
-                    // The chief decides; without one nobody does.
+                    // The chief decides, if there is one.
                     Some(_) if self.chief_gone.is_none() => Ok(None),
                     _ => Ok(Some(Verdict { code: exit::ORPHANED, ..LEAVE_QUIETLY })),
                 }
@@ -286,14 +287,14 @@ impl Process {
         self.net.places(&machine, &places);
         if self.part.is_none() {
             if !places.contains_key(&self.me) {
-                // Not in it yet (the feed is behind), or not any more.
+                // Not in the assignment yet (the feed is behind), or not any more.
                 return Ok((assignment.revision >= self.slot.revision).then_some(LEAVE_QUIETLY));
             }
             self.join(&places, assignment.last_seq)?;
         }
         let orders = self.settings.chunks.and_then(|chunks| Orders::read(&assignment.work, chunks));
         let trains = orders.as_ref().is_none_or(|orders| orders.running.contains_key(&self.me.index));
-        // Who has nothing to train hears of no step.
+        // Workers without work receive no steps.
         if self.settings.mode == Mode::Async || self.me.is_worker() && !trains {
             self.follow(assignment.revision);
         }
@@ -313,7 +314,7 @@ impl Process {
         Ok(self.part.as_ref().and_then(|part| part.chief.as_ref()).and_then(Chief::verdict))
     }
 
-    /// Takes the place that the first assignment gives.
+    /// Takes the role of the first assignment.
     fn join(&mut self, places: &BTreeMap<Id, Place>, last_seq: u64) -> Result<()> {
         let servers: Vec<Id> = match self.settings.mode {
             Mode::Allreduce => Vec::new(),
@@ -343,7 +344,7 @@ impl Process {
         Ok(())
     }
 
-    /// `all`: the whole job is to stop, not just this process.
+    /// `all`: the whole job stops, not only this process.
     fn stop(&mut self, grace: Duration, all: bool) -> Option<Verdict> {
         match &mut self.part {
             Some(Part { chief: Some(chief), .. }) => {
@@ -419,7 +420,7 @@ impl Process {
         let Verdict { code, checkpoint_step, checkpoint_ms } = verdict;
         self.feed.acknowledge(self.revision, true, checkpoint_step, checkpoint_ms.into());
         let is_chief = self.part.as_ref().is_some_and(|part| part.chief.is_some());
-        // Hanging up first could destroy what the peers haven't read yet, so the chief lets them go first.
+        // Closing first could discard messages that peers haven't read yet, so the chief waits for them.
         if let Err(error) = self.net.linger(Instant::now() + HANG_UP, is_chief) {
             warn!(%error, "hanging up");
         }

@@ -1,4 +1,4 @@
-//! What a process works with, put together from checked flags.
+//! Settings of a process, combined from checked flags.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,47 +16,46 @@ use crate::{
     turns::Turns,
 };
 
-/// Most micro-batches that a replica's share of a step goes through the parts in: enough to keep all parts at work, few
-/// enough to be worth a message.
+/// Maximum number of micro-batches for a replica's share of a step. It keeps all partitions busy with few messages.
 pub(crate) const MICRO_BATCHES: u64 = 16;
 
 const DEFAULT_EXAMPLES: u64 = 2000;
 const DEFAULT_EPOCHS: u32 = 100;
 const DEFAULT_CLASSES: u32 = 10;
 const DEFAULT_FEATURES: u32 = 16;
-/// Frames carry whole parameter vectors; beyond this they would no longer fit a length field with room to spare.
+/// Maximum number of parameters. Frames contain whole parameter vectors and must fit the length field.
 const MOST_PARAMETERS: u64 = 100_000_000;
-/// The same for micro-batches.
+/// The same for micro-batches, in bytes.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// The job, the same in all of its processes.
+/// The job. The settings are the same in all of its processes.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How gradients are combined.
     pub mode: Mode,
-    /// Epochs, steps and shares.
+    /// Division of epochs into steps and shares.
     pub batches: Batches,
-    /// How the dataset is cut, where its chunks may be scheduled one by one.
+    /// Division of the dataset, if its chunks may be scheduled one by one.
     pub chunks: Option<Chunks>,
-    /// When training is done.
+    /// The convergence rule.
     pub convergence: Convergence,
     /// The model.
     pub network: Network,
-    /// How the model is cut.
+    /// The partitions of the model.
     pub parts: Parts,
     /// Its data.
     pub data: DataSettings,
-    /// Step size of gradient descent.
+    /// Learning rate of gradient descent.
     pub learning_rate: f32,
     /// Momentum.
     pub momentum: f32,
     /// The emulated device.
     pub device: Device,
-    /// Whom it is shared with.
+    /// The shared devices.
     pub turns: Turns,
-    /// Where checkpoints go.
+    /// Folder of checkpoints.
     pub checkpoint_dir: Option<PathBuf>,
-    /// How often and how long.
+    /// Intervals and time limits.
     pub pace: Pace,
 }
 
@@ -76,11 +75,11 @@ pub struct Pace {
 }
 
 impl Settings {
-    /// Puts the flags together.
+    /// Combines the flags.
     ///
     /// # Errors
     ///
-    /// If flags that are each allowed don't fit together; the message names them.
+    /// Flags that are valid alone are inconsistent. The message names them.
     pub fn new(
         job: &JobArgs,
         model: &ModelArgs,
@@ -109,7 +108,7 @@ impl Settings {
         let settings = Self {
             mode: job.mode,
             batches: Batches { examples, batch: job.batch.min(examples), seed: model.seed },
-            // A ring has no steps that some of its workers miss, and no more has a model in parts.
+            // In a ring, and with partitions, all workers take part in all steps.
             chunks: (job.chunks > 0 && job.mode != Mode::Allreduce && parts.count() == 1).then_some(Chunks {
                 count: job.chunks,
                 epochs: job.chunk_epochs,
@@ -157,14 +156,14 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Most bytes of what a part makes of a micro-batch.
+    /// Maximum bytes of a partition's outputs for a micro-batch.
     fn micro_batch_bytes(&self) -> u64 {
         let shards = self.batches.batch.div_ceil(self.batches.micro()).div_ceil(MICRO_BATCHES);
         let widest = self.network.sizes().iter().max().copied().unwrap_or_default();
         4 * shards * self.batches.micro() * widest as u64
     }
 
-    /// What a checkpoint must agree on with the job that resumes from it.
+    /// The values that a checkpoint must share with the job that resumes from it.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let DataSettings { kind, noise, label_noise, seed, .. } = &self.data;
@@ -178,7 +177,7 @@ impl Settings {
         )
     }
 
-    /// Longest frame: a holder's whole state, a step's sums, or what a part makes of a micro-batch.
+    /// Maximum frame: a holder's whole state, a step's sums, or a partition's outputs for a micro-batch.
     #[must_use]
     pub fn frame_limit(&self) -> usize {
         let exchanged = if self.parts.count() == 1 { 0 } else { self.micro_batch_bytes() as usize };
@@ -186,7 +185,7 @@ impl Settings {
     }
 }
 
-/// Classes and features: what is asked for, which real data may contradict.
+/// Classes and features: as requested, unless real data have others.
 fn shape(model: &ModelArgs) -> Result<(u32, u32)> {
     let Some((classes, features)) = model.data.shape() else {
         return Ok((model.classes.unwrap_or(DEFAULT_CLASSES), model.features.unwrap_or(DEFAULT_FEATURES)));

@@ -1,5 +1,5 @@
-//! The data chunks on this server's disk. Each is sent to the one server that trains it, once: who is started again there,
-//! or goes on after a break, finds it. The file `sent` beside them has a line for every chunk that was.
+//! Data chunks on this server's disk. Each is sent once, to the server that trains it, and found there after a restart
+//! or a break. The file `sent` beside them has a line for each sent chunk.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,24 +18,24 @@ use crate::{
     settings::Settings,
 };
 
-/// A chunk's examples.
+/// Examples of a chunk.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Examples {
     labels: Vec<u32>,
-    /// Of all examples, one after the other.
+    /// Features of all examples, concatenated.
     features: Vec<f32>,
 }
 
 pub(crate) struct Store {
     chunks: Chunks,
     settings: Settings,
-    /// None: chunks aren't kept, but drawn whenever they are opened.
+    /// None: chunks aren't stored, but generated when they are opened.
     folder: Option<PathBuf>,
-    /// How long a chunk takes to get here.
+    /// Upload time of a chunk.
     upload: Duration,
     coming: BTreeMap<u32, Instant>,
     held: BTreeSet<u32>,
-    /// The chunk being trained.
+    /// The chunk in training.
     open: Option<(u32, Examples)>,
     sent: (u32, u64),
 }
@@ -46,8 +46,8 @@ impl Store {
         Self { chunks, settings: settings.clone(), folder, upload, coming, held, open, sent }
     }
 
-    /// Sends for chunks that are neither here nor on their way; [`Store::arrived`] has them, sooner or later. Those on their
-    /// way that are another's by now don't come.
+    /// Requests chunks that are neither here nor on their way. [`Store::arrived`] returns them later. Requested chunks
+    /// that belong to another worker by now are dropped.
     pub(crate) fn expect(&mut self, chunks: &BTreeSet<u32>) {
         let now = Instant::now();
         self.coming.retain(|chunk, _| chunks.contains(chunk));
@@ -57,12 +57,12 @@ impl Store {
         }
     }
 
-    /// When the next one gets here.
+    /// Arrival time of the next one.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.coming.values().min().copied()
     }
 
-    /// Writes what gets here by now, unless it is here already.
+    /// Writes chunks that have arrived, unless they are here already.
     pub(crate) fn arrived(&mut self) -> io::Result<Vec<u32>> {
         let now = Instant::now();
         let chunks: Vec<u32> = self.coming.iter().filter(|(_, due)| **due <= now).map(|(chunk, _)| *chunk).collect();
@@ -78,12 +78,12 @@ impl Store {
         Ok(chunks)
     }
 
-    /// All that is here.
+    /// All chunks that are here.
     pub(crate) fn held(&self) -> impl Iterator<Item = u32> {
         self.held.iter().copied()
     }
 
-    /// The examples of a mini-batch, each with its label, from the file of its chunk.
+    /// The examples of a mini-batch with their labels, from the file of its chunk.
     pub(crate) fn examples(&mut self, portion: Portion) -> io::Result<impl Iterator<Item = (usize, &[f32])>> {
         let places = self.chunks.places(&self.settings.batches, portion);
         let examples = self.open(portion.chunk)?;
@@ -113,7 +113,7 @@ impl Store {
         self.send(chunk, path)
     }
 
-    /// Writes a chunk beside its final name, so that there is either all of it or nothing.
+    /// Writes a chunk under another name first, so that its file is complete or missing.
     fn send(&mut self, chunk: u32, path: &Path) -> io::Result<Examples> {
         let folder = path.parent().unwrap_or(Path::new("."));
         let examples = self.draw(chunk);
@@ -157,7 +157,7 @@ impl Examples {
         out
     }
 
-    /// None unless it is what was written, of so many features.
+    /// None if the bytes aren't examples with `width` features.
     fn decode(bytes: &[u8], width: usize) -> Option<Self> {
         let (body, hash) = bytes.split_last_chunk::<{ blake3::OUT_LEN }>()?;
         if blake3::hash(body) != *hash {

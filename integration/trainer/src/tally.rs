@@ -1,13 +1,13 @@
-//! What training on some examples came to.
+//! Results of training on some examples.
 
 /// Counts and sums over some examples of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Sum of the losses, in fixed-point units.
     pub loss: i64,
-    /// Examples whose largest score was the label's.
+    /// Number of examples whose largest score is the label's.
     pub correct: u64,
-    /// Examples in all.
+    /// Number of examples.
     pub examples: u64,
 }
 

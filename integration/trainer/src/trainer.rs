@@ -1,4 +1,4 @@
-//! A worker's real work: gradients over its share of a step, of the whole model or of one of its parts.
+//! The computation of a worker: gradients over its share of a step, of the whole model or of one partition.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::{
 
 /// Computes gradients.
 pub(crate) struct Trainer {
-    /// The part that it has of the model.
+    /// Its partition of the model.
     network: Network,
     data: Data,
     batches: Batches,
@@ -21,16 +21,16 @@ pub(crate) struct Trainer {
     gradient: Vec<f32>,
 }
 
-/// What the outputs of a part should have been.
+/// Targets of a partition's outputs.
 #[derive(Clone, Copy)]
 pub(crate) enum Target<'a> {
-    /// The last part: each example's label.
+    /// For the last partition: each example's label.
     Labels(&'a [usize]),
-    /// Another one: the loss' derivative by each of its outputs, as the next part says.
+    /// For the others: the loss's derivative by each output, from the next partition.
     Deltas(&'a [f32]),
 }
 
-/// Gradient sums in fixed-point units, and what they are of.
+/// Gradient sums in fixed-point units, with their tally.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sums {
     pub(crate) values: Vec<i64>,
@@ -38,14 +38,14 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Of no example yet.
+    /// Sums over no examples.
     pub(crate) fn zero(parameters: usize) -> Self {
         Self { values: vec![0; parameters], tally: Tally::default() }
     }
 }
 
 impl Trainer {
-    /// `part`: its place among the parts that the model is cut into.
+    /// `part`: index of its partition.
     pub(crate) fn new(settings: &Settings, part: usize) -> Self {
         let network = settings.network.part(part, settings.parts.count());
         Self {
@@ -57,7 +57,7 @@ impl Trainer {
         }
     }
 
-    /// Numbers that go into the part for each example, and that come out of it.
+    /// Number of inputs and outputs of the partition per example.
     pub(crate) fn width(&self) -> (usize, usize) {
         let sizes = self.network.sizes();
         (sizes[0], sizes[sizes.len() - 1])
@@ -73,7 +73,7 @@ impl Trainer {
         (all, labels)
     }
 
-    /// What the part makes of the inputs of some examples.
+    /// Outputs of the partition for some examples.
     pub(crate) fn forward(&mut self, parameters: &[f32], inputs: &[f32]) -> Vec<f32> {
         let examples = inputs.chunks_exact(self.width().0);
         let mut outputs = Vec::with_capacity(examples.len() * self.width().1);
@@ -83,8 +83,8 @@ impl Trainer {
         outputs
     }
 
-    /// Adds the gradients of some micro-shards of a step. The loss' derivative by each input comes back, for the part
-    /// before; the first part's means nothing.
+    /// Adds the gradients of some micro-shards of a step. Returns the loss's derivative by each input, for the previous
+    /// partition. It has no meaning for the first one.
     ///
     /// # Errors
     ///
@@ -125,7 +125,7 @@ impl Trainer {
         Ok(below)
     }
 
-    /// Gradient sums of some examples of a data chunk, with their labels; of the whole model.
+    /// Gradient sums of the whole model over some examples of a data chunk with their labels.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! Turns on devices that are shared: processes on one emulated device have its compute between them.
+//! Turns on shared devices: processes on one emulated device share its computation time.
 //!
-//! A device is a folder. Its file `until` says until when the device is taken, in nanoseconds of the machine's monotonic
-//! clock; who has something to compute books it behind that, under the file's lock, and so every process waits for those
-//! that came before it. A process notes how long it has booked so far in a file of its own, for whoever measures the device.
+//! A device is a folder. Its file `until` has the time until which the device is booked, in nanoseconds of the
+//! machine's monotonic clock. A process books its computation after that time, under the file's lock, so each process
+//! waits for earlier ones. Each process records its total booked time in its own file, for measurements of the device.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -18,11 +18,11 @@ use rustix::time::{ClockId, clock_gettime};
 /// Room for a number of nanoseconds in decimal.
 const DIGITS: usize = 20;
 
-/// The devices that a process computes on, all at the same time. Without any, its time is its own.
+/// The devices on which a process computes, all at the same time. Without any, there is no sharing.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
     devices: Arc<[Device]>,
-    /// A moment by both clocks, which go alike.
+    /// A point in time by both clocks, which run at the same rate.
     epoch: Option<(Instant, Duration)>,
 }
 
@@ -33,11 +33,11 @@ struct Device {
 }
 
 impl Turns {
-    /// Devices by number, of those that are folders in `folder`. `name`: under which this process's time is noted there.
+    /// Opens devices by number, which are folders in `folder`. `name`: file name for this process's booked time.
     ///
     /// # Errors
     ///
-    /// If a folder or file can't be made.
+    /// A folder or file can't be created.
     ///
     /// # Examples
     ///
@@ -56,7 +56,7 @@ impl Turns {
     /// ```
     pub fn open(folder: &Path, devices: &[u32], name: &str) -> io::Result<Self> {
         let mut numbers = devices.to_vec();
-        // All lock them in the same order.
+        // All processes lock them in the same order.
         numbers.sort_unstable();
         numbers.dedup();
         let open = |number: u32| {
@@ -66,7 +66,7 @@ impl Turns {
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(name))
             };
             let device = Device { until: file("until")?, tally: file(name)? };
-            // It is there: who measures knows from now on what this process uses.
+            // From now on, measurements include this process.
             let booked = read(&device.tally)?;
             write(&device.tally, booked)?;
             Ok(device)
@@ -75,11 +75,11 @@ impl Turns {
         Ok(Self { devices, epoch: Some((Instant::now(), monotonic())) })
     }
 
-    /// Books so much time, from `ready` on at the earliest; returns when it is over.
+    /// Books `time`, from `ready` on at the earliest. Returns its end.
     ///
     /// # Errors
     ///
-    /// If the files can't be locked, read or written.
+    /// The files can't be locked, read or written.
     pub fn book(&self, ready: Instant, time: Duration) -> io::Result<Instant> {
         let Some((instant, clock)) = self.epoch.filter(|_| !time.is_zero() && !self.devices.is_empty()) else {
             return Ok(ready + time);
@@ -91,7 +91,7 @@ impl Turns {
         Ok(ready + delayed? + time)
     }
 
-    /// By how much it begins later than wanted, as others are first.
+    /// The delay of the start because of earlier bookings.
     fn book_locked(&self, from: Duration, time: Duration) -> io::Result<Duration> {
         let mut start = from;
         for device in self.devices.iter() {
@@ -111,7 +111,7 @@ fn monotonic() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
-/// The number in a file; an empty one says 0.
+/// The number in a file. An empty file is 0.
 fn read(file: &File) -> io::Result<u64> {
     let mut text = [0; DIGITS + 1];
     let length = file.read_at(&mut text, 0)?;
@@ -124,7 +124,7 @@ fn read(file: &File) -> io::Result<u64> {
     }
 }
 
-/// Always as long, so that nothing of an older number is left.
+/// The length is constant, so no digits of an older number remain.
 fn write(file: &File, number: u64) -> io::Result<()> {
     file.write_all_at(format!("{number:<DIGITS$}\n").as_bytes(), 0)
 }
@@ -148,14 +148,14 @@ mod tests {
         let (a, b, both) = (open(&[0], "a"), open(&[1], "b"), open(&[1, 0], "both"));
         let hour = Duration::from_secs(3600);
         let now = Instant::now();
-        // Each has set its clock by itself.
+        // Each has read the clocks itself.
         let about = |end: io::Result<Instant>, hours: u32| {
             let end = end.unwrap();
             assert!(end >= now + hours * hour - 100 * MS && end <= now + hours * hour + 100 * MS, "{:?}", end - now);
         };
         assert_eq!(a.book(now, hour).unwrap(), now + hour);
         about(both.book(now, hour), 2);
-        // Device 1 was idle for an hour: what is booked is never rearranged.
+        // Device 1 was idle for an hour: bookings are never rearranged.
         about(b.book(now, hour), 3);
         let tally =
             |path: &str| fs::read_to_string(folder.path().join(path)).unwrap().trim_end().parse::<u64>().unwrap();
@@ -164,7 +164,7 @@ mod tests {
             (tally("0/a"), tally("0/both"), tally("1/both"), tally("1/b")),
             (hours(1), hours(1), hours(1), hours(1))
         );
-        // Started again, a process goes on with what it had.
+        // A restarted process continues its total.
         let again = open(&[0], "a");
         again.book(now, hour).unwrap();
         assert_eq!(tally("0/a"), hours(2));

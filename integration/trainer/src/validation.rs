@@ -1,4 +1,4 @@
-//! How good the model is on examples that it is never trained on.
+//! Accuracy of the model on held-out examples.
 
 use crate::{
     data::{Data, largest},
@@ -6,7 +6,7 @@ use crate::{
     settings::Settings,
 };
 
-/// The held-out examples, drawn once.
+/// The held-out examples, generated once.
 pub(crate) struct Validation {
     network: Network,
     scratch: Scratch,
@@ -25,7 +25,7 @@ impl Validation {
         Self { scratch: network.scratch(), network, examples: data.held_out().map(draw).collect() }
     }
 
-    /// Share of the held-out examples that a model with these parameters labels correctly.
+    /// Fraction of the held-out examples that a model with these parameters labels correctly.
     pub(crate) fn accuracy(&mut self, parameters: &[f32]) -> f64 {
         let Self { network, scratch, examples } = self;
         let right = examples

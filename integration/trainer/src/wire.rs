@@ -1,10 +1,10 @@
-//! The processes' own wire format: length-prefixed binary frames, little endian, numbers as they are.
+//! The wire format between processes: length-prefixed binary frames, little endian, with exact numbers.
 //!
 //! ```text
 //! frame   = length u32 (of what follows) · kind u8 · transfer u32 · body
 //! numbers = f32 and i64 arrays are a u32 count, then the values
 //! ```
-//! `transfer` is 0, or names the emulated transfer (announced by `Begin`) that the frame is the payload of.
+//! `transfer` is 0, or the emulated transfer (announced by `Begin`) whose payload the frame is.
 
 use crate::{
     chunks::Portion,
@@ -15,17 +15,17 @@ use crate::{
 
 /// First bytes of every connection.
 pub(crate) const MAGIC: u32 = 0x5254_4d54;
-/// Of this format; both ends must speak the same.
+/// Version of the format. Both sides must have the same.
 pub(crate) const VERSION: u16 = 3;
-/// Longest frame before the other end has said who it is, in bytes.
+/// Maximum frame before the other side has identified itself, in bytes.
 pub(crate) const HELLO_LIMIT: usize = 128;
 
-/// Who is calling.
+/// Identification of a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     /// The job's number.
     pub(crate) job: u64,
-    /// Processes of different incarnations don't talk to each other.
+    /// Processes of different incarnations don't connect to each other.
     pub(crate) incarnation: u32,
     /// The caller's slot.
     pub(crate) id: Id,
@@ -33,43 +33,43 @@ pub(crate) struct Hello {
     pub(crate) proof: [u8; 32],
 }
 
-/// Everything that processes of a job say to each other.
+/// All messages between processes of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Message {
-    /// First on every connection, from both ends.
+    /// First message of both sides on every connection.
     Hello(Hello),
-    /// An emulated transfer of so many bytes starts now; its payload follows when the sender's NIC is through.
+    /// An emulated transfer of `bytes` bytes starts now. Its payload follows when the sender's interface is through.
     Begin { transfer: u32, bytes: u64 },
-    /// Node to chief: it can take part in steps; it joined the job in this revision.
+    /// Node to chief: it can take part in steps. It joined the job in this revision.
     Ready { revision: u32 },
-    /// Node to chief: it no longer can.
+    /// Node to chief: it can't any more.
     Unready,
-    /// Node to chief: it was told to stop and asks to be let go; `all`: the whole job was.
+    /// Node to chief: it has to stop and asks to leave; `all`: the whole job stops.
     Leaving { all: bool },
     /// Node to chief: it lost a peer that this attempt needs.
     Broken { attempt: u64 },
-    /// Node to chief: it can't go on, which is to end the job with this exit code.
+    /// Node to chief: it can't continue, and the job must end with this exit code.
     Failed { code: u8, reason: String },
     /// Node to chief: it has the data of this chunk.
     Stored { chunk: u32 },
-    /// Chief to all: train this step with these workers; what was collected for the step before is now final.
-    /// `portions`: what each worker trains; empty where all train of everything.
+    /// Chief to all: train this step with these workers. The sums of the previous step become final. `portions`: the
+    /// mini-batch of each worker; empty without chunks.
     Step { step: u64, attempt: u64, revision: u32, workers: Vec<u32>, portions: Vec<Portion> },
     /// Chief to one worker (async): train this batch.
     Ticket { step: u64, attempt: u64, portion: Option<Portion> },
-    /// Chief to a holder of parameters: this is the state at `version` (steps applied).
+    /// Chief to a holder of parameters: the state at `version` (applied steps).
     Load { version: u64, parameters: Vec<f32>, velocity: Vec<f32> },
-    /// Chief to the holders: make `version` final and send your part of it.
+    /// Chief to the holders: make `version` final, and send your part of it.
     Gather { version: u64 },
     /// Holder to chief: the answer.
     Shard { version: u64, parameters: Vec<f32>, velocity: Vec<f32> },
-    /// Chief to the holders: make `version` final and show your part of the parameters; training goes on.
+    /// Chief to the holders: make `version` final, and send your part of the parameters. Training continues.
     Show { version: u64 },
     /// Holder to chief: the answer.
     Shown { version: u64, parameters: Vec<f32> },
-    /// Holder to chief: the step's gradients are all here. `times`: milliseconds each worker took.
+    /// Holder to chief: all gradients of the step are here. `times`: milliseconds of each worker.
     Collected { step: u64, attempt: u64, tally: Tally, times: Vec<(u32, f32)> },
-    /// Chief to all: acknowledge and leave with this exit code.
+    /// Chief to all: acknowledge, and end with this exit code.
     Finish { code: u8, checkpoint_step: u64, checkpoint_ms: f32 },
     /// Worker to parameter server (async): send your parameters.
     Pull,
@@ -79,14 +79,14 @@ pub(crate) enum Message {
     Grad { step: u64, attempt: u64, tally: Tally, sums: Vec<i64> },
     /// Worker to the next one in the ring.
     Chunk { attempt: u64, round: u32, sums: Vec<i64> },
-    /// Part of a model to the next one: what it makes of a micro-batch.
+    /// Partition to the next one: its outputs for a micro-batch.
     Activations { attempt: u64, number: u32, values: Vec<f32> },
-    /// Part of a model to the one before: the loss' derivative by each of the values it got.
+    /// Partition to the previous one: the loss's derivative by each of its inputs.
     Deltas { attempt: u64, number: u32, values: Vec<f32> },
 }
 
 impl Message {
-    /// The frame, length included.
+    /// The frame with its length.
     #[must_use]
     pub(crate) fn encode(&self, transfer: u32) -> Vec<u8> {
         let mut out = vec![0; 4];
@@ -177,11 +177,11 @@ impl Message {
         out
     }
 
-    /// Reads a frame without its length: the transfer it belongs to, and the message.
+    /// Decodes a frame without its length: its transfer, and the message.
     ///
     /// # Errors
     ///
-    /// [`Malformed`] for anything that [`Message::encode`] doesn't write.
+    /// [`Malformed`] for bytes that [`Message::encode`] doesn't write.
     pub(crate) fn decode(frame: &[u8]) -> Result<(u32, Self), Malformed> {
         let mut fields = Fields::new(frame);
         let kind = fields.u8()?;

@@ -26,14 +26,14 @@ const FLAGS: &[&str] = &[
     "--upload-ms=100",
     "--device-step-ms=6",
     "--report-steps=1",
-    // A job that rests isn't stuck.
+    // A resting job isn't stuck.
     "--start-ms=200",
 ];
 
-/// Which worker has which chunks, in the order that they are trained in.
+/// The chunks of each worker, in order of their training.
 const SENT: [&[u32]; 3] = [&[0, 3], &[1, 4], &[2]];
 
-/// What a scheduler would say, with some workers interrupted.
+/// The work that a scheduler would send, with some workers interrupted.
 fn work(board: &Board, interrupted: &[u32]) -> Vec<Work> {
     let done: BTreeSet<u32> = board.reports().iter().flat_map(|report| report.chunks.clone()).collect();
     let mut work = Vec::new();
@@ -60,7 +60,7 @@ fn started(mode: &'static str) -> Job {
     job
 }
 
-/// Gives out chunks as others end, until all have.
+/// Assigns chunks as others end, until all have ended.
 fn to_the_end(job: &mut Job) {
     let mut told = 0;
     job.wait("the end of all chunks", |board| {
@@ -80,7 +80,7 @@ fn to_the_end(job: &mut Job) {
     assert!(saved.losses[24] < saved.losses[0] / 2.0, "it learns: {:?}", saved.losses);
 }
 
-/// Every chunk was sent once, to its worker.
+/// Each chunk was sent once, to its worker.
 fn nothing_is_sent_twice(job: &Job) {
     for (worker, chunks) in (0..).zip(SENT) {
         let folder = job.data(Id::worker(worker));
@@ -138,7 +138,7 @@ fn restarts_keep_what_chunks_have_trained_and_their_data() {
     let mut job = started("--mode=sync");
     job.wait_workers(3);
     job.wait_step(step(&job.board) + 20);
-    // A worker is started again where it was, while the others rest.
+    // A worker is restarted in its place, while the others rest.
     job.board.direct(work(&job.board, &[0, 1]));
     job.wait_workers(1);
     job.kill(Id::worker(2));

@@ -1,4 +1,4 @@
-//! What goes wrong around a job, and what it does then.
+//! Faults around a job, and their effects.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::{Job, MODEL, command, slots, step, stop_and_compare, wait};
 use rustix::process::Signal;
 use trainmaster_trainer::id::Id;
 
-/// Steps slow enough to meddle with, and no end.
+/// Steps slow enough for interventions, without an end.
 const ENDLESS: &[&str] = &["--device-step-ms=4", "--report-steps=1", "--max-epochs=1000000"];
 
 fn endless(more: &[&'static str]) -> Vec<&'static str> {
@@ -26,7 +26,7 @@ fn reports_made_while_the_feed_was_away_arrive_once() {
     job.wait_step(5);
     job.feed_gone();
     let before = step(&job.board);
-    // Nothing is reported now; the checkpoints tell that training goes on.
+    // There are no reports now, but checkpoints show that training continues.
     wait("steps without a feed", || saved(&job) > before + 20);
     assert_eq!(step(&job.board), before);
     job.feed_back();
@@ -80,13 +80,13 @@ fn garbage_changes_nothing(partitions: &'static str) {
             &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
             &[0xff; 4096],
             &[0; 64],
-            // A frame of two bytes of an unknown kind; the beginning of a greeting; a greeting of somebody else's job.
+            // A frame of two bytes of an unknown kind, the start of a greeting, and a greeting of another job.
             &[2, 0, 0, 0, 99, 0],
             &[60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 3],
             &[[60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 3, 0, 9].as_slice(), &[0; 48]].concat(),
         ] {
             let mut socket = TcpStream::connect(job.board.address(id).unwrap()).unwrap();
-            let _ = socket.write_all(garbage); // it may hang up before all is sent
+            let _ = socket.write_all(garbage); // the other side may close before all is sent
             sockets.push(socket);
         }
     }
@@ -101,7 +101,7 @@ fn garbage_changes_nothing(partitions: &'static str) {
 fn a_stranger_without_the_token_is_not_heard() {
     let job = Job::start(1, 1, &endless(&[]));
     job.wait_step(2);
-    // Magic, version, job 7, incarnation 0, worker 5, and a proof that is none.
+    // Magic, version, job 7, incarnation 0, worker 5, and an invalid proof.
     let mut greeting = vec![60, 0, 0, 0, 1, 0, 0, 0, 0, 0x4d, 0x54, 0x4d, 0x52, 3, 0, 7, 0, 0, 0, 0, 0, 0, 0];
     greeting.extend([0, 0, 0, 0, 1, 5, 0, 0, 0]);
     greeting.extend([0; 32]);
@@ -160,12 +160,12 @@ fn a_part_that_nobody_replaces_ends_the_incarnation() {
 #[test]
 fn a_part_that_never_comes_ends_the_incarnation() {
     for (servers, mode) in [(1, "--mode=sync"), (0, "--mode=allreduce")] {
-        // One more hidden layer than the model has.
+        // One hidden layer more than the model has.
         let flags = endless(&[mode, "--partitions=3", "--hidden=5", "--gather-ms=100", "--start-ms=400"]);
         let mut job = Job::prepare(3, servers, &flags);
         slots(3, servers).into_keys().filter(|id| *id != Id::worker(2)).for_each(|id| job.spawn(id));
         assert_eq!(job.code(job.chief()), 40, "{mode}");
-        // On a busy machine others may come when the chief has given up.
+        // On a busy machine others may join after the chief has given up.
         let codes = job.codes();
         assert!(codes.values().all(|code| [40, 42].contains(code)), "{mode}: {codes:?}");
     }
@@ -196,7 +196,7 @@ fn a_worker_told_to_go_leaves_and_the_job_goes_on() {
     job.signal(Id::worker(2), Signal::TERM);
     assert_eq!(job.code(Id::worker(2)), 0);
     job.wait_workers(2);
-    // The manager tells all of them at once.
+    // The manager signals all of them at once.
     [Id::server(0), Id::worker(0), Id::worker(1)].into_iter().for_each(|id| job.signal(id, Signal::TERM));
     job.all_end_well();
     assert!(job.checkpoint().step >= 5);
@@ -291,7 +291,7 @@ fn wrong_settings_are_named() {
     }
 }
 
-/// The step of the newest checkpoint, 0 without one.
+/// The step of the newest checkpoint; 0 without one.
 fn saved(job: &Job) -> u64 {
     let names = std::fs::read_dir(job.folder.path()).unwrap().flatten().map(|entry| entry.file_name());
     let steps = names.filter_map(|name| name.to_str()?.strip_prefix("step-")?.strip_suffix(".ckpt")?.parse().ok());

@@ -1,4 +1,4 @@
-//! Parameters after k steps are the same bits, whoever trained them and whatever happened meanwhile.
+//! Parameters after k steps are bit-identical, for all shapes and histories.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{Job, MODEL, assert_same, reference, slots, step, stop_and_compare};
 use rustix::process::Signal;
 use trainmaster_trainer::id::Id;
 
-/// Slow enough for the test to step in between two steps, and without an end of its own.
+/// Slow enough for interventions between two steps, without an end.
 const SLOW: &[&str] = &["--device-step-ms=4", "--report-steps=1", "--max-epochs=1000000"];
 
 fn flags(more: &[&'static str]) -> Vec<&'static str> {
@@ -140,7 +140,7 @@ fn a_chief_started_again_takes_the_job_up_from_its_checkpoint() {
     }
 }
 
-/// Three layers, to be cut into up to three parts.
+/// Three layers, for up to three partitions.
 const DEEP: &[&str] =
     &["--hidden=6,7", "--features=5", "--classes=4", "--examples=120", "--batch=24", "--momentum=0.5"];
 
@@ -152,13 +152,13 @@ fn every_cut_trains_the_same() {
         assert_eq!((expected.step, expected.losses.len()), (60, 12));
         assert!(expected.losses[11] < expected.losses[0] - 0.1, "it learns: {:?}", expected.losses);
         for mode in modes {
-            // What two replicas do at once has no order with async.
+            // With async, the order of two replicas isn't defined.
             let replicas: &[u32] = if *mode == "--mode=async" { &[1] } else { &[1, 2, 3] };
             for (parts, flag) in [(2, "--partitions=2"), (3, "--partitions=3")] {
                 for replicas in replicas {
                     let servers = match *mode {
                         "--mode=allreduce" => 0,
-                        "--mode=async" => 1, // of several, the last checkpoint may miss what only some have applied
+                        "--mode=async" => 1, // with several, some servers may lag behind the checkpoint
                         _ => replicas % 3 + 1,
                     };
                     let mut job = Job::start(parts * replicas, servers, &[&length[..], &[mode, flag]].concat());
@@ -181,7 +181,7 @@ fn a_model_in_parts_is_stopped_and_resumed() {
             job.all_end_well();
             job.restart(workers, servers);
         }
-        // Moved to other servers: their signal may come to any of its processes first.
+        // Moved to other servers. The signal may arrive at any of its processes first.
         job.wait_step(step(&job.board) + 7);
         job.signal(Id::worker(1), Signal::TERM);
         job.all_end_well();
@@ -197,7 +197,7 @@ fn a_model_in_parts_is_stopped_and_resumed() {
 
 #[test]
 fn a_killed_part_costs_nothing_but_time() {
-    // With one replica nothing is trained until the part is back; with two, the other one goes on.
+    // With one replica nothing is trained until the partition is back. With two, the other one continues.
     for (replicas, servers, mode) in [(1, 2, "--mode=sync"), (2, 1, "--mode=sync"), (2, 0, "--mode=allreduce")] {
         let mut job = Job::start(2 * replicas, servers, &flags(&[&[mode, "--partitions=2"], SLOW].concat()));
         job.wait_step(8);

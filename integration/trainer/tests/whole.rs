@@ -1,4 +1,4 @@
-//! Whole jobs: convergence, and the commands that need no scheduler.
+//! Whole jobs: convergence, and the commands without a scheduler.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn a_job_converges_and_says_so() {
     assert_eq!(reports.iter().filter(|report| report.finished).count(), 1);
     let [before, end] = [losses.len() - 4, losses.len() - 1].map(|epoch| losses[epoch]);
     assert!(before - end < 3.0 * 0.05 * losses[0], "{losses:?}");
-    // Reports carry every epoch's mean loss.
+    // Reports contain the mean loss of each epoch.
     for (epoch, loss) in losses.iter().enumerate() {
         let parts = reports.iter().filter(|report| report.examples > 0 && (report.step - 1) / 6 == epoch as u64);
         let (sum, examples) = parts.fold((0.0, 0), |(sum, examples), part| {
@@ -51,7 +51,7 @@ fn real_flowers_are_told_apart() {
         let reports = job.board.reports();
         let last = reports.last().unwrap();
         assert!(last.finished && last.converged && last.steps_per_epoch == 4, "{last:?}");
-        // A linear model tells 97 of 100 apart that it never saw; a guess, 33.
+        // A linear model labels 97 of 100 held-out flowers correctly. A guess labels 33.
         assert!(last.accuracy.unwrap() > 0.93, "{mode}: {last:?}");
     }
 }
@@ -172,10 +172,10 @@ fn every_epoch_tells_the_accuracy_on_held_out_examples() {
         let told: Vec<_> = job.board.reports().into_iter().filter(|report| report.accuracy.is_some()).collect();
         let epochs: Vec<u32> = told.iter().map(|report| report.epoch).collect();
         let accuracies: Vec<f64> = told.iter().filter_map(|report| report.accuracy).collect();
-        // Blobs that far apart are told from each other nearly always, but one label in 20 is random.
+        // Blobs at this distance are almost always distinguished, but one label in 20 is random.
         assert!(accuracies.last().unwrap() > &0.8, "{accuracies:?}");
         if mode == "--mode=async" {
-            // Training goes on while the parameters are on their way, and may be an epoch further then.
+            // Training continues while the parameters are on their way, and may be an epoch ahead then.
             assert!(epochs.ends_with(&[6]) && epochs.is_sorted(), "{epochs:?}");
         } else {
             assert_eq!(epochs, [1, 2, 3, 4, 5, 6], "{mode}");

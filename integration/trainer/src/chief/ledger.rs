@@ -1,4 +1,4 @@
-//! The chief's books: steps, epochs, losses, and the reports made of them.
+//! The chief's records: steps, epochs, losses, and the reports from them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,10 +21,10 @@ use crate::{
 struct Window {
     tally: Tally,
     recorded: u32,
-    /// Steps at a steady shape, and the time they took.
+    /// Number of steps in a constant shape, and their duration.
     steady: u32,
     steady_ms: f64,
-    /// Per worker: sum and count of its times.
+    /// Sum and number of times, per worker.
     times: BTreeMap<u32, (f64, u32)>,
 }
 
@@ -32,11 +32,11 @@ struct Window {
 pub(crate) struct Step<'a> {
     pub(crate) tally: Tally,
     pub(crate) took: Duration,
-    /// Milliseconds, per worker.
+    /// Milliseconds per worker.
     pub(crate) times: &'a [(u32, f32)],
-    /// Workers and parameter servers that trained it.
+    /// Number of workers and parameter servers.
     pub(crate) shape: (u32, u32),
-    /// Mini-batches of chunks that it trained; none where all train of everything.
+    /// Trained mini-batches of chunks. Empty without chunks.
     pub(crate) portions: &'a [Portion],
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct Ledger {
     pub(crate) epoch: Tally,
     pub(crate) done: Option<Done>,
     chunks: Option<Chunks>,
-    /// Mini-batches trained of each chunk.
+    /// Number of trained mini-batches of each chunk.
     trained: BTreeMap<u32, u64>,
-    /// Chunks whose end is to be reported.
+    /// Completed chunks that aren't reported yet.
     ended: BTreeSet<u32>,
-    /// Training accuracy of an epoch whose end is to be followed by a look at the held-out examples.
+    /// Training accuracy of an ended epoch whose validation is pending.
     unseen: Option<f64>,
     steps_per_epoch: u64,
     rule: Convergence,
@@ -94,26 +94,26 @@ impl Ledger {
             restart_ms: None,
             longest: Duration::ZERO,
         };
-        // Whether their end was ever reported is not known.
+        // It is unknown whether their ends were reported.
         ledger.ended = ledger.trained.keys().copied().filter(|chunk| ledger.left(*chunk).is_none()).collect();
-        // A job that had finished and is started again has nothing left to do.
+        // A finished job that was started again is done.
         ledger.judge();
         ledger
     }
 
-    /// Mini-batches trained of each chunk.
+    /// Number of trained mini-batches of each chunk.
     pub(crate) fn trained(&self) -> Vec<(u32, u64)> {
         self.trained.iter().map(|(chunk, batches)| (*chunk, *batches)).collect()
     }
 
-    /// The next mini-batch of a chunk; none if it is trained to its end.
+    /// The next mini-batch of a chunk. None if it is trained completely.
     pub(crate) fn left(&self, chunk: u32) -> Option<Portion> {
         let batch = self.trained.get(&chunk).copied().unwrap_or_default();
         self.chunks.filter(|chunks| batch < chunks.length()).map(|_| Portion { chunk, batch })
     }
 
-    /// What the scheduler takes as trained is: it never runs again, although a checkpoint may know less of it. And what it
-    /// still runs has ended unheard.
+    /// Applies the scheduler's knowledge of chunks. A chunk that it counts as trained never runs again, although a
+    /// checkpoint may be older. If it still runs a completed chunk, that end must be reported again.
     pub(crate) fn heard(&mut self, orders: &Orders) {
         let Some(chunks) = self.chunks else { return };
         self.trained.extend(orders.done.iter().map(|chunk| (*chunk, chunks.length())));
@@ -122,12 +122,12 @@ impl Ledger {
         self.judge();
     }
 
-    /// A report of its own, if the end of a chunk is to be reported.
+    /// A report of its own, if the end of a chunk must be reported.
     pub(crate) fn news(&mut self) -> Option<Progress> {
         if self.ended.is_empty() { None } else { self.flush().or_else(|| Some(self.progress())) }
     }
 
-    /// Is the job done? Chunks are counted one by one; else, epochs.
+    /// Checks whether the job is done: with chunks by their number, otherwise by the convergence rule.
     fn judge(&mut self) {
         let by_losses = self.rule.check(&self.losses);
         self.done = match self.chunks.filter(|_| !self.trained.is_empty()) {
@@ -140,22 +140,22 @@ impl Ledger {
         }
     }
 
-    /// Whole epochs done.
+    /// Number of completed epochs.
     pub(crate) fn epochs(&self) -> u32 {
         self.losses.len() as u32
     }
 
-    /// The first step of this incarnation begins; so long after the program's start.
+    /// Records the start of the first step of this incarnation, `after` the program's start.
     pub(crate) fn first_step(&mut self, after: Duration) {
         self.restart_ms = Some(after.as_secs_f64() * 1e3);
     }
 
-    /// Time passed in which nobody trained: the next steps say nothing about the speed.
+    /// Training was interrupted, so the next steps don't count as steady speed.
     pub(crate) fn disturbed(&mut self) {
         self.unsettled = self.settle;
     }
 
-    /// Books a step; what is to be reported comes back.
+    /// Records a step. Returns the reports that are due.
     pub(crate) fn record(&mut self, step: &Step<'_>) -> Vec<Progress> {
         let mut reports = Vec::new();
         if step.shape != self.shape {
@@ -185,7 +185,7 @@ impl Ledger {
                 self.ended.insert(portion.chunk);
             }
         }
-        // With chunks an epoch is so many mini-batches as a pass over all of them has, whichever they are.
+        // With chunks, an epoch is the number of mini-batches in one pass over all chunks, whichever are trained.
         let whole = match self.chunks.filter(|_| !step.portions.is_empty()) {
             Some(chunks) => self.trained.values().sum::<u64>() / chunks.pass() > self.epochs().into(),
             None => self.step.is_multiple_of(self.steps_per_epoch),
@@ -203,7 +203,7 @@ impl Ledger {
         reports
     }
 
-    /// What hasn't been reported yet.
+    /// Progress that isn't reported yet.
     pub(crate) fn flush(&mut self) -> Option<Progress> {
         self.opened = Instant::now();
         let window = std::mem::take(&mut self.window);
@@ -223,12 +223,12 @@ impl Ledger {
         })
     }
 
-    /// Training accuracy of an epoch that has just ended; once for each.
+    /// Training accuracy of an epoch that has just ended, once for each.
     pub(crate) fn unseen(&mut self) -> Option<f64> {
         self.unseen.take()
     }
 
-    /// The model was tried on the held-out examples.
+    /// Records the validation accuracy.
     pub(crate) fn validated(&mut self, accuracy: f64) -> Progress {
         Progress { accuracy: Some(accuracy), ..self.progress() }
     }
@@ -245,7 +245,7 @@ impl Ledger {
             seq: self.seq,
             step: self.step,
             epoch: self.epochs(),
-            // With chunks it depends on how many of them run.
+            // With chunks it depends on the number of running ones.
             steps_per_epoch: if self.trained.is_empty() { self.steps_per_epoch } else { 0 },
             chunks: std::mem::take(&mut self.ended).into_iter().collect(),
             workers: self.shape.0,
@@ -334,7 +334,7 @@ mod tests {
         let reports = train(&mut ledger, &[0]);
         assert_eq!((reports[0].chunks.as_slice(), reports[0].steps_per_epoch), (&[0][..], 0));
         assert_eq!((ledger.left(0), ledger.done, ledger.news()), (None, None, None));
-        // The scheduler hasn't heard; then it knows of an end that a lost incarnation reported.
+        // The scheduler hasn't received the end. Then it knows of an end that a lost incarnation reported.
         ledger.heard(&Orders { running: [(0, 0)].into(), ..Orders::default() });
         assert_eq!(ledger.news().unwrap().chunks, [0]);
         ledger.heard(&Orders { done: [1].into(), ..Orders::default() });

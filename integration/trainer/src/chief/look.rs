@@ -1,7 +1,7 @@
-//! A look at the model after each epoch, on examples that are never trained.
+//! Validation of the model after each epoch, on examples that are never trained.
 //!
-//! The holders show their parameters as of the epoch's end before they hear of the next step, and training goes on
-//! meanwhile. With asynchronous training the parameters are as they are when the holders are asked.
+//! The holders send their parameters of the epoch's end before they receive the next step, and training continues
+//! meanwhile. In asynchronous training the parameters are those at the time of the request.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ use tracing::{info, warn};
 use super::Chief;
 use crate::{feed::Feed, id::Id, net::Net, wire::Message};
 
-/// Parameters on their way here.
+/// Parameters on their way to the chief.
 pub(super) struct Look {
     version: u64,
     sources: Vec<Id>,
     parts: BTreeMap<Id, Vec<f32>>,
-    /// Of the same epoch, on what it trained.
+    /// Accuracy of the same epoch on its training data.
     training_accuracy: f64,
 }
 
 impl Chief {
-    /// Asks for the parameters if an epoch has just ended. A look that still waits for some is given up.
+    /// Requests the parameters if an epoch has just ended. A pending validation is abandoned.
     pub(super) fn look(&mut self, net: &mut Net) {
-        // The last report of a job that is done says how good it is in the end.
+        // If the job is done, the last report contains the final accuracy.
         let Some(training_accuracy) = self.ledger.unseen().filter(|_| self.ledger.done.is_none()) else { return };
         let (version, Some(sources)) = (self.ledger.step, self.sources()) else { return };
         sources.iter().for_each(|id| net.send(*id, Message::Show { version }));
         self.look = Some(Look { version, sources, parts: BTreeMap::new(), training_accuracy });
     }
 
-    /// A holder's parameters are here.
+    /// Receives a holder's parameters.
     pub(super) fn shown(&mut self, from: Id, version: u64, parameters: Vec<f32>, feed: &Feed) {
         let Some(look) = self.look.as_mut().filter(|look| look.version == version) else { return };
         look.parts.insert(from, parameters);

@@ -1,7 +1,7 @@
-//! The chief: one process of the job (its first parameter server, or its first worker without any) decides what the
-//! others do. It draws the step boundaries, admits and drops workers there, keeps the books and writes checkpoints.
+//! The chief: one process of the job (its first parameter server, or its first worker if there are none) controls the
+//! others. At step boundaries it adds and removes workers. It keeps the records and writes checkpoints.
 //!
-//! Everything that changes the job happens in [`Chief::boundary`], between two steps, when nothing is under way.
+//! All changes of the job happen in [`Chief::boundary`], between two steps, when nothing is in progress.
 
 mod ledger;
 mod look;
@@ -39,15 +39,15 @@ use state::State;
 use steps::Stepping;
 use tickets::Tickets;
 
-/// How a job that was told to stop may still finish the step under way.
+/// Time in which a stopping job may finish the current step.
 const FINISH_STEP: Duration = Duration::from_secs(5);
 
 enum Phase {
-    /// Nothing to do until somebody comes, or leaves.
+    /// Nothing can be done until a process joins or leaves.
     Idle(Instant),
-    /// A step is under way (sync, allreduce).
+    /// A step is in progress (sync, allreduce).
     Step(Stepping),
-    /// Batches are under way (async).
+    /// Batches are in progress (async).
     Stream(Tickets),
     /// The holders send their parts of the state.
     Gather {
@@ -58,14 +58,14 @@ enum Phase {
     Done,
 }
 
-/// Why the job ends before it is done.
+/// The reason for an early end of the job.
 #[derive(Clone, Copy)]
 struct Stop {
     code: u8,
     by: Instant,
 }
 
-/// What all processes are told in the end.
+/// The final order to all processes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Verdict {
     pub(crate) code: u8,
@@ -77,21 +77,21 @@ pub(crate) struct Chief {
     settings: Rc<Settings>,
     me: Id,
     servers: Vec<Id>,
-    /// Which parameters who has: the parameter servers, or the workers of a replica.
+    /// The holders of parameters: the parameter servers, or the workers of a replica.
     layout: Layout,
-    /// Workers that the scheduler wants in the job, and the revision that says so.
+    /// The workers that the scheduler wants, and the revision that contains them.
     desired: BTreeSet<u32>,
-    /// What they train of; none: each of everything.
+    /// The chunks of the workers. None: all workers train all data.
     orders: Option<Orders>,
-    /// The chunks that each worker has the data of.
+    /// Chunks whose data each worker has.
     stored: BTreeMap<u32, BTreeSet<u32>>,
     revision: u32,
-    /// Processes that can take part, and the revisions in which they joined.
+    /// Processes that can take part, with the revisions in which they joined.
     ready: BTreeMap<Id, u32>,
     loaded: BTreeSet<Id>,
-    /// Workers that asked to be let go.
+    /// Workers that have asked to leave.
     leaving: BTreeSet<u32>,
-    /// Workers that trained, are still desired, and are gone: since when.
+    /// Lost workers that trained and are still wanted, with the time of their loss.
     lost: BTreeMap<u32, Instant>,
     ledger: Ledger,
     validation: Validation,
@@ -110,12 +110,12 @@ pub(crate) struct Chief {
 }
 
 impl Chief {
-    /// Takes up the job from its newest checkpoint, or from the beginning. `begun`: when the program started. `last_seq`:
-    /// number of the last report that an earlier life of this slot made in the same incarnation.
+    /// Resumes the job from its newest checkpoint, or starts it. `begun`: start of the program. `last_seq`: number of
+    /// the last report that an earlier process of this slot made in the same incarnation.
     ///
     /// # Errors
     ///
-    /// If there is a checkpoint folder that can't be read, or that belongs to another job.
+    /// The checkpoint folder can't be read, or belongs to another job.
     pub(crate) fn new(settings: Rc<Settings>, me: Id, servers: &[Id], begun: Instant, last_seq: u64) -> Result<Self> {
         let fingerprint = settings.fingerprint();
         let found = match settings.checkpoint_dir.as_deref() {
@@ -161,7 +161,7 @@ impl Chief {
             validation: Validation::new(&settings),
             look: None,
             phase: Phase::Idle(Instant::now()),
-            // Greater than any of a chief that was here before: what is left of its attempts must not pass for one of ours.
+            // Larger than those of earlier chiefs, so that their attempts can't be confused with this one's.
             attempt: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64),
             stop: None,
             begun,
@@ -174,12 +174,12 @@ impl Chief {
         })
     }
 
-    /// What all were told, once the job ends here.
+    /// The final order, once the job has ended.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         self.verdict
     }
 
-    /// A new revision: these workers are to train these chunks from the next step boundary on.
+    /// Sets a new revision: these workers train these chunks from the next step boundary on.
     pub(crate) fn desire(
         &mut self,
         workers: BTreeSet<u32>,
@@ -200,7 +200,7 @@ impl Chief {
         self.proceed(net, feed);
     }
 
-    /// The job is to end with this exit code, after a checkpoint; within about `grace` (zero: no hurry is known).
+    /// Ends the job with this exit code, after a checkpoint, within about `grace` (zero: no limit).
     pub(crate) fn stop(&mut self, code: u8, grace: Duration, net: &mut Net, feed: &Feed) {
         if self.stop.is_none() {
             let by = if grace.is_zero() { FINISH_STEP } else { FINISH_STEP.min(grace / 4) };
@@ -237,7 +237,7 @@ impl Chief {
                 self.ready.insert(from, revision);
                 if from.is_worker() {
                     self.lost.remove(&from.index);
-                    self.stored.remove(&from.index); // it says anew
+                    self.stored.remove(&from.index); // it sends them again
                 }
                 self.proceed(net, feed);
             }
@@ -246,7 +246,7 @@ impl Chief {
                 self.proceed(net, feed);
             }
             Message::Unready => self.unready(from, net, feed),
-            // Without one of its workers a model in parts is nothing.
+            // A model in partitions can't train without one of its workers.
             Message::Leaving { all: false } if from.is_worker() && self.parts().count() == 1 => {
                 self.leaving.insert(from.index);
                 self.proceed(net, feed);
@@ -287,7 +287,7 @@ impl Chief {
         }
     }
 
-    /// When the chief wants to be called although nothing happened.
+    /// The time at which the chief must be called even without an event.
     pub(crate) fn due(&self) -> Option<Instant> {
         let pace = &self.settings.pace;
         let phase = match &self.phase {
@@ -305,12 +305,12 @@ impl Chief {
         [phase, lost].into_iter().flatten().min()
     }
 
-    /// When to give up what was sent at a time: when it stalls, or when the job must stop.
+    /// The time at which a pending answer is given up: when it stalls, or when the job must stop.
     fn sooner(&self, sent: Option<Instant>) -> Option<Instant> {
         [sent.map(|sent| sent + self.stall_limit()), self.stop.map(|stop| stop.by)].into_iter().flatten().min()
     }
 
-    /// Does what is due.
+    /// Performs due actions.
     pub(crate) fn tick(&mut self, net: &mut Net, feed: &Feed) {
         let (now, pace) = (Instant::now(), self.settings.pace.clone());
         let stalled = |since: Instant| now >= since + self.stall_limit();
@@ -364,7 +364,7 @@ impl Chief {
             self.leaving.remove(&peer.index);
         }
         match &mut self.phase {
-            // The step can't be completed any more; what was collected of it is taken back by the next order.
+            // The step can't be completed any more. The next order discards its collected part.
             Phase::Step(stepping) if stepping.waits_for(peer) => self.phase = Phase::Idle(Instant::now()),
             Phase::Stream(tickets) => tickets.lost(peer),
             _ => {}
@@ -372,7 +372,7 @@ impl Chief {
         self.proceed(net, feed);
     }
 
-    /// Goes on if nothing is under way.
+    /// Continues if nothing is in progress.
     fn proceed(&mut self, net: &mut Net, feed: &Feed) {
         if let Phase::Stream(_) = self.phase {
             self.dismiss(net);
@@ -388,7 +388,7 @@ impl Chief {
         }
     }
 
-    /// Between two steps: ends the job, saves it, lets workers come and go, or starts the next step.
+    /// Between two steps: ends the job, saves it, adds and removes workers, or starts the next step.
     fn boundary(&mut self, net: &mut Net, feed: &Feed) {
         if let Some(progress) = self.ledger.news() {
             self.publish(vec![progress], feed);
@@ -398,7 +398,7 @@ impl Chief {
             (None, stop) => stop.map(|stop| stop.code),
         };
         if ending.is_some() && self.stop.is_none() && !self.stepped && !self.complete() {
-            return; // done before it began: the others are still coming, and are told then
+            return; // done before it began: the others are still connecting, and receive the order then
         }
         let joining = self.joining();
         if ending.is_some() || self.checkpoint_due() || !joining.is_empty() {
@@ -437,7 +437,7 @@ impl Chief {
         }
     }
 
-    /// Holders that are there but don't have the parameters yet.
+    /// Connected holders without parameters.
     fn joining(&self) -> Vec<Id> {
         let holds = |id: &Id| match self.settings.mode {
             Mode::Allreduce => self.desired.contains(&id.index) && !self.leaving.contains(&id.index),
@@ -458,12 +458,12 @@ impl Chief {
         self.parts().whole(&able)
     }
 
-    /// How the model is cut.
+    /// The partitions of the model.
     fn parts(&self) -> Parts {
         self.settings.parts
     }
 
-    /// The next mini-batch of the chunk that a worker is to train, once its data are there.
+    /// The next mini-batch of the worker's chunk, if its data are there.
     fn portion(&self, worker: u32) -> Option<Portion> {
         let chunk = *self.orders.as_ref()?.running.get(&worker)?;
         self.stored.get(&worker)?.contains(&chunk).then(|| self.ledger.left(chunk))?
@@ -474,7 +474,7 @@ impl Chief {
         complete && !workers.is_empty() && self.servers.iter().all(|server| self.loaded.contains(server))
     }
 
-    /// Is everyone there, or has the time for that passed?
+    /// Whether all processes are there, or their time has passed.
     fn complete(&self) -> bool {
         self.all_here() || Instant::now() >= self.gather_end()
     }
@@ -484,27 +484,27 @@ impl Chief {
         workers && self.servers.iter().all(|server| self.ready.contains_key(server))
     }
 
-    /// Everyone is there, and no chunk of theirs is to run: that may take as long as it likes.
+    /// All processes are there, and no chunk should run. This state has no time limit.
     fn resting(&self) -> bool {
         self.orders.is_some() && self.all_here()
     }
 
-    /// Until then the first step waits for all workers.
+    /// End of the time for which the first step waits for all workers.
     fn gather_end(&self) -> Instant {
         self.begun + self.settings.pace.gather
     }
 
-    /// A step this long will never end.
+    /// Maximum duration of a step. A longer one will never end.
     fn stall_limit(&self) -> Duration {
         (self.settings.pace.replace * 5).max(self.ledger.longest * 50)
     }
 
-    /// Lets workers go that aren't wanted any more.
+    /// Removes unwanted workers.
     fn dismiss(&mut self, net: &mut Net) {
         let known: Vec<(Id, u32)> = self.ready.iter().map(|(id, joined)| (*id, *joined)).collect();
         for (id, joined) in known {
             let busy = matches!(&self.phase, Phase::Stream(tickets) if tickets.has(id.index));
-            // Who joined in a revision that hasn't got here yet isn't unwanted.
+            // A worker may have joined in a revision that isn't known here yet.
             let unwanted = !self.desired.contains(&id.index) && joined <= self.revision;
             if id.is_worker() && id != self.me && !busy && (unwanted || self.leaving.contains(&id.index)) {
                 info!(worker = id.index, "leaves the job");
@@ -520,7 +520,7 @@ impl Chief {
         Message::Finish { code, checkpoint_step, checkpoint_ms: self.checkpoint_ms }
     }
 
-    /// Tells everyone to leave.
+    /// Orders all processes to end.
     fn end(&mut self, code: u8, net: &mut Net) {
         if matches!(self.phase, Phase::Done) {
             return;
@@ -538,7 +538,7 @@ impl Chief {
         self.verdict = Some(Verdict { code, checkpoint_step, checkpoint_ms: self.checkpoint_ms });
     }
 
-    /// Tells the feed and the log.
+    /// Sends reports to the feed and the log.
     fn publish(&self, reports: Vec<Progress>, feed: &Feed) {
         for progress in reports {
             let Progress { step, epoch, loss, workers, servers, steps, duration_ms, .. } = progress;

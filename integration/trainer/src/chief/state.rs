@@ -1,4 +1,4 @@
-//! The whole job's state: collected from its holders, handed to them, and saved.
+//! The state of the whole job: collected from its holders, sent to them, and saved.
 
 use std::{collections::BTreeMap, path::Path, time::Instant};
 
@@ -7,7 +7,7 @@ use tracing::warn;
 use super::{Chief, Phase};
 use crate::{checkpoint::Checkpoint, exit, feed::Feed, id::Id, net::Net, wire::Message};
 
-/// Parameters and optimiser state of the whole model, at a step.
+/// Parameters and optimiser state of the whole model at a step.
 pub(super) struct State {
     pub(super) version: u64,
     pub(super) parameters: Vec<f32>,
@@ -15,7 +15,7 @@ pub(super) struct State {
 }
 
 impl Chief {
-    /// Hands their parts to holders that have none.
+    /// Sends their parts to holders without parameters.
     pub(super) fn load(&mut self, joining: &[Id], net: &mut Net) {
         let Some(state) = &self.state else { return };
         for id in joining {
@@ -28,7 +28,7 @@ impl Chief {
         }
     }
 
-    /// Asks the holders for their parts.
+    /// Requests the parts of all holders.
     pub(super) fn gather(&mut self, net: &mut Net) {
         let Some(sources) = self.sources() else {
             warn!("nobody has all of the state any more; the job must start again from its last checkpoint");
@@ -39,7 +39,7 @@ impl Chief {
         self.phase = Phase::Gather { since: Instant::now(), sources, parts: BTreeMap::new() };
     }
 
-    /// Those that together have the whole state: the parameter servers, or a worker for each part of the model.
+    /// Holders that together have the whole state: the parameter servers, or a worker for each partition.
     pub(super) fn sources(&self) -> Option<Vec<Id>> {
         if !self.servers.is_empty() {
             return Some(self.servers.clone());
@@ -48,7 +48,7 @@ impl Chief {
         (0..self.parts().count()).map(holder).collect()
     }
 
-    /// Goes on when all parts are here.
+    /// Continues when all parts are there.
     pub(super) fn gathered(&mut self, net: &mut Net, feed: &Feed) {
         let Phase::Gather { sources, parts, .. } = &self.phase else { return };
         if !sources.iter().all(|id| parts.contains_key(id)) {
@@ -75,7 +75,7 @@ impl Chief {
                 || pace.checkpoint_epochs.is_some_and(|every| epochs >= every))
     }
 
-    /// Writes a checkpoint of the state at hand, unless it is saved already; false if that failed.
+    /// Writes a checkpoint of the current state, unless it is saved already. False if that failed.
     pub(super) fn save(&mut self) -> bool {
         let (Some(folder), Some(state)) = (self.settings.checkpoint_dir.clone(), &self.state) else { return true };
         if self.checkpoint_step == Some(state.version) {

@@ -1,11 +1,11 @@
-//! One step at a time: sync training and all-reduce.
+//! Single steps: sync training and all-reduce.
 
 use std::{collections::BTreeSet, time::Instant};
 
 use super::{Chief, Phase, ledger::Step};
 use crate::{chunks::Portion, feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
 
-/// A step under way.
+/// A step in progress.
 pub(super) struct Stepping {
     pub(super) attempt: u64,
     workers: Vec<u32>,
@@ -18,14 +18,14 @@ pub(super) struct Stepping {
 }
 
 impl Stepping {
-    /// Does the step need this process?
+    /// Whether the step needs this process.
     pub(super) fn waits_for(&self, id: Id) -> bool {
         self.missing.contains(&id) || id.is_worker() && self.workers.contains(&id.index)
     }
 }
 
 impl Chief {
-    /// Orders the next step, or the same one again after an attempt that failed.
+    /// Orders the next step, or repeats one after a failed attempt.
     pub(super) fn step(&mut self, workers: Vec<u32>, net: &mut Net) {
         self.attempt += 1;
         // A copy of the model that misses a step has to be loaded again.
@@ -57,7 +57,7 @@ impl Chief {
         if stepping.attempt != attempt || !stepping.missing.remove(&from) {
             return;
         }
-        // Every parameter server counts the same examples, and so do all parts of a replica in a ring.
+        // Each parameter server counts the same examples, and so do all partitions of a replica in a ring.
         let ring = self.servers.is_empty();
         let counts = if ring { self.settings.parts.closes(from.index) } else { from == self.me };
         if counts {

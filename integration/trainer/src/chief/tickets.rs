@@ -1,5 +1,5 @@
-//! Asynchronous training: every worker (of a model in parts: replica) gets the next batch as soon as it is done with its
-//! last.
+//! Asynchronous training: each worker (for a model in partitions: each replica) gets the next batch when it has
+//! finished the last one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,25 +9,25 @@ use std::{
 use super::{Chief, Phase, ledger::Step};
 use crate::{chunks::Portion, feed::Feed, id::Id, net::Net, parts::Parts, tally::Tally, wire::Message};
 
-/// A batch that a replica has.
+/// The batch of a replica.
 struct Ticket {
     step: u64,
     attempt: u64,
     portion: Option<Portion>,
     sent: Instant,
-    /// Workers whose gradients haven't been applied yet.
+    /// Workers whose gradients aren't applied yet.
     missing: BTreeSet<u32>,
     tally: Tally,
     times: Vec<(u32, f32)>,
 }
 
-/// The batches under way.
+/// The batches in progress.
 pub(super) struct Tickets {
     parts: Parts,
     /// By replica.
     open: BTreeMap<u32, Ticket>,
     next: u64,
-    /// Batches whose worker was lost: given to the next one that asks.
+    /// Batches of lost workers, for the next replica that is free.
     again: BTreeSet<u64>,
     last: Instant,
 }
@@ -55,7 +55,7 @@ impl Tickets {
 }
 
 impl Chief {
-    /// Starts handing out batches.
+    /// Starts to assign batches.
     pub(super) fn stream(&mut self, net: &mut Net) {
         if !matches!(self.phase, Phase::Stream(_)) {
             let (next, last) = (self.ledger.step, Instant::now());
@@ -65,7 +65,7 @@ impl Chief {
         self.issue(net);
     }
 
-    /// Gives a batch to every replica that has none, unless something waits for all to be done.
+    /// Assigns a batch to each free replica, unless a change waits for all batches to end.
     pub(super) fn issue(&mut self, net: &mut Net) {
         let halt = self.ledger.done.is_some() || self.stop.is_some() || self.checkpoint_due();
         let parts = self.parts();
@@ -93,7 +93,7 @@ impl Chief {
         }
     }
 
-    /// A worker's gradients have been applied.
+    /// A worker's gradients are applied.
     pub(super) fn answered(
         &mut self,
         step: u64,
@@ -114,7 +114,7 @@ impl Chief {
             return;
         }
         ticket.times.push((worker, ticket.sent.elapsed().as_secs_f32() * 1e3));
-        // All parts of a replica train the same examples.
+        // All partitions of a replica train the same examples.
         if tickets.parts.closes(worker) {
             ticket.tally = tally;
         }
@@ -124,7 +124,7 @@ impl Chief {
         let Some(Ticket { portion, tally, times, .. }) = tickets.open.remove(&replica) else { return };
         let took = tickets.last.elapsed();
         tickets.last = Instant::now();
-        // Batches still under way when the job got done don't count.
+        // Batches in progress at the end of the job don't count.
         if self.ledger.done.is_none() {
             let portions = portion.as_slice();
             let reports = self.ledger.record(&Step { tally, took, times: &times, shape, portions });

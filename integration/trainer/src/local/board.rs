@@ -1,4 +1,4 @@
-//! A feed for one job: hands out the assignment it is told, and keeps what the job reports.
+//! A feed for one job: serves a given assignment, and stores the job's reports.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use trainmaster_proto::v1::{
 
 use crate::id::Id;
 
-/// What the job is to be, and what it said. Clones share it.
+/// Assignment and reports of the job. Clones share them.
 #[derive(Clone)]
 pub struct Board {
     inner: Arc<Mutex<Inner>>,
@@ -70,7 +70,7 @@ impl Board {
     ///
     /// # Errors
     ///
-    /// If the address can't be listened on.
+    /// The address isn't available.
     pub async fn serve(&self, address: SocketAddr) -> std::io::Result<(SocketAddr, JoinHandle<()>)> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
@@ -84,7 +84,7 @@ impl Board {
         Ok((address, handle))
     }
 
-    /// The slots of a new revision.
+    /// Sets the slots of a new revision.
     pub fn revise(&self, slots: BTreeMap<Id, String>) {
         let mut inner = self.inner();
         inner.revision += 1;
@@ -92,7 +92,7 @@ impl Board {
         self.announce(inner);
     }
 
-    /// The same slots do other work in a new revision.
+    /// Sets other work for the same slots in a new revision.
     pub fn direct(&self, work: Vec<Work>) {
         let mut inner = self.inner();
         inner.revision += 1;
@@ -100,7 +100,7 @@ impl Board {
         self.announce(inner);
     }
 
-    /// A new incarnation with these slots: the processes of the old one checkpoint and leave.
+    /// Starts a new incarnation with these slots. The processes of the old one save a checkpoint and end.
     pub fn restart(&self, slots: BTreeMap<Id, String>) {
         let mut inner = self.inner();
         inner.incarnation += 1;
@@ -112,7 +112,7 @@ impl Board {
         self.announce(inner);
     }
 
-    /// Tells all processes to stop, within a time in milliseconds.
+    /// Stops all processes, within a time in milliseconds.
     pub fn stop(&self, grace_ms: i64) {
         let mut inner = self.inner();
         inner.phase = AssignmentPhase::Stop;
@@ -120,19 +120,19 @@ impl Board {
         self.announce(inner);
     }
 
-    /// Where a slot listens, while it watches.
+    /// Address of a slot, while it watches.
     #[must_use]
     pub fn address(&self, id: Id) -> Option<String> {
         self.inner().addresses.get(&id).map(|(_, address)| address.clone())
     }
 
-    /// All progress reported so far, each once.
+    /// All progress so far, without repetitions.
     #[must_use]
     pub fn reports(&self) -> Vec<Progress> {
         self.inner().reports.clone()
     }
 
-    /// Progress that was reported again although it had been answered.
+    /// Number of progress messages that were repeated although they had been answered.
     #[must_use]
     pub fn repeated(&self) -> u64 {
         self.inner().repeated
@@ -144,7 +144,7 @@ impl Board {
         self.inner().acknowledgements.clone()
     }
 
-    /// Waits for the next report or acknowledgement, or other change.
+    /// Notifies of each report, acknowledgement, or other change.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
@@ -182,7 +182,7 @@ impl Board {
     }
 }
 
-/// Forgets a slot's address when its stream ends.
+/// Removes a slot's address when its stream ends.
 struct Registration {
     board: Board,
     id: Id,
@@ -219,7 +219,7 @@ impl Feed for Board {
         let stream = WatchStream::new(self.changed.subscribe()).filter_map(move |_| {
             let _alive = &registration;
             let assignment = board.assignment(id);
-            // What was reported is no news to who reported it.
+            // A change of `last_seq` alone isn't sent.
             let same = |old: &Assignment| Assignment { last_seq: assignment.last_seq, ..old.clone() } == assignment;
             let news = !last.as_ref().is_some_and(same);
             last = Some(assignment.clone());

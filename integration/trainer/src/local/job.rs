@@ -20,36 +20,36 @@ use crate::{
     settings::Settings,
 };
 
-/// The processes outlive a feed that dies without a word by so many milliseconds.
+/// Time after which processes end if the feed dies, in milliseconds.
 const ORPHAN_GRACE_MS: u64 = 10_000;
-/// After an interrupt: for the checkpoint, in milliseconds.
+/// Time for the checkpoint after an interrupt, in milliseconds.
 const STOP_GRACE_MS: i64 = 20_000;
 
-/// A job to run here.
+/// A job on this machine.
 #[derive(Clone, Debug)]
 pub struct LocalJob {
     /// Number of workers.
     pub workers: u32,
     /// Number of parameter servers.
     pub servers: u32,
-    /// Emulated machines to place the processes on, in turn; 0: each on its own.
+    /// Number of emulated machines on which the processes are placed in turn; 0: each on its own.
     pub spread: u32,
-    /// What is trained, and how.
+    /// The training.
     pub training: TrainingArgs,
-    /// Where checkpoints go.
+    /// Folder of checkpoints.
     pub checkpoint_dir: Option<PathBuf>,
-    /// Show what the processes log.
+    /// Show the logs of the processes.
     pub verbose: bool,
 }
 
-/// How a job ended.
+/// Results of a job.
 #[derive(Debug)]
 pub struct Ended {
-    /// Everything it reported.
+    /// All its reports.
     pub reports: Vec<Progress>,
-    /// Its worst exit code; 1 for a signal.
+    /// The worst exit code of its processes; 1 for a signal.
     pub code: u8,
-    /// It was interrupted (Ctrl-C).
+    /// Whether it was interrupted (Ctrl-C).
     pub interrupted: bool,
 }
 
@@ -58,7 +58,7 @@ impl LocalJob {
     ///
     /// # Errors
     ///
-    /// If the shape doesn't fit the mode or the model's parts, or flags don't fit together.
+    /// The shape doesn't fit the mode or the partitions, or flags are inconsistent.
     pub fn new(workers: u32, servers: u32, local: &LocalArgs) -> Result<Self> {
         let training = local.training.clone();
         match training.job.mode {
@@ -67,13 +67,13 @@ impl LocalJob {
             }
             Mode::Sync | Mode::Async => ensure!(servers > 0, "--mode sync and async need at least 1 parameter server"),
         }
-        // What the processes would refuse one by one.
+        // Checks what each process would refuse.
         let TrainingArgs { job, model, device, pace } = &training;
         Settings::new(job, model, device, pace, None)?.parts.check(workers as usize)?;
         Ok(Self { workers, servers, spread: local.spread, training, checkpoint_dir: None, verbose: local.verbose })
     }
 
-    /// The job's slots and the emulated machines they are on.
+    /// The job's slots with their emulated machines.
     #[must_use]
     pub fn slots(&self) -> BTreeMap<Id, String> {
         let ids = (0..self.servers).map(Id::server).chain((0..self.workers).map(Id::worker));
@@ -85,11 +85,12 @@ impl LocalJob {
         ids.map(|id| (id, place(id))).collect()
     }
 
-    /// Runs the job to its end. An interrupt (Ctrl-C) stops it with a checkpoint. `progress` is called for every report.
+    /// Runs the job to its end. An interrupt (Ctrl-C) stops it with a checkpoint. `progress` is called for every
+    /// report.
     ///
     /// # Errors
     ///
-    /// If a process can't be started.
+    /// A process can't be started.
     pub async fn run(&self, mut progress: impl FnMut(&Progress)) -> Result<Ended> {
         let slots = self.slots();
         let board = Board::new(1, slots.clone());
@@ -137,7 +138,7 @@ impl LocalJob {
         let mut command = Command::new(std::env::current_exe()?);
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"TRAINMASTER_") {
-                command.env_remove(name); // somebody else's job
+                command.env_remove(name); // from another job
             }
         }
         if !self.verbose {
@@ -153,7 +154,7 @@ impl LocalJob {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .kill_on_drop(true)
-            // Ctrl-C is for the job as a whole: its processes are told to stop in order.
+            // Ctrl-C is for the whole job, whose processes are stopped in order.
             .process_group(0);
         if let Some(folder) = &self.checkpoint_dir {
             command.arg("--checkpoint-dir").arg(folder);
@@ -162,7 +163,7 @@ impl LocalJob {
     }
 }
 
-/// Steps per second over all steady steps of some reports; none if there are none.
+/// Steps per second over all steady steps of the reports. None if there are none.
 #[must_use]
 pub fn speed(reports: &[Progress]) -> Option<f64> {
     let steps: u32 = reports.iter().map(|progress| progress.steps).sum();

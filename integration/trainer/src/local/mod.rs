@@ -1,4 +1,4 @@
-//! Whole jobs on this machine, without a scheduler: a small feed of our own and the job's processes around it.
+//! Whole jobs on this machine without a scheduler: a small feed, and the job's processes.
 
 pub mod board;
 pub mod job;

@@ -1,4 +1,4 @@
-//! `occupy`: a stranger on emulated devices, for tests and demonstrations of servers that carry more than their jobs.
+//! `occupy`: a foreign process on emulated devices, for tests and demonstrations of overloaded servers.
 
 use std::{
     fs, io,
@@ -13,14 +13,14 @@ use anyhow::{Context, Result};
 
 use crate::{cli::OccupyArgs, exit, turns::Turns};
 
-/// It computes once in this time.
+/// Period of its computations.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// Keeps devices busy until the standard input ends.
 ///
 /// # Errors
 ///
-/// If the devices' turns can't be booked.
+/// The devices' turns can't be booked.
 pub fn run(args: &OccupyArgs) -> Result<u8> {
     let name = format!("occupied-{}", process::id());
     let folder = &args.device_dir;

@@ -1,4 +1,4 @@
-//! `profile`: a job's speed at several numbers of parameter servers and workers.
+//! `profile`: speed of a job with several numbers of parameter servers and workers.
 
 use std::{collections::BTreeSet, io::Write, sync::Arc};
 
@@ -14,11 +14,11 @@ use crate::{args::Mode, cli::ProfileArgs, device::Device, exit};
 
 const DEFAULT_STEPS: u64 = 10;
 
-/// Measures and writes the table.
+/// Measures, and writes the table.
 ///
 /// # Errors
 ///
-/// If the flags don't fit together, a run fails, or the table can't be written.
+/// Flags are inconsistent, a run fails, or the table can't be written.
 pub async fn run(args: &ProfileArgs) -> Result<u8> {
     let device = Device::from(&args.local.training.device);
     ensure!(
@@ -59,10 +59,10 @@ pub async fn run(args: &ProfileArgs) -> Result<u8> {
     Ok(exit::DONE)
 }
 
-/// The job at one pair: as many steps as asked for after the warm-up, and no end before.
+/// The job for one pair: the requested number of steps after the warm-up, without an earlier end.
 fn job(args: &ProfileArgs, servers: u32, workers: u32) -> Result<LocalJob> {
     let mut job = LocalJob::new(workers, servers, &args.local)?;
-    // A step of an asynchronous job is one worker's, or one replica's.
+    // A step of an asynchronous job belongs to one worker, or one replica.
     let each = if job.training.job.mode == Mode::Async { workers / job.training.job.partitions } else { 1 };
     let pace = &mut job.training.pace;
     let steps = if pace.max_steps == 0 { DEFAULT_STEPS } else { pace.max_steps };

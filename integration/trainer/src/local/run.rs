@@ -1,4 +1,4 @@
-//! `run`: one job, here, now.
+//! `run`: one job on this machine.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -9,35 +9,35 @@ use trainmaster_proto::v1::Progress;
 use super::job::{LocalJob, speed};
 use crate::{cli::RunArgs, device::Device};
 
-/// How it went.
+/// Summary of the run.
 #[derive(Debug, Serialize)]
 struct Summary {
     workers: u32,
     servers: u32,
-    /// Parts of the model.
+    /// Number of partitions.
     partitions: u32,
     steps: u64,
     epochs: u32,
     loss: Option<f64>,
-    /// Share of held-out examples that are labelled correctly, after the last epoch or at the end.
+    /// Fraction of held-out examples with a correct label, after the last epoch or at the end.
     validation_accuracy: Option<f64>,
     /// The same by epoch.
     accuracies: Vec<(u32, f64)>,
     finished: bool,
     converged: bool,
-    /// Steps per second at a steady shape.
+    /// Steps per second in a constant shape.
     speed: Option<f64>,
     emulated_device: bool,
     seconds: f64,
-    /// Of the job's processes, the worst.
+    /// The worst exit code of the job's processes.
     exit_code: u8,
 }
 
-/// Runs a job and prints how it goes (standard error) and how it went (standard output).
+/// Runs a job. Prints its progress to standard error and its summary to standard output.
 ///
 /// # Errors
 ///
-/// If the flags don't fit together or a process can't be started.
+/// Flags are inconsistent, or a process can't be started.
 pub async fn run(args: &RunArgs) -> Result<u8> {
     let device = Device::from(&args.local.training.device);
     let label = device.label();
@@ -88,7 +88,7 @@ pub async fn run(args: &RunArgs) -> Result<u8> {
     Ok(ended.code)
 }
 
-/// The last accuracy reported of each epoch.
+/// The last reported accuracy of each epoch.
 fn accuracies(reports: &[Progress]) -> Vec<(u32, f64)> {
     let of_epochs: BTreeMap<u32, f64> =
         reports.iter().filter_map(|progress| Some((progress.epoch, progress.accuracy?))).collect();

@@ -1,4 +1,4 @@
-//! One TCP connection: nonblocking, with its buffers.
+//! One nonblocking TCP connection with its buffers.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -13,14 +13,14 @@ use rustix::{
 
 use crate::{codec::Malformed, id::Id};
 
-/// Most bytes taken from one connection before the others get their turn.
+/// Maximum bytes that are read from one connection before the others.
 const GULP: usize = 1 << 18;
 
 #[derive(Debug)]
 pub(crate) enum State {
-    /// Dialled; the other end hasn't answered yet.
+    /// Connecting; the other side hasn't answered yet.
     Connecting(Instant),
-    /// Connected; the other end hasn't said who it is.
+    /// Connected; the other side hasn't identified itself.
     Greeting(Instant),
     Open(Id),
 }
@@ -28,7 +28,7 @@ pub(crate) enum State {
 pub(crate) struct Link {
     pub(crate) stream: TcpStream,
     pub(crate) state: State,
-    /// Whom we dialled; none for a connection that came in.
+    /// The called peer. None for an incoming connection.
     pub(crate) dialled: Option<Id>,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -41,7 +41,7 @@ impl Link {
         Self::new(stream, State::Greeting(deadline), None)
     }
 
-    /// Starts to connect, without waiting for it.
+    /// Starts to connect without waiting.
     pub(crate) fn dial(to: Id, address: SocketAddr, deadline: Instant) -> io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -55,7 +55,7 @@ impl Link {
 
     fn new(stream: TcpStream, state: State, dialled: Option<Id>) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        // A machine that vanishes sends no reset: the kernel has to notice.
+        // A machine that disappears sends no reset, so the kernel has to detect it.
         sockopt::set_socket_keepalive(&stream, true)?;
         sockopt::set_tcp_keepidle(&stream, Duration::from_secs(10))?;
         sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(5))?;
@@ -75,12 +75,12 @@ impl Link {
         }
     }
 
-    /// Did the connection that was being opened come about?
+    /// The result of connecting.
     pub(crate) fn connected(&self) -> io::Result<()> {
         Ok(sockopt::socket_error(&self.stream)??)
     }
 
-    /// Reads what is there; false at the end of the stream.
+    /// Reads the available bytes. False at the end of the stream.
     pub(crate) fn fill(&mut self) -> io::Result<bool> {
         let mut buffer = [0; 16 << 10];
         let mut taken = 0;
@@ -102,7 +102,7 @@ impl Link {
         Ok(true)
     }
 
-    /// The next whole frame, without its length.
+    /// The next complete frame without its length.
     pub(crate) fn frame(&mut self, limit: usize) -> Result<Option<Vec<u8>>, Malformed> {
         let Some((head, rest)) = self.input.split_first_chunk::<4>() else {
             return Ok(None);
@@ -119,7 +119,7 @@ impl Link {
         Ok(Some(frame))
     }
 
-    /// Sends, or keeps what doesn't go out at once.
+    /// Sends bytes, and buffers what can't be sent at once.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.output.extend_from_slice(bytes);
         self.flush()

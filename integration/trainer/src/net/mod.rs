@@ -1,12 +1,12 @@
 //! The connections between a job's processes, and the emulated network interface.
 //!
-//! One thread does everything: [`Net::next`] sleeps in `poll` until a message, a connection's end, a timer or the feed
-//! thread has something to say. Of two processes the one with the greater [`Id`] dials; a broken connection is dialled
-//! again for as long as the peer is wanted. What is sent to a peer that isn't connected waits for it.
+//! A single thread does everything. [`Net::next`] sleeps in `poll` until there is a message, the end of a connection, a
+//! timer, or an event of the feed thread. Of two processes, the one with the greater [`Id`] connects. A broken
+//! connection is opened again while the peer is wanted. Messages to a peer without a connection are queued.
 //!
-//! With an emulated interface a payload between different machines goes out as `Begin` at once and as data when this
-//! end's interface is through; the other end hands it over when its own interface is through as well. So both ends'
-//! contention counts, and a transfer that nobody disturbs takes bytes / rate once, not twice.
+//! With an emulated interface, a payload between different machines is announced by `Begin` at once, and sent when this
+//! side's interface is through. The other side delivers it when its own interface is through as well. So the contention
+//! of both sides counts, and an undisturbed transfer takes bytes / rate once, not twice.
 
 mod link;
 mod nic;
@@ -35,28 +35,28 @@ const STRANGERS: usize = 64;
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 
-/// What [`Net::next`] woke up for.
+/// An event of [`Net::next`].
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A peer is connected and is who it should be.
+    /// A peer is connected and identified.
     Up(Id),
-    /// The connection to a peer is gone, with everything still on its way.
+    /// The connection to a peer is gone, with all messages on their way.
     Down(Id),
     Message(Id, Message),
-    /// Another thread rang.
+    /// Another thread has an event.
     Woken,
     /// The other thread is gone.
     Abandoned,
-    /// The time asked for has come.
+    /// The requested time has come.
     Due,
 }
 
-/// Where a peer is.
+/// Location of a peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// host:port; empty while unknown.
+    /// host:port. Empty if unknown.
     pub(crate) address: String,
-    /// The machine it was placed on.
+    /// Its machine.
     pub(crate) machine: String,
 }
 
@@ -64,9 +64,9 @@ pub(crate) struct Place {
 struct Peer {
     place: Place,
     wanted: bool,
-    /// The connection there is …
+    /// The current connection …
     link: Option<u64>,
-    /// … and the one that the caller knows of, by the events it has got so far.
+    /// … and the one that the caller knows from events.
     known: Option<u64>,
     waiting: Vec<(Message, u64)>,
     retry: Option<(Instant, Duration)>,
@@ -87,8 +87,8 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// `nic_mbit`: rate of the emulated interface in each direction, none for no emulation. `waker`: readable when
-    /// another thread has something. `frame_limit`: longest frame of a peer, in bytes.
+    /// `nic_mbit`: rate of the emulated interface in each direction. None without emulation. `waker`: readable when
+    /// another thread has an event. `frame_limit`: maximum frame of a peer, in bytes.
     pub(crate) fn new(
         hello: Hello,
         listener: TcpListener,
@@ -113,14 +113,14 @@ impl Net {
         })
     }
 
-    /// Tells where this process and its peers are.
+    /// Sets the locations of this process and its peers.
     pub(crate) fn places(&mut self, machine: &str, places: &BTreeMap<Id, Place>) {
         machine.clone_into(&mut self.machine);
         for (id, place) in places {
             let peer = self.peers.entry(*id).or_default();
             if peer.place != *place {
                 peer.place = place.clone();
-                peer.retry = None; // a new address deserves a try at once
+                peer.retry = None; // a new address is tried at once
             }
         }
     }
@@ -134,12 +134,12 @@ impl Net {
         id == self.hello.id || self.peers.get(&id).is_some_and(|peer| peer.known.is_some())
     }
 
-    /// Sends now, or when the peer is connected. A message to oneself arrives too.
+    /// Sends now, or when the peer is connected. Messages to this process itself are delivered too.
     pub(crate) fn send(&mut self, to: Id, message: Message) {
         self.transfer(to, message, 0);
     }
 
-    /// Sends as if the payload had `bytes` bytes, where an interface is emulated and the peer is on another machine.
+    /// Sends as if the payload had `bytes` bytes, if an interface is emulated and the peer is on another machine.
     pub(crate) fn transfer(&mut self, to: Id, message: Message, bytes: u64) {
         if to == self.hello.id {
             self.ready.push_back((0, Event::Message(to, message)));
@@ -150,7 +150,7 @@ impl Net {
             peer.waiting.push((message, bytes));
             return;
         };
-        // Meant for a process that is gone: one that took its place meanwhile must not get it.
+        // The message was for a process that is gone. A replacement must not get it.
         if peer.link != Some(link) {
             return;
         }
@@ -169,7 +169,7 @@ impl Net {
     ///
     /// # Errors
     ///
-    /// Only what makes going on impossible: `poll` or the listener failed.
+    /// `poll` or the listener failed.
     pub(crate) fn next(&mut self, due: Option<Instant>) -> io::Result<Event> {
         loop {
             self.run_nic();
@@ -177,7 +177,7 @@ impl Net {
                 return Ok(event);
             }
             if due.is_some_and(|due| due <= Instant::now()) {
-                self.wait(Some(Instant::now()))?; // look at the sockets at least once, however busy the timers are
+                self.wait(Some(Instant::now()))?; // check the sockets at least once, however busy the timers are
                 return Ok(self.pop().unwrap_or(Event::Due));
             }
             self.dial();
@@ -186,7 +186,7 @@ impl Net {
         }
     }
 
-    /// Hands an event over: from now on the caller knows of it.
+    /// Delivers an event. From now on the caller knows of it.
     fn pop(&mut self) -> Option<Event> {
         let (key, event) = self.ready.pop_front()?;
         match event {
@@ -203,7 +203,8 @@ impl Net {
         Some(event)
     }
 
-    /// Keeps sending and reading until everything is sent and, if asked for, all peers have hung up; at most until `until`.
+    /// Continues to send and read until everything is sent and, if requested, all peers have closed their connections.
+    /// At most until `until`.
     pub(crate) fn linger(&mut self, until: Instant, for_peers: bool) -> io::Result<()> {
         self.peers.values_mut().for_each(|peer| peer.wanted = false);
         while Instant::now() < until
@@ -215,7 +216,7 @@ impl Net {
         Ok(())
     }
 
-    /// When something has to be done here without anybody calling.
+    /// The time of the next internal action.
     fn timer(&self) -> Option<Instant> {
         let nic = self.nic.as_ref().and_then(Nic::due).map(|ns| self.start + Duration::from_nanos(ns));
         let links = self.links.values().filter_map(Link::deadline).min();
@@ -313,7 +314,7 @@ impl Net {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // The caller hung up again, or descriptors ran out for a moment: not a reason to give up.
+                // The caller has disconnected, or there were no descriptors for a moment. The listener continues.
                 Err(error) => {
                     debug!(%error, "accept");
                     return Ok(());
@@ -420,7 +421,7 @@ impl Net {
         let Some(link) = self.links.get_mut(&key) else { return };
         let ours = &self.hello;
         let same = (hello.job, hello.incarnation, hello.proof) == (ours.job, ours.incarnation, ours.proof);
-        // The greater id dials, so a caller is greater than us and whoever we dialled is who we wanted.
+        // The greater id connects. So a caller's id is greater than ours, and a called peer must be the expected one.
         if !same || hello.id == ours.id || link.dialled.map_or(hello.id < ours.id, |wanted| wanted != hello.id) {
             return self.close(key, "a stranger");
         }
@@ -428,7 +429,7 @@ impl Net {
         if link.dialled.is_none() && link.push(&Message::Hello(ours.clone()).encode(0)).is_err() {
             return self.close(key, "hung up");
         }
-        // The same slot again means that the process there is a new one or lost its connection: the old one is dead.
+        // The same slot again means that its process is new, or lost its connection. The old connection is dead.
         if let Some(old) = self.peers.get(&hello.id).and_then(|peer| peer.link) {
             self.close(old, "replaced by a new connection");
         }

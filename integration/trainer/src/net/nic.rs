@@ -1,6 +1,6 @@
-//! An emulated network interface: when a payload may leave, and when one that came may be handed over.
+//! An emulated network interface: the times at which payloads may be sent and delivered.
 //!
-//! It knows no clock: times are nanoseconds since any fixed moment, the same for all calls.
+//! It has no clock. Times are nanoseconds since any fixed time, the same for all calls.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ pub(crate) type Outgoing = (u64, Vec<u8>);
 /// A message from a connection.
 pub(crate) type Landed = (u64, Message);
 
-/// Both directions of an interface; connections and transfers go by number.
+/// Both directions of an interface. Connections and transfers have numbers.
 pub(crate) struct Nic {
     egress: Share<Outgoing>,
     ingress: Share<(u64, u32)>,
-    /// Transfers coming in: is this end through? And the payload, once it is here.
+    /// Incoming transfers: whether this side is through, and the payload, if it has arrived.
     incoming: BTreeMap<(u64, u32), (bool, Option<Message>)>,
     serial: u32,
 }
@@ -26,20 +26,21 @@ impl Nic {
         Self { egress: Share::new(mbit_per_s), ingress: Share::new(mbit_per_s), incoming: BTreeMap::new(), serial: 0 }
     }
 
-    /// Starts to send a payload as if it had so many bytes; returns the transfer's number, and what is through by now.
+    /// Starts to send a payload as if it had `bytes` bytes. Returns the transfer's number, and the frames that are
+    /// through by now.
     pub(crate) fn send(&mut self, now: u64, link: u64, bytes: u64, payload: &Message) -> (u32, Vec<Outgoing>) {
         self.serial = self.serial.wrapping_add(1).max(1);
         (self.serial, self.egress.start(now, bytes, (link, payload.encode(self.serial))))
     }
 
-    /// The other end has started a transfer to us; what has landed by now comes back.
+    /// The other side has started a transfer. Returns the messages that are through by now.
     pub(crate) fn begin(&mut self, now: u64, link: u64, transfer: u32, bytes: u64) -> Vec<Landed> {
         self.incoming.insert((link, transfer), (false, None));
         let through = self.ingress.start(now, bytes, (link, transfer));
         self.land(through)
     }
 
-    /// A payload is here; it comes back if it may be handed over at once.
+    /// A payload has arrived. Returns it if it can be delivered at once.
     pub(crate) fn arrive(&mut self, link: u64, transfer: u32, message: Message) -> Option<Message> {
         match self.incoming.get_mut(&(link, transfer)) {
             Some((false, payload)) => {
@@ -53,19 +54,19 @@ impl Nic {
         }
     }
 
-    /// Time goes on: what has left and what has landed.
+    /// Advances time. Returns sent frames and delivered messages.
     pub(crate) fn advance(&mut self, now: u64) -> (Vec<Outgoing>, Vec<Landed>) {
         let sent = self.egress.advance(now);
         let through = self.ingress.advance(now);
         (sent, self.land(through))
     }
 
-    /// When something leaves or lands next.
+    /// Time of the next send or delivery.
     pub(crate) fn due(&self) -> Option<u64> {
         [self.egress.due(), self.ingress.due()].into_iter().flatten().min()
     }
 
-    /// A connection is gone.
+    /// Removes a closed connection.
     pub(crate) fn forget(&mut self, link: u64) {
         self.egress.retain(|(of, _)| *of != link);
         self.ingress.retain(|(of, _)| *of != link);
@@ -77,7 +78,7 @@ impl Nic {
         for key in through {
             match self.incoming.remove(&key) {
                 Some((_, Some(message))) => landed.push((key.0, message)),
-                // Through at this end, but the other end's interface is slower.
+                // Through on this side, but the other side's interface is slower.
                 Some((_, None)) => _ = self.incoming.insert(key, (true, None)),
                 None => {}
             }
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_slower_end_decides() {
-        // Two senders share the receiver's interface: both payloads are here at 1 ms and land at 2 ms.
+        // Two senders share the receiver's interface: both payloads arrive at 1 ms and are delivered at 2 ms.
         let mut receiver = Nic::new(RATE);
         receiver.begin(0, 1, 7, 10_000);
         receiver.begin(0, 2, 7, 10_000);
@@ -116,7 +117,8 @@ mod tests {
         assert_eq!(receiver.arrive(2, 7, Message::Unready), None);
         assert!(receiver.advance(2 * MS - 1).1.is_empty());
         assert_eq!(receiver.advance(2 * MS).1, [(1, Message::Pull), (2, Message::Unready)]);
-        // A sender that serves two: the receiver is through at 1 ms, the payload comes at 2 ms and is handed over at once.
+        // A sender that serves two: the receiver is through at 1 ms, and the payload arrives at 2 ms and is delivered
+        // at once.
         receiver.begin(10 * MS, 1, 8, 10_000);
         assert!(receiver.advance(11 * MS).1.is_empty());
         assert_eq!(receiver.arrive(1, 8, Message::Pull), Some(Message::Pull));

@@ -1,8 +1,9 @@
 //! One direction of an emulated network interface: concurrent transfers share its rate equally.
 //!
-//! Processor sharing in virtual time: the virtual clock counts the bytes that *each* open transfer has moved, so it runs
-//! at rate / n. A transfer of B bytes that starts at virtual time V ends at V + B, whoever comes or goes meanwhile; only
-//! the mapping to real time changes. Every event costs O(log n). Times are nanoseconds since any fixed moment.
+//! Processor sharing in virtual time. The virtual clock counts the bytes that *each* open transfer has moved, so it
+//! runs at rate / n. A transfer of B bytes that starts at virtual time V ends at V + B, whatever other transfers start
+//! or end meanwhile. Only the mapping to real time changes. Each event costs O(log n). Times are nanoseconds since any
+//! fixed time.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ impl<T> Share<T> {
         Self { bytes_per_ns: mbit_per_s / 8e3, moved: 0.0, at: 0, serial: 0, open: BTreeMap::new() }
     }
 
-    /// Starts a transfer; the transfers that ended until `now` come back, oldest end first.
+    /// Starts a transfer. Returns the transfers that ended until `now`, in order of their ends.
     pub(crate) fn start(&mut self, now: u64, bytes: u64, item: T) -> Vec<T> {
         let ended = self.advance(now);
         self.serial += 1;
@@ -29,7 +30,7 @@ impl<T> Share<T> {
         ended
     }
 
-    /// Moves time on; the transfers that ended come back.
+    /// Advances time. Returns the transfers that ended.
     pub(crate) fn advance(&mut self, now: u64) -> Vec<T> {
         let mut ended = Vec::new();
         while let Some(due) = self.due().filter(|due| *due <= now)
@@ -48,14 +49,14 @@ impl<T> Share<T> {
         ended
     }
 
-    /// When the next transfer ends if nothing else starts.
+    /// End of the next transfer, if no other one starts.
     pub(crate) fn due(&self) -> Option<u64> {
         let ((end, _), _) = self.open.first_key_value()?;
         let left = (f64::from_bits(*end) - self.moved).max(0.0) * self.open.len() as f64 / self.bytes_per_ns;
         Some(self.at + left.ceil() as u64)
     }
 
-    /// Forgets transfers; what they would have used goes to the others from now on.
+    /// Removes transfers. Their rate goes to the others from now on.
     pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         self.open.retain(|_, item| keep(item));
     }

@@ -1,5 +1,5 @@
-//! What a process does in its role, under the chief's orders. The chief's own process runs a node too, and they talk by
-//! the same messages as all others.
+//! The work of a process in its role, under the chief's orders. The chief's process has a node too, with the same
+//! messages as all others.
 
 mod pipeline;
 mod replica;
@@ -24,7 +24,7 @@ use replica::Replica;
 use server::Server;
 use worker::Worker;
 
-/// A process' part in the job.
+/// A process's role in the job.
 pub(crate) enum Node {
     Server(Box<Server>),
     Worker(Box<Worker>),
@@ -33,7 +33,7 @@ pub(crate) enum Node {
 
 impl Node {
     /// `revision`: the one in which this process joined. `servers`: the job's parameter servers, ascending; empty for
-    /// all-reduce. `store`: where a worker keeps its data chunks.
+    /// all-reduce. `store`: a worker's storage for data chunks.
     pub(crate) fn new(
         settings: &Settings,
         me: Id,
@@ -58,7 +58,7 @@ impl Node {
         })
     }
 
-    /// The peers that it needs a connection to, whoever dials.
+    /// The peers to which it needs a connection, in either direction.
     pub(crate) fn wants(&self) -> BTreeSet<Id> {
         match self {
             Self::Server(node) => BTreeSet::from([node.chief()]),
@@ -67,7 +67,7 @@ impl Node {
         }
     }
 
-    /// A revision says which data chunks this process is to have and to train.
+    /// Sets the data chunks that this process stores and trains in a revision.
     pub(crate) fn direct(&mut self, orders: &Orders, net: &mut Net) {
         if let Self::Worker(node) = self {
             node.direct(orders, net);
@@ -98,7 +98,7 @@ impl Node {
         }
     }
 
-    /// When it has something to do by itself.
+    /// Time of its next own action.
     pub(crate) fn due(&self) -> Option<Instant> {
         match self {
             Self::Server(node) => node.due(),
@@ -107,7 +107,7 @@ impl Node {
         }
     }
 
-    /// Does what is due.
+    /// Performs due actions.
     pub(crate) fn tick(&mut self, net: &mut Net) {
         match self {
             Self::Server(node) => node.tick(net),
@@ -117,7 +117,7 @@ impl Node {
     }
 }
 
-/// The job can't go on for this reason; `code` is to be its exit code.
+/// Reports that the job can't continue, with its exit code.
 fn failed(chief: Id, code: u8, reason: String, net: &mut Net) {
     net.send(chief, Message::Failed { code, reason });
 }

@@ -1,11 +1,12 @@
-//! A worker's place in its replica's pipeline: it has one part of the model, its neighbours have those before and after.
+//! A worker's place in its replica's pipeline: it has one partition of the model, and its neighbours have those before
+//! and after.
 //!
-//! What a replica trains of a step goes through the parts in micro-batches, forward and back, so that the parts work at
-//! the same time on different ones (GPipe, Huang et al. 2019). A part keeps what came in and computes what it made of it
-//! again on the way back. A whole model is a pipeline of one part.
+//! A replica's share of a step passes through the partitions in micro-batches, forward and back, so that the partitions
+//! work on different ones at the same time (GPipe, Huang et al. 2019). A partition stores its inputs, and computes its
+//! outputs again on the way back. A whole model is a pipeline of one partition.
 //!
-//! A micro-batch is made of whole micro-shards and neighbours exchange numbers as they are, so the gradients are the same
-//! bits however the model is cut.
+//! A micro-batch consists of whole micro-shards, and neighbours exchange exact numbers. So the gradients are
+//! bit-identical for all cuts of the model.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -28,7 +29,7 @@ use crate::{
     wire::Message,
 };
 
-/// Why a part can't go on, and with it the job.
+/// The reason why a partition, and therefore the job, can't continue.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Stuck {
     #[error(transparent)]
@@ -42,7 +43,7 @@ pub(super) enum Stuck {
 }
 
 impl Stuck {
-    /// How the job is to end.
+    /// Exit code of the job.
     pub(super) fn code(&self) -> u8 {
         match self {
             Self::Diverged(_) => exit::DIVERGED,
@@ -52,22 +53,22 @@ impl Stuck {
     }
 }
 
-/// What to compute.
+/// The work of an order.
 #[derive(Clone, Copy)]
 pub(super) struct Order {
     pub(super) step: u64,
     pub(super) attempt: u64,
-    /// The replica's place among so many.
+    /// The replica's position, and the number of replicas.
     pub(super) place: (usize, usize),
-    /// Others that gradients or parameters are exchanged with.
+    /// Other processes with which gradients or parameters are exchanged.
     pub(super) connections: usize,
 }
 
-/// How far a micro-batch is.
+/// Progress of a micro-batch.
 enum Stage {
-    /// The part before works on it.
+    /// The previous partition works on it.
     Awaited,
-    /// What came in is kept until it comes back.
+    /// Its inputs are stored until it returns.
     Passed(Vec<f32>),
     Learnt,
 }
@@ -78,12 +79,12 @@ struct Work {
     parameters: Vec<f32>,
     micro_batches: Vec<(Range<u64>, Stage)>,
     sums: Sums,
-    /// What is computed, and when the emulated device would have it; something to send or just the time it takes.
+    /// Results with the time at which the emulated device has them. Each has a message to send, or only takes time.
     computed: VecDeque<(Instant, Option<(Id, Message)>)>,
     busy: Instant,
 }
 
-/// What came before its attempt began here: the neighbour was faster.
+/// Values that arrived before their attempt began here, because the neighbour was faster.
 type Early = BTreeMap<(u64, Id, u32), Vec<f32>>;
 
 pub(super) struct Pipeline {
@@ -95,12 +96,12 @@ pub(super) struct Pipeline {
     device: Device,
     turns: Turns,
     pub(super) trainer: Trainer,
-    /// Parameters of the whole model.
+    /// Number of parameters of the whole model.
     parameters: usize,
     work: Option<Work>,
     attempt: u64,
     early: Early,
-    /// A neighbour that isn't connected, since when, and how long that may last.
+    /// A disconnected neighbour, since when, and how long that may last.
     apart: Option<(Id, Instant, Duration)>,
     patience: (Duration, Duration),
     met: bool,
@@ -128,29 +129,29 @@ impl Pipeline {
         }
     }
 
-    /// Those with the parts before and after.
+    /// The neighbours with the previous and the next partition.
     pub(super) fn neighbours(&self) -> impl Iterator<Item = Id> + use<> {
         [self.before, self.after].into_iter().flatten()
     }
 
-    /// Are they all connected?
+    /// Whether all of them are connected.
     pub(super) fn linked(&mut self, net: &Net) -> bool {
         let missing = self.neighbours().find(|id| !net.is_up(*id));
         self.met |= missing.is_none();
         self.apart = missing.map(|id| match self.apart {
             Some((before, since, patience)) if before == id => (id, since, patience),
-            // Who was there once is replaced soon or never; at first, processes take their time to start.
+            // A neighbour that was connected before is replaced soon or never. At first, processes take time to start.
             _ => (id, Instant::now(), if self.met { self.patience.1 } else { self.patience.0 }),
         });
         missing.is_none()
     }
 
-    /// Gives up what is under way.
+    /// Abandons the work in progress.
     pub(super) fn abandon(&mut self) {
         self.work = None;
     }
 
-    /// Starts with a replica's share of a step, at these parameters of our part.
+    /// Starts a replica's share of a step, with these parameters of the own partition.
     pub(super) fn begin(&mut self, order: Order, parameters: Vec<f32>, net: &mut Net) -> Result<(), Stuck> {
         let Order { step, attempt, place, connections } = order;
         let shards = self.batches.share(step, place.0, place.1);
@@ -177,7 +178,7 @@ impl Pipeline {
         early.into_iter().try_for_each(|((of, from, number), values)| self.receive(from, of, number, values, net))
     }
 
-    /// Something was computed already, since a moment: it takes its time as if here.
+    /// Takes sums that were computed already since `since`, with the time of a computation here.
     pub(super) fn hold(&mut self, order: Order, sums: Sums, since: Instant) -> Result<(), Stuck> {
         let Order { step, attempt, connections, .. } = order;
         let busy = self.turns.book(since, self.device.compute(self.me.index, sums.tally.examples, connections))?;
@@ -187,13 +188,13 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Something else to compute, from now on; returns when the device is through with it.
+    /// Books other computation time from now on. Returns when the device is through.
     pub(super) fn book(&self, time: Duration) -> Result<Instant, Stuck> {
         Ok(self.turns.book(Instant::now(), time)?)
     }
 
-    /// A neighbour's values for a micro-batch: of the part before, what it made of it; of the part after, what it should
-    /// have been.
+    /// Receives a neighbour's values for a micro-batch: the outputs of the previous partition, or the derivatives from
+    /// the next one.
     pub(super) fn receive(
         &mut self,
         from: Id,
@@ -205,7 +206,7 @@ impl Pipeline {
         if self.work.as_ref().is_some_and(|work| work.attempt == attempt) {
             return self.take(from, number, values, net);
         }
-        // Anything older is of an attempt that was given up.
+        // Older values belong to an abandoned attempt.
         if attempt > self.attempt {
             self.early.insert((attempt, from, number), values);
         }
@@ -228,7 +229,8 @@ impl Pipeline {
         self.advance(number, Some(values), net)
     }
 
-    /// Moves a micro-batch on by a stage. `values`: what a neighbour sent; none for the first part's own examples.
+    /// Advances a micro-batch by a stage. `values`: the neighbour's values; none for the first partition's own
+    /// examples.
     fn advance(&mut self, number: u32, values: Option<Vec<f32>>, net: &mut Net) -> Result<(), Stuck> {
         let arrived = Instant::now();
         let Some(work) = &mut self.work else { return Ok(()) };
@@ -266,7 +268,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Sends what the emulated device has by now.
+    /// Sends the results that the emulated device has by now.
     fn pass_on(&mut self, net: &mut Net) {
         let Some(work) = &mut self.work else { return };
         let now = Instant::now();
@@ -283,7 +285,7 @@ impl Pipeline {
         }
     }
 
-    /// When it has something to do by itself.
+    /// Time of its next own action.
     pub(super) fn due(&self) -> Option<Instant> {
         let work = self.work.as_ref();
         let computed = work.and_then(|work| work.computed.front().map(|(done, _)| *done));
@@ -292,7 +294,7 @@ impl Pipeline {
         [computed, finished, apart].into_iter().flatten().min()
     }
 
-    /// Does what is due; the sums of our part come back once everything is learnt.
+    /// Performs due actions. Returns the sums of the own partition when all is done.
     pub(super) fn tick(&mut self, net: &mut Net) -> Result<Option<Sums>, Stuck> {
         if let Some((neighbour, _, waited)) = self.apart.take_if(|(_, since, patience)| since.elapsed() >= *patience) {
             return Err(Stuck::Apart { me: self.me, neighbour, waited });
@@ -315,7 +317,7 @@ mod tests {
     use super::*;
     use crate::{settings::tests::settings, wire::Hello};
 
-    /// Nobody is there: what is sent waits.
+    /// There are no peers, so messages are queued.
     fn net(me: Id) -> Net {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (waker, _) = UnixStream::pair().unwrap();
@@ -329,7 +331,7 @@ mod tests {
 
     #[test]
     fn micro_batches_make_the_whole_share() {
-        // 40 micro-shards are not a multiple of the micro-batches.
+        // 40 micro-shards aren't a multiple of the micro-batches.
         let settings = settings(&["--hidden=6", "--batch=40", "--examples=400"]);
         let me = Id::worker(0);
         let (mut pipeline, mut net) = (Pipeline::new(&settings, me), net(me));
@@ -346,7 +348,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_and_what_is_early_is_kept() {
-        // Six examples in as many micro-batches; 5 numbers come in for each and 4 go out.
+        // Six examples in six micro-batches, with 5 input and 4 output numbers each.
         let settings = settings(&["--features=3", "--hidden=5,4", "--batch=6", "--partitions=3"]);
         let me = Id::worker(1);
         let (before, after) = (Id::worker(0), Id::worker(2));
@@ -360,10 +362,10 @@ mod tests {
         for (from, number, values) in [
             (before, 0, 4),        // too few
             (before, 6, 5),        // no such micro-batch
-            (before, 4, 5),        // was here, early
-            (after, 0, 4),         // hasn't got that
+            (before, 4, 5),        // arrived before
+            (after, 0, 4),         // not sent to it yet
             (after, 4, 5),         // too many
-            (Id::worker(5), 0, 5), // a stranger
+            (Id::worker(5), 0, 5), // not a neighbour
         ] {
             let refused = pipeline.receive(from, 7, number, vec![0.5; values], &mut net);
             assert_eq!(refused.unwrap_err().to_string(), Stuck::Misfit { me, from, number, values }.to_string());

@@ -1,8 +1,9 @@
-//! An all-reduce worker: holds the whole model, or its part of it; gradients are added up around a ring of those who hold
-//! the same.
+//! An all-reduce worker. It holds the whole model, or its partition of it. Gradients are summed around a ring of the
+//! workers with the same parameters.
 //!
-//! The sums are cut into as many chunks as there are workers. In the first w − 1 rounds everyone passes a chunk on and
-//! adds what comes in, so each worker ends up with one whole chunk; in the next w − 1 rounds the whole chunks go around.
+//! The sums are divided into as many chunks as there are workers. In the first w − 1 rounds, each worker passes a chunk
+//! on and adds the one that arrives, so each has one complete chunk in the end. In the next w − 1 rounds the complete
+//! chunks go around.
 
 use std::{collections::BTreeMap, ops::Range, time::Instant};
 
@@ -15,11 +16,11 @@ use crate::{
     trainer::Sums, wire::Message,
 };
 
-/// A step under way.
+/// A step in progress.
 struct Ring {
     step: u64,
     attempt: u64,
-    /// Those with our part of the model.
+    /// The workers with the same partition.
     workers: Vec<u32>,
     place: usize,
     sums: Sums,
@@ -30,9 +31,9 @@ struct Ring {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
-    /// The pipeline works on our share.
+    /// The pipeline works on the own share.
     Computing,
-    /// This round's chunk is on its way to us.
+    /// This round's chunk is on its way here.
     Round(u32),
     /// The emulated device applies the update until then.
     Updating(Instant),
@@ -49,7 +50,7 @@ pub(crate) struct Replica {
     batches: Batches,
     ready: bool,
     ring: Option<Ring>,
-    /// Chunks by (attempt, round): the worker before us may be ahead.
+    /// Chunks by (attempt, round). The previous worker may be ahead.
     chunks: BTreeMap<(u64, u32), Vec<i64>>,
 }
 
@@ -70,12 +71,12 @@ impl Replica {
         }
     }
 
-    /// The peers that it needs from the beginning.
+    /// The peers that it needs from the start.
     pub(crate) fn wants(&self) -> impl Iterator<Item = Id> {
         self.pipeline.neighbours().chain([self.chief])
     }
 
-    /// A connection came or went: ready is who reaches the chief and those with the parts next to its own.
+    /// A connection changed. The worker is ready if it is connected to the chief and to the neighbours in its pipeline.
     pub(crate) fn changed(&mut self, net: &mut Net) {
         let ready = self.pipeline.linked(net) && net.is_up(self.chief);
         if ready == self.ready {
@@ -89,7 +90,7 @@ impl Replica {
         }
     }
 
-    /// A neighbour's connection in the ring broke: what was on its way is lost, so the attempt is void.
+    /// A neighbour's connection in the ring broke. Messages on their way are lost, so the attempt is void.
     pub(crate) fn down(&mut self, peer: Id, net: &mut Net) {
         self.changed(net);
         let neighbour = |ring: &mut Ring| ring.workers.len() > 1 && <[Id; 2]>::from(ring.neighbours()).contains(&peer);
@@ -165,7 +166,7 @@ impl Replica {
         }
     }
 
-    /// Tells the chief what it asked for, as of this version.
+    /// Answers the chief's request for this version.
     fn answer(&mut self, version: u64, answer: fn(&Holder, u64) -> Message, net: &mut Net) {
         self.give_up();
         if !self.holder.reach(version) {
@@ -200,7 +201,7 @@ impl Replica {
         }
     }
 
-    /// Goes on for as long as the next chunk is there.
+    /// Continues while the next chunk is there.
     fn turn(&mut self, net: &mut Net) {
         let Some(ring) = &mut self.ring else { return };
         let rounds = 2 * (ring.workers.len() as u32 - 1);
@@ -232,10 +233,10 @@ impl Ring {
         (at(self.place + count - 1), at(self.place + 1))
     }
 
-    /// Which chunk the worker at a place sends in a round.
+    /// The chunk that the worker at a position sends in a round.
     fn chunk(&self, place: usize, round: u32) -> Range<usize> {
         let (count, length) = (self.workers.len(), self.sums.values.len());
-        // The chunk that came in last time goes on now, so both halves of the rounds count down from our own place.
+        // The last received chunk is sent next, so both halves of the rounds count down from the own position.
         let number = (place + count - round as usize % count) % count;
         number * length / count..(number + 1) * length / count
     }

@@ -1,4 +1,4 @@
-//! A parameter server: holds a part of the model, hands it out, takes gradients in.
+//! A parameter server: it holds a part of the model, sends it to workers, and receives gradients.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -12,7 +12,7 @@ use crate::{
     wire::Message,
 };
 
-/// A step being collected (sync).
+/// A step that is being collected (sync).
 struct Collecting {
     step: u64,
     attempt: u64,
@@ -23,7 +23,7 @@ struct Collecting {
     sent: Instant,
 }
 
-/// One worker's gradients, waiting for the (emulated) processor (async).
+/// One worker's gradients in the queue of the (emulated) processor (async).
 struct Queued {
     done: Instant,
     worker: Id,
@@ -39,22 +39,22 @@ pub(crate) struct Server {
     revision: u32,
     mode: Mode,
     parts: Parts,
-    /// Where each part's parameters are among ours.
+    /// Ranges of the partitions' parameters in the own part.
     ranges: Vec<Range<usize>>,
     holder: Holder,
     loaded: bool,
-    /// Workers that asked before there was anything to hand out (async).
+    /// Workers that asked before there were parameters (async).
     early: Vec<Id>,
     part_bytes: u64,
     update: Duration,
     collecting: Option<Collecting>,
     queue: VecDeque<Queued>,
-    /// The emulated processor works off gradients one after the other until then.
+    /// Time until which the emulated processor is busy with queued gradients.
     busy: Instant,
 }
 
 impl Server {
-    /// `layout`: which parameters which server has, and `place`: which of them we are.
+    /// `layout`: the parameters of all servers; `place`: the index of this one.
     pub(crate) fn new(settings: &Settings, me: Id, chief: Id, revision: u32, layout: &Layout, place: usize) -> Self {
         let (parts, servers) = (settings.parts, layout.holders());
         let mut end = 0;
@@ -92,7 +92,7 @@ impl Server {
     }
 
     pub(crate) fn down(&mut self, peer: Id) {
-        // Half a worker's gradients must not be applied after it is gone and its batch was given to another.
+        // A lost worker's batch goes to another one, so its gradients must not be applied by some servers only.
         self.queue.retain(|queued| queued.worker != peer);
         self.early.retain(|worker| *worker != peer);
     }
@@ -142,9 +142,9 @@ impl Server {
         }
     }
 
-    /// Tells the chief what it asked for, as of this version.
+    /// Answers the chief's request for this version.
     fn answer(&mut self, version: u64, answer: fn(&Holder, u64) -> Message, net: &mut Net) {
-        // Async holders are wherever they are; the chief gathers when no gradients are on their way.
+        // Asynchronous holders have no common version. The chief gathers when no gradients are on their way.
         if self.mode == Mode::Sync && !self.holder.reach(version) {
             let reason = format!("{} is at step {} and can't get to {version}", self.me, self.holder.version);
             return failed(self.chief, exit::ERROR, reason, net);
@@ -172,7 +172,7 @@ impl Server {
         });
     }
 
-    /// Where the parameters are that a worker trains.
+    /// Range of the parameters that a worker trains.
     fn range(&self, worker: Id) -> Range<usize> {
         self.ranges[self.parts.of(worker.index)].clone()
     }
@@ -194,14 +194,14 @@ impl Server {
             self.queue.push_back(Queued { done: self.busy, worker, step, attempt, tally, sums });
             return;
         }
-        // Anything else is from an attempt that was given up.
+        // Other gradients belong to an abandoned attempt.
         let Some(collecting) = self.collecting.as_mut().filter(|collecting| collecting.attempt == attempt) else {
             return;
         };
         if collecting.missing.remove(&worker.index) {
             self.busy = self.busy.max(now) + self.update;
             collecting.sums[range].iter_mut().zip(&sums).for_each(|(sum, value)| *sum += value);
-            // All parts of a replica train the same examples.
+            // All partitions of a replica train the same examples.
             if self.parts.closes(worker.index) {
                 collecting.tally.add(tally);
             }

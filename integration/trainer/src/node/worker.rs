@@ -1,4 +1,5 @@
-//! A worker with parameter servers: waits for the model, or its part of it, computes its share, sends the gradients back.
+//! A worker with parameter servers. It receives the model, or its partition of it, computes its share, and sends the
+//! gradients back.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -22,16 +23,16 @@ use crate::{
     wire::Message,
 };
 
-/// In place of the attempt of parameters that a worker asked for.
+/// Stands for the attempt of parameters that a worker asked for.
 pub(super) const ASKED: u64 = 0;
 
-/// What the chief asked for.
+/// The chief's order.
 #[derive(Clone, Copy)]
 struct Task {
     order: Order,
-    /// What of our chunk; none: our share of the step.
+    /// A mini-batch of its chunk. None: its share of the step.
     portion: Option<Portion>,
-    /// The parameters from before a break are too old: only those that were asked for since will do.
+    /// Parameters from before a break are outdated, so only requested ones are used.
     fresh: bool,
 }
 
@@ -42,20 +43,20 @@ pub(crate) struct Worker {
     mode: Mode,
     servers: Vec<Id>,
     parts: Parts,
-    /// Of the parameters that are trained here.
+    /// Layout of the parameters that are trained here.
     layout: Layout,
     device: Device,
     pipeline: Pipeline,
-    /// Our data chunks, where they are scheduled one by one.
+    /// The own data chunks, if they are scheduled one by one.
     store: Option<Store>,
-    /// Had nothing to train since the last batch.
+    /// Whether there was nothing to train since the last batch.
     rested: bool,
     ready: bool,
-    /// The latest parameters of each server, and the attempt they belong to; used once.
+    /// The latest parameters of each server with their attempt. Used once.
     given: BTreeMap<Id, (u64, Vec<f32>)>,
-    /// Waits for parameters.
+    /// The order that waits for parameters.
     task: Option<Task>,
-    /// What the pipeline works on.
+    /// The order in the pipeline.
     running: Option<Order>,
 }
 
@@ -94,7 +95,7 @@ impl Worker {
         self.servers.iter().copied().chain(self.pipeline.neighbours())
     }
 
-    /// A connection came or went: ready is who reaches every server and the neighbours.
+    /// A connection changed. The worker is ready if it is connected to all servers and to its neighbours.
     pub(crate) fn changed(&mut self, net: &mut Net) {
         let linked = self.pipeline.linked(net);
         let ready = linked && self.servers.iter().all(|server| net.is_up(*server));
@@ -115,7 +116,7 @@ impl Worker {
         }
     }
 
-    /// A revision gives this worker chunks: their data are sent here, once.
+    /// Sets this worker's chunks in a revision. Their data are sent here once.
     pub(crate) fn direct(&mut self, orders: &Orders, net: &mut Net) {
         if let (Some(store), Some(chunks)) = (&mut self.store, orders.sent.get(&self.me.index)) {
             store.expect(chunks);
@@ -130,7 +131,7 @@ impl Worker {
             Ok(chunks) if self.ready && net.is_up(self.chief) => {
                 chunks.into_iter().for_each(|chunk| net.send(self.chief, Message::Stored { chunk }));
             }
-            Ok(_) => {} // the chief is told of all when we are ready
+            Ok(_) => {} // the chief receives all of them when this worker is ready
             Err(error) => failed(self.chief, exit::ERROR, format!("{} can't store a chunk: {error}", self.me), net),
         }
     }
@@ -151,7 +152,7 @@ impl Worker {
                 });
             }
             Message::Ticket { step, attempt, portion } => {
-                // The parameters for a batch that was given up are used already.
+                // The parameters for an abandoned batch are used already.
                 let fresh = std::mem::take(&mut self.rested) | self.give_up();
                 if fresh {
                     self.given.clear();
@@ -183,7 +184,7 @@ impl Worker {
         let Sums { values, tally } = sums;
         let bytes = self.device.part_bytes(self.servers.len() * self.parts.count());
         for (position, server) in self.servers.iter().enumerate() {
-            // The chief counts each example once, so only it is told the tally's loss.
+            // The chief counts each example once, so only its tally has the loss.
             let tally = if *server == self.chief { tally } else { Tally { loss: 0, correct: 0, ..tally } };
             let sums = self.layout.take(position, &values);
             let message = Message::Grad { step: order.step, attempt: order.attempt, tally, sums };
@@ -191,7 +192,7 @@ impl Worker {
         }
     }
 
-    /// Gives up what is under way; was there anything?
+    /// Abandons the work in progress. Returns whether there was any.
     fn give_up(&mut self) -> bool {
         self.pipeline.abandon();
         self.running.take().is_some() | self.task.take().is_some()
@@ -203,7 +204,7 @@ impl Worker {
         }
     }
 
-    /// Computes once the task and all parameters are there.
+    /// Computes once the order and all parameters are there.
     fn compute(&mut self, net: &mut Net) {
         let Some(task) = self.task else { return };
         let fits = |(attempt, _): &(u64, Vec<f32>)| match self.mode {

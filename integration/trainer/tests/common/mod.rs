@@ -1,5 +1,5 @@
-//! A job of real processes on loopback, around a feed that the test controls.
-#![allow(dead_code)] // every test file uses another part
+//! A job of real processes on loopback, with a feed that the test controls.
+#![allow(dead_code)] // each test file uses another part
 
 use std::{
     collections::BTreeMap,
@@ -16,10 +16,10 @@ use tokio::runtime::Runtime;
 use trainmaster_proto::v1::Progress;
 use trainmaster_trainer::{checkpoint::Checkpoint, cli::Cli, id::Id, local::board::Board, settings::Settings};
 
-/// Nothing here takes nearly so long; whoever waits longer waits for something that will never come.
+/// Maximum wait. Normally all steps are much faster.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A small model whose gradients aren't trivial, and steps slow enough to meddle with.
+/// A small model with non-trivial gradients, and steps slow enough for interventions.
 pub(crate) const MODEL: &[&str] =
     &["--hidden=6", "--features=5", "--classes=4", "--examples=120", "--batch=24", "--momentum=0.5", "--delta=0"];
 
@@ -33,7 +33,7 @@ pub(crate) struct Job {
     incarnation: u32,
 }
 
-/// Slots of so many workers and servers.
+/// Slots of a number of workers and servers.
 pub(crate) fn slots(workers: u32, servers: u32) -> BTreeMap<Id, String> {
     let ids = (0..servers).map(Id::server).chain((0..workers).map(Id::worker));
     ids.map(|id| (id, "here".to_owned())).collect()
@@ -63,10 +63,10 @@ impl Job {
         job
     }
 
-    /// The feed is up (again), at the same address.
+    /// Starts the feed (again) at the same address.
     pub(crate) fn feed_back(&mut self) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        // Meanwhile a connection of another test may have the port.
+        // A connection of another test may have the port meanwhile.
         wait("the feed's port", || {
             let served = runtime.block_on(self.board.serve(self.address));
             served.is_ok_and(|(address, _)| {
@@ -77,7 +77,7 @@ impl Job {
         self.feed = Some(runtime);
     }
 
-    /// The feed dies, with all its connections.
+    /// Ends the feed with all its connections.
     pub(crate) fn feed_gone(&mut self) {
         self.feed.take().unwrap().shutdown_timeout(Duration::from_secs(5));
     }
@@ -98,7 +98,7 @@ impl Job {
         assert!(self.children.insert(id, command.spawn().unwrap()).is_none(), "{id} is still there");
     }
 
-    /// Where a slot has its data: on a server of its own.
+    /// Data folder of a slot, which is on its own server.
     pub(crate) fn data(&self, id: Id) -> PathBuf {
         self.folder.path().join(format!("data {id}"))
     }
@@ -107,7 +107,7 @@ impl Job {
         self.children[&id].id()
     }
 
-    /// A new incarnation in another shape; the processes of the old one must be gone or going.
+    /// Starts a new incarnation in another shape. The processes of the old one must be gone or ending.
     pub(crate) fn restart(&mut self, workers: u32, servers: u32) {
         self.incarnation += 1;
         self.board.restart(slots(workers, servers));
@@ -126,7 +126,7 @@ impl Job {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for a process to end and returns its exit code.
+    /// Waits for a process to end, and returns its exit code.
     pub(crate) fn code(&mut self, id: Id) -> i32 {
         let mut child = self.children.remove(&id).unwrap();
         let begun = Instant::now();
@@ -142,7 +142,7 @@ impl Job {
         }
     }
 
-    /// Waits for all processes to end and returns their exit codes.
+    /// Waits for all processes to end, and returns their exit codes.
     pub(crate) fn codes(&mut self) -> BTreeMap<Id, i32> {
         let ids: Vec<Id> = self.children.keys().copied().collect();
         ids.into_iter().map(|id| (id, self.code(id))).collect()
@@ -157,18 +157,18 @@ impl Job {
         wait(what, || condition(&self.board));
     }
 
-    /// Waits until so many steps are reported.
+    /// Waits until this step is reported.
     pub(crate) fn wait_step(&self, step: u64) {
         self.wait(&format!("step {step}"), |board| self::step(board) >= step);
     }
 
-    /// Waits until the latest report is of so many workers.
+    /// Waits until the latest report has this number of workers.
     pub(crate) fn wait_workers(&self, workers: u32) {
         let latest = |board: &Board| board.reports().last().map(|report| report.workers);
         self.wait(&format!("{workers} workers"), |board| latest(board) == Some(workers));
     }
 
-    /// The process that leads the others.
+    /// The chief's slot.
     pub(crate) fn chief(&self) -> Id {
         *self.children.keys().next().unwrap()
     }
@@ -191,7 +191,7 @@ impl Drop for Job {
     }
 }
 
-/// The program under test, without the variables of whoever runs the tests.
+/// The program under test, without the environment of the test run.
 pub(crate) fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trainmaster-trainer"));
     for (name, _) in std::env::vars_os() {
@@ -211,7 +211,7 @@ pub(crate) fn checkpoint(folder: &Path, flags: &[String]) -> Checkpoint {
     Checkpoint::read(folder, &settings.fingerprint()).unwrap().expect("a checkpoint")
 }
 
-/// What a job of this length and model comes to, trained by one worker and one server.
+/// The result of a job of this length and model with one worker and one server.
 pub(crate) fn reference(flags: &[&str]) -> Checkpoint {
     let mut job = Job::start(1, 1, flags);
     job.all_end_well();
@@ -230,18 +230,18 @@ pub(crate) fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Bits of all parameters and of the momentum: equal means identical.
+/// Bits of all parameters and of the momentum. Equal bits mean identical training.
 pub(crate) fn bits(checkpoint: &Checkpoint) -> Vec<u32> {
     checkpoint.parameters.iter().chain(&checkpoint.velocity).map(|value| value.to_bits()).collect()
 }
 
-/// The same training, whoever did it.
+/// Asserts identical training.
 pub(crate) fn assert_same(one: &Checkpoint, other: &Checkpoint) {
     assert_eq!((one.step, &one.losses, one.epoch), (other.step, &other.losses, other.epoch));
     assert_eq!(bits(one), bits(other));
 }
 
-/// Ends a job of [`MODEL`] without an end of its own, and compares it with one that trained as many steps undisturbed.
+/// Ends an endless job of [`MODEL`], and compares it with an undisturbed one of as many steps.
 pub(crate) fn stop_and_compare(job: &mut Job) {
     job.board.stop(20_000);
     job.all_end_well();
