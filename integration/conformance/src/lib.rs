@@ -1,14 +1,16 @@
-//! One scenario, every path, equal decisions.
+//! Golden scenarios: the same scenario through all interfaces must give the same decisions.
 //!
-//! A scenario is a TOML file in `scenarios/`: servers, and steps at their times (see [`Scenario`]). [`play()`] takes it
-//! through the Rust core with one engine and writes down every decision and everything a manager is told; `golden/` has
-//! what that must be, a text file per scenario and engine that a person can review. Other paths to the same core (C,
-//! gRPC, adapters) read the same scenarios and are held against the same files. A C program gets them as plain lines
-//! ([`stream()`]): `tests/drive.c`. Scenarios named `slurm_…` are also played on a real Slurm, and end at what `scontrol show
-//! job` answers: `integration/slurm/tests/golden.rs`; those named `ray_…` on a real Ray: `integration/ray/tests/test_golden.py`.
-//! Whatever a real YARN can play, as `integration/yarn/tests/choice.rs` finds out, ends at what its REST API answers.
+//! A scenario is a TOML file in `scenarios/`: servers, and steps with their times (see [`Scenario`]). [`play()`] runs
+//! it through the Rust core with one engine, and records all decisions and all issues to managers. `golden/` has the
+//! expected result, a reviewable text file per scenario and engine. Other interfaces of the same core (C, gRPC,
+//! adapters) read the same scenarios and are compared with the same files. A C program gets them as plain lines
+//! ([`stream()`]): `tests/drive.c`. Scenarios named `slurm_…` also run on a real Slurm, and end with the answer of
+//! `scontrol show job`: `integration/slurm/tests/golden.rs`. Those named `ray_…` run on a real Ray:
+//! `integration/ray/tests/test_golden.py`. All scenarios that a real YARN can run, as
+//! `integration/yarn/tests/choice.rs` determines, end with the answer of its REST API.
 //!
-//! `BLESS=1 cargo test -p trainmaster-conformance` writes the golden files anew: read the difference before committing it.
+//! `BLESS=1 cargo test -p trainmaster-conformance` writes the golden files again. Review the difference before you
+//! commit it.
 
 mod play;
 mod scenario;

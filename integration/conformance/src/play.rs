@@ -1,4 +1,4 @@
-//! A scenario through the Rust core.
+//! Runs a scenario through the Rust core.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use crate::{
     transcript::Transcript,
 };
 
-/// A scenario that can't be played. What the core refuses is part of the transcript instead.
+/// An invalid scenario. Refusals by the core are part of the transcript instead.
 #[derive(Debug, Error)]
 pub enum PlayError {
-    /// A quantity or time.
+    /// An invalid quantity or time.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// The settings, or the engine.
+    /// Invalid settings, or an unknown engine.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// A job file.
+    /// An invalid job file.
     #[error(transparent)]
     Job(#[from] JobFileError),
-    /// A name that no job has.
+    /// An unknown job.
     #[error("no job was submitted under the name {0:?}")]
     NoJob(String),
 }
@@ -42,15 +42,15 @@ struct Player {
     engine: String,
     transcript: Transcript,
     jobs: BTreeMap<String, JobId>,
-    /// What the manager was last told of each job.
+    /// The last issue for each job.
     told: BTreeMap<JobId, Issue>,
     sequence: u64,
 }
 
-/// Plays a scenario with one engine and writes down what is decided and told.
+/// Runs a scenario with one engine, and records the decisions and issues.
 ///
 /// # Errors
-/// The scenario names an engine, job or quantity that doesn't exist.
+/// The scenario names an unknown engine or job, or an invalid quantity.
 pub fn play(scenario: &Scenario, engine: &str) -> Result<Transcript, PlayError> {
     let mut player = Player {
         scheduler: Scheduler::new(settings(&scenario.settings, engine)?)?,
@@ -174,7 +174,7 @@ impl Player {
         })
     }
 
-    /// A job as the manager runs it once it did what it was told; or none of it.
+    /// An observation of a job: its issued slots, or none.
     fn observed(&self, job: JobId, runs: bool) -> Event {
         let told = self.told.get(&job);
         let allocation = told.and_then(|issue| match &issue.verdict {
@@ -182,7 +182,7 @@ impl Player {
             _ => None,
         });
         let state = self.scheduler.state();
-        // Who has nothing to do for now lets go of its devices.
+        // Idle slots release their devices.
         let slots = allocation.iter().flat_map(|allocation| {
             allocation.slots().iter().map(|slot| ObservedSlot {
                 role: slot.role,

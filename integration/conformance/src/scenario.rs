@@ -39,21 +39,21 @@ use trainmaster_core::{
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it shows, in a sentence.
+    /// Its subject, in a sentence.
     pub about: String,
-    /// The engines it has golden decisions for; all of the registry where none is named.
+    /// The engines with golden decisions. Empty: all registered engines.
     #[serde(default)]
     pub engines: Vec<String>,
-    /// But those that don't take its jobs.
+    /// Except these, which refuse its jobs.
     #[serde(default)]
     pub without: Vec<String>,
     /// As in a settings file, without the engine.
     #[serde(default)]
     pub settings: Table,
-    /// There from the start.
+    /// Servers at the start.
     #[serde(default)]
     pub server: Vec<Server>,
-    /// In the order of time.
+    /// Steps in order of time.
     pub step: Vec<Step>,
 }
 
@@ -63,19 +63,19 @@ pub struct Scenario {
 pub struct Server {
     /// Its name.
     pub name: String,
-    /// Whose it is.
+    /// Name of its manager.
     #[serde(default = "manager")]
     pub manager: String,
-    /// By resource, as people write it.
+    /// Amounts by resource, in text form.
     #[serde(default)]
     pub capacity: Table,
-    /// One by one.
+    /// One entry per device.
     #[serde(default)]
     pub devices: Vec<String>,
-    /// For placement constraints.
+    /// Labels for placement constraints.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Takes nothing new.
+    /// Whether it takes no new slots.
     #[serde(default)]
     pub draining: bool,
 }
@@ -84,107 +84,107 @@ fn manager() -> String {
     "m0".into()
 }
 
-/// Something happens.
+/// One step.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Step {
-    /// When, from the start.
+    /// Time since the start.
     pub at: String,
-    /// What.
+    /// The event.
     #[serde(flatten)]
     pub action: Action,
 }
 
-/// What happens; a key of the step's table.
+/// The event of a step; a key of its table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// `decide = true`: one decision.
     Decide(bool),
-    /// A server comes, comes back or changes.
+    /// A server arrives, returns or changes.
     Server(Server),
-    /// It is gone.
+    /// A server leaves.
     ServerLeft(String),
-    /// Other work uses so much of a server.
+    /// Foreign use of a server.
     Foreign {
-        /// Which.
+        /// Name of the server.
         server: String,
-        /// By resource.
+        /// Amounts by resource.
         amounts: Table,
     },
-    /// A job file's contents.
+    /// Content of a job file.
     Submit(Table),
-    /// A job is over.
+    /// A job ends.
     End {
-        /// Its name.
+        /// Name of the job.
         job: String,
-        /// How.
+        /// Kind of the end.
         how: End,
     },
-    /// A person holds it, or lets it go on.
+    /// A user holds or resumes a job.
     Hold {
-        /// Its name.
+        /// Name of the job.
         job: String,
-        /// Which of both.
+        /// Whether it is held.
         held: bool,
     },
-    /// It reports an epoch.
+    /// A job reports an epoch.
     Report {
-        /// Its name.
+        /// Name of the job.
         job: String,
-        /// Which epoch is done.
+        /// Number of the epoch.
         epoch: u32,
-        /// Its mean loss.
+        /// Mean loss of the epoch.
         loss: f64,
     },
-    /// It reports data chunks that are trained to their end.
+    /// A job reports completed data chunks.
     Trained {
-        /// Its name.
+        /// Name of the job.
         job: String,
-        /// By their places in the dataset.
+        /// Indices in the dataset.
         chunks: Vec<u32>,
     },
-    /// The manager runs exactly what it was told to give this job.
+    /// The manager observes exactly the issued slots of this job.
     Seen(String),
-    /// Nothing of it is left.
+    /// The manager observes no slots of this job.
     Gone(String),
-    /// The manager refuses what it was told.
+    /// The manager refuses an issue.
     Refused {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// Its words.
+        /// Cause of the refusal.
         cause: String,
     },
-    /// Who is in charge.
+    /// The scheduling mode changes.
     Mode(Mode),
     /// Other settings, without the engine.
     Configure(Table),
     /// A manager's snapshot begins.
     SyncBegin(String),
-    /// It is complete; what wasn't mentioned is gone.
+    /// It is complete. Jobs and servers that it didn't mention are gone.
     SyncEnd(String),
 }
 
-/// A scenario that can't be read.
+/// An unreadable scenario.
 #[derive(Debug, Error)]
 pub enum ScenarioError {
-    /// Not TOML, or an unknown key.
+    /// The text isn't TOML, or has an unknown key.
     #[error("{0}")]
     Syntax(#[from] toml::de::Error),
-    /// A quantity or time.
+    /// An invalid quantity or time.
     #[error("{0}")]
     Amount(#[from] amount::AmountError),
 }
 
 impl Scenario {
-    /// Reads a file's contents.
+    /// Parses a file's content.
     ///
     /// # Errors
-    /// Names the line, the key and what is wrong.
+    /// The line, the key and the problem.
     pub fn from_toml(text: &str) -> Result<Self, ScenarioError> {
         Ok(toml::from_str(text)?)
     }
 
-    /// The engines it has golden decisions for.
+    /// The engines with golden decisions.
     pub fn played_by(&self) -> Vec<String> {
         if !self.engines.is_empty() {
             return self.engines.clone();
@@ -194,7 +194,7 @@ impl Scenario {
     }
 }
 
-/// Amounts as people write them, in sub-units.
+/// Amounts in sub-units, from their text form.
 pub(crate) fn amounts(table: &Table) -> Result<BTreeMap<String, i64>, ScenarioError> {
     table
         .iter()

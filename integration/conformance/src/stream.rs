@@ -1,8 +1,8 @@
-//! A scenario as plain lines, for players that aren't written in Rust.
+//! A scenario as plain lines, for players in other languages than Rust.
 //!
-//! A line is a word, the time in milliseconds and what else the event has, separated by tabs; in fields, tabs, line ends and
-//! backslashes are escaped. Amounts are in sub-units, choices are the C library's numbers. `say` has a line of the
-//! transcript; `settings` comes first.
+//! A line has a word, the time in milliseconds and the event's other fields, separated by tabs. In fields, tabs, line
+//! ends and backslashes are escaped. Amounts are in sub-units, and choices are the C library's numbers. `say` has a
+//! line of the transcript; `settings` comes first.
 
 use std::{collections::BTreeMap, fmt::Display};
 
@@ -58,10 +58,10 @@ impl Line {
     }
 }
 
-/// A scenario, with one engine, as lines.
+/// A scenario with one engine, as lines.
 ///
 /// # Errors
-/// It names a job file or quantity that can't be read.
+/// It contains an invalid job file or quantity.
 pub fn stream(scenario: &Scenario, engine: &str) -> Result<String, PlayError> {
     let mut lines = vec![Line::new("settings").field(settings(&scenario.settings, engine))];
     let head = Transcript::new(&scenario.about, engine);

@@ -1,4 +1,4 @@
-//! Decisions as text that a person can review.
+//! Decisions as reviewable text.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use trainmaster_core::{
 
 use crate::scenario::Action;
 
-/// What was decided and told, step by step.
+/// Decisions and issues, step by step.
 #[derive(Clone, Debug)]
 pub struct Transcript(String);
 
@@ -18,7 +18,7 @@ impl Transcript {
         Self(format!("# {about}\n# engine: {engine}\n"))
     }
 
-    /// All of it.
+    /// The whole text.
     pub fn text(&self) -> &str {
         &self.0
     }

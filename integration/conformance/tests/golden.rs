@@ -21,7 +21,7 @@ fn files(name: &str) -> BTreeMap<String, PathBuf> {
     paths.map(|path| (path.file_name().expect("a file").to_string_lossy().into_owned(), path)).collect()
 }
 
-/// (golden file's name, scenario, engine) of all there are.
+/// (name of the golden file, scenario, engine) of all scenarios.
 fn all() -> Vec<(String, Scenario, String)> {
     let mut all = Vec::new();
     for (name, path) in files("scenarios") {
@@ -65,7 +65,7 @@ fn every_engine_has_a_scenario_and_every_golden_file_too() {
     assert_eq!(expected, found, "expected and found golden files");
 }
 
-/// Through the C library, by a C program that reads plain lines.
+/// Through the C library, with a C program that reads plain lines.
 #[test]
 fn decisions_through_c_are_the_golden_ones() {
     let drive = c::compile("../integration/conformance/tests/drive.c", &[c::STRICT, c::SANITIZED].concat());
@@ -81,7 +81,7 @@ fn decisions_through_c_are_the_golden_ones() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The first line that differs, and what it is in both.
+/// The first line that differs, with both versions.
 fn difference<'a>(golden: &'a str, now: &'a str) -> Option<(usize, &'a str, &'a str)> {
     let ended = || std::iter::repeat("(nothing)");
     let lines = golden.lines().chain(ended()).zip(now.lines().chain(ended()));

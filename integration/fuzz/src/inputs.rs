@@ -1,4 +1,5 @@
-//! Inputs made up from others: seeds with parts repeated, removed, exchanged and flipped. The same seed makes the same inputs.
+//! Inputs generated from seeds, with parts repeated, removed, exchanged and flipped. The same seed generates the same
+//! inputs.
 
 use rand_chacha::{
     ChaCha8Rng,
@@ -7,9 +8,9 @@ use rand_chacha::{
 
 use crate::Target;
 
-/// Bytes of an input at most.
+/// Maximum bytes of an input.
 const LONGEST: usize = 64 << 10;
-/// What means something to most parsers.
+/// Texts with a meaning for most parsers.
 const COMMON: &[&str] = &[
     "=",
     ".",
@@ -46,7 +47,7 @@ const COMMON: &[&str] = &[
     " ",
 ];
 
-/// One after the other, without end.
+/// An endless sequence of inputs.
 #[derive(Debug)]
 pub struct Inputs {
     random: ChaCha8Rng,
@@ -55,7 +56,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Of a target: from its seeds and these others.
+    /// Inputs for a target, from its seeds and `more`.
     pub fn new(target: &Target, more: Vec<Vec<u8>>, seed: u64) -> Self {
         let mut seeds = (target.seeds)();
         seeds.extend(more);
@@ -68,7 +69,7 @@ impl Inputs {
         (self.random.next_u64() % end.max(1) as u64) as usize
     }
 
-    /// Mostly few, sometimes thousands.
+    /// Mostly a small number, sometimes thousands.
     fn times(&mut self) -> usize {
         let most = 1 << self.below(14);
         1 + self.below(most)

@@ -1,32 +1,32 @@
-//! Parsers and what is fed to them: everything that reads what a user, a job, a manager or a file brings.
+//! Fuzz targets: all parsers of input from users, jobs, managers and files.
 //!
-//! A [`Target`] takes any bytes and must return: without a panic, on a stack of [`STACK`] bytes, with memory and time within
-//! reason. [`Inputs`] makes bytes up from seeds and from words that mean something to the target; `corpus/` holds those that
-//! libFuzzer found to reach something new, and the tests feed all of it again.
+//! A [`Target`] accepts any bytes and must return without a panic, on a stack of [`STACK`] bytes, in reasonable memory
+//! and time. [`Inputs`] generates bytes from seeds and from words with a meaning for the target. `corpus/` has inputs
+//! that reached new code under libFuzzer, and the tests run all of them again.
 
 pub mod inputs;
 mod targets;
 
 pub use self::{inputs::Inputs, targets::ALL};
 
-/// What a thread of a cluster manager may have left of its stack.
+/// Stack of a thread in a cluster manager.
 pub const STACK: usize = 256 << 10;
 
-/// Something that reads.
+/// A parser.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// As it is called on the command line, and its folder in `corpus/`.
+    /// Name on the command line, and of its folder in `corpus/`.
     pub name: &'static str,
-    /// Reads any bytes.
+    /// Parses any bytes.
     pub run: fn(&[u8]),
-    /// Inputs that make sense.
+    /// Valid inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// What may make sense within one.
+    /// Words with a meaning in inputs.
     pub words: &'static [&'static str],
 }
 
 impl Target {
-    /// The one of a name.
+    /// Finds a target by name.
     pub fn find(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|target| target.name == name)
     }

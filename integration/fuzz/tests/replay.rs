@@ -1,10 +1,10 @@
-//! Every input that was ever kept, and some thousands that are made up, on a stack as small as a cluster manager's.
+//! Runs all kept inputs and thousands of generated ones, on a stack as small as a cluster manager's.
 
 use std::{fs, path::Path, thread};
 
 use trainmaster_fuzz::{ALL, Inputs, STACK};
 
-/// Made-up inputs for each target; `make fuzz` feeds many more.
+/// Number of generated inputs per target. `make fuzz` runs many more.
 const INPUTS: usize = 3000;
 
 #[test]
@@ -17,7 +17,7 @@ fn no_input_ends_or_holds_up_whoever_reads_it() {
             .map(|entry| fs::read(entry.unwrap().path()).unwrap())
             .collect();
         kept += corpus.len();
-        // An overflow ends the whole program; this says where.
+        // An overflow ends the whole program. This line names its place.
         eprintln!("{}: {} inputs are kept", target.name, corpus.len());
         let feed = move || {
             (target.seeds)().iter().chain(&corpus).for_each(|input| (target.run)(input));

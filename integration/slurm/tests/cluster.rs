@@ -1,4 +1,4 @@
-//! A real Slurm for a test: started by `integration/slurm/cluster/start`, ended when the value goes.
+//! A real Slurm for a test: `integration/slurm/cluster/start` starts it, and dropping the value ends it.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().expect("the repository")
 }
 
-/// Whether a Slurm can be had: installed if it is missing. Without one the test is skipped, and counted.
+/// Whether Slurm is available. It is installed if it is missing. Without it the test is skipped and counted.
 pub(crate) fn available() -> bool {
     let install = Command::new(root().join("scripts/install")).arg("slurm").output().expect("a script");
     let problem = match install.status.success() {
@@ -42,20 +42,20 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
 }
 
-/// Which plugins.
+/// The plugins to load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plugins {
-    /// As a site builds them.
+    /// The plugins of a site.
     Product,
-    /// With an agent that takes orders to fail.
+    /// With an agent that can be ordered to fail.
     Faulty,
 }
 
 impl Plugins {
-    /// Builds them and returns their folder.
+    /// Builds the plugins, and returns their folder.
     pub(crate) fn build(self) -> PathBuf {
         static DONE: Mutex<Vec<Plugins>> = Mutex::new(Vec::new());
-        // Both are linked from files of the same names.
+        // Both are linked from files with the same names.
         let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (name, features) = match self {
             Self::Product => ("slurm", ""),
@@ -63,7 +63,7 @@ impl Plugins {
         };
         let folder = root().join("target").join(name);
         if !done.contains(&self) {
-            // The Makefile's own cargo is the one that runs this test, and with all packages their dependencies are built
+            // The Makefile uses the cargo that runs this test. In a test of all packages, the dependencies are built
             // already.
             let mut make = Command::new("make");
             make.arg("-C").arg(root().join("integration/slurm"));
@@ -78,12 +78,12 @@ impl Plugins {
 }
 
 impl Cluster {
-    /// Starts one, with these lines in slurm.conf and plugins of this folder.
+    /// Starts a cluster with these lines in slurm.conf and the plugins of this folder.
     pub(crate) fn start(nodes: u32, extra: &str, plugins: Option<&Path>, prepare: impl FnOnce(&Path)) -> Self {
         Self::start_with(nodes, extra, plugins, &[], prepare)
     }
 
-    /// The same, with variables for the script that starts it.
+    /// The same, with variables for the start script.
     pub(crate) fn start_with(
         nodes: u32,
         extra: &str,
@@ -108,18 +108,18 @@ impl Cluster {
         self.folder.path()
     }
 
-    /// Runs a command of Slurm's.
+    /// Runs a command of Slurm.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new(program);
         command.args(arguments).env("SLURM_CONF", self.folder().join("etc/slurm.conf")).current_dir(self.folder());
-        // What a test inherits from an outer job of Slurm's would change what is asked for.
+        // Variables of an outer Slurm job would change the submission.
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SBATCH_")) {
             command.env_remove(name);
         }
         command.output().expect(program)
     }
 
-    /// Submits a job and returns its number, or sbatch's complaint.
+    /// Submits a job, and returns its number or sbatch's error.
     pub(crate) fn sbatch(&self, arguments: &[&str], script: &str) -> Result<String, String> {
         let file = self.folder().join("job.sh");
         fs::write(&file, script).expect("a script");
@@ -130,7 +130,7 @@ impl Cluster {
         }
     }
 
-    /// `scontrol show job`, a line for each record.
+    /// `scontrol show job`, with a line for each record.
     pub(crate) fn show(&self, id: &str) -> String {
         let out = self.run("scontrol", &["--oneliner", "--details", "show", "job", id]);
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -146,7 +146,7 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// What its daemons and its jobs wrote last, for whoever reads a failure.
+    /// Prints the last output of daemons and jobs after a failure.
     fn tell(&self) {
         let files =
             ["", "log"].into_iter().filter_map(|folder| fs::read_dir(self.folder().join(folder)).ok()).flatten();
@@ -165,7 +165,7 @@ impl Cluster {
     }
 }
 
-/// Waits for something that a real Slurm does soon. Some of it waits for its next look at all jobs, which comes once a minute.
+/// Waits for a condition. Some conditions need the agent's next check of all jobs, once a minute.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(180);
     while !done() {

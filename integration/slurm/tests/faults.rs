@@ -1,4 +1,4 @@
-//! Panics inside slurmctld, and other people's jobs that take what was decided.
+//! Panics inside slurmctld, and foreign jobs that take planned nodes.
 
 use std::{
     io::{Read as _, Write as _},
@@ -12,7 +12,7 @@ use crate::{
 
 const GPU: &str = "#TRAINMASTER worker.gpu = 1";
 
-/// From now on, or in the next round.
+/// Orders a fault, from now on or in the next round.
 fn order(site: &Site, fault: &str) {
     // A round that panics doesn't answer.
     let mut control = UnixStream::connect(site.folder().join("state/trainmaster/control")).expect("the agent listens");
@@ -35,7 +35,7 @@ fn engines_that_panic_hand_jobs_back() {
     until("it runs", || site.state(&running) == "RUNNING");
     order(&site, "engine");
     let held = site.submit("held", &training(3, GPU));
-    // The engine three times, the fallback three times, then nobody decides any more.
+    // The engine panics three times, then the fallback three times. Then scheduling is paused.
     until("scheduling is paused", || site.status()["mode"] == "paused");
     site.completes(&held);
     assert!(site.show(&held).contains("NumTasks=3"), "as it was submitted: {}", site.show(&held));
@@ -45,7 +45,7 @@ fn engines_that_panic_hand_jobs_back() {
     {
         assert!(log.contains(words), "{words:?} is missing in the log");
     }
-    // What runs goes on, others come as ever, and a person can set it going again.
+    // Running jobs continue, new jobs start as usual, and an administrator can resume scheduling.
     site.completes(&site.submit("later", &training(3, GPU)));
     site.completes(&running);
     assert_eq!(pid(&site), before, "slurmctld lives");
@@ -66,7 +66,7 @@ fn after_a_panic_the_agent_goes_on_from_its_journal_and_pauses_after_another() {
     assert_eq!(site.status()["mode"], "active");
     let job = site.job(&running).expect("it is known");
     assert!(job["epoch"].as_f64() > Some(0.0), "{job}");
-    // Decisions go on.
+    // Decisions continue.
     let next = site.submit("next", &training(3, GPU));
     until("it is decided", || site.show(&next).contains("workers="));
 
@@ -89,7 +89,7 @@ fn nodes_that_others_take_first_are_planned_anew() {
     let scheduler = "engine = \"fifo\"\nstability = \"off\"\nrefusal_backoff = \"3s\"\n";
     let slurm = "lease = \"10s\"\npatience = \"3s\"";
     let site = Setup { nodes: 2, plugins: Plugins::Faulty, scheduler, slurm, ..Setup::default() }.start();
-    // Between the look at Slurm and the order there are three seconds, in which somebody else takes a node.
+    // There are three seconds between the agent's check of Slurm and the order. In them, a foreign job takes a node.
     order(&site, "late");
     let wide = "#TRAINMASTER worker.gpu = 4\n#TRAINMASTER worker.min = 2\n#SBATCH -N 2 -n 4 --gpus-per-node=4";
     let job = training(20, wide).replace("server.requested = 1", "server.requested = 2");
@@ -106,7 +106,7 @@ fn nodes_that_others_take_first_are_planned_anew() {
     let now = |key: &str| status[key].as_u64().unwrap();
     assert!(now("orders") <= orders.unwrap() + 5, "an error loop: {orders:?}, {status}");
     assert!(now("refusals") <= refusals.unwrap() + 2, "{refusals:?}, {status}");
-    // What waited only for that goes on once it is over.
+    // A job that waited only for that node runs after it.
     site.run("scancel", &[&thief]);
     site.completes(&job);
     assert_eq!(site.field(&job, "NumNodes"), "2");

@@ -1,4 +1,4 @@
-//! The golden scenarios that name a real Slurm: what the core decides is what `scontrol show job` answers.
+//! The golden scenarios named after Slurm: the core's decisions must equal the answers of `scontrol show job`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +36,7 @@ fn folder() -> PathBuf {
     root().join("integration/conformance")
 }
 
-/// Plays a scenario with each of its engines.
+/// Runs a scenario with each of its engines.
 fn play(name: &str) {
     if !available() {
         return;
@@ -70,7 +70,7 @@ fn play(name: &str) {
     }
 }
 
-/// Jobs that Slurm is going to refuse: it never starts them.
+/// Jobs that Slurm never starts, because it will refuse them.
 fn refused(steps: &[Step]) -> BTreeSet<String> {
     let refused = steps.iter().filter_map(|step| match &step.action {
         Action::Refused { job, .. } => Some(job.clone()),
@@ -79,7 +79,7 @@ fn refused(steps: &[Step]) -> BTreeSet<String> {
     refused.collect()
 }
 
-/// The scenario's servers as a real Slurm's nodes: equal ones, as `cluster/start` makes them.
+/// The scenario's servers as nodes of a real Slurm: equal ones, as `cluster/start` creates them.
 fn start(scenario: &Scenario, engine: &str) -> Site {
     let of = |key: &str| -> String {
         let all: BTreeSet<String> = scenario.server.iter().map(|server| server.capacity[key].to_string()).collect();
@@ -91,7 +91,7 @@ fn start(scenario: &Scenario, engine: &str) -> Site {
     let mut settings = scenario.settings.clone();
     settings.remove("shape");
     settings.insert("engine".into(), Value::String(engine.into()));
-    // Reasons are written anew whenever a lease is renewed.
+    // Reasons are updated when a lease is renewed.
     let slurm = "lease = \"10s\"\npatience = \"5s\"";
     let scheduler: String = {
         let (tables, keys): (Table, Table) = settings.into_iter().partition(|(_, value)| value.is_table());
@@ -106,11 +106,11 @@ fn start(scenario: &Scenario, engine: &str) -> Site {
 
 struct Player {
     site: Site,
-    /// Slurm's numbers, by the scenario's names.
+    /// Slurm's job numbers by the scenario's names.
     ids: BTreeMap<String, String>,
-    /// What was last decided about each job: its shape and place, or why not.
+    /// The last decision about each job: its shape and place, or the reason.
     expected: BTreeMap<String, String>,
-    /// Other people's jobs, by node.
+    /// Foreign jobs by node.
     guests: BTreeMap<String, String>,
     refused: BTreeSet<String>,
 }
@@ -119,7 +119,7 @@ impl Player {
     fn act(&mut self, action: &Action) {
         let site = &self.site;
         match action {
-            // What the agent, Slurm and the jobs do by themselves.
+            // Actions that the agent, Slurm and the jobs perform themselves.
             Action::Decide(_) | Action::Seen(_) | Action::Gone(_) | Action::Refused { .. } => {}
             Action::Submit(job) => {
                 let name = job["name"].as_str().unwrap().to_owned();
@@ -156,7 +156,7 @@ impl Player {
         }
     }
 
-    /// Takes what a step's block of the transcript tells.
+    /// Sets the expected state from a step's block of the transcript.
     fn expect(&mut self, action: &Action, block: &str) {
         for line in block.lines() {
             if let Some((job, verdict)) = line.strip_prefix("  told ").and_then(|told| told.split_once(": ")) {
@@ -170,7 +170,7 @@ impl Player {
         }
     }
 
-    /// Waits until Slurm shows for every job what is expected of it.
+    /// Waits until Slurm shows the expected state of each job.
     fn agree(&self, at: &str) {
         let end = Instant::now() + Duration::from_secs(180);
         loop {
@@ -182,7 +182,7 @@ impl Player {
         }
     }
 
-    /// What Slurm shows of a job, if that isn't the verdict.
+    /// The state of a job in Slurm, if it differs from the verdict.
     fn differs(&self, job: &str, verdict: &str) -> Option<String> {
         let id = &self.ids[job];
         let shown = self.site.show(id);
@@ -206,7 +206,7 @@ impl Player {
                     && is("NumTasks", &tasks.to_string())
                     && (!starts || shown.contains(&format!("JOB_GRES=gpu:{workers} ")))
             }
-            // Slurm says that itself.
+            // Slurm itself shows this state.
             Some((_, why)) if why.starts_with("held by a person") => {
                 is("JobState", "PENDING") && shown.contains("Reason=JobHeld")
             }
@@ -218,14 +218,14 @@ impl Player {
 }
 
 impl Player {
-    /// Slurm's jobs carry their number in the name that the core knows them by.
+    /// Replaces the core's job names, which contain Slurm's numbers, by the scenario's names.
     fn said(&self, shown: &str) -> String {
         let plain = |text: String, (name, id): (&String, &String)| text.replace(&format!("{name}-{id}"), name);
         numbers(&self.ids.iter().fold(shown.to_owned(), plain))
     }
 }
 
-/// How long something took or will take depends on when one looks.
+/// Removes durations, which depend on the time of the query.
 fn numbers(text: &str) -> String {
     let mut words = text.to_owned();
     for before in ["asked again in ", "started it for "] {
@@ -237,7 +237,7 @@ fn numbers(text: &str) -> String {
     words
 }
 
-/// A job that does nothing until it is told that it is over.
+/// A job that waits until a file ends it.
 fn script(job: &Table, name: &str) -> String {
     let mut lines = String::new();
     for (key, value) in job.iter().filter(|(key, _)| !matches!(key.as_str(), "name" | "constraints")) {

@@ -7,16 +7,16 @@ use crate::{
     site::{Setup, Site, programs},
 };
 
-/// Rounds far enough apart to crash between two.
+/// Rounds with enough time between them for a crash.
 const OPTIMUS: &str = "engine = \"optimus\"\nstability = \"off\"\n[scheduler.parameters]\ninterval = \"10s\"\n\
                        between_rounds = true\nshrink_to_fit = true\n";
 
-/// Two nodes with GPUs, two without.
+/// Two nodes with GPUs, and two without.
 fn site() -> Site {
     Setup { nodes: 4, env: &[("CPU_NODES", "2")], scheduler: OPTIMUS, ..Setup::default() }.start()
 }
 
-/// Two workers and a parameter server, and what they may become.
+/// Two workers and one parameter server, with their bounds.
 fn submit(site: &Site, name: &str, epochs: u32) -> String {
     let (programs, steps) = (programs().display(), root().join("integration/slurm"));
     let script = format!(
@@ -43,7 +43,7 @@ fn runs(site: &Site, id: &str) -> bool {
     both(site, id, "JobState") == ["RUNNING", "RUNNING"]
 }
 
-/// What Trainmaster decided, and the nodes of workers and of parameter servers.
+/// Trainmaster's decision, and the nodes of workers and of parameter servers.
 fn given(site: &Site, id: &str) -> (String, Vec<Vec<String>>) {
     let hosts = |list: &String| {
         let shown = site.run("scontrol", &["show", "hostnames", list]);
@@ -52,7 +52,7 @@ fn given(site: &Site, id: &str) -> (String, Vec<Vec<String>>) {
     (site.field(id, "AdminComment"), both(site, id, "NodeList").iter().map(hosts).collect())
 }
 
-/// Workers and parameter servers of an admin comment.
+/// Numbers of workers and parameter servers from an admin comment.
 fn shape(given: &str) -> (u32, u32) {
     let count = |key: &str| given.split(';').find_map(|part| part.strip_prefix(key)?.parse().ok()).unwrap_or(0);
     (count("workers="), count("servers="))
@@ -74,16 +74,16 @@ fn a_job_of_two_components_is_sized_resized_and_survives() {
     assert!(nodes[1].iter().all(|node| ["node3", "node4"].contains(&node.as_str())), "{nodes:?}");
     until("it trains", || site.output("first").contains("step"));
 
-    // Others want their part.
+    // Other jobs take their share.
     let others =
         [submit(&site, "second", 100), site.submit("third", &crate::site::training(60, "#TRAINMASTER worker.gpu = 1"))];
     until("it has another shape", || runs(&site, &first) && shape(&given(&site, &first).0) != (workers, servers));
     until("it goes on from its checkpoint", || site.output("first").contains("resuming from a checkpoint"));
     assert!(both(&site, &first, "Restarts").iter().all(|restarts| restarts != "0"), "{}", site.show(&first));
 
-    // Slurm writes down what it did within five seconds; what it hadn't it would do again.
+    // Slurm saves its state within five seconds. Unsaved changes would be repeated.
     thread::sleep(Duration::from_secs(6));
-    // The controller crashes: nobody is restarted for that, and decisions go on.
+    // The controller crashes. No job restarts for that, and decisions continue.
     site.restart("-KILL");
     until("the agent is back", || site.is_up());
     for id in &others {

@@ -1,4 +1,4 @@
-//! Users who mean harm: whatever they submit or change, slurmctld goes on, and nothing of another's changes hands.
+//! Hostile users: no submission or change stops slurmctld, or changes other users' jobs.
 
 use std::{
     fs,
@@ -18,13 +18,14 @@ use crate::{
     site::{Setup, Site},
 };
 
-/// Submissions, unless `TRAINMASTER_SUBMISSIONS` says how many: `make test-all` has 2,000. Several are under way at a time.
+/// Number of submissions, unless `TRAINMASTER_SUBMISSIONS` sets it. `make test-all` has 2,000. Several run at the same
+/// time.
 const SUBMISSIONS: usize = 400;
 const AT_A_TIME: usize = 4;
-/// The hash of no token that anybody was given.
+/// A hash that belongs to no token.
 const FORGED: &str = "abababababababababababababababababababababababababababababababab";
 
-/// As anybody.
+/// Runs a command as the user nobody.
 fn nobody(site: &Site, program: &str, arguments: &[&str]) -> Output {
     Command::new("setpriv")
         .args(["--reuid=nobody", "--regid=nogroup", "--clear-groups", program])
@@ -46,13 +47,13 @@ impl Random {
         from[self.below(from.len())]
     }
 
-    /// Once, or thousands of times.
+    /// A word once, or thousands of times.
     fn repeated(&mut self, word: &str) -> String {
         let times = [1, 2, 10, 100, 5000, 30_000][self.below(6)];
         word.repeat(times)
     }
 
-    /// One setting, as somebody might write it who wants to see what happens.
+    /// A random setting of an attacker.
     fn setting(&mut self) -> String {
         let own = format!("a;@token={FORGED};@begin=0;@asked=0/0/1/0/1/0//;@note=");
         match self.below(14) {
@@ -88,7 +89,7 @@ impl Random {
     fn arguments(&mut self) -> Vec<String> {
         let mut arguments = vec!["--parsable".to_owned(), "--output=/dev/null".into(), "--hold".into()];
         if self.below(3) == 0 {
-            // A text on the command line ends at a zero, and Linux takes no more than 128 KiB.
+            // A text on the command line ends at a zero, and Linux limits it to 128 KiB.
             let comment: String = (0..1 + self.below(4)).map(|_| format!(";{}", self.setting())).collect();
             arguments.push(format!("--comment=trainmaster{}", comment.chars().take(30_000).collect::<String>()));
         }
@@ -153,7 +154,7 @@ fn nothing_that_anybody_submits_ends_slurmctld() {
     let log = site.log();
     assert!(!log.contains("panic") && !log.contains("mistake in the plugin"));
     assert!(!log.contains("Terminate signal") && log.matches("slurmctld version").count() == 1, "it was started again");
-    // Whatever stands in a comment, nobody has a token that he made up.
+    // Whatever a comment contains, no job has a forged token.
     let shown = site.run("scontrol", &["--oneliner", "show", "job"]);
     let comments: Vec<String> = String::from_utf8_lossy(&shown.stdout)
         .lines()
@@ -163,7 +164,7 @@ fn nothing_that_anybody_submits_ends_slurmctld() {
     assert!(tags.len() > submissions / 100, "{} of {} are the plugin's", tags.len(), comments.len());
     assert!(tags.iter().all(|tag| tag.token != [0xab; 32]));
     nobody(&site, "scancel", &["--user=nobody"]);
-    // And everybody else trains on.
+    // Other users' jobs train on.
     let job = site.submit("after", &crate::site::training(2, ""));
     site.completes(&job);
 }
@@ -203,12 +204,12 @@ fn nobody_gives_a_job_what_only_trainmaster_says() {
     let id = submit("--comment=mine");
     assert!(update(&id, "still mine").0);
     assert!(site.log().contains("may not give job"));
-    // An administrator may.
+    // An administrator may change it.
     assert!(site.run("scontrol", &["update", &format!("JobId={id}"), "Comment=trainmaster"]).status.success());
     nobody(&site, "scancel", &["--user=nobody"]);
 }
 
-/// For the user that isn't us.
+/// For the other user.
 fn make_readable(folder: &std::path::Path) {
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();

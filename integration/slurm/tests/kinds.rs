@@ -1,4 +1,4 @@
-//! Kinds of GPUs, of feeds, of modes; and whether the plugins fit.
+//! Types of GPUs, feeds with TLS, modes, and the version check of the plugins.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
@@ -32,7 +32,7 @@ fn typed_gpus_go_to_those_who_ask_for_them() {
         assert!(!shown.contains(&format!("gpu:{other}")), "{shown}");
     }
     ids.iter().for_each(|(_, id)| site.completes(id));
-    // One that no node has is refused with numbers.
+    // A type that no node has is refused with numbers.
     let never = site.submit(
         "never",
         &job("a100", 1).replace("worker.gpu:a100 = 1", "worker.gpu:a100 = 3").replace("a100:2", "a100:1"),
@@ -59,7 +59,7 @@ fn reports_come_over_tls() {
     let job = site.submit("secret", &training(20, &head));
     until("it reports", || site.job(&job).is_some_and(|job| job["epoch"].as_f64() > Some(0.0)));
     site.completes(&job);
-    // Nothing is understood without it. Whoever speaks so is hung up on, perhaps in the middle of a word.
+    // Without TLS nothing is understood. The connection is closed, perhaps in the middle of a message.
     let plain = Command::new("bash")
         .arg("-c")
         .arg(format!("trap '' PIPE; exec 3<>/dev/tcp/localhost/{0}; printf 'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' >&3; timeout 5 head -c 9 <&3 | grep -c TRAINMASTER", site.port()))
@@ -102,7 +102,7 @@ fn settings_are_read_anew_and_bad_ones_change_nothing() {
     let drf = good.split("[scheduler]").next().unwrap().to_owned() + "[scheduler]\nengine = \"drf\"\n";
     fs::write(&file, drf).unwrap();
     until("it holds", || site.status()["engine"] == "drf");
-    // A mode in the file that changes is set; one that a person set stands until then.
+    // A changed mode in the file is applied. A mode that a user set is kept until then.
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, format!("mode = \"paused\"\n{text}")).unwrap();
     until("it pauses", || site.status()["mode"] == "paused");

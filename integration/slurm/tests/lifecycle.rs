@@ -1,4 +1,4 @@
-//! What the agent does in an ordinary life of training jobs, and what it survives.
+//! The agent during the ordinary life of training jobs, and its recovery.
 
 use std::{fs, thread, time::Duration};
 
@@ -14,33 +14,33 @@ fn training_jobs_are_sized_resized_and_survive() {
     if !available() {
         return;
     }
-    // Shares change with every job that comes or goes, however fast this machine is.
+    // Shares change with each arriving or leaving job, independent of the machine's speed.
     let scheduler = "engine = \"drf\"\nstability = \"off\"\n[scheduler.parameters]\ninterval = \"6s\"\n";
     let site = Setup { scheduler, ..Setup::default() }.start();
     let ordinary = site.sbatch(&["-n1", "--gpus-per-node=1", "-o", "/dev/null"], "#!/bin/sh\nsleep 1\n").unwrap();
     let first = site.submit("first", &training(200, "#TRAINMASTER worker.gpu = 1"));
     until("it runs", || site.state(&first) == "RUNNING");
-    // It was asked for with two workers, and alone it gets more.
+    // It requested two workers, and gets more while it is alone.
     assert!(site.field(&first, "Comment").starts_with("trainmaster;"));
     let given = |id: &str| site.field(id, "AdminComment");
     until("Slurm says what it was given", || given(&first).contains("workers="));
     until("it trains", || site.output("first").contains("step"));
     let at_first = given(&first);
 
-    // Explained, and refused with words.
+    // It is explained, and an invalid request is refused with a message.
     let explained = site.ask(&format!("{{\"command\":\"explain\",\"job\":\"{first}\"}}"));
     assert!(explained["findings"].as_array().is_some_and(|findings| !findings.is_empty()), "{explained}");
     let unknown = site.ask(r#"{"command":"explain","job":"4711"}"#);
     assert!(unknown["error"].to_string().contains("4711"));
 
-    // Others want their part: it is restarted from its checkpoint with less, or moves.
+    // Other jobs take their share. The job restarts from its checkpoint with less, or moves.
     let others = ["b", "c", "d"].map(|name| site.submit(name, &training(20, "#TRAINMASTER worker.gpu = 1")));
     until("it changes", || given(&first).contains("workers=") && given(&first) != at_first);
     until("it goes on", || site.output("first").contains("resuming from a checkpoint"));
     assert_ne!(site.field(&first, "Restarts"), "0");
 
-    // The controller crashes in the middle of all that: nothing is lost, and decisions go on. Slurm writes down what it did
-    // within five seconds; what it hadn't it would do again.
+    // The controller crashes meanwhile. Nothing is lost, and decisions continue. Slurm saves its state within five
+    // seconds. Unsaved changes would be repeated.
     thread::sleep(Duration::from_secs(6));
     let before = site.status();
     site.restart("-KILL");
@@ -57,14 +57,14 @@ fn training_jobs_are_sized_resized_and_survive() {
     }
     assert!(site.log().contains("jobs=") && !site.log().contains("can't be read"));
 
-    // Read anew, all of it, with jobs running.
+    // The configuration is read again while jobs run.
     site.scontrol(&["reconfigure"]);
-    // A cancelled one is forgotten.
+    // A cancelled job is forgotten.
     site.run("scancel", &[&others[2]]);
     until("the agent forgets a cancelled job", || site.job(&others[2]).is_none());
     assert_eq!(site.state(&ordinary), "COMPLETED");
 
-    // A drained node's job moves. Slurm itself drains nodes where a job of its started once more after the crash.
+    // The job of a drained node moves. Slurm itself drains nodes on which a job started again after the crash.
     for node in ["node1", "node2", "node3"] {
         site.run("scontrol", &["update", &format!("nodename={node}"), "state=resume"]);
     }
@@ -75,7 +75,7 @@ fn training_jobs_are_sized_resized_and_survive() {
     site.scontrol(&["update", &format!("nodename={node}"), "state=resume"]);
     others[..2].iter().for_each(|id| site.completes(id));
     site.completes(&first);
-    // Every epoch once: restarts went on from checkpoints.
+    // Each epoch once: restarts continued from checkpoints.
     let epochs = site.output("first").lines().filter(|line| line.contains("epoch 199,")).count();
     assert_eq!(epochs, 1, "{}", site.output("first"));
 }
@@ -85,7 +85,7 @@ fn paused_or_gone_jobs_are_slurms_as_they_were_submitted() {
     if !available() {
         return;
     }
-    // An engine that lets nobody run: all jobs wait.
+    // An engine that starts no job: all jobs wait.
     let scheduler = "engine = \"oasis\"\n[scheduler.parameters]\nrejected = \"held\"\n";
     let site = Setup { nodes: 2, scheduler, ..Setup::default() }.start();
     let job = training(3, "#TRAINMASTER worker.gpu = 1");
@@ -93,7 +93,7 @@ fn paused_or_gone_jobs_are_slurms_as_they_were_submitted() {
     until("Slurm says why it waits", || site.show(&waiting).contains("why="));
     assert_eq!(site.state(&waiting), "PENDING");
 
-    // The kill switch: at once it is Slurm's, and runs as submitted.
+    // The off switch: the job belongs to Slurm at once, and runs as submitted.
     let status = site.ask(r#"{"command":"mode","mode":"paused"}"#);
     assert_eq!(status["mode"], "paused");
     let at_once = site.submit("at-once", &job);
@@ -102,7 +102,7 @@ fn paused_or_gone_jobs_are_slurms_as_they_were_submitted() {
     let status = site.ask(r#"{"command":"mode","mode":"active"}"#);
     assert_eq!(status["mode"], "active");
 
-    // Without the plugin held jobs start when their leases run out.
+    // Without the plugin, held jobs start when their leases end.
     let held = site.submit("held", &job);
     assert_eq!(site.state(&held), "PENDING");
     let conf = site.folder().join("etc/slurm.conf");

@@ -1,4 +1,4 @@
-//! Both plugins in a real slurmctld, with real jobs.
+//! Tests of both plugins in a real slurmctld with real jobs.
 
 mod cluster;
 mod faults;

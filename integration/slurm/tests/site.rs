@@ -1,4 +1,4 @@
-//! A Slurm with Trainmaster inside.
+//! A Slurm cluster with Trainmaster.
 
 use std::{
     fs,
@@ -15,24 +15,24 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, Plugins, root, until};
 
-/// The two lines that an administrator adds.
+/// The two lines for slurm.conf.
 pub(crate) const BOTH: &str = "SlurmctldPlugstack=trainmaster\nJobSubmitPlugins=trainmaster";
 
-/// Optimus, in a hurry.
+/// Optimus with short intervals.
 pub(crate) const OPTIMUS: &str = "engine = \"optimus\"\nstability = \"off\"\n[scheduler.parameters]\ninterval = \"4s\"\n\
                        between_rounds = true\nshrink_to_fit = true\nspare_gpus = true\n";
 
-/// How it is set up.
+/// Setup of a site.
 pub(crate) struct Setup<'a> {
     pub(crate) nodes: u32,
-    /// For `cluster/start`.
+    /// Variables for `cluster/start`.
     pub(crate) env: &'a [(&'a str, &'a str)],
     pub(crate) plugins: Plugins,
     /// Keys of trainmaster.toml before its tables.
     pub(crate) keys: &'a str,
-    /// Of its table `slurm`.
+    /// Content of its table `slurm`.
     pub(crate) slurm: &'a str,
-    /// Of its table `scheduler`.
+    /// Content of its table `scheduler`.
     pub(crate) scheduler: &'a str,
     /// PEM files: certificate, key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
@@ -52,7 +52,7 @@ impl Default for Setup<'_> {
     }
 }
 
-/// It runs.
+/// A running site.
 pub(crate) struct Site {
     cluster: Cluster,
     port: u16,
@@ -89,7 +89,7 @@ impl Setup<'_> {
     }
 }
 
-/// Where the training program is; built if it is missing, with the features of whoever tests the workspace.
+/// Folder of the training program. It is built if it is missing, with the features of the workspace's tests.
 pub(crate) fn programs() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -99,7 +99,8 @@ pub(crate) fn programs() -> &'static Path {
     })
 }
 
-/// A training job of so many epochs, with more lines at its head; GPUs and servers are emulated, all else is real.
+/// A training job of `epochs` epochs, with additional lines at its head. GPUs and servers are emulated, all else is
+/// real.
 pub(crate) fn training(epochs: u32, head: &str) -> String {
     let (programs, steps) = (programs().display(), root().join("integration/slurm"));
     let steps = steps.display();
@@ -125,7 +126,7 @@ impl Site {
         self.port
     }
 
-    /// What the agent answers on its control socket.
+    /// The agent's answer on its control socket.
     pub(crate) fn ask(&self, request: &str) -> Value {
         let mut stream =
             UnixStream::connect(self.folder().join("state/trainmaster/control")).expect("the agent listens");
@@ -140,7 +141,7 @@ impl Site {
         self.ask(r#"{"command":"status"}"#)
     }
 
-    /// The agent's word on a job.
+    /// The agent's record of a job.
     pub(crate) fn job(&self, id: &str) -> Option<Value> {
         let status = self.status();
         let jobs = status["jobs"].as_array().expect("jobs").clone();
@@ -152,7 +153,7 @@ impl Site {
         self.sbatch(&["-J", name, "-o", out.to_str().unwrap()], script).unwrap()
     }
 
-    /// What a job has written.
+    /// Output of a job.
     pub(crate) fn output(&self, name: &str) -> String {
         fs::read_to_string(self.folder().join(format!("out-{name}"))).unwrap_or_default()
     }
@@ -180,7 +181,7 @@ impl Site {
         fs::read_to_string(self.folder().join("log/slurmctld.log")).unwrap()
     }
 
-    /// The controller ends as a crash would end it, or in good order, and is started again.
+    /// Ends the controller by this signal, and starts it again.
     pub(crate) fn restart(&self, signal: &str) {
         let file = self.folder().join("run/slurmctld.pid");
         let pid = fs::read_to_string(&file).unwrap().trim().to_owned();
@@ -189,13 +190,13 @@ impl Site {
         let started = self.run("slurmctld", &["-f", self.folder().join("etc/slurm.conf").to_str().unwrap()]);
         assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
         until("slurmctld is back", || self.run("scontrol", &["ping"]).status.success());
-        // For whoever stops the cluster.
+        // For the script that stops the cluster.
         let pid = fs::read_to_string(&file).unwrap();
         let mut pids = fs::OpenOptions::new().append(true).open(self.folder().join("run/pids")).unwrap();
         writeln!(pids, "{}", pid.trim()).unwrap();
     }
 
-    /// The nodes of a field of a job, in order.
+    /// The nodes in a field of a job, in order.
     pub(crate) fn nodes(&self, id: &str, field: &str) -> Vec<String> {
         let list = self.field(id, field);
         if list == "(null)" || list.is_empty() {

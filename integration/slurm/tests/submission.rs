@@ -1,4 +1,4 @@
-//! `job_submit/trainmaster` in a real slurmctld: what it takes, refuses and leaves alone.
+//! `job_submit/trainmaster` in a real slurmctld: accepted, refused and unaffected jobs.
 
 use std::{
     fs,
@@ -33,7 +33,7 @@ fn a_real_slurm_takes_refuses_and_leaves_alone() {
     the_environment_is_right(&cluster);
 }
 
-/// Jobs of other people's, as Slurm keeps them, but for numbers and times that no two runs share.
+/// Records of foreign jobs in Slurm, without numbers and times that differ between runs.
 fn ordinary_jobs(cluster: &Cluster) -> Vec<String> {
     let jobs: [&[&str]; 8] = [
         &["-n4"],
@@ -73,7 +73,7 @@ fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
 }
 
-/// When a job may start, in Unix seconds.
+/// Start time of a job in Unix seconds.
 fn start_of(cluster: &Cluster, id: &str) -> i64 {
     seconds(&cluster.field(id, "StartTime"))
 }
@@ -112,7 +112,7 @@ fn good_jobs_are_held(cluster: &Cluster) {
     assert_eq!((server.requested, server.demand["cpu"], server.demand["memory"]), (2, 2000, 300));
     assert_eq!((tag.asked.nodes, tag.asked.tasks, &*tag.asked.tres_per_node), ((2, 2), 4, "gres:gpu:2"));
 
-    // Nobody can take "per task" back, so it becomes what can be changed.
+    // "Per task" can't be changed later, so it is converted to a form that can.
     let id =
         cluster.sbatch(&["-n4", "--gpus-per-task=1"], "#!/bin/sh\n#TRAINMASTER mode = allreduce\nsleep 60\n").unwrap();
     assert_eq!(
@@ -122,14 +122,14 @@ fn good_jobs_are_held(cluster: &Cluster) {
     assert_eq!(tag_of(cluster, &id).pairs[0], ("mode".to_owned(), "allreduce".to_owned()));
 }
 
-/// Workers with GPUs, and what the other component asks for.
+/// Workers with GPUs, and the bounds of the other component.
 const PAIR: &str = "--comment=trainmaster;model=resnet50;worker.max=8;server.max=4";
 
 fn components_are_held_as_one_job(cluster: &Cluster) {
     let of_workers = [PAIR, "-N1", "-n2", "--gpus-per-node=2", "--begin=now+2hours"];
     let of_servers = [":", "-N1", "-n3", "-c2", "--mem-per-cpu=200"];
     let line = "#!/bin/sh\n#TRAINMASTER worker.max = 8\n#TRAINMASTER mode = sync\nsleep 60\n";
-    // Also where nothing but the script, which is the first component's, says whose it is.
+    // Also if only the script, which belongs to the first component, identifies the job.
     for arguments in [[&of_workers[..], &of_servers].concat(), [&of_workers[1..], &of_servers].concat()] {
         let begin = now() + 7200;
         let id = cluster.sbatch(&arguments, line).unwrap();
@@ -201,7 +201,7 @@ fn the_environment_is_right(cluster: &Cluster) {
                   mv env.$SLURM_JOB_ID.part env.$SLURM_JOB_ID\n";
     let id = cluster.sbatch(&["-n2", "--ntasks-per-node=2"], script).unwrap();
     let hash = tag_of(cluster, &id).token;
-    // It starts as it was submitted; what sbatch's options said would be wrong once it were resized, and is gone anyway.
+    // It starts as it was submitted. Options of sbatch would be wrong after a resize, and are removed.
     assert!(cluster.run("scontrol", &["update", &format!("JobId={id}"), "StartTime=now"]).status.success());
     let file = cluster.folder().join(format!("env.{id}"));
     until("the job has run", || file.exists());
@@ -211,7 +211,7 @@ fn the_environment_is_right(cluster: &Cluster) {
     assert_eq!((token.len(), *blake3::hash(token.as_bytes()).as_bytes()), (32, hash));
     assert_eq!((value("TRAINMASTER_FEED"), value("TRAINMASTER_MODE")), (Some("http://127.0.0.1:7"), Some("allreduce")));
     assert_eq!(value("SLURM_NTASKS_PER_NODE"), None, "what sbatch set is taken away");
-    // Many submissions: slurmctld frees every environment without harm.
+    // After many submissions, slurmctld has released each environment correctly.
     for _ in 0..30 {
         let id = cluster.sbatch(&["-n2", "--ntasks-per-node=2"], script).unwrap();
         cluster.run("scancel", &[&id]);

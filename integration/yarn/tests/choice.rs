@@ -1,4 +1,4 @@
-//! Which scenarios a real YARN can play, and with which engine.
+//! Selection of the scenarios and engines that a real YARN can run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,12 +10,12 @@ use toml::Table;
 use trainmaster_conformance::{Action, Scenario};
 use trainmaster_core::JobSpec;
 
-/// Those whose decisions depend on what there is alone, neither on the time nor on speeds or losses. A scenario is played
-/// with the first of them that can: DRF also gives running jobs more and less.
+/// Engines whose decisions depend only on the resources, not on time, speeds or losses. A scenario runs with the first
+/// suitable one. DRF also resizes running jobs.
 const ENGINES: [&str; 2] = ["drf", "fifo"];
 const COUNTED: [&str; 3] = ["cpu", "gpu", "memory"];
 
-/// A scenario, with one engine.
+/// A scenario with one engine.
 pub(crate) struct Play {
     name: String,
     pub(crate) engine: &'static str,
@@ -28,12 +28,12 @@ impl fmt::Display for Play {
     }
 }
 
-/// Where scenarios and golden files are.
+/// Folder of scenarios and golden files.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
 
-/// Every scenario by its name: how it is played, or why it isn't.
+/// All scenarios by name: how each one runs, or why it doesn't.
 pub(crate) fn all() -> Vec<Result<Play, String>> {
     let files = fs::read_dir(folder().join("scenarios")).unwrap().map(|entry| entry.unwrap().path());
     let files: BTreeSet<PathBuf> = files.collect();
@@ -54,7 +54,7 @@ fn choose(path: &Path) -> Result<Play, String> {
     Err(format!("{name}: {why}"))
 }
 
-/// Why a real YARN can't play it.
+/// Why a real YARN can't run it.
 fn objection(name: &str, scenario: &Scenario, engine: &str) -> Option<String> {
     let names: BTreeSet<&str> = scenario.server.iter().map(|server| server.name.as_str()).collect();
     let changed = scenario.step.iter().filter_map(|step| match &step.action {

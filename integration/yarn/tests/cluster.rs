@@ -1,4 +1,4 @@
-//! A real YARN for a test: started by `integration/yarn/cluster/start`, ended when the value goes.
+//! A real YARN for a test: `integration/yarn/cluster/start` starts it, and dropping the value ends it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,9 +12,9 @@ use std::{
 
 use serde_json::Value;
 
-/// More than any server of a scenario has, so that ApplicationMasters all go to a node of their own.
+/// More cores than any server of a scenario, so that all ApplicationMasters run on their own node.
 const MASTER_CORES: u32 = 20;
-/// And that one has more memory than the adapter takes for true, so that to the daemon it has none.
+/// Its memory exceeds the adapter's plausible maximum, so the daemon counts none of it.
 const MASTERS: &str = "2000000000:120:0";
 
 /// By the core's names: MiB, whole cores, whole GPUs.
@@ -25,7 +25,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
 }
 
-/// Whether a YARN can be had: installed if it is missing. Without one the test is skipped, and counted.
+/// Whether YARN is available. It is installed if it is missing. Without it the test is skipped and counted.
 pub(crate) fn available() -> bool {
     let install = Command::new(root().join("scripts/install")).arg("yarn").output().expect("a script");
     if install.status.success() {
@@ -42,7 +42,7 @@ pub(crate) fn available() -> bool {
     false
 }
 
-/// Packs plug-ins and ApplicationMaster, unless that was done since they changed.
+/// Packs the plug-ins and the ApplicationMaster, unless they are up to date.
 fn build() {
     let yarn = root().join("integration/yarn");
     let jars = ["rm", "master"].map(|module| yarn.join(format!("{module}/target/trainmaster-yarn-{module}.jar")));
@@ -55,14 +55,14 @@ fn build() {
     assert!(mvn.status.success(), "{}", String::from_utf8_lossy(&mvn.stdout));
 }
 
-/// When a file, or one in a folder, was last changed.
+/// Time of the last change of a file, or of any file in a folder.
 fn changed(path: &Path) -> Option<SystemTime> {
     let within = fs::read_dir(path).into_iter().flatten().flatten().filter_map(|entry| changed(&entry.path()));
     let own = fs::metadata(path).ok()?.modified().ok();
     within.max().max(own)
 }
 
-/// What a program prints.
+/// Output of a program.
 pub(crate) fn said(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().expect("a program");
     let stdout = String::from_utf8_lossy(&stdout).into_owned();
@@ -74,7 +74,7 @@ pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Waits for something that a real YARN does soon.
+/// Waits for a result.
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(120);
     loop {
@@ -92,12 +92,12 @@ pub(crate) struct Cluster {
     web: String,
     classpath: String,
     adapter: u16,
-    /// The ids of `nm1`, `nm2`, …; the ApplicationMasters' node comes after them.
+    /// The ids of `nm1`, `nm2`, …, followed by the ApplicationMasters' node.
     nodes: Vec<String>,
 }
 
 impl Cluster {
-    /// Starts one of so many nodes, which have nothing yet.
+    /// Starts a cluster of `nodes` nodes without resources.
     pub(crate) fn start(nodes: usize, queues: &BTreeSet<String>) -> Self {
         build();
         let folder = tempfile::Builder::new().prefix("trainmaster-golden").tempdir().expect("a scratch folder");
@@ -110,7 +110,7 @@ impl Cluster {
             format!("{key}.capacity={share}\n{key}.maximum-capacity=100\n{key}.user-limit-factor=100\n")
         });
         let queues = of_each.collect::<String>() + &format!("yarn.scheduler.capacity.root.queues={}", names.join(","));
-        // NodeManagers that have nothing would not be taken.
+        // A NodeManager without any resources would be refused.
         let small = vec!["64:1:0"; nodes].join(" ");
         let mut start = Command::new(root().join("integration/yarn/cluster/start"));
         start.arg(&yarn).arg(format!("127.0.0.1:{adapter}"));
@@ -155,7 +155,7 @@ impl Cluster {
         &self.nodes
     }
 
-    /// `yarn.toml` for daemon and clients.
+    /// `yarn.toml` for the daemon and its clients.
     pub(crate) fn settings(&self) -> String {
         let Self { adapter, web, classpath, .. } = self;
         let jar = root().join("integration/yarn/master/target/trainmaster-yarn-master.jar");
@@ -168,14 +168,14 @@ impl Cluster {
         )
     }
 
-    /// A folder for a play, which lasts as long as the cluster.
+    /// A folder for a run, kept as long as the cluster.
     pub(crate) fn scratch(&self, name: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         fs::create_dir_all(&path).unwrap();
         path
     }
 
-    /// What the ResourceManager's REST API answers.
+    /// The answer of the ResourceManager's REST API.
     pub(crate) fn get(&self, path: &str) -> Value {
         serde_json::from_str(&said(&mut self.curl(path))).unwrap()
     }
@@ -192,7 +192,7 @@ impl Cluster {
         said(put.args(["-X", "PUT", "-d", r#"{"state": "KILLED"}"#]));
     }
 
-    /// Does what the REST API can't: it takes memory and cores only.
+    /// Runs an operation that the REST API doesn't have: it supports memory and cores only.
     fn operator(&self, what: &str, nodes: &BTreeMap<usize, Amounts>) -> String {
         let mut java = Command::new("java");
         java.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]);
@@ -205,12 +205,12 @@ impl Cluster {
         said(&mut java)
     }
 
-    /// An application of other people's, which takes so much of a node. Returns its id.
+    /// Starts a foreign application that uses these amounts of a node. Returns its id.
     pub(crate) fn occupy(&self, node: usize, amounts: &Amounts) -> String {
         self.operator("occupy", &[(node, amounts.clone())].into()).lines().last().expect("an id").to_owned()
     }
 
-    /// What a running node has, as the scheduler counts; of a lost one nothing.
+    /// Resources of a running node, in the scheduler's units. None for a lost node.
     fn has(&self, node: usize) -> Option<BTreeMap<String, i64>> {
         let answer = &self.get(&format!("nodes/{}", self.nodes[node]))["node"];
         let parts = ["availableResource", "usedResource"];
@@ -222,7 +222,7 @@ impl Cluster {
         (answer["state"] == "RUNNING").then_some(has)
     }
 
-    /// From now on nodes have so much; one that is lost comes back for it.
+    /// Sets the resources of nodes. A lost node returns for that.
     pub(crate) fn provide(&self, wanted: &BTreeMap<usize, Amounts>) {
         let mut nodes = wanted.clone();
         nodes.retain(|node, amounts| {
@@ -257,7 +257,7 @@ impl Cluster {
         said(Command::new(root().join("integration/yarn/cluster/daemon")).arg(self.yarn()).arg(name));
     }
 
-    /// A node dies, as of `kill -9`, and the ResourceManager finds out.
+    /// Kills a node, and waits until the ResourceManager detects it.
     pub(crate) fn lose(&self, node: usize) {
         let pids = fs::read_to_string(self.yarn().join("run/pids")).unwrap();
         let name = format!(" nm{}", node + 1);
@@ -267,10 +267,10 @@ impl Cluster {
     }
 }
 
-/// As YARN calls and counts it.
+/// Amounts with YARN's names and units.
 fn known(amounts: &Amounts) -> [(String, i64); 3] {
     let of = |name: &str| amounts.get(name).copied().unwrap_or(0);
-    // Without memory it would be no node, and no application.
+    // YARN refuses nodes and applications without memory.
     [("memory-mb", of("memory").max(1)), ("vcores", of("cpu")), ("yarn.io/gpu", of("gpu"))]
         .map(|(name, amount)| (name.to_owned(), amount))
 }

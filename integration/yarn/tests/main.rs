@@ -1,4 +1,5 @@
-//! The golden scenarios on a real YARN: what Rust and C decide is what the ResourceManager's REST API answers.
+//! The golden scenarios on a real YARN: the decisions of Rust and C must equal the answers of the ResourceManager's
+//! REST API.
 
 mod choice;
 mod cluster;
@@ -16,13 +17,13 @@ use crate::{
     site::Site,
 };
 
-/// One cluster plays them all.
+/// One cluster for all scenarios.
 #[test]
 fn containers_are_what_rust_and_c_decide() {
     if !available() {
         return;
     }
-    // For who looks into one of them.
+    // To run a single one.
     let only = std::env::var("TRAINMASTER_GOLDEN").unwrap_or_default();
     let plays: Vec<Play> = choice::all().into_iter().filter_map(Result::ok).collect();
     let plays: Vec<Play> = plays.into_iter().filter(|play| play.to_string().contains(&only)).collect();
@@ -47,7 +48,7 @@ fn one(cluster: &Cluster, play: &Play) {
     assert_eq!(blocks.len(), play.scenario.step.len(), "{play}: a block for each step");
     let mut player = Player::new(Site::new(cluster, &play.scenario, play.engine));
     for (step, block) in play.scenario.step.iter().zip(blocks) {
-        // What daemon, YARN and ApplicationMasters do by themselves.
+        // Actions that the daemon, YARN and ApplicationMasters perform themselves.
         if !matches!(step.action, Action::Decide(_) | Action::Seen(_) | Action::Gone(_)) {
             player.agree(&format!("{play}, before {} {:?}", step.at, step.action));
             player.act(&step.action);

@@ -1,4 +1,4 @@
-//! Does what a scenario's steps say, with real applications, and knows what they should lead to.
+//! Performs the steps of a scenario with real applications, and checks the expected results.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Servers by slots: `w0`, `p1`.
 type Slots = BTreeMap<String, String>;
 
-/// What is to be seen of a job.
+/// The expected state of a job.
 #[derive(Clone, Debug, PartialEq)]
 enum Expected {
     Run { incarnation: u32, slots: Slots },
@@ -33,10 +33,10 @@ pub(crate) struct Player<'a> {
     site: Site<'a>,
     /// Applications by the scenario's names.
     apps: BTreeMap<String, String>,
-    /// What was last decided about each job, and what it was told.
+    /// The last decision about each job, and the last issue.
     decided: BTreeMap<String, Slots>,
     expected: BTreeMap<String, Expected>,
-    /// Other people's applications, by server.
+    /// Foreign applications by server.
     guests: BTreeMap<String, String>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Player<'a> {
                 };
                 self.site.ask(&["mode", mode]);
             }
-            // It keeps its state.
+            // The daemon keeps its state.
             Action::Configure(settings) => self.site.serve(settings),
             Action::Server(server) => {
                 let amounts = amounts(&server.capacity, &server.devices);
@@ -86,7 +86,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// As an application; if it is refused, then here or, by a daemon that is slow to say so, soon after.
+    /// Submits a job as an application. A refusal may come at once or, from a slow daemon, soon after.
     fn submit(&mut self, job: &Table) {
         let name = job["name"].as_str().unwrap();
         let program = self.site.folder().join("program").to_str().unwrap().to_owned();
@@ -94,7 +94,7 @@ impl<'a> Player<'a> {
         for role in ["worker", "server"] {
             if let Some(role) = job.get_mut(role).and_then(|role| role.as_table_mut()) {
                 role.insert("command".into(), program.clone().into());
-                // None fits where the ApplicationMasters are.
+                // Its memory demand prevents slots on the ApplicationMasters' node.
                 role.entry("memory").or_insert_with(|| "64MiB".into());
             }
         }
@@ -104,13 +104,13 @@ impl<'a> Player<'a> {
         let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let app = said["application"].as_str().map(str::to_owned);
         if let Some(app) = &app {
-            // The adapter tells of those that come together in no order.
+            // The adapter reports simultaneous applications in any order.
             until("a job or its end", || {
                 let over = || self.site.cluster().get(&format!("apps/{app}"))["app"]["finalStatus"] != "UNDEFINED";
                 (self.row(name).is_some() || over()).then_some(())
             });
         }
-        // Else it is what the ResourceManager answered.
+        // Otherwise it is the answer of the ResourceManager.
         self.apps.insert(name.into(), app.unwrap_or_else(|| String::from_utf8_lossy(&output.stderr).into_owned()));
     }
 
@@ -124,7 +124,7 @@ impl<'a> Player<'a> {
         assert_eq!(app["finalStatus"], how, "{job}: {app}");
     }
 
-    /// Takes what a step's block of the transcript tells.
+    /// Sets the expected state from a step's block of the transcript.
     pub(crate) fn expect(&mut self, action: &Action, block: &str) {
         for line in block.lines() {
             if let Some((job, slots)) = line.strip_prefix("    ").and_then(|line| line.split_once(": run ")) {
@@ -142,7 +142,7 @@ impl<'a> Player<'a> {
         let incarnation: u32 = stamp.split_once('.').unwrap().0.parse().unwrap();
         let expected = match verdict.split_once(' ').unwrap() {
             ("run", slots) => Expected::Run { incarnation, slots: slots_of(slots) },
-            // The others let go of it by themselves, and it runs.
+            // The other jobs release the room themselves, and then it runs.
             ("wait:", why) if why.starts_with("planned; ") => {
                 Expected::Run { incarnation: incarnation + 1, slots: self.decided[job].clone() }
             }
@@ -152,7 +152,7 @@ impl<'a> Player<'a> {
                 return;
             }
             ("wait:", why) => Expected::Wait(why.into()),
-            // What runs goes on as it is; what waits is YARN's to start or not.
+            // Running jobs continue unchanged. YARN decides whether waiting ones start.
             ("release", _) if matches!(self.expected.get(job), Some(Expected::Run { .. })) => return,
             ("release" | "stop:", _) => {
                 self.expected.remove(job);
@@ -163,7 +163,7 @@ impl<'a> Player<'a> {
         self.expected.insert(job.into(), expected);
     }
 
-    /// Waits until YARN shows for every job what is expected of it.
+    /// Waits until YARN shows the expected state of each job.
     pub(crate) fn agree(&self, at: &str) {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -175,7 +175,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// What YARN shows of a job, if that isn't what is expected.
+    /// The state of a job in YARN, if it differs from the expected one.
     fn differs(&self, job: &str, expected: &Expected) -> Option<String> {
         let id = &self.apps[job];
         if let Expected::Refused(why) = expected {
@@ -204,8 +204,8 @@ impl<'a> Player<'a> {
 
     /// The state of an application, and for each slot the incarnation and the server of its container.
     ///
-    /// That a container is on a node is the ResourceManager's to say; which slot it is its program says, which was started for the
-    /// allocation request that this container met.
+    /// The ResourceManager reports the node of a container. The slot comes from its program, which was started for the
+    /// allocation request of this container.
     fn containers(&self, id: &str) -> (String, BTreeMap<String, (u32, String)>) {
         let get = |path: &str| self.site.cluster().get(&format!("apps/{id}{path}"));
         let state = get("")["app"]["state"].as_str().unwrap().to_owned();
@@ -224,7 +224,7 @@ impl<'a> Player<'a> {
                 ["server", index, incarnation] => (format!("p{index}"), incarnation.parse().unwrap()),
                 _ => (id.to_owned(), 0),
             };
-            // Two of a slot are one too many.
+            // Two containers for one slot are an error.
             (slot, (incarnation, self.site.plain(node)))
         });
         let mut slots = BTreeMap::new();
@@ -235,13 +235,13 @@ impl<'a> Player<'a> {
         (state, slots)
     }
 
-    /// A job as the daemon lists it.
+    /// A job in the daemon's list.
     fn row(&self, job: &str) -> Option<Value> {
         let answer = self.site.ask(&["jobs"]);
         answer["jobs"].as_array()?.iter().find(|row| row["name"] == job).cloned()
     }
 
-    /// Why a job waits: YARN has no place for that, so it is the daemon that is asked.
+    /// The reason why a job waits, from the daemon, because YARN has no field for it.
     fn reason(&self, job: &str) -> Option<String> {
         Some(self.site.plain(self.row(job)?["reason"].as_str()?))
     }
@@ -251,7 +251,7 @@ impl<'a> Player<'a> {
     }
 }
 
-/// Of `1w+1p: w0 s0[0], p0 s1`; which GPUs YARN gives is its own choice.
+/// Parses `1w+1p: w0 s0[0], p0 s1`. YARN itself chooses the GPUs.
 fn slots_of(text: &str) -> Slots {
     let (_, slots) = text.split_once(": ").unwrap();
     let pairs = slots.split(", ").map(|slot| slot.split_once(' ').unwrap());

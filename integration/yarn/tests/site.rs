@@ -1,4 +1,4 @@
-//! A real daemon for a play, and its client.
+//! A real daemon for a run, and its client.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use trainmaster_core::amount::Unit;
 
 use crate::cluster::{Amounts, Cluster, free_port, until};
 
-/// What a program says of itself, and how it ends: with its job or its folder.
+/// A program that writes its slot, and ends with its job or its folder.
 const PROGRAM: &str = r#"#!/bin/sh
 cd "${0%/*}" || exit 1
 echo "$TRAINMASTER_ROLE $TRAINMASTER_INDEX $TRAINMASTER_INCARNATION" >"$CONTAINER_ID.part"
@@ -24,7 +24,7 @@ mv "$CONTAINER_ID.part" "$CONTAINER_ID"
 while [ -e "$0" ] && [ ! -e "over-$TRAINMASTER_JOB_NAME" ]; do sleep 0.3; done
 "#;
 
-/// A scenario's servers, and a daemon with its settings.
+/// The servers of a scenario, and a daemon with its settings.
 pub(crate) struct Site<'a> {
     cluster: &'a Cluster,
     folder: PathBuf,
@@ -55,7 +55,7 @@ impl<'a> Site<'a> {
         site
     }
 
-    /// Starts the daemon, or starts it again with other settings.
+    /// Starts the daemon, or restarts it with other settings.
     pub(crate) fn serve(&mut self, settings: &Table) {
         self.stop();
         let mut settings = settings.clone();
@@ -96,7 +96,7 @@ impl<'a> Site<'a> {
         command.output().unwrap()
     }
 
-    /// The same, of a command that is to succeed.
+    /// The same for a command that must succeed.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Value {
         let Output { status, stdout, stderr } = self.run(arguments);
         assert!(status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&stderr));
@@ -111,18 +111,18 @@ impl<'a> Site<'a> {
         &self.folder
     }
 
-    /// The node that a server is, from 0.
+    /// Index of a server's node, from 0.
     pub(crate) fn node(&self, server: &str) -> usize {
         self.names.iter().position(|name| name == server).unwrap()
     }
 
-    /// Nodes' ids as the scenario calls them.
+    /// Replaces nodes' ids by the scenario's names.
     pub(crate) fn plain(&self, text: &str) -> String {
         let ids = self.cluster.nodes().iter().zip(&self.names);
         ids.fold(text.to_owned(), |text, (id, name)| text.replace(id, name))
     }
 
-    /// Ends what is left of the applications.
+    /// Ends the remaining applications.
     pub(crate) fn clear(&self) {
         let left = || {
             let active = self.cluster.get("apps?states=NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING");
@@ -145,7 +145,7 @@ impl Drop for Site<'_> {
     }
 }
 
-/// A server's capacity as YARN counts: MiB and whole ones.
+/// A server's capacity in YARN's units: MiB and whole units.
 pub(crate) fn amounts(capacity: &Table, devices: &[String]) -> Amounts {
     let counted = capacity.iter().map(|(name, value)| {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -157,7 +157,7 @@ pub(crate) fn amounts(capacity: &Table, devices: &[String]) -> Amounts {
 }
 
 fn trainmaster() -> PathBuf {
-    // This test is in `deps/`, beside it.
+    // This test is in `deps/` beside it.
     let beside = || env::current_exe().unwrap().ancestors().nth(2).unwrap().join("trainmaster");
     let program = env::var_os("TRAINMASTER_BIN").map_or_else(beside, PathBuf::from);
     assert!(program.exists(), "{} isn't there: cargo build --bins", program.display());

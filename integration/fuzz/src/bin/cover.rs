@@ -1,4 +1,4 @@
-//! libFuzzer over one target, which `TRAINMASTER_FUZZ_TARGET` names: built and run by `make fuzz`.
+//! libFuzzer with one target, named by `TRAINMASTER_FUZZ_TARGET`. `make fuzz` builds and runs it.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! Feeds targets with inputs that are made up, or writes their seeds.
+//! Runs targets on generated inputs, or writes their seeds.
 
 use std::{
     env, fs,
@@ -18,7 +18,7 @@ const USAGE: &str = "fuzz [--inputs N] [--seed N] [TARGET…]: feeds each target
 fuzz --seeds FOLDER: writes each target's seeds into FOLDER/TARGET
 fuzz --list";
 
-/// Of all inputs that a target was fed.
+/// Statistics of the inputs of a target.
 struct Fed {
     count: u64,
     took: Duration,
@@ -93,7 +93,7 @@ fn feed(target: &Target, count: u64, seed: u64) -> Fed {
     fed
 }
 
-/// What was found before.
+/// Kept inputs from earlier runs.
 fn corpus(target: &Target) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
     let mut files: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();

@@ -1,4 +1,4 @@
-//! What people and policies bring in files.
+//! Files of users and policies.
 
 use trainmaster_adapters::{local, ray, slurm, yarn};
 use trainmaster_core::{
@@ -53,7 +53,7 @@ pub(super) const SETTINGS: Target = Target {
     ],
 };
 
-/// What an engine learnt elsewhere.
+/// A learnt policy.
 pub(super) const POLICY: Target = Target {
     name: "policy",
     run: |bytes| {
@@ -61,13 +61,13 @@ pub(super) const POLICY: Target = Target {
     },
     seeds: || {
         let shipped = include_str!("../../../../sidecar/src/policy/rl.toml");
-        // Its head; the weights are long.
+        // Its head, because the weights are long.
         texts(&[&shipped[..shipped.len().min(2000)], shipped])
     },
     words: &["version = ", "engine = ", "weights = ", "inputs = ", "hidden = ", "hash = ", "1e30", "nan", "a."],
 };
 
-/// Configurations of the adapters: administrators', but a slip of theirs is no reason to end.
+/// Configurations of the adapters. They come from administrators, but an error must not end the program.
 pub(super) const CONFIGURATION: Target = Target {
     name: "configuration",
     run: |bytes| {
@@ -86,7 +86,7 @@ pub(super) const CONFIGURATION: Target = Target {
     words: &["[[servers]]", "listen = ", "= \"1h\"", "a.", "[slurm]", "nodes = "],
 };
 
-/// Records of a journal: each with its checksum, so that what is in it is looked at.
+/// Records of a journal. The target adds checksums, so that the content is parsed.
 pub(super) const RECORDS: Target = Target {
     name: "records",
     run: |bytes| {
@@ -114,7 +114,7 @@ pub(super) const RECORDS: Target = Target {
     words: &["\u{7f}", "\u{1}", "\u{0}"],
 };
 
-/// A record with this in it.
+/// A record with this content.
 fn framed(body: &[u8]) -> Vec<u8> {
     let version = Scheduler::new(Settings::default()).map(|mut scheduler| {
         scheduler.start_journal();

@@ -1,4 +1,4 @@
-//! The targets, by who feeds them.
+//! The targets, by source of their input.
 
 mod files;
 mod slurm;
@@ -23,17 +23,17 @@ pub const ALL: &[Target] = &[
     wire::MESSAGES,
 ];
 
-/// Inputs are bytes, and most parsers read text.
+/// The bytes as text, for most parsers.
 fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// Seeds that are texts.
+/// Seeds from texts.
 fn texts(seeds: &[&str]) -> Vec<Vec<u8>> {
     seeds.iter().map(|seed| seed.as_bytes().to_vec()).collect()
 }
 
-/// A job file with everything in it.
+/// A job file with all keys.
 const JOB: &str = r#"
 name = "resnet-50"
 tenant = "vision"

@@ -1,4 +1,4 @@
-//! What anybody who may submit to Slurm feeds slurmctld.
+//! Input that any user of Slurm can send to slurmctld.
 
 #![allow(unsafe_code)] // a C ABI
 
@@ -74,7 +74,7 @@ fn submission(bytes: &[u8]) {
         rest.split(|byte| *byte == 0).map(|part| CString::new(part).expect("no zero")).collect();
     texts.resize(texts.len().max(9), CString::default());
     let pointer = |at: usize| if texts[at].is_empty() { null() } else { texts[at].as_ptr() };
-    // Every range once: unset, small, at the ends.
+    // Each range once: unset, small, and at its ends.
     let number = |at: usize| match numbers.get(at).copied().unwrap_or(0) {
         0 => -1,
         small @ 1..=200 => i64::from(small),
@@ -108,7 +108,7 @@ fn submission(bytes: &[u8]) {
     let ours = unsafe { trainmaster_is_ours(job.comment, job.script, job.component) };
     // SAFETY: plain numbers and arrays of them.
     let mut held: CHeld = unsafe { std::mem::zeroed() };
-    // SAFETY: every pointer is of what is above.
+    // SAFETY: all pointers are to the values above.
     let outcome =
         unsafe { trainmaster_submit(&job, 1000, [7; 16].as_ptr(), &mut held, message.as_mut_ptr(), message.len()) };
     // SAFETY: C strings or NULL.
@@ -146,7 +146,7 @@ fn description(bytes: &[u8]) {
     assert_eq!(Tag::read(&tag.to_string()).as_ref(), Some(&tag));
 }
 
-/// Comments that others may have written.
+/// Comments of other jobs.
 pub(super) const COMMENT: Target = Target { name: "comment", run: comment, seeds: comments, words: WORDS };
 
 fn comments() -> Vec<Vec<u8>> {
@@ -189,7 +189,7 @@ pub(super) const RESOURCES: Target = Target {
     words: &["gpu:", "gres:", "gres/", "(IDX:", "(S:0-1)", "no_consume", "4G", "P", "(null):", "mem="],
 };
 
-/// Lists of nodes.
+/// Node lists.
 pub(super) const NODES: Target = Target {
     name: "nodes",
     run: |bytes| {

@@ -1,4 +1,4 @@
-//! Messages from whoever reaches a port.
+//! Messages from the network.
 
 use prost::{Message, Name};
 use trainmaster_core::{Event, JobSpec, Scheduler, Settings, Time};
@@ -7,11 +7,11 @@ use trainmaster_proto::{job_from_spec, observed, progress, spec_from_job, v1, we
 use super::JOB;
 use crate::Target;
 
-/// Requests of every kind, which the first byte says: weighed, decoded if that is allowed, and converted.
+/// Requests of all kinds, selected by the first byte. They are weighed, decoded if that is allowed, and converted.
 pub(super) const MESSAGES: Target =
     Target { name: "messages", run, seeds, words: &["\u{1}", "\u{7f}", "cpu", "gpu:a100"] };
 
-/// What anything may take here; the limits of each kind are the codec's.
+/// Maximum memory of a request here. The codec has a limit for each kind.
 const MOST: usize = 4 << 20;
 
 fn decode<M: Message + Name + Default>(bytes: &[u8]) -> Option<M> {
@@ -48,7 +48,7 @@ fn run(bytes: &[u8]) {
     }
 }
 
-/// A scheduler hears of it, whatever it thinks of that.
+/// Applies the events to a scheduler, which may refuse them.
 fn take(events: Vec<Event>) {
     let mut scheduler = Scheduler::new(Settings::default()).expect("the defaults are allowed");
     for event in events {

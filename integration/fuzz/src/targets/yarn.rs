@@ -1,4 +1,4 @@
-//! What anybody who may submit to YARN feeds the adapter.
+//! Input that any user of YARN can send to the adapter.
 
 use trainmaster_adapters::yarn::{Accounts, read_job_file};
 
@@ -20,7 +20,7 @@ tony.application.node-label = "fast"
 batch = 64
 "#;
 
-/// The job file that an application carries: ours or TonY's, percent-encoded or not; its user and queue before it.
+/// The job file of an application: ours or TonY's, percent-encoded or not, with its user and queue before it.
 pub(super) const JOB_FILE: Target = Target {
     name: "yarn-job",
     run: |bytes| {

@@ -1,7 +1,7 @@
-//! The part of `job_submit/trainmaster` that is not C: what a job is, and what it becomes.
+//! The Rust part of `job_submit/trainmaster`: recognises, checks and holds jobs.
 //!
-//! `submission.h` says the same for the plugin. No panic leaves this library: what is caught is told in words, and the
-//! job is refused: as it is, its comment may say anything.
+//! `submission.h` declares the same interface for the plugin. No panic leaves this library. A caught panic becomes a
+//! message, and the job is refused, because its comment may contain anything.
 
 #![allow(unsafe_code)] // a C ABI
 
@@ -26,9 +26,9 @@ const COMMENT: usize = 1025;
 const TRES: usize = 256;
 const ENVIRONMENT: usize = 1024;
 
-/// What is configured, as a submission reads it: slurmctld holds its locks meanwhile, so nothing waits for a file here.
+/// The configuration for submissions. slurmctld holds its locks meanwhile, so no file is read here.
 static CONFIG: Mutex<Option<Config>> = Mutex::new(None);
-/// The file it comes from, which a thread of the plugin's looks at.
+/// The configuration file, which a thread of the plugin checks.
 static WATCHED: Mutex<Option<Watched>> = Mutex::new(None);
 
 /// The configuration file.
@@ -49,7 +49,7 @@ impl Watched {
         Some((data.modified().ok()?, data.len()))
     }
 
-    /// What it says now, if it is another.
+    /// The new configuration, if the file changed.
     fn changed(&mut self) -> Option<Result<Config, String>> {
         let seen = Self::seen(&self.path);
         if seen == self.seen {
@@ -69,8 +69,8 @@ fn config() -> Config {
 }
 
 thread_local! {
-    /// Of the heterogeneous job that is being submitted: slurmctld names its components one after the other on one
-    /// thread, and only the first has what tells whose it is.
+    /// State of the heterogeneous job that is being submitted. slurmctld submits its components one after the other on
+    /// one thread, and only the first one identifies its owner.
     static LEADER: RefCell<Option<Leader>> = const { RefCell::new(None) };
 }
 
@@ -116,13 +116,13 @@ pub struct CHeld {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Not ours.
+    /// The job isn't for Trainmaster.
     Passes = 0,
-    /// It waits for the agent.
+    /// The job is held for the agent.
     Held = 1,
-    /// The message is for its owner.
+    /// The job is refused, with a message for its owner.
     Refused = 2,
-    /// A panic; the message is for the log. The job must not pass as it is: its comment may say anything.
+    /// A panic, with a message for the log. The job must not pass unchanged, because its comment may contain anything.
     Failed = 3,
 }
 
@@ -133,19 +133,19 @@ pub enum Outcome {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_configure(path: *const c_char, message: *mut c_char, room: usize) -> i32 {
     let read = || {
-        // SAFETY: as promised by the caller.
+        // SAFETY: required by this function's contract.
         let watched = Watched::new(PathBuf::from(unsafe { text(path) }));
         let read = configure(&watched.path);
-        // A file that is wrong now may be mended later.
+        // An invalid file may be corrected later.
         *locked(&CONFIG) = read.as_ref().ok().cloned();
         *locked(&WATCHED) = Some(watched);
         read.map(drop)
     };
-    // SAFETY: as promised by the caller.
+    // SAFETY: required by this function's contract.
     unsafe { told(read, message, room) }
 }
 
-/// Looks whether the configuration is another; see submission.h.
+/// Reads the configuration again if it changed; see submission.h.
 ///
 /// # Safety
 /// `message` has `room` bytes.
@@ -159,11 +159,11 @@ pub unsafe extern "C" fn trainmaster_look(message: *mut c_char, room: usize) -> 
         }
         Some(Err(problem)) => Err(problem),
     };
-    // SAFETY: as promised by the caller.
+    // SAFETY: required by this function's contract.
     unsafe { told(look, message, room) }
 }
 
-/// 0, or -1 and what went wrong.
+/// Returns 0, or -1 and the error.
 ///
 /// # Safety
 /// `message` has `room` bytes.
@@ -173,7 +173,7 @@ unsafe fn told(work: impl FnOnce() -> Result<(), String>, message: *mut c_char, 
         Ok(Err(problem)) => problem,
         Err(panic) => words(&*panic),
     };
-    // SAFETY: as promised by the caller.
+    // SAFETY: required by this function's contract.
     unsafe { put(&problem, message, room) };
     -1
 }
@@ -186,7 +186,7 @@ fn configure(path: &Path) -> Result<Config, String> {
     }
 }
 
-/// Whether a job is ours; see submission.h.
+/// Whether a job is for Trainmaster; see submission.h.
 ///
 /// # Safety
 /// Both are C strings or NULL.
@@ -196,21 +196,21 @@ pub unsafe extern "C" fn trainmaster_is_ours(comment: *const c_char, script: *co
         if component <= 0 {
             LEADER.take();
         }
-        // SAFETY: as promised by the caller.
+        // SAFETY: required by this function's contract.
         let (comment, script) = unsafe { (bytes(comment), bytes(script)) };
         LEADER.with_borrow(Option::is_some) || comment::is_ours(comment, script)
     };
-    // A mistake of ours is a refusal, said by what looks at the job next.
+    // After a panic, the next function handles the job, and refuses it.
     catch_unwind(AssertUnwindSafe(look)).unwrap_or(true)
 }
 
-/// Whether a comment may not be given to a job by its owner; see submission.h.
+/// Whether an owner may not set this comment; see submission.h.
 ///
 /// # Safety
 /// A C string or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_is_reserved(comment: *const c_char) -> bool {
-    // SAFETY: as promised by the caller.
+    // SAFETY: required by this function's contract.
     let look = || comment::is_ours(unsafe { bytes(comment) }, "");
     catch_unwind(AssertUnwindSafe(look)).unwrap_or(true)
 }
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn trainmaster_is_reserved(comment: *const c_char) -> bool
 /// Checks and holds a job; see submission.h.
 ///
 /// # Safety
-/// Texts are C strings or NULL, `random` has 16 bytes, `message` has `room`, `held` may be written.
+/// Texts are C strings or NULL, `random` has 16 bytes, `message` has `room` bytes, `held` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_submit(
     job: *const CSubmission,
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn trainmaster_submit(
     room: usize,
 ) -> Outcome {
     let work = || {
-        // SAFETY: as promised by the caller.
+        // SAFETY: required by this function's contract.
         let (job, random) = unsafe { (submission(&*job), *random.cast::<[u8; 16]>()) };
         let config = config();
         let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn trainmaster_submit(
         } else {
             let Some((accepted, leader)) = submit(&job, now, config.lease, hash)? else { return Ok(false) };
             LEADER.set(leader);
-            // The batch script is the first component's.
+            // The batch script belongs to the first component.
             environment.push(("TRAINMASTER_TOKEN", token));
             environment.extend(config.feed.clone().map(|feed| ("TRAINMASTER_FEED", feed)));
             accepted
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn trainmaster_submit(
                 return Err(format!("{name}: {} bytes must be fewer than {room}", text.len()));
             }
         }
-        // SAFETY: as promised by the caller; the texts were measured.
+        // SAFETY: required by this function's contract; the lengths of the texts were checked.
         unsafe {
             (*held).begin = accepted.begin;
             put(&accepted.comment, (&raw mut (*held).comment).cast(), COMMENT);
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn trainmaster_submit(
         Ok(Err(refusal)) => (Outcome::Refused, format!("trainmaster: {refusal}")),
         Err(panic) => (Outcome::Failed, words(&*panic)),
     };
-    // SAFETY: as promised by the caller.
+    // SAFETY: required by this function's contract.
     unsafe { put(&problem, message, room) };
     outcome
 }
@@ -283,14 +283,14 @@ pub unsafe extern "C" fn trainmaster_submit(
 /// Texts are C strings or NULL.
 unsafe fn submission(job: &CSubmission) -> Submission {
     let number = |value: i64| u32::try_from(value).ok();
-    // SAFETY: as promised by the caller.
+    // SAFETY: required by this function's contract.
     unsafe {
         let option =
             (!job.unsupported_option.is_null()).then(|| (text(job.unsupported_option), text(job.unsupported_value)));
         Submission {
             name: text(job.name),
             comment: text(job.comment),
-            // No more of it is looked at.
+            // Only the head is examined.
             script: (!job.script.is_null()).then(|| head(job.script)),
             array: text(job.array),
             partition: text(job.partition),
@@ -317,7 +317,7 @@ unsafe fn text(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: as promised by the caller.
+    // SAFETY: required by this function's contract.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
@@ -326,34 +326,34 @@ unsafe fn text(text: *const c_char) -> String {
 /// # Safety
 /// A C string or NULL.
 unsafe fn head(text: *const c_char) -> String {
-    // SAFETY: as promised by the caller.
+    // SAFETY: required by this function's contract.
     let bytes = if text.is_null() { &[][..] } else { unsafe { CStr::from_ptr(text) }.to_bytes() };
     String::from_utf8_lossy(&bytes[..bytes.len().min(comment::HEAD)]).into_owned()
 }
 
-/// The same without a copy: what comes before the first byte that is no UTF-8 is enough to see whose job it is.
+/// The same without a copy. The text before the first invalid UTF-8 is enough to recognise a job.
 ///
 /// # Safety
-/// A C string or NULL, that outlives what is returned.
+/// A C string or NULL that outlives the result.
 unsafe fn bytes<'a>(text: *const c_char) -> &'a str {
     if text.is_null() {
         return "";
     }
-    // SAFETY: as promised by the caller.
+    // SAFETY: required by this function's contract.
     let bytes = unsafe { CStr::from_ptr(text) }.to_bytes();
     bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
 }
 
-/// Writes a text and two zeros: the second ends a list.
+/// Writes a text and two zeros. The second one ends a list.
 ///
 /// # Safety
-/// `to` has `room` bytes, more than the text or it is cut.
+/// `to` has `room` bytes. A longer text is truncated.
 unsafe fn put(text: &str, to: *mut c_char, room: usize) {
     if to.is_null() || room == 0 {
         return;
     }
     let length = text.len().min(room - 1);
-    // SAFETY: as promised by the caller.
+    // SAFETY: required by this function's contract.
     unsafe {
         to.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
         to.cast::<u8>().add(length).write_bytes(0, (room - length).min(2));
@@ -404,7 +404,7 @@ mod tests {
             environment: [0; ENVIRONMENT],
         };
         let (mut held, mut message) = (empty, [0; 200]);
-        // SAFETY: every pointer is of what is above.
+        // SAFETY: all pointers are to the values above.
         let outcome =
             unsafe { trainmaster_submit(job, 1000, [7; 16].as_ptr(), &mut held, message.as_mut_ptr(), message.len()) };
         // SAFETY: it is terminated.
