@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_text_and_what_is_allowed() {
+    fn errors_name_the_text_and_the_allowed_form() {
         for (unit, text, problem) in [
             (Unit::MiB, "-1GiB", "negative"),
             (Unit::MiB, "10GB", "unknown unit"),

@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_score_is_what_the_hand_computes() {
+    fn a_score_equals_a_manual_computation() {
         let network = policy(None).network;
         // Hidden: 0.1·2 + ⅓·3 + 0 = 1.2 and −2.5·2 + 4e-9·3 + 1 < 0; output 2 · 1.2 + 7.
         assert!((network.score(&[2.0, 3.0]) - 9.4).abs() < 1e-6);
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gives_the_same_policy_again() {
+    fn a_file_restores_the_same_policy() {
         for policy in [policy(None), policy(validated(1.7, 1.6))] {
             let text = policy.to_toml();
             let read = Policy::from_toml(&text).unwrap();
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_decide_is_refused_with_the_numbers() {
+    fn invalid_policies_are_refused_with_numbers() {
         let good = policy(validated(1.7, 1.6));
         let text = good.to_toml();
         let spoilt = text.replace("-2.5", "-2.4");

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_devices_are_first_those_that_nobody_has() {
+    fn whole_devices_prefer_unassigned_ones() {
         let one =
             |gpus: i64| Demand::new(&BTreeMap::from([("gpu".to_owned(), gpus * 1000)]), &mut ResourceTypes::default());
         let held = [1000, 0, 500];

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_for_people_is_cut_between_characters() {
+    fn shown_texts_are_truncated_between_characters() {
         assert_eq!(shown("ééé", 2), "éé…");
         assert_eq!(shown("é", 1), "é");
         assert_eq!(shown("a\nb", 10), "a\\u{a}b");

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dot_product_is_of_parts_of_what_there_is() {
+    fn the_dot_product_uses_fractions_of_the_capacity() {
         use crate::resources::{CPU, GPU};
         let amounts = |gpu, cpu| Amounts::of(&[(GPU, gpu), (CPU, cpu)]);
         let have = amounts(4000, 8000);

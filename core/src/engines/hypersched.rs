@@ -180,7 +180,7 @@ mod tests {
     use crate::fit::learning_curve::FEWEST;
 
     #[test]
-    fn what_is_ahead_grows_with_the_logarithm_and_ends_with_the_forecast() {
+    fn the_gain_grows_with_the_logarithm_up_to_the_forecast() {
         let curve = Ahead::Curve { done: 10.0, epochs: 90.0, gain: 0.2 };
         assert_eq!((curve.gain(0.0), curve.gain(90.0), curve.gain(1000.0)), (0.0, 0.2, 0.2));
         // From 10 epochs to √10 times as many is half of the way to ten times as many.
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn few_accuracies_tell_a_slope_and_more_of_them_a_forecast() {
+    fn few_accuracies_give_a_slope_and_more_a_forecast() {
         let mut state = State::default();
         let spec = crate::job::JobSpec::minimal("a");
         let event = crate::Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_is_the_chance_to_end_over_the_time_it_takes() {
+    fn the_index_is_the_probability_over_the_expected_time() {
         // Services 1, 2, 5 and 12 with a quantum of 4.
         let gittins = Gittins::of(4, &[5, 1, 12, 2].into());
         // Two of four end within it, after 1 and 2. The others take all of it: (2/4) / (11/4).
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_that_ended_are_remembered() {
+    fn only_recent_completed_jobs_are_remembered() {
         let mut memo = Memo::default();
         memo.ended.extend(0..HISTORY as i64 + 5);
         memo.count(&State::default());

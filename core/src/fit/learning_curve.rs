@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn smooth_curves_of_every_kind_are_foreseen() {
+    fn smooth_curves_of_every_kind_are_predicted() {
         type Curve = fn(f64) -> f64;
         let curves: [Curve; 4] = [
             |k| 0.9 - 0.5 / k,
@@ -364,14 +364,14 @@ mod tests {
     }
 
     #[test]
-    fn there_is_none_without_enough_epochs_or_of_the_past() {
+    fn no_forecast_without_enough_epochs_or_of_the_past() {
         let of = |epochs, epoch| Forecast::new(&history(epochs, |k| 0.5 - 0.3 / k), epoch, &Options::default());
         assert!(of(FEWEST as u64 - 1, 50).is_none() && of(FEWEST as u64, 50).is_some());
         assert!(of(20, 19).is_none() && of(20, 20).is_some() && of(0, 10).is_none());
     }
 
     #[test]
-    fn nothing_that_is_reported_breaks_it() {
+    fn any_reports_give_a_valid_forecast() {
         for accuracy in [0.0, 1.0] {
             let flat = Forecast::new(&history(10, |_| accuracy), 100, &Options::paper()).unwrap();
             assert!((flat.mean() - accuracy).abs() < 1e-3, "{}", flat.mean());

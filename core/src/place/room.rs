@@ -292,7 +292,7 @@ mod tests {
     use crate::resources::CPU;
 
     #[test]
-    fn gpus_are_stranded_by_what_takes_their_workers_cores() {
+    fn needs_that_take_the_cores_of_gpu_workers_strand_gpus() {
         let amounts = |gpus: i64, cores: i64| Amounts::of(&[(GPU, gpus * 1000), (CPU, cores * 1000)]);
         let spares = |free: Amounts, need: Amounts| strands_none(&free, &need, &amounts(1, 2));
         assert!(spares(amounts(2, 8), amounts(0, 4)), "4 cores are left for 2 workers");

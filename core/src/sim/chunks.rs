@@ -265,7 +265,7 @@ mod tests {
     use WorkState::{Done, Preempted, Queued, Running};
 
     #[test]
-    fn a_chunk_waits_for_its_upload_and_keeps_what_it_did() {
+    fn a_chunk_waits_for_its_upload_and_keeps_its_progress() {
         let test = Test::new(3);
         let mut program = test.program();
         let mut now = 0;
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_sends_nothing_twice_and_says_again_what_is_done() {
+    fn a_restart_sends_nothing_twice_and_reports_completed_chunks_again() {
         let test = Test::new(2);
         let mut program = test.program();
         let mut now = 0;
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn who_schedules_no_chunks_waits_for_all_data_and_may_hand_over() {
+    fn whole_jobs_wait_for_all_data_and_can_switch_to_chunks() {
         let test = Test::new(4);
         let mut program = test.program();
         let mut now = 0;

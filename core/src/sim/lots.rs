@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_holds_everyone_once() {
+    fn an_order_is_a_permutation() {
         let mut order = Lots::new(3).order(0, 50);
         assert_ne!(order, (0..50).collect::<Vec<_>>());
         order.sort_unstable();

@@ -599,7 +599,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_while_is_counted_in_the_days_it_is_in() {
+    fn a_period_is_counted_in_its_days() {
         let hours = |from: i64, to: i64| -> Vec<(usize, i64)> {
             let while_ = days(Time(from * 3_600_000), Time(to * 3_600_000));
             while_.map(|(day, part)| (day, part.0 / 3_600_000)).collect()

@@ -781,7 +781,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_or_is_interrupted_is_preempted() {
+    fn waiting_jobs_and_interrupted_chunks_are_preempted() {
         let with = |states: &[WorkState]| {
             let work =
                 (0..).zip(states).map(|(item, state)| Work { item: WorkItem::Chunk(item), slot: None, state: *state });

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn earlier_first_and_then_in_order() {
+    fn items_come_by_time_then_insertion() {
         let mut queue = Queue::new();
         for (at, what) in [(5, 'a'), (3, 'b'), (5, 'c'), (3, 'd'), (9, 'e'), (5, 'f')] {
             queue.put(Time(at), what);

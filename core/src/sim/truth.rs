@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_takes_what_its_terms_add_up_to() {
+    fn a_step_takes_the_sum_of_its_terms() {
         let speed = Speed::Steps(time());
         // 100 examples on 2 workers: 0.5 s, 0.1 s, and 2 workers through 1 server: 1 s.
         let alone = speed.alone(&spec(), Shape { workers: 2, servers: 1 });
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn nearer_is_faster() {
+    fn closer_placements_are_faster() {
         let speed = Speed::Steps(time());
         let of = |counts: &[(u32, u32)]| speed.of(&spec(), &placed(counts), false, &[]);
         assert!(of(&[(2, 2), (2, 2)]) > of(&[(4, 0), (0, 4)]));
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_straggler_holds_up_everyone_when_in_step_and_only_itself_when_not() {
+    fn a_straggler_delays_all_in_sync_and_only_itself_in_async() {
         let speed = Speed::Steps(time());
         let placed = placed(&[(4, 4)]);
         let sync = spec();
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fitted_speed_is_the_steps_it_was_fitted_to() {
+    fn a_fitted_speed_equals_its_steps() {
         use crate::fit::SpeedModel;
         // The same job twice: from terms without an advantage of proximity, and from a fit.
         let (spec, near) = (spec(), StepTime { local: 1.0, ..time() });
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_ends_where_its_rule_is_met() {
+    fn a_job_ends_when_its_rule_is_met() {
         let mut spec = spec();
         spec.convergence = crate::job::Convergence { delta: 0.01, patience: 3, max_epochs: 200 };
         let curve = Curve::Inverse([0.2, 1.0, 0.1]);

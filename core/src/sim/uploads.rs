@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_server_lacks_is_sent_to_it() {
+    fn only_missing_chunks_are_sent() {
         let hours = |hours: i64| Span::seconds(3600 * hours);
         let at = |span: Span| Time(0) + span;
         let takes = |server: ServerId| hours(i64::from(server.0));

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_and_an_endless_model_say_so() {
+    fn infeasible_and_unbounded_models_are_errors() {
         every(|solver| {
             let mut model = Model::default();
             let x = model.integer(0, 5, 1.0);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_solver_names_those_there_are() {
+    fn the_error_of_an_unknown_solver_lists_the_known_ones() {
         let error = find("cplex").err().expect("unknown").to_string();
         assert!(error.contains("\"cplex\"") && error.contains("microlp"), "{error}");
     }
@@ -307,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_optimum_is_what_trying_everything_finds(spec in model()) {
+        fn the_optimum_equals_exhaustive_search(spec in model()) {
             let (model, _) = build(&spec);
             let expected = best_by_trying_all(&model);
             every(|solver| {

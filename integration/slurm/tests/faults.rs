@@ -53,7 +53,7 @@ fn engines_that_panic_hand_jobs_back() {
 }
 
 #[test]
-fn after_a_panic_the_agent_goes_on_from_its_journal_and_pauses_after_another() {
+fn after_a_panic_the_agent_continues_from_its_journal_and_pauses_after_another() {
     if !available() {
         return;
     }
@@ -82,7 +82,7 @@ fn after_a_panic_the_agent_goes_on_from_its_journal_and_pauses_after_another() {
 }
 
 #[test]
-fn nodes_that_others_take_first_are_planned_anew() {
+fn nodes_taken_by_other_jobs_are_planned_again() {
     if !available() {
         return;
     }

@@ -113,7 +113,7 @@ impl Random {
 }
 
 #[test]
-fn nothing_that_anybody_submits_ends_slurmctld() {
+fn no_submission_ends_slurmctld() {
     if !available() {
         return;
     }
@@ -170,7 +170,7 @@ fn nothing_that_anybody_submits_ends_slurmctld() {
 }
 
 #[test]
-fn nobody_gives_a_job_what_only_trainmaster_says() {
+fn users_can_not_set_reserved_comments() {
     if !available() {
         return;
     }

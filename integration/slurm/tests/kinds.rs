@@ -8,7 +8,7 @@ use crate::{
 };
 
 #[test]
-fn typed_gpus_go_to_those_who_ask_for_them() {
+fn typed_gpus_go_to_jobs_that_request_them() {
     if !available() {
         return;
     }
@@ -70,7 +70,7 @@ fn reports_come_over_tls() {
 }
 
 #[test]
-fn shadow_tells_what_it_would_have_done() {
+fn shadow_mode_reports_its_decisions() {
     if !available() {
         return;
     }
@@ -87,7 +87,7 @@ fn shadow_tells_what_it_would_have_done() {
 }
 
 #[test]
-fn settings_are_read_anew_and_bad_ones_change_nothing() {
+fn settings_are_read_again_and_bad_ones_change_nothing() {
     if !available() {
         return;
     }
@@ -109,7 +109,7 @@ fn settings_are_read_anew_and_bad_ones_change_nothing() {
 }
 
 #[test]
-fn a_plugin_for_another_slurm_is_found_before_slurmctld_finds_it() {
+fn a_plugin_for_another_slurm_is_detected_before_slurmctld_loads_it() {
     if !available() {
         return;
     }

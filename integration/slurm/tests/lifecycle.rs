@@ -81,7 +81,7 @@ fn training_jobs_are_sized_resized_and_survive() {
 }
 
 #[test]
-fn paused_or_gone_jobs_are_slurms_as_they_were_submitted() {
+fn paused_or_removed_jobs_run_in_slurm_as_submitted() {
     if !available() {
         return;
     }

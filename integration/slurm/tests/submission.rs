@@ -13,7 +13,7 @@ const SLEEP: &str = "#!/bin/sh\nsleep 60\n";
 const LEASE: i64 = 600;
 
 #[test]
-fn a_real_slurm_takes_refuses_and_leaves_alone() {
+fn a_real_slurm_accepts_refuses_and_ignores_jobs() {
     if !available() {
         return;
     }

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_comes_back_and_old_ones_go() {
+    fn the_newest_is_read_and_old_ones_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("job");
         assert_eq!(Checkpoint::read(&inner, "a model").unwrap(), None);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_file_is_passed_over_wherever_it_was_cut() {
+    fn a_truncated_file_is_skipped() {
         let folder = tempfile::tempdir().unwrap();
         at(5).write(folder.path()).unwrap();
         let whole = at(6).encode();

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_name_who_trains_and_who_needs_data() {
+    fn orders_name_workers_that_train_and_that_need_data() {
         let chunks = Chunks { count: 5, epochs: 1, batches: 1 };
         assert_eq!(Orders::read(&[], chunks), None);
         let work = |chunk, worker, state: WorkState| Work { chunk, worker, state: state.into(), rank: 0 };

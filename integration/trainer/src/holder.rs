@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collected_step_can_be_taken_back() {
+    fn a_collected_step_can_be_discarded() {
         let mut holder = holder();
         holder.collect(sums(), 2);
         assert!(holder.reach(7));

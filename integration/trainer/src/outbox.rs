@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_sent_is_answered() {
+    fn only_sent_reports_are_answered() {
         let mut outbox = Outbox::default();
         (1..=3).for_each(|seq| outbox.report(progress(seq)));
         let call = outbox.next().unwrap();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_without_one_of_its_workers_counts_for_nothing() {
+    fn an_incomplete_replica_does_not_count() {
         let parts = Parts::new(2, "", 2).unwrap();
         assert_eq!(parts.whole(&[0, 1, 3, 4, 5]), [0, 1, 4, 5]);
         assert_eq!(parts.whole(&[1, 2]), [0; 0]);

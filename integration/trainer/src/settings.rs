@@ -226,7 +226,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn wrong_values_are_named_with_what_is_allowed() {
+    fn wrong_values_are_named_with_the_allowed_ones() {
         for (flags, parts) in [
             (&["--batch=0"][..], &["--batch", "'0'", "1.."][..]),
             (&["--delta=-1"], &["--delta", "'-1'", "from 0 to 1"]),
@@ -273,7 +273,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn flags_survive_being_handed_on() {
+    fn flags_survive_being_passed_on() {
         let given = ["--mode=async", "--batch=7", "--hidden=5,4", "--device-nic-mbit=10.5", "--device-straggler=1:2"];
         let flags = Flags::try_parse_from([&["test"], &given[..]].concat()).unwrap();
         let again: Vec<String> =

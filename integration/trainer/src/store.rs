@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_take_their_time_and_damage_is_noticed() {
+    fn uploads_take_time_and_damage_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let mut slow = store(Some(folder.path()), Duration::from_secs(3600));
         slow.expect(&[0].into());

@@ -136,13 +136,13 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn without_devices_time_is_ones_own() {
+    fn without_devices_there_are_no_turns() {
         let now = Instant::now();
         assert_eq!(Turns::default().book(now, 5 * MS).unwrap(), now + 5 * MS);
     }
 
     #[test]
-    fn who_books_later_waits_for_all_before_on_each_of_its_devices() {
+    fn a_later_booking_waits_for_all_earlier_ones_on_its_devices() {
         let folder = tempfile::tempdir().unwrap();
         let open = |devices: &[u32], name| Turns::open(folder.path(), devices, name).unwrap();
         let (a, b, both) = (open(&[0], "a"), open(&[1], "b"), open(&[1, 0], "both"));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_delays_nobody() {
+    fn past_bookings_cause_no_delay() {
         let folder = tempfile::tempdir().unwrap();
         let turns = Turns::open(folder.path(), &[0], "a").unwrap();
         let past = Instant::now();

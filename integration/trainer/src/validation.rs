@@ -42,7 +42,7 @@ mod tests {
     use crate::settings::tests::settings;
 
     #[test]
-    fn who_knows_the_answer_is_right() {
+    fn a_perfect_model_has_full_accuracy() {
         // Blobs far from each other, and a linear model that scores by the distance to their centres.
         let settings = settings(&["--features=2", "--classes=2", "--noise=0", "--label-noise=0"]);
         let data = Data::new(&settings.data);

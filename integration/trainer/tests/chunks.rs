@@ -103,7 +103,7 @@ fn ticks(pid: u32) -> u64 {
 }
 
 #[test]
-fn chunks_are_interrupted_and_resumed_while_others_train_on() {
+fn chunks_are_interrupted_and_resumed_while_others_continue() {
     for mode in ["--mode=sync", "--mode=async"] {
         let mut job = started(mode);
         job.wait_workers(3);
@@ -134,7 +134,7 @@ fn a_job_without_a_running_chunk_rests() {
 }
 
 #[test]
-fn restarts_keep_what_chunks_have_trained_and_their_data() {
+fn restarts_keep_the_progress_and_data_of_chunks() {
     let mut job = started("--mode=sync");
     job.wait_workers(3);
     job.wait_step(step(&job.board) + 20);

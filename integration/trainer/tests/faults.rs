@@ -52,7 +52,7 @@ fn a_revision_made_while_the_feed_was_away_is_followed_later() {
 }
 
 #[test]
-fn orphans_leave_after_the_grace() {
+fn orphans_end_after_the_grace() {
     let mut job = Job::start(2, 1, &endless(&["--orphan-grace-ms=300"]));
     job.wait_step(5);
     job.feed_gone();
@@ -98,7 +98,7 @@ fn garbage_changes_nothing(partitions: &'static str) {
 }
 
 #[test]
-fn a_stranger_without_the_token_is_not_heard() {
+fn a_caller_without_the_token_is_refused() {
     let job = Job::start(1, 1, &endless(&[]));
     job.wait_step(2);
     // Magic, version, job 7, incarnation 0, worker 5, and an invalid proof.
@@ -122,7 +122,7 @@ fn a_lost_server_ends_the_incarnation() {
 }
 
 #[test]
-fn workers_that_nobody_replaces_end_the_incarnation() {
+fn lost_workers_without_replacement_end_the_incarnation() {
     let mut job = Job::start(2, 1, &endless(&["--replace-ms=400"]));
     job.wait_step(5);
     job.kill(Id::worker(0));
@@ -146,7 +146,7 @@ fn a_hung_worker_does_not_hang_the_job() {
 }
 
 #[test]
-fn a_part_that_nobody_replaces_ends_the_incarnation() {
+fn a_lost_partition_without_replacement_ends_the_incarnation() {
     for (workers, servers, mode) in [(2, 1, "--mode=sync"), (2, 1, "--mode=async"), (4, 0, "--mode=allreduce")] {
         let mut job = Job::start(workers, servers, &endless(&[mode, "--partitions=2", "--replace-ms=400"]));
         job.wait_step(5);
@@ -190,7 +190,7 @@ fn replicas_of_parts_train_asynchronously_and_survive_losses() {
 }
 
 #[test]
-fn a_worker_told_to_go_leaves_and_the_job_goes_on() {
+fn a_stopped_worker_leaves_and_the_job_continues() {
     let mut job = Job::start(3, 1, &endless(&[]));
     job.wait_step(5);
     job.signal(Id::worker(2), Signal::TERM);
@@ -203,7 +203,7 @@ fn a_worker_told_to_go_leaves_and_the_job_goes_on() {
 }
 
 #[test]
-fn another_incarnation_means_to_leave() {
+fn another_incarnation_ends_the_process() {
     let mut job = Job::start(2, 2, &endless(&[]));
     job.wait_step(5);
     job.board.restart(slots(1, 1));
@@ -214,7 +214,7 @@ fn another_incarnation_means_to_leave() {
 }
 
 #[test]
-fn a_process_that_starts_too_late_is_sent_away() {
+fn a_process_that_starts_too_late_is_dismissed() {
     let mut job = Job::prepare(1, 1, &endless(&[]));
     job.board.revise(slots(1, 1));
     job.spawn(Id::worker(4));

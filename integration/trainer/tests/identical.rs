@@ -124,7 +124,7 @@ fn a_killed_worker_costs_nothing_but_time() {
 }
 
 #[test]
-fn a_chief_started_again_takes_the_job_up_from_its_checkpoint() {
+fn a_restarted_chief_resumes_from_its_checkpoint() {
     for (servers, mode) in [(2, "--mode=sync"), (0, "--mode=allreduce")] {
         let mut job = Job::start(2, servers, &flags(&[&[mode, "--checkpoint-epochs=1"], SLOW].concat()));
         job.wait_step(12);
@@ -214,7 +214,7 @@ fn a_killed_part_costs_nothing_but_time() {
 }
 
 #[test]
-fn the_only_copy_of_a_part_is_taken_from_the_checkpoint() {
+fn the_only_copy_of_a_partition_is_read_from_the_checkpoint() {
     let mut job =
         Job::start(2, 0, &flags(&[&["--mode=allreduce", "--partitions=2", "--checkpoint-epochs=1"], SLOW].concat()));
     job.wait_step(18);

@@ -10,7 +10,7 @@ use common::{Job, command};
 const EASY: &[&str] = &["--examples=300", "--batch=50", "--noise=0.5", "--learning-rate=0.1", "--delta=0.05"];
 
 #[test]
-fn a_job_converges_and_says_so() {
+fn a_job_converges_and_reports_it() {
     let mut job = Job::start(2, 1, EASY);
     job.all_end_well();
     let reports = job.board.reports();
@@ -43,7 +43,7 @@ fn a_finished_job_that_is_started_again_is_finished_at_once() {
 }
 
 #[test]
-fn real_flowers_are_told_apart() {
+fn real_flowers_are_distinguished() {
     for (workers, servers, mode) in [(3, 2, "--mode=sync"), (2, 0, "--mode=allreduce")] {
         let flags = ["--data=iris", "--batch=30", "--learning-rate=0.1", "--delta=0.001", mode];
         let mut job = Job::start(workers, servers, &flags);
@@ -165,7 +165,7 @@ fn profile_draws_pairs_by_seed() {
 }
 
 #[test]
-fn every_epoch_tells_the_accuracy_on_held_out_examples() {
+fn every_epoch_reports_the_accuracy_on_held_out_examples() {
     for (workers, servers, mode) in [(2, 2, "--mode=sync"), (2, 2, "--mode=async"), (2, 0, "--mode=allreduce")] {
         let mut job = Job::start(workers, servers, &[EASY, &["--delta=0", "--max-epochs=6", mode]].concat());
         job.all_end_well();

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_takes_only_its_own() {
+    fn a_flood_displaces_only_its_own_entries() {
         let mut kept = Kept::new(100);
         let mut gone = Vec::new();
         for key in 0..10_000_u32 {

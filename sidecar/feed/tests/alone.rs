@@ -80,7 +80,7 @@ fn report(job: &str, sequence: &[u64]) -> v1::ReportRequest {
 }
 
 #[tokio::test]
-async fn reports_are_the_hosts_to_judge_and_the_feeds_to_remember() {
+async fn the_host_judges_reports_and_the_feed_remembers_them() {
     let mut site = site(Limits::default()).await;
     site.feed.set(JobId(4), given("one", 1, None));
     // A job without a token needs none.

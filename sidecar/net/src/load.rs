@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_never_ends_is_given_up() {
+    async fn an_endless_request_is_abandoned() {
         let router = router(LoadLimits::default());
         let never = Body::from_stream(futures_util::stream::pending::<Result<Bytes, axum::Error>>());
         assert!(!ask(&router, "/length", never).await.status().is_success());
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_counts_until_it_is_sent_and_comes_in_one_piece_after_the_other() {
+    async fn an_answer_counts_until_it_is_sent_and_is_sent_by_frame() {
         let router = router(LoadLimits::default());
         let mine = async |path: &str| ask_as(&router, caller("mine", false), path, Body::empty()).await;
         let frame = |body: &mut Body| {

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_made_once_and_read_anew() {
+    fn a_token_is_created_once_and_read_again_after_changes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/token");
         make(&path, "test").unwrap();

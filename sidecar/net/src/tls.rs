@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authoritys_certificate_is_no_servers() {
+    fn an_authoritys_certificate_is_refused_for_servers() {
         let folder = tempfile::tempdir().unwrap();
         let openssl = made(folder.path(), "openssl", IsCa::Ca(BasicConstraints::Unconstrained));
         let error = Tls::read(openssl).unwrap_err().to_string();
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_change_are_read_anew_and_bad_ones_are_not_used() {
+    fn changed_files_are_read_again_and_bad_ones_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let files = made(folder.path(), "a", IsCa::NoCa);
         let mut tls = Tls::read(files.clone()).unwrap();

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_there_is_has_a_layout() {
+    fn every_message_has_a_layout() {
         assert!(Layouts::get().all.iter().all(|layout| layout.fields.is_empty() || layout.size > 0));
         for name in MOST.map(|(name, _)| name) {
             assert!(Layouts::get().find(name).is_some(), "{name}");

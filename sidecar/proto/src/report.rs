@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nonsense_stays_nonsense() {
+    fn invalid_values_are_kept() {
         let wire = v1::Progress { duration_ms: f64::NAN, loss: Some(f64::NAN), ..v1::Progress::default() };
         let read = progress(wire);
         assert_eq!(read.report.duration, Span(-1));

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn even_a_strip_shows_something() {
+    fn a_very_narrow_table_shows_something() {
         assert!(on(30).contains("JOB"));
         assert!(!sheet().on(&Paper { width: Some(1), ..Paper::default() }).is_empty());
     }

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_heuristic_earns_par_and_less_of_everything_less() {
+    fn the_heuristic_has_the_par_reward_and_worse_results_less() {
         let course = Course {
             engine: "mlfs",
             workload: workload::find("mlfs").unwrap(),

@@ -344,7 +344,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn a_queue_is_projected_as_if_it_were_worked_off_chunk_by_chunk(
+        fn a_projected_queue_equals_a_simulation_by_chunk(
             there in proptest::collection::vec((1..9_u128, 1..20_i64, 1..5_u64), 0..12),
             coming in proptest::collection::vec((1..9_u128, 1..20_i64, 1..5_u64, 0..60_i64), 0..8),
             t0 in 0..80_i64,

@@ -177,7 +177,7 @@ mod tests {
     use crate::resources::CPU;
 
     #[test]
-    fn what_is_released_leaves_nothing_behind() {
+    fn a_release_removes_all_bookings() {
         let counts = |workers| vec![(ServerId(3), Shape { workers, servers: 1 })];
         let of = |slots: &[i64]| Admission {
             plan: slots.iter().map(|slot| Planned { slot: *slot, work: 1, counts: counts(2) }).collect(),

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dear_choices_are_left_out_and_the_hull_is_convex() {
+    fn dominated_choices_are_dropped_and_the_hull_is_convex() {
         let of = |triples: &[(u64, u64, u32)]| {
             Curve::new(triples.iter().map(|&(work, cost, workers)| Choice { work, cost, workers }).collect())
         };

@@ -64,7 +64,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_search_finds_what_the_plain_recursion_finds(problem in problem()) {
+    fn the_search_agrees_with_the_plain_recursion(problem in problem()) {
         let expected = plain::recursion(&problem);
         let found = best(&problem, &mut unlimited()).unwrap();
         let key = |schedule: &Schedule| (schedule.payoff, schedule.end, schedule.cost, schedule.work.last().copied());
@@ -331,7 +331,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn schedules_keep_the_constraints_and_pay_what_the_recursion_pays(
+    fn schedules_satisfy_the_constraints_with_the_recursions_payoff(
         servers in cluster(), jobs in vec(job(), 1..8), horizon in 1..24_u32, chunks in any::<bool>(), scale in 0.1..10.0_f64,
     ) {
         let engine = engine(&[
@@ -367,7 +367,7 @@ proptest! {
 
     /// A chunk that may continue in the next slot costs no more than one that may not.
     #[test]
-    fn worker_slots_are_never_dearer_than_chunks(servers in cluster(), (spec, _) in job(), horizon in 1..24_u32) {
+    fn worker_slots_never_cost_more_than_chunks(servers in cluster(), (spec, _) in job(), horizon in 1..24_u32) {
         let payoff = |unit: &str| {
             let engine = engine(&[("horizon", Parameter::Number(horizon.into())), ("work_unit", text(unit))]);
             let mut bench = Bench::new(engine, servers.clone());

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_stay_where_it_was_measured_and_spread_elsewhere() {
+    fn draws_agree_at_measured_pairs_and_spread_elsewhere() {
         let truth = |p: u32, w: u32| {
             let (p, w) = (f64::from(p), f64::from(w));
             1.0 / (0.01 * 64.0 / w + 0.05 + 0.1 * w / p + 0.002 * w)

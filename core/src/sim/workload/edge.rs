@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn faster_workers_are_so_in_truth_and_as_far_as_engines_know() {
+    fn a_speed_up_changes_the_truth_and_the_job_files() {
         let plain = built(&LARGE, 3, Some(40));
         let mut fast = plain.clone();
         fast.speed_up(1.5).unwrap();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_is_an_edge_of_types_and_a_cloud_that_is_far_and_endless() {
+    fn the_cluster_has_a_typed_edge_and_a_distant_unlimited_cloud() {
         for seed in 0..5 {
             let workload = built(&LARGE, seed, None);
             let place = |server: &ServerSpec| Place::of(&server.labels).unwrap();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_come_in_two_peaks_and_need_what_the_module_says() {
+    fn jobs_arrive_in_two_peaks_with_the_documented_work() {
         let workload = built(&LARGE, 7, Some(4000));
         let slots: Vec<i64> = workload.jobs.iter().map(|job| job.arrival.0 / 3_600_000).collect();
         let share = |from: i64, to: i64| slots.iter().filter(|slot| (from..to).contains(slot)).count() as f64 / 4000.0;

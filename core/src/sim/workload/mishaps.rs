@@ -50,7 +50,7 @@ mod tests {
     };
 
     #[test]
-    fn servers_fail_as_often_as_asked_and_are_back_before_they_fail_again() {
+    fn servers_fail_at_the_requested_rate_and_return_in_between() {
         let mut workload = Workload {
             servers: vec![ServerSpec::default(); 40],
             end: Some(Time(20 * 86_400_000)),

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_papers_own_times_few_can_be_in_time() {
+    fn few_jobs_with_the_papers_times_can_meet_their_target() {
         let workload = built(&MIXED, 4000);
         let shortest = |job: &SimJob| Work::new(&job.spec, None).unwrap().shortest(SLOT);
         let share = |most: u64| {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_and_parameter_servers_have_servers_of_their_own() {
+    fn workers_and_parameter_servers_have_separate_servers() {
         let workload = built(&SMALL, 10);
         let hosts: Vec<&str> = workload.servers.iter().map(|server| server.labels["hosts"].as_str()).collect();
         assert_eq!(hosts, ["workers", "servers", "workers", "servers", "workers", "servers"]);

@@ -274,7 +274,7 @@ mod tests {
     use crate::shape::Shape;
 
     #[test]
-    fn every_job_is_valid_and_ends_within_what_its_class_takes() {
+    fn every_job_is_valid_and_ends_within_the_time_of_its_class() {
         let workload = ENTRY.build(&Request { seed: 2, jobs: Some(640), servers: None }).unwrap();
         for job in &workload.jobs {
             job.spec.validate().unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_those_that_were_run_and_lie_between_them() {
+    fn lengths_are_measured_or_interpolated() {
         let cifar = &APPLICATIONS[0];
         assert_eq!([128, 4096].map(|batch| cifar.iterations(batch).round()), [39_062.0, 2011.0]);
         let between = cifar.iterations(3000);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_row_may_not_be_is_named() {
+    fn invalid_rows_are_named() {
         let row = Row { name: "a".into(), time: Span::ZERO, application: "gpt".into(), replicas: 4, batch: 64 };
         let problem = from_rows(std::slice::from_ref(&row), None).unwrap_err().to_string();
         assert!(problem.contains("application") && problem.contains("gpt") && problem.contains("bert"), "{problem}");

@@ -125,7 +125,7 @@ mod tests {
     use crate::{shape::Shape, sim::Lots};
 
     #[test]
-    fn a_job_takes_what_it_took_with_the_gpus_that_it_had() {
+    fn a_job_takes_its_recorded_time_with_its_recorded_gpus() {
         for (gpus, seconds) in [(1, 1), (1, 3600), (8, 90_000), (32, 7)] {
             let recorded = Recorded { name: "a".into(), arrival: Span::ZERO, gpus, duration: Span::seconds(seconds) };
             let job = job(recorded);

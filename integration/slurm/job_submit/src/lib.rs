@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_are_too_strange() {
+    fn any_bytes_are_accepted() {
         let strange = CString::new(b"#!/bin/sh\n\xff\xfe\n#TRAINMASTER mode = sync\n".to_vec()).unwrap();
         // SAFETY: C strings and NULL.
         unsafe {
@@ -482,13 +482,13 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_becomes_words() {
+    fn a_panic_becomes_a_message() {
         let panic = catch_unwind(|| panic!("of {}", 3)).unwrap_err();
         assert_eq!(words(&*panic), "panic: of 3");
     }
 
     #[test]
-    fn a_configuration_is_read_where_there_is_one() {
+    fn an_existing_configuration_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("trainmaster.toml");
         assert_eq!(configure(&file).unwrap(), Config::default());

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_checkpoint_has_nothing_left_to_do() {
+    fn a_finished_checkpoint_is_done() {
         let settings = settings(&["--max-epochs=2"]);
         let checkpoint = Checkpoint {
             fingerprint: String::new(),

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slower_end_decides() {
+    fn the_slower_side_decides() {
         // Two senders share the receiver's interface: both payloads arrive at 1 ms and are delivered at 2 ms.
         let mut receiver = Nic::new(RATE);
         receiver.begin(0, 1, 7, 10_000);
@@ -125,12 +125,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_announced_is_handed_over_at_once() {
+    fn an_unannounced_payload_is_delivered_at_once() {
         assert_eq!(Nic::new(RATE).arrive(1, 0, Message::Pull), Some(Message::Pull));
     }
 
     #[test]
-    fn a_lost_connection_takes_its_transfers_along() {
+    fn a_lost_connection_ends_its_transfers() {
         let mut nic = Nic::new(RATE);
         nic.send(0, 1, 10_000, &Message::Pull);
         nic.begin(0, 1, 5, 10_000);

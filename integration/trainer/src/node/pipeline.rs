@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_what_is_early_is_kept() {
+    fn invalid_values_are_refused_and_early_ones_are_kept() {
         // Six examples in six micro-batches, with 5 input and 4 output numbers each.
         let settings = settings(&["--features=3", "--hidden=5,4", "--batch=6", "--partitions=3"]);
         let me = Id::worker(1);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_that_stays_away_is_named() {
+    fn a_missing_neighbour_is_named() {
         let settings = settings(&["--hidden=4", "--partitions=2", "--start-ms=3600000"]);
         let me = Id::worker(2);
         let (mut pipeline, mut net) = (Pipeline::new(&settings, me), net(me));

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn each_trouble_is_seen() {
+    fn each_problem_is_found() {
         let well = StatusReply {
             version: env!("CARGO_PKG_VERSION").into(),
             managers: vec!["local".into()],

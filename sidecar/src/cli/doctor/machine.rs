@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_isnt_there_is_judged_and_not_made() {
+    fn a_missing_folder_is_checked_and_not_created() {
         let folder = tempfile::tempdir().unwrap();
         let deep = folder.path().join("a/b");
         assert_eq!(state_folder(&deep, None).verdict, Verdict::Good);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn any_columns_will_do_and_bad_rows_are_named_and_left_out() {
+    fn any_column_order_works_and_bad_rows_are_reported() {
         let text = "who,when,n,secs\na,0,1,5\nb,soon,1,5\nc,1,0,5\na,2,1,5\nd,3,2,-1\ne,4,2\nf,5,2,7\n";
         let source = of("csv", text, Some("time=when, gpus=n,duration=secs,name=who")).unwrap();
         assert_eq!(source.build(&request(Some(1), None)).unwrap().jobs.len(), 2);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quote_that_is_not_closed_spoils_its_own_row_only() {
+    fn an_unclosed_quote_affects_only_its_row() {
         let long = "x".repeat(500);
         let text = format!(
             "\u{feff}time,gpus,duration,note\r\n1,1,5,\"a, \"\"b\"\"\"\r\n\r\n2,1,5,\"open\r\n3,1,5,\r\n{long},1,5,\r\n"
