@@ -1,8 +1,8 @@
-//! What C hands in: pointers become values or references here and nowhere else.
+//! Input from C. Only this module converts pointers to values and references.
 //!
-//! NULL, misaligned pointers, sizes and strides are checked; that a pointer which is none of these points to what the
-//! header says, for as long as the call lasts, is the caller's word. The functions here take it, so that those that are
-//! called from C, which are `unsafe` to call, need no block of their own for each argument.
+//! NULL, misaligned pointers, sizes and strides are checked. For other pointers, the caller guarantees that they point
+//! to what the header says, for the duration of the call. The functions here rely on it. So functions that are called
+//! from C, which are `unsafe` to call, need no block for each argument.
 
 use std::mem::MaybeUninit;
 
@@ -11,28 +11,28 @@ use crate::{
     text::trainmaster_string,
 };
 
-/// Larger than any struct will ever be: a size beyond is a number that was never set.
+/// An upper bound of struct sizes. A larger size was never set.
 const LARGEST: usize = 1 << 16;
-/// Larger than any text that makes sense.
+/// Maximum length of a text.
 const LONGEST: u64 = 1 << 24;
 
 /// A C struct of integers, floats and raw pointers.
 ///
 /// # Safety
-/// `repr(C)`, and valid whatever its bytes are, all zeros included.
+/// The type is `repr(C)`, and valid for all byte values, including all zeros.
 pub(crate) unsafe trait Plain: Copy {}
 
 /// A [`Plain`] struct whose first field is its `u32` size, and which grows at its end.
 ///
 /// # Safety
-/// It is.
+/// The type has this layout.
 pub(crate) unsafe trait Grows: Plain {
     const NAME: &'static str;
-    /// Its size in the first version that had it: no caller's is smaller.
+    /// Its size in the first version. A caller's size is never smaller.
     const FIRST: usize;
 }
 
-// SAFETY: integers and floats are valid whatever their bytes are.
+// SAFETY: integers and floats are valid for all byte values.
 unsafe impl Plain for u8 {}
 // SAFETY: as above.
 unsafe impl Plain for u32 {}
@@ -47,7 +47,7 @@ macro_rules! plain {
     )*};
 }
 
-/// Declares growing structs with the size that each had at first.
+/// Declares growing structs with their first sizes.
 macro_rules! grows {
     ($($name:ident: $first:literal),* $(,)?) => {$(
         $crate::borrow::plain!($name);
@@ -72,14 +72,14 @@ fn checked<T>(pointer: *const T, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A handle, or anything else that this library made.
+/// A reference to a handle, or to another object of this library.
 pub(crate) fn reference<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Failure> {
     checked(pointer, name)?;
-    // SAFETY: neither NULL nor misaligned; the caller says that it is a T which outlives the call.
+    // SAFETY: neither NULL nor misaligned; the caller guarantees a T that outlives the call.
     Ok(unsafe { &*pointer })
 }
 
-/// A copy of a struct of whatever version: what the caller's doesn't have is zero, what it has beyond ours must be.
+/// A copy of a struct of any version. Fields that the caller's version lacks are zero. Fields beyond ours must be zero.
 pub(crate) fn read<T: Grows>(pointer: *const T, name: &str) -> Result<T, Failure> {
     checked(pointer, name)?;
     let size = size_at(pointer, name)?;
@@ -94,18 +94,18 @@ pub(crate) fn read<T: Grows>(pointer: *const T, name: &str) -> Result<T, Failure
             format!("{name} has fields set that this library doesn't know: it is older than the caller's header");
         return Err(Failure::new(Code::Size, text));
     }
-    // SAFETY: a plain struct is valid whatever its bytes are, and all were written.
+    // SAFETY: a plain struct is valid for all byte values, and all bytes were written.
     Ok(unsafe { value.assume_init() })
 }
 
-/// Fills in a struct of whatever version; its size stays the caller's.
+/// Fills a struct of any version. Its size stays the caller's.
 pub(crate) fn write<T: Grows>(pointer: *mut T, value: T, name: &str) -> Result<(), Failure> {
     checked(pointer, name)?;
     let size = size_at(pointer, name)?;
     let known = size.min(size_of::<T>());
     let from = (&raw const value).cast::<u8>();
     let to = pointer.cast::<u8>();
-    // SAFETY: the caller's struct has `size` bytes, behind the first four (the size) `known` of them are ours, too.
+    // SAFETY: the caller's struct has `size` bytes. After the first four (the size), `known` of them are ours too.
     unsafe {
         to.add(4).copy_from_nonoverlapping(from.add(4), known - 4);
         to.add(known).write_bytes(0, size - known);
@@ -113,14 +113,14 @@ pub(crate) fn write<T: Grows>(pointer: *mut T, value: T, name: &str) -> Result<(
     Ok(())
 }
 
-/// Checks that a struct could be filled in, before there is anything to fill in.
+/// Checks that a struct can be filled, before there is a result.
 pub(crate) fn writable<T: Grows>(pointer: *mut T, name: &str) -> Result<(), Failure> {
     checked(pointer, name)?;
     size_at(pointer, name).map(drop)
 }
 
 fn size_at<T: Grows>(pointer: *const T, name: &str) -> Result<usize, Failure> {
-    // SAFETY: neither NULL nor misaligned (callers looked), and every growing struct begins with its size.
+    // SAFETY: neither NULL nor misaligned (checked by callers), and each growing struct begins with its size.
     let size = unsafe { pointer.cast::<u32>().read() } as usize;
     if (T::FIRST..=LARGEST).contains(&size) {
         return Ok(size);
@@ -132,19 +132,19 @@ fn size_at<T: Grows>(pointer: *const T, name: &str) -> Result<usize, Failure> {
 /// Sets an output that is a plain value.
 pub(crate) fn set<T>(pointer: *mut T, value: T, name: &str) -> Result<(), Failure> {
     checked(pointer, name)?;
-    // SAFETY: neither NULL nor misaligned; the caller says that it may be written.
+    // SAFETY: neither NULL nor misaligned; the caller guarantees that it is writable.
     unsafe { pointer.write(value) };
     Ok(())
 }
 
-/// Checks that an output could be set.
+/// Checks that an output can be set.
 pub(crate) fn settable<T>(pointer: *mut T, name: &str) -> Result<(), Failure> {
     checked(pointer, name)
 }
 
 /// Fills a caller's buffer.
 pub(crate) fn fill(to: *mut u8, bytes: &[u8]) {
-    // SAFETY: the caller says that as many bytes are there, and that no other thread uses them.
+    // SAFETY: the caller guarantees that the bytes are there, and that no other thread uses them.
     unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
@@ -175,16 +175,16 @@ impl<T> Array<T> {
         self.count
     }
 
-    /// Where an element is.
+    /// Address of an element.
     pub(crate) fn at(&self, index: usize) -> *mut T {
         assert!(index < self.count, "within the array");
-        // In bounds of what the caller calls an array; never read without being one.
+        // Within the caller's array. It is read only if it is one.
         self.data.wrapping_byte_add(index * self.stride).cast_mut()
     }
 }
 
 impl<T: Grows> Array<T> {
-    /// A copy of an element, of whatever version.
+    /// A copy of an element of any version.
     pub(crate) fn read(&self, index: usize, name: &str) -> Result<T, Failure> {
         let at = self.at(index);
         let name = format!("{name}[{index}]");
@@ -195,7 +195,7 @@ impl<T: Grows> Array<T> {
         read(at, &name)
     }
 
-    /// Copies of all.
+    /// Copies of all elements.
     pub(crate) fn all(&self, name: &str) -> Result<Vec<T>, Failure> {
         (0..self.count).map(|index| self.read(index, name)).collect()
     }
@@ -208,11 +208,11 @@ pub(crate) fn copies<T: Plain>(data: *const T, count: u64, stride: u64, name: &s
         let text = format!("{name}: a stride of {stride} bytes is less than an element's {}", size_of::<T>());
         return Err(Failure::new(Code::Size, text));
     }
-    // SAFETY: every element lies within the array, is as large as a T, and any bytes are one.
+    // SAFETY: each element lies within the array, is as large as a T, and all byte values are valid.
     Ok((0..array.len()).map(|index| unsafe { array.at(index).read() }).collect())
 }
 
-/// A text's own copy.
+/// A copy of a text.
 pub(crate) fn text(text: trainmaster_string, name: &str) -> Result<String, Failure> {
     if text.length > LONGEST {
         return Err(Failure::new(Code::Size, format!("{name}: {} bytes must be at most {LONGEST}", text.length)));
@@ -221,7 +221,7 @@ pub(crate) fn text(text: trainmaster_string, name: &str) -> Result<String, Failu
     std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Failure::value(format!("{name} must be UTF-8")))
 }
 
-/// Bytes, for as long as the call lasts.
+/// Bytes for the duration of the call.
 pub(crate) fn bytes<'a>(data: *const u8, length: u64, name: &str) -> Result<&'a [u8], Failure> {
     if length == 0 {
         return Ok(&[]);
@@ -230,6 +230,6 @@ pub(crate) fn bytes<'a>(data: *const u8, length: u64, name: &str) -> Result<&'a 
     if length > isize::MAX as u64 {
         return Err(Failure::new(Code::Size, format!("{name}: there are no {length} bytes")));
     }
-    // SAFETY: not NULL; the caller says that as many bytes are there while the call lasts.
+    // SAFETY: not NULL; the caller guarantees that the bytes are there during the call.
     Ok(unsafe { std::slice::from_raw_parts(data, length as usize) })
 }

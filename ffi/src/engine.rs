@@ -1,4 +1,4 @@
-//! Which engines there are.
+//! The list of engines.
 
 use trainmaster_core::{engine::DefaultValue, engines::REGISTRY};
 
@@ -14,15 +14,15 @@ use crate::{
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_parameter {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
-    /// As in the settings.
+    /// Its name in the settings.
     pub name: trainmaster_string,
-    /// What it is without being set, as in the settings.
+    /// Its default, as in the settings.
     pub standard: trainmaster_string,
-    /// What it does, with its unit.
+    /// Its effect, with its unit.
     pub meaning: trainmaster_string,
 }
 
@@ -30,21 +30,21 @@ pub struct trainmaster_parameter {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_engine {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
-    /// As in the settings.
+    /// Its name in the settings.
     pub name: trainmaster_string,
-    /// What it does, in a line.
+    /// Summary in one line.
     pub summary: trainmaster_string,
-    /// Where it comes from.
+    /// Its source.
     pub paper: trainmaster_string,
     /// The first of its parameters.
     pub parameters: *const trainmaster_parameter,
-    /// How many.
+    /// Number of elements.
     pub parameters_count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub parameters_stride: u64,
 }
 
@@ -52,15 +52,15 @@ pub struct trainmaster_engine {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_engines {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_engine,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 

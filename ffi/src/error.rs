@@ -1,4 +1,4 @@
-//! What can go wrong, by number and in words.
+//! Errors, as numbers and texts.
 
 use std::ffi::{CStr, c_char};
 
@@ -11,81 +11,84 @@ use trainmaster_core::{
     scheduler::{self, Superseded},
 };
 
-/// What a function returns that did what it was asked.
+/// The result of a successful function.
 pub const TRAINMASTER_OK: u32 = 0;
 
-/// What a function returns else: why it did nothing. Numbers are never reused for something else; new ones
-/// may come. trainmaster_error_name() has their names.
+/// The result of a function that failed and changed nothing. Numbers are never reused, and new ones may be added.
+/// trainmaster_error_name() returns their names.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_error {
-    /// A pointer is NULL that must not be.
+    /// A required pointer is NULL.
     Null = 1,
     /// A struct's size, an array's stride or a length is impossible, or a struct of a newer version has fields set that
     /// this library doesn't know.
     Size = 2,
-    /// A number is not one of those allowed, a text is not UTF-8, or a pointer is not aligned.
+    /// A number is not an allowed one, a text is not UTF-8, or a pointer is not aligned.
     Value = 3,
-    /// The handle is being used, by another thread or by the caller of a callback.
+    /// The handle is in use by another thread, or by the caller of a callback.
     Busy = 4,
-    /// The handle is poisoned by an earlier panic: only status, take_issues, all_issues, drain_journal, set_log, restore
-    /// and free are left.
+    /// An earlier panic has poisoned the handle. Only status, take_issues, all_issues, drain_journal, set_log, restore
+    /// and free work.
     Poisoned = 5,
-    /// A bug in the library was caught. A scheduler that was being changed is poisoned by it.
+    /// A bug in the library was caught. If it occurred during a change of a scheduler, the scheduler is poisoned.
     Panic = 6,
-    /// Out of order: a ticket that is not run yet, or run or committed already, or of fits instead of a decision.
+    /// Wrong order of calls: the ticket has not run yet, has run or was committed already, or is for fits instead of a
+    /// decision.
     Order = 7,
-    /// A newer ticket was prepared, or this one was abandoned, or its scheduler was restored since, or is another one.
+    /// The ticket was superseded by a newer one or abandoned, its scheduler was restored since, or it belongs to
+    /// another scheduler.
     Superseded = 8,
-    /// The caller's buffer is too small; the length that is needed was written.
+    /// The caller's buffer is too small. The required length was written.
     Buffer = 9,
     /// The journal's writer returned something other than 0.
     Write = 10,
-    /// The settings are not valid: a key, an engine, a parameter.
+    /// The settings are invalid: a key, an engine, or a parameter.
     Settings = 20,
-    /// The engine could not decide.
+    /// The engine failed to decide.
     Engine = 21,
-    /// A job's description is not valid.
+    /// The job's description is invalid.
     Job = 30,
-    /// An active job has that name.
+    /// An active job has the same name.
     DuplicateName = 31,
-    /// The job could never run, were it alone.
+    /// The job could never run, even alone.
     NeverFits = 32,
-    /// Too many types of resources.
+    /// There are too many types of resources.
     ResourceTypes = 33,
-    /// The engine in charge can never run such a job.
+    /// The engine in charge can't run such a job.
     Unsupported = 34,
     /// There is no such active job.
     UnknownJob = 35,
     /// There is no such server.
     UnknownServer = 36,
-    /// A server's description is not valid.
+    /// The server's description is invalid.
     Server = 37,
-    /// The end of a resync that never began.
+    /// The resync was never begun.
     Sync = 38,
-    /// A report is out of order, out of range or of another incarnation. It is counted.
+    /// The report is out of order, out of range or of another incarnation. It is counted.
     Report = 39,
-    /// A refusal of something that is no longer issued. It is counted.
+    /// The refusal is for something that is no longer issued. It is counted.
     LateRefusal = 40,
-    /// Time went back.
+    /// The time is before an earlier one.
     Time = 41,
-    /// A policy that can't be read, was spoilt, is for other inputs, or did worse than the heuristic. What the engine followed stands.
+    /// The policy can't be read, is corrupt, has other inputs, or had worse results than the heuristic. The previous
+    /// policy stays in force.
     Policy = 42,
-    /// The journal has no snapshot to start from.
+    /// The journal has no snapshot.
     NoSnapshot = 50,
-    /// A record of the journal is damaged or of another version.
+    /// A record of the journal is corrupt or of another version.
     Unreadable = 51,
-    /// A decision in the journal comes out differently: another version of the engine made it.
+    /// A repeated decision differs from the journal's, because another version of the engine made it.
     Diverged = 52,
-    /// Too little was measured for a fit.
+    /// There are too few measurements for a fit.
     TooFewPoints = 60,
-    /// Numbers whose sum or difference is too large.
+    /// A sum or difference of the numbers is too large.
     TooLarge = 61,
 }
 
 use trainmaster_error as Code;
 
-/// A number and its words.
+/// An error number and its text.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
@@ -207,8 +210,8 @@ const NAMES: &[(Code, &CStr)] = &[
     (Code::TooLarge, c"TRAINMASTER_ERROR_TOO_LARGE"),
 ];
 
-/// The name of an error number, such as "TRAINMASTER_ERROR_TIME", or "unknown error". The text is the library's and
-/// lasts as long as it is loaded. Any thread.
+/// The name of an error number, such as "TRAINMASTER_ERROR_TIME", or "unknown error". The text belongs to the library
+/// and exists while it is loaded. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn trainmaster_error_name(error: u32) -> *const c_char {
     if error == TRAINMASTER_OK {

@@ -1,4 +1,4 @@
-//! Events as C tells them.
+//! Events from C.
 
 use trainmaster_core::{
     DecisionId, Enactment, End, Event, Incarnation, JobId, JobSpec, Mode, ObservedSlot, Policy, Report, Role, Settings,
@@ -13,110 +13,109 @@ use crate::{
     text::trainmaster_string,
 };
 
-/// What happened. Behind each kind: the fields of struct trainmaster_event that it reads beside `size`, `kind` and `at`;
-/// others are ignored.
+/// The kinds of events. Each kind lists the fields of struct trainmaster_event that it reads in addition to `size`,
+/// `kind` and `at`. Other fields are ignored.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_event_kind {
-    /// Other settings. `text`: TOML, as for trainmaster_scheduler_new().
+    /// New settings. `text`: TOML, as for trainmaster_scheduler_new().
     Configured = 1,
     /// `value`: one of TRAINMASTER_MODE_*.
     ModeSet = 2,
-    /// Another host took over. `number`: its term, which grows; decisions of older ones are void.
+    /// Another host took over. `number`: its term, which increases. Decisions of older terms are void.
     TermBegan = 3,
-    /// A server came or changed. `manager`, `server`.
+    /// A server arrived or changed. `manager`, `server`.
     ServerSet = 4,
-    /// A server is gone, with all that ran there. `name`.
+    /// A server left, with all its slots. `name`.
     ServerLeft = 5,
-    /// All that other work uses of a server. `name`, `amounts`, `devices`.
+    /// The total foreign use of a server. `name`, `amounts`, `devices`.
     ForeignUse = 6,
-    /// A job was submitted. `submitted`, or where that is NULL `text`: a job file (TOML). Find its number with
-    /// trainmaster_scheduler_find_job().
+    /// A job was submitted. `submitted`, or if that is NULL `text`: a job file (TOML). trainmaster_scheduler_find_job()
+    /// returns its number.
     JobSubmitted = 7,
-    /// A job is over. `job`, `value`: one of TRAINMASTER_END_*.
+    /// A job ended. `job`, `value`: one of TRAINMASTER_END_*.
     JobEnded = 8,
-    /// A person holds a job (`value` 1) or lets it go on (0). `job`.
+    /// A user holds a job (`value` 1) or resumes it (0). `job`.
     JobHeld = 9,
     /// A training program reports. `job`, `incarnation`, `report`.
     Reported = 10,
-    /// All slots of a job that the manager sees. `job`, `incarnation`, `slots` (none: all are released), `value`: one of
-    /// TRAINMASTER_PHASE_*.
+    /// All slots of a job that the manager observes. `job`, `incarnation`, `slots` (empty: all are released), `value`:
+    /// one of TRAINMASTER_PHASE_*.
     Observed = 11,
-    /// What became of what the manager was told. `job`, `number`: the `decision` of the plan that told it,
-    /// `value`: one of TRAINMASTER_ENACTED_*; if refused also `text`: why, and `retry_ms`.
+    /// The manager's result for an issue. `job`, `number`: the `decision` of the plan that contained it, `value`: one
+    /// of TRAINMASTER_ENACTED_*. If refused also `text`: the cause, and `retry_ms`.
     Enacted = 12,
-    /// A manager begins to tell everything that it has. `manager`. Nothing is due before its end.
+    /// A manager begins a resync. `manager`. No decision is due before its end.
     SyncBegin = 13,
-    /// It has; what it didn't mention is gone. `manager`, `value` 1: so are jobs of that cluster it didn't mention (else
-    /// only their slots).
+    /// The resync is complete. Servers and jobs' slots that it didn't mention are gone. `manager`, `value` 1: so are
+    /// unmentioned jobs of that cluster.
     SyncEnd = 14,
-    /// What was measured on a server, in place of what was measured before. `name`, `amounts`: all that is in use, without
-    /// devices; `devices`: how busy they are, the others are idle; `uses`: the part of it that slots use.
+    /// New measurements of a server, which replace the previous ones. `name`, `amounts`: total use without devices;
+    /// `devices`: their use, others are idle; `uses`: the part of each slot.
     Utilisation = 15,
-    /// What an engine learnt elsewhere. `name`: the engine; `text`: a policy file; without one the engine decides by its
-    /// heuristic again.
+    /// A learnt policy. `name`: the engine; `text`: a policy file. Without a text the engine uses its heuristic again.
     PolicySet = 16,
 }
 
-/// Who is in charge.
+/// The scheduling mode.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_mode {
-    /// The engine decides, and the manager is told.
+    /// The engine decides, and the manager receives plans.
     Active = 0,
-    /// The engine decides from what is observed; the manager is told that every job is its own.
+    /// The engine decides from observations. All jobs are handed back to the manager.
     Shadow = 1,
-    /// Nothing is decided; every job is the manager's own, as it was given last or requested.
+    /// Nothing is decided. All jobs are handed back to the manager, in their last or requested shape.
     Paused = 2,
 }
 
-/// How a job ended.
+/// Kind of a job's end.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_end {
-    /// Converged, or through all its epochs.
+    /// It converged, or reached its maximum of epochs.
     Completed = 0,
-    /// Given up.
+    /// It failed.
     Failed = 1,
-    /// By a person.
+    /// A user cancelled it.
     Cancelled = 2,
-    /// By the scheduler.
+    /// The scheduler stopped it.
     Stopped = 3,
 }
 
-/// What a job's slots do.
+/// Phase of a job's slots.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_phase {
     /// There are none.
     Stopped = 0,
-    /// Not all run yet.
+    /// Some don't run yet.
     Starting = 1,
     /// All run.
     Running = 2,
-    /// They leave, with a checkpoint.
+    /// They stop with a checkpoint.
     Stopping = 3,
 }
 
-/// What became of a change.
+/// The manager's result for a change.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_enacted {
-    /// It is being carried out.
+    /// The change is being enacted.
     Accepted = 0,
-    /// A part of it is; observations say which.
+    /// A part of it is. Observations show which.
     Partial = 1,
-    /// It isn't.
+    /// The change is refused.
     Refused = 2,
 }
 
-/// What a slot does.
+/// Role of a slot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_slot_role {
     /// Computes gradients.
     Worker = 0,
-    /// Keeps parameters.
+    /// Stores parameters.
     Server = 1,
 }
 
@@ -128,26 +127,26 @@ pub struct trainmaster_slot {
     pub size: u32,
     /// One of TRAINMASTER_SLOT_ROLE_*.
     pub role: u32,
-    /// Unique among the job's slots of a role, and kept for as long as the slot stays as it is.
+    /// Unique among the job's slots of a role. Kept while the slot doesn't change.
     pub index: u32,
-    /// 1 where all its work waits: it keeps memory and disk, and its devices are another job's for now. What a manager sees to
-    /// be so it reports so.
+    /// 1: all its work waits. It keeps its memory and disk, and other jobs may use its devices. Managers report idle
+    /// slots that they observe.
     pub idle: u32,
-    /// The server's name.
+    /// Name of the server.
     pub server: trainmaster_string,
-    /// Its devices; empty where the manager picks them.
+    /// Its devices. Empty if the manager picks them.
     pub devices: trainmaster_devices,
 }
 
-/// An array of slots: in results workers first, each role by index.
+/// An array of slots. In results, workers come first, each role by index.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_slots {
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_slot,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 
@@ -155,15 +154,15 @@ pub struct trainmaster_slots {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_slot_time {
-    /// The worker's index.
+    /// Index of the worker.
     pub worker: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
-    /// Mean time from one of its gradients to the next, in milliseconds.
+    /// Mean time between its gradients, in milliseconds.
     pub ms: f64,
 }
 
-/// Which of a report's optional fields are set; added up in `has`.
+/// The optional fields of a report. `has` is the sum of those that are set.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_report_has {
@@ -183,72 +182,71 @@ pub struct trainmaster_report {
     pub size: u32,
     /// Sum of TRAINMASTER_REPORT_HAS_*.
     pub has: u32,
-    /// Who reports: one of TRAINMASTER_SLOT_ROLE_* ...
+    /// Role of the reporting slot: one of TRAINMASTER_SLOT_ROLE_* ...
     pub role: u32,
     /// ... and its index.
     pub index: u32,
-    /// Grows with each report of a slot's incarnation.
+    /// Increases with each report of a slot in one incarnation.
     pub seq: u64,
-    /// Steps since the job began, all incarnations.
+    /// Steps since the job's start, over all incarnations.
     pub step: u64,
-    /// Steps in an epoch at this shape; 0: not known.
+    /// Steps per epoch in this shape. 0: unknown.
     pub steps_per_epoch: u64,
-    /// Whole epochs done.
+    /// Completed epochs.
     pub epoch: u32,
-    /// Steps that `duration_ms` covers.
+    /// Number of steps in `duration_ms`.
     pub steps: u32,
-    /// How long they took at a steady shape; 0: not measured.
+    /// Their duration in a constant shape. 0: not measured.
     pub duration_ms: i64,
-    /// Workers they ran with.
+    /// Number of workers.
     pub workers: u32,
-    /// Parameter servers they ran with.
+    /// Number of parameter servers.
     pub servers: u32,
     /// Mean training loss.
     pub loss: f64,
     /// Validation accuracy, from 0 to 1.
     pub accuracy: f64,
-    /// Time from start to first step, once for each incarnation.
+    /// Time from the start to the first step, once per incarnation.
     pub restart_ms: i64,
-    /// The first of the workers' step times, for finding slow ones.
+    /// The first of the workers' step times, for the detection of stragglers.
     pub slot_times: *const trainmaster_slot_time,
-    /// How many.
+    /// Number of elements.
     pub slot_times_count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub slot_times_stride: u64,
-    /// The first of the data chunks (places in the dataset) that are trained to their end: at least those since the last
-    /// report.
+    /// The first of the completed data chunks (indices in the dataset): at least those since the last report.
     pub chunks: *const u32,
-    /// How many.
+    /// Number of elements.
     pub chunks_count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub chunks_stride: u64,
 }
 
-/// Something that happened. What isn't read by its kind may be anything; zero is best.
+/// An event. Fields that its kind doesn't read may have any value; zero is recommended.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_event {
     /// sizeof(struct trainmaster_event).
     pub size: u32,
-    /// One of TRAINMASTER_EVENT_KIND_*, which say what else is read.
+    /// One of TRAINMASTER_EVENT_KIND_*, which lists the fields that are read.
     pub kind: u32,
-    /// When, in milliseconds since an origin that you chose once, from 0 to 10^15; never before an earlier event or call.
+    /// Time in milliseconds since an origin that you chose once, from 0 to 10^15. Not before an earlier event or call.
     pub at: i64,
-    /// A job's number.
+    /// Number of a job.
     pub job: u64,
-    /// A term or decision.
+    /// Number of a term or decision.
     pub number: u64,
-    /// A job's incarnation.
+    /// Incarnation of a job.
     pub incarnation: u32,
     /// A choice.
     pub value: u32,
-    /// When a refused change may be tried again, in milliseconds from now; 0: after a wait that doubles.
+    /// Wait before another attempt of a refused change, in milliseconds. 0: a wait that doubles each time.
     pub retry_ms: i64,
-    /// A server's name.
+    /// Name of a server.
     pub name: trainmaster_string,
-    /// A cluster manager's name: servers belong to the manager that reports them.
+    /// Name of a cluster manager. Servers belong to the manager that reports them.
     pub manager: trainmaster_string,
-    /// Words, or TOML.
+    /// A message, or TOML.
     pub text: trainmaster_string,
     /// A server.
     pub server: *const trainmaster_server,
@@ -260,37 +258,37 @@ pub struct trainmaster_event {
     pub slots: trainmaster_slots,
     /// Amounts.
     pub amounts: trainmaster_amounts,
-    /// Parts of devices.
+    /// Shares of devices.
     pub devices: trainmaster_devices,
-    /// What slots use.
+    /// Use by slots.
     pub uses: trainmaster_slot_uses,
 }
 
-/// What one slot was measured to use. Never grows.
+/// Measured use of one slot. Never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_slot_use {
-    /// Whose.
+    /// Number of the job.
     pub job: u64,
     /// One of TRAINMASTER_SLOT_ROLE_*.
     pub role: u32,
-    /// Its index.
+    /// Index of the slot.
     pub index: u32,
-    /// Without devices.
+    /// Amounts without devices.
     pub amounts: trainmaster_amounts,
-    /// Its part of how busy the server's devices are.
+    /// Its part of the devices' use.
     pub devices: trainmaster_devices,
 }
 
-/// An array of them.
+/// An array of measured uses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_slot_uses {
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_slot_use,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 
@@ -309,7 +307,7 @@ impl trainmaster_slot_use {
 }
 
 impl trainmaster_event {
-    /// When and what.
+    /// Converts the event and its time.
     pub(crate) fn convert(&self) -> Result<(Time, Event), Failure> {
         use trainmaster_event_kind as Kind;
         let kind = |kind: Kind| self.kind == kind as u32;

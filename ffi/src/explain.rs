@@ -1,4 +1,4 @@
-//! Why a job has what it has.
+//! Explanations of a job's state.
 
 use trainmaster_core::{JobId, explain::Topic};
 
@@ -14,21 +14,21 @@ use crate::{
     text::{trainmaster_message, trainmaster_string},
 };
 
-/// What a finding is about.
+/// Topic of a finding.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_topic {
-    /// Why the job doesn't run.
+    /// The reason why the job doesn't run.
     Reason = 0,
-    /// What lies between the plan and the manager.
+    /// The difference between the plan and the issued part.
     Issue = 1,
-    /// Who is in charge.
+    /// The scheduling mode.
     Mode = 2,
-    /// When it is decided about next.
+    /// The time of the next decision.
     Decision = 3,
-    /// What its owner and its site allow.
+    /// Bounds from the job file and the site.
     Bounds = 4,
-    /// Why its shape is kept.
+    /// The stability rule that keeps its shape.
     Stability = 5,
     /// Predicted convergence.
     Convergence = 6,
@@ -36,54 +36,54 @@ pub enum trainmaster_topic {
     Speed = 7,
     /// Slow workers.
     Straggler = 8,
-    /// Past changes and what they cost.
+    /// Past changes and their costs.
     History = 9,
-    /// Reports that were ignored.
+    /// Ignored reports.
     Reports = 10,
-    /// What becomes of its data chunks.
+    /// State of its data chunks.
     Work = 11,
 }
 
-/// One thing that was found.
+/// One finding.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_finding {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
     /// One of TRAINMASTER_TOPIC_*.
     pub topic: u32,
-    /// One of TRAINMASTER_REASON_KIND_* where the topic is TRAINMASTER_TOPIC_REASON.
+    /// One of TRAINMASTER_REASON_KIND_* if the topic is TRAINMASTER_TOPIC_REASON.
     pub reason: u32,
-    /// 1: it keeps the job from running, or from what it is planned to get.
+    /// 1: it prevents the job from running, or from getting its planned slots.
     pub blocks: u32,
-    /// In words, with numbers.
+    /// Text with numbers.
     pub text: trainmaster_string,
 }
 
-/// What is to be said about a job, the most important first. Yours; free it with trainmaster_explanation_free(). Nothing
-/// changes in it, and it outlives its scheduler.
+/// Findings about a job, the most important first. Yours; free it with trainmaster_explanation_free(). It doesn't
+/// change, and it outlives its scheduler.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_explanation {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
-    /// The job's number.
+    /// Number of the job.
     pub job: u64,
-    /// Its name.
+    /// Name of the job.
     pub name: trainmaster_string,
     /// The first finding.
     pub findings: *const trainmaster_finding,
-    /// How many.
+    /// Number of elements.
     pub findings_count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub findings_stride: u64,
 }
 
 grows!(trainmaster_finding: 32, trainmaster_explanation: 56);
 
-/// Explains an active job, as of a time that isn't before the last event.
+/// Explains an active job at a time that is not before the last event.
 ///
 /// Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -143,7 +143,7 @@ fn topic(topic: Topic) -> (trainmaster_topic, u32) {
     }
 }
 
-/// Frees an explanation. NULL is nothing. Any thread.
+/// Frees an explanation. NULL is ignored. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_explanation_free(explanation: *const trainmaster_explanation) {
     guard::quiet(|| owned::free_result(explanation));

@@ -1,4 +1,4 @@
-//! Panics on purpose, for tests of what stands around the library. Neither in the header nor in a product.
+//! Deliberate panics, for tests of code around the library. They are neither in the header nor in a product.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::{
     text::trainmaster_message,
 };
 
-/// Where to panic.
+/// Place of the panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// In the engine, each time, until the fallback takes over.
+    /// In each run of the engine, until the fallback takes over.
     Run,
     /// In the next event.
     Apply,

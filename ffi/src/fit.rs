@@ -1,4 +1,4 @@
-//! What was learnt about jobs, and fits of numbers from anywhere.
+//! Predictions for jobs, and fits of any measurements.
 
 use trainmaster_core::{
     JobId, Shape, TrainingMode,
@@ -15,7 +15,7 @@ use crate::{
     text::trainmaster_message,
 };
 
-/// What is known; added up in `known` of struct trainmaster_prediction.
+/// Known values. `known` of struct trainmaster_prediction is their sum.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_known {
@@ -25,11 +25,11 @@ pub enum trainmaster_known {
     Convergence = 2,
     /// `remaining_ms`.
     Time = 4,
-    /// The loss isn't expected to converge before the job's last allowed epoch: `epochs` is that.
+    /// The loss is not expected to converge before the job's maximum of epochs, which is then in `epochs`.
     Capped = 8,
 }
 
-/// What is expected of a job, or of a curve.
+/// Predictions for a job or a curve.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_prediction {
@@ -39,17 +39,17 @@ pub struct trainmaster_prediction {
     pub known: u32,
     /// Steps per second.
     pub speed: f64,
-    /// Its standard error, as a share of it: 0.1 is 10 %.
+    /// Its standard error, as a fraction of it: 0.1 is 10 %.
     pub speed_error: f64,
     /// The epoch at whose end the job converges.
     pub epochs: u64,
-    /// One below which that is unlikely (about one in ten).
+    /// Convergence before this epoch is unlikely (about one in ten).
     pub low: u64,
-    /// One above which that is unlikely.
+    /// Convergence after this epoch is unlikely.
     pub high: u64,
-    /// Epochs left until then.
+    /// Remaining epochs until then.
     pub remaining_epochs: u64,
-    /// Time left, in milliseconds.
+    /// Remaining time in milliseconds.
     pub remaining_ms: i64,
 }
 
@@ -92,8 +92,8 @@ impl trainmaster_prediction {
     }
 }
 
-/// What a job's fits say of it at a number of workers and parameter servers (0 for all-reduce), as of the last
-/// trainmaster_scheduler_commit_fits() or _decide(). What isn't known yet isn't in `known`.
+/// Predictions of a job's fits for a number of workers and parameter servers (0 for all-reduce), from the last
+/// trainmaster_scheduler_commit_fits() or _decide(). Unknown values are not in `known`.
 ///
 /// Errors: NULL, SIZE, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -125,9 +125,9 @@ pub unsafe extern "C" fn trainmaster_scheduler_predict(
     })
 }
 
-/// Fits a loss curve to the losses of epochs (in order, at least three of them, `stride` bytes apart) and predicts when it
-/// meets the rule; `rule` NULL: the one of a job that has none. `paper` 1: as in the Optimus paper, section 3.1; 0: with this
-/// project's improvements. Needs no scheduler; any thread.
+/// Fits a loss curve to the losses of epochs (in order, at least three, `stride` bytes apart), and predicts when it
+/// meets the rule. `rule` NULL: the default rule. `paper` 1: as in the Optimus paper, section 3.1; 0: with this
+/// project's additions. Needs no scheduler. Any thread.
 ///
 /// Errors: NULL, SIZE, VALUE, PANIC, TOO_FEW_POINTS, TOO_LARGE.
 #[unsafe(no_mangle)]
@@ -158,9 +158,10 @@ pub unsafe extern "C" fn trainmaster_fit_loss(
     })
 }
 
-/// Fits a speed function to measured speeds, `stride` bytes apart, and fills in `speed` of each of `shapes`. `mode`: one of
-/// TRAINMASTER_TRAINING_MODE_*; `batch`: examples of a step, of the whole job. `paper` 1: as in the Optimus paper, section
-/// 3.2; 0: with this project's improvements. Few or no samples give a careful guess. Needs no scheduler; any thread.
+/// Fits a speed function to measured speeds, `stride` bytes apart, and sets `speed` of each of `shapes`. `mode`: one of
+/// TRAINMASTER_TRAINING_MODE_*; `batch`: examples per step of the whole job. `paper` 1: as in the Optimus paper,
+/// section 3.2; 0: with this project's additions. With few or no samples the result is a conservative guess. Needs no
+/// scheduler. Any thread.
 ///
 /// Errors: NULL, SIZE, VALUE, PANIC.
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! The boundary that no panic crosses.
+//! Catches panics at the boundary to C.
 
 use std::{
     cell::RefCell,
@@ -13,11 +13,12 @@ use crate::{
 };
 
 thread_local! {
-    /// The words of a panic on this thread while it is inside the library, with its place; none outside.
+    /// Message and place of a panic on this thread while it is inside the library. None outside.
     static WORDS: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// A panic inside the library is told by number, message and log instead of on standard error. Others are left alone.
+/// Reports panics inside the library by number, message and log instead of on standard error. Other panics are
+/// unaffected.
 fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -38,20 +39,20 @@ fn listen() {
     });
 }
 
-/// Runs something; a panic comes back as its words.
+/// Runs a function, and returns a panic as its message.
 pub(crate) fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
     listen();
     let before = WORDS.replace(Some(String::new()));
     let result = catch_unwind(AssertUnwindSafe(body));
     let words = WORDS.replace(before).unwrap_or_default();
     result.map_err(|payload| {
-        // Should dropping it panic as well, it is left where it is.
+        // If dropping the payload panics as well, it is leaked.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
         words
     })
 }
 
-/// The body of every function that can fail: its number, and its words for the caller's buffer.
+/// The body of every fallible function: returns the error number, and writes the message to the caller's buffer.
 pub(crate) fn call(message: *mut trainmaster_message, body: impl FnOnce() -> Result<(), Failure>) -> u32 {
     let caught = catch(body).unwrap_or_else(|words| Err(panicked(&words)));
     let (code, text) = match caught {
@@ -62,7 +63,7 @@ pub(crate) fn call(message: *mut trainmaster_message, body: impl FnOnce() -> Res
     code
 }
 
-/// The body of a function that can't fail.
+/// The body of an infallible function.
 pub(crate) fn quiet(body: impl FnOnce()) {
     let _ = catch(body);
 }

@@ -1,4 +1,4 @@
-//! Jobs as C describes them.
+//! Jobs from C.
 
 use trainmaster_core::{
     JobSpec, Span, Time, TrainingMode,
@@ -15,7 +15,7 @@ use crate::{
     text::trainmaster_string,
 };
 
-/// How a job may be resized while it runs.
+/// Allowed changes of a running job's shape.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_resize {
@@ -23,35 +23,35 @@ pub enum trainmaster_resize {
     Any = 0,
     /// Workers only.
     Workers = 1,
-    /// Not at all: it runs as requested.
+    /// None: it runs in its requested shape.
     Fixed = 2,
 }
 
-/// How gradients meet parameters.
+/// The way in which gradients are combined.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_training_mode {
-    /// Parameter servers wait for every worker in each step.
+    /// Parameter servers wait for all workers in each step.
     Sync = 0,
-    /// Parameter servers take each worker's gradients as they come.
+    /// Parameter servers apply each worker's gradients when they arrive.
     Async = 1,
-    /// No parameter servers: workers form a ring.
+    /// There are no parameter servers: workers form a ring.
     Allreduce = 2,
 }
 
-/// When training ends, besides by its convergence rule.
+/// When the scheduler may end the job before its convergence rule applies.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_stop {
-    /// By that rule alone.
+    /// Only when the convergence rule applies.
     Epochs = 0,
-    /// Once nothing is left to gain, or the accuracy asked for can't be reached.
+    /// When further training would hardly improve the accuracy, or the requested accuracy is out of reach.
     Optimal = 1,
-    /// Once the accuracy asked for is reached.
+    /// When the requested accuracy is reached.
     Accuracy = 2,
 }
 
-/// The curve of a job's worth over the time t from its arrival to its end.
+/// The curve of a job's utility over the time t from its arrival to its end.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_utility_kind {
@@ -63,55 +63,55 @@ pub enum trainmaster_utility_kind {
     Linear = 2,
     /// value up to the target, then 0
     Step = 3,
-    /// By the points.
+    /// From the points.
     Table = 4,
 }
 
-/// What one worker or one parameter server needs, and how many there may be.
+/// Demand of one worker or one parameter server, and bounds of their number.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_role {
     /// sizeof(struct trainmaster_role).
     pub size: u32,
-    /// The fewest that the job runs with; 0 is 1.
+    /// Minimum number; 0 is 1.
     pub min: u32,
-    /// The most it can use, up to 10000; 0: as requested.
+    /// Maximum number, up to 10000; 0: as requested.
     pub max: u32,
-    /// What it gets from an engine that doesn't choose; 0: the fewest.
+    /// The number that it gets from an engine that doesn't choose; 0: the minimum.
     pub requested: u32,
-    /// Of one. At most one kind of GPU, in whole ones or a part of one.
+    /// Demand of one. At most one kind of GPU, in whole GPUs or a share of one.
     pub demand: trainmaster_amounts,
-    /// The program to start; empty where the manager knows it.
+    /// The program to start. Empty if the manager knows it.
     pub command: trainmaster_string,
 }
 
-/// When a job has converged.
+/// A convergence rule.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_convergence {
     /// sizeof(struct trainmaster_convergence).
     pub size: u32,
-    /// So many epochs in a row; 0 is 3 ...
+    /// Number of consecutive epochs; 0 is 3 ...
     pub patience: u32,
-    /// ... that each lower the loss by less than this share of the first epoch's loss, from 0 up to 1.
+    /// ... that each lower the loss by less than this fraction of the first epoch's loss, from 0 up to 1.
     pub delta: f64,
-    /// The end in any case; 0 is 200.
+    /// Maximum number of epochs; 0 is 200.
     pub max_epochs: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
 }
 
-/// A step of a table of worth. Never grows.
+/// A point of a utility table. Never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_worth {
     /// From this time after the arrival on, in milliseconds ...
     pub elapsed_ms: i64,
-    /// ... an end is worth so much.
+    /// ... an end has this utility.
     pub worth: f64,
 }
 
-/// What an early end is worth (engine `oasis`).
+/// Utility of a job by its completion time (engine `oasis`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_utility {
@@ -119,41 +119,41 @@ pub struct trainmaster_utility {
     pub size: u32,
     /// One of TRAINMASTER_UTILITY_KIND_*.
     pub kind: u32,
-    /// The most it can be worth, from 0 to 10^9.
+    /// Maximum utility, from 0 to 10^9.
     pub value: f64,
-    /// How sharply a sigmoid falls, per hour, from 0 to 10^6.
+    /// Steepness of a sigmoid, per hour, from 0 to 10^6.
     pub decay: f64,
     /// In milliseconds.
     pub target_ms: i64,
-    /// Of a table: the first of its steps, by time; no other kind has any.
+    /// The first point of a table, by time. Other kinds have none.
     pub points: *const trainmaster_worth,
-    /// How many.
+    /// Number of elements.
     pub points_count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub points_stride: u64,
 }
 
-/// Training data, for engines that schedule its chunks (`oasis`, `edge`).
+/// Training data, for engines that schedule chunks (`oasis`, `edge`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_dataset {
     /// sizeof(struct trainmaster_dataset).
     pub size: u32,
-    /// Data chunks, at least 1.
+    /// Number of data chunks, at least 1.
     pub chunks: u32,
-    /// Mini-batches in a chunk, at least 1.
+    /// Mini-batches per chunk, at least 1.
     pub batches_per_chunk: u32,
-    /// Times each chunk is trained, at least 1.
+    /// Number of passes over each chunk, at least 1.
     pub epochs: u32,
-    /// Time of a mini-batch on one worker without its communication, in milliseconds; 0: from the fitted speed.
+    /// Time of a mini-batch on one worker without communication, in milliseconds. 0: from the fitted speed.
     pub batch_time_ms: i64,
-    /// Where a chunk is uploaded from: servers say how long that takes, by their label `upload.` with this name.
+    /// The location from which chunks are uploaded. A server's label `upload.` with this name has the duration.
     pub upload: trainmaster_string,
-    /// MiB of a chunk on the disk of the server that trains it; 0 where unknown.
+    /// Size of a chunk on the disk of the server that trains it, in MiB. 0 if unknown.
     pub chunk_size: i64,
 }
 
-/// A speed at a number of workers and parameter servers. Never grows.
+/// A speed in a shape. Never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_speed {
@@ -169,46 +169,46 @@ pub struct trainmaster_speed {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_speeds {
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_speed,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 
-/// One part of a model that is cut into several.
+/// One partition of a model.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_partition {
-    /// Parameters in it; 0 in all of them: they are alike.
+    /// Number of parameters. 0 in all partitions: they have equal sizes.
     pub parameters: u64,
-    /// The parts whose output it needs, by their place in the array: earlier ones.
+    /// The first of the partitions whose output it needs, by index in the array. They are earlier ones.
     pub after: *const u32,
-    /// How many.
+    /// Number of elements.
     pub after_count: u64,
 }
 
-/// An array of parts.
+/// An array of partitions.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_partitions {
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_partition,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 
-/// A training job. Set what you know and leave the rest 0: 0, an empty text and NULL mean what each field says, else that it
-/// isn't known.
+/// A training job. Set the known fields and leave the rest 0. For each field, 0, an empty text and NULL mean what its
+/// comment says, or that it is unknown.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_job {
     /// sizeof(struct trainmaster_job).
     pub size: u32,
-    /// Higher goes first where an engine looks at it.
+    /// Engines that use priorities prefer higher ones.
     pub priority: i32,
     /// One of TRAINMASTER_RESIZE_*.
     pub resize: u32,
@@ -216,60 +216,60 @@ pub struct trainmaster_job {
     pub mode: u32,
     /// Unique among active jobs: 1 to 128 letters, digits, '.', '_' and '-', not starting with '.' and not a number.
     pub name: trainmaster_string,
-    /// Jobs of one model share what was learnt about its speed; empty: the name.
+    /// The kind of network. Jobs of one model share fitted speeds. Empty: the name.
     pub model: trainmaster_string,
-    /// Who pays; empty is "default".
+    /// Owner of the job; empty is "default".
     pub tenant: trainmaster_string,
-    /// Where it waits; empty is "default".
+    /// Name of its queue; empty is "default".
     pub queue: trainmaster_string,
-    /// Examples that a step trains: of the whole job (sync, all-reduce) or of one worker (async); 0 is 1.
+    /// Examples per step: of the whole job (sync, all-reduce) or of one worker (async); 0 is 1.
     pub batch: u64,
-    /// Examples in an epoch; 0 where only the program knows.
+    /// Examples per epoch. 0 if only the program knows.
     pub examples: u64,
     /// Its workers. Not NULL.
     pub worker: *const trainmaster_role,
-    /// Its parameter servers; NULL for all-reduce and nothing else.
+    /// Its parameter servers. NULL exactly for all-reduce.
     pub server: *const trainmaster_role,
-    /// NULL: 3 epochs in a row that gain less than 0.01, at most 200.
+    /// NULL: 3 consecutive epochs with gains below 0.01, at most 200.
     pub convergence: *const trainmaster_convergence,
-    /// NULL: not known.
+    /// NULL: unknown.
     pub utility: *const trainmaster_utility,
-    /// NULL: not known.
+    /// NULL: unknown.
     pub dataset: *const trainmaster_dataset,
     /// Size of the parameters in MiB.
     pub model_size_mib: i64,
-    /// Milliseconds after its arrival by which it should be done.
+    /// Deadline in milliseconds after its arrival.
     pub deadline_ms: i64,
-    /// It is stopped after it ran for so many milliseconds; 0: never.
+    /// Maximum run time in milliseconds, after which it is stopped. 0: unlimited.
     pub time_limit_ms: i64,
-    /// What a restart costs, as a first guess, in milliseconds; it is measured as the job runs.
+    /// First estimate of a restart's cost, in milliseconds. It is measured while the job runs.
     pub restart_cost_ms: i64,
-    /// The accuracy that suffices, up to 1.
+    /// Requested accuracy, up to 1.
     pub accuracy: f64,
-    /// From 1 (can wait) to 10.
+    /// From 1 (low) to 10.
     pub urgency: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
     /// Labels that a server must have.
     pub labels: trainmaster_labels,
-    /// Speeds that were measured beforehand.
+    /// Speeds that were measured before submission.
     pub profile: trainmaster_speeds,
-    /// The manager's cluster, and the job's name in it; empty: not known.
+    /// The cluster that the job came from, and its name there; empty: unknown.
     pub external_cluster: trainmaster_string,
     /// See `external_cluster`.
     pub external_name: trainmaster_string,
-    /// 32 bytes: the BLAKE3 hash of the token that the job reports with; NULL: it has none.
+    /// 32 bytes: the BLAKE3 hash of the token with which the job reports. NULL: none.
     pub token_hash: *const u8,
-    /// Not 0: no server may host workers and parameter servers of it at once. 0 for all-reduce.
+    /// Not 0: no server may have both workers and parameter servers of the job. 0 for all-reduce.
     pub separate_roles: u32,
     /// One of TRAINMASTER_STOP_*.
     pub stop: u32,
-    /// The parts of its model, each after those it needs; none where every worker has the whole model. Worker i trains part
-    /// i % K of replica i / K; resize is then TRAINMASTER_RESIZE_FIXED.
+    /// Partitions of its model, each after the ones that it depends on. Empty if every worker has the whole model.
+    /// Worker i trains partition i % K of replica i / K; resize is then TRAINMASTER_RESIZE_FIXED.
     pub partitions: trainmaster_partitions,
-    /// The furthest of TRAINMASTER_STOP_* that the scheduler may go while the cluster is overloaded; 0: as `stop`.
+    /// The same as `stop` while the cluster is overloaded: one of TRAINMASTER_STOP_*; 0: as `stop`.
     pub stop_under_load: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved_too: u32,
 }
 
@@ -282,14 +282,14 @@ grows!(
     trainmaster_job: 272,
 );
 
-/// A job's description, and what its manager calls it.
+/// A job's description, and its external id.
 pub(crate) struct Submission {
     pub(crate) spec: JobSpec,
     pub(crate) external: Option<ExternalId>,
     pub(crate) token_hash: Option<[u8; 32]>,
 }
 
-/// The longest time or duration that is taken, either way: 31,000 years keep sums within their type.
+/// Maximum time or duration in both directions. 31,000 years keep sums within their type.
 const MOST_MS: i64 = 1_000_000_000_000_000;
 
 pub(crate) fn span(ms: i64, name: &str) -> Result<Span, Failure> {
@@ -396,7 +396,7 @@ impl trainmaster_convergence {
     pub(crate) fn convert(&self) -> Convergence {
         let defaults = Convergence::default();
         Convergence {
-            // Zero has a meaning here: only an epoch without any gain counts.
+            // Zero has a meaning: only epochs without any gain count.
             delta: self.delta,
             patience: or(self.patience, defaults.patience),
             max_epochs: or(self.max_epochs, defaults.max_epochs),

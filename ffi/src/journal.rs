@@ -1,4 +1,5 @@
-//! The journal: records for the caller to keep, and a scheduler restored from them. The engine's memo and the digest.
+//! The journal: records that the caller stores, and a scheduler restored from them. Also the engine's memo and the
+//! digest.
 
 use std::ffi::c_void;
 
@@ -14,16 +15,17 @@ use crate::{
     text::trainmaster_message,
 };
 
-/// Takes a record: the pointer that was given with the function, `length` bytes to append to the journal as they are, and 1
-/// where the record is a snapshot: what lies before it isn't needed any more to restore. Returns 0 once the record is taken;
-/// anything else keeps it, and all behind it, for the next time. It is called by the thread that drains, within that
-/// call: it must not use the same scheduler (that fails as TRAINMASTER_ERROR_BUSY), throw, or jump out.
+/// Takes a record: the pointer that was given with the function, `length` bytes to append to the journal unchanged, and
+/// 1 if the record is a snapshot. Records before a snapshot are not needed to restore. Returns 0 when the record is
+/// stored. After another result, this record and all later ones are passed again the next time. It is called by the
+/// draining thread, within that call: it must not use the same scheduler (that fails with TRAINMASTER_ERROR_BUSY),
+/// throw, or jump out.
 pub type trainmaster_journal_writer =
     Option<unsafe extern "C" fn(user: *mut c_void, record: *const u8, length: u64, is_snapshot: u32) -> u32>;
 
-/// From now on keeps a journal: its first record is a snapshot, and each change adds a few hundred bytes. Records wait in
-/// memory until trainmaster_scheduler_drain_journal() takes them. An open ticket is superseded. Call it once, after
-/// trainmaster_scheduler_new() or trainmaster_scheduler_restore(); calling it again begins anew.
+/// Starts a journal. Its first record is a snapshot, and each change adds a few hundred bytes. Records stay in memory
+/// until trainmaster_scheduler_drain_journal() takes them. An open ticket is superseded. Call it once, after
+/// trainmaster_scheduler_new() or trainmaster_scheduler_restore(). Another call starts a new journal.
 ///
 /// Errors: NULL, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -43,8 +45,9 @@ pub unsafe extern "C" fn trainmaster_scheduler_start_journal(
     })
 }
 
-/// Hands the records since the last time to `writer`, in order. What is acknowledged to others (a job's number, a report)
-/// should be in the journal, on disk, before it is. On a poisoned scheduler: those of what was done before the panic.
+/// Passes the records since the last call to `writer`, in order. Before you acknowledge something to others (a job's
+/// number, a report), it should be in the journal, on disk. For a poisoned scheduler: the records from before the
+/// panic.
 ///
 /// Errors: NULL, BUSY, WRITE. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -70,8 +73,8 @@ pub unsafe extern "C" fn trainmaster_scheduler_drain_journal(
     })
 }
 
-/// Adds a snapshot to the journal, so that restoring starts there. As large as the cluster and its jobs. Not while a ticket
-/// is open: that returns ORDER.
+/// Adds a snapshot to the journal, from which it can be restored. Its size grows with the cluster and its jobs. While a
+/// ticket is open, it returns ORDER.
 ///
 /// Errors: NULL, BUSY, POISONED, PANIC, ORDER. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -88,15 +91,16 @@ pub unsafe extern "C" fn trainmaster_scheduler_snapshot(
     })
 }
 
-/// Makes the scheduler what a journal leads to: its records one after the other, as they were drained, from the last snapshot
-/// on (earlier ones may be left out). Its settings are the journal's. Tickets of before are void, and so is what poisoned it;
-/// the log stays set. Where a journal was kept it begins anew, with a snapshot.
+/// Restores the scheduler from a journal: its records in order, concatenated as they were drained, from the last
+/// snapshot on (earlier ones may be omitted). The settings are the journal's. Earlier tickets are void, and the
+/// scheduler is no longer poisoned. The log stays set. If a journal was active, it starts again with a snapshot.
 ///
-/// Every decision is made again and has to come out the same. A record that is cut off at the journal's end, as a crash
-/// leaves it, is ignored; `*used`, which may be NULL, is the length of what isn't: cut the file there before you append.
-/// After an error it is where the bad record begins (0 where none is to blame), and the scheduler is as it was.
+/// Every decision is repeated and must be the same. A truncated record at the journal's end, as after a crash, is
+/// ignored. `*used`, which may be NULL, is the length without it: truncate the file there before you append. After an
+/// error it is the start of the bad record (0 if there is none), and the scheduler is unchanged.
 ///
-/// Errors: NULL, SIZE, BUSY, PANIC, SETTINGS, NO_SNAPSHOT, UNREADABLE, DIVERGED. Threads: one at a time for a scheduler.
+/// Errors: NULL, SIZE, BUSY, PANIC, SETTINGS, NO_SNAPSHOT, UNREADABLE, DIVERGED. Threads: one at a time for a
+/// scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_restore(
     scheduler: *mut trainmaster_scheduler,
@@ -138,7 +142,7 @@ pub unsafe extern "C" fn trainmaster_scheduler_restore(
     })
 }
 
-/// The bytes up to a last record that is cut off.
+/// The bytes up to a truncated last record.
 fn whole(bytes: &[u8]) -> usize {
     let torn = journal::frames(bytes).last().filter(|frame| {
         let length = frame.first_chunk::<4>().map(|header| 8 + u64::from(u32::from_le_bytes(*header)));
@@ -147,10 +151,10 @@ fn whole(bytes: &[u8]) -> usize {
     bytes.len() - torn.map_or(0, <[u8]>::len)
 }
 
-/// The engine's memory between decisions, as snapshots hold it: for audits, and to compare replicas. It travels in the
-/// journal by itself. Writes its bytes to `buffer` and its length to `*length`; if `capacity` is less, nothing but the length
-/// is written and TRAINMASTER_ERROR_BUFFER is returned. `*version` is that of its layout. `buffer` may be NULL if `capacity` is
-/// 0.
+/// The engine's memory between decisions, as in snapshots, for audits and comparisons of replicas. The journal contains
+/// it already. Writes its bytes to `buffer` and its length to `*length`. If `capacity` is less, only the length is
+/// written, and TRAINMASTER_ERROR_BUFFER is returned. `*version` is the version of its layout. `buffer` may be NULL if
+/// `capacity` is 0.
 ///
 /// Errors: NULL, BUSY, POISONED, PANIC, BUFFER. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -180,7 +184,8 @@ pub unsafe extern "C" fn trainmaster_scheduler_memo(
     })
 }
 
-/// Writes the digest over all decisions so far to `digest`, 32 bytes: equal where two schedulers decided alike.
+/// Writes the digest over all decisions so far to `digest`, 32 bytes. Schedulers with equal decisions have equal
+/// digests.
 ///
 /// Errors: NULL, BUSY, POISONED. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]

@@ -1,17 +1,17 @@
 //! Trainmaster's policy core for C: `libtrainmaster.{so,a}` and `include/trainmaster.h`.
 //!
-//! What a C programmer needs is in the header, which is made from the comments in this crate. A file here is a noun of
-//! the header; beside them [`borrow`] and [`owned`] have every `unsafe` block (what C hands in, what C is handed), and
-//! [`guard`] keeps panics on this side.
+//! The header documents the interface for C. It is generated from the comments in this crate. Each file is a noun of
+//! the header. All `unsafe` blocks are in [`borrow`] (input from C) and [`owned`] (output for C), and [`guard`] catches
+//! panics.
 //!
-//! The functions may be called from Rust as well, as a static library does that adds symbols of its own.
+//! The functions may also be called from Rust, for example by a static library with additional symbols.
 
 #![allow(non_camel_case_types)] // names here are the header's
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("the header's structs are laid out for 64-bit machines");
 
-// In the order of the header: what everybody calls, then what may be asked beside.
+// In the order of the header: the usual calls first, then queries.
 pub mod scheduler;
 
 pub mod ticket;

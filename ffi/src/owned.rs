@@ -1,4 +1,4 @@
-//! What C is handed: handles, results with everything they point to, and calls into its callbacks.
+//! Output for C: handles, results with all data that they point to, and calls of C's callbacks.
 
 use std::{
     any::Any,
@@ -9,30 +9,30 @@ use crate::{
     borrow, error::Failure, journal::trainmaster_journal_writer, log::trainmaster_log_writer, text::trainmaster_string,
 };
 
-/// Gives a handle to C, which gives it back to [`free`].
+/// Gives a handle to C, which returns it to [`free`].
 pub(crate) fn hand<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))
 }
 
-/// Takes a handle back. NULL is nothing.
+/// Takes a handle back. NULL is ignored.
 pub(crate) fn free<T>(pointer: *mut T) {
     if !pointer.is_null() {
-        // SAFETY: C got it from `hand`, and says that it is given back once and not used any more.
+        // SAFETY: C got it from `hand`, and guarantees to return it once and not to use it any more.
         drop(unsafe { Box::from_raw(pointer) });
     }
 }
 
-/// What a result's pointers point into.
+/// The data that a result's pointers point to.
 #[derive(Default)]
 pub(crate) struct Keep(Vec<Box<dyn Any>>);
 
 impl Keep {
-    /// Keeps something on the heap where it is.
+    /// Keeps a value on the heap, at a fixed address.
     pub(crate) fn keep<T: 'static>(&mut self, value: T) {
         self.0.push(Box::new(value));
     }
 
-    /// Keeps an array; its address and length.
+    /// Keeps an array, and returns its address and length.
     pub(crate) fn array<T: 'static>(&mut self, values: Vec<T>) -> (*const T, u64) {
         if values.is_empty() {
             return (std::ptr::null(), 0);
@@ -50,7 +50,7 @@ impl Keep {
     }
 }
 
-/// A struct for C, and what it points into. C sees the struct alone.
+/// A struct for C with its data. C sees the struct alone.
 #[repr(C)]
 struct Owned<V> {
     view: V,
@@ -63,19 +63,19 @@ pub(crate) fn hand_result<V>(out: *mut *const V, view: V, keep: Keep, name: &str
     borrow::set(out, hand(Owned { view, keep }).cast_const().cast(), name)
 }
 
-/// Takes a result back. NULL is nothing.
+/// Takes a result back. NULL is ignored.
 pub(crate) fn free_result<V>(pointer: *const V) {
     free(pointer.cast_mut().cast::<Owned<V>>());
 }
 
-/// A caller's log.
+/// The log of a caller.
 #[derive(Clone, Copy)]
 pub(crate) struct Log {
     pub(crate) write: unsafe extern "C" fn(*mut c_void, u32, *const std::ffi::c_char),
     pub(crate) user: *mut c_void,
 }
 
-// SAFETY: the header says that a log is called from whichever thread uses the handle.
+// SAFETY: the header says that a log is called from any thread that uses the handle.
 unsafe impl Send for Log {}
 
 impl Log {
@@ -85,12 +85,12 @@ impl Log {
 
     pub(crate) fn write(self, level: u32, text: &str) {
         let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-        // SAFETY: a function of that type, with the pointer that came with it and a text that outlives the call.
+        // SAFETY: a function of this type, with its own pointer, and a text that outlives the call.
         unsafe { (self.write)(self.user, level, text.as_ptr()) };
     }
 }
 
-/// Hands a record to a caller's writer; false if it couldn't take it.
+/// Passes a record to a caller's writer. False if it failed to store it.
 pub(crate) fn write_record(
     writer: trainmaster_journal_writer,
     user: *mut c_void,
@@ -100,6 +100,6 @@ pub(crate) fn write_record(
     let Some(write) = writer else {
         return Err(Failure::new(crate::error::trainmaster_error::Null, "writer is NULL"));
     };
-    // SAFETY: a function of that type, with the pointer that came with it and bytes that outlive the call.
+    // SAFETY: a function of this type, with its own pointer, and bytes that outlive the call.
     Ok(unsafe { write(user, record.as_ptr(), record.len() as u64, is_snapshot.into()) } == 0)
 }

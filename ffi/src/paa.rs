@@ -1,4 +1,4 @@
-//! Which parameter server gets which parameters.
+//! The assignment of parameters to parameter servers.
 
 use trainmaster_core::paa;
 
@@ -11,68 +11,68 @@ use crate::{
     text::trainmaster_message,
 };
 
-/// More servers than any job has would only take memory.
+/// Maximum number of servers. No job has more.
 const MOST_SERVERS: u32 = 10_000;
 
 /// A part of a block on one parameter server. Never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_piece {
-    /// The block's position in the array.
+    /// Index of the block in the array.
     pub block: u64,
-    /// Where in the block the part begins.
+    /// Start of the part within the block.
     pub offset: u64,
-    /// How long it is.
+    /// Length of the part.
     pub length: u64,
     /// The parameter server, from 0.
     pub server: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
 }
 
-/// What a parameter server holds. Never grows.
+/// Load of a parameter server. Never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_load {
-    /// In the blocks' unit.
+    /// Amount in the blocks' unit.
     pub amount: u64,
-    /// Pieces: requests of each worker in each step.
+    /// Number of pieces: requests per worker and step.
     pub requests: u64,
 }
 
-/// Where every parameter goes. Yours; free it with trainmaster_assignment_free().
+/// The servers of all parameters. Yours; free it with trainmaster_assignment_free().
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_assignment {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
-    /// The most that a server holds less the least.
+    /// Largest minus smallest amount of a server.
     pub amount_spread: u64,
-    /// The most requests of a server less the fewest.
+    /// Largest minus smallest number of requests of a server.
     pub request_spread: u64,
-    /// Requests in all.
+    /// Total number of requests.
     pub requests: u64,
-    /// The first piece; by block, then by offset.
+    /// The first piece, by block, then offset.
     pub pieces: *const trainmaster_piece,
-    /// How many.
+    /// Number of elements.
     pub pieces_count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub pieces_stride: u64,
-    /// The first server's load.
+    /// The load of the first server.
     pub loads: *const trainmaster_load,
-    /// How many.
+    /// Number of elements.
     pub loads_count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub loads_stride: u64,
 }
 
 plain!(trainmaster_piece, trainmaster_load);
 grows!(trainmaster_assignment: 80);
 
-/// Spreads a model's blocks of parameters over 1 to 10000 parameter servers, so that none holds or answers much more than
-/// another (Optimus, section 5.3). `blocks`: their sizes in any unit, `count` of them, `stride` bytes apart. Needs no
+/// Distributes a model's blocks of parameters over 1 to 10000 parameter servers, balanced in size and requests
+/// (Optimus, section 5.3). `blocks`: their sizes in any unit, `count` of them, `stride` bytes apart. Needs no
 /// scheduler. Any thread.
 ///
 /// Errors: NULL, SIZE, VALUE, PANIC, TOO_LARGE.
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn trainmaster_paa_assign(
     })
 }
 
-/// Frees an assignment. NULL is nothing. Any thread.
+/// Frees an assignment. NULL is ignored. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_assignment_free(assignment: *const trainmaster_assignment) {
     guard::quiet(|| owned::free_result(assignment));

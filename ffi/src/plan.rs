@@ -1,4 +1,4 @@
-//! What C is handed of plans: verdicts, what a manager is to be told, decisions.
+//! Plans for C: verdicts, issues to a manager, decisions.
 
 use std::collections::BTreeMap;
 
@@ -18,162 +18,163 @@ use crate::{
     text::trainmaster_string,
 };
 
-/// What is decided about a job.
+/// Kind of a verdict.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_verdict_kind {
-    /// It runs with these slots.
+    /// The job runs with these slots.
     Run = 0,
-    /// It has nothing for now.
+    /// The job has no slots for now.
     Wait = 1,
-    /// It is refused.
+    /// The job is refused.
     Reject = 2,
-    /// It is ended.
+    /// The job is ended.
     Stop = 3,
-    /// It is the manager's own again, to run with so many workers and parameter servers.
+    /// The job is handed back to its manager, with this shape.
     Release = 4,
 }
 
-/// What happens to a piece of work.
+/// State of a piece of work.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_work_state {
-    /// It is done now.
+    /// In training.
     Running = 0,
-    /// It waits for its turn: `rank` others of its job go before it on its slot.
+    /// Waiting for its turn: `rank` chunks of the same job come before it on its slot.
     Queued = 1,
-    /// It was interrupted, and goes on where it is.
+    /// Interrupted. It continues on the same worker.
     Preempted = 2,
-    /// Nothing is left of it.
+    /// Trained completely.
     Done = 3,
 }
 
-/// A data chunk, and who trains it. Never grows.
+/// A data chunk and its worker. Never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_work {
-    /// Its place in the dataset.
+    /// Index in the dataset.
     pub chunk: u32,
     /// One of TRAINMASTER_WORK_STATE_*.
     pub state: u32,
-    /// Of TRAINMASTER_WORK_STATE_QUEUED.
+    /// For TRAINMASTER_WORK_STATE_QUEUED.
     pub rank: u32,
-    /// The index of its worker's slot; UINT32_MAX while it waits for one.
+    /// Index of its worker's slot. UINT32_MAX while it waits for one.
     pub worker: u32,
 }
 
-/// An array of work: by slot, those without one first.
+/// An array of work, by slot. Work without a slot comes first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_works {
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_work,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 
-/// What one job is to have.
+/// The verdict for one job.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_verdict {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
     /// One of TRAINMASTER_VERDICT_KIND_*.
     pub kind: u32,
-    /// The job's number.
+    /// Number of the job.
     pub job: u64,
-    /// Its name; empty once it is over.
+    /// Name of the job. Empty after its end.
     pub name: trainmaster_string,
-    /// Counts the job's restarts: everything stops and starts again from a checkpoint. 0 in decisions and previews.
+    /// Number of the incarnation, which increases with each restart from a checkpoint. 0 in decisions and previews.
     pub incarnation: u32,
-    /// Counts changes within an incarnation: workers come or go, nobody restarts. 0 in decisions and previews.
+    /// Number of changes in place within an incarnation, in which workers are added or removed. 0 in decisions and
+    /// previews.
     pub revision: u32,
-    /// Workers, of TRAINMASTER_VERDICT_KIND_RUN and _RELEASE.
+    /// Number of workers, for TRAINMASTER_VERDICT_KIND_RUN and _RELEASE.
     pub workers: u32,
-    /// Parameter servers, likewise.
+    /// Number of parameter servers, for the same.
     pub servers: u32,
-    /// Why it doesn't run; NULL if it does, or is released.
+    /// Reason why it doesn't run. NULL if it runs or is released.
     pub reason: *const trainmaster_reason,
-    /// Of TRAINMASTER_VERDICT_KIND_RUN.
+    /// For TRAINMASTER_VERDICT_KIND_RUN.
     pub slots: trainmaster_slots,
-    /// What its slots do, where the engine schedules data chunks one by one; else none.
+    /// Work of its slots, if the engine schedules data chunks one by one; otherwise empty.
     pub work: trainmaster_works,
 }
 
-/// An array of verdicts, by job, each job once.
+/// An array of verdicts by job. Each job occurs once.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_verdicts {
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_verdict,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 
-/// Verdicts on some jobs: what a manager is to be told, or what an engine would propose. Yours; free it with
-/// trainmaster_plan_free(). Nothing changes in it, and it outlives its scheduler.
+/// Verdicts for some jobs: issues to a manager, or an engine's proposal. Yours; free it with trainmaster_plan_free().
+/// It doesn't change, and it outlives its scheduler.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_plan {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
     /// The term and ...
     pub term: u64,
-    /// ... the decision it belongs to: the `number` of TRAINMASTER_EVENT_KIND_ENACTED.
+    /// ... the decision of the plan: the `number` for TRAINMASTER_EVENT_KIND_ENACTED.
     pub decision: u64,
-    /// When the engine of a preview would want to run again; TRAINMASTER_NEVER: when something happens.
+    /// Time of a preview's next decision. TRAINMASTER_NEVER: after the next event.
     pub wake_at: i64,
     /// By job.
     pub verdicts: trainmaster_verdicts,
 }
 
-/// Whose a decision is.
+/// Source of a decision.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_source {
-    /// The engine's.
+    /// The engine.
     Engine = 0,
-    /// The engine's, less what no longer fitted.
+    /// The engine, without changes that no longer fitted.
     Pruned = 1,
-    /// The fallback engine's, since the engine failed several times in a row.
+    /// The fallback engine, because the engine failed several times in a row.
     Fallback = 2,
-    /// Nobody's: the engine failed, see `error`, and the last plan stands.
+    /// None: the engine failed, see `error`, and the last plan stays in force.
     Kept = 3,
 }
 
-/// A committed change of the plan: what *should* be. What a manager is to be told is in the plan of
-/// trainmaster_scheduler_take_issues(), since room has to be released before it is given to others. Yours; free it with
-/// trainmaster_decision_free(). Nothing changes in it, and it outlives its scheduler.
+/// A committed change of the plan, which is the desired state. The plan of trainmaster_scheduler_take_issues() has the
+/// issues for the manager, because room must be released before others can use it. Yours; free it with
+/// trainmaster_decision_free(). It doesn't change, and it outlives its scheduler.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_decision {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
     /// One of TRAINMASTER_SOURCE_*.
     pub source: u32,
     /// The term of the host that made it.
     pub term: u64,
-    /// Its number, which grows.
+    /// Its number, which increases.
     pub number: u64,
     /// The decision whose plan it changes.
     pub base: u64,
-    /// When it was committed.
+    /// Time of its commit.
     pub at: i64,
-    /// When the engine wants to run again even if nothing happens; or TRAINMASTER_NEVER.
+    /// Time of the engine's next decision without an event, or TRAINMASTER_NEVER.
     pub wake_at: i64,
-    /// The jobs whose verdict changed.
+    /// The changed verdicts.
     pub verdicts: trainmaster_verdicts,
-    /// The numbers of jobs for which the engine's proposal no longer fitted.
+    /// The first of the numbers of jobs for which the engine's proposal no longer fitted.
     pub dropped: *const u64,
-    /// How many.
+    /// Number of elements.
     pub dropped_count: u64,
-    /// Why the engine failed, if it did.
+    /// Reason of the engine's failure. Empty without one.
     pub error: trainmaster_string,
 }
 
@@ -183,7 +184,7 @@ grows!(
     trainmaster_decision: 104,
 );
 
-/// Collects what a result's pointers point into, each server's name once.
+/// Collects the data that a result's pointers point to, with each server's name once.
 pub(crate) struct Writer<'a> {
     state: &'a State,
     keep: Keep,
@@ -197,7 +198,7 @@ impl<'a> Writer<'a> {
 
     pub(crate) fn server(&mut self, id: ServerId) -> trainmaster_string {
         *self.servers.entry(id).or_insert_with(|| {
-            // A name that stays where it is whatever becomes of the server.
+            // The name has a fixed address, whatever happens to the server.
             let name = self.state.server(id).name.clone();
             let text = trainmaster_string::of(&name);
             self.keep.keep(name);
@@ -307,7 +308,7 @@ impl<'a> Writer<'a> {
         trainmaster_verdicts { data, count, stride: stride::<trainmaster_verdict>() }
     }
 
-    /// What a manager is to be told.
+    /// Issues to a manager.
     pub(crate) fn issues(mut self, issues: &[Issue]) -> (trainmaster_plan, Keep) {
         let verdicts =
             issues.iter().map(|issue| self.verdict(issue.job, &issue.verdict, (issue.incarnation, issue.revision)));
@@ -315,7 +316,7 @@ impl<'a> Writer<'a> {
         self.plan(verdicts, None)
     }
 
-    /// What an engine would propose.
+    /// An engine's proposal.
     pub(crate) fn proposal(mut self, proposal: &trainmaster_core::Proposal) -> (trainmaster_plan, Keep) {
         let verdicts = proposal.changes.iter().map(|(job, verdict)| self.verdict(*job, verdict, Default::default()));
         let mut verdicts: Vec<_> = verdicts.collect();
@@ -377,13 +378,13 @@ pub(crate) fn stride<T>() -> u64 {
     size_of::<T>() as u64
 }
 
-/// Frees a plan. NULL is nothing. Any thread.
+/// Frees a plan. NULL is ignored. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_plan_free(plan: *const trainmaster_plan) {
     guard::quiet(|| owned::free_result(plan));
 }
 
-/// Frees a decision. NULL is nothing. Any thread.
+/// Frees a decision. NULL is ignored. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_decision_free(decision: *const trainmaster_decision) {
     guard::quiet(|| owned::free_result(decision));

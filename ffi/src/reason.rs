@@ -1,98 +1,99 @@
-//! Why a job doesn't run: by kind, with numbers, and in words.
+//! Reasons why a job doesn't run: kind, numbers and text.
 
 use trainmaster_core::{Reason, ResourceId, ServerId, State, reason::ReasonKind};
 
 use crate::{borrow::grows, owned::Keep, text::trainmaster_string};
 
-/// Why a job doesn't run, or has less than planned.
+/// Kind of a reason why a job doesn't run, or has less than planned.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_reason_kind {
-    /// A finding that is no reason.
+    /// For a finding without a reason.
     None = 0,
-    /// No decision was made about it yet.
+    /// There was no decision about the job yet.
     NotConsidered = 1,
-    /// No server could hold even one slot of it: `server` has the most `resource`, `available`, of the `needed`.
+    /// No server could hold one slot of the job. `server` has the most `resource`: `available` of the `needed` amount.
     NeverFits = 2,
-    /// No room for it now: a slot needs `needed` of `resource`; the most that is free is `available` on `server`.
+    /// There is no room now. A slot needs `needed` of `resource`; the most free room is `available` on `server`.
     NoRoom = 3,
-    /// A total is used up, of the cluster, a queue or a tenant: `needed` of `resource`, `available` are left of `limit`.
+    /// A total of the cluster, a queue or a tenant is used up: `needed` of `resource`, and `available` are left of
+    /// `limit`.
     Exhausted = 4,
-    /// Others go first: it is number `position` in line, behind `job`.
+    /// Other jobs go first: it is at `position` in line, behind `job`.
     Behind = 5,
-    /// Planned, but `needed` more of `resource` has to be released on `server` first.
+    /// It is planned, but `needed` more of `resource` must be released on `server` first.
     Releasing = 6,
-    /// The manager refused it; it is asked again at `until`.
+    /// The manager refused it. The next attempt is at `until`.
     Refused = 7,
-    /// `server` is gone.
+    /// `server` left.
     ServerLost = 8,
-    /// `server` lacks `needed` of `resource` since other work came.
+    /// `server` lacks `needed` of `resource` because of new foreign use.
     Evicted = 9,
-    /// It is worth `worth`, and costs others `cost`; the difference has to be above `threshold`.
+    /// Its utility is `worth`, and it costs others `cost`. The difference must exceed `threshold`.
     Outweighed = 10,
-    /// A person holds it.
+    /// A user holds it.
     Held = 11,
-    /// It ran for as long as it may: `limit` milliseconds.
+    /// It reached its maximum run time, `limit` milliseconds.
     TimeLimit = 12,
-    /// A person cancelled it.
+    /// A user cancelled it.
     Cancelled = 13,
-    /// Its training is over.
+    /// Its training is complete.
     Finished = 14,
-    /// The engine in charge doesn't take such jobs.
+    /// The engine in charge can't run such jobs.
     Unsupported = 15,
-    /// It goes on at `until`.
+    /// It continues at `until`.
     Scheduled = 16,
-    /// Its best schedule is worth `worth` and costs `cost`, mostly for `resource`; it is tried again at `until`.
+    /// Its best schedule has utility `worth` and costs `cost`, mostly for `resource`. The next attempt is at `until`.
     PricedOut = 17,
-    /// Until `until` there is room for `available` of the `needed` chunks that it has left.
+    /// Until `until` there is room for `available` of the `needed` remaining chunks.
     Unfinishable = 18,
-    /// `server` carries too much, `available` millionths of its `resource`, and there is no room elsewhere.
+    /// `server` is overloaded, with `available` millionths of its `resource` in use, and there is no room elsewhere.
     Overloaded = 19,
-    /// Its accuracy, `available` in millionths, is the `needed` one.
+    /// It has the required accuracy: `available`, with `needed` required, in millionths.
     AccuracyReached = 20,
-    /// Its accuracy is `available`, in millionths, and would hardly be more in the end: `limit`.
+    /// Its accuracy is `available`, and its predicted final accuracy is hardly more: `limit`, in millionths.
     NothingToGain = 21,
-    /// Its accuracy would be `limit` in the end, in millionths, and `needed` is asked for.
+    /// Its predicted final accuracy is `limit`, and `needed` is required, in millionths.
     OutOfReach = 22,
-    /// The engine's policy scores waiting, `worth`, above its best place, on `server`: `cost`.
+    /// The engine's policy scores waiting, `worth`, above its best place on `server`, `cost`.
     HeldBack = 23,
-    /// A reason of the engine's own: `text` has it.
+    /// A reason of the engine, in `text`.
     Engine = 24,
 }
 
-/// A reason. Its kind says which of the other fields it has; those it hasn't are 0 or empty.
+/// A reason. Its kind determines the other fields. Unused fields are 0 or empty.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_reason {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
     /// One of TRAINMASTER_REASON_KIND_*.
     pub kind: u32,
-    /// In words for people, with the numbers.
+    /// Text with the numbers.
     pub text: trainmaster_string,
-    /// A resource's name; amounts are in its units (see struct trainmaster_amount).
+    /// Name of a resource. Amounts are in its units (see struct trainmaster_amount).
     pub resource: trainmaster_string,
-    /// A server's name.
+    /// Name of a server.
     pub server: trainmaster_string,
-    /// What is needed, or missing.
+    /// The needed or missing amount.
     pub needed: i64,
-    /// What there is.
+    /// The available amount.
     pub available: i64,
-    /// What there may be in all.
+    /// The total limit.
     pub limit: i64,
-    /// Another job.
+    /// Number of another job.
     pub job: u64,
-    /// In milliseconds, as events are stamped; TRAINMASTER_NEVER where there is no such time.
+    /// Time in milliseconds, as in events, or TRAINMASTER_NEVER.
     pub until: i64,
     /// In millionths of a unit of utility.
     pub worth: i64,
-    /// Likewise.
+    /// In millionths of a unit of utility.
     pub cost: i64,
-    /// Likewise.
+    /// In millionths of a unit of utility.
     pub threshold: i64,
     /// From 1.
     pub position: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
 }
 
@@ -128,7 +129,7 @@ pub(crate) fn kind(kind: ReasonKind) -> u32 {
     }) as u32
 }
 
-/// A reason for C, as of a state.
+/// Converts a reason for C, with the numbers of a state.
 pub(crate) fn view(state: &State, reason: &Reason, keep: &mut Keep) -> trainmaster_reason {
     let mut view = trainmaster_reason {
         size: size_of::<trainmaster_reason>() as u32,

@@ -1,4 +1,4 @@
-//! The scheduler's handle: made, fed with events, asked what a manager is to be told, freed.
+//! The scheduler's handle: creation, events, issues, and destruction.
 
 use std::{
     collections::VecDeque,
@@ -19,31 +19,30 @@ use crate::{
     text::{trainmaster_message, trainmaster_string},
 };
 
-/// The policy core's state machine. One thread at a time may use it, whichever; a call while another is under way, or from
-/// within one of its callbacks, does nothing but return TRAINMASTER_ERROR_BUSY. Tickets that it hands out may run on other
-/// threads at the same time.
+/// The state machine of the policy core. One thread at a time may use it. A call during another one, or from within one
+/// of its callbacks, only returns TRAINMASTER_ERROR_BUSY. Its tickets may run on other threads at the same time.
 pub struct trainmaster_scheduler(Mutex<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) core: Scheduler,
-    /// Changes when the scheduler is restored: tickets of before are void.
+    /// Changes with each restore, which makes earlier tickets void.
     pub(crate) identity: Arc<()>,
     /// Records that the caller hasn't taken yet.
     pub(crate) records: VecDeque<Vec<u8>>,
     pub(crate) keeps_journal: bool,
     pub(crate) log: Option<Log>,
-    /// Set by a panic: what every job is released as.
+    /// Set by a panic: all jobs as released.
     pub(crate) released: Option<Vec<Issue>>,
     #[cfg(feature = "fault-injection")]
     pub(crate) fault: Option<crate::fault::Fault>,
 }
 
 impl trainmaster_scheduler {
-    /// The scheduler behind a pointer, unless someone uses it.
+    /// The scheduler behind a pointer, unless it is in use.
     pub(crate) fn open<'a>(scheduler: *const Self) -> Result<MutexGuard<'a, Inner>, Failure> {
         match borrow::reference(scheduler, "scheduler")?.0.try_lock() {
             Ok(inner) => Ok(inner),
-            // No panic leaves a call, so this can't be; what was left is as good as ever.
+            // No panic leaves a call, so this can't happen, and the state is valid.
             Err(TryLockError::Poisoned(inner)) => Ok(inner.into_inner()),
             Err(TryLockError::WouldBlock) => {
                 Err(Failure::new(Code::Busy, "the scheduler is in use, by another thread or a callback's caller"))
@@ -51,7 +50,7 @@ impl trainmaster_scheduler {
         }
     }
 
-    /// The same, and it isn't poisoned.
+    /// The same, unless it is poisoned.
     pub(crate) fn healthy<'a>(scheduler: *const Self) -> Result<MutexGuard<'a, Inner>, Failure> {
         let inner = Self::open(scheduler)?;
         if inner.released.is_some() {
@@ -82,8 +81,8 @@ impl Inner {
         }
     }
 
-    /// Changes the scheduler. A panic poisons it: what it was in the midst of is unknown, so jobs are released, and of its
-    /// journal only what was written before counts.
+    /// Changes the scheduler. A panic poisons it, because the state within the change is unknown. Then jobs are
+    /// released, and only earlier records of its journal are valid.
     pub(crate) fn change<T>(&mut self, body: impl FnOnce(&mut Scheduler) -> Result<T, Failure>) -> Result<T, Failure> {
         let Self { core, .. } = self;
         match guard::catch(|| body(core)) {
@@ -117,7 +116,7 @@ impl Inner {
         })
     }
 
-    /// Puts a restored core in.
+    /// Replaces the core by a restored one.
     pub(crate) fn replace(&mut self, core: Scheduler) {
         self.core = core;
         self.identity = Arc::default();
@@ -131,12 +130,12 @@ impl Inner {
         }
     }
 
-    /// Whether the fallback is in charge, and the mode: what a failure may change.
+    /// Whether the fallback is in charge, and the mode. A failure can change both.
     pub(crate) fn charge(&self) -> (bool, Mode) {
         (self.core.is_fallback(), self.core.state().mode)
     }
 
-    /// Says what an engine's failure led to.
+    /// Logs the effects of an engine's failure.
     pub(crate) fn note_failure(&self, was: (bool, Mode), failure: Option<&str>) {
         let Some(failure) = failure else { return };
         let (was_fallback, mode) = was;
@@ -150,14 +149,14 @@ impl Inner {
     }
 }
 
-/// Where a test can order a fault.
+/// Places for faults in tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Apply,
     Commit,
 }
 
-/// Every job as its manager's own.
+/// All jobs as handed back to their managers.
 fn release(core: &Scheduler) -> Vec<Issue> {
     let state = core.state();
     let shape = |job: &trainmaster_core::Job| {
@@ -174,9 +173,9 @@ fn release(core: &Scheduler) -> Vec<Issue> {
     state.jobs.values().map(issue).collect()
 }
 
-/// Makes a scheduler of an empty cluster. `*scheduler` is yours; free it with trainmaster_scheduler_free().
+/// Creates a scheduler for an empty cluster. `*scheduler` is yours; free it with trainmaster_scheduler_free().
 ///
-/// `settings` is TOML; what isn't in it has its default. With the defaults:
+/// `settings` is TOML. Missing keys have their defaults:
 ///
 /// ```toml
 /// engine = "optimus"                 # see trainmaster_engines_list()
@@ -208,20 +207,21 @@ pub unsafe extern "C" fn trainmaster_scheduler_new(
     })
 }
 
-/// Frees a scheduler. NULL is nothing. No other call may be using it. Its tickets stay valid, but can't be committed any
-/// more; they have to be freed as well, before or after.
+/// Frees a scheduler. NULL is ignored. No other call may use it. Its tickets stay valid but can't be committed any
+/// more. They must be freed as well, before or after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_free(scheduler: *mut trainmaster_scheduler) {
     guard::quiet(|| owned::free(scheduler));
 }
 
-/// Takes events, in order: `count` of them, `stride` bytes apart (sizeof(struct trainmaster_event)). It stops at the first
-/// that can't be accepted; nothing of that one is done, but that a report or a late refusal is counted. `*done`, which may
-/// be NULL, is how many were taken before it: to go on behind the bad one, call again with what is left.
+/// Applies events in order: `count` of them, `stride` bytes apart (sizeof(struct trainmaster_event)). It stops at the
+/// first invalid one, which has no effect except that reports and late refusals are counted. `*done`, which may be
+/// NULL, is the number of applied events before it. To continue after the invalid event, call it again with the rest.
 ///
 /// Nothing is decided here. A panic poisons the scheduler.
 ///
-/// Errors: NULL, SIZE, VALUE, BUSY, POISONED, PANIC, SETTINGS, and those from 30 to 41. Threads: one at a time for a scheduler.
+/// Errors: NULL, SIZE, VALUE, BUSY, POISONED, PANIC, SETTINGS, and those from 30 to 41. Threads: one at a time for a
+/// scheduler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_apply(
     scheduler: *mut trainmaster_scheduler,
@@ -281,10 +281,10 @@ pub unsafe extern "C" fn trainmaster_scheduler_find_job(
     })
 }
 
-/// What the manager is to be told since the last call: jobs whose part that is to be carried out now changed, and once
-/// that a job is over which it was told of before. On a poisoned scheduler: each call, every job, released.
+/// The issues for the manager since the last call: jobs whose issued part changed, and once the end of a job that was
+/// issued before. For a poisoned scheduler: in each call all jobs, released.
 ///
-/// Carry `*plan` out and report back: TRAINMASTER_EVENT_KIND_ENACTED with what became of it, _OBSERVED with what runs.
+/// Enact `*plan` and report the result: TRAINMASTER_EVENT_KIND_ENACTED for each issue, _OBSERVED for the slots.
 ///
 /// Errors: NULL, BUSY, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -305,8 +305,8 @@ pub unsafe extern "C" fn trainmaster_scheduler_take_issues(
     })
 }
 
-/// What the manager is to be told of every job, for one that starts or comes back: a job that isn't in it is over. On a
-/// poisoned scheduler: every job, released. Changes nothing.
+/// The issues of all jobs, for a manager that starts or returns. A job that is not in it has ended. For a poisoned
+/// scheduler: all jobs, released. Changes nothing.
 ///
 /// Errors: NULL, BUSY, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -324,8 +324,9 @@ pub unsafe extern "C" fn trainmaster_scheduler_all_issues(
     })
 }
 
-/// What an engine would propose now; `engine` empty: the one in charge, else one by name with its default parameters.
-/// `steps` bounds its work as in trainmaster_ticket_run(). Changes nothing, but takes as long as a decision.
+/// The proposal of an engine at this moment. `engine` empty: the engine in charge; otherwise an engine by name with its
+/// default parameters. `steps` limits its work as in trainmaster_ticket_run(). Changes nothing, but takes as long as a
+/// decision.
 ///
 /// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ENGINE. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]

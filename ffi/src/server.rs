@@ -1,4 +1,4 @@
-//! Servers as C describes them.
+//! Servers from C.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ use crate::{
     text::trainmaster_string,
 };
 
-/// An amount of one resource. Units: `memory` and `disk` in MiB, `bandwidth` in Mbit/s, everything else (`gpu`, `cpu`,
+/// An amount of one resource. Units: `memory` and `disk` in MiB, `bandwidth` in Mbit/s, all others (`gpu`, `cpu`,
 /// `gpu:<type>`, names of your own) in thousandths of one. From 0 to 10^12. Never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_amount {
-    /// The resource.
+    /// Name of the resource.
     pub name: trainmaster_string,
-    /// How much of it.
+    /// The amount.
     pub value: i64,
 }
 
-/// An array of amounts; at most one for each resource.
+/// An array of amounts, at most one per resource.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_amounts {
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_amount,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 
@@ -37,21 +37,21 @@ pub struct trainmaster_amounts {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_label {
-    /// Its name.
+    /// Name.
     pub key: trainmaster_string,
     /// Its value.
     pub value: trainmaster_string,
 }
 
-/// An array of labels; at most one for each name.
+/// An array of labels, at most one per name.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_labels {
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_label,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 
@@ -59,33 +59,33 @@ pub struct trainmaster_labels {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_strings {
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_string,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 
-/// A part of a device. Never grows.
+/// A share of a device. Never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_device {
-    /// Its position in the server's `devices`.
+    /// Index in the server's `devices`.
     pub device: u32,
-    /// Thousandths of it; 1000 is all.
+    /// Thousandths of it; 1000 is the whole device.
     pub milli: u32,
 }
 
-/// An array of parts of devices.
+/// An array of shares of devices.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_devices {
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_device,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 
@@ -95,16 +95,16 @@ pub struct trainmaster_devices {
 pub struct trainmaster_server {
     /// sizeof(struct trainmaster_server).
     pub size: u32,
-    /// 1: it takes nothing new.
+    /// 1: it takes no new slots.
     pub draining: u32,
     /// Unique in the cluster.
     pub name: trainmaster_string,
-    /// What it has, without what `devices` add.
+    /// Capacity without `devices`.
     pub capacity: trainmaster_amounts,
-    /// `gpu` or `gpu:<type>`, each a whole device that adds 1000 `gpu` (and 1000 of its type). Empty where the manager picks
-    /// devices itself; `gpu` is then part of `capacity`.
+    /// `gpu` or `gpu:<type>`, one entry per device, which adds 1000 `gpu` (and 1000 of its type). Empty if the manager
+    /// picks devices itself; then `capacity` contains `gpu`.
     pub devices: trainmaster_strings,
-    /// For jobs' constraints. The label `hosts` says which slots it takes: `workers`, `servers` or `both`.
+    /// Labels for jobs' constraints. The label `hosts` sets the roles that it hosts: `workers`, `servers` or `both`.
     pub labels: trainmaster_labels,
 }
 
@@ -124,7 +124,7 @@ impl trainmaster_server {
     }
 }
 
-/// A table without doubles.
+/// A table without duplicate keys.
 fn table<V>(
     pairs: impl Iterator<Item = Result<(String, V), Failure>>,
     name: &str,
@@ -161,7 +161,7 @@ pub(crate) fn flag(value: u32, name: &str) -> Result<bool, Failure> {
     pick(value, name, &[("no", false), ("yes", true)])
 }
 
-/// The choice with a number.
+/// The choice of a number.
 pub(crate) fn pick<T: Copy>(value: u32, name: &str, choices: &[(&str, T)]) -> Result<T, Failure> {
     let chosen = choices.get(value as usize).map(|(_, choice)| *choice);
     chosen.ok_or_else(|| {

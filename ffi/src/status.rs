@@ -1,4 +1,4 @@
-//! What a scheduler knows: itself, its jobs, its servers. And which library this is.
+//! Status of a scheduler, its jobs and its servers, and the library's version.
 
 use std::ffi::{CStr, c_char};
 
@@ -15,30 +15,30 @@ use crate::{
     text::{trainmaster_message, trainmaster_string},
 };
 
-/// The ABI that this header describes. It grows with each addition; what was there stays as it is: functions, numbers, and
-/// the fields of structs, which are only ever added at the end.
+/// Version of the ABI in this header. It increases with each addition. Existing functions, numbers and fields of
+/// structs never change; new fields are added at the end only.
 pub const TRAINMASTER_ABI_VERSION: u32 = 1;
 
 /// A time that never comes.
 pub const TRAINMASTER_NEVER: i64 = i64::MAX;
 
-/// What is true of a scheduler; added up in `flags` of struct trainmaster_status.
+/// Flags of a scheduler. `flags` of struct trainmaster_status is their sum.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_status_flag {
-    /// A panic was caught in the midst of a change: restore it from its journal.
+    /// A panic was caught during a change: restore the scheduler from its journal.
     Poisoned = 1,
-    /// The engine failed so often in a row that the fallback decides.
+    /// The engine failed several times in a row, so the fallback decides.
     Fallback = 2,
-    /// A decision's ticket is open.
+    /// The ticket of a decision is open.
     Deciding = 4,
-    /// A manager is telling everything that it has.
+    /// A manager's resync is in progress.
     Syncing = 8,
-    /// A journal is kept.
+    /// A journal is active.
     Journal = 16,
 }
 
-/// A scheduler as it is now.
+/// Status of a scheduler.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_status {
@@ -46,153 +46,153 @@ pub struct trainmaster_status {
     pub size: u32,
     /// Sum of TRAINMASTER_STATUS_FLAG_*.
     pub flags: u32,
-    /// The time of the last event or call, in milliseconds; the least there is before the first.
+    /// Time of the last event or call, in milliseconds. The minimum of its type before the first.
     pub now: i64,
-    /// When the next decision is wanted; TRAINMASTER_NEVER while nothing happens. It may have passed.
+    /// Time of the next decision, which may have passed. TRAINMASTER_NEVER without an event.
     pub due: i64,
-    /// When the last one was committed; TRAINMASTER_NEVER if none was since the engine was chosen.
+    /// Time of the last commit. TRAINMASTER_NEVER if there was none since the engine was chosen.
     pub decided_at: i64,
-    /// The term of the host in charge.
+    /// Term of the host in charge.
     pub term: u64,
-    /// The last decision's number.
+    /// Number of the last decision.
     pub decision: u64,
-    /// Active jobs.
+    /// Number of active jobs.
     pub jobs: u64,
-    /// Servers that are there.
+    /// Number of present servers.
     pub servers: u64,
-    /// Records of the journal that wait for trainmaster_scheduler_drain_journal().
+    /// Number of records that wait for trainmaster_scheduler_drain_journal().
     pub records: u64,
     /// One of TRAINMASTER_MODE_*.
     pub mode: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
-    /// The engine in charge. Belongs to the library, as long as that is loaded.
+    /// The engine in charge. The text belongs to the library, while it is loaded.
     pub engine: trainmaster_string,
 }
 
-/// Everything about an active job.
+/// Status of an active job.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_job_status {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
-    /// What the manager saw it do: one of TRAINMASTER_PHASE_*.
+    /// Phase that the manager observed: one of TRAINMASTER_PHASE_*.
     pub phase: u32,
-    /// Its number.
+    /// Number of the job.
     pub job: u64,
-    /// Its name.
+    /// Name of the job.
     pub name: trainmaster_string,
-    /// When it was submitted.
+    /// Time of its submission.
     pub arrival: i64,
-    /// When it first ran; or TRAINMASTER_NEVER.
+    /// Time of its first start, or TRAINMASTER_NEVER.
     pub started: i64,
-    /// What the plan gives it.
+    /// Number of planned workers.
     pub planned_workers: u32,
-    /// Likewise.
+    /// Number of planned parameter servers.
     pub planned_servers: u32,
-    /// What the manager was told to give it.
+    /// Number of issued workers.
     pub issued_workers: u32,
-    /// Likewise.
+    /// Number of issued parameter servers.
     pub issued_servers: u32,
-    /// What the manager was seen to give it.
+    /// Number of observed workers.
     pub observed_workers: u32,
-    /// Likewise.
+    /// Number of observed parameter servers.
     pub observed_servers: u32,
-    /// The incarnation that is to run; 0 before the first.
+    /// The desired incarnation; 0 before the first.
     pub incarnation: u32,
-    /// Changes in place of it.
+    /// Number of changes in place within it.
     pub revision: u32,
-    /// Why it doesn't run, or has less than planned; NULL: there is no reason.
+    /// Reason why it doesn't run, or has less than planned. NULL without one.
     pub reason: *const trainmaster_reason,
-    /// Steps done.
+    /// Number of completed steps.
     pub step: u64,
-    /// Steps in an epoch.
+    /// Steps per epoch.
     pub steps_per_epoch: u64,
-    /// Whole epochs done.
+    /// Number of completed epochs.
     pub epoch: u32,
-    /// 1: a person holds it.
+    /// 1: a user holds it.
     pub held: u32,
-    /// The last loss that was reported, or not a number.
+    /// Last reported loss, or NaN.
     pub loss: f64,
-    /// The last accuracy that was reported, or not a number.
+    /// Last reported accuracy, or NaN.
     pub accuracy: f64,
-    /// Steps per second over the last report, or not a number.
+    /// Steps per second in the last report, or NaN.
     pub speed: f64,
-    /// What a restart costs, in milliseconds.
+    /// Cost of a restart in milliseconds.
     pub restart_cost_ms: i64,
-    /// Times it changed shape while it ran.
+    /// Number of changes of its shape while it ran.
     pub rescales: u32,
-    /// Refusals in a row.
+    /// Number of consecutive refusals.
     pub refusals: u32,
-    /// Reports that were ignored as nonsense.
+    /// Number of invalid reports that were ignored.
     pub ignored_reports: u64,
 }
 
-/// Active jobs, in the order of their submission. Yours; free it with trainmaster_jobs_free(). Nothing changes in it, and it
-/// outlives its scheduler.
+/// Active jobs in order of submission. Yours; free it with trainmaster_jobs_free(). It doesn't change, and it outlives
+/// its scheduler.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_jobs {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_job_status,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 
-/// What becomes of one resource of a server, in its units (see struct trainmaster_amount). Never grows.
+/// Use of one resource of a server, in its units (see struct trainmaster_amount). Never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_use {
     /// The resource.
     pub resource: trainmaster_string,
-    /// What the server has, devices included.
+    /// Capacity of the server, including devices.
     pub capacity: i64,
-    /// What other work uses of it.
+    /// Foreign use.
     pub foreign: i64,
-    /// What the plan gives to jobs.
+    /// Planned amount over all jobs.
     pub planned: i64,
-    /// What is issued to jobs or seen in use, the larger of both.
+    /// Charged amount over all jobs: the larger of issued and observed.
     pub charged: i64,
 }
 
-/// A server that is there.
+/// A present server.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_server_status {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
-    /// 1: it takes nothing new.
+    /// 1: it takes no new slots.
     pub draining: u32,
-    /// Its name.
+    /// Name of the server.
     pub name: trainmaster_string,
     /// The first of its resources.
     pub uses: *const trainmaster_use,
-    /// How many.
+    /// Number of elements.
     pub uses_count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub uses_stride: u64,
 }
 
-/// Servers, in the order in which they were first named. Yours; free it with trainmaster_servers_free(). Nothing changes in
-/// it, and it outlives its scheduler.
+/// Servers in the order of their first mention. Yours; free it with trainmaster_servers_free(). It doesn't change, and
+/// it outlives its scheduler.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct trainmaster_servers {
-    /// Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    /// Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     pub size: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
-    /// The first.
+    /// The first element.
     pub data: *const trainmaster_server_status,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one element to the next.
     pub stride: u64,
 }
 
@@ -204,7 +204,7 @@ grows!(
     trainmaster_servers: 32,
 );
 
-/// The library's version, such as "0.1.0". The text is the library's, as long as that is loaded. Any thread.
+/// Version of the library, such as "0.1.0". The text belongs to the library, while it is loaded. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn trainmaster_version() -> *const c_char {
     const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
@@ -214,14 +214,14 @@ pub extern "C" fn trainmaster_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// The TRAINMASTER_ABI_VERSION of the library: not less than that of the header you compiled with, or some of what the header
-/// has is missing. Any thread.
+/// The TRAINMASTER_ABI_VERSION of the library. If it is less than that of the header you compiled with, the library
+/// lacks a part of the header. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn trainmaster_abi_version() -> u32 {
     TRAINMASTER_ABI_VERSION
 }
 
-/// Tells how the scheduler is. Works on a poisoned one; `flags` and `records` are then all that counts.
+/// Returns the status of a scheduler. For a poisoned scheduler, only `flags` and `records` are valid.
 ///
 /// Errors: NULL, SIZE, BUSY, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -274,7 +274,7 @@ fn moment(at: Option<Time>) -> i64 {
     at.map_or(TRAINMASTER_NEVER, |at| at.0)
 }
 
-/// The active job of a number, or all of them for 0.
+/// The active job with this number, or all active jobs for 0.
 ///
 /// Errors: NULL, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -352,13 +352,13 @@ fn job_status(state: &State, job: &Job, writer: &mut Writer<'_>) -> trainmaster_
     }
 }
 
-/// Frees a list of jobs. NULL is nothing. Any thread.
+/// Frees a list of jobs. NULL is ignored. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_jobs_free(jobs: *const trainmaster_jobs) {
     guard::quiet(|| owned::free_result(jobs));
 }
 
-/// The server of a name, or all of them for an empty one.
+/// The server with this name, or all servers for an empty one.
 ///
 /// Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_SERVER. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -417,7 +417,7 @@ fn server_status(state: &State, server: &Server, writer: &mut Writer<'_>) -> tra
     }
 }
 
-/// Frees a list of servers. NULL is nothing. Any thread.
+/// Frees a list of servers. NULL is ignored. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_servers_free(servers: *const trainmaster_servers) {
     guard::quiet(|| owned::free_result(servers));

@@ -1,4 +1,4 @@
-//! Deciding in three steps: prepare, run anywhere, commit.
+//! A decision in three steps: prepare, run on any thread, commit.
 
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
@@ -19,8 +19,8 @@ use crate::{
     text::trainmaster_message,
 };
 
-/// One attempt to decide, or to fit: a consistent copy of what it takes, apart from its scheduler. It is prepared,
-/// run once on any thread while its scheduler goes on, committed or abandoned, and freed.
+/// One attempt to decide or to fit: a consistent copy of the required state, separate from its scheduler. It is
+/// prepared, run once on any thread while its scheduler is used, committed or abandoned, and freed.
 pub struct trainmaster_ticket {
     id: TicketId,
     scheduler: Arc<()>,
@@ -35,13 +35,13 @@ enum Work {
     Spent,
 }
 
-/// Why a ticket came to nothing.
+/// Reason to abandon a ticket.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum trainmaster_why {
-    /// It took too long. Counts as a failure of the engine.
+    /// It took too long. This counts as a failure of the engine.
     Late = 0,
-    /// It isn't wanted any more.
+    /// It is no longer needed.
     Lost = 1,
 }
 
@@ -58,17 +58,17 @@ impl trainmaster_ticket {
         if Arc::ptr_eq(&self.scheduler, &inner.identity) {
             return Ok(());
         }
-        // The scheduler that prepared it was restored, or it is another one.
+        // The scheduler that prepared it was restored, or is another one.
         Err(Failure::new(Code::Superseded, "the ticket is of another scheduler, or of before it was restored"))
     }
 }
 
-/// No limit for 0.
+/// 0 is unlimited.
 pub(crate) fn budget(steps: u64) -> Budget {
     if steps == 0 { Budget::UNLIMITED } else { Budget::steps(steps) }
 }
 
-/// Which call is missing.
+/// Names the missing call.
 fn order(work: &Work, wanted: &str) -> Failure {
     let is = match work {
         Work::Decide(_) => "a decision's, not run yet",
@@ -85,11 +85,11 @@ fn hand(id: TicketId, inner: &Inner, work: Work, out: *mut *mut trainmaster_tick
     borrow::set(out, owned::hand(ticket), "ticket")
 }
 
-/// Begins a decision: `*ticket` is a consistent copy for the engine, made in microseconds. A ticket that is still open is
-/// superseded. `*ticket` is yours; run it, commit or abandon it, free it. A panic poisons the scheduler.
+/// Begins a decision. `*ticket` is a consistent copy for the engine, created in microseconds. An open ticket is
+/// superseded. `*ticket` is yours; run it, commit or abandon it, and free it. A panic poisons the scheduler.
 ///
-/// When to call it: `due` of struct trainmaster_status. `at`: the time now, as in events; where it is before the last event,
-/// that one's time counts.
+/// Call it at the time `due` of struct trainmaster_status. `at`: the current time, as in events. If it is before the
+/// last event, the time of that event counts.
 ///
 /// Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -108,8 +108,9 @@ pub unsafe extern "C" fn trainmaster_scheduler_prepare(
     })
 }
 
-/// Begins fits of loss and speed for jobs that reported since the last ones, 250 at most; `*ticket` is NULL if none did. To be run
-/// and committed before a decision, or beside, until it is NULL: decisions don't wait for fits. A panic poisons the scheduler.
+/// Begins fits of loss and speed for jobs with reports since the last fits, at most 250. `*ticket` is NULL if there are
+/// none. Run and commit such tickets before a decision, or during it, until it is NULL: decisions don't wait for fits.
+/// A panic poisons the scheduler.
 ///
 /// Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -130,13 +131,13 @@ pub unsafe extern "C" fn trainmaster_scheduler_prepare_fits(
     })
 }
 
-/// Lets the engine decide, or makes the fits. Once for each ticket, on any thread; its scheduler may be used meanwhile. Fits
-/// take about a millisecond a job. `steps` bounds an engine's work (a step is about one candidate looked at, tens of
-/// nanoseconds), 0: no bound; it goes into the journal, so that a replay stops in the same place.
+/// Runs the engine or the fits. Once per ticket, on any thread; its scheduler may be used meanwhile. Fits take about a
+/// millisecond per job. `steps` limits an engine's work (a step is about one examined candidate, tens of nanoseconds),
+/// 0: no limit. The journal contains the limit, so that a replay stops at the same point.
 ///
-/// That the engine failed, by a panic, too many steps, or a proposal that breaks a rule, is no error here: the commit says
-/// so, and the last plan stands; after several failures in a row the fallback engine decides, and should that fail as often,
-/// scheduling is paused and every job released.
+/// A failure of the engine (a panic, too many steps, or a proposal that breaks a rule) is no error here. The commit
+/// reports it, and the last plan stays in force. After several failures in a row the fallback engine decides. If that
+/// fails as often, scheduling is paused and all jobs are released.
 ///
 /// Errors: NULL, BUSY, ORDER, PANIC. Threads: one at a time for a ticket, any.
 #[unsafe(no_mangle)]
@@ -160,11 +161,12 @@ pub unsafe extern "C" fn trainmaster_ticket_run(
     })
 }
 
-/// Makes what the ticket's engine proposed the plan, as far as it still fits after what happened since. `*decision` is yours;
-/// free it with trainmaster_decision_free(); `decision` may be NULL. The ticket is spent by it, but has to be freed. A panic
+/// Applies the proposal of the ticket's engine to the plan, as far as it still fits. `*decision` is yours; free it with
+/// trainmaster_decision_free(); `decision` may be NULL. The ticket can't be used again, but must be freed. A panic
 /// poisons the scheduler.
 ///
-/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED. Threads: one at a time for a scheduler and for a ticket.
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED. Threads: one at a time for a scheduler and for a
+/// ticket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_commit(
     scheduler: *mut trainmaster_scheduler,
@@ -191,10 +193,11 @@ pub unsafe extern "C" fn trainmaster_scheduler_commit(
     })
 }
 
-/// Takes over what a ticket of trainmaster_scheduler_prepare_fits() found. The ticket is spent by it, but has to be freed. A
-/// panic poisons the scheduler.
+/// Stores the results of a ticket from trainmaster_scheduler_prepare_fits(). The ticket can't be used again, but must
+/// be freed. A panic poisons the scheduler.
 ///
-/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED. Threads: one at a time for a scheduler and for a ticket.
+/// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED. Threads: one at a time for a scheduler and for a
+/// ticket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_scheduler_commit_fits(
     scheduler: *mut trainmaster_scheduler,
@@ -220,8 +223,8 @@ pub unsafe extern "C" fn trainmaster_scheduler_commit_fits(
     })
 }
 
-/// Gives a ticket up, also one that another thread is running: its commit will fail. `why`: one of TRAINMASTER_WHY_*. Does
-/// nothing if the ticket isn't open any more. The ticket has to be freed, once its run has ended. A panic poisons the
+/// Abandons a ticket, even while another thread runs it: its commit will fail. `why`: one of TRAINMASTER_WHY_*. Does
+/// nothing if the ticket is not open any more. The ticket must be freed, after its run has ended. A panic poisons the
 /// scheduler.
 ///
 /// Errors: NULL, VALUE, BUSY, POISONED, PANIC, SUPERSEDED. Threads: one at a time for a scheduler.
@@ -253,8 +256,8 @@ pub unsafe extern "C" fn trainmaster_scheduler_abandon(
 }
 
 /// Fits, prepares, runs and commits in one call, for callers that can wait. `*decision` is yours; free it with
-/// trainmaster_decision_free(); `decision` may be NULL. A panic poisons the scheduler; that of an engine doesn't, see
-/// trainmaster_ticket_run().
+/// trainmaster_decision_free(); `decision` may be NULL. A panic poisons the scheduler, except for a panic of the
+/// engine; see trainmaster_ticket_run().
 ///
 /// Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -271,13 +274,13 @@ pub unsafe extern "C" fn trainmaster_scheduler_decide(
     })
 }
 
-/// Frees a ticket. NULL is nothing. No thread may be running it any more.
+/// Frees a ticket. NULL is ignored. No thread may be running it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_ticket_free(ticket: *mut trainmaster_ticket) {
     guard::quiet(|| owned::free(ticket));
 }
 
-/// Makes a decision and hands it out.
+/// Makes a decision, and returns it.
 fn decide(
     inner: &mut Inner,
     out: *mut *const trainmaster_decision,
