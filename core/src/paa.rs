@@ -12,8 +12,8 @@
 //! | ≤ avg | the server with the least sufficient room (avg − assigned); without one, the least assigned |
 //! | > avg | cut into pieces of avg, each to the least assigned server |
 //!
-//! On ResNet-50's 161 tensors and 10 servers, the spread is 0.103 M parameters and 1 request, and no tensor is cut. Ties
-//! go to the lower server number, so the assignment of the same blocks is always the same. All arithmetic is in
+//! On ResNet-50's 161 tensors and 10 servers, the spread is 0.103 M parameters and 1 request, and no tensor is cut.
+//! Ties go to the lower server number, so the assignment of the same blocks is always the same. All arithmetic is in
 //! integers.
 //!
 //! Cost: O(blocks · servers).

@@ -109,7 +109,8 @@ fn measured_curves() {
         let paper = score(&curves, share, &ConvergenceOptions::paper());
         let ours = score(&curves, share, &ConvergenceOptions::default());
         println!(
-            "{set} at {share}: {} cases; epochs {:.1} % (paper {:.1} %), inside {:.0} % ({:.0} %), end {:.1} % ({:.1} %)",
+            "{set} at {share}: {} cases; epochs {:.1} % (paper {:.1} %), inside {:.0} % ({:.0} %), end {:.1} % \
+             ({:.1} %)",
             ours.cases,
             100.0 * ours.epochs,
             100.0 * paper.epochs,

@@ -107,7 +107,8 @@ fn measured_runs_stop_early_and_lose_little() {
         ] {
             let Score { stopped, ideal, lost, worst } = stops(&curves, &options, confidence);
             println!(
-                "{set}, {} runs, {name} {confidence}: stopped at {stopped:.2} of the epochs (possible {ideal:.2}), lost {:.1} points, at worst {:.1}",
+                "{set}, {} runs, {name} {confidence}: stopped at {stopped:.2} of the epochs (possible {ideal:.2}), \
+                 lost {:.1} points, at worst {:.1}",
                 curves.len(),
                 100.0 * lost,
                 100.0 * worst

@@ -510,8 +510,8 @@ fn allocation_is_the_references() {
 
 #[test]
 fn drf_gives_equal_dominant_shares() {
-    // The example of the DRF paper (§4.1): 9 CPUs and 18 GB; tasks of (1 CPU, 4 GB) and (3 CPUs, 1 GB) get 3 and 2, each
-    // 2/3 of its dominant resource.
+    // The example of the DRF paper (§4.1): 9 CPUs and 18 GB; tasks of (1 CPU, 4 GB) and (3 CPUs, 1 GB) get 3 and 2,
+    // each 2/3 of its dominant resource.
     let mut scheduler = cluster(plain("drf"), &[server("s0", 9, 18, &[])]);
     let spec = |name, cpu: i64, gib: i64| JobSpec {
         worker: role(&[("cpu", cpu * 1000), ("memory", gib * 1024)], 1, 16, 1),

@@ -663,7 +663,8 @@ fn row(times: &[Felt]) -> String {
     };
     let [memory, journal, before, during, ratio, longest, done, refused] = std::array::from_fn(median);
     format!(
-        "{memory:.0} | {journal:.1} | {before:.1} | {during:.1} | {ratio:.1}{range} | {longest:.0} | {done:.0} | {refused:.0} |"
+        "{memory:.0} | {journal:.1} | {before:.1} | {during:.1} | {ratio:.1}{range} | {longest:.0} | {done:.0} | \
+         {refused:.0} |"
     )
 }
 
@@ -697,7 +698,8 @@ fn main() -> Result<()> {
         }
     }
     println!(
-        "| attack | program | memory, MB | journal, MB | others' p99 before, ms | during, ms | ratio | longest, ms | let in | refused |"
+        "| attack | program | memory, MB | journal, MB | others' p99 before, ms | during, ms | ratio | longest, ms | \
+         let in | refused |"
     );
     println!("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|");
     for ((number, which), times) in &felt {

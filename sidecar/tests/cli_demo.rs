@@ -18,7 +18,8 @@ fn trainer(folder: &Path, does: &str) -> PathBuf {
     let path = folder.join("trainer");
     let script = format!(
         "#!/bin/sh\nif [ \"$1\" = profile ]; then\ncase \"$*\" in\n\
-         *allreduce*) printf 'p,w,speed\\n0,1,2\\n0,2,3\\n' ;;\n*) printf 'p,w,speed\\n1,1,2\\n1,2,3\\n' ;;\nesac\nexit\nfi\n{does}\n"
+         *allreduce*) printf 'p,w,speed\\n0,1,2\\n0,2,3\\n' ;;\n*) printf 'p,w,speed\\n1,1,2\\n1,2,3\\n' ;;\nesac\n\
+         exit\nfi\n{does}\n"
     );
     fs::write(&path, script).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();

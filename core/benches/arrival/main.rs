@@ -52,7 +52,8 @@ fn unlimited() -> Budget {
 
 fn header() {
     println!(
-        "| T | H = K | N | E | N·E | jobs | booked % | curves | admitted | arrival ms | prices and curves | search | rest | one-pass ms | recursion ms |"
+        "| T | H = K | N | E | N·E | jobs | booked % | curves | admitted | arrival ms | prices and curves | search | \
+         rest | one-pass ms | recursion ms |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
 }
@@ -133,7 +134,8 @@ fn measure(size: Size, one_pass: bool, recursion: bool) {
     let (whole, building, searching) = (median(&whole), median(&building), median(&searching));
     let or_none = |times: &[f64]| if times.is_empty() { "".into() } else { format!("{:.1}", median(times)) };
     println!(
-        "| {} | {} | {} | {} | {} | {jobs} | {:.0} | {curves} | {admitted} of {possible} | {whole:.2} | {building:.2} | {searching:.2} | {:.2} | {} | {} |",
+        "| {} | {} | {} | {} | {} | {jobs} | {:.0} | {curves} | {admitted} of {possible} | {whole:.2} | {building:.2} \
+         | {searching:.2} | {:.2} | {} | {} |",
         size.slots,
         size.servers,
         size.chunks,

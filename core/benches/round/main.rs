@@ -32,7 +32,8 @@ fn main() {
         Some(scale) => measure(scale, repeat),
         None => {
             println!(
-                "| jobs | tasks | servers | round | total ms | prepare | engine | guard | commit (delta, journal, issue) | changes | record KiB | plain ms | total / plain | engine / plain | peak MiB |"
+                "| jobs | tasks | servers | round | total ms | prepare | engine | guard | commit (delta, journal, \
+                 issue) | changes | record KiB | plain ms | total / plain | engine / plain | peak MiB |"
             );
             println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
             // One process per size, so that each has its own peak memory.
@@ -142,7 +143,8 @@ fn row(jobs: u32, tasks: usize, servers: u32, kind: &str, runs: &[Parts], change
     let part = |get: fn(&Parts) -> f64| median(&runs.iter().map(get).collect::<Vec<_>>());
     let (total, engine) = (part(Parts::total), part(|parts| parts.engine));
     println!(
-        "| {jobs} | {tasks} | {servers} | {kind} | {total:.2} | {:.2} | {engine:.2} | {:.2} | {:.2} | {changes} | {} | {plain:.2} | {:.2} | {:.2} | {} |",
+        "| {jobs} | {tasks} | {servers} | {kind} | {total:.2} | {:.2} | {engine:.2} | {:.2} | {:.2} | {changes} | {} | \
+         {plain:.2} | {:.2} | {:.2} | {} |",
         part(|parts| parts.prepare),
         part(|parts| parts.guard),
         part(|parts| parts.commit),

@@ -25,7 +25,8 @@ const MINUTE: i64 = 60_000;
 
 fn main() {
     println!(
-        "| jobs | GPUs | engine | first round ms | later rounds ms | of it the engine | jobs started | plain ms | engine / plain |"
+        "| jobs | GPUs | engine | first round ms | later rounds ms | of it the engine | jobs started | plain ms | \
+         engine / plain |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     for (workload, jobs) in [("mlfs", 155), ("mlfs", 620), ("mlfs", 1860), ("mlfs-large", 20_000)] {

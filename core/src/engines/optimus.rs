@@ -88,8 +88,10 @@ impl Build for Optimus {
         let joint = "beyond the paper: try one worker and one parameter server together where neither alone gains";
         let rescale = "beyond the paper: keep a running job's shape unless the new one earns its measured restart back";
         let in_place = "beyond the paper: where only workers change, what runs stays where it is, so nothing restarts";
-        let shrink = "beyond the paper: a job that fits nowhere keeps its old place, or tries a smaller shape, before it is paused";
-        let spare = "beyond the paper: what needs no GPU leaves each free GPU what the smallest worker needs beside it, if it can";
+        let shrink = "beyond the paper: a job that fits nowhere keeps its old place, or tries a smaller shape, before \
+            it is paused";
+        let spare = "beyond the paper: what needs no GPU leaves each free GPU what the smallest worker needs beside \
+            it, if it can";
         let between =
             "beyond the paper: jobs that wait start as soon as there is room; what runs stays as it is until the round";
         Ok(Self {

@@ -107,7 +107,8 @@ impl Build for Tiresias {
 
     fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
         let order = "las: queues by attained service; gittins: by the Gittins index, learnt from jobs that ended";
-        let thresholds = "GPU-seconds of service at which a job goes down a queue, ascending, such as \"3250, 36000\"; the first is the Gittins index's quantum";
+        let thresholds = "GPU-seconds of service at which a job goes down a queue, ascending, such as \"3250, 36000\"; \
+            the first is the Gittins index's quantum";
         let promote = "who has waited so many times as long as it ran goes back to the first queue; 0: never";
         let seconds = |thresholds: Vec<f64>| thresholds.into_iter().map(|seconds| (seconds * GPU_SECOND) as Service);
         Ok(Self {

@@ -62,7 +62,11 @@ fn reports_come_over_tls() {
     // Without TLS nothing is understood. The connection is closed, perhaps in the middle of a message.
     let plain = Command::new("bash")
         .arg("-c")
-        .arg(format!("trap '' PIPE; exec 3<>/dev/tcp/localhost/{0}; printf 'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' >&3; timeout 5 head -c 9 <&3 | grep -c TRAINMASTER", site.port()))
+        .arg(format!(
+            "trap '' PIPE; exec 3<>/dev/tcp/localhost/{0}; printf 'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' \
+             >&3; timeout 5 head -c 9 <&3 | grep -c TRAINMASTER",
+            site.port()
+        ))
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&plain.stdout).trim(), "0");

@@ -19,7 +19,8 @@ use crate::cluster::{Cluster, Plugins, root, until};
 pub(crate) const BOTH: &str = "SlurmctldPlugstack=trainmaster\nJobSubmitPlugins=trainmaster";
 
 /// Optimus with short intervals.
-pub(crate) const OPTIMUS: &str = "engine = \"optimus\"\nstability = \"off\"\n[scheduler.parameters]\ninterval = \"4s\"\n\
+pub(crate) const OPTIMUS: &str = "engine = \"optimus\"\nstability = \"off\"\n[scheduler.parameters]\n\
+    interval = \"4s\"\n\
                        between_rounds = true\nshrink_to_fit = true\nspare_gpus = true\n";
 
 /// Setup of a site.

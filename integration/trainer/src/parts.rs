@@ -25,18 +25,20 @@ pub struct Parts(u32);
 pub enum PartsError {
     /// A partition has at least one layer.
     #[error(
-        "--partitions (TRAINMASTER_PARTITIONS) is {count}, but the model has {layers} layers (--hidden); 1 to {layers} are allowed"
+        "--partitions (TRAINMASTER_PARTITIONS) is {count}, but the model has {layers} layers (--hidden); 1 to {layers} \
+         are allowed"
     )]
     Count { count: u32, layers: usize },
     /// The layers are a chain.
     #[error(
-        "--partitions-after (TRAINMASTER_PARTITIONS_AFTER) is {after}: this program trains chains only, in which each part \
-         comes after the one before it, as in {chain}; write partitions = {count}"
+        "--partitions-after (TRAINMASTER_PARTITIONS_AFTER) is {after}: this program trains chains only, in which \
+         each part comes after the one before it, as in {chain}; write partitions = {count}"
     )]
     NoChain { after: String, chain: String, count: u32 },
     /// Replicas are complete.
     #[error(
-        "{workers} workers can't train a model in {count} parts (--partitions, TRAINMASTER_PARTITIONS); a multiple of {count} is allowed"
+        "{workers} workers can't train a model in {count} parts (--partitions, TRAINMASTER_PARTITIONS); a multiple of \
+         {count} is allowed"
     )]
     Workers { workers: usize, count: u32 },
 }

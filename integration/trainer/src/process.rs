@@ -81,12 +81,14 @@ impl Process {
     pub fn new(slot: SlotArgs, mut settings: Settings, begun: Instant) -> Result<Self> {
         let Some(role) = slot.role else {
             bail!(
-                "--role (TRAINMASTER_ROLE) is missing: worker or server; to run a whole job here, use the command \"run\""
+                "--role (TRAINMASTER_ROLE) is missing: worker or server; to run a whole job here, use the \
+                 command \"run\""
             );
         };
         if slot.feed.is_none() && slot.peers.is_empty() {
             bail!(
-                "--feed (TRAINMASTER_FEED) is missing, and so is --peers; to run a whole job here, use the command \"run\""
+                "--feed (TRAINMASTER_FEED) is missing, and so is --peers; to run a whole job here, use the \
+                 command \"run\""
             );
         }
         if settings.mode == Mode::Allreduce && role == Role::Server {

@@ -148,8 +148,8 @@ impl Settings {
         };
         ensure!(
             settings.parts.count() == 1 || settings.micro_batch_bytes() <= MOST_BYTES,
-            "--batch {} and --hidden {hidden:?} make {} bytes that parts of the model exchange at once; at most {MOST_BYTES} \
-             are allowed",
+            "--batch {} and --hidden {hidden:?} make {} bytes that parts of the model exchange at once; at most \
+             {MOST_BYTES} are allowed",
             job.batch,
             settings.micro_batch_bytes()
         );

@@ -135,8 +135,10 @@ YARN counts no fractions of a cpu: ray_in_place ray_queue
 YARN gives other people's applications what is free, and takes nothing from jobs: foreign_use
 YARN knows no gpu:a100: arrivals
 a refusal is in the manager's own words: refused
-its engines look at the clock, or at speeds or losses: admission attained_service batches between_rounds chunks losses shortest_first turns
+its engines look at the clock, or at speeds or losses: admission attained_service batches between_rounds chunks losses \
+shortest_first turns
 labels: YARN's are a host's, and all nodes are this one: slurm_queue slurm_refused slurm_rounds
-played: in_place.drf limits.fifo modes.fifo partitions.fifo restart.drf separate_roles.drf server_lost.fifo yarn_queue.fifo";
+played: in_place.drf limits.fifo modes.fifo partitions.fifo restart.drf separate_roles.drf server_lost.fifo \
+yarn_queue.fifo";
     assert_eq!(found.join("\n"), expected);
 }

@@ -162,8 +162,10 @@ impl Cluster {
         let (jar, conf) = (jar.display(), self.yarn().join("conf"));
         let (conf, token) = (conf.display(), self.yarn().join("plug-ins.token"));
         format!(
-            "listen = \"127.0.0.1:{adapter}\"\nresourcemanager = \"{web}\"\ntoken_file = {token:?}\naccounts = \"job\"\n\
-             placement_timeout = \"5m\"\nmaster_timeout = \"5m\"\n[master]\nclasspath = \"{jar}:{conf}:{classpath}\"\nmemory = \"256MiB\"\n\
+            "listen = \"127.0.0.1:{adapter}\"\nresourcemanager = \"{web}\"\ntoken_file = {token:?}\n\
+             accounts = \"job\"\n\
+             placement_timeout = \"5m\"\nmaster_timeout = \"5m\"\n[master]\nclasspath = \"{jar}:{conf}:{classpath}\"\n\
+             memory = \"256MiB\"\n\
              vcores = {MASTER_CORES}\n"
         )
     }

@@ -216,8 +216,8 @@ fn check_use(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsErr
     match verify(&read, certificate, UnixTime::now()) {
         Err(webpki::Error::CaUsedAsEndEntity) => Err(fail(
             path,
-            "it is a certificate authority's (CA:TRUE), which clients refuse as a server's; make one with `trainmaster certs \
-             init`, or with openssl req -x509 … -addext basicConstraints=critical,CA:FALSE",
+            "it is a certificate authority's (CA:TRUE), which clients refuse as a server's; make one with \
+             `trainmaster certs init`, or with openssl req -x509 … -addext basicConstraints=critical,CA:FALSE",
         )),
         Err(webpki::Error::CertExpired { .. }) => Err(fail(path, "it has expired")),
         _ => Ok(()),

@@ -369,8 +369,8 @@ impl Authority {
         // Its files are in the authority's folder.
         if !is_name(name) || matches!(name, "ca" | "server" | "crl" | "index") || name.ends_with("-key") {
             bail!(
-                "{name:.128?} must be 1 to 128 letters, digits, '.', '_' or '-', not end with \"-key\", and not be \"ca\", \
-                 \"server\", \"crl\" or \"index\""
+                "{name:.128?} must be 1 to 128 letters, digits, '.', '_' or '-', not end with \"-key\", and not be \
+                 \"ca\", \"server\", \"crl\" or \"index\""
             );
         }
         let mut tenants = tenants.to_vec();
@@ -383,8 +383,8 @@ impl Authority {
         let earlier: Vec<_> = self.index.made.iter().filter(valid).collect();
         if let Some(other) = earlier.iter().find(|made| made.role != Some(role) || made.tenants != tenants) {
             bail!(
-                "{name}: a certificate of this name is valid for {}; choose another name, or revoke it first with `trainmaster \
-                 certs revoke {name}`",
+                "{name}: a certificate of this name is valid for {}; choose another name, or revoke it first with \
+                 `trainmaster certs revoke {name}`",
                 other.allowed()
             );
         }
@@ -469,9 +469,9 @@ impl Show for Certified {
         let [cert, key, ca, crl] = [cert, key, ca, crl].map(|path| path.display());
         match role {
             None => format!(
-                "made for {days} days, for a daemon that is called {}. In its configuration:\n\n[tls]\ncert = \"{cert}\"\nkey = \"{key}\"\nca = \
-                 \"{ca}\"\nclient_ca = \"{ca}\"\nclient_crl = \"{crl}\"\n\nClients are given --ca {ca}, and a token or a \
-                 certificate of their own (trainmaster certs client).",
+                "made for {days} days, for a daemon that is called {}. In its configuration:\n\n[tls]\n\
+                 cert = \"{cert}\"\nkey = \"{key}\"\nca = \"{ca}\"\nclient_ca = \"{ca}\"\nclient_crl = \"{crl}\"\n\n\
+                 Clients are given --ca {ca}, and a token or a certificate of their own (trainmaster certs client).",
                 names.join(", ")
             ),
             Some(_) => {

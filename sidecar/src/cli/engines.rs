@@ -88,7 +88,8 @@ impl Show for Engines {
             sheet.row([engine.name.into(), engine.summary.into(), engine.parameters.len().into()]);
         }
         format!(
-            "{}\n\nParameters: `trainmaster engines NAME`. Choose one: `trainmaster serve --engine NAME --set key=value`.",
+            "{}\n\nParameters: `trainmaster engines NAME`. Choose one: `trainmaster serve --engine NAME --set \
+             key=value`.",
             sheet.on(paper)
         )
     }

@@ -120,8 +120,8 @@ impl Show for Spread {
             sheet.row([index.into(), server.size.into(), server.requests.into()]);
         }
         format!(
-            "{}\n\n{} blocks, {} of them cut, make {} requests a worker and step; servers differ by {} in size and by {} \
-             in requests.",
+            "{}\n\n{} blocks, {} of them cut, make {} requests a worker and step; servers differ by {} in size \
+             and by {} in requests.",
             sheet.on(paper),
             self.blocks,
             self.cut,

@@ -189,7 +189,8 @@ impl Show for Answer<'_> {
             Some(problem) => format!("schedulers will refuse it: {problem}"),
         };
         format!(
-            "{}\n{:.1} % of {shown} choices are the heuristic's after imitation; best in step {best_step}; validated on seeds {} and up.\n\
+            "{}\n{:.1} % of {shown} choices are the heuristic's after imitation; best in step {best_step}; validated \
+             on seeds {} and up.\n\
              {} ({}) and {} written; {verdict}.",
             sheet.on(paper),
             100.0 * agreed,

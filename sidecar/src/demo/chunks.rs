@@ -73,7 +73,8 @@ impl Job {
     fn file(&self, seed: u64) -> String {
         let Self { name, mode, chunks, batches, epochs, batch_ms, delta, .. } = self;
         let command = format!(
-            "trainmaster-trainer --learning-rate=0.02 --seed={seed} --report-ms=500 --device-step-ms={batch_ms} --device-start-ms=200"
+            "trainmaster-trainer --learning-rate=0.02 --seed={seed} --report-ms=500 --device-step-ms={batch_ms} \
+             --device-start-ms=200"
         );
         // An epoch is all chunks once, with 16 examples per mini-batch.
         let examples = chunks * batches * 16;
@@ -82,7 +83,8 @@ impl Job {
              convergence = {{ delta = {delta}, patience = 3, max_epochs = {epochs} }}\n\
              worker = {{ gpu = 1, cpu = 2, memory = \"4GiB\", max = {chunks}, command = \"{command}\" }}\n\
              server = {{ cpu = 1, memory = \"4GiB\", max = 1, command = \"{command}\" }}\n\
-             dataset = {{ chunks = {chunks}, batches_per_chunk = {batches}, epochs = {epochs}, batch_time = \"{batch_ms}ms\", chunk_size = \"1MiB\" }}\n"
+             dataset = {{ chunks = {chunks}, batches_per_chunk = {batches}, epochs = {epochs}, \
+             batch_time = \"{batch_ms}ms\", chunk_size = \"1MiB\" }}\n"
         )
     }
 }

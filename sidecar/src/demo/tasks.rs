@@ -85,16 +85,18 @@ impl Job {
         // parameter server.
         let (workers, update_ms) = (parts * replicas, 60 / replicas);
         let command = format!(
-            "trainmaster-trainer {} --report-ms=500 --device-example-ms=1 --device-step-ms={} --device-update-ms={update_ms} \
-             --device-start-ms=200",
+            "trainmaster-trainer {} --report-ms=500 --device-example-ms=1 --device-step-ms={} \
+             --device-update-ms={update_ms} --device-start-ms=200",
             self.model_flags(seed).join(" "),
             if *parts > 1 { 30 } else { 15 },
         );
         let examples = STEPS * BATCH;
         let cut = if *parts > 1 { format!("partitions = {parts}\n") } else { String::new() };
         format!(
-            "name = \"{name}\"\nmodel = \"{model}\"\nmode = \"sync\"\nresize = \"fixed\"\nbatch = {BATCH}\nexamples = {examples}\n\
-             {cut}stop = \"{stop}\"\nconvergence = {{ delta = 0.0, patience = 3, max_epochs = {epochs} }}\nrestart_cost = \"1s\"\n\
+            "name = \"{name}\"\nmodel = \"{model}\"\nmode = \"sync\"\nresize = \"fixed\"\nbatch = {BATCH}\n\
+             examples = {examples}\n\
+             {cut}stop = \"{stop}\"\nconvergence = {{ delta = 0.0, patience = 3, max_epochs = {epochs} }}\n\
+             restart_cost = \"1s\"\n\
              worker = {{ gpu = 1, cpu = 2, memory = \"1GiB\", requested = {workers}, command = \"{command}\" }}\n\
              server = {{ cpu = 1, memory = \"1GiB\", requested = 1, command = \"{command}\" }}\n"
         )
@@ -351,7 +353,8 @@ pub(super) fn report(run: &Run) -> Result<()> {
     println!("\n{}", table.on(&Paper::stdout()));
     match (&tasks.overloaded, tasks.moved.first()) {
         (Some((server, device)), Some(moved)) => println!(
-            "Somebody else kept device {device} of {server} busy; {:.1} s later {} worker {} was sent to {}, from its checkpoint.",
+            "Somebody else kept device {device} of {server} busy; {:.1} s later {} worker {} was sent to {}, from its \
+             checkpoint.",
             moved.after_s, moved.job, moved.worker, moved.to
         ),
         (Some((server, _)), None) => bail!("{server} was overloaded, and no task left it"),

@@ -135,7 +135,8 @@ impl DemoJob {
         let command = format!("trainmaster-trainer {}", self.flags(seed, real).join(" "));
         let Self { name, mode, delta, requested, most, model_mib, .. } = self;
         let mut file = format!(
-            "name = \"{name}\"\nmode = \"{mode}\"\nbatch = {batch}\nexamples = {examples}\nmodel_size = \"{model_mib}MiB\"\n\
+            "name = \"{name}\"\nmode = \"{mode}\"\nbatch = {batch}\nexamples = {examples}\n\
+             model_size = \"{model_mib}MiB\"\n\
              convergence = {{ delta = {delta}, patience = 3, max_epochs = {MAX_EPOCHS} }}\nrestart_cost = \"1s\"\n\
              worker = {{ gpu = 1, cpu = 2, memory = \"4GiB\", max = {}, requested = {}, command = \"{command}\" }}\n",
             most.0, requested.0
@@ -200,7 +201,8 @@ pub(super) fn settings(engine: &str) -> String {
     let engine = if engine == "optimus-paper" { "optimus" } else { engine };
     // The defaults (5 minutes, 4 an hour), 200 times faster.
     format!(
-        "engine = \"{engine}\"\n[parameters]\n{parameters}\n[stability]\nmin_run = \"1.5s\"\nrescales_per_hour = 800\n{shape}"
+        "engine = \"{engine}\"\n[parameters]\n{parameters}\n[stability]\nmin_run = \"1.5s\"\n\
+         rescales_per_hour = 800\n{shape}"
     )
 }
 

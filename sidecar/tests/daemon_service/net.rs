@@ -119,7 +119,8 @@ async fn a_web_page_submits_nothing_even_with_the_administrators_token() {
     ] {
         let mut stream = TcpStream::connect(daemon.address()).await.unwrap();
         let head = format!(
-            "POST /trainmaster.v1.Jobs/Submit HTTP/1.1\r\n{headers}authorization: Bearer {token}\r\nconnection: close\r\n\
+            "POST /trainmaster.v1.Jobs/Submit HTTP/1.1\r\n{headers}authorization: Bearer {token}\r\n\
+             connection: close\r\n\
              content-length: {}\r\n\r\n",
             body.len()
         );

@@ -65,9 +65,11 @@ impl Build for Dorm {
     );
 
     fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
-        let fairness = "most that dominant shares may differ from fair ones in sum, as a part of the worst case, 2 × resource types";
+        let fairness = "most that dominant shares may differ from fair ones in sum, as a part of the worst case, 2 × \
+            resource types";
         let adjustment = "part of the running jobs that one decision may change, rounded up";
-        let pools = "kind: servers with the same devices and labels are told apart when slots are placed; server: already in the program";
+        let pools = "kind: servers with the same devices and labels are told apart when slots are placed; server: \
+            already in the program";
         let nodes = "nodes of the search tree, after the root, until the best so far is taken";
         let gap = "relative distance to the optimum that is good enough";
         let solvers = [("microlp", "microlp"), ("highs", "highs")];

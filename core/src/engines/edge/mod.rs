@@ -91,7 +91,8 @@ impl Build for Edge {
         let cloud = "off: nothing is sent to servers labelled zone = \"cloud\" (the paper's A_online-E)";
         let ps = "where parameter servers go: \"bandwidth\", where most is free, or \"random\" as in the paper";
         let choices = [("bandwidth", Servers::Bandwidth), ("random", Servers::Random)];
-        let coming = "beyond the paper: chunks of a lower rate that would land while the new one is trained count as waiting for it";
+        let coming = "beyond the paper: chunks of a lower rate that would land while the new one is trained count as \
+            waiting for it";
         Ok(Self {
             cloud: parameters.flag("cloud", true, cloud)?,
             servers: parameters.choice("ps", "bandwidth", &choices, ps)?,

@@ -121,14 +121,17 @@ impl Build for Oasis {
         let horizon = "T: slots that are looked ahead, or that there are in all (§V-A: 100 to 300)";
         let timespan =
             "\"rolling\": the horizon moves on with time; \"fixed\": T slots from time zero, as in the paper";
-        let bounds = "U and L of the prices: \"learnt\" from the last arrivals, or known, as l1 = …, l2 = …, u1 = { gpu = … }, u2 = { … }";
+        let bounds = "U and L of the prices: \"learnt\" from the last arrivals, or known, as l1 = …, l2 = …, u1 = { \
+            gpu = … }, u2 = { … }";
         let price_scale = "U/L times this (Fig. 6: 0.2 to 10; below 1 where resources are scarce)";
         let kappa = "for L a job is worth at least this part of f(0), however late it ends";
         let drift = "a job whose progress is off its schedule by more than this part is scheduled anew";
         let rejected = "what becomes of a rejected job: \"held\" until someone resumes it, \"cancelled\", or \"retry\"";
         let default_value = "what a job without a utility is worth, whenever it ends";
-        let work_unit = "work is counted in whole chunks a slot; beyond the paper, \"worker_slot\": as constraint (2) has it, never dearer";
-        let own_demand = "beyond the paper: a slot's price counts the slot itself as booked, which matters where servers hold few slots";
+        let work_unit = "work is counted in whole chunks a slot; beyond the paper, \"worker_slot\": as constraint (2) \
+            has it, never dearer";
+        let own_demand = "beyond the paper: a slot's price counts the slot itself as booked, which matters where \
+            servers hold few slots";
         // The time is parsed after this.
         let ends =
             [("held", Rejected::Held), ("cancelled", Rejected::Cancelled), ("retry", Rejected::Retry(Span::ZERO))];

@@ -18,7 +18,8 @@ pub(super) const JOB: Target = Target {
         }
     },
     seeds: || {
-        let parted = "name = \"a\"\nresize = \"none\"\nworker = { cpu = 1, requested = 2, min = 2 }\nserver = { cpu = 1 }\n\
+        let parted = "name = \"a\"\nresize = \"none\"\nworker = { cpu = 1, requested = 2, min = 2 }\n\
+            server = { cpu = 1 }\n\
                       partitions = [{ parameters = 1000 }, { parameters = 500, after = [0] }]\n";
         texts(&[JOB_FILE, "name = \"a\"\nmode = \"allreduce\"\nworker = { cpu = 1 }\n", parted])
     },
@@ -36,7 +37,8 @@ pub(super) const SETTINGS: Target = Target {
         }
     },
     seeds: || {
-        let quotas = "engine = \"drf\"\n[queues.gold]\nweight = 2\n[tenants.a]\nquota = { gpu = 4 }\n[stability]\nmin_run = \"5m\"";
+        let quotas = "engine = \"drf\"\n[queues.gold]\nweight = 2\n[tenants.a]\nquota = { gpu = 4 }\n[stability]\n\
+            min_run = \"5m\"";
         texts(&[DEFAULT_SETTINGS, quotas, "engine = \"mlfs\"\nseed = 7\n[parameters]\ninterval = \"1m\""])
     },
     words: &[

@@ -132,7 +132,8 @@ pub(super) const DESCRIPTION: Target =
 fn descriptions() -> Vec<Vec<u8>> {
     texts(&[
         "trainmaster;mode=allreduce;worker.gpu=1\0",
-        "\0#!/bin/sh\n#TRAINMASTER worker = { cpu = 1, max = 8 }\n#TRAINMASTER server.cpu = 1\n#TRAINMASTER labels.a = x;y\n",
+        "\0#!/bin/sh\n#TRAINMASTER worker = { cpu = 1, max = 8 }\n#TRAINMASTER server.cpu = 1\n\
+         #TRAINMASTER labels.a = x;y\n",
         "trainmaster;utility={kind=\"sigmoid\",value=1,decay=0.1,target=\"1h\"};worker.command=\"a;b\"\0#!/bin/sh\n",
     ])
 }

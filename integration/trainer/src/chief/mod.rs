@@ -221,7 +221,8 @@ impl Chief {
         }
         if held && self.servers.is_empty() && !matches!(self.phase, Phase::Done) {
             if self.state.is_none() && self.sources().is_none() {
-                warn!(%peer, "lost, and with it the only copy of its part; the job must start again from its last checkpoint");
+                warn!(%peer, "lost, and with it the only copy of its part; the job must start again from its last \
+                    checkpoint");
                 return self.end(exit::WORKER_LOST, net);
             }
             if matches!(&self.phase, Phase::Gather { sources, .. } if sources.contains(&peer)) {

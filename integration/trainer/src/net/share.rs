@@ -14,7 +14,8 @@ pub(crate) struct Share<T> {
     moved: f64,
     at: u64,
     serial: u64,
-    open: BTreeMap<(u64, u64), T>, // by end in virtual time (the bits of a non-negative f64 order like it), then arrival
+    // By end in virtual time (the bits of a non-negative f64 order like it), then by arrival.
+    open: BTreeMap<(u64, u64), T>,
 }
 
 impl<T> Share<T> {

@@ -84,8 +84,8 @@ pub(crate) fn run(args: &LossArgs, output: Output) -> Result<(), Failure> {
     if done > limit {
         let (file, unit, place) = (args.csv.display(), curve.unit, curve.place(done));
         return Err(Failure::refused(format!(
-            "--max-epochs {limit}: the rows to fit of {file} already reach epoch {done} ({unit} {place}); allowed is {done} \
-             or more"
+            "--max-epochs {limit}: the rows to fit of {file} already reach epoch {done} ({unit} {place}); allowed \
+             is {done} or more"
         )));
     }
     let met = met(&curve.epochs[..fitted], &curve.losses[..fitted], args.delta * fit.first_loss, args.patience);
@@ -126,7 +126,8 @@ fn read(args: &LossArgs) -> anyhow::Result<Curve> {
     };
     if let (Some(steps), "epoch") = (args.steps_per_epoch, unit) {
         bail!(
-            "--steps-per-epoch {steps}: {} counts in epochs already (column \"epoch\"); it is for files that count in steps",
+            "--steps-per-epoch {steps}: {} counts in epochs already (column \"epoch\"); it is for files that count \
+             in steps",
             args.csv.display()
         );
     }
@@ -265,8 +266,8 @@ impl Show for Report {
         let unit = self.unit;
         let end = match (self.met, self.capped) {
             (true, _) if self.rises => format!(
-                "At {unit} {:.0} no epoch lowers the loss any more, because it rises: training would end there, but hasn't \
-                 converged.",
+                "At {unit} {:.0} no epoch lowers the loss any more, because it rises: training would end there, \
+                 but hasn't converged.",
                 self.converges_at
             ),
             (true, _) => format!("Has converged at {unit} {:.0}.", self.converges_at),

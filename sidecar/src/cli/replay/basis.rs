@@ -58,8 +58,8 @@ impl Trust {
     /// As a sentence.
     pub(super) fn sentence(&self) -> String {
         format!(
-            "How far to trust it: the {} jobs that ended took {:.0} s on average; simulated under the same engine {:.0} s \
-             ({:.2} ×), and half of them are off by at most {:.0} %.",
+            "How far to trust it: the {} jobs that ended took {:.0} s on average; simulated under the same engine \
+             {:.0} s ({:.2} ×), and half of them are off by at most {:.0} %.",
             self.jobs,
             self.recorded_jct_s,
             self.simulated_jct_s,
@@ -158,8 +158,8 @@ impl Basis {
             format!("It rests on {} of {} jobs. Speed: {speed}. Epochs: {epochs}.", self.simulated, self.jobs);
         if let (Some(near), Some(far)) = (self.speed_error, self.speed_error_beyond) {
             text += &format!(
-                " Speeds are known to ± {:.0} % in the shapes that were seen ({} jobs in one only), and to ± {:.0} % at twice the \
-                 largest (medians).",
+                " Speeds are known to ± {:.0} % in the shapes that were seen ({} jobs in one only), and to ± {:.0} % \
+                 at twice the largest (medians).",
                 near * 100.0,
                 self.one_shape,
                 far * 100.0

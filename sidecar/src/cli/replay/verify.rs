@@ -135,8 +135,8 @@ fn is_decision(record: &Record) -> bool {
 
 fn stranger(path: &str, number: u64) -> String {
     format!(
-        "{path}: record {number}: this snapshot isn't what the records before it lead to; some are missing, as after a full \
-         disk, or were changed"
+        "{path}: record {number}: this snapshot isn't what the records before it lead to; some are missing, as \
+         after a full disk, or were changed"
     )
 }
 
@@ -227,8 +227,8 @@ impl Show for Verified {
         let Counts { agree, differ, not_compared } = self.decisions;
         let plural = |count: u64| if count == 1 { "" } else { "s" };
         let mut text = format!(
-            "{agree} decision{} came out again byte by byte, {differ} didn't, {not_compared} couldn't be compared; {} records \
-             from {} on.",
+            "{agree} decision{} came out again byte by byte, {differ} didn't, {not_compared} couldn't be compared; {} \
+             records from {} on.",
             plural(agree),
             self.records,
             self.from_record,
@@ -240,7 +240,8 @@ impl Show for Verified {
         }
         let Some(found) = &self.first_difference else { return text };
         text += &format!(
-            "\n\nThe first that differs: record {}, {} after the beginning ({} ms), ticket {}\n  recorded {}\n  replayed {}\n\n",
+            "\n\nThe first that differs: record {}, {} after the beginning ({} ms), ticket {}\n  recorded {}\n  \
+             replayed {}\n\n",
             found.record,
             found.after,
             found.at_ms,

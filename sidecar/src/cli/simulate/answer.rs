@@ -360,7 +360,8 @@ impl Answer {
         if let Some(Offline::Times(best)) = &self.offline {
             let (bound, fractional) = (best.average_jct_s, best.fractional_s);
             let mut note = format!(
-                "Offline: no schedule's jobs take less than {bound:.0} s on average (fractional flow time: {fractional:.0} s)."
+                "Offline: no schedule's jobs take less than {bound:.0} s on average (fractional flow time: \
+                 {fractional:.0} s)."
             );
             for ((name, ratio), (_, worst)) in best.ratios.0.iter().zip(&best.worst.0) {
                 note +=
@@ -399,12 +400,14 @@ impl Answer {
                 format!("Means over {seeds} draws of what isn't known for sure; ± holds 95 in 100 such draws.")
             }
             (Over::Nothing, _) => {
-                "There are no intervals: speeds are as declared, nothing was drawn, and nothing tells how far off it is.".into()
+                "There are no intervals: speeds are as declared, nothing was drawn, and nothing tells how far off it \
+                 is."
+                .into()
             }
         };
         notes.push(format!(
-            "{over} JCT and MAKESPAN: of the jobs that were completed, which aren't the same under every engine. LEFT: jobs \
-             refused, rejected, stopped or unfinished. DECISION: 99 in 100 took at most this."
+            "{over} JCT and MAKESPAN: of the jobs that were completed, which aren't the same under every engine. \
+             LEFT: jobs refused, rejected, stopped or unfinished. DECISION: 99 in 100 took at most this."
         ));
         notes
     }

@@ -91,7 +91,8 @@ impl Search {
                 ("gap", Parameter::Number(gap)) if (0.0..=1.0).contains(gap) => search.limit.gap = *gap,
                 _ => {
                     return Err(Failure::Usage(format!(
-                        "--set offline.{name}={value}: offline has solver (a name), nodes (a whole number, 0 or more) and gap (0 to 1)"
+                        "--set offline.{name}={value}: offline has solver (a name), nodes (a whole number, 0 or more) \
+                         and gap (0 to 1)"
                     )));
                 }
             }
@@ -224,7 +225,8 @@ fn instance(workload: &Workload) -> Result<Instance, Failure> {
     let variables = instance.variables();
     if variables > MOST_VARIABLES {
         return Err(Failure::Usage(format!(
-            "offline: {variables} variables are more than {MOST_VARIABLES}; fewer jobs (--jobs) or a shorter workload (oasis-small) have fewer"
+            "offline: {variables} variables are more than {MOST_VARIABLES}; fewer jobs (--jobs) or a shorter workload \
+             (oasis-small) have fewer"
         )));
     }
     Ok(instance)

@@ -51,8 +51,8 @@ fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]
          body{{font:15px/1.5 system-ui,sans-serif;max-width:980px;margin:2em auto;padding:0 1em;color:#222}}\
          table{{border-collapse:collapse}}td,th{{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}}\
          td:first-child,th:first-child{{text-align:left}}svg{{max-width:100%;height:auto}}\
-         figcaption{{color:#555}}</style></head><body>\n<h1>{0}</h1>\n<p>{2}: {3} jobs, {4} servers, {5} seed{6}. Source: \
-         {7}.</p>\n",
+         figcaption{{color:#555}}</style></head><body>\n<h1>{0}</h1>\n\
+         <p>{2}: {3} jobs, {4} servers, {5} seed{6}. Source: {7}.</p>\n",
         escaped(&source.name),
         escaped(&names.join(", ")),
         escaped(&source.summary),
@@ -77,8 +77,8 @@ fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]
     );
     figure(
         load(&names, &first)?,
-        "Share of the GPUs that was taken, over time (of the cores, where there are no GPUs; without the cloud's). First \
-         seed.",
+        "Share of the GPUs that was taken, over time (of the cores, where there are no GPUs; without the \
+         cloud's). First seed.",
     );
     figure(
         worth(&names, workload, &first)?,
@@ -89,7 +89,8 @@ fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]
             figure(
                 readings(name, trace)?,
                 &format!(
-                    "{}: its prices over time, what one per cent of all there is of a resource costs for a slot. First seed.",
+                    "{}: its prices over time, what one per cent of all there is of a resource costs for a slot. \
+                     First seed.",
                     escaped(name)
                 ),
             );
@@ -98,7 +99,8 @@ fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]
             figure(
                 places(name, workload, trace)?,
                 &format!(
-                    "{}: who ran where{}. Each colour is a job; a job's line is as thick as it has slots there. First seed.",
+                    "{}: who ran where{}. Each colour is a job; a job's line is as thick as it has slots there. \
+                     First seed.",
                     escaped(name),
                     if workload.servers.len() > ROWS {
                         format!(", on the first {ROWS} of {} servers", workload.servers.len())
@@ -122,7 +124,8 @@ fn means(answer: &Answer) -> String {
     for (name, means) in &answer.engines.0 {
         let _ = writeln!(
             table,
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1} %<td>{:.1}<td>{:.1}<td>{}<td>{}</tr>",
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1} \
+             %<td>{:.1}<td>{:.1}<td>{}<td>{}</tr>",
             escaped(name),
             with(means.average_jct_s, means.intervals.average_jct_s, 0, ""),
             shown(means.median_jct_s, 0, ""),

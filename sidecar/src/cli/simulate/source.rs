@@ -108,7 +108,8 @@ impl<'a> Columns<'a> {
         for part in text.into_iter().flat_map(|text| text.split(',')) {
             let wrong = || {
                 Failure::Usage(format!(
-                    "--columns {part:?} must be time=…, gpus=…, duration=… or name=…, with a heading of the file, such as time=timestamp"
+                    "--columns {part:?} must be time=…, gpus=…, duration=… or name=…, with a heading of the file, such \
+                     as time=timestamp"
                 ))
             };
             let (key, heading) = part.split_once('=').ok_or_else(wrong)?;
@@ -222,7 +223,8 @@ mod tests {
     fn a_trace_starts_with_its_first_job_in_any_order_of_rows() {
         let source = of(
             "philly",
-            "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-01 00:01:00,60.0,8,480.0,a\n2017-09-30 23:59:30,10,1,10,b\n",
+            "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-01 00:01:00,60.0,8,480.0,a\n\
+             2017-09-30 23:59:30,10,1,10,b\n",
             None,
         )
         .unwrap();
