@@ -7,7 +7,7 @@ use thiserror::Error;
 use toml::de::Error as TomlError;
 use toml_parser::{Source, lexer::TokenKind};
 
-/// Maximum bytes of a TOML text. A policy's weights fit; a job file has a hundredth of it.
+/// Maximum bytes of a TOML text, where the caller has no limit of its own.
 pub const LONGEST: usize = 1 << 20;
 /// Maximum parts of a dotted key, and maximum nesting of brackets. It bounds recursion while values are parsed and
 /// dropped.

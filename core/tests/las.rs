@@ -1,4 +1,4 @@
-//! What `las` promises beyond the contract.
+//! Properties of `las` beyond the contract of engines.
 
 mod common;
 
@@ -7,7 +7,7 @@ use trainmaster_core::{
     Event, JobId, ObservedSlot, Phase, Reason, Scheduler, Time, Verdict, job::Service, reason::ReasonKind,
 };
 
-/// All slots that are issued to a job are seen to run.
+/// Reports that all slots issued to a job run.
 fn runs(scheduler: &mut Scheduler, at: i64, id: JobId) {
     let state = scheduler.state();
     let job = state.job(id).unwrap();
@@ -23,7 +23,7 @@ fn runs(scheduler: &mut Scheduler, at: i64, id: JobId) {
     scheduler.apply(Time(at), event).unwrap();
 }
 
-/// Nothing of a job is left.
+/// Reports that no slot of a job is left.
 fn is_gone(scheduler: &mut Scheduler, at: i64, id: JobId) {
     let incarnation = scheduler.state().job(id).unwrap().issued.incarnation;
     let event = Event::Observed { job: id, incarnation, slots: Vec::new(), phase: Phase::Stopped };
@@ -42,7 +42,7 @@ fn a_newcomer_takes_the_place_of_a_job_that_has_had_more() {
     runs(&mut scheduler, 0, old);
     assert_eq!(shape(&scheduler, old), wp(2, 0));
 
-    // Within the quantum of an hour of a GPU both count as equal, and the earlier one runs on.
+    // Within the quantum of one GPU-hour both jobs count as equal, so the earlier one keeps running.
     let half_an_hour = 1_800_000;
     let new = submit(&mut scheduler, half_an_hour - 1, ring("new", (2, 2, 2)));
     scheduler.decide(Time(half_an_hour - 1));
@@ -55,7 +55,7 @@ fn a_newcomer_takes_the_place_of_a_job_that_has_had_more() {
     assert_eq!(service(&scheduler, half_an_hour + 10_000, old), 2000 * half_an_hour, "it stopped at the decision");
     runs(&mut scheduler, half_an_hour + 10_000, new);
 
-    // The loser is told why, in the engine's own words.
+    // The stopped job's verdict states the engine's reason.
     scheduler.decide(Time(half_an_hour + 20_000));
     let verdict = &scheduler.state().job(old).unwrap().verdict;
     let Verdict::Wait(reason) = verdict else { panic!("it waits: {verdict:?}") };

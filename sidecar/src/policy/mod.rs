@@ -13,12 +13,12 @@ const SHIPPED: &[(&str, &str)] = &[("mlfs.toml", include_str!("mlfs.toml")), ("r
 /// The policies for engines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// Those of the product.
+    /// The shipped policies.
     #[default]
     Shipped,
     /// None: engines use their heuristics.
     None,
-    /// That of a file. Other engines have none.
+    /// The policy in a file. Engines that it is not for use their heuristics.
     File(std::path::PathBuf),
 }
 
