@@ -1,6 +1,6 @@
-"""A small Ray cluster, and a driver in it: a head and two raylets with pretended GPUs, on this machine's loopback.
+"""A small Ray cluster with a driver: a head and two raylets with fake GPUs, on this machine's loopback interface.
 
-Reads commands from standard input, one a line, and answers each with one line of JSON. Everything ends with its input.
+Reads one command per line from standard input, and answers each with one line of JSON. Ends with its input.
 """
 
 import json
@@ -23,7 +23,7 @@ def free_port():
 
 
 def start(dashboard):
-    """The head runs nothing; the raylets are called as they are asked for, and have addresses of their own."""
+    """Starts a head without resources and two raylets, which have fixed names and their own addresses."""
     small = {"object_store_memory": STORE}
     head = {
         "num_cpus": 0,
@@ -35,12 +35,12 @@ def start(dashboard):
         "node_name": "head",
     }
     cluster = Cluster(initialize_head=True, head_node_args={**small, **head, "node_ip_address": "127.0.0.2"})
-    # One after the other: two raylets that start at once get into each other's way.
+    # One after the other, because two raylets that start at once disturb each other.
     nodes = {
         name: cluster.add_node(num_cpus=4, num_gpus=2, node_name=name, node_ip_address=address, **small)
         for name, address in (("a", "127.0.0.3"), ("b", "127.0.0.4"))
     }
-    # By way of the head's raylet: the others are there to be killed.
+    # The driver uses the head's raylet, because tests kill the others.
     ray.init(address=cluster.address, _node_ip_address="127.0.0.2")
     return cluster, nodes
 
@@ -59,7 +59,7 @@ def main(answers):
         return {"value": value and value.decode()}
 
     def group(name, bundles, server, gpu=1):
-        """One bundle a slot, all on that server, wherever the key-value store says that it is."""
+        """Makes a placement group with one bundle per slot, on the server's node according to the key-value store."""
         node = _internal_kv_get(f"server/{server}", namespace=b"trainmaster").decode()
         bundle = {"GPU": gpu, "CPU": 1}
         selector = [{"ray.io/node-id": node}] * bundles
@@ -71,7 +71,9 @@ def main(answers):
         return {}
 
     def litter(large, job):
-        """What whoever is on a cluster can write and make there: a value of so many MiB, groups in a job's name."""
+        """Writes what any user of a cluster can: a value of `large` MiB, invalid documents, and groups with a job's
+        name.
+        """
         last = 2**64 - 1
         slot = {"role": "worker", "index": 0, "server": "a", "devices": [[2**32 - 1, 5000]]}
         order = {"name": "n", "action": "run", "incarnation": 2**32 - 1, "revision": 0, "reason": "", "slots": [slot]}
@@ -113,7 +115,7 @@ def main(answers):
 
 
 if __name__ == "__main__":
-    # Ray prints too, from threads of its own: that is for people.
+    # Ray's threads print to standard output, too. Their output goes to standard error.
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         main(answers)

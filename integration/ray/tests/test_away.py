@@ -59,7 +59,7 @@ def test_the_end_is_written_and_groups_are_removed_after_an_outage(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[tuple[int, dict[str, Any]]] = []
-    monkeypatch.setattr(gcs, "put_job_document", away(2, lambda *said: written.append(said)))
+    monkeypatch.setattr(gcs, "put_job_document", away(2, lambda *arguments: written.append(arguments)))
     groups: list[Any] = [Placed(0), Placed(3)]
     driver._document("completed", "converged")
     driver._give_back(groups)
@@ -74,7 +74,7 @@ def test_the_end_of_a_driver_does_not_wait_for_ever(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(driving, "_LAST_WRITES", 0.0)
-    monkeypatch.setattr(gcs, "put_job_document", away(1_000_000, lambda *said: None))
+    monkeypatch.setattr(gcs, "put_job_document", away(1_000_000, lambda *arguments: None))
     driver._document("completed")
     driver._finish_writes()
     assert "could not be written" in caplog.text
@@ -82,11 +82,11 @@ def test_the_end_of_a_driver_does_not_wait_for_ever(
 
 def test_a_plan_waits_while_nodes_are_unknown(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan("away", 1, "run", 1, 0, "", {WORKER: "a"})
-    monkeypatch.setattr(gcs, "put_job_document", lambda *said: None)
+    monkeypatch.setattr(gcs, "put_job_document", lambda *arguments: None)
     monkeypatch.setattr(gcs, "live_nodes", away(1, lambda: {"id"}))
     monkeypatch.setattr(gcs, "server_node", away(1, lambda name: "id"))
     made: Any = Placed(0)
-    monkeypatch.setattr(Group, "make", lambda *asked: made)
+    monkeypatch.setattr(Group, "make", lambda *arguments: made)
     made.state = "CREATED"
     assert driver._make(plan, [(WORKER,)]) is None
     assert driver._make(plan, [(WORKER,)]) is None
@@ -156,7 +156,7 @@ def test_an_invalid_plan_is_logged_once_and_the_last_one_stays(
 ) -> None:
     plan = {"v": 1, "name": "away", "action": "run", "incarnation": 1}
     worker, server = ({"role": role, "index": 0, "server": "a"} for role in ("worker", "server"))
-    monkeypatch.setattr(gcs, "put_job_document", lambda *said: None)
+    monkeypatch.setattr(gcs, "put_job_document", lambda *arguments: None)
 
     def look(text: str | bytes) -> Plan | None:
         store.kept[b"plan/7"] = text.encode() if isinstance(text, str) else text

@@ -62,7 +62,7 @@ def test_a_killed_daemon_gets_no_token(home: Path, tmp_path: Path) -> None:
     write_discovery(home, token_file=str(secret_file(tmp_path / "a", "noted")))
     assert find(PLACE).token == "noted"
     HELD.pop().close()
-    assert find(PLACE) == Credentials(), "somebody else may listen there now"
+    assert find(PLACE) == Credentials(), "another program may listen there now"
 
 
 def test_given_credentials_have_precedence_over_found_ones(

@@ -323,7 +323,7 @@ def test_invalid_plans_do_not_stop_a_job(cluster: Cluster, daemon: Daemon, plans
     plans.write(number, "firm", 1, 0, {"w0": "n0", "p0": "n0"})
     wait_for("training", lambda: list(tmp_path.glob(f"firm/{number}-*/checkpoint-*")))
     _put(f"plan/{number}", "[" * 100_000)
-    wait_for("its fault to be told", lambda: _faults(cluster, "firm"))
+    wait_for("its fault in the log", lambda: _faults(cluster, "firm"))
     for text in (
         *("[]", "\x00", '{"v": 1, "action": {}}', '{"v": 1, "action": "run", "slots": [{}]}'),
         json.dumps({"v": 1, "name": "firm", "action": "run", "slots": []}),

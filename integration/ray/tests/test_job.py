@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import tomllib
 
 from trainmaster import Job, JobError, Role
 from trainmaster._proto import job_pb2 as pb
@@ -42,6 +41,7 @@ profile = [{ p = 1, w = 1, speed = 0.5 }]
 
 
 def test_every_key_of_the_job_file_is_in_the_message() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 has it")
     message = Job.from_dict(tomllib.loads(WHOLE)).message()
     given = {field.name for field, _ in message.ListFields()}
     assert {field.name for field in message.DESCRIPTOR.fields} - given == {"mode"}, "sync is 0"
@@ -96,6 +96,7 @@ def test_durations(text: str, value: int) -> None:
         ("gpu", "x", "not a number"),
         ("gpu", True, "neither"),
         ("gpu", float("nan"), "not a number"),
+        ("gpu", 1e-07, "finer"),
         ("bandwidth", "99999999999999Gbit", "too large"),
     ],
 )

@@ -201,7 +201,7 @@ def test_a_job_survives_the_daemons_restart(cluster: Cluster, daemon: Daemon, jo
     wait_for("training", lambda: list(tmp_path.glob("steady/*/checkpoint-*")))
     daemon.kill()
     before = _steps(tmp_path)
-    wait_for("training to go on", lambda: _steps(tmp_path) > before)
+    wait_for("training to continue", lambda: _steps(tmp_path) > before)
     daemon.start()
     run.hurry()
     end = run.result()

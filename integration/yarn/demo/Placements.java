@@ -12,15 +12,17 @@ import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * Compares, container by container, what the daemon plans for its jobs with what the ResourceManager says they have, until all
- * have ended. Then prints the shapes that jobs had, and what the comparison found; exits with 1 if anything was elsewhere.
+ * Compares the containers that the daemon plans for its jobs with those in the ResourceManager, until all jobs have
+ * ended. Then prints the jobs' shapes and the result. Exits with 1 if a container is on another node than planned.
  *
- * <p>The ResourceManager knows a container's node and resources; which slot it is, the program in it has written down. Plans take
- * a while to be carried out, so one is compared from when its containers are there, or {@link #PATIENCE_MS} after it was
- * made at the latest. What was seen counts if the plan still stands, and the job still runs, at the next look.
+ * <p>The ResourceManager has a container's node and resources. Its slot is in a file that the program in it writes.
+ * Since plans take time to be carried out, a plan is compared once its containers exist, or {@link #PATIENCE_MS} after
+ * it was made. A comparison counts if the plan is still in force, and the job still running, at the next look.
  */
 final class Placements {
-    /** The adapter's {@code placement_timeout}: who waits longer for a container is told to make another plan. */
+    /**
+     * The adapter's {@code placement_timeout}: a plan whose containers aren't allocated within this time is refused.
+     */
     private static final long PATIENCE_MS = 30_000;
 
     private static final long INTERVAL_MS = 1000;
@@ -36,7 +38,7 @@ final class Placements {
         slots = Path.of(arguments[3]);
     }
 
-    /** What a job has and should have; as long as `plan` is the same. */
+    /** A job's planned and existing containers, for its current plan. */
     private static final class Watched {
         final List<String> shapes = new ArrayList<>();
         int incarnation;
@@ -46,7 +48,7 @@ final class Placements {
         long since;
         boolean settled;
         List<String> planned = List.of();
-        /** Of the last look, until the next one confirms it. */
+        /** The containers at the last look, until the next look confirms them. */
         List<String> there;
     }
 
@@ -57,7 +59,7 @@ final class Placements {
     private int late;
     private int superseded;
 
-    /** The arguments: trainmaster, the daemon's address, the ResourceManager's, what programs wrote, how many jobs there will be. */
+    /** Arguments: trainmaster, addresses of daemon and ResourceManager, the programs' file, number of jobs. */
     public static void main(String[] arguments) throws Exception {
         Placements placements = new Placements(arguments);
         while (placements.look() < Integer.parseInt(arguments[4])) {
@@ -66,7 +68,7 @@ final class Placements {
         System.exit(placements.report() ? 0 : 1);
     }
 
-    /** How many jobs have ended. */
+    /** Compares all jobs. Returns the number of ended jobs. */
     private int look() throws Exception {
         JsonNode list;
         try {
@@ -153,43 +155,49 @@ final class Placements {
         List<String> planned = new ArrayList<>();
         for (JsonNode slot : job.get("slots")) {
             boolean worker = slot.get("role").asText().equals("worker");
-            String which = words(job.get("incarnation").asText(), slot.get("role").asText(), slot.get("index").asText());
-            planned.add(words(which, slot.get("server").asText(), worker ? 1 : 0));
+            String which =
+                    describe(job.get("incarnation").asText(), slot.get("role").asText(), slot.get("index").asText());
+            planned.add(describe(which, slot.get("server").asText(), worker ? 1 : 0));
         }
         Collections.sort(planned);
         return planned;
     }
 
-    private static String words(String incarnation, String role, String index) {
+    private static String describe(String incarnation, String role, String index) {
         return role + " " + index + " of incarnation " + incarnation;
     }
 
-    private static String words(String which, String node, int gpus) {
+    private static String describe(String which, String node, int gpus) {
         return which + " on " + node + " with " + gpus + " GPUs";
     }
 
-    /** All of an application's but the ApplicationMaster's. */
+    /** All containers of an application, without the ApplicationMaster's. */
     private List<String> containers(String application) throws IOException {
         List<String> containers = new ArrayList<>();
-        JsonNode attempts = application == null ? JSON.createArrayNode() : get("/" + application + "/appattempts").at("/appAttempts/appAttempt");
+        JsonNode attempts = JSON.createArrayNode();
+        if (application != null) {
+            attempts = get("/" + application + "/appattempts").at("/appAttempts/appAttempt");
+        }
         if (attempts.isEmpty()) {
             return containers;
         }
         JsonNode attempt = attempts.get(attempts.size() - 1);
-        JsonNode there = get("/" + application + "/appattempts/" + attempt.get("appAttemptId").asText() + "/containers");
+        String id = attempt.get("appAttemptId").asText();
+        JsonNode there = get("/" + application + "/appattempts/" + id + "/containers");
         Map<String, String> written = new HashMap<>();
         for (String line : Files.readAllLines(slots)) {
-            String[] words = line.split(" ");
-            written.put(words[0], words(words[1], words[2], words[3]));
+            String[] fields = line.split(" ");
+            written.put(fields[0], describe(fields[1], fields[2], fields[3]));
         }
         for (JsonNode container : there.at("/container")) {
-            String id = container.get("containerId").asText();
-            if (!id.equals(attempt.get("containerId").asText())) {
+            String containerId = container.get("containerId").asText();
+            if (!containerId.equals(attempt.get("containerId").asText())) {
                 int gpus = 0;
                 for (JsonNode resource : container.at("/allocatedResources/entry")) {
                     gpus += resource.get("key").asText().equals("yarn.io/gpu") ? resource.get("value").asInt() : 0;
                 }
-                containers.add(words(written.getOrDefault(id, id), container.get("nodeId").asText(), gpus));
+                String which = written.getOrDefault(containerId, containerId);
+                containers.add(describe(which, container.get("nodeId").asText(), gpus));
             }
         }
         Collections.sort(containers);
@@ -204,7 +212,7 @@ final class Placements {
         compared += watched.planned.size();
         mismatches += Math.max(missing.size(), unplanned.size());
         if (!missing.isEmpty() || !unplanned.isEmpty()) {
-            System.err.println(name + ": planned but not there: " + missing + "; there but not planned: " + unplanned);
+            System.err.println(name + ": planned but missing: " + missing + "; existing but not planned: " + unplanned);
         }
     }
 
@@ -217,9 +225,11 @@ final class Placements {
             restarts += job.getValue().restarts;
         }
         Collections.sort(delays);
-        System.out.printf("(w,p) changed %d times without a stop and %d times by a restart from the checkpoint%n", live, restarts);
         System.out.printf(
-                "%d comparisons of a slot in a plan with its container: %d mismatches, in %d plans; %d more were superseded before%n",
+                "(w,p) changed %d times in place and %d times by a restart from a checkpoint%n", live, restarts);
+        System.out.printf(
+                "%d comparisons of a slot in a plan with its container: %d mismatches, in %d plans;"
+                        + " %d more were superseded before%n",
                 compared, mismatches, delays.size(), superseded);
         if (!delays.isEmpty()) {
             System.out.printf(

@@ -6,11 +6,11 @@ import org.apache.hadoop.yarn.applications.distributedshell.Client;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 
 /**
- * Submits distributed shells, one for each line {@code NAME SECONDS} of its input, as it comes: a container with a GPU that sleeps
- * for so long. One Java for all of them, since each would take seconds to start here.
+ * Submits a distributed shell for each line {@code NAME SECONDS} of its input: a container with a GPU that sleeps for
+ * this time. One Java process submits all, because a process for each would take seconds to start.
  */
 final class Shells {
-    /** The argument: the distributed shell's jar, which its client copies for its ApplicationMaster. */
+    /** Argument: the distributed shell's jar, which its client copies for its ApplicationMaster. */
     public static void main(String[] arguments) throws Exception {
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         List<Thread> clients = new ArrayList<>();
@@ -29,7 +29,8 @@ final class Shells {
     private static void run(String jar, String name, String seconds) {
         String[] options = {
             "-jar", jar, "-appname", name, "-master_memory", "128", "-num_containers", "1",
-            "-container_resources", "memory-mb=128,vcores=1,yarn.io/gpu=1", "-shell_command", "sleep", "-shell_args", seconds
+            "-container_resources", "memory-mb=128,vcores=1,yarn.io/gpu=1",
+            "-shell_command", "sleep", "-shell_args", seconds
         };
         try {
             Client client = new Client(new YarnConfiguration());

@@ -15,13 +15,13 @@ import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.api.ResourceManagerAdministrationProtocol;
 import org.apache.hadoop.yarn.server.api.protocolrecords.UpdateNodeResourceRequest;
 
-/** What the ResourceManager's REST API can't do, since it takes memory and cores only. */
+/** Operations that the ResourceManager's REST API lacks, because it supports only memory and cores. */
 public final class Operator {
     private Operator() {}
 
     /**
-     * {@code provide NODE=NAME:AMOUNT,… …} says how much nodes have. {@code occupy NODE=NAME:AMOUNT,…} submits an application of other
-     * people's that holds so much of a node, and prints its id.
+     * {@code provide NODE=NAME:AMOUNT,… …} sets the resources of nodes. {@code occupy NODE=NAME:AMOUNT,…} submits
+     * another user's application with these resources of a node, and prints its id.
      */
     public static void main(String[] arguments) throws Exception {
         YarnConfiguration configuration = new YarnConfiguration();
@@ -48,10 +48,11 @@ public final class Operator {
 
     private static void provide(YarnConfiguration configuration, Map<String, Resource> nodes) throws Exception {
         Map<NodeId, ResourceOption> options = new HashMap<>();
-        nodes.forEach((node, resource) -> options.put(NodeId.fromString(node), ResourceOption.newInstance(resource, -1)));
+        nodes.forEach(
+                (node, resource) -> options.put(NodeId.fromString(node), ResourceOption.newInstance(resource, -1)));
         ClientRMProxy.createRMProxy(configuration, ResourceManagerAdministrationProtocol.class)
                 .updateNodeResource(UpdateNodeResourceRequest.newInstance(options));
-        // Its connection would keep the program alive.
+        // The connection would keep the program running.
         System.exit(0);
     }
 

@@ -47,7 +47,9 @@ def _scaled(key: str, value: object, units: Mapping[str, int], allowed: str) -> 
 
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise wrong("neither a number nor text")
-    match = _SHAPE.fullmatch(str(value))
+    # Python writes very small and very large numbers with an exponent, which is no unit.
+    text = value if isinstance(value, str) else f"{value:.9f}"
+    match = _SHAPE.fullmatch(text)
     assert match, "the pattern takes any text"
     try:
         number = float(match[1])

@@ -6,7 +6,7 @@ from . import admin_pb2 as trainmaster_dot_v1_dot_admin__pb2
 
 
 class AdminStub(object):
-    """What the site's administrators do. Every change is audited.
+    """Administration of the daemon. Every change is audited.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class AdminStub(object):
 
 
 class AdminServicer(object):
-    """What the site's administrators do. Every change is audited.
+    """Administration of the daemon. Every change is audited.
     """
 
     def SetMode(self, request, context):
@@ -63,7 +63,7 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DryRun(self, request, context):
-        """What the engine would decide now; changes nothing.
+        """Returns the engine's proposal at this moment. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,7 +76,7 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CreateToken(self, request, context):
-        """Who may call, and what: docs/security.md.
+        """Tokens identify callers and their roles: docs/security.md.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,7 +89,7 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RotateToken(self, request, context):
-        """Another secret under the same name.
+        """Replaces the secret of a token. The name stays the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,7 +147,7 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin(object):
-    """What the site's administrators do. Every change is audited.
+    """Administration of the daemon. Every change is audited.
     """
 
     @staticmethod

@@ -6,9 +6,9 @@ from . import feed_pb2 as trainmaster_dot_v1_dot_feed__pb2
 
 
 class FeedStub(object):
-    """What a training program does, the same on every manager.
+    """The interface of training programs. It is the same for every manager.
 
-    Every call carries the job's token in the metadata key "authorization" as "Bearer <token>" where the job has one.
+    If the job has a token, every call carries it in the metadata key "authorization" as "Bearer <token>".
     """
 
     def __init__(self, channel):
@@ -35,29 +35,29 @@ class FeedStub(object):
 
 
 class FeedServicer(object):
-    """What a training program does, the same on every manager.
+    """The interface of training programs. It is the same for every manager.
 
-    Every call carries the job's token in the metadata key "authorization" as "Bearer <token>" where the job has one.
+    If the job has a token, every call carries it in the metadata key "authorization" as "Bearer <token>".
     """
 
     def Watch(self, request, context):
-        """A slot says where it listens, and is told what it is part of: the current assignment at once, then every change.
-        The address is known to the slot's peers for as long as the stream lives.
+        """Registers a slot's address, and streams the job's assignment: the current one at once, then every change. The
+        slot's peers know the address while the stream is open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Answered after the report is on disk. Reports of an old incarnation, or with a `seq` already seen, are answered
-        as accepted = false and ignored.
+        """The reply comes after the report is on disk. Reports of an old incarnation, or with a known `seq`, are ignored and
+        answered with accepted = false.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Acknowledge(self, request, context):
-        """"I have written a checkpoint and am about to stop", or "I follow this revision now".
+        """Confirms that the program has saved a checkpoint and is about to end, or that it follows a revision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,9 +89,9 @@ def add_FeedServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Feed(object):
-    """What a training program does, the same on every manager.
+    """The interface of training programs. It is the same for every manager.
 
-    Every call carries the job's token in the metadata key "authorization" as "Bearer <token>" where the job has one.
+    If the job has a token, every call carries it in the metadata key "authorization" as "Bearer <token>".
     """
 
     @staticmethod

@@ -6,7 +6,7 @@ from . import jobs_pb2 as trainmaster_dot_v1_dot_jobs__pb2
 
 
 class JobsStub(object):
-    """What a person or a program asks about jobs.
+    """The interface of users and their programs: submits, changes and shows jobs.
     """
 
     def __init__(self, channel):
@@ -48,11 +48,11 @@ class JobsStub(object):
 
 
 class JobsServicer(object):
-    """What a person or a program asks about jobs.
+    """The interface of users and their programs: submits, changes and shows jobs.
     """
 
     def Submit(self, request, context):
-        """Answered after the job is on disk.
+        """The reply comes after the job is on disk.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -65,7 +65,7 @@ class JobsServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Pause(self, request, context):
-        """Holds a job (it gives back what it has after a checkpoint) or lets it go on.
+        """Holds a job, or resumes it. A held job saves a checkpoint and releases its slots.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -78,14 +78,14 @@ class JobsServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Why a job has what it has.
+        """Explains the job's state and allocation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """The list at once and again whenever something changed.
+        """Streams the list: at once, and again after every change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,7 +132,7 @@ def add_JobsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Jobs(object):
-    """What a person or a program asks about jobs.
+    """The interface of users and their programs: submits, changes and shows jobs.
     """
 
     @staticmethod

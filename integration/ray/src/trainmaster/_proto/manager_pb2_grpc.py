@@ -6,7 +6,7 @@ from . import manager_pb2 as trainmaster_dot_v1_dot_manager__pb2
 
 
 class ManagerStub(object):
-    """What a cluster manager's adapter does.
+    """The interface of managers' adapters.
     """
 
     def __init__(self, channel):
@@ -28,19 +28,19 @@ class ManagerStub(object):
 
 
 class ManagerServicer(object):
-    """What a cluster manager's adapter does.
+    """The interface of managers' adapters.
     """
 
     def Attach(self, request_iterator, context):
-        """One stream each way, so that order is certain. The first observation must be a snapshot; a new stream of the
-        same manager ends the old one.
+        """One stream in each direction, so that the order is defined. The first observation must be a snapshot. A new stream
+        of a manager ends its old one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Admit(self, request, context):
-        """For a synchronous answer at submit: would this job be admitted, and if not, why? Changes nothing.
+        """Checks whether a job would be admitted, for a synchronous answer at submission. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -67,7 +67,7 @@ def add_ManagerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Manager(object):
-    """What a cluster manager's adapter does.
+    """The interface of managers' adapters.
     """
 
     @staticmethod

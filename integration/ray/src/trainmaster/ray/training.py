@@ -132,7 +132,9 @@ class Gather:
         return result
 
     def forget(self) -> None:
-        """Forgets incomplete steps."""
+        """Forgets incomplete steps; workers that still wait in one are cancelled."""
+        for _, done in self._open.values():
+            done.cancel()
         self._open.clear()
 
 

@@ -13,10 +13,11 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Asks the sidecar about each TRAINMASTER application at its submission, and refuses it with the sidecar's reason.
+ * Asks the sidecar about each TRAINMASTER application at its submission, and passes a refusal with its reason to the
+ * client.
  *
- * <p>For {@code yarn.scheduler.queue-placement-rules}, before the other rules. It chooses no queue: it leaves that to the
- * next rule, as it does with other applications. One that a restarted ResourceManager recovers was admitted before.
+ * <p>For {@code yarn.scheduler.queue-placement-rules}, before the other rules. It leaves the choice of the queue to the
+ * next rule. A recovered application is not checked again after a restart of the ResourceManager.
  */
 public final class AdmissionRule extends PlacementRule {
     private static final Logger LOG = LoggerFactory.getLogger(AdmissionRule.class);
@@ -60,11 +61,11 @@ public final class AdmissionRule extends PlacementRule {
                             .build(),
                     settings.admissionDeadlineMs());
         } catch (SidecarException unanswered) {
-            goOnUnasked(submission, unanswered.failure());
+            admitUnchecked(submission, unanswered.failure());
             return;
         } catch (RuntimeException fault) {
-            LOG.error("{} can't be asked about", submission.getApplicationId(), fault);
-            goOnUnasked(submission, Failure.INTERNAL);
+            LOG.error("The admission check of {} failed", submission.getApplicationId(), fault);
+            admitUnchecked(submission, Failure.INTERNAL);
             return;
         }
         if (!verdict.getAdmitted()) {
@@ -73,12 +74,12 @@ public final class AdmissionRule extends PlacementRule {
         }
     }
 
-    private void goOnUnasked(ApplicationSubmissionContext submission, Failure why) throws YarnException {
+    private void admitUnchecked(ApplicationSubmissionContext submission, Failure why) throws YarnException {
         metrics.admissionsUnanswered.incr();
         if (settings.failClosed()) {
-            throw new YarnException("Trainmaster can't be asked about this job (" + why + "), and "
+            throw new YarnException("Trainmaster can't check this job (" + why + "), and "
                     + Settings.FAIL_CLOSED.key() + " is true; submit it again later");
         }
-        LOG.info("{} is let in unasked: {}", submission.getApplicationId(), why);
+        LOG.info("{} is admitted without a check: {}", submission.getApplicationId(), why);
     }
 }

@@ -11,11 +11,11 @@ import org.apache.hadoop.metrics2.lib.Interns;
 import org.apache.hadoop.metrics2.lib.MetricsRegistry;
 import org.apache.hadoop.metrics2.lib.MutableCounterLong;
 
-/** What the plug-ins count: {@code Hadoop:service=ResourceManager,name=TrainmasterBridge} under {@code /jmx}. */
+/** The plug-ins' counters: {@code Hadoop:service=ResourceManager,name=TrainmasterBridge} under {@code /jmx}. */
 final class BridgeMetrics implements MetricsSource {
     static final String NAME = "TrainmasterBridge";
 
-    /** Hadoop's metrics are one set for a process, and so are these. */
+    /** One instance per process, like Hadoop's metrics. */
     private static final BridgeMetrics INSTANCE = new BridgeMetrics();
 
     private final MetricsRegistry registry = new MetricsRegistry(NAME);
@@ -23,18 +23,18 @@ final class BridgeMetrics implements MetricsSource {
     private volatile PlanHolder plans = new PlanHolder();
 
     final MutableCounterLong exchanges = counter("Exchanges", "Snapshots sent to the sidecar");
-    final MutableCounterLong partsIgnored = counter("PlanPartsIgnored", "Parts of plans that couldn't be");
+    final MutableCounterLong partsIgnored = counter("PlanPartsIgnored", "Invalid parts of plans");
     final MutableCounterLong stepsFailed =
-            counter("StepsFailed", "Applications or nodes that couldn't be read, or dealt with, wholly");
+            counter("StepsFailed", "Applications or nodes that failed wholly or in part");
     final MutableCounterLong containersMarked = counter("ContainersMarked", "Containers marked for preemption");
     final MutableCounterLong containersKilled = counter("ContainersKilled", "Containers killed after their grace time");
     final MutableCounterLong reservationsDropped = counter("ReservationsDropped", "Reservations that the plan dropped");
-    final MutableCounterLong applicationsKilled = counter("ApplicationsKilled", "Applications killed as planned");
+    final MutableCounterLong applicationsKilled = counter("ApplicationsKilled", "Applications killed by a plan");
     final MutableCounterLong prioritiesSet = counter("PrioritiesSet", "Changes of applications' priorities");
-    final MutableCounterLong admissions = counter("Admissions", "Submissions the sidecar was asked about");
-    final MutableCounterLong admissionsRefused = counter("AdmissionsRefused", "Submissions it refused");
-    final MutableCounterLong admissionsUnanswered = counter("AdmissionsUnanswered", "Submissions without its answer");
-    final MutableCounterLong settingsIgnored = counter("SettingsIgnored", "Settings with a value that isn't allowed");
+    final MutableCounterLong admissions = counter("Admissions", "Submissions sent to the sidecar");
+    final MutableCounterLong admissionsRefused = counter("AdmissionsRefused", "Submissions that the sidecar refused");
+    final MutableCounterLong admissionsUnanswered = counter("AdmissionsUnanswered", "Submissions without an answer");
+    final MutableCounterLong settingsIgnored = counter("SettingsIgnored", "Settings with an invalid value");
 
     private BridgeMetrics() {
         failed(Failure.UNREACHABLE, "FailedUnreachable");
@@ -62,7 +62,7 @@ final class BridgeMetrics implements MetricsSource {
         return failures.get(failure);
     }
 
-    /** Makes them visible, once in the life of a metrics system: one that becomes active again has a new one. */
+    /** Registers the counters, once per metrics system. A ResourceManager that becomes active again has a new one. */
     void register(PlanHolder watched) {
         plans = watched;
         MetricsSystem system = DefaultMetricsSystem.instance();
@@ -78,7 +78,7 @@ final class BridgeMetrics implements MetricsSource {
         registry.snapshot(record, true);
         record.addGauge(Interns.info("PlanInForce", "1 while a plan is enforced, else 0"), plan == null ? 0 : 1)
                 .addGauge(
-                        Interns.info("PlanAgeMs", "Since the answer with the plan in force; -1 while none is"),
+                        Interns.info("PlanAgeMs", "Age of the plan in force; -1 without one"),
                         plan == null ? -1L : plan.ageMs());
     }
 }

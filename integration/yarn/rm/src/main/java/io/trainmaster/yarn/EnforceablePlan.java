@@ -9,41 +9,41 @@ import org.apache.hadoop.yarn.api.records.NodeId;
 /**
  * A plan, checked against the snapshot that it answers.
  *
- * @param term of the sidecar that made it
- * @param number within the term
+ * @param term the term of the sidecar that made it
+ * @param number its number within the term
  * @param ttlMs how long it is enforced without a newer answer
  * @param asked the applications of the snapshot
- * @param jobs what is planned for those that the plan names
+ * @param jobs the plan for each application that it names
  */
 record EnforceablePlan(long term, long number, long ttlMs, Set<ApplicationId> asked, Map<ApplicationId, Job> jobs) {
 
-    /** What is planned for one application. */
+    /** The plan for one application. */
     sealed interface Job permits Run, Release, Kill {
-        /** Its priority among applications that wait, where the plan sets it. */
+        /** The application's priority among waiting applications, if the plan sets it. */
         OptionalInt priority();
     }
 
     /**
-     * Containers of these slots and no others; of none while it is held.
+     * Containers for these slots only. A held application has none.
      *
      * @param slots the node of each slot, by allocation request
-     * @param left slots that can't be: they get no container and lose none
-     * @param graceMs between a container's mark for preemption and its end
-     * @param priority where the plan sets it
+     * @param left invalid slots: they get no container, and keep an existing one
+     * @param graceMs time between a container's mark for preemption and its end
+     * @param priority the priority, if the plan sets it
      */
     record Run(Map<Long, NodeId> slots, Set<Long> left, long graceMs, OptionalInt priority) implements Job {}
 
     /**
-     * As without plug-ins.
+     * Scheduling as without plug-ins.
      *
-     * @param priority where the plan sets it
+     * @param priority the priority, if the plan sets it
      */
     record Release(OptionalInt priority) implements Job {}
 
     /**
-     * To be killed.
+     * Kills the application.
      *
-     * @param reason its diagnostics
+     * @param reason the application's diagnostics
      */
     record Kill(String reason) implements Job {
         @Override

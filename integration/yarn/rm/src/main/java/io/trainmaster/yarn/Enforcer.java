@@ -27,7 +27,10 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.SchedulerEv
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Takes away what the plan doesn't list, ends what it ends and sets priorities. Used by one thread. */
+/**
+ * Preempts unplanned containers, drops unplanned reservations, kills applications and sets priorities. Used by one
+ * thread.
+ */
 final class Enforcer {
     private static final Logger LOG = LoggerFactory.getLogger(Enforcer.class);
     private static final Set<RMAppState> ENDING = EnumSet.of(
@@ -37,7 +40,7 @@ final class Enforcer {
             RMAppState.FINISHED,
             RMAppState.FAILED,
             RMAppState.KILLED);
-    /** YARN refuses to change the priority of others. */
+    /** States in which YARN allows a change of the priority. */
     private static final Set<RMAppState> ORDERED = EnumSet.of(RMAppState.ACCEPTED, RMAppState.RUNNING);
 
     private final RMContext context;
@@ -45,14 +48,16 @@ final class Enforcer {
     private final Faults faults;
     private final LongSupplier nanoTime;
     private final Map<ContainerId, Mark> marks = new HashMap<>();
-    /** Whose priority YARN refused to change: logged once. */
+    /** Applications whose new priority YARN refused. Each is logged once. */
     private final Set<ApplicationId> refusals = new HashSet<>();
 
     private boolean unordered;
 
     /**
-     * @param since when it was marked
-     * @param killed told to end, too
+     * A container's mark for preemption.
+     *
+     * @param since time of the mark
+     * @param killed whether the container was killed since
      */
     private record Mark(long since, boolean killed) {}
 
@@ -82,7 +87,7 @@ final class Enforcer {
         }));
     }
 
-    /** No plan is in force: a later one marks anew, with a full grace time. */
+    /** Forgets all marks when no plan is in force. A later plan gives a full grace time. */
     void forget() {
         marks.clear();
     }
@@ -92,14 +97,14 @@ final class Enforcer {
         long now = nanoTime.getAsLong();
         Mark mark = marks.get(id);
         if (mark == null) {
-            LOG.info("{} isn't in the plan: it ends in {} ms", id, surplus.graceMs());
+            LOG.info("{} isn't in the plan, and is killed after {} ms", id, surplus.graceMs());
             mark = new Mark(now, false);
             marks.put(id, mark);
             send(surplus.container(), SchedulerEventType.MARK_CONTAINER_FOR_PREEMPTION);
             metrics.containersMarked.incr();
         }
         if (!mark.killed() && now - mark.since() >= TimeUnit.MILLISECONDS.toNanos(surplus.graceMs())) {
-            LOG.info("{} is still there after its grace time: killing it", id);
+            LOG.info("Killing {} after its grace time", id);
             marks.put(id, new Mark(mark.since(), true));
             send(surplus.container(), SchedulerEventType.MARK_CONTAINER_FOR_KILLABLE);
             metrics.containersKilled.incr();
@@ -120,12 +125,12 @@ final class Enforcer {
     }
 
     private void order(RMApp app, int priority) {
-        // Otherwise YARN would clamp it, and be told again in each round.
+        // YARN would clamp a higher priority, so that each round would set it again.
         int most = context.getScheduler().getMaxClusterLevelAppPriority().getPriority();
         if (most == 0 && priority > 0 && !unordered) {
             unordered = true;
             LOG.warn(
-                    "{} is 0, so that jobs that wait start in the order of their submission, whatever is planned",
+                    "{} is 0, so that waiting jobs start in the order of their submission, not in the planned order",
                     YarnConfiguration.MAX_CLUSTER_LEVEL_APPLICATION_PRIORITY);
         }
         Priority wanted = Priority.newInstance(Math.min(priority, most));

@@ -1,21 +1,21 @@
 package io.trainmaster.yarn;
 
-/** Why an exchange gave no new plan. */
+/** The reason for an exchange without a new plan. */
 enum Failure {
-    /** Nobody listens, or the connection broke. */
-    UNREACHABLE("the sidecar can't be reached"),
+    /** Nothing listens, or the connection broke. */
+    UNREACHABLE("the sidecar is unreachable"),
     /** No answer before the deadline. */
     LATE("the sidecar doesn't answer in time"),
-    /** It wants another token. */
-    DENIED("the sidecar doesn't take the token"),
-    /** The file of the authority or of the token. */
-    CREDENTIALS("a file for reaching the sidecar can't be used"),
-    /** An error, or an answer that can't be read. */
+    /** The sidecar requires another token. */
+    DENIED("the sidecar refuses the token"),
+    /** The authority's file or the token's file is unusable. */
+    CREDENTIALS("the certificate or token file is unusable"),
+    /** An error, or an unreadable answer. */
     ERROR("the sidecar's answer is an error"),
     /** A plan older than the one in force. */
     OUTDATED("the sidecar's plan is older than the one in force"),
-    /** A fault of this plug-in, or of what the ResourceManager told it. */
-    INTERNAL("the snapshot or the plan couldn't be handled");
+    /** A fault of this plug-in, or of the ResourceManager's data. */
+    INTERNAL("internal error with the snapshot or the plan");
 
     private final String text;
 

@@ -7,8 +7,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Keeps one odd application or node from spoiling a round for all others: what fails is counted, and logged once as long as it
- * goes on. Used by one thread.
+ * Isolates the faults of single applications and nodes, so that a round continues with the others. A fault is counted
+ * each time, and logged once while it recurs. Used by one thread.
  */
 final class Faults {
     private static final Logger LOG = LoggerFactory.getLogger(Faults.class);
@@ -27,9 +27,9 @@ final class Faults {
     }
 
     /**
-     * Whether it went well.
+     * Runs a step. Returns whether it succeeded.
      *
-     * @param what for people: what can't be done if it fails
+     * @param what a description of the step for the log
      */
     boolean guard(String what, Runnable step) {
         try {
@@ -38,7 +38,7 @@ final class Faults {
         } catch (RuntimeException fault) {
             count.incr();
             if (now.add(what) && !before.contains(what)) {
-                LOG.error("Failed, and the round goes on without: {}", what, fault);
+                LOG.error("Failed: {}. The round continues without it", what, fault);
             }
             return false;
         }

@@ -8,21 +8,21 @@ import java.util.Map;
 import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 
-/** How a job travels in a submission. */
+/** The representation of a job in a submission. */
 final class Jobs {
     /** The application type of jobs that Trainmaster plans. */
     static final String TYPE = "TRAINMASTER";
 
     /**
-     * The ApplicationMaster's environment variable with the job file's text. It is stored with the submission, so it
-     * survives a restart of the ResourceManager, until the application ends.
+     * The ApplicationMaster's environment variable with the job file's text. It is stored with the submission, so that
+     * it survives restarts of the ResourceManager until the application ends.
      */
     static final String VARIABLE = "TRAINMASTER_JOB";
 
-    /** The variable with the secret, of which only the hash is told. */
+    /** The variable with the secret. The snapshot has only its hash. */
     static final String SECRET = "TRAINMASTER_SECRET";
 
-    /** Characters of a job file, percent-encoded: the adapter refuses what is longer. */
+    /** The maximum length of a percent-encoded job file. The adapter refuses longer ones. */
     static final int LONGEST = 3 * (64 << 10);
 
     private Jobs() {}
@@ -31,17 +31,19 @@ final class Jobs {
         return TYPE.equalsIgnoreCase(applicationType);
     }
 
-    /** Its beginning, where it is longer than what anybody reads. */
+    /** The job file, cut one character after the maximum length. */
     static String fileOf(ApplicationSubmissionContext submission) {
         return cut(variable(submission, VARIABLE), LONGEST + 1);
     }
 
-    /** The beginning of a text that somebody else wrote. */
+    /** The beginning of a foreign text. */
     static String cut(String text, int longest) {
         return text.length() <= longest ? text : text.substring(0, longest);
     }
 
-    /** The SHA-256, in hex, of what proves its ApplicationMaster to be the application's; empty without one. */
+    /**
+     * The SHA-256, in hex, of the secret that identifies the application's ApplicationMaster. Empty without a secret.
+     */
     static String secretHashOf(ApplicationSubmissionContext submission) {
         String secret = variable(submission, SECRET);
         if (secret.isEmpty()) {

@@ -19,19 +19,19 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Keeps allocations of TRAINMASTER applications to the plan in force: a slot gets one container, on its node.
+ * Restricts the allocations of TRAINMASTER applications to the plan in force: one container per slot, on its node.
  *
- * <p>For {@code yarn.scheduler.app-placement-allocator.class}. ApplicationMasters' containers, other applications, and
- * everything while no plan is in force, are placed as by {@link LocalityAppPlacementAllocator}; and so is what a fault of ours
- * would stop, since the scheduler's threads end with what they don't catch.
+ * <p>For {@code yarn.scheduler.app-placement-allocator.class}. {@link LocalityAppPlacementAllocator} places all other
+ * containers: those of ApplicationMasters and other applications, and all while no plan is in force. The same holds
+ * after an exception in this class, because an uncaught one would end a thread of the scheduler.
  *
- * @param <N> the scheduler's kind of node
+ * @param <N> the scheduler's type of nodes
  */
 public class PlanAllocator<N extends SchedulerNode> extends LocalityAppPlacementAllocator<N> {
     private static final String HELD = "Trainmaster's plan has no such slot on this node";
 
     private static final Logger LOG = LoggerFactory.getLogger(PlanAllocator.class);
-    private static final AtomicBoolean FAULT_SAID = new AtomicBoolean();
+    private static final AtomicBoolean FAULT_LOGGED = new AtomicBoolean();
 
     private PlanHolder plans;
     private boolean job;
@@ -58,7 +58,9 @@ public class PlanAllocator<N extends SchedulerNode> extends LocalityAppPlacement
         return allowed;
     }
 
-    /** Asked at commit: fulfilled reservations aren't prechecked again, and asynchronous proposals may be old. */
+    /**
+     * Checks the commit. Fulfilled reservations aren't prechecked again, and asynchronous proposals can be out of date.
+     */
     @Override
     public boolean canAllocate(NodeType type, SchedulerNode node) {
         return super.canAllocate(type, node) && isPlanned(node);
@@ -95,14 +97,17 @@ public class PlanAllocator<N extends SchedulerNode> extends LocalityAppPlacement
             return answer.getAsBoolean();
         } catch (RuntimeException fault) {
             BridgeMetrics.get().stepsFailed.incr();
-            if (!FAULT_SAID.getAndSet(true)) {
-                LOG.error("A placement goes on without Trainmaster; said once", fault);
+            if (!FAULT_LOGGED.getAndSet(true)) {
+                LOG.error("A placement continues without Trainmaster (logged only once)", fault);
             }
             return stock;
         }
     }
 
-    /** Its requests' priority, 0, isn't reserved to it; but it is alone until its container is there. */
+    /**
+     * Whether a request is for the ApplicationMaster. Its priority 0 isn't unique, but it is the only request until its
+     * container runs.
+     */
     private boolean isForMaster() {
         SchedulerApplicationAttempt attempt = ((AbstractYarnScheduler<?, ?>) rmContext.getScheduler())
                 .getApplicationAttempt(appSchedulingInfo.getApplicationAttemptId());

@@ -5,7 +5,9 @@ import java.util.Map;
 import java.util.WeakHashMap;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 
-/** Hands the plan from the bridge to the allocators of the same ResourceManager, which makes each of them by name. */
+/**
+ * Passes the plan from the bridge to the allocators of the same ResourceManager, which creates each by its class name.
+ */
 final class PlanHolder {
     private static final Map<RMContext, PlanHolder> BY_CONTEXT = Collections.synchronizedMap(new WeakHashMap<>());
 
@@ -19,7 +21,7 @@ final class PlanHolder {
         plan = next;
     }
 
-    /** The plan in force; null where everything is stock. */
+    /** The plan in force. Null without one: then scheduling is stock. */
     PlanInForce current() {
         PlanInForce latest = plan;
         return latest == null || latest.isOver() ? null : latest;

@@ -8,20 +8,23 @@ import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.NodeId;
 
 /**
- * A plan from its answer to its end, and the one question that allocations ask it.
+ * The plan in force, until it expires, for the allocators.
  *
- * <p>Threads of the scheduler ask under its locks: nothing here waits, and an answer takes a few look-ups in hash tables.
+ * <p>The scheduler's threads call it with their locks held, so that calls never block. A call takes a few look-ups in
+ * hash tables.
  */
 final class PlanInForce {
     private final EnforceablePlan plan;
     private final LongSupplier nanoTime;
     private final long since;
-    /** Slots with a container. They are counted anew at each round; in between, allocations add themselves. */
+    /** Slots with a container. Each round counts them again. Between rounds, allocations add themselves. */
     private final Set<Slot> taken;
 
     /**
-     * @param application whose slot it is
-     * @param request the allocation request
+     * A slot of an application.
+     *
+     * @param application the slot's application
+     * @param request its allocation request
      */
     record Slot(ApplicationId application, long request) {}
 
@@ -36,7 +39,7 @@ final class PlanInForce {
         this.taken = taken;
     }
 
-    /** The same plan, until the same time, with slots counted anew. */
+    /** The same plan with the same end, and with newly counted slots. */
     PlanInForce with(Set<Slot> counted) {
         Set<Slot> set = ConcurrentHashMap.newKeySet();
         set.addAll(counted);
@@ -61,8 +64,8 @@ final class PlanInForce {
         }
         EnforceablePlan.Job job = plan.jobs().get(application);
         if (job == null) {
-            // The sidecar knew of it and has no plan; or it wasn't asked yet, which the next answer or the plan's end
-            // changes.
+            // Without a plan for it, an application in the snapshot is unrestricted. A newer application waits for the
+            // next answer or the plan's end.
             return plan.asked().contains(application);
         }
         return !(job instanceof EnforceablePlan.Run run)

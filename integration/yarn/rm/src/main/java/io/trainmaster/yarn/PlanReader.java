@@ -21,13 +21,13 @@ import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.NodeId;
 
-/** Checks a plan against the snapshot that it answers; parts that can't be are left out, the others hold. */
+/** Checks a plan against the snapshot that it answers. Invalid parts are ignored, and the others stay in force. */
 final class PlanReader {
-    /** So long a sidecar that fell silent is enforced at most, whatever it said. */
+    /** The longest TTL that is enforced without a newer answer. */
     private static final long LONGEST_TTL_MS = TimeUnit.MINUTES.toMillis(1);
 
     private final Map<String, Application> applications;
-    /** What the plan has left of each node that isn't gone. */
+    /** The room that the plan leaves on each node that isn't gone. */
     private final Map<String, Map<String, Long>> room = new HashMap<>();
 
     private final List<String> ignored = new ArrayList<>();
@@ -42,15 +42,17 @@ final class PlanReader {
     }
 
     /**
-     * @param ignored gets a line for each part that was left out
+     * Reads a plan.
+     *
+     * @param ignored gets a line for each ignored part
      */
     static EnforceablePlan read(Plan plan, Cluster cluster, List<String> ignored) throws SidecarException {
         if (plan.getTtlMs() <= 0) {
-            throw new SidecarException(Failure.ERROR, "a plan for " + plan.getTtlMs() + " ms", null);
+            throw new SidecarException(Failure.ERROR, "a plan with a TTL of " + plan.getTtlMs() + " ms", null);
         }
         PlanReader reader = new PlanReader(cluster);
         if (plan.getTtlMs() > LONGEST_TTL_MS) {
-            reader.ignored.add("it is for " + plan.getTtlMs() + " ms, " + LONGEST_TTL_MS + " are the most");
+            reader.ignored.add("the TTL of " + plan.getTtlMs() + " ms is cut to " + LONGEST_TTL_MS + " ms");
         }
         Map<ApplicationId, EnforceablePlan.Job> jobs = reader.jobs(plan);
         ignored.addAll(reader.ignored);
@@ -69,7 +71,7 @@ final class PlanReader {
         for (ApplicationPlan part : plan.getApplicationsList()) {
             Application application = applications.get(part.getId());
             if (application == null) {
-                ignored.add("application \"" + part.getId() + "\" isn't a live one of type " + Jobs.TYPE);
+                ignored.add("\"" + part.getId() + "\" is not a live application of type " + Jobs.TYPE);
                 continue;
             }
             OptionalInt priority = part.hasPriority() ? OptionalInt.of(part.getPriority()) : OptionalInt.empty();
@@ -85,7 +87,7 @@ final class PlanReader {
                         }
                     };
             if (job != null && jobs.put(ApplicationId.fromString(part.getId()), job) != null) {
-                ignored.add(part.getId() + ": planned twice, the last one holds");
+                ignored.add(part.getId() + ": planned twice, the last one counts");
             }
         }
         return jobs;
@@ -99,12 +101,12 @@ final class PlanReader {
             long id = slot.getAllocationRequest();
             String where = application.getId() + ", slot " + id + ": ";
             if (slots.containsKey(id) || left.contains(id)) {
-                ignored.add(where + "planned twice, the first one holds");
+                ignored.add(where + "planned twice, the first one counts");
             } else if (!room.containsKey(slot.getNode())) {
-                ignored.add(where + "no node \"" + slot.getNode() + "\"");
+                ignored.add(where + "unknown node \"" + slot.getNode() + "\"");
                 left.add(id);
             } else if (!take(slot.getNode(), sizes.getOrDefault(id, Map.of()))) {
-                ignored.add(where + "the plan passes what node " + slot.getNode() + " has");
+                ignored.add(where + "the plan exceeds the capacity of node " + slot.getNode());
                 left.add(id);
             } else {
                 slots.put(id, NodeId.fromString(slot.getNode()));
@@ -113,7 +115,7 @@ final class PlanReader {
         return new EnforceablePlan.Run(Map.copyOf(slots), Set.copyOf(left), Math.max(0, graceMs), priority);
     }
 
-    /** What each slot of an application needs, as far as a container or a request says it. */
+    /** The demand of each slot of an application, if a container or a request has it. */
     private static Map<Long, Map<String, Long>> sizes(Application application) {
         Map<Long, Map<String, Long>> sizes = new HashMap<>();
         for (Request request : application.getRequestsList()) {

@@ -15,17 +15,19 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicat
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 
 /**
- * How the containers that there are differ from those planned.
+ * The differences between existing and planned containers.
  *
  * @param taken slots with their container
- * @param surplus containers that the plan doesn't list
- * @param reservations reserved room that it doesn't list
+ * @param surplus unplanned containers
+ * @param reservations unplanned reservations
  */
 record Review(Set<PlanInForce.Slot> taken, List<Surplus> surplus, List<RMContainer> reservations) {
 
     /**
-     * @param container to be preempted
-     * @param graceMs from its mark to its end
+     * An unplanned container.
+     *
+     * @param container the container to preempt
+     * @param graceMs time from its mark to its end
      */
     record Surplus(RMContainer container, long graceMs) {}
 
@@ -34,7 +36,7 @@ record Review(Set<PlanInForce.Slot> taken, List<Surplus> surplus, List<RMContain
         plan.jobs().forEach((id, job) -> {
             if (job instanceof EnforceablePlan.Run run
                     && !faults.guard("reviewing " + id, () -> review.compare(id, run, context, scheduler))) {
-                // It gets nothing that it may have already.
+                // The application's slots count as taken, so that none gets a second container.
                 run.slots().keySet().forEach(slot -> review.taken.add(new PlanInForce.Slot(id, slot)));
             }
         });
@@ -52,7 +54,7 @@ record Review(Set<PlanInForce.Slot> taken, List<Surplus> surplus, List<RMContain
     }
 
     private void compare(ApplicationId id, EnforceablePlan.Run run, SchedulerApplicationAttempt attempt) {
-        // Of two containers for one slot the older one stays.
+        // Of two containers for one slot, the older one stays.
         attempt.getLiveContainers().stream()
                 .filter(container -> !container.isAMContainer())
                 .sorted(Comparator.comparing(RMContainer::getContainerId))

@@ -7,13 +7,13 @@ import java.util.function.Function;
 import org.apache.hadoop.conf.Configuration;
 
 /**
- * One key of {@code yarn-site.xml}, with its default and what is allowed.
+ * A key of {@code yarn-site.xml}, with its default and allowed values.
  *
- * @param <T> what its text means
+ * @param <T> the type of the value
  * @param key the property's name
- * @param fallback the value where none, or a bad one, is given
- * @param allowed for people
- * @param parser throws {@link IllegalArgumentException} where the text is none of what is allowed
+ * @param fallback the value of a missing or invalid property
+ * @param allowed a description of the allowed values
+ * @param parser throws {@link IllegalArgumentException} for other texts
  */
 record Setting<T>(String key, T fallback, String allowed, Function<String, T> parser) {
 
@@ -40,22 +40,23 @@ record Setting<T>(String key, T fallback, String allowed, Function<String, T> pa
     }
 
     /**
-     * The configured value; the default, with a complaint that names the key, the value and what is allowed, if it is bad.
+     * The configured value. For an invalid one, the default, with a complaint that has the key, the value and the
+     * allowed values.
      */
     T read(Configuration configuration, List<String> complaints) {
         String text = configuration.getRaw(key);
         try {
-            // Fails where variables in it can't be replaced.
+            // Fails if a variable in the value can't be replaced.
             text = configuration.getTrimmed(key);
             return text == null || text.isEmpty() ? fallback : parser.apply(text);
         } catch (IllegalArgumentException | IllegalStateException bad) {
-            complaints.add(complaint(text) + ". Going on with "
+            complaints.add(complaint(text) + ". Using "
                     + (fallback instanceof Optional<?> none && none.isEmpty() ? "none" : fallback));
             return fallback;
         }
     }
 
-    /** What is wrong about a value: the key, the value, what is allowed. */
+    /** The message about an invalid value: the key, the value and the allowed values. */
     String complaint(Object value) {
         return key + " is \"" + value + "\"; allowed: " + allowed;
     }

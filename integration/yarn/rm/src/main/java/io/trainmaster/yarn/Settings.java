@@ -13,16 +13,16 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * What {@code yarn-site.xml} says to the plug-ins.
+ * The plug-ins' settings from {@code yarn-site.xml}.
  *
- * <p>A bad value never keeps a ResourceManager from starting: it is logged as an error, and its default holds.
+ * <p>An invalid value never keeps a ResourceManager from starting: it is logged as an error, and the default is used.
  *
- * @param endpoint how the sidecar is reached
- * @param intervalMs between two exchanges
- * @param deadlineMs for an exchange
- * @param admissionDeadlineMs for an answer at submission, while the submitting client waits
- * @param failClosed refuse TRAINMASTER applications while nobody answers
- * @param complaints about values that aren't allowed
+ * @param endpoint the sidecar's endpoint
+ * @param intervalMs time between two exchanges
+ * @param deadlineMs deadline of an exchange
+ * @param admissionDeadlineMs deadline of an admission check, for which the submitting client waits
+ * @param failClosed whether to refuse TRAINMASTER applications if the sidecar doesn't answer
+ * @param complaints messages about invalid values
  */
 record Settings(
         Endpoint endpoint,
@@ -38,9 +38,9 @@ record Settings(
     static final Setting<Address> ADDRESS =
             new Setting<>("trainmaster.yarn.address", new Address("127.0.0.1", 7071), ADDRESSES, Address::parse);
     static final Setting<Optional<Path>> CA =
-            Setting.file("trainmaster.yarn.ca", "a PEM file with the authority's certificate, which can be read");
+            Setting.file("trainmaster.yarn.ca", "a PEM file with the authority's certificate, readable");
     static final Setting<Optional<Path>> TOKEN_FILE =
-            Setting.file("trainmaster.yarn.token-file", "a file with the token alone, which can be read");
+            Setting.file("trainmaster.yarn.token-file", "a file with the token alone, readable");
     static final Setting<Integer> INTERVAL = Setting.millis("trainmaster.yarn.interval-ms", 1000, 100, 60_000);
     static final Setting<Integer> DEADLINE = Setting.millis("trainmaster.yarn.deadline-ms", 500, 10, 60_000);
     static final Setting<Integer> ADMISSION_DEADLINE =
@@ -50,12 +50,12 @@ record Settings(
     /**
      * A TCP endpoint.
      *
-     * @param host a name or an address; an IPv6 address stands in brackets
+     * @param host a name or an address. An IPv6 address is in brackets
      */
     record Address(String host, int port) {
         private static final Pattern FORM = Pattern.compile("([A-Za-z0-9.-]+|\\[[0-9A-Fa-f:.]+]):([0-9]{1,5})");
 
-        /** Takes nothing that gRPC would refuse later, in a place where nobody expects it. */
+        /** Accepts only addresses that gRPC accepts, because gRPC would refuse others later. */
         static Address parse(String text) {
             Matcher form = FORM.matcher(text);
             if (!form.matches() || URI.create("dns://" + text).getHost() == null) {
@@ -75,11 +75,11 @@ record Settings(
     }
 
     /**
-     * How the sidecar is reached.
+     * The endpoint of the sidecar.
      *
-     * @param address where it listens
-     * @param ca the authority of its certificate; empty: plain text
-     * @param tokenFile what it is shown; empty: nothing
+     * @param address the sidecar's address
+     * @param ca the authority of its certificate. Empty: plain text
+     * @param tokenFile the file with the token. Empty: no token
      */
     record Endpoint(Address address, Optional<Path> ca, Optional<Path> tokenFile) {
         static Endpoint plain(Address address) {
@@ -98,7 +98,7 @@ record Settings(
                 ADDRESS.read(configuration, complaints),
                 CA.read(configuration, complaints),
                 TOKEN_FILE.read(configuration, complaints));
-        // Never without them, once they are asked for: files may come later, and are tried with each call until they do.
+        // Configured files are required. A missing file can be created later: each call tries to read it.
         endpoint.ca().ifPresent(path -> check(CA, path, () -> Sidecar.trust(path), complaints));
         endpoint.tokenFile().ifPresent(path -> check(TOKEN_FILE, path, () -> TokenFile.read(path), complaints));
         Settings settings = new Settings(
@@ -120,7 +120,8 @@ record Settings(
         try {
             attempt.make();
         } catch (IOException | RuntimeException unusable) {
-            complaints.add(setting.complaint(path) + " (" + unusable + "). Until then the sidecar isn't asked");
+            complaints.add(
+                    setting.complaint(path) + " (" + unusable + "). The sidecar isn't called until the file is usable");
         }
     }
 }

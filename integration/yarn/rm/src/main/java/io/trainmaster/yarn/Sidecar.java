@@ -20,15 +20,15 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 
-/** The sidecar, as the plug-ins call it: each call ends at its deadline, whatever the other side does. */
+/** The client of the sidecar. Each call ends at its deadline, even if the sidecar doesn't answer. */
 final class Sidecar {
-    /** Plans of large clusters pass gRPC's own limit of 4 MiB. */
+    /** Plans of large clusters exceed gRPC's default limit of 4 MiB. */
     private static final int LARGEST_PLAN = 64 << 20;
 
     private static final Metadata.Key<String> AUTHORIZATION =
             Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
 
-    /** Schedulers make plug-ins anew when queues are refreshed and never end them, so they share a channel. */
+    /** Shared channels, because schedulers create new plug-ins when queues are refreshed, and never close old ones. */
     private static final Map<Settings.Endpoint, Sidecar> BY_ENDPOINT = new ConcurrentHashMap<>();
 
     private final Settings.Endpoint endpoint;
@@ -44,7 +44,7 @@ final class Sidecar {
         return BY_ENDPOINT.computeIfAbsent(endpoint, Sidecar::new);
     }
 
-    /** What trusts this authority alone. */
+    /** A TLS context that trusts only this authority. */
     static SslContext trust(Path ca) throws IOException {
         return GrpcSslContexts.forClient().trustManager(ca.toFile()).build();
     }
@@ -73,14 +73,16 @@ final class Sidecar {
                         default -> Failure.ERROR;
                     };
             if (failure == Failure.LATE || failure == Failure.UNREACHABLE) {
-                // The next call connects anew: gRPC's own pauses grow to minutes, and perhaps the other end is dead.
+                // Makes the next call connect at once: gRPC's own pauses grow to minutes, and the connection can be
+                // dead.
                 open.enterIdle();
             }
-            throw new SidecarException(failure, status.getCode() + ", " + status.getDescription() + causes(status), error);
+            throw new SidecarException(
+                    failure, status.getCode() + ", " + status.getDescription() + causes(status), error);
         }
     }
 
-    /** Made at the first call for which there is an authority to trust. */
+    /** The channel. It is made at the first call with a usable certificate file. */
     private synchronized ManagedChannel channel() throws SidecarException {
         if (channel == null) {
             NettyChannelBuilder builder = NettyChannelBuilder.forAddress(
@@ -117,7 +119,7 @@ final class Sidecar {
         }
     }
 
-    /** gRPC's own words don't say what was wrong with a certificate. */
+    /** The messages of a status' causes, because gRPC's own message doesn't name a certificate's fault. */
     private static String causes(Status status) {
         StringBuilder text = new StringBuilder();
         for (Throwable cause = status.getCause(); cause != null; cause = cause.getCause()) {

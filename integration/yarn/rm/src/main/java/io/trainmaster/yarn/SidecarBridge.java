@@ -16,10 +16,10 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Sends a snapshot to the sidecar about every second and enforces the plan that comes back.
+ * Sends a snapshot to the sidecar about every second, and enforces the plan in the answer.
  *
- * <p>For {@code yarn.resourcemanager.scheduler.monitor.policies}. It works in a thread that YARN gives to it alone, holds no
- * lock while it waits for the sidecar, and throws nothing: without a plan in force everything is stock.
+ * <p>For {@code yarn.resourcemanager.scheduler.monitor.policies}. It runs in its own thread, holds no lock during the
+ * call, and throws no exception. Without a plan in force, scheduling is stock.
  */
 public final class SidecarBridge implements SchedulingEditPolicy {
     private static final Logger LOG = LoggerFactory.getLogger(SidecarBridge.class);
@@ -38,10 +38,10 @@ public final class SidecarBridge implements SchedulingEditPolicy {
     private Failure lastFailure;
     private boolean wasInForce;
     private List<String> lastIgnored = List.of();
-    /** What the last plan missed. */
+    /** Applications that the last plan asked for. */
     private Set<String> missed = Set.of();
 
-    /** As YARN makes it. */
+    /** The constructor for YARN. */
     public SidecarBridge() {
         this(System::nanoTime);
     }
@@ -56,8 +56,8 @@ public final class SidecarBridge implements SchedulingEditPolicy {
         try {
             start(configuration, context, scheduler);
         } catch (RuntimeException fault) {
-            // Otherwise the ResourceManager wouldn't start.
-            LOG.error("Trainmaster can't start and does nothing", fault);
+            // An exception would keep the ResourceManager from starting.
+            LOG.error("Trainmaster failed to start, and does nothing", fault);
             this.scheduler = null;
         }
     }
@@ -68,15 +68,15 @@ public final class SidecarBridge implements SchedulingEditPolicy {
         metrics.register(plans);
         if (!(scheduler instanceof CapacityScheduler capacity)) {
             LOG.error(
-                    "yarn.resourcemanager.scheduler.class is {}; Trainmaster needs the CapacityScheduler and does nothing",
+                    "yarn.resourcemanager.scheduler.class is {}. Trainmaster needs CapacityScheduler, and is idle",
                     scheduler.getClass().getName());
             return;
         }
         String allocator = configuration.get(YarnConfiguration.APPLICATION_PLACEMENT_TYPE_CLASS);
         if (!PlanAllocator.class.getName().equals(allocator)) {
-            // YARN says nothing about a class that it doesn't find.
+            // YARN logs nothing if it doesn't find the class.
             LOG.error(
-                    "{} is {}; without {} slots don't bind, and containers elsewhere are preempted",
+                    "{} is {}. Without {}, slots don't bind, and containers on other nodes are preempted",
                     YarnConfiguration.APPLICATION_PLACEMENT_TYPE_CLASS,
                     allocator,
                     PlanAllocator.class.getName());
@@ -86,7 +86,7 @@ public final class SidecarBridge implements SchedulingEditPolicy {
         snapshot = new Snapshot(context, capacity, faults);
         enforcer = new Enforcer(context, metrics, faults, nanoTime);
         this.scheduler = capacity;
-        LOG.info("Trainmaster's sidecar is asked at {} every {} ms", settings.endpoint(), settings.intervalMs());
+        LOG.info("Calling Trainmaster's sidecar at {} every {} ms", settings.endpoint(), settings.intervalMs());
     }
 
     @Override
@@ -127,7 +127,8 @@ public final class SidecarBridge implements SchedulingEditPolicy {
         List<String> ignored = new ArrayList<>();
         EnforceablePlan next = PlanReader.read(answer, cluster, ignored);
         if (current != null && !current.isOver() && next.isOlderThan(current.plan())) {
-            throw new SidecarException(Failure.OUTDATED, next.name() + ", in force is " + current.plan().name(), null);
+            throw new SidecarException(
+                    Failure.OUTDATED, next.name() + ", while " + current.plan().name() + " is in force", null);
         }
         report(ignored);
         missed = Set.copyOf(answer.getMissedList());
@@ -138,20 +139,23 @@ public final class SidecarBridge implements SchedulingEditPolicy {
         boolean inForce = plan != null && !plan.isOver();
         if (inForce != wasInForce) {
             wasInForce = inForce;
-            LOG.info(inForce ? "A plan of Trainmaster's is in force" : "No plan of Trainmaster's is in force any more");
+            LOG.info(inForce ? "A plan of Trainmaster is in force" : "No plan of Trainmaster is in force any more");
         }
         if (!inForce) {
             enforcer.forget();
             return;
         }
         Review review = Review.of(plan.plan(), context, scheduler, faults);
-        // Allocations must know which slots have their container before they keep to the plan.
+        // Before the plan binds allocations, it must have the slots with a container.
         plans.publish(plan.with(review.taken()));
         enforcer.enforce(plan.plan(), review);
     }
 
     private void report(Exception fault) {
-        Failure failure = fault == null ? null : fault instanceof SidecarException known ? known.failure() : Failure.INTERNAL;
+        Failure failure = null;
+        if (fault != null) {
+            failure = fault instanceof SidecarException known ? known.failure() : Failure.INTERNAL;
+        }
         if (failure != null) {
             metrics.failed(failure).incr();
         }
@@ -171,7 +175,7 @@ public final class SidecarBridge implements SchedulingEditPolicy {
     private void report(List<String> ignored) {
         metrics.partsIgnored.incr(ignored.size());
         if (!ignored.equals(lastIgnored)) {
-            ignored.forEach(part -> LOG.warn("A part of Trainmaster's plan is ignored: {}", part));
+            ignored.forEach(part -> LOG.warn("Ignoring a part of Trainmaster's plan: {}", part));
             lastIgnored = ignored;
         }
     }

@@ -1,6 +1,6 @@
 package io.trainmaster.yarn;
 
-/** The sidecar gave no answer that can be used. */
+/** The sidecar gave no usable answer. */
 final class SidecarException extends Exception {
     private static final long serialVersionUID = 1;
 

@@ -39,34 +39,34 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.Capacity
 import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 
 /**
- * Reads what there is from a ResourceManager.
+ * Reads the state of a ResourceManager.
  *
- * <p>Its locks are held for one node or application at a time; what changes meanwhile is in the next snapshot. Nodes are read
- * before applications, so a node that is told of has its containers told of. Of a row that can't be read wholly, what can be is
- * told: one that is missing would look as if it were gone.
+ * <p>The scheduler's locks are held for one node or application at a time. Changes during a snapshot are in the next
+ * one. Nodes are read before applications, so that the containers of every listed node are listed. A row that can't be
+ * read wholly is included in part, because a missing row would count as gone.
  */
 final class Snapshot {
     private static final long ENDED_KEPT_MS = TimeUnit.MINUTES.toMillis(10);
 
-    /** Characters of what people and ApplicationMasters write: a job can't make a snapshot too long for all. */
+    /** The maximum length of a foreign text, so that no job makes the snapshot too large. */
     static final int LONGEST_TEXT = 2000;
 
-    /** Characters of job files that are told of one user's applications, and of all. */
+    /** The maximum length of all job files of one user, and of all users. */
     static final int MOST_OF_USER = 4 << 20;
 
     static final int MOST_OF_ALL = 32 << 20;
 
-    /** Requests that are told of each application; the others once these are met. */
+    /** The maximum number of requests per application. The others follow once these are met. */
     static final int MOST_REQUESTS = 16_384;
 
     private final RMContext context;
     private final CapacityScheduler scheduler;
     private final Faults faults;
     private final long since = System.currentTimeMillis();
-    /** When the scheduler had last heard of nodes that are coming back, when they were first seen. */
-    private final Map<NodeId, Long> coming = new HashMap<>();
+    /** For returning nodes, the scheduler's last heartbeat from them when they were first seen. */
+    private final Map<NodeId, Long> returning = new HashMap<>();
 
-    private final Set<NodeId> there = new HashSet<>();
+    private final Set<NodeId> complete = new HashSet<>();
 
     Snapshot(RMContext context, CapacityScheduler scheduler, Faults faults) {
         this.context = context;
@@ -75,10 +75,10 @@ final class Snapshot {
     }
 
     /**
-     * Takes one.
+     * Takes a snapshot.
      *
-     * @param enforced the number of the plan that is in force; 0 without one
-     * @param missed ids of applications that are asked for, however long ago they ended
+     * @param enforced the number of the plan in force, 0 without one
+     * @param missed ids of applications to include even if they ended long ago
      */
     Cluster take(long enforced, Set<String> missed) {
         Cluster.Builder cluster = Cluster.newBuilder()
@@ -91,8 +91,8 @@ final class Snapshot {
         faults.guard("the largest container", () -> cluster.putAllLargestContainer(largest()));
         Map<NodeId, RMNode> nodes = new HashMap<>(context.getInactiveRMNodes());
         nodes.putAll(context.getRMNodes());
-        coming.keySet().retainAll(nodes.keySet());
-        there.retainAll(nodes.keySet());
+        returning.keySet().retainAll(nodes.keySet());
+        complete.retainAll(nodes.keySet());
         nodes.forEach((id, node) -> {
             Node.Builder row = Node.newBuilder().setId(id.toString());
             boolean[] known = {true};
@@ -102,22 +102,25 @@ final class Snapshot {
             }
         });
         long endedSince = System.currentTimeMillis() - ENDED_KEPT_MS;
-        Map<ApplicationId, RMApp> told = new TreeMap<>();
-        context.getRMApps().forEach((id, app) -> faults.guard("telling of " + id, () -> {
+        Map<ApplicationId, RMApp> listed = new TreeMap<>();
+        context.getRMApps().forEach((id, app) -> faults.guard("listing " + id, () -> {
             if (Jobs.isJob(app.getApplicationType())
                     && (!app.isAppInCompletedStates()
                             || app.getFinishTime() >= endedSince
                             || missed.contains(id.toString()))) {
-                told.put(id, app);
+                listed.put(id, app);
             }
         }));
-        Map<ApplicationId, String> jobs = jobs(told);
-        told.forEach((id, app) -> faults.guard(
-                "telling of " + id, () -> cluster.addApplications(application(id, app, jobs.get(id)))));
+        Map<ApplicationId, String> jobs = jobs(listed);
+        listed.forEach((id, app) -> faults.guard(
+                "listing " + id, () -> cluster.addApplications(application(id, app, jobs.get(id)))));
         return cluster.build();
     }
 
-    /** The job files that are told of live applications: the oldest one of each user, then the second one of each, as there is room. */
+    /**
+     * The included job files of live applications: the oldest of each user, then the second oldest of each, and so on,
+     * within the limits.
+     */
     private Map<ApplicationId, String> jobs(Map<ApplicationId, RMApp> apps) {
         Map<String, Integer> turns = new HashMap<>();
         Map<Integer, List<JobFile>> inTurn = new TreeMap<>();
@@ -148,7 +151,7 @@ final class Snapshot {
 
     private record JobFile(ApplicationId id, String user, String text) {}
 
-    /** As configured: what nodes have is told with them. Types without a limit have the largest number. */
+    /** The configured maximum allocation, without unlimited types. The nodes' own capacity is in their rows. */
     private Map<String, Long> largest() {
         Map<String, Long> largest =
                 amounts(ResourceUtils.fetchMaximumAllocationFromConfig(scheduler.getConfiguration()));
@@ -156,7 +159,7 @@ final class Snapshot {
         return largest;
     }
 
-    /** False for a node that isn't known yet. */
+    /** Reads a node. Returns false if the node isn't known yet. */
     private boolean read(RMNode node, Node.Builder row) {
         row.setName(node.getHostName());
         org.apache.hadoop.yarn.api.records.NodeState state = node.getState();
@@ -166,14 +169,14 @@ final class Snapshot {
                 return false;
             }
             case RUNNING -> {
-                if (scheduled == null || isComing(node, scheduled)) {
+                if (scheduled == null || isReturning(node, scheduled)) {
                     return false;
                 }
                 row.setState(NodeState.NODE_STATE_RUNNING);
             }
             case DECOMMISSIONING -> row.setState(NodeState.NODE_STATE_DECOMMISSIONING);
             default -> {
-                there.remove(node.getNodeID());
+                complete.remove(node.getNodeID());
                 row.setState(NodeState.NODE_STATE_GONE);
             }
         }
@@ -199,21 +202,21 @@ final class Snapshot {
     }
 
     /**
-     * Whether containers that an earlier ResourceManager allocated there may be unknown to the scheduler still. It adds the node
-     * first and its containers then, both before it handles the node's next heartbeat.
+     * Whether the scheduler may not know a node's containers of an earlier ResourceManager yet. The scheduler first
+     * adds the node, then its containers, both before the node's next heartbeat.
      */
-    private boolean isComing(RMNode node, SchedulerNode scheduled) {
+    private boolean isReturning(RMNode node, SchedulerNode scheduled) {
         NodeId id = node.getNodeID();
-        if (there.contains(id)) {
+        if (complete.contains(id)) {
             return false;
         }
-        long heard = scheduled.getLastHeartbeatMonotonicTime();
-        Long first = coming.putIfAbsent(id, heard);
-        if (first == null ? hasEarlierApplications(node) : first == heard) {
+        long heartbeat = scheduled.getLastHeartbeatMonotonicTime();
+        Long first = returning.putIfAbsent(id, heartbeat);
+        if (first == null ? hasEarlierApplications(node) : first == heartbeat) {
             return true;
         }
-        coming.remove(id);
-        there.add(id);
+        returning.remove(id);
+        complete.add(id);
         return false;
     }
 
@@ -227,11 +230,14 @@ final class Snapshot {
         return false;
     }
 
-    /** With its job file, or null. */
+    /** Reads an application, with its job file or null. */
     private Application application(ApplicationId id, RMApp app, String job) {
         Application.Builder row = Application.newBuilder().setId(id.toString());
         faults.guard("reading the state of " + id, () -> row.setState(state(app)));
-        row.setJob(Objects.requireNonNullElse(job, "")).setUntold(job == null && !app.isAppInCompletedStates());
+        row.setJob(Objects.requireNonNullElse(job, ""));
+        faults.guard(
+                "reading whether " + id + " has ended",
+                () -> row.setUntold(job == null && !app.isAppInCompletedStates()));
         faults.guard(
                 "reading the secret of " + id,
                 () -> row.setSecretHash(Jobs.secretHashOf(app.getApplicationSubmissionContext())));
@@ -266,7 +272,7 @@ final class Snapshot {
             }
         }
         scheduled.getReservedContainers().forEach(container -> row.addContainers(reserved(container)));
-        // Until then the only request is the ApplicationMaster's own.
+        // While the ApplicationMaster waits for its container, the only request is its own.
         if (!scheduled.isWaitingForAMContainer()) {
             row.addAllRequests(requests(scheduled.getAppSchedulingInfo().getAllResourceRequests()));
         }
@@ -310,7 +316,7 @@ final class Snapshot {
                 .build();
     }
 
-    /** YARN holds a request once for any place, and again for each rack and node it names. */
+    /** Merges the requests. YARN has one for any place, and one for each named rack and node. */
     private static List<Request> requests(List<ResourceRequest> asks) {
         Map<Long, List<String>> named = new HashMap<>();
         Map<Long, Request.Builder> requests = new LinkedHashMap<>();

@@ -12,13 +12,13 @@ import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The file with the token, read for each call: so a new token needs no restart. */
+/** The token's file. Each call reads it, so that a new token needs no restart. */
 final class TokenFile {
     private static final Logger LOG = LoggerFactory.getLogger(TokenFile.class);
 
     private static final int LONGEST = 1024;
 
-    /** Nobody else may read or change it; a group may be let read. */
+    /** Permissions that the file must not have. Reading by the group is allowed. */
     private static final Set<PosixFilePermission> FORBIDDEN = PosixFilePermissions.fromString("----w-rwx");
 
     private final Path path;
@@ -29,7 +29,7 @@ final class TokenFile {
         this.path = path;
     }
 
-    /** What the file says now; what it said before, while it can't be read. */
+    /** The current token. If the file can't be read, the last token. */
     synchronized String current() throws IOException {
         try {
             last = read(path);
@@ -39,7 +39,7 @@ final class TokenFile {
                 throw missing;
             }
             if (!unreadable) {
-                LOG.warn("Going on with the last token of {}: {}", path, missing.toString());
+                LOG.warn("Using the last token of {}: {}", path, missing.toString());
             }
             unreadable = true;
         }
@@ -56,9 +56,11 @@ final class TokenFile {
         try (InputStream file = Files.newInputStream(path)) {
             token = new String(file.readNBytes(LONGEST + 2), StandardCharsets.UTF_8).strip();
         }
-        // Nothing else can be in a header.
-        if (token.isEmpty() || token.length() > LONGEST || !token.chars().allMatch(letter -> letter > ' ' && letter < 127)) {
-            throw new IOException(path + " isn't one word of up to " + LONGEST + " letters of ASCII");
+        // The characters that a header can have.
+        if (token.isEmpty()
+                || token.length() > LONGEST
+                || !token.chars().allMatch(letter -> letter > ' ' && letter < 127)) {
+            throw new IOException(path + " must have one word of at most " + LONGEST + " visible ASCII characters");
         }
         return token;
     }

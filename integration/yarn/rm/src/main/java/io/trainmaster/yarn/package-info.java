@@ -1,8 +1,9 @@
 /**
  * Trainmaster's plug-ins for YARN's ResourceManager.
  *
- * <p>Three classes are named in {@code yarn-site.xml}: {@link io.trainmaster.yarn.SidecarBridge} exchanges a snapshot for a
- * plan, {@link io.trainmaster.yarn.PlanAllocator} keeps allocations to it, {@link io.trainmaster.yarn.AdmissionRule} refuses
- * jobs at submission. The others serve them. Without a plan in force everything is stock CapacityScheduler.
+ * <p>{@code yarn-site.xml} names three classes: {@link io.trainmaster.yarn.SidecarBridge} exchanges snapshots for
+ * plans, {@link io.trainmaster.yarn.PlanAllocator} restricts allocations to the plan, and
+ * {@link io.trainmaster.yarn.AdmissionRule} refuses jobs at submission. Without a plan in force, scheduling is that of
+ * the stock CapacityScheduler.
  */
 package io.trainmaster.yarn;

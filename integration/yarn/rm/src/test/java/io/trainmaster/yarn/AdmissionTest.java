@@ -17,12 +17,12 @@ import org.apache.hadoop.yarn.server.resourcemanager.recovery.MemoryRMStateStore
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.junit.jupiter.api.Test;
 
-/** Who is let in. */
+/** Admission of submissions. */
 class AdmissionTest {
     private static final Map<String, String> CLOSED = Map.of(Settings.FAIL_CLOSED.key(), "true");
 
     @Test
-    void theSidecarIsToldWhatWasSubmitted() throws Exception {
+    void theSidecarGetsTheSubmission() throws Exception {
         try (Lab lab = new Lab()) {
             lab.submit(lab.submission(Jobs.TYPE, "name = \"resnet\""));
             Submission asked = lab.sidecar.submissions.get(0);
@@ -44,12 +44,12 @@ class AdmissionTest {
             assertTrue(refusal.getMessage().contains("needs 9 GPUs"), refusal.getMessage());
             assertEquals(0, lab.rm.getRMContext().getRMApps().size());
             lab.submit(lab.submission("SPARK", ""));
-            assertEquals(1, lab.sidecar.submissions.size(), "others aren't asked about");
+            assertEquals(1, lab.sidecar.submissions.size(), "other applications are not checked");
         }
     }
 
     @Test
-    void withoutAnAnswerItIsLetIn() throws Exception {
+    void withoutAnAnswerASubmissionIsAdmitted() throws Exception {
         try (Lab lab = new Lab()) {
             lab.sidecar.stop();
             lab.submit(lab.submission(Jobs.TYPE, ""));
@@ -58,7 +58,7 @@ class AdmissionTest {
     }
 
     @Test
-    void withoutAnAnswerItIsRefusedWhereTheSiteSaysSo() throws Exception {
+    void withoutAnAnswerASubmissionIsRefusedIfConfigured() throws Exception {
         try (Lab lab = new Lab(CLOSED)) {
             lab.sidecar.stop();
             ApplicationSubmissionContext submission = lab.submission(Jobs.TYPE, "");
@@ -69,7 +69,7 @@ class AdmissionTest {
     }
 
     @Test
-    void aFaultOfOursIsNoAnswer() throws Exception {
+    void anInternalErrorCountsAsNoAnswer() throws Exception {
         for (boolean closed : List.of(false, true)) {
             try (Lab lab = new Lab(Map.of(Settings.FAIL_CLOSED.key(), String.valueOf(closed)))) {
                 AdmissionRule rule = new AdmissionRule();
@@ -100,13 +100,13 @@ class AdmissionTest {
                 return Verdict.getDefaultInstance();
             };
             lab.submit(lab.submission(Jobs.TYPE, ""));
-            assertEquals(1, release.getCount(), "it was let in while the sidecar was still at it");
+            assertEquals(1, release.getCount(), "admitted before the sidecar's answer");
             release.countDown();
         }
     }
 
     @Test
-    void aRestartedResourceManagerAsksAboutNobody() throws Exception {
+    void recoveredApplicationsAreNotCheckedAgain() throws Exception {
         MemoryRMStateStore store = new MemoryRMStateStore();
         YarnConfiguration configuration = new YarnConfiguration();
         configuration.setBoolean(YarnConfiguration.RECOVERY_ENABLED, true);

@@ -37,12 +37,12 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.Capacity
 import org.apache.hadoop.yarn.util.Records;
 
 /**
- * How many containers a ResourceManager allocates in a second, without the plug-ins and with them.
+ * Measures the containers per second that a ResourceManager allocates, without the plug-ins and with them.
  *
- * <p>A whole ResourceManager in this process, with a sidecar that answers at loopback each second; nodes and ApplicationMasters
- * are played by calls. Half of the containers are slots of jobs that a plan pins, each requested for its node alone; the others
- * are ordinary applications', for any place. Requests are the same in both modes. The clock runs from the first heartbeat to the
- * last container.
+ * <p>A whole ResourceManager runs in this process, with a sidecar on the loopback interface that answers each second.
+ * Calls simulate nodes and ApplicationMasters. Half of the containers are slots of jobs that a plan pins, each
+ * requested for its node only. The others belong to ordinary applications, for any place. Both modes have the same
+ * requests. The clock runs from the first heartbeat to the last container.
  */
 final class AllocationBench {
     private static final int WARM_UPS = 3;
@@ -57,10 +57,10 @@ final class AllocationBench {
     private final int nodes;
 
     /**
-     * What was measured once.
+     * One measurement.
      *
-     * @param rate containers in a second
-     * @param cpuUs microseconds of all of the process's threads, for a container; less at the mercy of what else runs
+     * @param rate containers per second
+     * @param cpuUs CPU microseconds of the whole process per container; depends less on other load
      */
     private record Cost(double rate, double cpuUs) {}
 
@@ -68,7 +68,7 @@ final class AllocationBench {
         this.nodes = nodes;
     }
 
-    /** Rounds and nodes. */
+    /** Arguments: rounds and nodes. */
     public static void main(String[] arguments) {
         int status = 0;
         try {
@@ -77,7 +77,7 @@ final class AllocationBench {
             failed.printStackTrace();
             status = 1;
         }
-        // ResourceManagers leave threads.
+        // ResourceManagers leave threads running.
         System.exit(status);
     }
 
@@ -86,7 +86,7 @@ final class AllocationBench {
         Cost[] stock = new Cost[rounds];
         Cost[] ours = new Cost[rounds];
         for (int round = -WARM_UPS; round < rounds; round++) {
-            // Who is first has the warmer or the colder machine: by turns.
+            // The order alternates, because the second run has a warmer machine.
             boolean oursFirst = round % 2 != 0;
             Cost first = measure(oursFirst);
             Cost second = measure(!oursFirst);
@@ -103,12 +103,13 @@ final class AllocationBench {
         System.out.printf(
                 "%d containers of %d jobs and %d other applications on %d nodes, %d alternations%n%n",
                 CONTAINERS, JOBS, OTHERS, nodes, stock.length);
-        System.out.println(
-                "| median (lowest to highest) | CapacityScheduler | with the plug-ins | ratio of pairs, median (interval) |");
+        System.out.println("| median (lowest to highest) | CapacityScheduler | with the plug-ins"
+                + " | ratio of pairs, median (interval) |");
         System.out.println("|---|---|---|---|");
         row("containers allocated per second", stock, ours, Cost::rate);
         row("CPU per container, microseconds", stock, ours, Cost::cpuUs);
-        System.out.printf("%nThe interval is of %.1f %% confidence.%n", 100 * coverage(stock.length, rank(stock.length)));
+        double confidence = 100 * coverage(stock.length, rank(stock.length));
+        System.out.printf("%nThe interval has %.1f %% confidence.%n", confidence);
     }
 
     private static void row(String name, Cost[] stock, Cost[] ours, ToDoubleFunction<Cost> value) {
@@ -136,7 +137,10 @@ final class AllocationBench {
         return sorted.length % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
     }
 
-    /** From its value of this rank to that from above, an ordered sample has the median with so much confidence at least. */
+    /**
+     * The rank of the interval's bounds. The sample's value of this rank from below and that from above enclose the
+     * median with at least the required confidence.
+     */
     private static int rank(int size) {
         int rank = 1;
         while (coverage(size, rank + 1) >= CONFIDENCE) {
@@ -165,7 +169,7 @@ final class AllocationBench {
                 YarnConfiguration.RM_WEBAPP_ADDRESS)) {
             configuration.set(server, "127.0.0.1:0");
         }
-        // The default is one for all of a machine's.
+        // The default folder is shared by all tests of the machine.
         configuration.set(
                 YarnConfiguration.FS_NODE_ATTRIBUTE_STORE_ROOT_DIR,
                 Path.of("rm/target/bench", String.valueOf(System.nanoTime())).toUri().toString());
@@ -188,7 +192,7 @@ final class AllocationBench {
         return configuration;
     }
 
-    /** Without web pages, whose start takes longer than what is measured. */
+    /** A ResourceManager without web pages, whose start takes longer than a measurement. */
     private static final class Bare extends ResourceManager {
         @Override
         protected void startWepApp() {}
@@ -224,7 +228,8 @@ final class AllocationBench {
         for (int job = 0; job < JOBS; job++) {
             List<ResourceRequest> asks = new ArrayList<>();
             for (int slot = 1; slot <= SLOTS; slot++) {
-                for (String place : List.of(trackers.get(where(job, slot)).getNodeId().getHost(), "/default-rack", "*")) {
+                String host = trackers.get(where(job, slot)).getNodeId().getHost();
+                for (String place : List.of(host, "/default-rack", "*")) {
                     asks.add(ask(place, slot, 1).relaxLocality(false).build());
                 }
             }
@@ -234,7 +239,7 @@ final class AllocationBench {
             other.allocate(List.of(ask("*", 0, SLOTS).build()), List.of());
         }
         SchedulerNode last = scheduler.getSchedulerNode(trackers.get(nodes - 1).getNodeId());
-        // Metrics outlive ResourceManagers.
+        // Metrics survive their ResourceManager.
         long all = scheduler.getRootQueueMetrics().getAggregateAllocatedContainers() + CONTAINERS;
         long cpu = PROCESS.getProcessCpuTime();
         long begun = System.nanoTime();
@@ -243,13 +248,13 @@ final class AllocationBench {
             for (MockNM tracker : trackers) {
                 tracker.nodeHeartbeat(true);
             }
-            // Events are handled in order; without a pause they would pile up.
+            // Events are handled in order. Without a pause, they would pile up.
             while (last.getLastHeartbeatMonotonicTime() < asked) {
                 Thread.yield();
             }
             if (System.nanoTime() - begun > TimeUnit.MINUTES.toNanos(5)) {
-                throw new IllegalStateException(
-                        all - scheduler.getRootQueueMetrics().getAggregateAllocatedContainers() + " containers are missing");
+                long missing = all - scheduler.getRootQueueMetrics().getAggregateAllocatedContainers();
+                throw new IllegalStateException(missing + " containers are missing");
             }
         }
         return new Cost(
@@ -274,15 +279,17 @@ final class AllocationBench {
         Plan.Builder plan = Plan.newBuilder().setTerm(1).setNumber(1).setTtlMs(60_000);
         for (Application application : cluster.getApplicationsList()) {
             ApplicationPlan.Builder job =
-                    plan.addApplicationsBuilder().setId(application.getId()).setAction(Action.ACTION_RUN);
-            for (int slot = 1; slot <= SLOTS; slot++) {
-                job.addSlots(Lab.slot(slot, "127.0.1." + (where(Integer.parseInt(application.getName()), slot) + 1) + ":1"));
-            }
+                    int number = Integer.parseInt(application.getName());
+                    ApplicationPlan.Builder job =
+                            plan.addApplicationsBuilder().setId(application.getId()).setAction(Action.ACTION_RUN);
+                    for (int slot = 1; slot <= SLOTS; slot++) {
+                        job.addSlots(Lab.slot(slot, "127.0.1." + (where(number, slot) + 1) + ":1"));
+                    }
         }
         return plan.build();
     }
 
-    /** Unmanaged, so that no node has to start them. */
+    /** Unmanaged ApplicationMasters, which no node has to start. */
     private static List<MockAM> masters(ResourceManager rm, String type, int count) throws Exception {
         RMContext context = rm.getRMContext();
         List<MockAM> masters = new ArrayList<>();
@@ -297,7 +304,8 @@ final class AllocationBench {
             submission.setQueue("default");
             submission.setUnmanagedAM(true);
             submission.setResource(Resource.newInstance(128, 1));
-            submission.setAMContainerSpec(ContainerLaunchContext.newInstance(Map.of(), Map.of(), null, null, null, null));
+            submission.setAMContainerSpec(
+                    ContainerLaunchContext.newInstance(Map.of(), Map.of(), null, null, null, null));
             context.getClientRMService().submitApplication(SubmitApplicationRequest.newInstance(submission));
             masters.add(new MockAM(
                     context, rm.getApplicationMasterService(), ApplicationAttemptId.newInstance(id, 1)));

@@ -13,8 +13,8 @@ import javax.net.ssl.KeyManagerFactory;
 /**
  * A certificate for 127.0.0.1 that is its own authority.
  *
- * @param identity for who is connected to
- * @param ca for who connects
+ * @param identity the server's key and certificate
+ * @param ca the client's file with the authority
  */
 record Certificate(KeyManagerFactory identity, Path ca) {
     private static final String PASSWORD = "changeit";
@@ -34,7 +34,7 @@ record Certificate(KeyManagerFactory identity, Path ca) {
         return new Certificate(identity, ca);
     }
 
-    /** Writes what only its owner may read. */
+    /** Writes a file that only its owner can read. */
     static Path secret(Path file, String text) throws IOException {
         Files.writeString(file, text);
         return Files.setPosixFilePermissions(file, PosixFilePermissions.fromString("rw-------"));

@@ -35,7 +35,7 @@ import org.junit.jupiter.api.TestMethodOrder;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
-/** The plug-ins, as they are shipped, in a real ResourceManager with real NodeManagers: the life of one job, step by step. */
+/** The shipped plug-ins in a real ResourceManager with real NodeManagers: the life of one job, step by step. */
 @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
 @Timeout(240)
 class ClusterIT {
@@ -126,7 +126,7 @@ class ClusterIT {
 
     @Test
     @Order(1)
-    void slotsAreOnTheirNodesAndOthersArePlacedAsEver() throws Exception {
+    void slotsAreOnTheirNodesAndOtherApplicationsAreUnrestricted() throws Exception {
         slots = List.of(slot(1, SMALLEST), slot(2, SMALL));
         Waiting.until(() -> cluster.metrics().get("PlanInForce").asInt() == 1);
         job.ask(1, 128);
@@ -142,13 +142,13 @@ class ClusterIT {
             other.beat();
             return cluster.containers(other.attempt).keySet().containsAll(sizes);
         });
-        assertTrue(has(job, planned), "nor is there anything for slot 3");
+        assertTrue(has(job, planned), "slot 3 gets no container");
         assertEquals(List.of(1, 0), List.of(priority(job), priority(other)));
     }
 
     @Test
     @Order(2)
-    void whatIsTakenAwayIsMarkedAndThenKilled() throws Exception {
+    void unplannedContainersAreMarkedAndThenKilled() throws Exception {
         slots = List.of(slot(1, SMALLEST));
         Waiting.until(() -> job.beat().getPreemptionMessage() != null);
         Waiting.until(() -> {
@@ -157,7 +157,7 @@ class ClusterIT {
         });
         assertEquals(ContainerExitStatus.PREEMPTED, job.exits.get(192L));
         assertEquals(Map.of(128, nodes.get(SMALLEST)), cluster.containers(job.attempt));
-        // Hadoop keeps what it shows for a while.
+        // Hadoop's metrics can be out of date for a while.
         Waiting.until(() -> cluster.metrics().get("ContainersKilled").asInt() == 1);
     }
 
@@ -172,7 +172,7 @@ class ClusterIT {
 
     @Test
     @Order(4)
-    void withoutTheSidecarAllIsStockAfterTheTtl() throws Exception {
+    void withoutTheSidecarSchedulingIsStockAfterTheTtl() throws Exception {
         sidecar.stop();
         Waiting.until(() -> cluster.metrics().get("PlanInForce").asInt() == 0);
         Waiting.until(() -> {
@@ -184,7 +184,7 @@ class ClusterIT {
 
     @Test
     @Order(5)
-    void aRestartedResourceManagerTellsAllAnew() throws Exception {
+    void aRestartedResourceManagerReportsEverythingAgain() throws Exception {
         int asked = sidecar.submissions.size();
         String where = cluster.containers(job.attempt).get(256);
         slots = List.of(slot(1, SMALLEST), Lab.slot(3, where));
@@ -201,12 +201,13 @@ class ClusterIT {
                 .filter(snapshot -> snapshot.getStartedMs() > before.getStartedMs())
                 .toList();
         for (Cluster snapshot : since) {
-            assertEquals(before.getApplicationsCount(), snapshot.getApplicationsCount(), "none looks as if it were gone");
-            Set<String> there = snapshot.getNodesList().stream().map(Node::getId).collect(Collectors.toSet());
+            assertEquals(
+                    before.getApplicationsCount(), snapshot.getApplicationsCount(), "no application counts as gone");
+            Set<String> listed = snapshot.getNodesList().stream().map(Node::getId).collect(Collectors.toSet());
             for (Container container : before.getApplications(0).getContainersList()) {
                 assertTrue(
-                        !there.contains(container.getNode()) || running(snapshot).contains(container.getId()),
-                        "a node comes back with its containers, not before them: " + snapshot);
+                        !listed.contains(container.getNode()) || running(snapshot).contains(container.getId()),
+                        "a node returns with its containers, not before them: " + snapshot);
             }
         }
         assertEquals(running(before), running(sidecar.lastSnapshot()));
@@ -218,7 +219,7 @@ class ClusterIT {
                 recovered.getContainersList().stream()
                         .map(Container::getAllocationRequest)
                         .collect(Collectors.toSet()));
-        assertEquals(asked, sidecar.submissions.size(), "who was admitted stays so");
+        assertEquals(asked, sidecar.submissions.size(), "recovered applications are not checked again");
         Waiting.until(() -> has(job, Map.of(128, nodes.get(SMALLEST), 256, where)));
         assertFalse(job.exits.containsKey(128L) || job.exits.containsKey(256L));
     }
@@ -226,7 +227,7 @@ class ClusterIT {
     @Test
     @Order(6)
     void aLostNodeIsGoneWithItsContainers() throws Exception {
-        // The last of cluster/start's nodes is the smallest.
+        // cluster/start's last node is the smallest.
         cluster.kill("nm4");
         Waiting.until(() -> sidecar.lastSnapshot().getNodesList().stream()
                 .filter(node -> node.getState() == NodeState.NODE_STATE_GONE)

@@ -18,7 +18,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** A sidecar with TLS that wants a token. */
+/** A sidecar with TLS that requires a token. */
 class CredentialsTest {
     private static final String TOKEN = "correct-horse-battery";
 
@@ -50,7 +50,7 @@ class CredentialsTest {
                 sidecar);
     }
 
-    /** Whether a round gets a plan; where not, why. */
+    /** Runs a round. Returns the failure, or null if it gets a plan. */
     private static Failure round(Lab lab) throws Exception {
         lab.plan(10_000);
         Map<Failure, Long> before = counts();
@@ -78,7 +78,7 @@ class CredentialsTest {
     }
 
     @Test
-    void anotherAuthoritysSidecarIsToldNothing() throws Exception {
+    void aSidecarOfAnotherAuthorityGetsNothing() throws Exception {
         Path other = Certificate.in(Files.createDirectory(folder.resolve("other"))).ca();
         try (Lab lab = lab(other)) {
             assertEquals(Failure.UNREACHABLE, round(lab));
@@ -88,7 +88,7 @@ class CredentialsTest {
     }
 
     @Test
-    void aTokenIsReadAnew() throws Exception {
+    void aChangedTokenIsUsed() throws Exception {
         Files.writeString(token, "yesterdays-battery");
         try (Lab lab = lab(certificate.ca())) {
             assertEquals(Failure.DENIED, round(lab));
@@ -99,16 +99,16 @@ class CredentialsTest {
             Files.writeString(token, "tomorrows-battery");
             assertEquals(null, round(lab));
             Files.delete(token);
-            assertEquals(null, round(lab), "the last one holds");
+            assertEquals(null, round(lab), "the last token is used");
             Certificate.secret(token, "two words");
-            assertEquals(null, round(lab), "the last one holds");
+            assertEquals(null, round(lab), "the last token is used");
             Certificate.secret(token, "x".repeat(1 << 20));
-            assertEquals(null, round(lab), "the last one holds");
+            assertEquals(null, round(lab), "the last token is used");
         }
     }
 
     @Test
-    void whatOthersCanReadOrChangeIsNoSecret() throws Exception {
+    void aTokenFileWithAccessForOthersIsRefused() throws Exception {
         for (String mode : List.of("rw-r--r--", "rw--w----", "rwx-----x")) {
             Files.setPosixFilePermissions(token, PosixFilePermissions.fromString(mode));
             String problem = assertThrows(IOException.class, () -> TokenFile.read(token)).getMessage();
@@ -119,7 +119,7 @@ class CredentialsTest {
     }
 
     @Test
-    void filesThatAreMissingCountAndMayComeLater() throws Exception {
+    void missingFilesAreReportedAndCanBeCreatedLater() throws Exception {
         Path ca = folder.resolve("later.pem");
         Files.delete(token);
         long before = BridgeMetrics.get().settingsIgnored.value();

@@ -27,7 +27,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
-/** What a plan makes of a cluster. */
+/** Enforcement of plans in a cluster. */
 class EnforcementTest {
     private Lab lab;
     private MockNM a;
@@ -62,14 +62,14 @@ class EnforcementTest {
     }
 
     @Test
-    void withoutAPlanThatFollowsNothingIsVetoed() throws Exception {
+    void withoutAPlanNothingIsRestricted() throws Exception {
         MockAM job = lab.job(a);
         lab.obtain(job, 1, 512, 3);
         assertEquals(3, lab.placed(job).get(1L).size());
     }
 
     @Test
-    void aSlotIsFreeAgainOnceItsContainerEnded() throws Exception {
+    void aSlotIsFreeAfterItsContainersEnd() throws Exception {
         MockAM job = lab.job(a);
         lab.enforce(run(job, slot(1, c)));
         lab.obtain(job, 1, 512, 2);
@@ -97,13 +97,13 @@ class EnforcementTest {
     }
 
     @Test
-    void aJobThatTheSidecarWasNotAskedAboutWaits() throws Exception {
+    void aJobOutsideTheSnapshotWaits() throws Exception {
         lab.plan(TTL);
         lab.round();
         MockAM job = lab.job(a);
         lab.obtain(job, 1, 512, 1);
         assertEquals(Map.of(), lab.placed(job));
-        // Asked, the sidecar has no plan for it.
+        // The sidecar knows the job now, and has no plan for it.
         lab.round();
         lab.beat();
         assertEquals(1, lab.placed(job).get(1L).size());
@@ -149,7 +149,7 @@ class EnforcementTest {
     }
 
     @Test
-    void aContainerThatIsWantedAgainStays() throws Exception {
+    void aContainerThatIsPlannedAgainStays() throws Exception {
         MockAM job = lab.job(a);
         lab.enforce(run(job, slot(1, b)));
         lab.obtain(job, 1, 512, 1);
@@ -163,7 +163,7 @@ class EnforcementTest {
     }
 
     @Test
-    void aMovedSlotIsTakenAwayThereAndGivenHere() throws Exception {
+    void aMovedSlotGetsAContainerOnItsNewNode() throws Exception {
         MockAM job = lab.job(a);
         lab.enforce(run(job, slot(1, b)));
         lab.obtain(job, 1, 512, 1);
@@ -174,7 +174,7 @@ class EnforcementTest {
     }
 
     @Test
-    void anEndedPlanKillsNobodyAndALaterOneGivesTheWholeGrace() throws Exception {
+    void anExpiredPlanKillsNothingAndALaterOneGivesTheWholeGrace() throws Exception {
         MockAM job = lab.job(a);
         lab.enforce(run(job, slot(1, b)));
         lab.obtain(job, 1, 512, 1);
@@ -195,7 +195,7 @@ class EnforcementTest {
     }
 
     @Test
-    void afterItsTtlAllIsStock() throws Exception {
+    void afterItsTtlSchedulingIsStock() throws Exception {
         MockAM job = lab.job(a);
         lab.plan(5000, run(job, slot(1, b)).build());
         lab.round();
@@ -221,11 +221,11 @@ class EnforcementTest {
         lab.obtain(job, 1, 1024, 1);
         assertEquals(1, lab.scheduled(job).getReservedContainers().size());
         lab.round();
-        assertEquals(1, lab.scheduled(job).getReservedContainers().size(), "it is planned");
+        assertEquals(1, lab.scheduled(job).getReservedContainers().size(), "a planned reservation stays");
         lab.enforce(run(job));
         assertEquals(0, lab.scheduled(job).getReservedContainers().size());
         lab.beat();
-        assertEquals(0, lab.scheduled(job).getReservedContainers().size(), "nor does it come back");
+        assertEquals(0, lab.scheduled(job).getReservedContainers().size(), "it does not return");
     }
 
     @Test
@@ -237,7 +237,7 @@ class EnforcementTest {
         lab.enforce(run(job, slot(1, b)));
         lab.obtain(job, 1, 1024, 1);
         assertEquals(1, lab.scheduled(job).getReservedContainers().size());
-        // The plan changes after the review of reservations: room comes up before the next one.
+        // The plan changes after the review of reservations, and the room becomes free before the next review.
         PlanHolder.of(lab.rm.getRMContext())
                 .publish(new PlanInForce(
                         new EnforceablePlan(
@@ -257,7 +257,7 @@ class EnforcementTest {
     }
 
     @Test
-    void asynchronousSchedulingKeepsToThePlan() throws Exception {
+    void asynchronousSchedulingFollowsThePlan() throws Exception {
         lab.close();
         start(Map.of(
                 "yarn.scheduler.capacity.schedule-asynchronously.enable", "true",
@@ -273,13 +273,13 @@ class EnforcementTest {
         MockAM other = MockRM.launchAMWhenAsyncSchedulingEnabled(lab.submit(lab.submission("OTHER", "")), lab.rm);
         other.registerAppAttempt();
         lab.ask(other, 1, 512, 3);
-        // By when the scheduler went over all requests many times.
+        // By then, the scheduler has gone over all requests many times.
         Waiting.until(() -> lab.placed(other).getOrDefault(1L, List.of()).size() == 3);
         assertEquals(Map.of(1L, List.of("c"), 2L, List.of("b")), lab.placed(job));
     }
 
     @Test
-    void whatAPlanCannotMeanIsIgnoredAndHarmsNothing() throws Exception {
+    void invalidPartsOfAPlanAreIgnored() throws Exception {
         MockAM job = lab.job(a);
         MockAM sound = lab.job(a);
         lab.enforce(run(job, slot(1, b)));
@@ -301,7 +301,7 @@ class EnforcementTest {
         lab.round();
         lab.beat();
         assertEquals(before + 2 * 4, BridgeMetrics.get().partsIgnored.value());
-        assertEquals(Map.of(1L, List.of("b")), lab.placed(job), "what it has it keeps, and gets no more");
+        assertEquals(Map.of(1L, List.of("b")), lab.placed(job), "it keeps its container and gets no more");
         assertEquals(Map.of(1L, List.of("c")), lab.placed(sound));
     }
 
@@ -334,7 +334,7 @@ class EnforcementTest {
         assertEquals(Map.of(1L, List.of("b")), lab.placed(job));
         assertEquals(before + 2, BridgeMetrics.get().failed(Failure.OUTDATED).value());
         assertEquals(newer.getNumber(), lab.sidecar.lastSnapshot().getEnforced());
-        // Nothing is in force any more, and the sidecar starts anew.
+        // No plan is in force any more, and the restarted sidecar begins with a lower number.
         lab.pass(TTL);
         lab.round();
         assertEquals(0, lab.sidecar.lastSnapshot().getEnforced());
@@ -344,7 +344,7 @@ class EnforcementTest {
     }
 
     @Test
-    void priorityIsSetUpToTheClustersHighest() throws Exception {
+    void prioritiesAreLimitedToTheClustersMaximum() throws Exception {
         MockAM job = lab.job(a);
         lab.enforce(run(job).setPriority(7));
         assertEquals(7, lab.app(job).getApplicationPriority().getPriority());
@@ -358,8 +358,8 @@ class EnforcementTest {
         assertEquals(10, lab.app(job).getApplicationPriority().getPriority());
     }
 
-    /** The ApplicationMaster of one more job has room once the first one's ends. */
-    private List<RMApp> jobsThatWait(String mostPriority) throws Exception {
+    /** Makes two waiting jobs. Once the first job ends, there is room for one more ApplicationMaster. */
+    private List<RMApp> waitingJobs(String mostPriority) throws Exception {
         lab.close();
         start(Map.of(
                 "yarn.scheduler.capacity.maximum-am-resource-percent", "0.02",
@@ -390,21 +390,21 @@ class EnforcementTest {
     }
 
     @Test
-    void ofJobsThatWaitTheOneWithPriorityStartsFirst() throws Exception {
-        List<RMApp> jobs = jobsThatWait("10");
+    void theWaitingJobWithTheHighestPriorityStartsFirst() throws Exception {
+        List<RMApp> jobs = waitingJobs("10");
         assertEquals(List.of(false, true), jobs.stream().map(EnforcementTest::hasMaster).toList());
     }
 
     @Test
-    void withoutPrioritiesTheEarlierOneStartsFirst() throws Exception {
+    void withoutPrioritiesTheEarliestJobStartsFirst() throws Exception {
         long before = BridgeMetrics.get().partsIgnored.value();
-        List<RMApp> jobs = jobsThatWait("0");
+        List<RMApp> jobs = waitingJobs("0");
         assertEquals(List.of(true, false), jobs.stream().map(EnforcementTest::hasMaster).toList());
         assertEquals(before, BridgeMetrics.get().partsIgnored.value());
     }
 
     @Test
-    void aFaultOfOursLeavesPlacementsAsTheyAre() throws Exception {
+    void anInternalErrorLeavesPlacementsUnrestricted() throws Exception {
         MockAM job = lab.job(a);
         AtomicBoolean broken = new AtomicBoolean();
         PlanHolder.of(lab.rm.getRMContext())
@@ -419,7 +419,7 @@ class EnforcementTest {
     }
 
     @Test
-    void anApplicationThatCannotBeReviewedGetsNothingAndLosesNothing() throws Exception {
+    void anUnreadableApplicationGetsAndLosesNothing() throws Exception {
         MockAM odd = lab.job(a);
         MockAM sound = lab.job(a);
         lab.enforce(run(odd, slot(1, b)));
@@ -443,7 +443,6 @@ class EnforcementTest {
     void anApplicationIsKilledWithTheReason() throws Exception {
         MockAM job = lab.job(a);
         lab.enforce(run(job).setAction(Action.ACTION_KILL).setReason("it can't reach its deadline"));
-        // Its container was on this node.
         lab.rm.waitForState(lab.id(job), RMAppState.KILLED);
         assertTrue(
                 lab.app(job).getDiagnostics().toString().contains("it can't reach its deadline"),

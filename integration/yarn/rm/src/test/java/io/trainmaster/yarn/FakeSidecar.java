@@ -22,16 +22,16 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.Function;
 import javax.net.ssl.KeyManagerFactory;
 
-/** A sidecar that answers what a test tells it to, on a port of loopback. */
+/** A sidecar with the answers of a test, on a port of the loopback interface. */
 final class FakeSidecar implements AutoCloseable {
-    /** What it was sent, in order. */
+    /** The received snapshots, in order. */
     final List<Cluster> snapshots = new CopyOnWriteArrayList<>();
 
     final List<Submission> submissions = new CopyOnWriteArrayList<>();
     volatile Function<Cluster, Plan> planner = cluster -> Plan.getDefaultInstance();
     volatile Function<Submission, Verdict> judge =
             submission -> Verdict.newBuilder().setAdmitted(true).build();
-    /** Without it calls are refused; empty: it isn't looked at. */
+    /** The required token. Empty: no token is required. */
     volatile String token = "";
 
     private final KeyManagerFactory identity;
@@ -43,16 +43,18 @@ final class FakeSidecar implements AutoCloseable {
     }
 
     /**
-     * @param identity what it shows who connects by TLS; null: plain text
+     * Starts the sidecar.
+     *
+     * @param identity its TLS key and certificate. Null: plain text
      */
     FakeSidecar(KeyManagerFactory identity) throws IOException {
         this.identity = identity;
         start();
     }
 
-    /** On the same port, if it was there before. */
+    /** Starts the sidecar, on the same port as before if there was one. */
     void start() throws IOException {
-        // As much as the adapter takes.
+        // The adapter's limit.
         NettyServerBuilder builder = NettyServerBuilder.forAddress(new InetSocketAddress("127.0.0.1", port))
                 .maxInboundMessageSize(256 << 20);
         if (identity != null) {
@@ -62,9 +64,9 @@ final class FakeSidecar implements AutoCloseable {
                     @Override
                     public <Q, A> ServerCall.Listener<Q> interceptCall(
                             ServerCall<Q, A> call, Metadata headers, ServerCallHandler<Q, A> next) {
-                        String shown = headers.get(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER));
-                        if (!token.isEmpty() && !("Bearer " + token).equals(shown)) {
-                            call.close(Status.UNAUTHENTICATED.withDescription("another token"), new Metadata());
+                        String header = headers.get(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER));
+                        if (!token.isEmpty() && !("Bearer " + token).equals(header)) {
+                            call.close(Status.UNAUTHENTICATED.withDescription("wrong token"), new Metadata());
                             return new ServerCall.Listener<>() {};
                         }
                         return next.startCall(call, headers);

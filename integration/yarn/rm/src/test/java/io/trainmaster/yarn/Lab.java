@@ -33,9 +33,9 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicat
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.util.Records;
 
-/** A ResourceManager with the plug-ins and a fake sidecar; rounds, heartbeats and time pass when a test says so. */
+/** A ResourceManager with the plug-ins and a fake sidecar. The test controls rounds, heartbeats and time. */
 final class Lab implements AutoCloseable {
-    /** Of plans whose end isn't what is tested. */
+    /** The TTL of plans that do not expire in a test. */
     static final long TTL = 10_000;
 
     final FakeSidecar sidecar;
@@ -72,12 +72,13 @@ final class Lab implements AutoCloseable {
         configuration.set("yarn.scheduler.capacity.root.default.user-limit-factor", "10");
         configuration.set("yarn.scheduler.capacity.maximum-am-resource-percent", "1.0");
         configuration.set("yarn.scheduler.capacity.node-locality-delay", "-1");
-        // The default is one for all of a machine's.
+        // The default folder is shared by all tests of the machine.
         configuration.set(
                 YarnConfiguration.FS_NODE_ATTRIBUTE_STORE_ROOT_DIR,
                 Path.of("target/attributes", String.valueOf(System.nanoTime())).toUri().toString());
         configuration.set(Settings.ADDRESS.key(), sidecar.address());
-        // Generous: a loaded machine must not look like a slow sidecar. Tests of slow ones set their own.
+        // Long deadlines, because a loaded machine must not look like a slow sidecar. Tests of slow sidecars set their
+        // own.
         configuration.setInt(Settings.DEADLINE.key(), 30_000);
         configuration.setInt(Settings.ADMISSION_DEADLINE.key(), 10_000);
         settings.forEach(configuration::set);
@@ -86,7 +87,7 @@ final class Lab implements AutoCloseable {
         bridge.init(configuration, rm.getRMContext(), rm.getResourceScheduler());
     }
 
-    /** Their addresses must resolve, so it is this machine under another one of loopback. */
+    /** Registers a node. Its address must resolve, so that it is another loopback address of this machine. */
     MockNM node(String name, int memory) throws Exception {
         MockNM node = rm.registerNode("127.0.0." + (nodes.size() + 1) + ":1", memory, 16);
         nodes.add(node);
@@ -102,8 +103,9 @@ final class Lab implements AutoCloseable {
         submission.setQueue("default");
         submission.setPriority(Priority.newInstance(0));
         submission.setResource(Resource.newInstance(256, 1));
+        Map<String, String> environment = Map.of(Jobs.VARIABLE, job, Jobs.SECRET, "abc");
         submission.setAMContainerSpec(
-                ContainerLaunchContext.newInstance(Map.of(), Map.of(Jobs.VARIABLE, job, Jobs.SECRET, "abc"), List.of(), null, null, null));
+                ContainerLaunchContext.newInstance(Map.of(), environment, List.of(), null, null, null));
         return submission;
     }
 
@@ -126,13 +128,13 @@ final class Lab implements AutoCloseable {
         master.allocate(master.createReq(null, memory, 1, count, request), List.of());
     }
 
-    /** Asks for so many, and gives nodes the occasion to take them. */
+    /** Requests containers, and sends heartbeats so that nodes get them. */
     void obtain(MockAM master, long request, int memory, int count) throws Exception {
         ask(master, request, memory, count);
         beat();
     }
 
-    /** The sidecar answers this, as its next plan, from now on. */
+    /** Sets the sidecar's next plan. */
     void plan(long ttlMs, ApplicationPlan... applications) {
         number++;
         Plan plan = Plan.newBuilder()
@@ -144,7 +146,7 @@ final class Lab implements AutoCloseable {
         sidecar.planner = cluster -> plan;
     }
 
-    /** One round with a plan for these alone. */
+    /** Runs one round with a plan for only this application. */
     void enforce(ApplicationPlan.Builder application) {
         plan(TTL, application.build());
         round();
@@ -170,7 +172,7 @@ final class Lab implements AutoCloseable {
         rm.drainEvents();
     }
 
-    /** Every node asks for work, thrice: a container per node and heartbeat at most is placed. */
+    /** Sends three heartbeats of every node, because a heartbeat allocates at most one container per node. */
     void beat() throws Exception {
         for (int times = 0; times < 3; times++) {
             for (MockNM node : nodes) {
@@ -180,7 +182,7 @@ final class Lab implements AutoCloseable {
         }
     }
 
-    /** Once, of one node alone. */
+    /** Sends one heartbeat of one node. */
     void beat(MockNM node) throws Exception {
         node.nodeHeartbeat(true);
         rm.drainEvents();
@@ -198,7 +200,7 @@ final class Lab implements AutoCloseable {
         return rm.getRMContext().getRMApps().get(master.getApplicationAttemptId().getApplicationId());
     }
 
-    /** Its container, without the ApplicationMaster's. */
+    /** The job's container besides the ApplicationMaster's. */
     RMContainer container(MockAM master) {
         return scheduled(master).getLiveContainers().stream()
                 .filter(container -> !container.isAMContainer())
@@ -206,7 +208,7 @@ final class Lab implements AutoCloseable {
                 .orElseThrow();
     }
 
-    /** Allocation requests, each with the nodes of its containers. */
+    /** The nodes of the job's containers, by allocation request. */
     Map<Long, List<String>> placed(MockAM master) {
         Map<Long, List<String>> placed = new TreeMap<>();
         for (RMContainer container : scheduled(master).getLiveContainers()) {
@@ -220,7 +222,7 @@ final class Lab implements AutoCloseable {
         return placed;
     }
 
-    /** Exit statuses that an ApplicationMaster is told of. */
+    /** The exit statuses that an ApplicationMaster receives. */
     List<Integer> exits(MockAM master) throws Exception {
         return master.doHeartbeat().getCompletedContainersStatuses().stream()
                 .map(ContainerStatus::getExitStatus)

@@ -5,17 +5,18 @@ import java.lang.reflect.Proxy;
 import java.util.Map;
 import java.util.concurrent.Callable;
 
-/** Stands in for what a ResourceManager keeps, where some of its methods do what a test wants. */
+/** Proxies of a ResourceManager's objects, with some methods replaced by a test. */
 final class Odd {
     private Odd() {}
 
     /**
-     * All but these methods are the original's.
+     * Wraps an object. All but these methods are the original's.
      *
-     * @param methods by name; one that throws is one that fails
+     * @param methods the replaced methods, by name. One that throws fails
      */
     static <T> T like(Class<T> type, T original, Map<String, Callable<?>> methods) {
-        return type.cast(Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, (proxy, method, arguments) -> {
+        Class<?>[] types = {type};
+        return type.cast(Proxy.newProxyInstance(type.getClassLoader(), types, (proxy, method, arguments) -> {
             Callable<?> own = methods.get(method.getName());
             try {
                 return own == null ? method.invoke(original, arguments) : own.call();

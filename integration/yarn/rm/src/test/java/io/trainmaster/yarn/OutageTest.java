@@ -19,7 +19,10 @@ import org.apache.hadoop.yarn.server.resourcemanager.MockAM;
 import org.apache.hadoop.yarn.server.resourcemanager.MockNM;
 import org.junit.jupiter.api.Test;
 
-/** A sidecar that is down, hung, slow or talks rubbish: rounds end, the plan holds to its end, then all is stock. */
+/**
+ * A sidecar that is down, blocked, slow or faulty: rounds end, the plan stays in force to its end, then scheduling is
+ * stock.
+ */
 class OutageTest {
     private static final Map<String, String> IMPATIENT = Map.of(Settings.DEADLINE.key(), "200");
     private static final Map<String, String> PATIENT = Map.of(Settings.DEADLINE.key(), "30000");
@@ -62,17 +65,17 @@ class OutageTest {
     }
 
     @Test
-    void talksRubbish() throws Exception {
+    void answersWithAnotherProtocol() throws Exception {
         impostor(Failure.ERROR, PATIENT, socket -> {
             try (socket) {
                 socket.getOutputStream().write("HTTP/1.1 200 OK\r\n\r\nhello".getBytes());
             } catch (IOException gone) {
-                // The other side saw enough.
+                // The client has closed the connection after the invalid answer.
             }
         });
     }
 
-    /** Something else listens where the sidecar was. */
+    /** Runs another program on the sidecar's port. */
     private void impostor(Failure expected, Map<String, String> settings, Consumer<Socket> behaviour) throws Exception {
         try (Lab lab = new Lab(settings)) {
             int port = Settings.Address.parse(lab.sidecar.address()).port();
@@ -95,7 +98,7 @@ class OutageTest {
                 behaviour.accept(socket);
             }
         } catch (IOException closed) {
-            // The test is over.
+            // The test has ended.
         }
     }
 
@@ -108,14 +111,14 @@ class OutageTest {
         MockNM b = lab.node("b", 4096);
         MockAM job = lab.job(a);
         lab.plan(5000, run(job, slot(1, b)).build());
-        // A first connection takes its time.
+        // The first connection takes time.
         Waiting.until(() -> {
             lab.round();
             return PlanHolder.of(lab.rm.getRMContext()).current() != null;
         });
         fault.begin();
         long before = BridgeMetrics.get().failed(expected).value();
-        // Between a sidecar's end and its impostor's start nobody listens, and gRPC may see that first.
+        // Between the sidecar's end and the impostor's start nothing listens, which gRPC may notice first.
         Waiting.until(() -> {
             lab.round();
             return BridgeMetrics.get().failed(expected).value() == before + 1;
@@ -123,16 +126,16 @@ class OutageTest {
         assertNotNull(PlanHolder.of(lab.rm.getRMContext()).current());
         lab.ask(job, 2, 512, 1);
         lab.beat();
-        assertEquals(Map.of(), lab.placed(job), "the plan holds");
+        assertEquals(Map.of(), lab.placed(job), "the plan is in force");
         lab.pass(5000);
         lab.round();
         assertNull(PlanHolder.of(lab.rm.getRMContext()).current());
         lab.beat();
-        assertEquals(1, lab.placed(job).get(2L).size(), "all is stock");
+        assertEquals(1, lab.placed(job).get(2L).size(), "scheduling is stock");
     }
 
     @Test
-    void plansForNoTimeOrForever() throws Exception {
+    void plansWithAnInvalidTtl() throws Exception {
         try (Lab lab = new Lab()) {
             PlanHolder plans = PlanHolder.of(lab.rm.getRMContext());
             for (long ttl : List.of(0L, -1L, Long.MIN_VALUE)) {
@@ -155,15 +158,15 @@ class OutageTest {
     }
 
     @Test
-    void itIsAskedAgainAsSoonAsItIsBack() throws Exception {
+    void theSidecarIsCalledAgainSoonAfterItsRestart() throws Exception {
         try (Lab lab = new Lab()) {
             lab.plan(5000);
             lab.sidecar.stop();
             lab.round();
             lab.round();
             lab.sidecar.start();
-            // gRPC may have begun to connect at the end of the round before. Its own pause would last for more rounds than these, which
-            // fail at once meanwhile.
+            // gRPC can have begun to connect at the end of the previous round. Its own pause would be longer than these
+            // rounds, which fail at once in the meantime.
             for (int rounds = 0;
                     rounds < 20 && PlanHolder.of(lab.rm.getRMContext()).current() == null;
                     rounds++) {

@@ -17,7 +17,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 
-/** A cluster of {@code cluster/start}, as its tests drive it. */
+/** A cluster of {@code cluster/start} for tests. */
 public final class RealCluster implements AutoCloseable {
     private static final Path SCRIPTS = Path.of(System.getenv("TRAINMASTER_YARN_CLUSTER"));
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -26,10 +26,10 @@ public final class RealCluster implements AutoCloseable {
     private final String web;
 
     /**
-     * Starts one.
+     * Starts a cluster.
      *
-     * @param sidecar its address; empty: without plug-ins
-     * @param environment what {@code cluster/start} is told besides
+     * @param sidecar the sidecar's address. Empty: without plug-ins
+     * @param environment variables for {@code cluster/start}
      */
     public RealCluster(String sidecar, Map<String, String> environment) throws Exception {
         folder = Files.createTempDirectory("trainmaster-yarn");
@@ -45,12 +45,12 @@ public final class RealCluster implements AutoCloseable {
                 .orElseThrow();
     }
 
-    /** Its configuration and Hadoop, for a program on its nodes. */
+    /** Its configuration and Hadoop, for programs on its nodes. */
     public String classpath() throws IOException {
         return variable("HADOOP_CONF_DIR") + ":" + variable("TRAINMASTER_YARN_CLASSPATH");
     }
 
-    /** The file with what its plug-ins show. */
+    /** The file with the plug-ins' token. */
     public Path token() {
         return folder.resolve("plug-ins.token");
     }
@@ -72,7 +72,7 @@ public final class RealCluster implements AutoCloseable {
         }
     }
 
-    /** For clients. */
+    /** The configuration of clients. */
     public YarnConfiguration configuration() {
         YarnConfiguration configuration = new YarnConfiguration();
         for (String file : List.of("core-site.xml", "yarn-site.xml", "resource-types.xml")) {
@@ -81,7 +81,7 @@ public final class RealCluster implements AutoCloseable {
         return configuration;
     }
 
-    /** As by {@code kill -9}. */
+    /** Kills a daemon, like {@code kill -9}. */
     public void kill(String daemon) throws Exception {
         String line = Files.readAllLines(folder.resolve("run/pids")).stream()
                 .filter(pid -> pid.endsWith(" " + daemon))
@@ -93,22 +93,23 @@ public final class RealCluster implements AutoCloseable {
         process.onExit().get(30, TimeUnit.SECONDS);
     }
 
-    /** Again. */
+    /** Starts a daemon again. */
     public void start(String daemon) throws Exception {
         script(Map.of(), "daemon", folder.toString(), daemon);
     }
 
-    /** What its REST interface answers. */
+    /** An answer of the REST API. */
     public JsonNode get(String path) throws IOException {
         return JSON.readTree(URI.create(web + path).toURL());
     }
 
     JsonNode metrics() throws IOException {
-        String bean = URLEncoder.encode("Hadoop:service=ResourceManager,name=" + BridgeMetrics.NAME, StandardCharsets.UTF_8);
+        String name = "Hadoop:service=ResourceManager,name=" + BridgeMetrics.NAME;
+        String bean = URLEncoder.encode(name, StandardCharsets.UTF_8);
         return get("/jmx?qry=" + bean).get("beans").get(0);
     }
 
-    /** The ids of its nodes, by how much memory they have. */
+    /** The ids of its nodes, by their memory in MiB. */
     public Map<Integer, String> nodes() throws IOException {
         Map<Integer, String> nodes = new TreeMap<>();
         for (JsonNode node : get("/ws/v1/cluster/nodes").at("/nodes/node")) {
@@ -119,10 +120,11 @@ public final class RealCluster implements AutoCloseable {
         return nodes;
     }
 
-    /** The nodes of an attempt's containers, by their memory, which tells a test's containers apart. */
+    /** The nodes of an attempt's containers, by their memory in MiB, which identifies a container in a test. */
     public Map<Integer, String> containers(ApplicationAttemptId attempt) throws IOException {
         Map<Integer, String> containers = new TreeMap<>();
-        JsonNode answer = get("/ws/v1/cluster/apps/" + attempt.getApplicationId() + "/appattempts/" + attempt + "/containers");
+        JsonNode answer =
+                get("/ws/v1/cluster/apps/" + attempt.getApplicationId() + "/appattempts/" + attempt + "/containers");
         for (JsonNode container : answer.at("/container")) {
             containers.put(
                     container.get("allocatedMB").asInt(),

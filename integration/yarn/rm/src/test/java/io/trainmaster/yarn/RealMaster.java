@@ -24,10 +24,10 @@ import org.apache.hadoop.yarn.client.api.NMClient;
 import org.apache.hadoop.yarn.client.api.NMTokenCache;
 import org.apache.hadoop.yarn.client.api.YarnClient;
 
-/** An unmanaged ApplicationMaster in the test's own process; its containers sleep. */
+/** An unmanaged ApplicationMaster in the test's own process. Its containers sleep. */
 final class RealMaster implements AutoCloseable {
     final ApplicationAttemptId attempt;
-    /** Exit statuses it was told of, by the container's memory. */
+    /** The received exit statuses, by the container's memory in MiB. */
     final Map<Long, Integer> exits = new HashMap<>();
 
     private final UserGroupInformation user;
@@ -60,7 +60,7 @@ final class RealMaster implements AutoCloseable {
         nodes = NMClient.createNMClient();
         scheduler.setNMTokenCache(tokens);
         nodes.setNMTokenCache(tokens);
-        // They end with the application; asking each would wait for a node that is lost.
+        // Containers end with the application. A cleanup of each would wait for lost nodes.
         nodes.cleanupRunningContainersOnStop(false);
         as(() -> {
             scheduler.init(configuration);
@@ -75,7 +75,7 @@ final class RealMaster implements AutoCloseable {
         return user.doAs(action);
     }
 
-    /** Anywhere. */
+    /** Requests a container on any node. */
     void ask(long request, int memory) throws Exception {
         as(() -> {
             scheduler.addContainerRequest(new ContainerRequest(
@@ -84,7 +84,7 @@ final class RealMaster implements AutoCloseable {
         });
     }
 
-    /** A heartbeat; starts what was allocated and returns what it is told. */
+    /** Sends a heartbeat, and starts allocated containers. Returns the response. */
     AllocateResponse beat() throws Exception {
         return as(() -> {
             AllocateResponse response = scheduler.allocate(0);

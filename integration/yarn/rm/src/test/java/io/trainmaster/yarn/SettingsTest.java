@@ -12,7 +12,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Values that are taken, and those that aren't. */
+/** Valid and invalid values. */
 class SettingsTest {
     private static Settings read(String key, String value) {
         Configuration configuration = new Configuration(false);
@@ -31,7 +31,7 @@ class SettingsTest {
     }
 
     @Test
-    void goodOnesAreTaken() {
+    void validValuesAreUsed() {
         assertEquals("[::1]:9", read(Settings.ADDRESS.key(), "[::1]:9").endpoint().address().toString());
         assertEquals(250, read(Settings.INTERVAL.key(), " 250 ").intervalMs());
         assertTrue(read(Settings.FAIL_CLOSED.key(), "true").failClosed());
@@ -55,7 +55,7 @@ class SettingsTest {
         "trainmaster.yarn.admission.deadline-ms, 10001, from 10 to 10000",
         "trainmaster.yarn.admission.fail-closed, yes, true or false",
     })
-    void badOnesAreNamedAndTheDefaultHolds(String key, String value, String allowed) {
+    void invalidValuesAreNamedAndTheDefaultIsUsed(String key, String value, String allowed) {
         Settings settings = read(key, value);
         assertEquals(1, settings.complaints().size());
         String complaint = settings.complaints().get(0);
@@ -69,7 +69,7 @@ class SettingsTest {
     }
 
     @Test
-    void whatIsTakenAsAnAddressCanBeCalled() {
+    void gRpcAcceptsEachValidAddress() {
         for (String address : List.of("[::1]:9", "127.0.0.1:9", "a-host.example:9", "localhost:65535")) {
             Sidecar sidecar = Sidecar.at(Settings.Endpoint.plain(Settings.Address.parse(address)));
             assertThrows(SidecarException.class, () -> sidecar.exchange(Cluster.getDefaultInstance(), 10));
@@ -77,7 +77,7 @@ class SettingsTest {
     }
 
     @Test
-    void aBadOneDoesNotKeepTheResourceManagerFromStarting() throws Exception {
+    void theResourceManagerStartsWithInvalidValues() throws Exception {
         try (Lab lab = new Lab(Map.of(Settings.INTERVAL.key(), "soon", Settings.FAIL_CLOSED.key(), "maybe"))) {
             lab.plan(1000);
             lab.round();

@@ -37,14 +37,14 @@ import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What the sidecar is told. */
+/** The contents of snapshots. */
 class SnapshotTest {
     @TempDir
     private Path folder;
 
-    /** A snapshot that is too long is one that nobody reads: then nobody's job is planned. */
+    /** The adapter refuses a snapshot that is too long. Then no job gets a plan. */
     @Test
-    void nobodyMakesItTooLongForAll() throws Exception {
+    void noJobMakesTheSnapshotTooLong() throws Exception {
         try (Lab lab = new Lab()) {
             MockNM a = lab.node("a", 8192);
             MockAM greedy = lab.job(a);
@@ -59,12 +59,12 @@ class SnapshotTest {
             lab.round();
 
             Cluster cluster = lab.sidecar.lastSnapshot();
-            Map<String, Application> told =
+            Map<String, Application> found =
                     cluster.getApplicationsList().stream().collect(Collectors.toMap(Application::getId, app -> app));
-            Application second = told.get(longest.getApplicationId().toString());
-            assertEquals(Jobs.LONGEST + 1, second.getJob().length(), "enough to see that it is too long");
+            Application second = found.get(longest.getApplicationId().toString());
+            assertEquals(Jobs.LONGEST + 1, second.getJob().length(), "its length shows that it is too long");
             assertEquals(Snapshot.LONGEST_TEXT, second.getName().length());
-            assertEquals(Snapshot.MOST_REQUESTS, told.get(lab.id(greedy).toString()).getRequestsCount());
+            assertEquals(Snapshot.MOST_REQUESTS, found.get(lab.id(greedy).toString()).getRequestsCount());
             assertTrue(cluster.getSerializedSize() < 4 << 20, cluster.getSerializedSize() + " bytes");
             assertEquals(Jobs.LONGEST + 1, lab.sidecar.submissions.get(1).getJob().length());
         }
@@ -79,40 +79,41 @@ class SnapshotTest {
                 ids.add(lab.submit(long_).getApplicationId().toString());
             }
             lab.round();
-            Map<String, Application> told = lab.sidecar.lastSnapshot().getApplicationsList().stream()
+            Map<String, Application> found = lab.sidecar.lastSnapshot().getApplicationsList().stream()
                     .collect(Collectors.toMap(Application::getId, app -> app));
             int fit = Snapshot.MOST_OF_USER / Jobs.LONGEST;
             for (int job = 0; job < ids.size(); job++) {
-                Application row = told.get(ids.get(job));
-                assertEquals(job >= fit, row.getUntold(), "the oldest come first: " + job);
+                Application row = found.get(ids.get(job));
+                assertEquals(job >= fit, row.getUntold(), "the oldest are first: " + job);
                 assertEquals(job < fit ? Jobs.LONGEST : 0, row.getJob().length());
             }
         }
     }
 
     @Test
-    void manyUsersLongJobFilesLeaveRoomForOneMore() throws Exception {
+    void longJobFilesOfManyUsersLeaveRoomForOneMore() throws Exception {
         try (Lab lab = new Lab()) {
             RMApp longest = lab.submit(lab.submission(Jobs.TYPE, "#".repeat(Jobs.LONGEST)));
             Map<ApplicationId, RMApp> apps = lab.rm.getRMContext().getRMApps();
             for (int job = 0; job < 200; job++) {
                 String user = "user" + job % 8;
-                apps.put(ApplicationId.newInstance(1, job + 1), Odd.like(RMApp.class, longest, Map.of("getUser", () -> user)));
+                RMApp app = Odd.like(RMApp.class, longest, Map.of("getUser", () -> user));
+                apps.put(ApplicationId.newInstance(1, job + 1), app);
             }
             ApplicationId last = ApplicationId.newInstance(9_999_999_999_999L, 1);
             apps.put(last, Odd.like(RMApp.class, longest, Map.of("getUser", () -> "modest")));
             lab.round();
-            List<Application> told = lab.sidecar.lastSnapshot().getApplicationsList();
-            assertEquals(202, told.size());
-            int length = told.stream().mapToInt(app -> app.getJob().length()).sum();
+            List<Application> found = lab.sidecar.lastSnapshot().getApplicationsList();
+            assertEquals(202, found.size());
+            int length = found.stream().mapToInt(app -> app.getJob().length()).sum();
             assertTrue(length <= Snapshot.MOST_OF_ALL && length > Snapshot.MOST_OF_ALL - Jobs.LONGEST, "" + length);
-            assertTrue(told.stream().anyMatch(Application::getUntold));
-            assertTrue(told.stream().anyMatch(app -> app.getId().equals(last.toString()) && !app.getUntold()));
+            assertTrue(found.stream().anyMatch(Application::getUntold));
+            assertTrue(found.stream().anyMatch(app -> app.getId().equals(last.toString()) && !app.getUntold()));
         }
     }
 
     @Test
-    void allThereIs() throws Exception {
+    void nodesAndApplications() throws Exception {
         try (Lab lab = new Lab()) {
             MockNM a = lab.node("a", 1024);
             MockNM b = lab.node("b", 4096);
@@ -137,14 +138,14 @@ class SnapshotTest {
             assertEquals(1024, nodes.get("127.0.0.2:1").getAllocatedOrThrow("memory-mb"));
             assertEquals(NodeState.NODE_STATE_GONE, nodes.get("127.0.0.3:1").getState());
 
-            assertEquals(1, cluster.getApplicationsCount(), "others aren't told of");
+            assertEquals(1, cluster.getApplicationsCount(), "other applications are not listed");
             Application application = cluster.getApplications(0);
             assertEquals(ApplicationState.APPLICATION_STATE_RUNNING, application.getState());
             assertEquals("name = \"job\"", application.getJob());
             assertEquals(
                     "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
                     application.getSecretHash(),
-                    "of abc, as sha256sum has it");
+                    "SHA-256 of abc");
             assertEquals(1, application.getAttempt());
             assertEquals("127.0.0.1:1", application.getMasterNode());
             assertEquals(256, application.getMasterOrThrow("memory-mb"));
@@ -161,17 +162,14 @@ class SnapshotTest {
     }
 
     @Test
-    void whatTheSiteSays() throws Exception {
+    void configurationAndAttributes() throws Exception {
         try (Lab lab = new Lab(Map.of(
                 YarnConfiguration.RM_NM_EXPIRY_INTERVAL_MS, "12345",
                 YarnConfiguration.RM_SCHEDULER_MAXIMUM_ALLOCATION_MB, "3000",
                 YarnConfiguration.FS_NODE_ATTRIBUTE_STORE_ROOT_DIR, folder.toUri().toString()))) {
             lab.node("a", 1024);
-            lab.rm.getRMContext()
-                    .getNodeAttributesManager()
-                    .addNodeAttributes(Map.of(
-                            "127.0.0.1",
-                            Set.of(NodeAttribute.newInstance("rack.example", "switch", NodeAttributeType.STRING, "7"))));
+            NodeAttribute rack = NodeAttribute.newInstance("rack.example", "switch", NodeAttributeType.STRING, "7");
+            lab.rm.getRMContext().getNodeAttributesManager().addNodeAttributes(Map.of("127.0.0.1", Set.of(rack)));
             lab.rm.drainEvents();
             lab.round();
             Cluster cluster = lab.sidecar.lastSnapshot();
@@ -182,7 +180,7 @@ class SnapshotTest {
     }
 
     @Test
-    void whatAPlanMissedIsToldOfHoweverLongAgoItEnded() throws Exception {
+    void missedApplicationsAreListedAtAnyTimeAfterTheirEnd() throws Exception {
         try (Lab lab = new Lab()) {
             MockAM job = lab.job(lab.node("a", 1024));
             lab.rm.killApp(lab.id(job));
@@ -202,10 +200,10 @@ class SnapshotTest {
             lab.sidecar.planner = cluster -> Odd.fail();
             lab.round();
             lab.round();
-            Cluster told = lab.sidecar.lastSnapshot();
-            assertEquals(1, told.getApplicationsCount(), "until the next good answer");
+            Cluster found = lab.sidecar.lastSnapshot();
+            assertEquals(1, found.getApplicationsCount(), "until the next valid answer");
             assertEquals(
-                    ApplicationState.APPLICATION_STATE_KILLED, told.getApplications(0).getState());
+                    ApplicationState.APPLICATION_STATE_KILLED, found.getApplications(0).getState());
             lab.plan(Lab.TTL);
             lab.round();
             lab.round();
@@ -214,7 +212,7 @@ class SnapshotTest {
     }
 
     @Test
-    void aNodeThatComesBackToARestartedResourceManagerIsToldOfWithItsContainers() throws Exception {
+    void aReturningNodeIsListedWithItsContainersAfterARestart() throws Exception {
         YarnConfiguration configuration = new YarnConfiguration();
         configuration.setBoolean(YarnConfiguration.RECOVERY_ENABLED, true);
         MemoryRMStateStore store = new MemoryRMStateStore();
@@ -246,21 +244,21 @@ class SnapshotTest {
                 second.rm.drainEvents();
                 second.round();
                 Cluster soon = second.sidecar.lastSnapshot();
-                assertEquals(1, soon.getNodesCount(), "it may have containers that the scheduler doesn't know yet");
+                assertEquals(1, soon.getNodesCount(), "the scheduler may not know its containers yet");
                 assertEquals(empty.getNodeId().toString(), soon.getNodes(0).getId());
                 second.round();
-                assertEquals(1, second.sidecar.lastSnapshot().getNodesCount(), "nor was it heard since");
+                assertEquals(1, second.sidecar.lastSnapshot().getNodesCount(), "still no heartbeat of the node");
                 second.beat(back);
                 second.round();
-                Cluster told = second.sidecar.lastSnapshot();
-                assertEquals(2, told.getNodesCount());
-                assertEquals(5, told.getApplications(0).getContainers(0).getAllocationRequest());
+                Cluster found = second.sidecar.lastSnapshot();
+                assertEquals(2, found.getNodesCount());
+                assertEquals(5, found.getApplications(0).getContainers(0).getAllocationRequest());
             }
         }
     }
 
     @Test
-    void oddRowsAreToldAsFarAsTheyCanBeRead() throws Exception {
+    void faultyRowsAreListedInPart() throws Exception {
         try (Lab lab = new Lab()) {
             MockNM a = lab.node("a", 1024);
             MockNM b = lab.node("b", 4096);
@@ -272,27 +270,30 @@ class SnapshotTest {
             context.getRMNodes().compute(a.getNodeId(), (id, node) ->
                     Odd.like(RMNode.class, node, Map.of("getAllNodeAttributes", Odd::fail)));
             context.getRMApps().compute(lab.id(odd), (id, app) ->
-                    Odd.like(RMApp.class, app, Map.of("getQueue", Odd::fail, "getApplicationSubmissionContext", Odd::fail)));
+                    Odd.like(
+                            RMApp.class,
+                            app,
+                            Map.of("getQueue", Odd::fail, "getApplicationSubmissionContext", Odd::fail)));
             long before = BridgeMetrics.get().stepsFailed.value();
             lab.enforce(Lab.run(sound, Lab.slot(1, b)));
             assertEquals(before + 4, BridgeMetrics.get().stepsFailed.value());
-            Cluster told = lab.sidecar.lastSnapshot();
-            Map<String, Application> applications = told.getApplicationsList().stream()
+            Cluster found = lab.sidecar.lastSnapshot();
+            Map<String, Application> applications = found.getApplicationsList().stream()
                     .collect(Collectors.toMap(Application::getId, application -> application));
             assertEquals(2, applications.size());
             Application partly = applications.get(lab.id(odd).toString());
             assertEquals(ApplicationState.APPLICATION_STATE_RUNNING, partly.getState());
             assertEquals(1, partly.getContainersCount());
             assertEquals("root.default", applications.get(lab.id(sound).toString()).getQueue());
-            assertEquals(2, told.getNodesCount());
-            assertTrue(told.getNodesList().stream().allMatch(node -> node.getCapacityMap().containsKey("memory-mb")));
+            assertEquals(2, found.getNodesCount());
+            assertTrue(found.getNodesList().stream().allMatch(node -> node.getCapacityMap().containsKey("memory-mb")));
             lab.obtain(sound, 1, 512, 1);
-            assertEquals(Map.of(1L, List.of("b")), lab.placed(sound), "the round went on");
+            assertEquals(Map.of(1L, List.of("b")), lab.placed(sound), "the round continued");
         }
     }
 
     @Test
-    void reservationsCountAsHeld() throws Exception {
+    void reservationsCountAsAllocated() throws Exception {
         try (Lab lab = new Lab()) {
             MockNM a = lab.node("a", 4096);
             MockNM b = lab.node("b", 4096);
@@ -316,7 +317,7 @@ class SnapshotTest {
     }
 
     @Test
-    void applicationsThatWaitOrEnded() throws Exception {
+    void waitingAndEndedApplications() throws Exception {
         try (Lab lab = new Lab()) {
             MockNM a = lab.node("a", 1024);
             MockAM job = lab.job(a);
@@ -334,7 +335,7 @@ class SnapshotTest {
             assertEquals("", applications.get(ApplicationState.APPLICATION_STATE_KILLED).getJob());
             Application waiting = applications.get(ApplicationState.APPLICATION_STATE_PENDING);
             assertEquals("name = \"next\"", waiting.getJob());
-            assertEquals(0, waiting.getRequestsCount(), "the master's own isn't one");
+            assertEquals(0, waiting.getRequestsCount(), "without the ApplicationMaster's own request");
         }
     }
 }

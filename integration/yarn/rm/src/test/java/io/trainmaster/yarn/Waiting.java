@@ -4,18 +4,18 @@ import java.time.Duration;
 import java.util.concurrent.Callable;
 import org.junit.jupiter.api.Assertions;
 
-/** For what another thread or process is about to do. */
+/** Waits for other threads and processes. */
 public final class Waiting {
     private static final Duration PATIENCE = Duration.ofSeconds(90);
 
     private Waiting() {}
 
-    /** Until it is so. */
+    /** Waits until a condition is true. */
     public static void until(Callable<Boolean> condition) throws Exception {
         long end = System.nanoTime() + PATIENCE.toNanos();
         while (!condition.call()) {
             if (System.nanoTime() > end) {
-                Assertions.fail("it didn't come about within " + PATIENCE);
+                Assertions.fail("the condition was not true within " + PATIENCE);
             }
             Thread.sleep(20);
         }

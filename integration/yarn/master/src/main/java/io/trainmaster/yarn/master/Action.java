@@ -3,9 +3,9 @@ package io.trainmaster.yarn.master;
 import io.trainmaster.yarn.v1.SlotOrder;
 import java.util.List;
 
-/** Something to do now. */
+/** An action to carry out now. */
 sealed interface Action {
-    /** Ask the ResourceManager for a slot's container. */
+    /** Request a slot's container from the ResourceManager. */
     record Ask(SlotOrder slot) implements Action {
         @Override
         public String toString() {
@@ -14,16 +14,16 @@ sealed interface Action {
         }
     }
 
-    /** Ask for it no longer; or it is there. */
+    /** Withdraw a request that is met or obsolete. */
     record Withdraw(long request) implements Action {}
 
-    /** Give a container back, whatever runs in it. */
+    /** Give a container back, with any program in it. */
     record Release(String container) implements Action {}
 
-    /** Have its node end the program in it. */
+    /** Have the node stop the program in a container. */
     record Stop(String container) implements Action {}
 
-    /** Start the slot's program in it. */
+    /** Start the slot's program in a container. */
     record Launch(String container, SlotOrder slot) implements Action {
         @Override
         public String toString() {
@@ -31,12 +31,12 @@ sealed interface Action {
         }
     }
 
-    /** Start these, and tell each where all of them are. */
+    /** Start several programs at once, each with the addresses of all. */
     record LaunchTogether(List<Launch> launches) implements Action {}
 
-    /** For the log. */
+    /** Log a warning. */
     record Warn(String text) implements Action {}
 
-    /** Nothing is held: end the application. */
+    /** End the application, which has no containers. */
     record Finish(boolean succeeded, String reason) implements Action {}
 }

@@ -8,14 +8,14 @@ import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.nio.file.attribute.PosixFilePermissions;
 
-/** A job's folder among those of others, whose users may not be trusted. */
+/** A job's folder among those of other users, who may not be trusted. */
 final class Checkpoints {
     private Checkpoints() {}
 
     /**
-     * Makes it, for its user alone, or checks the one that is there.
+     * Makes the folder for its user only, or checks an existing one.
      *
-     * @throws IllegalArgumentException it can't be, or is somebody else's
+     * @throws IllegalArgumentException if it can't be made, or belongs to another user
      */
     static Path folder(Path parent, String application) {
         Path folder = parent.resolve(application);
@@ -23,7 +23,7 @@ final class Checkpoints {
             return Files.createDirectory(
                     folder, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
         } catch (FileAlreadyExistsException earlier) {
-            // An earlier ApplicationMaster's of this job, or a trap.
+            // The folder of an earlier ApplicationMaster of this job, or a trap by another user.
             return check(folder);
         } catch (IOException error) {
             throw new IllegalArgumentException(
@@ -33,14 +33,14 @@ final class Checkpoints {
 
     private static Path check(Path folder) {
         if (!Files.isDirectory(folder, LinkOption.NOFOLLOW_LINKS)) {
-            throw new IllegalArgumentException("the job's folder " + folder + " is there, but is no folder");
+            throw new IllegalArgumentException("the job's folder " + folder + " exists, but is not a folder");
         }
         long own = new UnixSystem().getUid();
         long owner;
         try {
             owner = ((Number) Files.getAttribute(folder, "unix:uid", LinkOption.NOFOLLOW_LINKS)).longValue();
         } catch (IOException error) {
-            throw new IllegalArgumentException("the job's folder " + folder + " can't be looked at: " + error, error);
+            throw new IllegalArgumentException("the job's folder " + folder + " can't be read: " + error, error);
         }
         if (owner != own) {
             throw new IllegalArgumentException("the job's folder " + folder + " belongs to user " + owner

@@ -4,21 +4,23 @@ import io.trainmaster.yarn.v1.SlotOrder;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
 
-/** What a slot needs, against what a container may have. */
+/** Compares a slot's demand with the limit of containers. */
 final class Demand {
     private Demand() {}
 
     /**
-     * The ResourceManager would answer with an exception, and again to each ApplicationMaster that comes after.
+     * Checks a demand, because the ResourceManager would answer too large a request with an exception, to each
+     * ApplicationMaster of the job.
      *
-     * @throws IllegalArgumentException it is beyond it, with the resource, the demand and the most there is
+     * @throws IllegalArgumentException if the demand exceeds the limit, with the resource and both amounts
      */
     static void check(SlotOrder slot, Resource demand, Resource largest) {
         for (ResourceInformation one : demand.getResources()) {
             long most = largest.getResourceValue(one.getName());
             if (one.getValue() > most) {
-                throw new IllegalArgumentException(Slots.name(slot.getAllocationRequest()) + " needs " + one.getValue() + " "
-                        + one.getName() + "; the most that the ResourceManager gives one container is " + most);
+                throw new IllegalArgumentException(
+                        Slots.name(slot.getAllocationRequest()) + " needs " + one.getValue() + " " + one.getName()
+                                + "; the ResourceManager's limit for a container is " + most);
             }
         }
     }

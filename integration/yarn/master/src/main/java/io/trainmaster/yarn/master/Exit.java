@@ -4,19 +4,19 @@ import java.util.Set;
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 
 /**
- * How a container ended.
+ * The end of a container.
  *
- * @param status as YARN tells it: the program's exit code, or a negative number for what YARN did
- * @param diagnostics YARN's words, which end with the last lines of the program's log
+ * @param status YARN's exit status: the program's exit code, or a negative number for YARN's own reasons
+ * @param diagnostics YARN's message, which ends with the last lines of the program's log
  */
 record Exit(int status, String diagnostics) {
-    /** Parameter server lost, chief lost, try again: all roles begin again from the checkpoint. */
+    /** Parameter server lost, chief lost, try again: all roles restart from the checkpoint. */
     private static final Set<Integer> RESTART_ALL = Set.of(41, 42, 75);
 
-    /** The program says that starting it again won't help. */
+    /** The program reports that a restart won't help. */
     private static final int HOPELESS = 44;
 
-    /** Not the program's doing. */
+    /** Ends that the program didn't cause. */
     private static final Set<Integer> LOST = Set.of(
             ContainerExitStatus.ABORTED,
             ContainerExitStatus.DISKS_FAILED,
@@ -33,7 +33,7 @@ record Exit(int status, String diagnostics) {
         return status == ContainerExitStatus.SUCCESS;
     }
 
-    /** Preempted, or its node was lost. */
+    /** Whether the container was preempted, or its node lost. */
     boolean isLost() {
         return LOST.contains(status);
     }
@@ -46,7 +46,7 @@ record Exit(int status, String diagnostics) {
         return RESTART_ALL.contains(status);
     }
 
-    /** For people: the status, and the last line that the program printed. */
+    /** A description for users: the status, and the last line of the program's log. */
     String describe() {
         String last = diagnostics.lines().filter(line -> !line.isBlank()).reduce("", (earlier, later) -> later.strip());
         boolean never = status == ContainerExitStatus.INVALID;

@@ -11,56 +11,55 @@ import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * A job's containers as a state machine: what is ordered, what there is, and what to do about the difference.
+ * A state machine of a job's containers: from orders and existing containers, it derives actions.
  *
- * <p>While nobody orders anything, it may go on alone: in the shape that it was submitted with, as a gang whose programs
- * hear no feed. Orders end that.
+ * <p>Without orders, it can run the job in standalone mode: in the requested shape, as a gang whose programs have no
+ * feed. New orders end standalone mode.
  *
- * <p>Times are milliseconds of any clock that doesn't go back. After whatever it was told, {@link #step} says what to
- * do.
+ * <p>Times are milliseconds of any monotonic clock. After each event, {@link #step} returns the actions.
  */
 final class Fleet {
-    /** When there is nothing to wait for. */
+    /** No wake-up is needed. */
     static final long NEVER = Long.MAX_VALUE;
 
-    /** A node has so long to stop a program before the ResourceManager is asked to, however short the grace. */
+    /** The minimum time for a node to stop a program, before the ResourceManager has to release its container. */
     private static final long SHORTEST_STOP_MS = 5000;
 
-    private enum Wish {
+    private enum Intent {
         STAY,
-        /** Its program hears of it over the feed and goes at its next step boundary. */
-        BY_ITSELF,
+        /** Its program receives this from the feed, and leaves at its next step boundary. */
+        AT_STEP_BOUNDARY,
         NOW
     }
 
-    /** A slot that ended with success, under this revision. */
+    /** A slot that ended with success under this revision, at this time. */
     private record Done(int revision, long at) {}
 
     private final Policy policy;
     private final Strikes strikes;
-    private final Contact contact;
-    /** Null: it can't go on alone. */
-    private final Orders alone;
+    private final Connection connection;
+    /** Null: no standalone mode. */
+    private final Orders standalone;
 
     private final Map<Long, SlotOrder> wanted = new TreeMap<>();
     private final Map<Long, SlotOrder> asked = new TreeMap<>();
     private final Map<String, Held> held = new TreeMap<>();
-    /** Slots that this incarnation started, with when each began first, and those that are done. */
+    /** Slots that this incarnation started, with the time of their first start, and slots that are done. */
     private final Map<Long, Long> began = new HashMap<>();
 
     private final Map<Long, Done> done = new HashMap<>();
-    /** When all slots of this incarnation had been started. */
+    /** Time when all slots of this incarnation were started. */
     private long completeAt = NEVER;
 
     private List<Action> actions = new ArrayList<>();
     private Orders orders;
-    private boolean isAlone;
-    /** How many containers there were when that was last said. */
-    private long gathered;
+    private boolean isStandalone;
+    /** The number of allocated containers in the last log line. */
+    private long loggedCount;
 
     private long incarnation;
     private long lastExit;
-    /** All roles are stopped and started again, not before this. */
+    /** All roles stop and restart, not before this time. */
     private long restartAt = NEVER;
 
     private Action.Finish outcome;
@@ -68,23 +67,23 @@ final class Fleet {
     private long wake;
 
     /**
-     * Of a job that begins now.
+     * Makes the state machine of a new job.
      *
-     * @param alone its orders while nobody gives any; null: it waits for some
+     * @param standalone the orders for standalone mode. Null: the job waits for orders
      */
-    Fleet(Policy policy, Orders alone, long now) {
+    Fleet(Policy policy, Orders standalone, long now) {
         this.policy = policy;
         this.strikes = new Strikes(policy);
-        this.contact = new Contact(alone, now);
-        this.alone = alone;
+        this.connection = new Connection(standalone, now);
+        this.standalone = standalone;
     }
 
-    /** New orders. */
+    /** Follows new orders. */
     void follow(Orders next, long now) {
-        contact.hear(next, now);
+        connection.connect(next, now);
         switch (next.getStanding()) {
             case STANDING_RUN -> {
-                isAlone = false;
+                isStandalone = false;
                 Map<Long, SlotOrder> slots = new TreeMap<>();
                 next.getSlotsList().forEach(slot -> slots.put(slot.getAllocationRequest(), slot));
                 if (incarnation != next.getIncarnation()) {
@@ -98,11 +97,11 @@ final class Fleet {
                 if (incarnation == 0) {
                     begin(next.getIncarnation());
                 }
-                // Nobody says any longer which node has room.
+                // The scheduler no longer chooses nodes.
                 wanted.replaceAll((request, slot) -> Slots.anywhere(slot));
             }
             default -> {
-                isAlone = false;
+                isStandalone = false;
                 wanted.clear();
                 done.clear();
                 restartAt = NEVER;
@@ -120,12 +119,12 @@ final class Fleet {
         strikes.forgetWaits();
     }
 
-    /** Whoever gives the orders is away; what they were goes on. */
+    /** The connection to the adapter ended. Its last orders stay in force. */
     void disconnected(long now) {
-        contact.lose(now);
+        connection.disconnect(now);
     }
 
-    /** A container came. */
+    /** A container was allocated. */
     void allocated(String id, String node, long request) {
         SlotOrder slot = asked.get(request);
         if (slot == null || !fits(slot, node)) {
@@ -137,7 +136,7 @@ final class Fleet {
         held.put(id, new Held(id, node, request));
     }
 
-    /** All containers in which an earlier ApplicationMaster of the application started a program. */
+    /** Adopts all containers in which an earlier ApplicationMaster of the application started a program. */
     void adopted(Collection<Held> containers, long now) {
         if (containers.isEmpty()) {
             return;
@@ -146,11 +145,11 @@ final class Fleet {
                 .mapToLong(container -> Slots.incarnation(container.request))
                 .max()
                 .orElse(0);
-        if (latest == Alone.INCARNATION && alone != null) {
-            goAlone();
-            // Where its peers are, nobody knows any more who could tell it to one that is missing.
-            long there = containers.stream().filter(this::isCurrent).count();
-            restartAt = there < wanted.size() ? now : NEVER;
+        if (latest == Standalone.INCARNATION && standalone != null) {
+            enterStandalone();
+            // A missing program could not receive its peers' addresses any more, so that all programs have to restart.
+            long adopted = containers.stream().filter(this::isCurrent).count();
+            restartAt = adopted < wanted.size() ? now : NEVER;
         } else {
             begin(latest);
             completeAt = Long.MIN_VALUE;
@@ -164,14 +163,14 @@ final class Fleet {
         }
     }
 
-    /** The ResourceManager is going to take these away. */
+    /** The ResourceManager is going to preempt these containers. */
     void preempting(Collection<String> ids, long now) {
         held.values().stream()
                 .filter(container -> ids.contains(container.id) && container.isLaunched())
                 .forEach(container -> container.leave(now + graceMs(), stopMs()));
     }
 
-    /** A container is gone. */
+    /** A container has ended. */
     void completed(String id, Exit exit, long now) {
         Held gone = held.remove(id);
         if (gone == null || !gone.isLaunched()) {
@@ -179,10 +178,10 @@ final class Fleet {
         }
         lastExit = now;
         if (outcome != null || !isCurrent(gone) || (orders != null && !isRunning())) {
-            return; // nobody minds
+            return; // its end has no consequences
         }
-        if (gone.isLeaving()) { // it was told to
-            if (isAlone && restartAt == NEVER) {
+        if (gone.isLeaving()) { // it was stopped
+            if (isStandalone && restartAt == NEVER) {
                 restartAt = now;
             }
         } else if (exit.isSuccess()) {
@@ -195,7 +194,7 @@ final class Fleet {
     private void failed(Held gone, Exit exit, long now) {
         String what = Slots.name(gone.request) + " " + exit.describe();
         if (exit.isLost()) {
-            warn(what + "; that isn't counted");
+            warn(what + "; not counted as a failure");
             if (takesAll(gone)) {
                 restartAt = now;
             }
@@ -217,26 +216,26 @@ final class Fleet {
         }
     }
 
-    /** Whether the others can't go on without it, or couldn't find the one that comes after it. */
+    /** Whether the other slots can't continue without this one, or can't reach its successor. */
     private boolean takesAll(Held gone) {
-        return isAlone || Slots.isServer(gone.request);
+        return isStandalone || Slots.isServer(gone.request);
     }
 
-    /** Its orders can't be carried out, and trying again won't help. */
+    /** Ends the job, because its orders can't be carried out, even by a retry. */
     void fail(String reason) {
         if (outcome == null) {
             outcome = new Action.Finish(false, reason);
         }
     }
 
-    /** What to do now. */
+    /** Returns the actions to carry out now. */
     List<Action> step(long now) {
         wake = NEVER;
-        conclude(now);
-        if (outcome == null && !isAlone) {
-            fendForItself(now);
+        considerCompletion(now);
+        if (outcome == null && !isStandalone) {
+            considerStandalone(now);
         }
-        dismiss(now);
+        stopUnwanted(now);
         withdraw();
         if (isRunning() && outcome == null) {
             start(now);
@@ -247,28 +246,28 @@ final class Fleet {
         return due;
     }
 
-    /** When to call {@link #step} again, whatever else happens. */
+    /** Time of the next call of {@link #step} without an event. */
     long wake() {
         return wake;
     }
 
-    /** All slots ended with success: the job is complete, unless orders on their way explain it otherwise. */
-    private void conclude(long now) {
-        boolean explained = isAlone || contact.isHeard();
-        if (outcome != null || !isRunning() || !explained || restartAt != NEVER || !hasLeft()) {
+    /** Completes the job after all slots have ended with success, unless newer orders explain their ends. */
+    private void considerCompletion(long now) {
+        boolean explained = isStandalone || connection.isConnected();
+        if (outcome != null || !isRunning() || !explained || restartAt != NEVER || !allSucceeded()) {
             return;
         }
-        long heardAt = contact.isHeard() ? contact.changedAt() : lastExit;
-        long at = Math.max(lastExit, heardAt) + policy.settleMs();
+        long connectedAt = connection.isConnected() ? connection.changedAt() : lastExit;
+        long at = Math.max(lastExit, connectedAt) + policy.settleMs();
         if (now >= at) {
-            outcome = new Action.Finish(true, "all of its programs are done");
+            outcome = new Action.Finish(true, "all programs of the job have succeeded");
         } else {
             wakeAt(at);
         }
     }
 
-    /** Every slot that was there ended with success. One that a newer revision adds never got to start. */
-    private boolean hasLeft() {
+    /** Whether every started slot has ended with success. Slots that a newer revision adds have not started. */
+    private boolean allSucceeded() {
         return !done.isEmpty()
                 && launched().isEmpty()
                 && began.keySet().stream()
@@ -276,69 +275,75 @@ final class Fleet {
                         .allMatch(done::containsKey);
     }
 
-    /** Nobody says what is to be, or will for a while: a job that can't go on as it was ordered to goes on alone. */
-    private void fendForItself(long now) {
-        // Of what an earlier ApplicationMaster began only a part may be seen here: then nobody knows whether all is done. The
-        // programs that start find out from the checkpoint.
-        boolean isDone = orders != null && hasLeft();
+    /** Enters standalone mode when there are no orders, or when the job can't continue with its last ones. */
+    private void considerStandalone(long now) {
+        // After an adoption, only a part of the programs may be known. Then it is unknown whether all are done.
+        // Programs that start find out from the checkpoint.
+        boolean isDone = orders != null && allSucceeded();
         if (isDone || (orders != null && orders.getStanding() == Standing.STANDING_OVER)) {
             return;
         }
-        if (contact.isHeard()) {
+        if (connection.isConnected()) {
             boolean released = orders.getStanding() == Standing.STANDING_RELEASED;
-            if (alone != null && released && wanted.isEmpty() && launched().isEmpty()) {
-                warn("released, with nothing to go on with: going on alone");
-                goAlone();
+            if (standalone != null && released && wanted.isEmpty() && launched().isEmpty()) {
+                warn("released without containers: entering standalone mode");
+                enterStandalone();
             }
-        } else if (now < contact.expiresAt()) {
-            if (alone != null || !wanted.isEmpty()) {
-                wakeAt(contact.expiresAt());
+        } else if (now < connection.expiresAt()) {
+            if (standalone != null || !wanted.isEmpty()) {
+                wakeAt(connection.expiresAt());
             }
-        } else if (alone == null) {
+        } else if (standalone == null) {
             wanted.replaceAll((request, slot) -> Slots.anywhere(slot));
         } else if (isStuck()) {
-            warn("no orders for " + (now - contact.changedAt()) + " ms: going on alone");
-            goAlone();
+            warn("no orders for " + (now - connection.changedAt()) + " ms: entering standalone mode");
+            enterStandalone();
         } else {
-            // What would start now couldn't learn what it is part of; the others train without.
+            // Programs that start now could not receive their peers. The others train without them.
             wanted.keySet().removeIf(request -> !hasJoined(request));
         }
     }
 
-    private void goAlone() {
-        isAlone = true;
-        begin(Alone.INCARNATION);
+    private void enterStandalone() {
+        isStandalone = true;
+        begin(Standalone.INCARNATION);
         wanted.clear();
-        alone.getSlotsList().forEach(slot -> wanted.put(slot.getAllocationRequest(), slot));
-        gathered = 0;
+        standalone.getSlotsList().forEach(slot -> wanted.put(slot.getAllocationRequest(), slot));
+        loggedCount = 0;
     }
 
-    /** While nobody is heard: it holds nothing, or programs that can't train without one that was to start since. */
+    /**
+     * Whether the job, without a connection, has no programs, or has programs that wait for one that did not start in
+     * time.
+     */
     private boolean isStuck() {
         if (launched().isEmpty()) {
             return true;
         }
         if (orders != null && !isRunning()) {
-            return false; // they are leaving
+            return false; // its programs are leaving
         }
-        boolean complete = completeAt != NEVER && contact.taught(completeAt);
-        return restartAt != NEVER || !complete || !began.keySet().stream().filter(this::hasJoined).allMatch(this::trains);
+        boolean complete = completeAt != NEVER && connection.knowsPeers(completeAt);
+        return restartAt != NEVER
+                || !complete
+                || !began.keySet().stream().filter(this::hasJoined).allMatch(this::trains);
     }
 
-    /** Whether it is of the job's shape, and was before nobody could tell the others. */
+    /** Whether a slot belongs to the job's shape, and started in time for the others to know it. */
     private boolean hasJoined(long request) {
         boolean isWanted = wanted.isEmpty() || wanted.containsKey(request);
-        boolean isOld = began.containsKey(request) && contact.taught(began.get(request));
+        boolean isOld = began.containsKey(request) && connection.knowsPeers(began.get(request));
         Done end = done.get(request);
         return isWanted && isOld && (end == null || end.revision >= revision());
     }
 
     private boolean trains(long request) {
         return done.containsKey(request)
-                || launched().stream().anyMatch(one -> one.request == request && contact.taught(one.startedAt()));
+                || launched().stream()
+                        .anyMatch(one -> one.request == request && connection.knowsPeers(one.startedAt()));
     }
 
-    private void dismiss(long now) {
+    private void stopUnwanted(long now) {
         for (Held container : List.copyOf(held.values())) {
             if (!container.isLaunched()) {
                 if (!isWanted(container)) {
@@ -347,9 +352,9 @@ final class Fleet {
                 }
                 continue;
             }
-            switch (wish(container, now)) {
+            switch (intent(container, now)) {
                 case STAY -> {}
-                case BY_ITSELF -> container.leave(now + graceMs(), stopMs());
+                case AT_STEP_BOUNDARY -> container.leave(now + graceMs(), stopMs());
                 case NOW -> container.leave(now, stopMs());
             }
             if (container.isStopDue(now)) {
@@ -362,20 +367,20 @@ final class Fleet {
         }
     }
 
-    private Wish wish(Held container, long now) {
+    private Intent intent(Held container, long now) {
         if (outcome != null) {
-            return Wish.NOW;
+            return Intent.NOW;
         }
-        Wish whileRestarting = restartAt == NEVER ? Wish.STAY : Wish.NOW;
-        if (isAlone) {
-            return isCurrent(container) ? whileRestarting : Wish.NOW;
+        Intent whileRestarting = restartAt == NEVER ? Intent.STAY : Intent.NOW;
+        if (isStandalone) {
+            return isCurrent(container) ? whileRestarting : Intent.NOW;
         }
         if (orders == null) {
-            return Wish.STAY;
+            return Intent.STAY;
         }
-        boolean hearsNothing = Slots.incarnation(container.request) == Alone.INCARNATION
-                || (!contact.isHeard() && now >= contact.expiresAt());
-        Wish leave = hearsNothing ? Wish.NOW : Wish.BY_ITSELF;
+        boolean hasNoFeed = Slots.incarnation(container.request) == Standalone.INCARNATION
+                || (!connection.isConnected() && now >= connection.expiresAt());
+        Intent leave = hasNoFeed ? Intent.NOW : Intent.AT_STEP_BOUNDARY;
         return switch (orders.getStanding()) {
             case STANDING_RUN ->
                 isCurrent(container) && (restartAt != NEVER || isWanted(container)) ? whileRestarting : leave;
@@ -401,11 +406,11 @@ final class Fleet {
             began.clear();
             done.clear();
         }
-        if (hasLeft()) {
+        if (allSucceeded()) {
             return;
         }
         wakeAfter(restartAt, now);
-        if (isAlone) {
+        if (isStandalone) {
             startTogether(now);
         } else {
             startEach(now);
@@ -413,7 +418,7 @@ final class Fleet {
     }
 
     private void startEach(long now) {
-        // The old shape is gone before the new one starts; its containers may come earlier.
+        // The new shape starts after the end of the old one. Its containers can be allocated earlier.
         boolean free = restartAt == NEVER && launched().stream().allMatch(this::isCurrent);
         boolean complete = true;
         for (Map.Entry<Long, SlotOrder> slot : wanted.entrySet()) {
@@ -437,7 +442,7 @@ final class Fleet {
         }
     }
 
-    /** They learn of each other only once, when they start. */
+    /** Starts all programs at once, because they receive their peers only at their start. */
     private void startTogether(long now) {
         boolean trains = launched().stream().anyMatch(container -> isCurrent(container) && !container.isLeaving());
         if (trains) {
@@ -454,15 +459,15 @@ final class Fleet {
         }
         long notBefore = wanted.keySet().stream().mapToLong(strikes::notBefore).max().orElse(now);
         if (gang.size() < wanted.size()) {
-            if (gathered != gang.size()) {
-                warn("alone, with " + gang.size() + " of " + wanted.size()
-                        + " containers: the programs start once all are there");
+            if (loggedCount != gang.size()) {
+                warn("standalone mode: " + gang.size() + " of " + wanted.size()
+                        + " containers are allocated; the programs start with all of them");
             }
-            gathered = gang.size();
+            loggedCount = gang.size();
         } else if (restartAt == NEVER && launched().isEmpty()) {
             if (notBefore <= now) {
                 actions.add(new Action.LaunchTogether(gang.stream().map(container -> launch(container, now)).toList()));
-                gathered = 0;
+                loggedCount = 0;
             } else {
                 wakeAt(notBefore);
             }
@@ -490,8 +495,8 @@ final class Fleet {
     }
 
     /**
-     * For good; or for now: it left for a revision that never came here, or the whole program is ending, which shows
-     * soon.
+     * Whether a slot is done: for good, or for the moment. In the second case, its program left for a revision whose
+     * orders have not arrived, or all programs are ending, which shows soon.
      */
     private boolean isDone(long request, long now) {
         Done end = done.get(request);
@@ -523,7 +528,7 @@ final class Fleet {
     }
 
     private boolean isRunning() {
-        if (isAlone) {
+        if (isStandalone) {
             return true;
         }
         if (orders == null) {
@@ -551,7 +556,7 @@ final class Fleet {
     }
 
     private long graceMs() {
-        Orders last = orders == null ? alone : orders;
+        Orders last = orders == null ? standalone : orders;
         return last == null ? 0 : last.getGraceMs();
     }
 
@@ -567,7 +572,7 @@ final class Fleet {
         wake = Math.min(wake, at);
     }
 
-    /** What lies in the past needs no waking. */
+    /** Ignores times in the past. */
     private void wakeAfter(long at, long now) {
         if (at > now) {
             wakeAt(at);

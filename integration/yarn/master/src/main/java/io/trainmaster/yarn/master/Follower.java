@@ -15,31 +15,32 @@ import java.util.function.Consumer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Hears the adapter's orders, and calls it again whenever it is away. */
+/** Receives the adapter's orders, and reconnects after each disconnection. */
 final class Follower {
     private static final Logger LOG = LoggerFactory.getLogger(Follower.class);
     private static final long SHORTEST_WAIT_MS = 100;
     private static final long LONGEST_WAIT_MS = 5000;
     private static final int LARGEST_ORDERS = 64 << 20;
-    /** The shortest that gRPC allows: an adapter that hangs is away, too. */
+    /** gRPC's minimum. It detects an adapter that doesn't answer. */
     private static final int KEEP_ALIVE_S = 10;
 
     private static final int KEEP_ALIVE_ANSWER_S = 5;
 
     private final ManagedChannel channel;
     private final Identity identity;
-    private final Consumer<Orders> heard;
-    private final Runnable away;
+    private final Consumer<Orders> onOrders;
+    private final Runnable onDisconnect;
     private final Thread thread = new Thread(this::run, "orders");
 
     /**
-     * Begins to listen.
+     * Starts to follow.
      *
-     * @param identity whose orders they are
-     * @param heard is told all orders
-     * @param away is called when nobody gives any longer
+     * @param identity the job whose orders to follow
+     * @param onOrders called with each received orders
+     * @param onDisconnect called after each disconnection
      */
-    Follower(Settings settings, Identity identity, Consumer<Orders> heard, Runnable away) throws IOException {
+    Follower(Settings settings, Identity identity, Consumer<Orders> onOrders, Runnable onDisconnect)
+            throws IOException {
         NettyChannelBuilder builder = NettyChannelBuilder.forTarget(settings.address())
                 .maxInboundMessageSize(LARGEST_ORDERS)
                 .keepAliveTime(KEEP_ALIVE_S, TimeUnit.SECONDS)
@@ -51,33 +52,33 @@ final class Follower {
         }
         this.channel = builder.build();
         this.identity = identity;
-        this.heard = heard;
-        this.away = away;
+        this.onOrders = onOrders;
+        this.onDisconnect = onDisconnect;
         thread.setDaemon(true);
         thread.start();
     }
 
     private void run() {
         long wait = SHORTEST_WAIT_MS;
-        String said = "";
+        String logged = "";
         while (!channel.isShutdown()) {
-            String why = "it ended the conversation";
+            String why = "the adapter closed the stream";
             try {
                 Iterator<Orders> orders = MasterGrpc.newBlockingStub(channel)
                         .withInterceptors(MetadataUtils.newAttachHeadersInterceptor(identity.headers()))
                         .follow(FollowRequest.getDefaultInstance());
                 while (orders.hasNext()) {
-                    heard.accept(orders.next());
+                    onOrders.accept(orders.next());
                     wait = SHORTEST_WAIT_MS;
-                    said = "";
+                    logged = "";
                 }
             } catch (StatusRuntimeException error) {
                 why = error.getStatus().toString();
             }
-            away.run();
-            if (!why.equals(said) && !channel.isShutdown()) {
-                LOG.warn("the adapter gives no orders, going on with the last: {}", why);
-                said = why;
+            onDisconnect.run();
+            if (!why.equals(logged) && !channel.isShutdown()) {
+                LOG.warn("no orders from the adapter, the last ones stay in force: {}", why);
+                logged = why;
             }
             // gRPC's own pauses grow to minutes.
             channel.enterIdle();
@@ -90,7 +91,7 @@ final class Follower {
         }
     }
 
-    /** Hears no more. */
+    /** Stops following. */
     void close() {
         channel.shutdownNow();
         thread.interrupt();

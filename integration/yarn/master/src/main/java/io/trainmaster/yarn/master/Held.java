@@ -1,12 +1,12 @@
 package io.trainmaster.yarn.master;
 
-/** A container that the job holds. */
+/** A container of the job. */
 final class Held {
     private static final long NEVER = Long.MAX_VALUE;
     private static final long NOT_LAUNCHED = -1;
 
     final String id;
-    /** "host:port". */
+    /** host:port of the container's node. */
     final String node;
 
     final long request;
@@ -27,13 +27,13 @@ final class Held {
         launchedAt = now;
     }
 
-    /** An earlier ApplicationMaster started it. */
+    /** Takes over a container of an earlier ApplicationMaster. */
     void adopt(long now) {
         launchedAt = now;
         adopted = true;
     }
 
-    /** When its program started, as far as one can know. */
+    /** Start time of its program. Unknown for an adopted container. */
     long startedAt() {
         return adopted ? Long.MIN_VALUE : launchedAt;
     }
@@ -46,7 +46,10 @@ final class Held {
         return now - launchedAt;
     }
 
-    /** It leaves by itself until then; it never stays again, since its program may be on its way. */
+    /**
+     * Has the container leave: its program has until {@code at} to end, and its node the grace time to stop it. This
+     * can't be undone, because the program may be ending already.
+     */
     void leave(long at, long graceMs) {
         stopAt = Math.min(stopAt, at);
         releaseAt = Math.min(releaseAt, at + graceMs);
@@ -56,21 +59,21 @@ final class Held {
         return stopAt != NEVER;
     }
 
-    /** Whether its node is to be told now to stop it. */
+    /** Whether to stop the container now. True once. */
     boolean isStopDue(long now) {
         boolean due = !stopped && now >= stopAt;
         stopped |= due;
         return due;
     }
 
-    /** Whether the ResourceManager is to take it away now, since its node didn't. */
+    /** Whether to release the container now, because its node didn't stop it. True once. */
     boolean isReleaseDue(long now) {
         boolean due = !released && now >= releaseAt;
         released |= due;
         return due;
     }
 
-    /** When there is something to do about its leaving. */
+    /** Time of the next action of leaving. */
     long dueAt() {
         return stopped ? (released ? NEVER : releaseAt) : stopAt;
     }

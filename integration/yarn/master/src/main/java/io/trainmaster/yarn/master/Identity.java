@@ -3,10 +3,10 @@ package io.trainmaster.yarn.master;
 import io.grpc.Metadata;
 
 /**
- * Whose ApplicationMaster this is, as the adapter is shown it.
+ * The identity with which an ApplicationMaster calls the adapter.
  *
- * @param application its id
- * @param secret what the application was submitted with
+ * @param application the application's id
+ * @param secret the secret that the application was submitted with
  */
 record Identity(String application, String secret) {
     static final Metadata.Key<String> APPLICATION =

@@ -11,51 +11,51 @@ import org.apache.hadoop.yarn.api.ApplicationConstants;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 
 /**
- * What containers start.
+ * The launch contexts of containers.
  *
  * @param trainer the program of a job without a command
- * @param checkpoints the job's folder; empty: none
+ * @param checkpoints the job's folder. Empty: none
  */
 record Launcher(String trainer, String checkpoints) {
     private static final String LOG = ApplicationConstants.LOG_DIR_EXPANSION_VAR;
 
-    /** What only a feed is of use to. */
+    /** Variables that only serve to reach the feed. */
     private static final Set<String> OF_FEED = Set.of("TRAINMASTER_FEED", "TRAINMASTER_FEED_CA", "TRAINMASTER_TOKEN");
 
     /**
-     * A slot's program on a node of that host, which learns from the feed who else is in the job.
+     * The context of a slot's program on a node of that host. The program receives its peers from the feed.
      *
-     * @throws IllegalArgumentException its command is none, or its environment can't be
+     * @throws IllegalArgumentException if the command or the environment is invalid
      */
     ContainerLaunchContext context(Orders orders, SlotOrder slot, String host) {
         return context(orders, slot, environment(orders, slot, host));
     }
 
-    /** The same for one that is told at its start. */
+    /** The context of a program that gets its peers at its start. */
     ContainerLaunchContext context(Orders orders, SlotOrder slot, String host, Peers peers) {
         return context(orders, slot, environment(orders, slot, host, peers));
     }
 
     private ContainerLaunchContext context(Orders orders, SlotOrder slot, Map<String, String> variables) {
         Map<String, String> environment = new HashMap<>();
-        variables.forEach((key, value) -> environment.put(Words.variable(key), Words.escape(value)));
+        variables.forEach((key, value) -> environment.put(ShellWords.variable(key), ShellWords.escape(value)));
         return ContainerLaunchContext.newInstance(
-                null, environment, List.of(Words.escape(command(orders, slot)) + redirect()), null, null, null);
+                null, environment, List.of(ShellWords.escape(command(orders, slot)) + redirect()), null, null, null);
     }
 
     private static String redirect() {
         return " 1>" + LOG + "/stdout 2>" + LOG + "/stderr </dev/null";
     }
 
-    /** NodeManagers start everything with a shell; this is the only thing it does. */
+    /** NodeManagers run all commands with a shell. This command only replaces it with the program. */
     private String command(Orders orders, SlotOrder slot) {
         String own = slot.getServer() ? orders.getServerCommand() : "";
-        List<String> words = Words.split(own.isBlank() ? orders.getWorkerCommand() : own);
+        List<String> words = ShellWords.split(own.isBlank() ? orders.getWorkerCommand() : own);
         List<String> program = words.isEmpty() ? List.of(trainer) : words;
-        return program.stream().map(Words::quote).collect(Collectors.joining(" ", "exec ", ""));
+        return program.stream().map(ShellWords::quote).collect(Collectors.joining(" ", "exec ", ""));
     }
 
-    /** The job's, and what differs from slot to slot. */
+    /** The variables of the job and of the slot. */
     Map<String, String> environment(Orders orders, SlotOrder slot, String host) {
         Map<String, String> environment = new HashMap<>(orders.getEnvironmentMap());
         environment.put("TRAINMASTER_ROLE", slot.getServer() ? "server" : "worker");
@@ -65,7 +65,7 @@ record Launcher(String trainer, String checkpoints) {
             environment.put("TRAINMASTER_CHECKPOINT_DIR", checkpoints);
         }
         if (environment.containsKey("TRAINMASTER_CHUNKS")) {
-            // In the container's own folder.
+            // Relative to the container's own folder.
             environment.put("TRAINMASTER_DATA_DIR", "data");
         }
         if (!Peers.isLoopback(host)) {
@@ -75,7 +75,7 @@ record Launcher(String trainer, String checkpoints) {
         return environment;
     }
 
-    /** The same without a feed. */
+    /** The variables of a program without a feed. */
     Map<String, String> environment(Orders orders, SlotOrder slot, String host, Peers peers) {
         Map<String, String> environment = environment(orders, slot, host);
         environment.keySet().removeAll(OF_FEED);

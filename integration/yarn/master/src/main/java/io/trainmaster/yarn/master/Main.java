@@ -19,13 +19,13 @@ import org.slf4j.LoggerFactory;
 public final class Main {
     private static final Logger LOG = LoggerFactory.getLogger(Main.class);
 
-    /** The job's own: it proves to the adapter whose orders these are. */
+    /** The variable with the job's secret, which identifies the job to the adapter. */
     private static final String SECRET = "TRAINMASTER_SECRET";
 
     private Main() {}
 
     /**
-     * Manages the job whose ApplicationMaster's environment this is.
+     * Manages the job of this process' environment.
      *
      * @param arguments none
      */
@@ -34,12 +34,12 @@ public final class Main {
         try {
             run();
         } catch (Exception error) {
-            LOG.error("the job can't be managed", error);
-            // YARN makes it part of the application's diagnostics.
-            System.err.println("the job can't be managed: " + error);
+            LOG.error("the ApplicationMaster failed", error);
+            // YARN adds it to the application's diagnostics.
+            System.err.println("the ApplicationMaster failed: " + error);
             status = 1;
         }
-        // Hadoop's clients may have threads left.
+        // Hadoop's clients can leave threads running.
         System.exit(status);
     }
 
@@ -50,19 +50,20 @@ public final class Main {
         YarnConfiguration configuration = new YarnConfiguration();
         Settings settings;
         Launcher launcher;
-        Orders alone;
+        Orders standalone;
         try {
             settings = Settings.of(configuration);
             Path checkpoints = settings.checkpoints();
-            String folder = checkpoints == null ? "" : Checkpoints.folder(checkpoints, application.toString()).toString();
+            String folder =
+                    checkpoints == null ? "" : Checkpoints.folder(checkpoints, application.toString()).toString();
             launcher = new Launcher(settings.trainer(), folder);
-            alone = Alone.parse(System.getenv(Alone.VARIABLE));
+            standalone = Standalone.parse(System.getenv(Standalone.VARIABLE));
         } catch (IllegalArgumentException bad) {
-            LOG.error("the job can't be managed", bad);
+            LOG.error("invalid configuration", bad);
             refuse(configuration, bad.getMessage());
             return;
         }
-        new Master(launcher, alone).run(configuration, settings, identity);
+        new Master(launcher, standalone).run(configuration, settings, identity);
     }
 
     /** Ends the application as failed. */

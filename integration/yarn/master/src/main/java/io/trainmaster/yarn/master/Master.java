@@ -33,7 +33,10 @@ import org.apache.hadoop.yarn.exceptions.YarnRuntimeException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The loop around the {@link Fleet}, on one thread: YARN and the adapter tell it things, and it does what it says. */
+/**
+ * The loop around the {@link Fleet}, on one thread. It passes events of YARN and the adapter to it, and carries out
+ * actions.
+ */
 final class Master {
     private static final Logger LOG = LoggerFactory.getLogger(Master.class);
     private static final int HEARTBEAT_MS = 500;
@@ -41,10 +44,10 @@ final class Master {
     private static final int WORKERS_PRIORITY = 20;
 
     private final Launcher launcher;
-    private final Orders alone;
-    /** From the registration on. */
+    private final Orders standalone;
+    /** Null before the registration. */
     private Fleet fleet;
-    /** The most that one container may have; null: not known yet. */
+    /** The limit of one container. Null before the registration. */
     private Resource largest;
     private final ScheduledExecutorService loop = Executors.newSingleThreadScheduledExecutor();
     private final CompletableFuture<Void> end = new CompletableFuture<>();
@@ -57,29 +60,32 @@ final class Master {
     private Future<?> alarm = CompletableFuture.completedFuture(null);
 
     /**
-     * Of a job.
+     * Makes the ApplicationMaster of a job.
      *
-     * @param alone its orders while nobody gives any; null: none
+     * @param standalone the orders for standalone mode. Null: none
      */
-    Master(Launcher launcher, Orders alone) {
+    Master(Launcher launcher, Orders standalone) {
         this.launcher = launcher;
-        this.alone = alone;
+        this.standalone = standalone;
         scheduler = AMRMClientAsync.createAMRMClientAsync(HEARTBEAT_MS, new SchedulerEvents(this));
         nodes = NMClientAsync.createNMClientAsync(new NodeEvents(this));
-        // A successor takes over what may stay; YARN ends the rest.
+        // A successor adopts running containers. YARN ends the others.
         nodes.getClient().cleanupRunningContainersOnStop(false);
     }
 
-    /** Manages the job until it is over. */
+    /** Manages the job until its end. */
     void run(Configuration configuration, Settings settings, Identity identity) throws Exception {
         nodes.init(configuration);
         nodes.start();
         scheduler.init(configuration);
         scheduler.start();
         loop.submit(this::register).get();
-        tell(() -> {});
+        handle(() -> {});
         Follower follower = new Follower(
-                settings, identity, next -> tell(() -> follow(next)), () -> tell(() -> fleet.disconnected(now())));
+                settings,
+                identity,
+                next -> handle(() -> follow(next)),
+                () -> handle(() -> fleet.disconnected(now())));
         try {
             end.get();
         } finally {
@@ -90,7 +96,7 @@ final class Master {
         }
     }
 
-    /** On the loop's thread, so that nothing is heard of containers before they are known. */
+    /** Registers on the loop's thread, so that no event about a container comes before its adoption. */
     private Void register() throws YarnException, IOException {
         RegisterApplicationMasterResponse answer = scheduler.registerApplicationMaster("", 0, "");
         largest = answer.getMaximumResourceCapability();
@@ -98,13 +104,13 @@ final class Master {
                 .map(container -> new Held(
                         hold(container), container.getNodeId().toString(), container.getAllocationRequestId()))
                 .toList();
-        fleet = new Fleet(Policy.DEFAULT, alone, now());
+        fleet = new Fleet(Policy.DEFAULT, standalone, now());
         fleet.adopted(adopted, now());
         return null;
     }
 
-    /** Something happened: takes it in, and does what is to be done about it. */
-    private void tell(Runnable event) {
+    /** Handles an event, and carries out the actions that follow. */
+    private void handle(Runnable event) {
         if (loop.isShutdown()) {
             return;
         }
@@ -115,7 +121,7 @@ final class Master {
                 alarm.cancel(false);
                 if (fleet.wake() != Fleet.NEVER) {
                     long wait = Math.max(fleet.wake() - now(), 1);
-                    alarm = loop.schedule(() -> tell(() -> {}), wait, TimeUnit.MILLISECONDS);
+                    alarm = loop.schedule(() -> handle(() -> {}), wait, TimeUnit.MILLISECONDS);
                 }
             } catch (RuntimeException error) {
                 fail(error);
@@ -135,12 +141,12 @@ final class Master {
     }
 
     void allocated(List<Container> allocated) {
-        tell(() -> allocated.forEach(container -> fleet.allocated(
+        handle(() -> allocated.forEach(container -> fleet.allocated(
                 hold(container), container.getNodeId().toString(), container.getAllocationRequestId())));
     }
 
     void completed(List<ContainerStatus> statuses) {
-        tell(() -> statuses.forEach(status -> {
+        handle(() -> statuses.forEach(status -> {
             String id = status.getContainerId().toString();
             containers.remove(id);
             fleet.completed(id, new Exit(status.getExitStatus(), status.getDiagnostics()), now());
@@ -156,27 +162,27 @@ final class Master {
             due.addAll(message.getStrictContract().getContainers());
         }
         List<String> ids = due.stream().map(container -> container.getId().toString()).toList();
-        tell(() -> fleet.preempting(ids, now()));
+        handle(() -> fleet.preempting(ids, now()));
     }
 
     void notStarted(ContainerId id, Throwable why) {
-        tell(() -> {
+        handle(() -> {
             release(id.toString());
             fleet.completed(id.toString(), Exit.notStarted(String.valueOf(why.getMessage())), now());
         });
     }
 
-    /** Its node didn't. */
+    /** Releases a container that its node failed to stop. */
     void notStopped(ContainerId id) {
-        tell(() -> release(id.toString()));
+        handle(() -> release(id.toString()));
     }
 
-    /** The job can't be managed here any longer. */
+    /** Ends with an error. */
     void fail(Throwable why) {
         end.completeExceptionally(why);
     }
 
-    /** The ResourceManager doesn't want it any longer. */
+    /** Ends at the ResourceManager's request. */
     void end() {
         end.complete(null);
     }
@@ -192,8 +198,8 @@ final class Master {
         try {
             perform(action);
         } catch (IllegalArgumentException | YarnRuntimeException bad) {
-            // A command or a resource that makes no sense.
-            tell(() -> fleet.fail(bad.getMessage()));
+            // An invalid command or resource.
+            handle(() -> fleet.fail(bad.getMessage()));
         }
     }
 
@@ -246,7 +252,7 @@ final class Master {
         Peers peers = Peers.choose(hosts, random);
         for (Action.Launch launch : gang) {
             Container container = containers.get(launch.container());
-            ContainerLaunchContext context = launcher.context(alone, launch.slot(), host(container), peers);
+            ContainerLaunchContext context = launcher.context(standalone, launch.slot(), host(container), peers);
             nodes.startContainerAsync(container, context);
         }
     }

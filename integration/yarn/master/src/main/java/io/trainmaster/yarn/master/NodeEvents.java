@@ -7,7 +7,7 @@ import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.client.api.async.NMClientAsync;
 
-/** What NodeManagers answer. That a program ended, the ResourceManager tells. */
+/** Answers of NodeManagers. The ResourceManager reports the ends of programs. */
 final class NodeEvents extends NMClientAsync.AbstractCallbackHandler {
     private final Master master;
 

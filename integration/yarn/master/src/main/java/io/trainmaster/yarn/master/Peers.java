@@ -13,21 +13,21 @@ import java.util.random.RandomGenerator;
 import java.util.stream.Collectors;
 
 /**
- * Where the programs of a gang find each other without a feed.
+ * The addresses of a gang's programs, without a feed.
  *
- * @param ports of each slot, by its name
- * @param list of all, for {@code TRAINMASTER_PEERS}
+ * @param ports the port of each slot, by its name
+ * @param list all addresses, for {@code TRAINMASTER_PEERS}
  */
 record Peers(Map<String, Integer> ports, String list) {
-    /** Below the ports that Linux gives out by itself. */
+    /** Below the ports that Linux assigns itself. */
     static final int LOWEST_PORT = 20_000;
 
     static final int HIGHEST_PORT = 32_767;
 
     /**
-     * Chooses a port for each, no two of them the same on one host. Whether it is free there shows when it is used.
+     * Chooses a port for each slot, different from others on the same host. Whether it is free shows only at its use.
      *
-     * @param hosts of each slot
+     * @param hosts the host of each slot
      */
     static Peers choose(Map<SlotOrder, String> hosts, RandomGenerator random) {
         Map<String, Set<Integer>> taken = new HashMap<>();
@@ -55,7 +55,7 @@ record Peers(Map<String, Integer> ports, String list) {
         return (slot.getServer() ? "server" : "worker") + Integer.toUnsignedString(slot.getIndex());
     }
 
-    /** Whether only this machine reaches it. */
+    /** Whether only this machine can reach a host. */
     static boolean isLoopback(String host) {
         try {
             return InetAddress.getByName(host).isLoopbackAddress();

@@ -1,18 +1,18 @@
 package io.trainmaster.yarn.master;
 
 /**
- * The rules of restarting.
+ * The rules for restarts.
  *
- * @param firstDelayMs before a slot is started again after its first failure; doubles with each
- * @param longestDelayMs what it doubles to
- * @param steadyMs who ran for so long made progress, and begins anew
- * @param failures so many without progress, and the job has failed
- * @param settleMs after the last slot ended by itself, how long orders that explain it may take to arrive
+ * @param firstDelayMs delay of a slot's restart after its first failure; doubles with each failure
+ * @param longestDelayMs maximum delay
+ * @param steadyMs run time after which the count of failures starts again
+ * @param failures number of failures without such a run at which the job has failed
+ * @param settleMs time after the last slot's own end in which orders that explain it may arrive
  */
 record Policy(long firstDelayMs, long longestDelayMs, long steadyMs, int failures, long settleMs) {
     static final Policy DEFAULT = new Policy(500, 30_000, 60_000, 8, 500);
 
-    /** The wait before the start that follows the {@code count}-th failure in a row. */
+    /** The delay of the restart after the {@code count}-th failure in a row. */
     long delay(int count) {
         return Math.min(firstDelayMs << Math.min(count - 1, 30), longestDelayMs);
     }

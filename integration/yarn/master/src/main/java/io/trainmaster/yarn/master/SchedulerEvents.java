@@ -8,7 +8,7 @@ import org.apache.hadoop.yarn.api.records.PreemptionMessage;
 import org.apache.hadoop.yarn.api.records.UpdatedContainer;
 import org.apache.hadoop.yarn.client.api.async.AMRMClientAsync;
 
-/** What the ResourceManager tells. */
+/** Events of the ResourceManager. */
 final class SchedulerEvents extends AMRMClientAsync.AbstractCallbackHandler {
     private final Master master;
 

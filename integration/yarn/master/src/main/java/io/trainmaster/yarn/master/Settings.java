@@ -8,12 +8,12 @@ import java.util.regex.Pattern;
 import org.apache.hadoop.conf.Configuration;
 
 /**
- * What the node's {@code yarn-site.xml} says to ApplicationMasters.
+ * The ApplicationMaster's settings from the node's {@code yarn-site.xml}.
  *
- * @param address the adapter's, {@code HOST:PORT}
- * @param ca PEM file with the certificate authority of an adapter with TLS; null: without
- * @param checkpoints a folder that all nodes share; null: programs are given none
- * @param trainer what is run for a job without a command
+ * @param address the adapter's {@code HOST:PORT}
+ * @param ca PEM file with the certificate authority of an adapter with TLS. Null: without TLS
+ * @param checkpoints a folder that all nodes share. Null: programs have no checkpoint folder
+ * @param trainer the program of a job without a command
  */
 record Settings(String address, File ca, Path checkpoints, String trainer) {
     static final String ADDRESS = "trainmaster.yarn.address";
@@ -24,9 +24,9 @@ record Settings(String address, File ca, Path checkpoints, String trainer) {
     private static final Pattern HOST_PORT = Pattern.compile("([A-Za-z0-9.-]+|\\[[0-9A-Fa-f:.]+]):([0-9]{1,5})");
 
     /**
-     * What it says, or the defaults.
+     * Reads the settings, with defaults.
      *
-     * @throws IllegalArgumentException a value isn't allowed; the message names key, value and what is
+     * @throws IllegalArgumentException if a value is invalid, with the key, the value and the allowed values
      */
     static Settings of(Configuration configuration) {
         String address = configuration.getTrimmed(ADDRESS, "127.0.0.1:7071");
@@ -44,7 +44,7 @@ record Settings(String address, File ca, Path checkpoints, String trainer) {
                 trainer);
     }
 
-    /** The same as the plug-ins take: nothing that gRPC would refuse later. */
+    /** Accepts the same addresses as the plug-ins: those that gRPC accepts. */
     private static boolean isAddress(String text) {
         Matcher form = HOST_PORT.matcher(text);
         if (!form.matches()) {

@@ -2,7 +2,7 @@ package io.trainmaster.yarn.master;
 
 import io.trainmaster.yarn.v1.SlotOrder;
 
-/** What an allocation request ID says: the incarnation in the upper 32 bits, then a bit for servers, then the index. */
+/** The parts of an allocation request ID: the incarnation in the upper 32 bits, a bit for servers, and the index. */
 final class Slots {
     private Slots() {}
 
@@ -10,7 +10,7 @@ final class Slots {
         return request >>> 32;
     }
 
-    /** The slot without its incarnation. */
+    /** The id without the incarnation. */
     static long slot(long request) {
         return request & 0xFFFF_FFFFL;
     }
@@ -23,7 +23,7 @@ final class Slots {
         return (isServer(request) ? "server " : "worker ") + (request & 0x7FFF_FFFFL);
     }
 
-    /** The same slot, on any node. */
+    /** The same slot on any node. */
     static SlotOrder anywhere(SlotOrder order) {
         return order.toBuilder().clearNode().clearNodeName().build();
     }

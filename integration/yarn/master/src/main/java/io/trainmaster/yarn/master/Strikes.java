@@ -3,7 +3,7 @@ package io.trainmaster.yarn.master;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Failures of each slot since it last ran for a while. */
+/** Counts each slot's failures since its last steady run. */
 final class Strikes {
     private record Strike(int count, long notBefore) {}
 
@@ -14,7 +14,7 @@ final class Strikes {
         this.policy = policy;
     }
 
-    /** Counts a failure after so long a run; how many there are by now. */
+    /** Counts a failure after a run of this time. Returns the new count. */
     int add(long request, long ranMs, long now) {
         Strike before = ranMs >= policy.steadyMs() ? null : bySlot.get(Slots.slot(request));
         int count = before == null ? 1 : before.count + 1;
@@ -22,13 +22,13 @@ final class Strikes {
         return count;
     }
 
-    /** When the slot may start again. */
+    /** The earliest time of the slot's next start. */
     long notBefore(long request) {
         Strike strike = bySlot.get(Slots.slot(request));
         return strike == null ? Long.MIN_VALUE : strike.notBefore;
     }
 
-    /** A new chance at once. The count stays: a program that can't run doesn't get better by being moved. */
+    /** Drops all delays, but not the counts: a program that can't run fails on another node, too. */
     void forgetWaits() {
         bySlot.replaceAll((slot, strike) -> new Strike(strike.count, Long.MIN_VALUE));
     }

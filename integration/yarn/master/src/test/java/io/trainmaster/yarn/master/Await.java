@@ -10,22 +10,22 @@ import java.util.List;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Assertions;
 
-/** For what other processes are about to do; who waits in vain says for what, with the ends of their logs. */
+/** Waits for other processes. A failure has the awaited condition, with the ends of the processes' logs. */
 final class Await {
     private static final Duration PATIENCE = Duration.ofSeconds(90);
     private static final int LINES = 8;
 
     private final List<Path> logs;
 
-    /** What may go wrong for a while: a daemon that is away has no answer. */
+    /** A condition, which may throw while it isn't true, for example if the daemon doesn't answer. */
     interface Condition {
         boolean holds() throws Exception;
     }
 
     /**
-     * With these logs.
+     * Makes an instance with these logs.
      *
-     * @param logs files, and folders with such files somewhere below
+     * @param logs files, and folders with log files at any depth
      */
     Await(Path... logs) {
         this.logs = List.of(logs);
@@ -44,8 +44,8 @@ final class Await {
                     return;
                 }
                 why = "";
-            } catch (Exception away) {
-                why = " (" + away + ")";
+            } catch (Exception error) {
+                why = " (" + error + ")";
             }
             if (System.nanoTime() > end) {
                 Assertions.fail("not within " + patience + ": " + what + why + tails());
@@ -54,7 +54,7 @@ final class Await {
         }
     }
 
-    /** The last lines of all. */
+    /** The last lines of all logs. */
     String tails() {
         StringBuilder text = new StringBuilder();
         for (Path log : logs) {

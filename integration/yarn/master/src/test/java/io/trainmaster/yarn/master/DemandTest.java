@@ -12,12 +12,12 @@ class DemandTest {
     private static final SlotOrder WORKER = SlotOrder.newBuilder().setAllocationRequest(1L << 32 | 3).build();
 
     @Test
-    void whatIsBeyondTheMostIsNamed() {
+    void aDemandBeyondTheLimitIsRefused() {
         Resource most = Resource.newInstance(8192, 4);
         assertDoesNotThrow(() -> Demand.check(WORKER, most, most));
         Resource demand = Resource.newInstance(1024, 5);
-        String said = assertThrows(IllegalArgumentException.class, () -> Demand.check(WORKER, demand, most))
+        String message = assertThrows(IllegalArgumentException.class, () -> Demand.check(WORKER, demand, most))
                 .getMessage();
-        assertEquals("worker 3 needs 5 vcores; the most that the ResourceManager gives one container is 4", said);
+        assertEquals("worker 3 needs 5 vcores; the ResourceManager's limit for a container is 4", message);
     }
 }

@@ -18,7 +18,7 @@ import java.net.InetSocketAddress;
 import java.util.HashMap;
 import java.util.Map;
 
-/** An adapter whose orders a test gives, on a port of loopback. */
+/** An adapter with the orders of a test, on a port of the loopback interface. */
 final class FakeAdapter implements AutoCloseable {
     static final String SECRET = "correct-horse-battery";
 
@@ -33,7 +33,7 @@ final class FakeAdapter implements AutoCloseable {
         start();
     }
 
-    /** On the same port, if it was there before. */
+    /** Starts, on the same port as before if there was one. */
     void start() throws IOException {
         server = NettyServerBuilder.forAddress(new InetSocketAddress("127.0.0.1", port))
                 .addService(new MasterGrpc.MasterImplBase() {
@@ -66,7 +66,7 @@ final class FakeAdapter implements AutoCloseable {
         answer.onNext(known);
     }
 
-    synchronized void tell(String application, Orders next) {
+    synchronized void order(String application, Orders next) {
         orders.put(application, next);
         StreamObserver<Orders> follower = followers.get(application);
         if (follower != null) {

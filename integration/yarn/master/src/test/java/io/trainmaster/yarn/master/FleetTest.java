@@ -10,30 +10,30 @@ import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
 
-/** A job's whole life, of one that can't go on alone. */
+/** The whole life of a job without standalone mode. */
 class FleetTest extends Scenario {
     FleetTest() {
         super(null);
     }
 
     @Test
-    void nothingIsDoneWithoutOrders() {
+    void withoutOrdersNothingHappens() {
         assertEquals("", step());
         assertEquals(Fleet.NEVER, fleet.wake());
     }
 
     @Test
-    void everySlotIsAskedForOnItsNodeAndStartedWhenItComes() {
+    void everySlotIsRequestedOnItsNodeAndStartedWithItsContainer() {
         Orders orders = run(1, 0, slot(request(1, 0), A), slot(request(1, SERVER), B));
         assertEquals("ask 1/w0@a:1, ask 1/s0@b:1", follow(orders));
-        assertEquals("", after(10_000), "asked once");
+        assertEquals("", after(10_000), "one request only");
         assertEquals("withdraw 1/s0, launch 1/s0 in c1", allocated("c1", request(1, SERVER), B));
         assertEquals("withdraw 1/w0, launch 1/w0 in c2", allocated("c2", request(1, 0), A));
         assertEquals("", follow(orders));
     }
 
     @Test
-    void whatNobodyAskedForIsGivenBack() {
+    void unrequestedContainersAreGivenBack() {
         assertEquals("release early", allocated("early", request(1, 0), A));
         running();
         assertEquals("release surplus", allocated("surplus", request(1, 0), A));
@@ -42,7 +42,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aContainerThatComesAfterItsSlotMovedIsGivenBack() {
+    void aContainerOfAMovedSlotIsGivenBack() {
         follow(run(1, 0, slot(request(1, 0), A)));
         assertEquals("withdraw 1/w0, ask 1/w0@b:1", follow(run(1, 1, slot(request(1, 0), B))));
         assertEquals("release late", allocated("late", request(1, 0), A));
@@ -50,18 +50,18 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aSlotThatIsNoLongerWantedIsNoLongerAskedFor() {
+    void theRequestOfADroppedSlotIsWithdrawn() {
         follow(run(1, 0, shape(1, 2)));
         assertEquals("withdraw 1/w1", follow(run(1, 1, shape(1, 1))));
         assertEquals("release late", allocated("late", request(1, 1), A));
     }
 
     @Test
-    void aRevisionAddsAndDropsWorkersAndLeavesTheOthersAlone() {
+    void aRevisionAddsAndDropsWorkersOnly() {
         running();
         assertEquals("ask 1/w2@a:1", follow(run(1, 1, shape(1, 3))));
         assertEquals("withdraw 1/w2, launch 1/w2 in w2", allocated("w2", request(1, 2), A));
-        assertEquals("", follow(run(1, 2, shape(1, 1))), "two are told over the feed, and have the grace");
+        assertEquals("", follow(run(1, 2, shape(1, 1))), "two leave within the grace time");
         assertEquals(now + GRACE, fleet.wake());
         assertEquals("", exited("w1", 0));
         assertEquals("stop w2", after(GRACE));
@@ -71,7 +71,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aNodeThatDoesNotStopAProgramHasItTakenAway() {
+    void aContainerThatItsNodeDoesNotStopIsReleased() {
         running();
         follow(run(1, 1, shape(1, 1)));
         assertEquals("stop w1", after(GRACE));
@@ -80,7 +80,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void whoLeavesDoesNotStayThoughWantedAgain() {
+    void aLeavingWorkerLeavesEvenIfItIsPlannedAgain() {
         running();
         follow(run(1, 1, shape(1, 1)));
         assertEquals("", follow(run(1, 2, shape(1, 2))));
@@ -95,7 +95,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aNewIncarnationGetsContainersMeanwhileAndStartsWhenTheOldIsGone() {
+    void aNewIncarnationGetsContainersEarlyAndStartsAfterTheOldOne() {
         running();
         assertEquals("ask 2/w0@a:1, ask 2/s0@a:1", follow(run(2, 0, shape(2, 1))));
         assertEquals("withdraw 2/s0", allocated("s'", request(2, SERVER), A));
@@ -107,7 +107,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aContainerThatWasNeverStartedIsGivenBackAtOnce() {
+    void anUnusedContainerIsGivenBackAtOnce() {
         running();
         follow(run(2, 0, shape(2, 1)));
         allocated("w0'", request(2, 0), A);
@@ -115,14 +115,14 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aJobThatWaitsHoldsNothing() {
+    void aWaitingJobHasNoContainers() {
         running();
         assertEquals("", follow(orders(Standing.STANDING_WAIT, 1, 0).build()));
         exited("s", 0);
         exited("w0", 0);
         assertEquals("stop w1", after(GRACE));
         assertEquals("", exited("w1", 137));
-        assertEquals("", after(100_000), "it isn't complete");
+        assertEquals("", after(100_000), "the job isn't complete");
         assertEquals("ask 2/w0@a:1, ask 2/s0@a:1", follow(run(2, 0, shape(2, 1))));
     }
 
@@ -133,16 +133,16 @@ class FleetTest extends Scenario {
         exited("s", 0);
         exited("w0", 0);
         assertEquals("fail: cancelled", exited("w1", 0));
-        assertEquals("", after(100_000), "once");
+        assertEquals("", after(100_000), "it ends only once");
     }
 
     @Test
-    void aJobThatIsOverBeforeItHeldAnythingEndsAtOnce() {
+    void aJobThatIsOverBeforeItsStartEndsAtOnce() {
         assertEquals("fail: too dear", follow(orders(Standing.STANDING_OVER, 0, 0).setReason("too dear").build()));
     }
 
     @Test
-    void aJobWhoseTrainingIsDoneSucceedsWhenItsProgramsHaveEnded() {
+    void aCompletedJobSucceedsAfterItsProgramsEnd() {
         running();
         follow(orders(Standing.STANDING_OVER, 1, 0).setReason("converged").setCompleted(true).build());
         exited("s", 0);
@@ -151,28 +151,28 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aJobIsCompleteWhenAllOfItsProgramsAreDone() {
+    void aJobIsCompleteAfterAllProgramsSucceed() {
         running();
         assertEquals("", exited("s", 0));
         assertEquals("", exited("w0", 0));
         assertEquals("", exited("w1", 0));
         assertEquals(now + 500, fleet.wake());
-        assertEquals("succeed: all of its programs are done", after(500));
+        assertEquals("succeed: all programs of the job have succeeded", after(500));
     }
 
     @Test
-    void ordersOnTheirWayMayExplainThatAllHaveLeft() {
+    void laterOrdersCanExplainThatAllProgramsEnded() {
         running();
         exited("s", 0);
         exited("w0", 0);
         lost();
         exited("w1", 0);
-        assertEquals("", after(60_000), "nobody can explain it now");
+        assertEquals("", after(60_000), "no orders can explain it now");
         assertEquals("ask 2/w0@a:1, ask 2/s0@a:1", follow(run(2, 0, shape(2, 1))));
     }
 
     @Test
-    void aSlotThatIsDoneIsNotStartedAgainUnlessANewerRevisionWantsIt() {
+    void aDoneSlotIsStartedAgainOnlyForANewerRevision() {
         running();
         assertEquals("", exited("w1", 0));
         assertEquals("", after(60_000));
@@ -180,7 +180,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aWorkerThatFailsIsStartedAgainByItself() {
+    void aFailedWorkerIsRestartedOnItsOwn() {
         running();
         assertEquals("ask 1/w0@a:1", exited("w0", 1));
         assertEquals("worker 0 ended with exit status 1 (the last line); failure 1 of 8, again after 500 ms", warned());
@@ -190,19 +190,19 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aServerThatFailsTakesAllWithIt() {
+    void aFailedServerRestartsAllPrograms() {
         running();
         assertEquals("stop w0, stop w1, ask 1/s0@a:1", exited("s", 139));
         assertTrue(warned().endsWith(", with all of the job"));
         assertEquals("withdraw 1/s0", allocated("s'", request(1, SERVER), A));
         assertEquals("ask 1/w0@a:1", exited("w0", 41));
         assertEquals("withdraw 1/w0", allocated("w0'", request(1, 0), A));
-        assertEquals("", after(5000 - 1), "the old ones are gone first");
+        assertEquals("", after(5000 - 1), "the old programs end first");
         assertEquals("launch 1/w0 in w0', ask 1/w1@a:1, launch 1/s0 in s'", exited("w1", 143));
     }
 
     @Test
-    void aProgramMayAskForTheRestartOfAll() {
+    void aProgramCanRequestARestartOfAll() {
         for (int status : new int[] {41, 42, 75}) {
             FleetTest test = new FleetTest();
             test.running();
@@ -211,7 +211,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aProgramMaySayThatItIsHopeless() {
+    void aProgramCanReportThatARestartWontHelp() {
         running();
         assertEquals("stop s, stop w1", exited("w0", 44));
         exited("s", 143);
@@ -220,7 +220,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void ordersThatCannotBeCarriedOutEndTheJob() {
+    void invalidOrdersEndTheJob() {
         running();
         fleet.fail("a quote isn't closed");
         assertEquals("stop s, stop w0, stop w1", step());
@@ -230,7 +230,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void waitsDoubleAndTheEighthFailureIsTheLast() {
+    void delaysDoubleAndTheEighthFailureIsTheLast() {
         follow(run(1, 0, slot(request(1, 0), A)));
         for (int count = 1; count <= 7; count++) {
             allocated("c" + count, request(1, 0), A);
@@ -246,7 +246,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void whoRanForAMinuteBeginsAnew() {
+    void aSteadyRunResetsTheCount() {
         follow(run(1, 0, slot(request(1, 0), A)));
         for (int count = 1; count <= 20; count++) {
             allocated("c" + count, request(1, 0), A);
@@ -258,7 +258,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void theCountStaysOverIncarnationsButNotTheWait() {
+    void theCountButNotTheDelaySurvivesIncarnations() {
         running();
         exited("w0", 1);
         follow(run(2, 0, shape(2, 1)));
@@ -270,7 +270,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aProgramThatCannotBeStartedIsAFailure() {
+    void aFailedStartCountsAsAFailure() {
         running();
         fleet.completed("w0", Exit.notStarted("no such node"), now);
         assertEquals("ask 1/w0@a:1", step());
@@ -278,46 +278,46 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void lostWorkersComeAgainAndAreNotCounted() {
+    void lostWorkersAreRestartedUncounted() {
         for (int status : new int[] {-100, -101, -102, -105, -106, -108}) {
             FleetTest test = new FleetTest();
             test.running();
             assertEquals("ask 1/w0@a:1", test.exited("w0", status), "status " + status);
             String launched = test.allocated("w0'", request(1, 0), A);
-            assertEquals("withdraw 1/w0, launch 1/w0 in w0'", launched, "without a wait");
+            assertEquals("withdraw 1/w0, launch 1/w0 in w0'", launched, "without delay");
         }
     }
 
     @Test
-    void aLostServerTakesAllWithItAndIsNotCounted() {
+    void aLostServerRestartsAllProgramsUncounted() {
         running();
         assertEquals("stop w0, stop w1, ask 1/s0@a:1", exited("s", -100));
-        assertTrue(warned().endsWith("that isn't counted"));
+        assertTrue(warned().endsWith("not counted as a failure"));
         exited("w0", 41);
         assertEquals("ask 1/w1@a:1", exited("w1", 143));
         assertEquals("withdraw 1/s0, launch 1/s0 in s'", allocated("s'", request(1, SERVER), A));
     }
 
     @Test
-    void memoryBeyondTheLimitIsTheProgramsFailure() {
+    void exceedingTheMemoryLimitIsAFailure() {
         running();
         exited("w0", -104);
         assertTrue(warned().contains("failure 1 of 8"));
     }
 
     @Test
-    void whoIsPreemptedHasTheGraceToLeave() {
+    void aPreemptedProgramHasTheGraceTime() {
         running();
         fleet.preempting(List.of("w0", "w1", "unknown"), now);
         assertEquals("", step());
-        assertEquals("ask 1/w0@a:1", exited("w0", 0), "as long as the plan wants it");
+        assertEquals("ask 1/w0@a:1", exited("w0", 0), "while it is in the plan");
         assertEquals("stop w1", after(GRACE));
         assertEquals("ask 1/w1@a:1", exited("w1", -102));
         assertEquals("", warned());
     }
 
     @Test
-    void aReleasedJobGoesOnWithWhatRunsAndWithRoomAnywhere() {
+    void aReleasedJobContinuesAndUsesAnyNode() {
         running();
         exited("w1", 1);
         Orders released = orders(Standing.STANDING_RELEASED, 1, 0).build();
@@ -330,7 +330,7 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aReleasedJobOfWhichNothingRunsWaits() {
+    void aReleasedJobWithoutProgramsWaits() {
         Orders released = orders(Standing.STANDING_RELEASED, 0, 0).build();
         assertEquals("", follow(released));
         assertEquals("", after(60_000));
@@ -338,16 +338,16 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aReleasedJobHasWhatItWasToHave() {
+    void aReleasedJobKeepsItsRequests() {
         follow(run(1, 0, slot(request(1, 0), A)));
         assertEquals("withdraw 1/w0, ask 1/w0", follow(orders(Standing.STANDING_RELEASED, 1, 0).build()));
         assertEquals("withdraw 1/w0, launch 1/w0 in w0", allocated("w0", request(1, 0), B));
         exited("w0", 0);
-        assertEquals("succeed: all of its programs are done", after(500));
+        assertEquals("succeed: all programs of the job have succeeded", after(500));
     }
 
     @Test
-    void aJobThatWaitedStillWaitsOnceReleased() {
+    void aReleasedWaitingJobStillWaits() {
         running();
         follow(orders(Standing.STANDING_WAIT, 1, 0).build());
         assertEquals("", follow(orders(Standing.STANDING_RELEASED, 1, 0).build()));
@@ -358,14 +358,14 @@ class FleetTest extends Scenario {
     }
 
     @Test
-    void aSuccessorTakesOverWhatRuns() {
+    void aSuccessorAdoptsRunningPrograms() {
         assertEquals("", adopted(Map.of("s", request(1, SERVER), "w0", request(1, 0))));
         assertEquals("ask 1/w1@a:1", follow(run(1, 0, shape(1, 2))));
         assertEquals("stop s, ask 1/w0@a:1", exited("w0", 42));
     }
 
     @Test
-    void aSuccessorEndsWhatAnOlderIncarnationLeft() {
+    void aSuccessorEndsAnOlderIncarnation() {
         adopted(Map.of("s", request(1, SERVER)));
         follow(run(2, 0, slot(request(2, SERVER), A)));
         assertEquals("withdraw 2/s0", allocated("s'", request(2, SERVER), A));

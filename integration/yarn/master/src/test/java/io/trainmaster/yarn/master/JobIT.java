@@ -37,7 +37,7 @@ import org.junit.jupiter.api.TestMethodOrder;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
-/** All of it: the daemon, the plug-ins, the ApplicationMaster and the training program, in a real YARN. */
+/** The whole system in a real YARN: daemon, plug-ins, ApplicationMaster and training program. */
 @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
 @Timeout(500)
 class JobIT {
@@ -46,13 +46,13 @@ class JobIT {
             .orElse(CLUSTER.resolve("../../../target/debug/trainmaster").toString()));
     private static final Path TRAINER = DAEMON.resolveSibling("trainmaster-trainer");
 
-    /** Programs that started less than five seconds before their adapter went may not know each other. */
-    private static final Duration TAUGHT = Duration.ofSeconds(8);
+    /** Programs that start less than five seconds before their adapter ends may not know each other. */
+    private static final Duration KNOWS_PEERS = Duration.ofSeconds(8);
 
-    /** What a job's workers are short of is GPUs, which ApplicationMasters and others have no need of. */
+    /** GPUs limit the jobs' workers. ApplicationMasters and other applications need none. */
     private static final String NODES = "2048:12:2 2048:12:2";
 
-    /** It trains until a test lets it end: then the next start finds its checkpoint beyond the last epoch. */
+    /** Trains until a test ends it: then the program's next start finds its checkpoint beyond the last epoch. */
     private static final String PROGRAM =
             """
             [ -e "%1$s/$TRAINMASTER_JOB_NAME.end" ] && set -- --max-epochs=1
@@ -77,7 +77,10 @@ class JobIT {
             server = { cpu = 1, memory = "64MiB", max = 1, requested = 1 }
             """;
 
-    /** Of so many chunks, each of which keeps a worker busy for a slot of OASiS's, twenty minutes; worth so much. */
+    /**
+     * A job with this number of chunks and this worth. Each chunk takes one worker a time slot of OASiS (twenty
+     * minutes).
+     */
     private static final String CHUNKS =
             """
             name = "%1$s"
@@ -116,6 +119,7 @@ class JobIT {
                         "NODES", NODES,
                         "PROPERTIES", properties,
                         "NM_PROPERTIES", "yarn.nodemanager.sleep-delay-before-sigkill.ms=3000"));
+        String classpath = System.getenv("TRAINMASTER_YARN_MASTER") + ":" + cluster.classpath();
         settings = Files.writeString(
                 folder.resolve("yarn.toml"),
                 """
@@ -128,7 +132,7 @@ class JobIT {
                 classpath = "%s"
                 memory = "256MiB"
                 """
-                        .formatted(adapter, cluster.web(), cluster.token(), System.getenv("TRAINMASTER_YARN_MASTER") + ":" + cluster.classpath()));
+                        .formatted(adapter, cluster.web(), cluster.token(), classpath));
         Files.writeString(folder.resolve("program"), PROGRAM.formatted(folder, TRAINER.toRealPath()));
         Path root = Path.of(cluster.classpath().split(":")[0]).getParent();
         await = new Await(folder.resolve("serve.log"), root);
@@ -147,7 +151,7 @@ class JobIT {
         }
     }
 
-    /** The daemon, for the first time or again. */
+    /** Starts the daemon, for the first time or again. */
     private static void serve() throws IOException {
         serve("state", "--engine=drf", "--set=interval=2s", "--set=on_change=true");
     }
@@ -167,7 +171,7 @@ class JobIT {
         daemon.destroyForcibly().waitFor();
     }
 
-    /** Writes what it prints into a file that is called as its command. */
+    /** Runs trainmaster, with its output in a file that is named after the command. */
     private static Process trainmaster(String... arguments) throws IOException {
         ProcessBuilder builder = new ProcessBuilder(
                 Stream.concat(Stream.of(DAEMON.toString()), Stream.of(arguments)).toList());
@@ -183,18 +187,18 @@ class JobIT {
                 .start();
     }
 
-    private static String said(String... arguments) throws Exception {
+    private static String output(String... arguments) throws Exception {
         Process process = trainmaster(arguments);
         assertTrue(process.waitFor(30, TimeUnit.SECONDS), () -> String.join(" ", arguments) + await.tails());
-        String said = Files.readString(folder.resolve(arguments[0] + ".log"));
+        String output = Files.readString(folder.resolve(arguments[0] + ".log"));
         if (process.exitValue() != 0) {
-            throw new IOException(said);
+            throw new IOException(output);
         }
-        return said;
+        return output;
     }
 
     private static JsonNode json(String... arguments) throws Exception {
-        return new ObjectMapper().readTree(said(arguments));
+        return new ObjectMapper().readTree(output(arguments));
     }
 
     private static int freePort() throws IOException {
@@ -208,12 +212,12 @@ class JobIT {
         return json("yarn", "submit", "--json", file.toString()).get("application").asText();
     }
 
-    /** It has all GPUs there are, with a parameter server for each: so the engine has it. */
+    /** Submits a job that can use all GPUs, with a parameter server for each, so that the engine gives it all. */
     private static String endless(String name) throws Exception {
         return submit(ENDLESS.formatted(name, 1, 4, folder.resolve("program")));
     }
 
-    /** What the daemon says of a job. */
+    /** The daemon's status of a job. */
     private static JsonNode job(String name) throws Exception {
         for (JsonNode job : json("jobs", "--all", "--json").get("jobs")) {
             if (job.get("name").asText().equals(name)) {
@@ -223,7 +227,7 @@ class JobIT {
         throw new IOException("no job " + name);
     }
 
-    /** How it has it; another one after a resize. */
+    /** A job's incarnation, revision and shape, which change with each resize. */
     private static String shape(String name) throws Exception {
         JsonNode job = job(name);
         return Stream.of("incarnation", "revision", "workers", "servers")
@@ -245,7 +249,7 @@ class JobIT {
         return latest;
     }
 
-    /** What the ResourceManager gave it, without the ApplicationMaster's. */
+    /** The containers of an application, without the ApplicationMaster's. */
     private static Set<String> containers(String application) throws IOException {
         JsonNode attempt = attempt(application);
         String path = "/ws/v1/cluster/apps/" + application + "/appattempts/"
@@ -256,7 +260,7 @@ class JobIT {
         return containers;
     }
 
-    /** The step of its last checkpoint. */
+    /** The step of an application's last checkpoint. */
     private static long step(String application) throws IOException {
         try (Stream<Path> files = Files.list(folder.resolve(application))) {
             return files.map(file -> file.getFileName().toString())
@@ -267,7 +271,7 @@ class JobIT {
         }
     }
 
-    /** One program for each slot and container, all of the same incarnation: none too many, none lost. */
+    /** Whether there is one program for each slot and container, all of the same incarnation. */
     private static boolean isWhole(String application) throws IOException {
         List<Program> programs = Program.of(application);
         Set<String> slots = programs.stream().map(Program::slot).collect(Collectors.toSet());
@@ -282,8 +286,11 @@ class JobIT {
         return Program.of(application).stream().map(Program::pid).collect(Collectors.toSet());
     }
 
-    /** Its programs, once they have run for long enough to know each other: so they train on without the feed. */
-    private static Set<Long> taught(String application) throws Exception {
+    /**
+     * Waits until an application's programs have run long enough to know each other, so that they train on without the
+     * feed.
+     */
+    private static Set<Long> knowingPeers(String application) throws Exception {
         Set<Long> before = pids(application);
         Instant[] since = {Instant.now()};
         await.until(application + " keeps its programs", () -> {
@@ -293,19 +300,19 @@ class JobIT {
                 before.addAll(now);
                 since[0] = Instant.now();
             }
-            return Duration.between(since[0], Instant.now()).compareTo(TAUGHT) > 0;
+            return Duration.between(since[0], Instant.now()).compareTo(KNOWS_PEERS) > 0;
         });
         return before;
     }
 
-    private static boolean isAlone(String application) throws IOException {
+    private static boolean isStandalone(String application) throws IOException {
         List<Program> programs = Program.of(application);
         return !programs.isEmpty()
-                && programs.stream().allMatch(program -> program.incarnation() == Alone.INCARNATION);
+                && programs.stream().allMatch(program -> program.incarnation() == Standalone.INCARNATION);
     }
 
-    /** Whatever happened, it is whole again and trains. */
-    private static void goesOn(String application, String after) throws Exception {
+    /** Checks that a job is whole again and trains, after an event. */
+    private static void checkTrains(String application, String after) throws Exception {
         String state = after + ": " + application;
         await.until(state + " has a program for each slot and container", () -> isWhole(application));
         long before = step(application);
@@ -313,8 +320,8 @@ class JobIT {
         assertEquals("RUNNING", report(application).get("state").asText(), state);
     }
 
-    /** Lets it end, by a failure: the programs that come after find nothing left to do. */
-    private static void succeeds(String name, String application) throws Exception {
+    /** Ends a job by a failure: the programs that start afterwards have nothing left to do. */
+    private static void checkSucceeds(String name, String application) throws Exception {
         Files.createFile(folder.resolve(name + ".end"));
         await.until(application + " has a server", () -> {
             for (Program program : Program.of(application)) {
@@ -328,7 +335,9 @@ class JobIT {
         await.until(application + " ends", () -> report(application).get("state").asText().equals("FINISHED"));
         assertEquals("SUCCEEDED", report(application).get("finalStatus").asText(), () -> await.tails());
         await.until("no program of " + application + " is left", () -> Program.of(application).isEmpty());
-        await.until("the daemon knows that " + name + " is done", () -> job(name).get("state").asText().equals("completed"));
+        await.until(
+                "the daemon knows that " + name + " is done",
+                () -> job(name).get("state").asText().equals("completed"));
     }
 
     @Test
@@ -343,48 +352,50 @@ class JobIT {
 
     @Test
     @Order(2)
-    void aJobOutlivesEverythingThatItNeeds() throws Exception {
+    void aJobSurvivesTheLossOfEachComponent() throws Exception {
         String application = endless("whole");
-        goesOn(application, "submitted");
+        checkTrains(application, "submitted");
 
         cluster.kill("rm");
         cluster.start("rm");
         await.until("the ResourceManager is back", () -> report(application).get("state").asText().equals("RUNNING"));
-        goesOn(application, "the ResourceManager died");
+        checkTrains(application, "the ResourceManager died");
 
         String node = nodeWithout(attempt(application).get("nodeId").asText());
-        loses("whole", node);
+        lose("whole", node);
         long lost = step(application);
         await.until("it trains on without " + node, () -> step(application) > lost);
         cluster.start(node);
         await.until(node + " is back", () -> nodes("activeNodes") == 2);
-        goesOn(application, "a NodeManager died and came back");
+        checkTrains(application, "a NodeManager died and came back");
 
         Set<Long> before = pids(application);
         Program.kill(Program.master(attempt(application).get("containerId").asText()));
         await.until("a second attempt", () -> attempt(application).get("id").asInt() == 2
                 && attempt(application).get("appAttemptState").asText().equals("RUNNING"));
-        goesOn(application, "the ApplicationMaster died");
-        assertTrue(overlap(before, pids(application)), "its successor took its programs over");
+        checkTrains(application, "the ApplicationMaster died");
+        assertTrue(overlap(before, pids(application)), "the successor adopted its programs");
 
         Set<Long> then = pids(application);
         killDaemon();
         Thread.sleep(4000);
-        assertEquals(then, pids(application), "they train on");
+        assertEquals(then, pids(application), "the programs train on");
         serve();
-        goesOn(application, "the daemon died");
-        assertTrue(overlap(then, pids(application)), "the daemon knows its job again");
+        checkTrains(application, "the daemon died");
+        assertTrue(overlap(then, pids(application)), "the daemon recognises its job");
 
-        succeeds("whole", application);
+        checkSucceeds("whole", application);
         Set<String> names = new HashSet<>();
-        json("jobs", "--all", "--json").get("jobs").forEach(job -> assertTrue(names.add(job.get("name").asText()), "once"));
+        json("jobs", "--all", "--json")
+                .get("jobs")
+                .forEach(job -> assertTrue(names.add(job.get("name").asText()), "listed once"));
     }
 
     private static boolean overlap(Set<Long> one, Set<Long> other) {
         return one.stream().anyMatch(other::contains);
     }
 
-    /** The daemon's name of a node that isn't this one. */
+    /** The cluster's name of the node without this id. */
     private static String nodeWithout(String id) throws IOException {
         Path root = Path.of(cluster.classpath().split(":")[0]).getParent();
         String address = "nodemanager.address</name><value>127.0.0.1" + id.substring(id.indexOf(':')) + "<";
@@ -392,9 +403,10 @@ class JobIT {
         return isFirst ? "nm2" : "nm1";
     }
 
-    /** A node's end resizes a job that has all of the cluster; returns when that begins. */
-    private static void loses(String job, String node) throws Exception {
-        // A node that came back to the ResourceManager later than in the four seconds after which it counts as lost shrank it.
+    /** Kills a node, which resizes a job on the whole cluster. Returns when the resize begins. */
+    private static void lose(String job, String node) throws Exception {
+        // If a node returned to the ResourceManager after the four seconds at which it counts as lost, it has shrunk
+        // the job.
         await.until(job + " has all of the cluster", () -> shape(job).endsWith("/4/4"));
         String shape = shape(job);
         cluster.kill(node);
@@ -408,53 +420,56 @@ class JobIT {
 
     @Test
     @Order(3)
-    void jobsGoOnAloneWhileTheSidecarIsAway() throws Exception {
+    void jobsContinueWithoutTheSidecar() throws Exception {
         String trains = endless("trains");
-        goesOn(trains, "submitted");
+        checkTrains(trains, "submitted");
         String waits = submit(ENDLESS.formatted("waits", 0, 1, folder.resolve("program")));
         await.until("the daemon knows the other", () -> job("waits") != null);
-        said("pause", "waits");
-        await.until("it waits", () -> Program.of(waits).isEmpty() && report(waits).get("state").asText().equals("RUNNING"));
-        goesOn(trains, "another one waits");
+        output("pause", "waits");
+        await.until(
+                "it waits", () -> Program.of(waits).isEmpty() && report(waits).get("state").asText().equals("RUNNING"));
+        checkTrains(trains, "another one waits");
 
-        Set<Long> before = taught(trains);
+        Set<Long> before = knowingPeers(trains);
         killDaemon();
-        ordinaryStarts("ordinary");
-        await.until("it trains alone", Duration.ofSeconds(30), () -> isAlone(waits));
-        goesOn(waits, "the sidecar died");
-        assertTrue(isAlone(waits));
-        assertEquals(before, pids(trains), "who trained trains on");
+        checkOtherStarts("ordinary");
+        await.until("it trains in standalone mode", Duration.ofSeconds(30), () -> isStandalone(waits));
+        checkTrains(waits, "the sidecar died");
+        assertTrue(isStandalone(waits));
+        assertEquals(before, pids(trains), "the training job continues");
 
         serve();
         await.until("it waits again", () -> Program.of(waits).isEmpty() && containers(waits).isEmpty());
         assertEquals("RUNNING", report(waits).get("state").asText());
-        goesOn(trains, "the sidecar is back");
+        checkTrains(trains, "the sidecar is back");
         assertTrue(overlap(before, pids(trains)));
 
-        said("resume", "waits");
-        goesOn(waits, "resumed");
+        output("resume", "waits");
+        checkTrains(waits, "resumed");
         String node = nodeWithout(attempt(trains).get("nodeId").asText());
-        loses("trains", node);
+        lose("trains", node);
         killDaemon();
-        goesOn(waits, "the sidecar died during a resize");
-        goesOn(trains, "the sidecar died during a resize");
+        checkTrains(waits, "the sidecar died during a resize");
+        checkTrains(trains, "the sidecar died during a resize");
 
         cluster.start(node);
         serve();
-        await.until("orders end that", () -> !isAlone(waits) && !isAlone(trains));
-        goesOn(waits, "the sidecar is back");
-        goesOn(trains, "the sidecar is back");
-        succeeds("waits", waits);
-        succeeds("trains", trains);
+        await.until("orders end standalone mode", () -> !isStandalone(waits) && !isStandalone(trains));
+        checkTrains(waits, "the sidecar is back");
+        checkTrains(trains, "the sidecar is back");
+        checkSucceeds("waits", waits);
+        checkSucceeds("trains", trains);
         Set<String> names = new HashSet<>();
-        json("jobs", "--all", "--json").get("jobs").forEach(job -> assertTrue(names.add(job.get("name").asText()), "once"));
+        json("jobs", "--all", "--json")
+                .get("jobs")
+                .forEach(job -> assertTrue(names.add(job.get("name").asText()), "listed once"));
         assertFalse(names.isEmpty());
     }
 
-    /** OASiS decides at arrivals, so that what it says is an answer at submission. */
+    /** OASiS decides at arrivals, so that its decision is the answer to a submission. */
     @Test
     @Order(4)
-    void whoIsRejectedHearsItWhileSubmitting() throws Exception {
+    void aRejectedJobIsRefusedAtSubmission() throws Exception {
         killDaemon();
         serve("priced", "--engine=oasis", "--set=horizon=4");
         String fits = submit(CHUNKS.formatted("fits", 4, 1, 100));
@@ -463,14 +478,15 @@ class JobIT {
             return job.get("state").asText().equals("running") || job.get("reason").asText().contains("scheduled");
         });
         String endless = CHUNKS.formatted("endless", 16, 100, 100);
-        // An answer that comes late lets it in, to be killed then.
+        // A late answer admits the job, which is killed then.
         await.until("one that can't be done in time is refused", () -> refusal(endless)
-                .matches("(?s).*Refused by Trainmaster: until the horizon in .* there is room for .* of the 1600 chunks.*"));
-        said("yarn", "kill", fits);
+                        .matches("(?s).*Refused by Trainmaster: until the horizon in .* there is room for"
+                                + " .* of the 1600 chunks.*"));
+        output("yarn", "kill", fits);
         await.until("it ends", () -> report(fits).get("state").asText().equals("KILLED"));
     }
 
-    /** Why a job isn't taken; empty if it is. */
+    /** The reason for a job's refusal. Empty if it is accepted. */
     private static String refusal(String job) throws Exception {
         try {
             submit(job);
@@ -480,8 +496,8 @@ class JobIT {
         }
     }
 
-    /** An application that isn't ours gets a container soon. */
-    private static void ordinaryStarts(String name) throws Exception {
+    /** Checks that another application gets a container soon. */
+    private static void checkOtherStarts(String name) throws Exception {
         Path sign = folder.resolve(name + ".ran");
         try (YarnClient client = YarnClient.createYarnClient()) {
             client.init(cluster.configuration());

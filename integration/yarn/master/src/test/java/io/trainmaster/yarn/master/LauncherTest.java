@@ -41,11 +41,11 @@ class LauncherTest {
 
     @Test
     void wordsAreSplitAsAShellDoes() {
-        assertEquals(List.of(), Words.split("  \n"));
-        List<String> words = Words.split("a 'b c'  d\\\"e '' $f 'g\\h' i\"j\"");
+        assertEquals(List.of(), ShellWords.split("  \n"));
+        List<String> words = ShellWords.split("a 'b c'  d\\\"e '' $f 'g\\h' i\"j\"");
         assertEquals(List.of("a", "b c", "d\"e", "", "$f", "g\\h", "ij"), words);
-        assertEquals(List.of("a\\b\"$"), Words.split("\"a\\b\\\"\\$\""));
-        assertThrows(IllegalArgumentException.class, () -> Words.split("a 'b"));
+        assertEquals(List.of("a\\b\"$"), ShellWords.split("\"a\\b\\\"\\$\""));
+        assertThrows(IllegalArgumentException.class, () -> ShellWords.split("a 'b"));
     }
 
     @Test
@@ -58,7 +58,7 @@ class LauncherTest {
     }
 
     @Test
-    void theEnvironmentSaysWhichSlotItIs() {
+    void theEnvironmentIdentifiesTheSlot() {
         assertEquals(
                 Map.of(
                         "TRAINMASTER_FEED", "http://127.0.0.1:7070",
@@ -70,19 +70,20 @@ class LauncherTest {
         Orders chunks = orders("", "").toBuilder().putEnvironment("TRAINMASTER_CHUNKS", "4").build();
         Map<String, String> worker = new Launcher("t", "").environment(chunks, WORKER, "192.0.2.7");
         assertEquals("worker", worker.get("TRAINMASTER_ROLE"));
-        assertEquals("192.0.2.7", worker.get("TRAINMASTER_SERVER"), "anywhere: where it is");
+        assertEquals("192.0.2.7", worker.get("TRAINMASTER_SERVER"), "without a node: its host");
         assertEquals("192.0.2.7", worker.get("TRAINMASTER_ADVERTISE"));
         assertEquals("0.0.0.0:0", worker.get("TRAINMASTER_BIND"));
         assertEquals("data", worker.get("TRAINMASTER_DATA_DIR"));
         assertFalse(worker.containsKey("TRAINMASTER_CHECKPOINT_DIR"));
     }
 
-    /** As a NodeManager writes it into a script. */
+    /** Runs the command from a script like a NodeManager's. */
     @Test
-    void whateverTheyContainReachesThePrograms(@TempDir Path folder) throws Exception {
+    void specialCharactersReachTheProgramsUnchanged(@TempDir Path folder) throws Exception {
         String nasty = "a \"b\" 'c' $HOME `id` \\n \\ ! 100% {{HOME}} }}} {{{{ <CPS><LOG_DIR> <ADD_OPENS> {\"{";
         Path printer = Files.writeString(folder.resolve("it's"), "printf '%s|' \"$NASTY\" \"$@\"");
-        Orders orders = orders("/bin/sh " + Words.quote(printer.toString()) + " " + Words.quote(nasty), "").toBuilder()
+        String command = "/bin/sh " + ShellWords.quote(printer.toString()) + " " + ShellWords.quote(nasty);
+        Orders orders = orders(command, "").toBuilder()
                 .putEnvironment("NASTY", nasty)
                 .build();
         ContainerLaunchContext context = launcher.context(orders, WORKER, "127.0.0.1");
@@ -93,7 +94,7 @@ class LauncherTest {
         assertEquals(nasty + "|" + nasty + "|", Files.readString(folder.resolve("stdout"), StandardCharsets.UTF_8));
     }
 
-    /** As {@code ContainerLaunch.expandEnvironment} does. */
+    /** Does the same as {@code ContainerLaunch.expandEnvironment}. */
     private static String expand(String text, Path folder) {
         return text.replace("<LOG_DIR>", folder.toString())
                 .replace("<CPS>", ":")
@@ -103,7 +104,7 @@ class LauncherTest {
     }
 
     @Test
-    void whatNoEnvironmentCanHaveIsNamed() {
+    void invalidVariablesAreNamed() {
         Orders orders = orders("", "").toBuilder().putEnvironment("A B", "").build();
         assertTrue(refused(orders).contains("\"A B\""));
         orders = orders("", "").toBuilder().putEnvironment("WORD", "x\0y").build();
@@ -116,21 +117,21 @@ class LauncherTest {
     }
 
     @Test
-    void aGangKnowsWhereItIsAndHearsNoFeed() {
-        Orders alone = orders("", "").toBuilder()
-                .setIncarnation((int) Alone.INCARNATION)
+    void aGangHasItsPeersAndNoFeed() {
+        Orders standalone = orders("", "").toBuilder()
+                .setIncarnation((int) Standalone.INCARNATION)
                 .putEnvironment("TRAINMASTER_TOKEN", "t")
                 .build();
         Peers peers = Peers.choose(Map.of(SERVER, "192.0.2.7", WORKER, "localhost"), new Random(1));
         int port = peers.port(SERVER);
         assertEquals("server2=192.0.2.7:" + port + ",worker3=127.0.0.1:" + peers.port(WORKER), peers.list());
-        Map<String, String> server = launcher.environment(alone, SERVER, "192.0.2.7", peers);
+        Map<String, String> server = launcher.environment(standalone, SERVER, "192.0.2.7", peers);
         assertEquals(peers.list(), server.get("TRAINMASTER_PEERS"));
         assertEquals("0.0.0.0:" + port, server.get("TRAINMASTER_BIND"));
         assertEquals("192.0.2.7", server.get("TRAINMASTER_ADVERTISE"));
         assertEquals("2147483647", server.get("TRAINMASTER_INCARNATION"));
         assertFalse(server.containsKey("TRAINMASTER_FEED") || server.containsKey("TRAINMASTER_TOKEN"));
-        Map<String, String> worker = launcher.environment(alone, WORKER, "localhost", peers);
+        Map<String, String> worker = launcher.environment(standalone, WORKER, "localhost", peers);
         assertEquals("127.0.0.1:" + peers.port(WORKER), worker.get("TRAINMASTER_BIND"));
     }
 

@@ -32,16 +32,16 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
-/** The ApplicationMaster, as it is shipped, in a real YARN, with an adapter that the test plays. */
+/** The shipped ApplicationMaster in a real YARN, with a fake adapter. */
 @Timeout(240)
 class MasterIT {
     private static final int SMALL = 1024;
     private static final int LARGE = 2048;
 
-    /** What shells and NodeManagers would make something else of. */
+    /** Characters that shells and NodeManagers could change. */
     private static final String NASTY = "a \"$b\" {{HOME}} }}} <CPS> <LOG_DIR>/x";
 
-    /** Says that it started, and ends with the status that the test writes. */
+    /** Records its start, and ends with the status that the test writes. */
     private static final String PROGRAM =
             """
             me=$TRAINMASTER_ROLE$TRAINMASTER_INDEX
@@ -96,7 +96,7 @@ class MasterIT {
     @BeforeEach
     void submit() throws Exception {
         Files.writeString(folder.resolve("program"), PROGRAM);
-        application = submit(Map.of(Alone.VARIABLE, ""));
+        application = submit(Map.of(Standalone.VARIABLE, ""));
     }
 
     private static ApplicationId submit(Map<String, String> variables) throws Exception {
@@ -144,15 +144,17 @@ class MasterIT {
                 .addAllSlots(List.of(slots));
     }
 
-    private void tell(Orders.Builder orders) {
-        adapter.tell(application.toString(), orders.build());
+    private void order(Orders.Builder orders) {
+        adapter.order(application.toString(), orders.build());
     }
 
-    /** What began since, in any order. */
+    /** Checks the programs that have started since the last call, in any order. */
     private void began(String... lines) throws Exception {
         Set<String> wanted = new HashSet<>(List.of(lines));
         Path file = folder.resolve("began");
-        await.until("these begin: " + wanted, () -> Files.exists(file) && Files.readAllLines(file).size() >= wanted.size());
+        await.until(
+                "these begin: " + wanted,
+                () -> Files.exists(file) && Files.readAllLines(file).size() >= wanted.size());
         assertEquals(wanted, new HashSet<>(Files.readAllLines(file)));
         Files.delete(file);
     }
@@ -175,7 +177,7 @@ class MasterIT {
         return cluster.get("/ws/v1/cluster/apps/" + application).get("app");
     }
 
-    /** How many it has, with the ApplicationMaster's. */
+    /** The number of its containers, including the ApplicationMaster's. */
     private int containers() throws IOException {
         ApplicationAttemptId attempt = ApplicationAttemptId.newInstance(application, 1);
         String path = "/ws/v1/cluster/apps/" + application + "/appattempts/" + attempt + "/containers";
@@ -184,18 +186,18 @@ class MasterIT {
 
     @Test
     void aJobGrowsShrinksRestartsAndCompletes() throws Exception {
-        tell(orders(Standing.STANDING_RUN, 1, 0, slot(1, true, 0, SMALL), slot(1, false, 0, LARGE)));
+        order(orders(Standing.STANDING_RUN, 1, 0, slot(1, true, 0, SMALL), slot(1, false, 0, LARGE)));
         began(line("server0", 1, SMALL), line("worker0", 1, LARGE));
         SlotOrder[] grown = {slot(1, true, 0, SMALL), slot(1, false, 0, LARGE), slot(1, false, 1, SMALL)};
-        tell(orders(Standing.STANDING_RUN, 1, 1, grown));
+        order(orders(Standing.STANDING_RUN, 1, 1, grown));
         began(line("worker1", 1, SMALL));
-        tell(orders(Standing.STANDING_RUN, 1, 2, slot(1, true, 0, SMALL), slot(1, false, 0, LARGE)));
+        order(orders(Standing.STANDING_RUN, 1, 2, slot(1, true, 0, SMALL), slot(1, false, 0, LARGE)));
         await.until("one of two workers leaves", () -> containers() == 3);
         exit("worker0.exit", 7);
         began(line("worker0", 1, LARGE));
         exit("server0.exit", 1);
         began(line("server0", 1, SMALL), line("worker0", 1, LARGE));
-        tell(orders(Standing.STANDING_RUN, 2, 0, slot(2, true, 0, LARGE), slot(2, false, 0, SMALL)));
+        order(orders(Standing.STANDING_RUN, 2, 0, slot(2, true, 0, LARGE), slot(2, false, 0, SMALL)));
         began(line("server0", 2, LARGE), line("worker0", 2, SMALL));
         exit("exit", 0);
         JsonNode report = ended();
@@ -204,8 +206,8 @@ class MasterIT {
     }
 
     @Test
-    void aHopelessJobFailsWithTheLastLineOfItsProgram() throws Exception {
-        tell(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, LARGE), slot(1, false, 1, SMALL)));
+    void aJobThatCannotSucceedFailsWithTheLastLineOfItsProgram() throws Exception {
+        order(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, LARGE), slot(1, false, 1, SMALL)));
         began(line("worker0", 1, LARGE), line("worker1", 1, SMALL));
         exit("worker1.exit", 44);
         JsonNode report = ended();
@@ -215,8 +217,8 @@ class MasterIT {
     }
 
     @Test
-    void aJobWhoseCommandIsNoneFails() throws Exception {
-        tell(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, LARGE)).setWorkerCommand("train 'x"));
+    void aJobWithAnInvalidCommandFails() throws Exception {
+        order(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, LARGE)).setWorkerCommand("train 'x"));
         JsonNode report = ended();
         assertEquals("FAILED", report.get("finalStatus").asText());
         String why = report.get("diagnostics").asText();
@@ -224,20 +226,20 @@ class MasterIT {
     }
 
     @Test
-    void aJobWaitsHoldingNothingAndIsEnded() throws Exception {
-        tell(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, LARGE)));
+    void aWaitingJobHasNoContainersAndCanBeEnded() throws Exception {
+        order(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, LARGE)));
         began(line("worker0", 1, LARGE));
-        tell(orders(Standing.STANDING_WAIT, 1, 0));
+        order(orders(Standing.STANDING_WAIT, 1, 0));
         await.until("only the ApplicationMaster is left", () -> containers() == 1);
-        tell(orders(Standing.STANDING_OVER, 1, 0).setReason("cancelled by alice"));
+        order(orders(Standing.STANDING_OVER, 1, 0).setReason("cancelled by alice"));
         JsonNode report = ended();
         assertEquals("FAILED", report.get("finalStatus").asText());
         assertTrue(report.get("diagnostics").asText().contains("cancelled by alice"));
     }
 
     @Test
-    void aJobOutlivesTheAdapterAndItsApplicationMaster() throws Exception {
-        tell(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, LARGE), slot(1, false, 1, SMALL)));
+    void aJobSurvivesTheAdapterAndItsApplicationMaster() throws Exception {
+        order(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, LARGE), slot(1, false, 1, SMALL)));
         began(line("worker0", 1, LARGE), line("worker1", 1, SMALL));
         adapter.stop();
         exit("worker0.exit", 1);
@@ -253,36 +255,37 @@ class MasterIT {
         await.until("it follows the adapter", () -> adapter.isFollowed(application.toString()));
         exit("exit", 0);
         assertEquals("SUCCEEDED", ended().get("finalStatus").asText());
-        assertTrue(Files.notExists(folder.resolve("began")), "its successor left them alone");
+        assertTrue(Files.notExists(folder.resolve("began")), "the successor did not restart them");
     }
 
     @Test
-    void aSlotBeyondWhatAContainerMayHaveFailsTheJob() throws Exception {
+    void aSlotBeyondTheContainerLimitFailsTheJob() throws Exception {
         SlotOrder large = slot(1, false, 0, LARGE).toBuilder().putResource("memory-mb", 1 << 20).build();
-        tell(orders(Standing.STANDING_RUN, 1, 0, large));
+        order(orders(Standing.STANDING_RUN, 1, 0, large));
         String why = ended().get("diagnostics").asText();
-        assertTrue(why.contains("worker 0 needs 1048576 memory-mb; the most that the ResourceManager gives"), why);
+        assertTrue(why.contains("worker 0 needs 1048576 memory-mb; the ResourceManager's limit"), why);
     }
 
     @Test
-    void whatItCannotUnderstandFailsTheJob() throws Exception {
+    void anInvalidVariableFailsTheJob() throws Exception {
         client.killApplication(application);
-        application = submit(Map.of(Alone.VARIABLE, "%"));
+        application = submit(Map.of(Standalone.VARIABLE, "%"));
         JsonNode report = ended();
         assertEquals("FAILED", report.get("finalStatus").asText());
-        assertTrue(report.get("diagnostics").asText().contains(Alone.VARIABLE + " isn't base64"), report.toString());
+        String why = report.get("diagnostics").asText();
+        assertTrue(why.contains(Standalone.VARIABLE + " isn't base64"), why);
     }
 
     @Test
-    void aJobThatHearsOfNobodyGoesOnAloneUntilSomebodyIsThere() throws Exception {
+    void aJobWithoutOrdersRunsInStandaloneModeUntilItGetsSome() throws Exception {
         client.killApplication(application);
-        Orders.Builder alone = orders(Standing.STANDING_RELEASED, (int) Alone.INCARNATION, 0).setTtlMs(1000);
+        Orders.Builder standalone = orders(Standing.STANDING_RELEASED, (int) Standalone.INCARNATION, 0).setTtlMs(1000);
         for (int index = 0; index < 2; index++) {
-            SlotOrder.Builder slot = slot((int) Alone.INCARNATION, index == 0, 0, LARGE).toBuilder();
-            alone.addSlots(slot.clearNode().clearNodeName().putResource("memory-mb", 700));
+            SlotOrder.Builder slot = slot((int) Standalone.INCARNATION, index == 0, 0, LARGE).toBuilder();
+            standalone.addSlots(slot.clearNode().clearNodeName().putResource("memory-mb", 700));
         }
-        String text = Base64.getEncoder().encodeToString(alone.build().toByteArray());
-        application = submit(Map.of(Alone.VARIABLE, text));
+        String text = Base64.getEncoder().encodeToString(standalone.build().toByteArray());
+        application = submit(Map.of(Standalone.VARIABLE, text));
         Path began = folder.resolve("began");
         await.until("a gang begins", () -> Files.exists(began) && Files.readAllLines(began).size() == 2);
         String server = Files.readString(folder.resolve("server0.knows"));
@@ -291,7 +294,7 @@ class MasterIT {
         await.until("it begins again", () -> Files.readAllLines(began).size() == 4);
         assertNotEquals(server, Files.readString(folder.resolve("server0.knows")), "with other ports");
         Files.delete(began);
-        tell(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, SMALL)));
+        order(orders(Standing.STANDING_RUN, 1, 0, slot(1, false, 0, SMALL)));
         began(line("worker0", 1, SMALL));
         await.until("the gang is gone", () -> containers() == 2);
         exit("exit", 0);

@@ -11,12 +11,12 @@ import java.util.stream.Stream;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 
 /**
- * A training program that runs on this machine, in one of YARN's containers.
+ * A training program on this machine, in one of YARN's containers.
  *
- * @param slot as in {@code worker0}
+ * @param slot its slot, such as {@code worker0}
  */
 record Program(long pid, String container, String slot, long incarnation) {
-    /** Those of an application. */
+    /** The programs of an application. */
     static List<Program> of(String application) throws IOException {
         try (Stream<Path> processes = Files.list(Path.of("/proc"))) {
             return processes
@@ -57,7 +57,7 @@ record Program(long pid, String container, String slot, long incarnation) {
         }
     }
 
-    /** The process of an application's ApplicationMaster. */
+    /** The process id of an ApplicationMaster. */
     static long master(String container) throws IOException {
         try (Stream<Path> processes = Files.list(Path.of("/proc"))) {
             return processes
@@ -78,7 +78,7 @@ record Program(long pid, String container, String slot, long incarnation) {
         }
     }
 
-    /** As by {@code kill -9}. */
+    /** Kills a process, like {@code kill -9}. */
     static void kill(long pid) throws Exception {
         ProcessHandle process = ProcessHandle.of(pid).orElseThrow();
         process.destroyForcibly();

@@ -9,19 +9,19 @@ import java.util.Map;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
-/** A job against a clock that the test sets; containers are called as what is in them. */
+/** A job with a clock that the test sets. Containers are named after their slots. */
 abstract class Scenario {
     static final int GRACE = 2000;
     static final String A = "a:1";
     static final String B = "b:1";
     static final long SERVER = 0x8000_0000L;
 
-    private final List<Action> did = new ArrayList<>();
+    private final List<Action> performed = new ArrayList<>();
     long now = 1_000_000;
     final Fleet fleet;
 
-    Scenario(Orders alone) {
-        fleet = new Fleet(Policy.DEFAULT, alone, now);
+    Scenario(Orders standalone) {
+        fleet = new Fleet(Policy.DEFAULT, standalone, now);
     }
 
     static long request(long incarnation, long slot) {
@@ -51,7 +51,7 @@ abstract class Scenario {
         return orders(Standing.STANDING_RUN, incarnation, revision, slots).build();
     }
 
-    /** One server and that many workers, on one node. */
+    /** One server and this number of workers, on one node. */
     static SlotOrder[] shape(int incarnation, int workers) {
         return Stream.concat(
                         Stream.of(slot(request(incarnation, SERVER), A)),
@@ -62,14 +62,14 @@ abstract class Scenario {
 
     String step() {
         List<Action> actions = fleet.step(now);
-        did.addAll(actions);
+        performed.addAll(actions);
         return actions.stream()
                 .filter(action -> !(action instanceof Action.Warn))
-                .map(Scenario::say)
+                .map(Scenario::format)
                 .collect(Collectors.joining(", "));
     }
 
-    static String say(Action action) {
+    static String format(Action action) {
         if (action instanceof Action.Ask ask) {
             String node = ask.slot().getNode();
             return "ask " + name(ask.slot().getAllocationRequest()) + (node.isEmpty() ? "" : "@" + node);
@@ -82,7 +82,7 @@ abstract class Scenario {
         } else if (action instanceof Action.Launch launch) {
             return "launch " + name(launch.slot().getAllocationRequest()) + " in " + launch.container();
         } else if (action instanceof Action.LaunchTogether together) {
-            return together.launches().stream().map(Scenario::say).collect(Collectors.joining(" & "));
+            return together.launches().stream().map(Scenario::format).collect(Collectors.joining(" & "));
         } else if (action instanceof Action.Finish finish) {
             return (finish.succeeded() ? "succeed" : "fail") + ": " + finish.reason();
         }
@@ -90,7 +90,7 @@ abstract class Scenario {
     }
 
     static String name(long request) {
-        String incarnation = request >>> 32 == Alone.INCARNATION ? "alone" : Long.toString(request >>> 32);
+        String incarnation = request >>> 32 == Standalone.INCARNATION ? "standalone" : Long.toString(request >>> 32);
         return incarnation + "/" + Slots.name(request).replace("server ", "s").replace("worker ", "w");
     }
 
@@ -114,7 +114,7 @@ abstract class Scenario {
         return step();
     }
 
-    /** Containers on one node that a successor finds. */
+    /** Adopts containers on one node, as a successor. */
     String adopted(Map<String, Long> requests) {
         fleet.adopted(
                 requests.entrySet().stream()
@@ -129,7 +129,7 @@ abstract class Scenario {
         return step();
     }
 
-    /** One server and two workers that run, in containers s, w0 and w1. */
+    /** Starts one server and two workers, in containers s, w0 and w1. */
     void running() {
         follow(run(1, 0, shape(1, 2)));
         allocated("s", request(1, SERVER), A);
@@ -138,7 +138,7 @@ abstract class Scenario {
     }
 
     String warned() {
-        return did.stream()
+        return performed.stream()
                 .filter(Action.Warn.class::isInstance)
                 .map(action -> ((Action.Warn) action).text())
                 .reduce("", (earlier, later) -> later);

@@ -37,45 +37,49 @@ class SettingsTest {
             configuration.set(Settings.ADDRESS, good);
             assertEquals(good.strip(), Settings.of(configuration).address());
         }
-        for (String bad : List.of("rm.example", ":7071", "rm:0", "rm:65536", "::1:7071", "http://rm:7071", "rm:7071/x", "-:1")) {
-            String said = Settings.ADDRESS + " is \"" + bad + "\"; allowed: HOST:PORT, an IPv6 address in brackets";
-            assertEquals(said, refused(Settings.ADDRESS, bad));
+        List<String> invalid = List.of(
+                "rm.example", ":7071", "rm:0", "rm:65536", "::1:7071", "http://rm:7071", "rm:7071/x", "-:1");
+        for (String bad : invalid) {
+            String message = Settings.ADDRESS + " is \"" + bad + "\"; allowed: HOST:PORT, an IPv6 address in brackets";
+            assertEquals(message, refused(Settings.ADDRESS, bad));
         }
     }
 
     @Test
-    void filesAreThereAndFoldersAbsolute(@TempDir Path folder) {
+    void filesMustExistAndFoldersMustBeAbsolute(@TempDir Path folder) {
         String missing = folder.resolve("ca.pem").toString();
-        assertTrue(refused(Settings.CA, missing).startsWith(Settings.CA + " is \"" + missing + "\"; allowed: a PEM file"));
+        String message = Settings.CA + " is \"" + missing + "\"; allowed: a PEM file";
+        assertTrue(refused(Settings.CA, missing).startsWith(message));
         configuration.unset(Settings.CA);
         assertTrue(refused(Settings.CHECKPOINTS, "checkpoints").endsWith("allowed: an absolute path"));
     }
 
     @Test
-    void aJobsFolderIsItsUsersAlone(@TempDir Path parent) throws Exception {
+    void aJobsFolderIsPrivate(@TempDir Path parent) throws Exception {
         Path made = Checkpoints.folder(parent, "application_1_1");
         assertEquals("rwx------", PosixFilePermissions.toString(Files.getPosixFilePermissions(made)));
-        assertEquals(made, Checkpoints.folder(parent, "application_1_1"), "the second ApplicationMaster's");
+        assertEquals(made, Checkpoints.folder(parent, "application_1_1"), "for the second ApplicationMaster");
     }
 
     @Test
-    void aTrapIsNoJobsFolder(@TempDir Path parent) throws Exception {
+    void aJobsFolderOfAnotherUserIsRefused(@TempDir Path parent) throws Exception {
         Files.createSymbolicLink(parent.resolve("application_1_1"), Files.createDirectory(parent.resolve("mine")));
-        assertTrue(trapped(parent, "application_1_1").endsWith("application_1_1 is there, but is no folder"));
+        assertTrue(refusal(parent, "application_1_1").endsWith("application_1_1 exists, but is not a folder"));
         Files.createFile(parent.resolve("application_1_2"));
-        assertTrue(trapped(parent, "application_1_2").endsWith("application_1_2 is there, but is no folder"));
-        assertTrue(trapped(parent.resolve("none"), "application_1_3").contains("can't be made in " + Settings.CHECKPOINTS));
+        assertTrue(refusal(parent, "application_1_2").endsWith("application_1_2 exists, but is not a folder"));
+        String missing = refusal(parent.resolve("none"), "application_1_3");
+        assertTrue(missing.contains("can't be made in " + Settings.CHECKPOINTS), missing);
         boolean isRoot = (Integer) Files.getAttribute(parent, "unix:uid") == 0;
-        // Of another user: one that there is on every Unix, or one that root makes up.
+        // The other user is root, or, for tests as root, a made-up one.
         Path other = isRoot ? Files.createDirectory(parent.resolve("application_1_4")) : Path.of("/usr");
         if (isRoot) {
             Files.setAttribute(other, "unix:uid", 4711);
         }
-        String said = trapped(other.getParent(), other.getFileName().toString());
-        assertTrue(said.contains("belongs to user " + (isRoot ? 4711 : 0)), said);
+        String message = refusal(other.getParent(), other.getFileName().toString());
+        assertTrue(message.contains("belongs to user " + (isRoot ? 4711 : 0)), message);
     }
 
-    private static String trapped(Path parent, String application) {
+    private static String refusal(Path parent, String application) {
         return assertThrows(IllegalArgumentException.class, () -> Checkpoints.folder(parent, application))
                 .getMessage();
     }

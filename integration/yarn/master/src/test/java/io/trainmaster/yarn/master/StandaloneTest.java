@@ -13,22 +13,22 @@ import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
 
-/** A job that nobody gives orders, of one server and one worker if it goes on alone. */
-class AloneTest extends Scenario {
+/** A job without orders. In standalone mode, it has one server and one worker. */
+class StandaloneTest extends Scenario {
     private static final int TTL = 3000;
     private static final int DEFAULT_TTL = 15_000;
-    private static final long ALONE_SERVER = request(Alone.INCARNATION, SERVER);
-    private static final long ALONE_WORKER = request(Alone.INCARNATION, 0);
-    private static final String ASKED = "ask alone/w0, ask alone/s0";
-    private static final String STARTED = "launch alone/w0 in x0 & launch alone/s0 in x";
+    private static final long STANDALONE_SERVER = request(Standalone.INCARNATION, SERVER);
+    private static final long STANDALONE_WORKER = request(Standalone.INCARNATION, 0);
+    private static final String ASKED = "ask standalone/w0, ask standalone/s0";
+    private static final String STARTED = "launch standalone/w0 in x0 & launch standalone/s0 in x";
 
-    AloneTest() {
+    StandaloneTest() {
         super(orders(
                         Standing.STANDING_RUN,
-                        (int) Alone.INCARNATION,
+                        (int) Standalone.INCARNATION,
                         0,
-                        slot(ALONE_SERVER, ""),
-                        slot(ALONE_WORKER, ""))
+                        slot(STANDALONE_SERVER, ""),
+                        slot(STANDALONE_WORKER, ""))
                 .build());
     }
 
@@ -41,10 +41,10 @@ class AloneTest extends Scenario {
     }
 
     private static Orders stand(Standing standing) {
-        return ordered(orders(standing, 1, 0).setReason("so it is"));
+        return ordered(orders(standing, 1, 0).setReason("some reason"));
     }
 
-    /** It runs as ordered, in s, w0 and w1, and has for a minute. */
+    /** The job runs as ordered in s, w0 and w1, since a minute ago. */
     private void trained() {
         follow(ran(1, 0, shape(1, 2)));
         allocated("s", request(1, SERVER), A);
@@ -53,83 +53,84 @@ class AloneTest extends Scenario {
         after(60_000);
     }
 
-    /** It trains alone, in x and x0. */
-    private void alone() {
+    /** The job trains in standalone mode, in x and x0. */
+    private void standalone() {
         after(DEFAULT_TTL);
-        allocated("x", ALONE_SERVER, A);
-        assertEquals("withdraw alone/w0, " + STARTED, allocated("x0", ALONE_WORKER, B));
+        allocated("x", STANDALONE_SERVER, A);
+        assertEquals("withdraw standalone/w0, " + STARTED, allocated("x0", STANDALONE_WORKER, B));
     }
 
     @Test
-    void aJobThatNeverHeardOfAnAdapterGoesOnAlone() {
+    void aJobThatNeverGetsOrdersEntersStandaloneMode() {
         assertEquals("", step());
         assertEquals(now + DEFAULT_TTL, fleet.wake());
         assertEquals("", after(DEFAULT_TTL - 1));
         assertEquals(ASKED, after(1));
-        assertEquals("no orders for 15000 ms: going on alone", warned());
-        assertEquals("", lost(), "it is heard of as little as before");
-        assertEquals("withdraw alone/s0", allocated("x", ALONE_SERVER, B));
-        assertEquals("alone, with 1 of 2 containers: the programs start once all are there", warned());
-        assertEquals("", after(1_000_000), "as long as it takes");
-        assertEquals("withdraw alone/w0, " + STARTED, allocated("x0", ALONE_WORKER, A));
+        assertEquals("no orders for 15000 ms: entering standalone mode", warned());
+        assertEquals("", lost(), "still without connection");
+        assertEquals("withdraw standalone/s0", allocated("x", STANDALONE_SERVER, B));
+        assertEquals(
+                "standalone mode: 1 of 2 containers are allocated; the programs start with all of them", warned());
+        assertEquals("", after(1_000_000), "without a limit");
+        assertEquals("withdraw standalone/w0, " + STARTED, allocated("x0", STANDALONE_WORKER, A));
         assertEquals("", after(1_000_000));
     }
 
     @Test
-    void itMaySayItselfHowLongItWaits() {
-        Orders shape = orders(Standing.STANDING_RUN, 0, 0, slot(ALONE_WORKER, "")).setTtlMs(TTL).build();
+    void aJobCanSetItsOwnWait() {
+        Orders shape = orders(Standing.STANDING_RUN, 0, 0, slot(STANDALONE_WORKER, "")).setTtlMs(TTL).build();
         Fleet patient = new Fleet(Policy.DEFAULT, shape, now);
         patient.step(now);
         assertEquals(now + TTL, patient.wake());
     }
 
     @Test
-    void itIsCompleteWithoutAnAdapter() {
-        alone();
+    void aJobCompletesWithoutAnAdapter() {
+        standalone();
         assertEquals("", exited("x", 0));
         assertEquals("", after(60_000));
         assertEquals("", exited("x0", 0));
-        assertEquals("succeed: all of its programs are done", after(500));
+        assertEquals("succeed: all programs of the job have succeeded", after(500));
     }
 
     @Test
-    void aFailureRestartsAllOfIt() {
-        alone();
-        assertEquals("stop x, ask alone/w0", exited("x0", 1));
+    void aFailureRestartsAllPrograms() {
+        standalone();
+        assertEquals("stop x, ask standalone/w0", exited("x0", 1));
         assertTrue(warned().endsWith("failure 1 of 8, again after 500 ms, with all of the job"));
-        assertEquals("ask alone/s0", exited("x", 143));
-        allocated("x", ALONE_SERVER, B);
-        assertEquals("withdraw alone/w0", allocated("x0", ALONE_WORKER, A));
+        assertEquals("ask standalone/s0", exited("x", 143));
+        allocated("x", STANDALONE_SERVER, B);
+        assertEquals("withdraw standalone/w0", allocated("x0", STANDALONE_WORKER, A));
         assertEquals(STARTED, after(500));
-        assertEquals("stop x0, ask alone/s0", exited("x", 98));
+        assertEquals("stop x0, ask standalone/s0", exited("x", 98));
         assertTrue(warned().contains("server 0 ended with exit status 98 (the last line); failure 1 of 8"));
     }
 
     @Test
-    void whatIsLostRestartsAllOfItUncountedAtOnce() {
-        alone();
-        assertEquals("stop x0, ask alone/s0", exited("x", -100));
-        assertTrue(warned().endsWith("that isn't counted"));
-        assertEquals("ask alone/w0", exited("x0", 0));
-        allocated("x", ALONE_SERVER, B);
-        assertEquals("withdraw alone/w0, " + STARTED, allocated("x0", ALONE_WORKER, A));
+    void aLostContainerRestartsAllProgramsAtOnceUncounted() {
+        standalone();
+        assertEquals("stop x0, ask standalone/s0", exited("x", -100));
+        assertTrue(warned().endsWith("not counted as a failure"));
+        assertEquals("ask standalone/w0", exited("x0", 0));
+        allocated("x", STANDALONE_SERVER, B);
+        assertEquals("withdraw standalone/w0, " + STARTED, allocated("x0", STANDALONE_WORKER, A));
     }
 
     @Test
-    void whoIsPreemptedRestartsAllOfIt() {
-        alone();
+    void aPreemptionRestartsAllPrograms() {
+        standalone();
         fleet.preempting(List.of("x0"), now);
         assertEquals("", step());
-        assertEquals("stop x, ask alone/w0", exited("x0", 0));
-        assertEquals("ask alone/s0", exited("x", 0));
+        assertEquals("stop x, ask standalone/w0", exited("x0", 0));
+        assertEquals("ask standalone/s0", exited("x", 0));
     }
 
     @Test
-    void eightFailuresAreTheEnd() {
+    void theEighthFailureEndsTheJob() {
         after(DEFAULT_TTL);
         for (int count = 1; count <= 8; count++) {
-            allocated("x", ALONE_SERVER, A);
-            allocated("x0", ALONE_WORKER, A);
+            allocated("x", STANDALONE_SERVER, A);
+            allocated("x0", STANDALONE_WORKER, A);
             after(30_000);
             exited("x0", 1);
             if (count < 8) {
@@ -141,18 +142,18 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void aGangWhoseContainerIsLostBeforeItStartsAsksAgain() {
+    void aContainerLostBeforeTheStartIsRequestedAgain() {
         after(DEFAULT_TTL);
-        allocated("x", ALONE_SERVER, A);
-        assertEquals("ask alone/s0", exited("x", -100));
-        assertEquals("withdraw alone/w0", allocated("x0", ALONE_WORKER, B));
-        assertEquals("withdraw alone/s0, " + STARTED, allocated("x", ALONE_SERVER, B));
+        allocated("x", STANDALONE_SERVER, A);
+        assertEquals("ask standalone/s0", exited("x", -100));
+        assertEquals("withdraw standalone/w0", allocated("x0", STANDALONE_WORKER, B));
+        assertEquals("withdraw standalone/s0, " + STARTED, allocated("x", STANDALONE_SERVER, B));
     }
 
     @Test
-    void aJobThatWaitsGoesOnAloneOnceItsOrdersAreOutOfDate() {
+    void aWaitingJobEntersStandaloneModeWhenItsOrdersExpire() {
         follow(stand(Standing.STANDING_WAIT));
-        assertEquals("", after(1_000_000), "they are not while the adapter is heard");
+        assertEquals("", after(1_000_000), "with a connection, orders don't expire");
         assertEquals("", lost());
         assertEquals(now + TTL, fleet.wake());
         assertEquals("", after(TTL - 1));
@@ -160,12 +161,12 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void aConnectionThatComesAndGoesBeginsTheWaitAnew() {
+    void eachConnectionRestartsTheWait() {
         follow(stand(Standing.STANDING_WAIT));
         for (int count = 0; count < 5; count++) {
             lost();
             assertEquals("", after(TTL - 1));
-            assertEquals("", lost(), "still away");
+            assertEquals("", lost(), "still without connection");
             assertEquals("", follow(stand(Standing.STANDING_WAIT)));
         }
         lost();
@@ -173,7 +174,7 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void aJobThatTrainsGoesOnTraining() {
+    void aTrainingJobContinues() {
         trained();
         lost();
         assertEquals("", after(1_000_000));
@@ -181,7 +182,7 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void aFailureMeanwhileIsMendedAsOrderedUntilTheOrdersAreOutOfDate() {
+    void aFailedProgramRestartsAsOrderedUntilTheOrdersExpire() {
         trained();
         lost();
         assertEquals("ask 1/w0@a:1", exited("w0", 1));
@@ -189,22 +190,22 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void aFailureOnceTheyAreOutOfDateStartsItAlone() {
+    void aFailureAfterTheOrdersExpiredStartsStandaloneMode() {
         for (int status : new int[] {1, 41, 43, -100}) {
-            AloneTest test = new AloneTest();
+            StandaloneTest test = new StandaloneTest();
             test.trained();
             test.lost();
             test.after(TTL);
             assertEquals("stop s, stop w1, " + ASKED, test.exited("w0", status), "status " + status);
-            test.allocated("x", ALONE_SERVER, A);
-            test.allocated("x0", ALONE_WORKER, A);
+            test.allocated("x", STANDALONE_SERVER, A);
+            test.allocated("x0", STANDALONE_WORKER, A);
             test.exited("s", 0);
-            assertEquals(STARTED, test.exited("w1", 0), "the old ones are gone first");
+            assertEquals(STARTED, test.exited("w1", 0), "the old programs end first");
         }
     }
 
     @Test
-    void aLostServerStartsItAlone() {
+    void aLostServerStartsStandaloneMode() {
         trained();
         lost();
         after(TTL);
@@ -212,7 +213,7 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void programsThatStartedTooLateToLearnOfEachOtherStartAgain() {
+    void programsThatStartedTooLateToKnowEachOtherRestart() {
         running();
         follow(ran(1, 0, shape(1, 2)));
         after(1000);
@@ -221,7 +222,7 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void aGangThatIsNotCompleteStartsAlone() {
+    void anIncompleteGangStartsStandaloneMode() {
         follow(ran(1, 0, shape(1, 2)));
         allocated("s", request(1, SERVER), A);
         allocated("w0", request(1, 0), A);
@@ -231,7 +232,7 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void aResizeThatNobodyCanCompleteStartsAlone() {
+    void anIncompleteResizeStartsStandaloneMode() {
         trained();
         follow(ran(2, 0, shape(2, 2)));
         allocated("s'", request(2, SERVER), A);
@@ -240,13 +241,13 @@ class AloneTest extends Scenario {
         exited("w1", 0);
         assertEquals("stop s", after(GRACE));
         assertEquals("release s', withdraw 2/w0, withdraw 2/w1, " + ASKED, after(TTL - GRACE));
-        allocated("x", ALONE_SERVER, A);
-        assertEquals("withdraw alone/w0", allocated("x0", ALONE_WORKER, A));
+        allocated("x", STANDALONE_SERVER, A);
+        assertEquals("withdraw standalone/w0", allocated("x0", STANDALONE_WORKER, A));
         assertEquals(STARTED, exited("s", 143));
     }
 
     @Test
-    void aResizeThatWasCompleteTooLateStartsAlone() {
+    void aResizeThatCompletedTooLateStartsStandaloneMode() {
         trained();
         follow(ran(2, 0, slot(request(2, SERVER), A)));
         lost();
@@ -258,7 +259,7 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void aWorkerThatCameTooLateIsDoneWithout() {
+    void theJobTrainsWithoutAWorkerThatCameTooLate() {
         trained();
         follow(ran(1, 1, shape(1, 4)));
         allocated("w2", request(1, 2), A);
@@ -271,7 +272,7 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void aWorkerThatWasDroppedIsDoneWithout() {
+    void theJobTrainsWithoutADroppedWorker() {
         trained();
         follow(ran(1, 1, shape(1, 1)));
         lost();
@@ -280,7 +281,7 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void aJobWhoseProgramsAreDoneWaitsForSomebodyToSaySo() {
+    void aDoneJobWaitsForOrdersBeforeItCompletes() {
         trained();
         lost();
         exited("s", 0);
@@ -288,23 +289,23 @@ class AloneTest extends Scenario {
         exited("w1", 0);
         assertEquals("", after(1_000_000));
         assertEquals("", follow(ran(1, 0, shape(1, 2))));
-        assertEquals("succeed: all of its programs are done", after(500));
+        assertEquals("succeed: all programs of the job have succeeded", after(500));
     }
 
     @Test
-    void aJobThatIsToEndEnds() {
+    void aJobThatIsOverEndsWithoutConnection() {
         trained();
         follow(stand(Standing.STANDING_OVER));
         lost();
         assertEquals("stop s, stop w0, stop w1", after(TTL));
         exited("s", 0);
         exited("w0", 0);
-        assertEquals("fail: so it is", exited("w1", 0));
+        assertEquals("fail: some reason", exited("w1", 0));
     }
 
     @Test
-    void ordersEndItAndTheProgramsStopAtOnceSinceNobodyTellsThem() {
-        alone();
+    void ordersEndStandaloneModeAndStopTheProgramsAtOnce() {
+        standalone();
         assertEquals("stop x, stop x0, ask 1/w0@a:1", follow(ran(1, 0, slot(request(1, 0), A))));
         assertEquals("withdraw 1/w0", allocated("w0", request(1, 0), A));
         exited("x", 0);
@@ -312,94 +313,94 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void ordersOfTheIncarnationThatItLeftBeginItAgain() {
+    void ordersOfTheLeftIncarnationRestartIt() {
         trained();
         lost();
         after(TTL);
         exited("w0", 1);
         exited("s", 0);
         exited("w1", 0);
-        allocated("x", ALONE_SERVER, A);
-        allocated("x0", ALONE_WORKER, A);
+        allocated("x", STANDALONE_SERVER, A);
+        allocated("x0", STANDALONE_WORKER, A);
         String asked = "ask 1/w0@a:1, ask 1/w1@a:1, ask 1/s0@a:1";
         assertEquals("stop x, stop x0, " + asked, follow(ran(1, 0, shape(1, 2))));
     }
 
     @Test
-    void ordersThatComeWhileContainersAreHalfThereGiveThemBack() {
+    void ordersBeforeAllContainersAreAllocatedGiveThemBack() {
         after(DEFAULT_TTL);
-        allocated("x", ALONE_SERVER, A);
-        assertEquals("release x, withdraw alone/w0, ask 1/w0@a:1", follow(ran(1, 0, slot(request(1, 0), A))));
-        assertEquals("release late", allocated("late", ALONE_WORKER, A));
+        allocated("x", STANDALONE_SERVER, A);
+        assertEquals("release x, withdraw standalone/w0, ask 1/w0@a:1", follow(ran(1, 0, slot(request(1, 0), A))));
+        assertEquals("release late", allocated("late", STANDALONE_WORKER, A));
         assertEquals("", exited("x", -100));
     }
 
     @Test
-    void ordersThatComeAndGoWhileContainersAreHalfThere() {
+    void ordersThatExpireBeforeAllContainersAreAllocated() {
         after(DEFAULT_TTL);
-        allocated("x", ALONE_SERVER, A);
-        assertEquals("release x, withdraw alone/w0", follow(stand(Standing.STANDING_WAIT)));
+        allocated("x", STANDALONE_SERVER, A);
+        assertEquals("release x, withdraw standalone/w0", follow(stand(Standing.STANDING_WAIT)));
         lost();
         assertEquals("", after(TTL - 1));
         assertEquals(ASKED, after(1));
     }
 
     @Test
-    void ordersThatComeAndGoWhileItStopsBeginItAgain() {
-        alone();
+    void ordersThatExpireDuringTheStopRestartStandaloneMode() {
+        standalone();
         assertEquals("stop x, stop x0", follow(stand(Standing.STANDING_WAIT)));
         lost();
-        assertEquals("", after(TTL), "its programs are still there");
+        assertEquals("", after(TTL), "its programs have not ended");
         assertEquals("", exited("x", 0));
         assertEquals(ASKED, exited("x0", 0));
     }
 
     @Test
-    void aJobThatLeavesForOrdersGoesOnAloneWhenThoseAreOutOfDate() {
-        alone();
+    void aStoppingJobReturnsToStandaloneModeWhenTheOrdersExpire() {
+        standalone();
         follow(ran(1, 0, slot(request(1, 0), A)));
         lost();
-        assertEquals("withdraw 1/w0", after(TTL), "the old ones are gone first");
-        assertEquals("ask alone/s0", exited("x", 0));
-        allocated("x", ALONE_SERVER, A);
-        assertEquals("ask alone/w0", exited("x0", 0));
-        assertEquals("withdraw alone/w0, " + STARTED, allocated("x0", ALONE_WORKER, A));
+        assertEquals("withdraw 1/w0", after(TTL), "the old programs end first");
+        assertEquals("ask standalone/s0", exited("x", 0));
+        allocated("x", STANDALONE_SERVER, A);
+        assertEquals("ask standalone/w0", exited("x0", 0));
+        assertEquals("withdraw standalone/w0, " + STARTED, allocated("x0", STANDALONE_WORKER, A));
     }
 
     @Test
-    void ordersToWaitOrEndGiveAllBack() {
+    void ordersToWaitOrToEndGiveAllContainersBack() {
         for (Standing standing : List.of(Standing.STANDING_WAIT, Standing.STANDING_OVER)) {
-            AloneTest test = new AloneTest();
-            test.alone();
+            StandaloneTest test = new StandaloneTest();
+            test.standalone();
             assertEquals("stop x, stop x0", test.follow(stand(standing)));
             test.exited("x", 0);
-            String end = standing == Standing.STANDING_OVER ? "fail: so it is" : "";
+            String end = standing == Standing.STANDING_OVER ? "fail: some reason" : "";
             assertEquals(end, test.exited("x0", 0));
         }
     }
 
     @Test
-    void aJobThatIsCalledCompleteStopsAndSucceeds() {
-        alone();
+    void aCompletedJobStopsAndSucceeds() {
+        standalone();
         Orders over = stand(Standing.STANDING_OVER).toBuilder().setCompleted(true).build();
         assertEquals("stop x, stop x0", follow(over));
         exited("x", 0);
-        assertEquals("succeed: so it is", exited("x0", 137));
+        assertEquals("succeed: some reason", exited("x0", 137));
     }
 
     @Test
-    void aReleasedJobThatNeverRanGoesOnAloneAtOnce() {
+    void aReleasedJobThatNeverRanEntersStandaloneModeAtOnce() {
         assertEquals(ASKED, follow(stand(Standing.STANDING_RELEASED)));
-        allocated("x", ALONE_SERVER, A);
-        allocated("x0", ALONE_WORKER, B);
-        assertEquals("", follow(stand(Standing.STANDING_RELEASED)), "and stays so");
+        allocated("x", STANDALONE_SERVER, A);
+        allocated("x0", STANDALONE_WORKER, B);
+        assertEquals("", follow(stand(Standing.STANDING_RELEASED)), "it stays in this mode");
         exited("x", 0);
         exited("x0", 0);
-        assertEquals("succeed: all of its programs are done", after(500));
+        assertEquals("succeed: all programs of the job have succeeded", after(500));
     }
 
     @Test
-    void aReleasedJobThatWaitsGoesOnAloneWhenItHasLeft() {
+    void aReleasedWaitingJobEntersStandaloneModeAfterItsProgramsEnd() {
         trained();
         follow(stand(Standing.STANDING_WAIT));
         assertEquals("", follow(stand(Standing.STANDING_RELEASED)));
@@ -409,65 +410,65 @@ class AloneTest extends Scenario {
     }
 
     @Test
-    void aReleasedJobThatRunsGoesOnAsItWas() {
+    void aReleasedRunningJobContinues() {
         trained();
         assertEquals("", follow(stand(Standing.STANDING_RELEASED)));
         assertEquals("ask 1/w0", exited("w0", 1));
     }
 
     @Test
-    void aJobThatIsAloneStaysSoWhenReleased() {
-        alone();
+    void aReleasedJobStaysInStandaloneMode() {
+        standalone();
         assertEquals("", follow(stand(Standing.STANDING_RELEASED)));
         assertEquals("", lost());
         assertEquals("", after(1_000_000));
     }
 
     @Test
-    void aSuccessorGoesOnAlone() {
-        assertEquals("", adopted(Map.of("x", ALONE_SERVER, "x0", ALONE_WORKER)));
+    void aSuccessorContinuesStandaloneMode() {
+        assertEquals("", adopted(Map.of("x", STANDALONE_SERVER, "x0", STANDALONE_WORKER)));
         assertEquals("", after(1_000_000));
-        assertEquals("stop x0, ask alone/s0", exited("x", 1));
-        assertEquals("ask alone/w0", exited("x0", 0));
+        assertEquals("stop x0, ask standalone/s0", exited("x", 1));
+        assertEquals("ask standalone/w0", exited("x0", 0));
     }
 
     @Test
-    void aSuccessorOfAJobThatIsAloneHearsOrders() {
-        adopted(Map.of("x", ALONE_SERVER, "x0", ALONE_WORKER));
+    void aSuccessorInStandaloneModeFollowsOrders() {
+        adopted(Map.of("x", STANDALONE_SERVER, "x0", STANDALONE_WORKER));
         assertEquals("stop x, stop x0, ask 1/w0@a:1", follow(ran(1, 0, slot(request(1, 0), A))));
     }
 
     @Test
-    void aSuccessorRestartsAGangThatIsNotComplete() {
-        assertEquals("stop x, ask alone/w0", adopted(Map.of("x", ALONE_SERVER)));
-        assertEquals("ask alone/s0", exited("x", 0));
+    void aSuccessorRestartsAnIncompleteGang() {
+        assertEquals("stop x, ask standalone/w0", adopted(Map.of("x", STANDALONE_SERVER)));
+        assertEquals("ask standalone/s0", exited("x", 0));
     }
 
     @Test
-    void aSuccessorWithoutOrdersLeavesAloneWhatTrains() {
+    void aSuccessorWithoutOrdersKeepsTrainingPrograms() {
         adopted(Map.of("s", request(1, SERVER), "w0", request(1, 0)));
         assertEquals("", after(1_000_000));
         assertEquals("stop s, " + ASKED, exited("w0", 1));
     }
 
     @Test
-    void aSuccessorWithoutOrdersHearsThatAllIsDone() {
+    void aSuccessorWithoutOrdersCompletesWithLaterOrders() {
         adopted(Map.of("s", request(1, SERVER), "w0", request(1, 0)));
         exited("w0", 0);
         exited("s", 0);
         follow(ran(1, 0, shape(1, 1)));
-        assertEquals("succeed: all of its programs are done", after(500));
+        assertEquals("succeed: all programs of the job have succeeded", after(500));
     }
 
     @Test
-    void aSuccessorWithoutOrdersDoesNotTakeAPartForTheWhole() {
+    void aSuccessorWithoutOrdersMayKnowOnlyAPart() {
         adopted(Map.of("w0", request(1, 0)));
         assertEquals("", after(1_000_000));
         assertEquals(ASKED, exited("w0", 0));
     }
 
     @Test
-    void withoutAShapeOfItsOwnItAsksAnywhereOnceOrdersAreOutOfDate() {
+    void withoutStandaloneModeExpiredOrdersAllowAnyNode() {
         FleetTest test = new FleetTest();
         test.follow(ran(1, 0, shape(1, 1)));
         test.allocated("s", request(1, SERVER), A);
@@ -478,18 +479,18 @@ class AloneTest extends Scenario {
 
     @Test
     void theVariableIsOrdersInBase64() {
-        assertNull(Alone.parse(null));
-        Orders orders = orders(Standing.STANDING_RUN, 0, 0, slot(ALONE_WORKER, A)).build();
-        Orders parsed = Alone.parse(Base64.getEncoder().encodeToString(orders.toByteArray()));
-        assertEquals(Alone.INCARNATION, parsed.getIncarnation());
+        assertNull(Standalone.parse(null));
+        Orders orders = orders(Standing.STANDING_RUN, 0, 0, slot(STANDALONE_WORKER, A)).build();
+        Orders parsed = Standalone.parse(Base64.getEncoder().encodeToString(orders.toByteArray()));
+        assertEquals(Standalone.INCARNATION, parsed.getIncarnation());
         assertEquals("", parsed.getSlots(0).getNode() + parsed.getSlots(0).getNodeName());
-        assertThrows(IllegalArgumentException.class, () -> Alone.parse("{"));
-        assertThrows(IllegalArgumentException.class, () -> Alone.parse("AAAA"));
+        assertThrows(IllegalArgumentException.class, () -> Standalone.parse("{"));
+        assertThrows(IllegalArgumentException.class, () -> Standalone.parse("AAAA"));
         Orders none = orders.toBuilder().clearSlots().build();
         String text = Base64.getEncoder().encodeToString(none.toByteArray());
-        assertThrows(IllegalArgumentException.class, () -> Alone.parse(text));
+        assertThrows(IllegalArgumentException.class, () -> Standalone.parse(text));
         Orders other = orders(Standing.STANDING_RUN, 0, 0, slot(request(2, 0), A)).build();
         String ordinary = Base64.getEncoder().encodeToString(other.toByteArray());
-        assertThrows(IllegalArgumentException.class, () -> Alone.parse(ordinary));
+        assertThrows(IllegalArgumentException.class, () -> Standalone.parse(ordinary));
     }
 }

@@ -4,19 +4,20 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.regex.Pattern;
 
-/** A command's text as words, split as a shell does, and words as a shell takes them. */
-final class Words {
-    /** Between two braces, and after what begins one of the names that NodeManagers know. */
-    private static final Pattern MARKS = Pattern.compile("(?<=\\{)(?=\\{)|(?<=})(?=})|(?<=<)(?=(?:LOG_DIR|CPS|ADD_OPENS)>)");
+/** Splits commands into words as a shell does, and quotes words for a shell. */
+final class ShellWords {
+    /** Positions between two equal braces, and inside the names in angle brackets that NodeManagers replace. */
+    private static final Pattern MARKS =
+            Pattern.compile("(?<=\\{)(?=\\{)|(?<=})(?=})|(?<=<)(?=(?:LOG_DIR|CPS|ADD_OPENS)>)");
 
     private static final Pattern NAME = Pattern.compile("[A-Za-z_][A-Za-z0-9_]*");
 
-    private Words() {}
+    private ShellWords() {}
 
     /**
-     * Quotes and backslashes mean what they do in a shell; nothing else does.
+     * Splits a command. Only quotes and backslashes have their meaning in a shell.
      *
-     * @throws IllegalArgumentException a quote isn't closed
+     * @throws IllegalArgumentException if a quote isn't closed
      */
     static List<String> split(String text) {
         List<String> words = new ArrayList<>();
@@ -56,17 +57,17 @@ final class Words {
         return quote == 0 || "\"\\$`".indexOf(next) >= 0;
     }
 
-    /** A word that a shell takes as it is. */
+    /** Quotes a word, so that a shell doesn't change it. */
     static String quote(String word) {
         return "'" + word.replace("'", "'\\''") + "'";
     }
 
     /**
-     * For between the double quotes that NodeManagers put around values and commands. Before that, they replace the names
-     * of a few things in angle brackets, and two braces in a row, in both: each of these is cut by quotes that close and
-     * open again, which a shell drops.
+     * Escapes a text for the double quotes that NodeManagers put around values and commands. Inside them, NodeManagers
+     * replace some names in angle brackets, and double braces. So such names and braces are split by two double quotes,
+     * which a shell removes.
      *
-     * @throws IllegalArgumentException it has a character that no environment or command line can have
+     * @throws IllegalArgumentException if the text has a NUL character
      */
     static String escape(String text) {
         if (text.indexOf('\0') >= 0) {
@@ -76,14 +77,14 @@ final class Words {
     }
 
     /**
-     * A variable's name, which a shell takes.
+     * Checks that a shell accepts a variable's name.
      *
-     * @throws IllegalArgumentException it is none
+     * @throws IllegalArgumentException if it doesn't
      */
     static String variable(String name) {
         if (!NAME.matcher(name).matches()) {
             throw new IllegalArgumentException(
-                    "environment variable \"" + name + "\": allowed are letters, digits and _, and no digit first");
+                    "environment variable \"" + name + "\": must be letters, digits and _, without a digit first");
         }
         return name;
     }

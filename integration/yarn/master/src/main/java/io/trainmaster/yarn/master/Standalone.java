@@ -5,18 +5,18 @@ import io.trainmaster.yarn.v1.Orders;
 import io.trainmaster.yarn.v1.SlotOrder;
 import java.util.Base64;
 
-/** What a job does that goes on alone: orders that it was submitted with, for while nobody gives any. */
-final class Alone {
+/** The orders for standalone mode, with which a job is submitted. */
+final class Standalone {
     static final String VARIABLE = "TRAINMASTER_ALONE";
-    /** No incarnation of the scheduler's gets so far. */
+    /** Greater than every incarnation of the scheduler. */
     static final long INCARNATION = 0x7fff_ffffL;
 
-    private Alone() {}
+    private Standalone() {}
 
     /**
-     * What the variable says; null where it isn't set: such a job waits.
+     * Parses the variable. Returns null if it isn't set: such a job waits for orders.
      *
-     * @throws IllegalArgumentException it makes no sense
+     * @throws IllegalArgumentException if the value is invalid
      */
     static Orders parse(String text) {
         if (text == null || text.isBlank()) {
@@ -37,8 +37,8 @@ final class Alone {
                         + slot.getAllocationRequest() + "; allowed: those of incarnation " + INCARNATION);
             }
         }
-        Orders.Builder alone = orders.toBuilder().setIncarnation((int) INCARNATION).clearSlots();
-        orders.getSlotsList().forEach(slot -> alone.addSlots(Slots.anywhere(slot)));
-        return alone.build();
+        Orders.Builder standalone = orders.toBuilder().setIncarnation((int) INCARNATION).clearSlots();
+        orders.getSlotsList().forEach(slot -> standalone.addSlots(Slots.anywhere(slot)));
+        return standalone.build();
     }
 }
