@@ -1,6 +1,6 @@
 # The commands for people and CI. Both use the same ones.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all fuzz check bench fits experiments attacks
+.PHONY: help demo test test-all goldens fuzz check bench fits experiments attacks
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
@@ -14,6 +14,11 @@ test: ## run all tests; print the numbers of tests run and skipped
 
 test-all: ## also run long tests: 1,000 kill -9, 2,000 hostile submissions to a real Slurm
 	TRAINMASTER_KILLS=1000 TRAINMASTER_SUBMISSIONS=2000 scripts/test
+
+goldens: ## the golden decisions of every scenario and engine, written again: read the difference
+	BLESS=1 cargo test --locked -p trainmaster-conformance --test golden -- --test-threads 1
+	git --no-pager diff --stat -- integration/conformance/golden
+	git status --short -- integration/conformance/golden
 
 fuzz: ## fuzz each parser of foreign input for a minute, then feed 10^6 generated inputs, on a small stack
 	scripts/fuzz $(FUZZ)

@@ -290,6 +290,8 @@ enum trainmaster_reason_kind {
     TRAINMASTER_REASON_KIND_OUT_OF_REACH = 22,
     // The engine's policy scores waiting, `worth`, above its best place, on `server`: `cost`.
     TRAINMASTER_REASON_KIND_HELD_BACK = 23,
+    // A reason of the engine's own: `text` has it.
+    TRAINMASTER_REASON_KIND_ENGINE = 24,
 };
 
 // Which of a report's optional fields are set; added up in `has`.

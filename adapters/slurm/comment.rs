@@ -354,8 +354,8 @@ impl Given {
         });
         let mut slots: Vec<_> = slots.collect();
         slots.sort_unstable_by(|a, b| (&a.server, a.role, a.index).cmp(&(&b.server, b.role, b.index)));
-        let (incarnation, revision) = (job.incarnation.0, job.revision.0);
-        Self { job: job.id.0, decision: job.issued_in.0, incarnation, revision, slots }
+        let (incarnation, revision) = (job.issued.incarnation.0, job.issued.revision.0);
+        Self { job: job.id.0, decision: job.issued.decision.0, incarnation, revision, slots }
     }
 
     /// Workers and parameter servers in all.

@@ -1,13 +1,13 @@
-//! Quantities as people write them: `"10GiB"`, `"1Gbit"`, `"2d"`, `0.5`.
+//! Quantities in text form: `"10GiB"`, `"1Gbit"`, `"2d"`, `0.5`.
 //!
-//! Everything is an integer inside: thousandths for counted resources (GPUs, CPUs, custom types), MiB for memory and
-//! disk, Mbit/s for bandwidth, milliseconds for time. So capacity arithmetic is exact.
+//! Internally all quantities are integers, so capacity arithmetic is exact: thousandths for counted resources (GPUs,
+//! CPUs, custom types), MiB for memory and disk, Mbit/s for bandwidth, milliseconds for time.
 
 use thiserror::Error;
 
 use crate::time::Span;
 
-/// What a number of a resource counts.
+/// The unit of a resource's integer amounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Thousandths of one: GPUs, CPUs, custom resources.
@@ -34,10 +34,11 @@ impl Unit {
         }
     }
 
-    /// Reads a quantity with this unit.
+    /// Parses a quantity in this unit.
     ///
     /// # Errors
-    /// Names the text and what is allowed: negative, too large, a missing or unknown suffix, finer than the sub-unit.
+    /// The error names the text and the allowed form. Quantities are refused if they are negative, too large or finer
+    /// than the sub-unit, or if their suffix is missing or unknown.
     ///
     /// ```
     /// use trainmaster_core::amount::Unit;
@@ -57,7 +58,7 @@ impl Unit {
         parse_scaled(text, suffixes, allowed)
     }
 
-    /// Writes a quantity as [`parse`](Self::parse) reads it, in the largest unit that keeps it short.
+    /// Formats a quantity in the form that [`parse`](Self::parse) accepts, in the largest unit that keeps it short.
     pub fn format(self, value: i64) -> String {
         let scaled = |scale: i64, suffix: &str| {
             let text = format!("{:.3}", value as f64 / scale as f64);
@@ -74,16 +75,13 @@ impl Unit {
     }
 }
 
-/// Reads a duration: `"250ms"`, `"20s"`, `"5m"`, `"6h"`, `"2d"`.
-///
-/// # Errors
-/// As [`Unit::parse`].
+/// Parses a duration: `"250ms"`, `"20s"`, `"5m"`, `"6h"`, `"2d"`.
 pub fn parse_span(text: &str) -> Result<Span, AmountError> {
     let suffixes = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
     parse_scaled(text, &suffixes, "a number with ms, s, m, h or d, such as 20s").map(Span)
 }
 
-/// A quantity that can't be read.
+/// A quantity that can't be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text:?} is not allowed here: {problem}; write {allowed}")]
 pub struct AmountError {

@@ -6,58 +6,11 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::{
-    ids::{DecisionId, JobId, ServerId, Term},
+    ids::{DecisionId, Incarnation, JobId, Revision, ServerId, Term},
     reason::Reason,
+    shape::{Role, Shape},
     time::Time,
 };
-
-/// What a slot does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Role {
-    /// Computes gradients.
-    Worker,
-    /// Keeps parameters.
-    Server,
-}
-
-impl std::fmt::Display for Role {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Worker => "worker",
-            Self::Server => "parameter server",
-        })
-    }
-}
-
-/// Numbers of workers and parameter servers: (w, p).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Shape {
-    /// w.
-    pub workers: u32,
-    /// p; 0 for all-reduce.
-    pub servers: u32,
-}
-
-impl Shape {
-    /// How many of a role.
-    pub fn count(self, role: Role) -> u32 {
-        match role {
-            Role::Worker => self.workers,
-            Role::Server => self.servers,
-        }
-    }
-
-    /// No slot at all.
-    pub fn is_empty(self) -> bool {
-        self.workers == 0 && self.servers == 0
-    }
-}
-
-impl std::fmt::Display for Shape {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}w+{}p", self.workers, self.servers)
-    }
-}
 
 /// A part of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -279,7 +232,7 @@ impl Verdict {
             (Self::Release(mine), Self::Release(theirs)) => mine == theirs,
             (Self::Wait(mine), Self::Wait(theirs))
             | (Self::Reject(mine), Self::Reject(theirs))
-            | (Self::Stop(mine), Self::Stop(theirs)) => mine.kind() == theirs.kind(),
+            | (Self::Stop(mine), Self::Stop(theirs)) => mine.same_kind(theirs),
             _ => false,
         }
     }
@@ -333,4 +286,17 @@ impl Decision {
     pub(crate) fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("a decision is plain data")
     }
+}
+
+/// What a manager is to be told about one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Issue {
+    /// Which.
+    pub job: JobId,
+    /// What it is to have now; see [`State::effective`](crate::State::effective).
+    pub verdict: Verdict,
+    /// Restarts so far.
+    pub incarnation: Incarnation,
+    /// Changes in place of this incarnation.
+    pub revision: Revision,
 }

@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{
-    decision::{DeviceShare, Role, Slot},
+    decision::{DeviceShare, Slot},
     ids::{DecisionId, Incarnation, JobId, Term},
     job::{ExternalId, JobSpec, JobSpecError, Phase},
     policy::{Policy, PolicyError},
     server::ServerSpec,
     settings::{Mode, Settings, SettingsError},
+    shape::Role,
     time::Span,
 };
 

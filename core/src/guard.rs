@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::{
-    decision::{Allocation, Proposal, Role, Shape, Verdict},
-    engines::{Gang, Limits},
-    ids::{JobId, QueueId, ServerId, TenantId},
+    decision::{Allocation, Proposal, Verdict},
+    engine::{Gang, Limits},
+    ids::{JobId, ServerId},
     job::Job,
     resources::{Amounts, GPU},
-    server::{Usage, devices_match},
-    state::{Mandate, State, usage_by_server},
+    server::devices_match,
+    shape::{Role, Shape},
+    state::{Mandate, State, Sums, usage_by_server},
 };
 
 /// A rule that a proposal breaks.
@@ -105,17 +106,6 @@ pub enum Violation {
 }
 
 const UNTOUCHED: u32 = u32::MAX;
-
-/// What a proposal makes of the plan's sums, found on the way: the commit need not add them up again.
-#[derive(Debug, Default)]
-pub(crate) struct Sums {
-    /// All that is planned, on each server that the proposal touches.
-    pub(crate) servers: Vec<(ServerId, Usage)>,
-    /// What is added to each tenant that it touches.
-    pub(crate) tenants: BTreeMap<TenantId, Amounts>,
-    /// What is added to each queue that it touches.
-    pub(crate) queues: BTreeMap<QueueId, Amounts>,
-}
 
 /// Checks a proposal against the state it was made from.
 ///

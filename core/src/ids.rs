@@ -1,4 +1,4 @@
-//! Identifiers: dense numbers for what the hot paths index, growing numbers for what is never reused.
+//! Identifiers: dense numbers for tables in hot paths, increasing numbers for everything that is never reused.
 
 use std::fmt;
 
@@ -19,12 +19,12 @@ macro_rules! id {
 }
 
 id!(
-    /// A job. Grows with every submission and is never reused.
+    /// A job. The number increases with every submission and is never reused.
     JobId(u64), "job "
 );
 id!(
-    /// A server (machine): a dense index into [`State::servers`](crate::State::servers), kept when the server leaves
-    /// and comes back under the same name.
+    /// A server (machine): a dense index into [`State::servers`](crate::State::servers). A server that leaves and
+    /// returns under the same name keeps its number.
     ServerId(u32), "server "
 );
 id!(
@@ -45,35 +45,35 @@ id!(
     ResourceId(u16), "resource "
 );
 id!(
-    /// Grows by one with every committed decision of a term.
+    /// Number of a committed decision. It increases by one with each decision of a term.
     DecisionId(u64), "decision "
 );
 id!(
-    /// Leader epoch: a plan of an older term is void.
+    /// The epoch of a scheduler process. Plans of older terms are void.
     Term(u64), "term "
 );
 id!(
-    /// One attempt to decide; a newer ticket supersedes an older one that is still open.
+    /// One attempt to decide. A newer ticket supersedes an open older one.
     TicketId(u64), "ticket "
 );
 id!(
-    /// Counts a job's restarts: everything stops and starts again from a checkpoint.
+    /// Number of a start of a job. A new incarnation starts all slots from a checkpoint.
     Incarnation(u32), "incarnation "
 );
 id!(
-    /// Counts a job's changes in place within one incarnation: workers came or went, nobody restarted.
+    /// Number of a change in place within one incarnation: workers are added or removed, and nothing restarts.
     Revision(u32), "revision "
 );
 
 impl ServerId {
-    /// The position in dense per-server tables.
+    /// The index into dense tables of servers.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl ResourceId {
-    /// The position in an [`Amounts`](crate::resources::Amounts).
+    /// The index into an [`Amounts`](crate::resources::Amounts).
     pub fn index(self) -> usize {
         self.0.into()
     }

@@ -12,7 +12,9 @@
 //! * [`journal`]: recovery, audit and replay; [`explain`]: why a job has what it has.
 
 pub mod amount;
+pub mod budget;
 pub mod decision;
+pub mod engine;
 pub mod engines;
 pub mod event;
 pub mod explain;
@@ -29,24 +31,28 @@ pub mod resources;
 pub mod scheduler;
 pub mod server;
 pub mod settings;
+pub mod shape;
 pub mod sim;
 pub mod solver;
 pub mod state;
 mod tables;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod text;
 pub mod time;
 
 pub use self::{
-    decision::{Allocation, Decision, DeviceShare, Devices, Proposal, Role, Shape, Slot, Source, Verdict},
-    engines::Budget,
+    budget::Budget,
+    decision::{Allocation, Decision, DeviceShare, Devices, Issue, Proposal, Slot, Source, Verdict},
     event::{Enactment, End, Event, EventError, ObservedSlot, Report, SlotUse},
     ids::{DecisionId, Incarnation, JobId, QueueId, ResourceId, Revision, ServerId, TenantId, Term, TicketId},
     job::{Job, JobFileError, JobSpec, Phase, TrainingMode},
     policy::Policy,
     reason::Reason,
-    scheduler::{Issue, Scheduler, Ticket},
+    scheduler::{Scheduler, Ticket},
     server::{Server, ServerSpec},
     settings::{Mode, Settings, SettingsError},
+    shape::{Role, Shape},
     state::{Mandate, State},
     time::{Span, Time},
 };

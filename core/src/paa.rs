@@ -1,20 +1,20 @@
-//! Spreading a model's parameter blocks over its parameter servers, so that no server holds or answers much more than
-//! another.
+//! Distribution of a model's parameter blocks over its parameter servers, balanced in size and in requests.
 //!
-//! Source: Optimus (EuroSys'18), §5.3, "parameter assignment algorithm" (PAA). It keeps three numbers small: the spread
-//! of parameter sizes between servers, the spread of requests (each placed block or piece is one request per worker and
-//! step), and the number of requests in total, which grows only where a block is cut.
+//! Source: Optimus (EuroSys'18), §5.3, "parameter assignment algorithm" (PAA). The algorithm keeps three numbers small:
+//! the spread of parameter sizes between servers, the spread of requests (each placed block or piece is one request per
+//! worker and step), and the total number of requests, which grows only if a block is cut.
 //!
 //! Blocks are placed by descending size. With avg = total size / servers:
 //!
 //! | block | goes to |
 //! |---|---|
 //! | < 1 % of avg | the server with the fewest requests, then the least assigned |
-//! | ≤ avg | best fit: the server with the least room (avg − assigned) that still holds it; if none does, the least assigned |
+//! | ≤ avg | the server with the least sufficient room (avg − assigned); without one, the least assigned |
 //! | > avg | cut into pieces of avg, each to the least assigned server |
 //!
-//! On ResNet-50's 161 tensors and 10 servers: 0.103 M parameters apart, 1 request apart, no tensor cut. Remaining ties go
-//! to the lower server number, so the same blocks always give the same assignment. All arithmetic is in integers.
+//! On ResNet-50's 161 tensors and 10 servers, the spread is 0.103 M parameters and 1 request, and no tensor is cut. Ties
+//! go to the lower server number, so the assignment of the same blocks is always the same. All arithmetic is in
+//! integers.
 //!
 //! Cost: O(blocks · servers).
 
@@ -27,22 +27,22 @@ pub struct Piece {
     pub block: usize,
     /// First parameter of the piece within its block.
     pub offset: u64,
-    /// Parameters in the piece; 0 only for a block of size 0.
+    /// Number of parameters in the piece; 0 only for a block of size 0.
     pub length: u64,
-    /// The server that holds it, from 0.
+    /// The piece's server, from 0.
     pub server: usize,
 }
 
-/// What one server holds.
+/// Load of one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
-    /// Parameters.
+    /// Number of parameters.
     pub size: u64,
-    /// Pieces: requests per worker and step.
+    /// Number of pieces: requests per worker and step.
     pub requests: u64,
 }
 
-/// Where every parameter goes.
+/// The servers of all parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     /// All pieces, by block, then offset; together they cover every block exactly once.
@@ -53,17 +53,17 @@ pub struct Assignment {
     pub size_spread: u64,
     /// Largest minus smallest number of requests of a server.
     pub request_spread: u64,
-    /// Requests in total.
+    /// Total number of requests.
     pub requests: u64,
 }
 
-/// Why blocks cannot be assigned.
+/// Invalid inputs of the assignment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PaaError {
-    /// There is no server to assign to.
+    /// The number of servers is 0.
     #[error("0 parameter servers; at least 1 is needed")]
     NoServers,
-    /// The sizes add up to more than a 64-bit count.
+    /// The sum of the sizes exceeds 64 bits.
     #[error("the blocks' sizes add up to more than {}", u64::MAX)]
     TooLarge,
 }
@@ -90,8 +90,8 @@ pub fn assign(blocks: &[u64], servers: usize) -> Result<Assignment, PaaError> {
         return Err(PaaError::NoServers);
     }
     let total = blocks.iter().try_fold(0_u64, |sum, size| sum.checked_add(*size)).ok_or(PaaError::TooLarge)?;
-    // avg is a fraction: sizes are compared with it multiplied by the number of servers. Pieces are whole, so they are cut
-    // at avg rounded up, which never makes more of them than avg itself would.
+    // avg is a fraction, so sizes times the number of servers are compared with the total. Pieces are integers, so
+    // blocks are cut at avg rounded up. This never makes more pieces than avg itself would.
     let count = servers as u128;
     let cut = total.div_ceil(servers as u64);
     let mut order: Vec<usize> = (0..blocks.len()).collect();
@@ -145,7 +145,7 @@ fn fewest_requests(loads: &[Load]) -> usize {
     (0..loads.len()).min_by_key(|&s| (loads[s].requests, loads[s].size)).unwrap_or(0)
 }
 
-/// The fullest server that holds `size` more without passing `total`/`count`.
+/// The fullest server with room for `size` within `total`/`count`.
 fn best_fit(loads: &[Load], size: u64, total: u128, count: u128) -> Option<usize> {
     (0..loads.len())
         .filter(|&s| (u128::from(loads[s].size) + u128::from(size)) * count <= total)

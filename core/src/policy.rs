@@ -1,12 +1,12 @@
-//! Learnt policies: small networks that score what an engine may choose, trained by a host and evaluated here.
+//! Learnt policies: small networks that score an engine's choices. A host trains them, and the core evaluates them.
 //!
-//! A policy is an event like any other ([`Event::PolicySet`](crate::Event::PolicySet)): named by the hash of what it holds, in
-//! the journal and its snapshots. It is refused, and the last good one stands, where it isn't what its hash says, was made for other
-//! inputs than the engine gives it, or did worse than the engine's own heuristic in validation. An engine
-//! without one decides by that heuristic.
+//! A policy is set by an event ([`Event::PolicySet`](crate::Event::PolicySet)). The journal and its snapshots contain
+//! it, and the hash of its content is its name. A policy is refused if it doesn't match its hash, if it was made for
+//! other inputs than the engine's, or if its validation result is worse than that of the engine's heuristic. Then the
+//! last valid one stays in force. An engine without a policy uses its heuristic.
 //!
-//! The network has one hidden layer of rectified units and one output. It is evaluated by loops over `f32` in a fixed order: the same
-//! bits on every machine.
+//! The network has one hidden layer of rectified linear units and one output. It is evaluated by loops over `f32` in a
+//! fixed order, so the result is bit-identical on all machines.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -14,22 +14,22 @@ use toml::{Table, Value};
 
 use crate::text::read_toml;
 
-/// The text format that is read and written.
+/// Version of the text format.
 const FORMAT: i64 = 1;
-/// Weights beyond this could add up to something that isn't a number.
+/// Larger weights could add up to a value that isn't finite.
 const LARGEST_WEIGHT: f32 = 1e6;
-/// Inputs and hidden units that a network may have: a score is to take microseconds.
+/// Maximum numbers of inputs and hidden units, so that a score takes microseconds.
 const MOST_INPUTS: usize = 4096;
 const MOST_HIDDEN: usize = 256;
-/// Bytes of a file: as many weights as there may be, each with all its digits.
+/// Maximum bytes of a file: the maximum number of weights with all digits.
 const LONGEST: usize = 16 << 20;
 
-/// What an engine shows its policy of each choice.
+/// The inputs of an engine's policy for each choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inputs {
-    /// Grows whenever an input comes, goes or changes its meaning.
+    /// Increases whenever an input is added, removed or redefined.
     pub version: u32,
-    /// A name for each number, in order.
+    /// Names of the inputs, in order.
     pub names: &'static [&'static str],
 }
 
@@ -47,21 +47,22 @@ pub struct Inputs {
 pub struct Network {
     inputs: u32,
     hidden: u32,
-    /// Each input's weights for all hidden units; their biases; their weights for the output, and its bias.
+    /// Each input's weights for all hidden units, the biases of the hidden units, their weights for the output, and its
+    /// bias.
     weights: Vec<f32>,
 }
 
 impl Network {
-    /// Weights that such a network has.
+    /// Number of weights of such a network.
     pub const fn size(inputs: usize, hidden: usize) -> usize {
         inputs * hidden + hidden + hidden + 1
     }
 
-    /// From its weights: each input's for all hidden units in turn, the hidden units' biases, their weights for the output, the
-    /// output's bias.
+    /// Creates a network from its weights: each input's for all hidden units in turn, the biases of the hidden units,
+    /// their weights for the output, and the output's bias.
     ///
     /// # Errors
-    /// There are too many hidden units, too few or too many weights, or one isn't a number within a million.
+    /// There are too many hidden units, too few or too many weights, or a weight isn't a number within a million.
     pub fn new(inputs: usize, hidden: usize, weights: Vec<f32>) -> Result<Self, PolicyError> {
         let size = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let network = Self { inputs: size(inputs), hidden: size(hidden), weights };
@@ -84,12 +85,12 @@ impl Network {
         }
     }
 
-    /// Numbers that it is shown.
+    /// Number of inputs.
     pub fn inputs(&self) -> usize {
         self.inputs as usize
     }
 
-    /// Units of its hidden layer.
+    /// Number of hidden units.
     pub fn hidden(&self) -> usize {
         self.hidden as usize
     }
@@ -99,8 +100,8 @@ impl Network {
         &self.weights
     }
 
-    /// What the hidden units get from the first of the inputs, to be [finished](Self::finish) with the others: where many
-    /// choices have these in common. O(inputs given · hidden).
+    /// Partial sums of the hidden units over the first inputs, for [`finish`](Self::finish) with the others. It saves
+    /// work if many choices have these inputs in common. O(given inputs · hidden).
     pub fn begin(&self, first: &[f32]) -> Vec<f32> {
         let (inputs, hidden) = (self.inputs(), self.hidden());
         let mut sums = self.weights[inputs * hidden..(inputs + 1) * hidden].to_vec();
@@ -118,7 +119,7 @@ impl Network {
         }
     }
 
-    /// The score of a choice: `begun` with its first inputs, and the rest of them. O(inputs given · hidden).
+    /// Score of a choice from `begun`, with its first inputs, and the remaining inputs. O(given inputs · hidden).
     pub fn finish(&self, begun: &[f32], rest: &[f32]) -> f32 {
         let mut sums = begun.to_vec();
         self.add(&mut sums, rest, self.inputs() - rest.len());
@@ -128,18 +129,18 @@ impl Network {
         terms.fold(0.0, |total, term| total + term) + output[hidden]
     }
 
-    /// The score of a choice.
+    /// Score of a choice.
     pub fn score(&self, inputs: &[f32]) -> f32 {
         self.finish(&self.begin(inputs), &[])
     }
 }
 
-/// How a policy did on workloads that it wasn't trained on, beside the engine's heuristic on the same.
+/// Results of a policy on workloads that weren't used in training, beside those of the engine's heuristic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
-    /// What was played.
+    /// Description of the workload.
     pub workload: String,
-    /// How often, each time with another seed.
+    /// Number of episodes, each with its own seed.
     pub episodes: u32,
     /// Mean reward of the policy.
     pub policy: f64,
@@ -147,51 +148,51 @@ pub struct Validation {
     pub heuristic: f64,
 }
 
-/// A network for one engine, and how it did.
+/// A network for one engine, and its validation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
     engine: String,
     version: u32,
     network: Network,
-    /// None while it is being trained.
+    /// None during training.
     validation: Option<Validation>,
     hash: [u8; 32],
 }
 
 impl Policy {
-    /// A policy for an engine that shows it inputs of this version.
+    /// Creates a policy for an engine with this version of inputs.
     pub fn new(engine: &str, version: u32, network: Network, validation: Option<Validation>) -> Self {
         let mut policy = Self { engine: engine.into(), version, network, validation, hash: [0; 32] };
         policy.hash = policy.computed_hash();
         policy
     }
 
-    /// Whose.
+    /// Name of the engine.
     pub fn engine(&self) -> &str {
         &self.engine
     }
 
-    /// The version of the inputs it was made for.
+    /// Version of the inputs.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// What scores.
+    /// The network.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// How it did; none while it is being trained.
+    /// The validation result. None during training.
     pub fn validation(&self) -> Option<&Validation> {
         self.validation.as_ref()
     }
 
-    /// BLAKE3 of everything in it.
+    /// BLAKE3 hash of the whole content.
     pub fn hash(&self) -> [u8; 32] {
         self.hash
     }
 
-    /// The first digits of the hash, to tell policies apart.
+    /// The first digits of the hash, as a short identifier.
     pub fn id(&self) -> String {
         hex(&self.hash[..6])
     }
@@ -220,15 +221,15 @@ impl Policy {
         *hasher.finalize().as_bytes()
     }
 
-    /// Whether it can be used where these inputs are shown.
+    /// Whether the policy was made for these inputs.
     pub fn suits(&self, inputs: &Inputs) -> bool {
         self.version == inputs.version && self.network.inputs() == inputs.names.len()
     }
 
-    /// Whether it may decide for an engine with these inputs.
+    /// Checks whether the policy may decide for an engine with these inputs.
     ///
     /// # Errors
-    /// What is wrong with it, with the numbers.
+    /// The first mismatch, with its numbers.
     pub fn check(&self, inputs: &Inputs) -> Result<(), PolicyError> {
         self.network.check()?;
         let (given, wanted) = (self.version, inputs.version);
@@ -244,7 +245,7 @@ impl Policy {
             return Err(PolicyError::Hash { given: hex(&self.hash), computed: hex(&computed) });
         }
         match &self.validation {
-            // What isn't finite, or comes of no episode, says nothing.
+            // Values that aren't finite, or without an episode, are no evidence.
             Some(Validation { policy, heuristic, episodes, .. })
                 if !policy.is_finite() || !heuristic.is_finite() || policy < heuristic || *episodes == 0 =>
             {
@@ -254,7 +255,7 @@ impl Policy {
         }
     }
 
-    /// As a file. [`from_toml`](Self::from_toml) reads the same again, to the bit.
+    /// Formats the policy as a file. [`from_toml`](Self::from_toml) restores it bit by bit.
     pub fn to_toml(&self) -> String {
         let mut text = format!(
             "format = {FORMAT}\nengine = {:?}\nversion = {}\ninputs = {}\nhidden = {}\nhash = {:?}\n",
@@ -272,16 +273,17 @@ impl Policy {
         text.push_str("]\n");
         if let Some(Validation { workload, episodes, policy, heuristic }) = &self.validation {
             text.push_str(&format!(
-                "\n[validation]\nworkload = {workload:?}\nepisodes = {episodes}\npolicy = {policy:?}\nheuristic = {heuristic:?}\n"
+                "\n[validation]\nworkload = {workload:?}\nepisodes = {episodes}\npolicy = {policy:?}\n\
+                 heuristic = {heuristic:?}\n"
             ));
         }
         text
     }
 
-    /// From a file. Whether it may decide is [checked](Self::check) where it is set.
+    /// Parses a file. The event that sets the policy [checks](Self::check) it.
     ///
     /// # Errors
-    /// The text isn't such a file, or what it holds isn't what its hash says.
+    /// The text isn't a policy file, or its content doesn't match its hash.
     pub fn from_toml(text: &str) -> Result<Self, PolicyError> {
         let unreadable = |problem: String| PolicyError::Unreadable(problem);
         let table: Table = read_toml(text, LONGEST).map_err(|error| unreadable(error.brief()))?;
@@ -320,99 +322,100 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What an engine's heuristic chose, and what a policy would have been shown of all there was to choose from: to be imitated.
+/// A choice of an engine's heuristic, with the policy inputs of all alternatives, for imitation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demonstration {
-    /// The inputs of each choice.
+    /// Inputs of each alternative.
     pub choices: Vec<Vec<f32>>,
-    /// Which it took.
+    /// Index of the heuristic's choice.
     pub chosen: usize,
 }
 
-/// A policy that may not decide.
+/// An invalid policy.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum PolicyError {
-    /// Its text isn't a policy.
+    /// The text isn't a policy.
     #[error("it can't be read: {0}")]
     Unreadable(String),
-    /// The engine follows none.
+    /// The engine doesn't use policies.
     #[error("engine {engine:?} follows no policy; those that do are {known}")]
     Engine {
-        /// Its name.
+        /// Name of the engine.
         engine: String,
-        /// Those that do.
+        /// Engines that use policies.
         known: String,
     },
-    /// The policy is another engine's.
+    /// The policy is for another engine.
     #[error("it is of engine {given:?} and not of {wanted:?}")]
     Foreign {
-        /// The policy's.
+        /// Engine of the policy.
         given: String,
-        /// The one it was to be set for.
+        /// The requested engine.
         wanted: String,
     },
-    /// It was made for inputs that mean something else.
+    /// The policy was made for inputs with another meaning.
     #[error("it was made for inputs of version {given}; this engine's are of version {wanted}")]
     Version {
-        /// Its own.
+        /// Version of the policy.
         given: u32,
-        /// The engine's.
+        /// Version of the engine.
         wanted: u32,
     },
-    /// It was made for more or fewer inputs.
+    /// The policy was made for another number of inputs.
     #[error("it has {given} inputs and the engine {wanted}")]
     Inputs {
-        /// Its own.
+        /// Inputs of the policy.
         given: usize,
-        /// The engine's.
+        /// Inputs of the engine.
         wanted: usize,
     },
     /// A layer is too small or too large.
     #[error(
-        "it has {inputs} inputs, of at most {MOST_INPUTS}, and {hidden} hidden units, which must be from 1 to {MOST_HIDDEN}"
+        "it has {inputs} inputs, of at most {MOST_INPUTS}, and {hidden} hidden units, which must be from 1 to \
+         {MOST_HIDDEN}"
     )]
     Size {
-        /// Its inputs.
+        /// Number of inputs.
         inputs: usize,
-        /// Its units.
+        /// Number of hidden units.
         hidden: usize,
     },
-    /// Weights are missing, or left over.
+    /// The number of weights is wrong.
     #[error("it has {given} weights; {inputs} inputs and {hidden} hidden units need {needed}")]
     Weights {
-        /// Its own.
+        /// Number of weights.
         given: usize,
-        /// What its layers need.
+        /// Number of weights that the layers need.
         needed: usize,
-        /// Its inputs.
+        /// Number of inputs.
         inputs: usize,
-        /// Its hidden units.
+        /// Number of hidden units.
         hidden: usize,
     },
-    /// A weight can't be computed with.
+    /// A weight is out of range.
     #[error("weight {at} is {value}; it must be from -{LARGEST_WEIGHT} to {LARGEST_WEIGHT}")]
     Weight {
-        /// Its place.
+        /// Index of the weight.
         at: usize,
         /// Its value.
         value: f32,
     },
-    /// It isn't what its hash says: spoilt on its way.
+    /// The content doesn't match the hash.
     #[error("it says that its hash is {given}, and its hash is {computed}")]
     Hash {
-        /// What it says.
+        /// The hash in the file.
         given: String,
-        /// What it is.
+        /// The computed hash.
         computed: String,
     },
-    /// The heuristic does better.
+    /// The validation result is worse than the heuristic's.
     #[error("its reward in {episodes} episodes of validation is {policy:.4}, less than the heuristic's {heuristic:.4}")]
     Worse {
-        /// Its own mean reward.
+        /// Mean reward of the policy.
         policy: f64,
-        /// The heuristic's.
+        /// Mean reward of the heuristic.
         heuristic: f64,
-        /// How many of each.
+        /// Number of episodes of each.
         episodes: u32,
     },
 }
@@ -437,7 +440,7 @@ mod tests {
         let network = policy(None).network;
         // Hidden: 0.1·2 + ⅓·3 + 0 = 1.2 and −2.5·2 + 4e-9·3 + 1 < 0; output 2 · 1.2 + 7.
         assert!((network.score(&[2.0, 3.0]) - 9.4).abs() < 1e-6);
-        // In two parts it is the same to the bit.
+        // The result in two parts is bit-identical.
         assert_eq!(network.finish(&network.begin(&[2.0]), &[3.0]), network.score(&[2.0, 3.0]));
     }
 

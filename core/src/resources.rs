@@ -20,13 +20,13 @@ pub const BANDWIDTH: ResourceId = ResourceId(4);
 
 const BUILT_IN: [&str; 5] = ["gpu", "cpu", "memory", "disk", "bandwidth"];
 
-/// Whether a resource, or a device, is a GPU: `gpu`, or `gpu:<type>`.
+/// Whether a resource or a device is a GPU: `gpu` or `gpu:<type>`.
 pub(crate) fn is_gpu(name: &str) -> bool {
     name == "gpu" || name.starts_with("gpu:")
 }
 
-/// The resource types in use: five that always exist, and any other in the order it was first named. The place of one that
-/// nobody uses any more is taken by the next new one.
+/// The resource types in use: five built-in ones, and others in the order of their first use. A new type takes the
+/// index of a forgotten one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceTypes {
     names: Vec<Arc<str>>,
@@ -44,12 +44,12 @@ impl Default for ResourceTypes {
 }
 
 impl ResourceTypes {
-    /// So many types there may be: every [`Amounts`] is as long as the last type it names.
+    /// Maximum number of types. Every [`Amounts`] is as long as its last type.
     pub const MOST: usize = 256;
-    /// So many there may be while a job brings a new one: the rest is kept for what servers have and settings name.
+    /// Maximum number of types at which a job can add a new one. The rest is reserved for servers and settings.
     pub const MOST_FOR_JOBS: usize = 128;
 
-    /// The id of a name, made if it is new.
+    /// The id of a name. A new name gets a new id.
     pub fn intern(&mut self, name: &str) -> ResourceId {
         if let Some(id) = self.id(name) {
             return id;
@@ -66,45 +66,45 @@ impl ResourceTypes {
         id
     }
 
-    /// Forgets a type that nothing is counted in any more.
+    /// Forgets a type that no amount uses.
     pub(crate) fn forget(&mut self, id: ResourceId) {
         debug_assert!(id.index() >= BUILT_IN.len());
         let name = std::mem::take(&mut self.names[id.index()]);
         self.ids.remove(&name);
     }
 
-    /// Those that may be forgotten: all but the built-in ones.
+    /// The types that can be forgotten: all except the built-in ones.
     pub(crate) fn others(&self) -> impl Iterator<Item = (ResourceId, &str)> {
         let named = self.names.iter().enumerate().skip(BUILT_IN.len()).filter(|(_, name)| !name.is_empty());
         named.map(|(at, name)| (ResourceId(at as u16), &**name))
     }
 
-    /// The id of a name that is already known.
+    /// The id of a known name.
     pub fn id(&self, name: &str) -> Option<ResourceId> {
         self.ids.get(name).copied()
     }
 
-    /// The name of a type; empty if its place is free.
+    /// The name of a type; empty if its index is free.
     pub fn name(&self, id: ResourceId) -> &str {
         &self.names[id.index()]
     }
 
-    /// The ids in use are below this.
+    /// An upper bound of the ids in use, exclusive.
     pub fn count(&self) -> usize {
         self.names.len()
     }
 
-    /// How many types there are.
+    /// Number of types in use.
     pub fn used(&self) -> usize {
         self.ids.len()
     }
 
-    /// A quantity of a type as people write it: `2`, `10GiB`.
+    /// Formats a quantity of a type: `2`, `10GiB`.
     pub fn format(&self, id: ResourceId, value: i64) -> String {
         Unit::of(self.name(id)).format(value)
     }
 
-    /// A named table as a vector. A demand for `gpu:<type>` also counts as that many `gpu`, one for nothing not at all.
+    /// Converts a table of names to a vector. A positive demand for `gpu:<type>` also counts as `gpu`.
     pub fn demand(&mut self, table: &BTreeMap<String, i64>) -> Amounts {
         let mut amounts = Amounts::default();
         for (name, &value) in table.iter().filter(|(_, value)| **value != 0) {
@@ -117,7 +117,7 @@ impl ResourceTypes {
     }
 }
 
-/// An amount of every resource type, in sub-units; types beyond its length are zero.
+/// Amounts by resource type, in sub-units. Types beyond the vector's length are zero.
 ///
 /// ```
 /// use trainmaster_core::resources::{Amounts, CPU, GPU};
@@ -140,7 +140,7 @@ impl Amounts {
         amounts
     }
 
-    /// Adds to one type.
+    /// Adds an amount of one type.
     pub fn add(&mut self, id: ResourceId, value: i64) {
         if self.0.len() <= id.index() {
             self.0.resize(id.index() + 1, 0);
@@ -148,20 +148,20 @@ impl Amounts {
         self.0[id.index()] += value;
     }
 
-    /// Takes a type out.
+    /// Sets a type to zero.
     pub(crate) fn clear(&mut self, id: ResourceId) {
         if let Some(value) = self.0.get_mut(id.index()) {
             *value = 0;
         }
     }
 
-    /// Whether every type is at most the other's.
+    /// Whether every amount is at most the one in `room`.
     #[inline]
     pub fn fits(&self, room: &Self) -> bool {
         self.first_excess(room).is_none()
     }
 
-    /// The first type of which there is more than in `room`.
+    /// The first type whose amount exceeds the one in `room`.
     #[inline]
     pub fn first_excess(&self, room: &Self) -> Option<ResourceId> {
         let shared = self.0.len().min(room.0.len());
@@ -186,7 +186,7 @@ impl Amounts {
         Self(self.0.iter().map(|value| value * times).collect())
     }
 
-    /// The larger of both, type by type; `None`-like missing types count as zero.
+    /// The maximum of both, per type. Missing types count as zero.
     pub fn max_with(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -196,7 +196,7 @@ impl Amounts {
         }
     }
 
-    /// Nothing where there is less than nothing.
+    /// Replaces negative amounts by zero.
     pub fn at_least_zero(mut self) -> Self {
         for value in &mut self.0 {
             *value = (*value).max(0);
@@ -204,18 +204,18 @@ impl Amounts {
         self
     }
 
-    /// Whether nothing is in it.
+    /// Whether all amounts are zero.
     pub fn is_zero(&self) -> bool {
         self.0.iter().all(|value| *value == 0)
     }
 
-    /// Every type with its amount, zeros included.
+    /// All types with their amounts, including zeros.
     pub fn iter(&self) -> impl Iterator<Item = (ResourceId, i64)> + '_ {
         self.0.iter().enumerate().map(|(at, value)| (ResourceId(at as u16), *value))
     }
 
-    /// The dominant share of `total`: the largest `self[r] / total[r]` over types; infinite if a type is demanded
-    /// that the total lacks.
+    /// Dominant share of `total`: the largest `self[r] / total[r]` over all types. Infinite if the total lacks a
+    /// demanded type.
     pub fn dominant_share(&self, total: &Self) -> f64 {
         let mut share = 0.0_f64;
         for (id, value) in self.iter().filter(|(_, value)| *value > 0) {
@@ -269,7 +269,7 @@ mod tests {
         assert!(!wide.fits(&narrow));
         assert_eq!(wide.first_excess(&narrow), Some(ResourceId(9)));
         assert!(Amounts::default().fits(&narrow));
-        // What is overcommitted already doesn't refuse a job that asks for none of it.
+        // An overcommitted resource doesn't matter to a job that doesn't use it.
         assert!(narrow.fits(&Amounts::of(&[(GPU, 5), (CPU, -3)])));
         assert_eq!(narrow.dominant_share(&Amounts::of(&[(GPU, 10)])), 0.5);
         assert_eq!(wide.dominant_share(&narrow), f64::INFINITY);

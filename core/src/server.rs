@@ -1,4 +1,4 @@
-//! Servers: capacity, devices, and who uses what.
+//! Servers: capacity, devices, and use.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,19 +7,20 @@ use smallvec::SmallVec;
 
 use crate::{
     amount::{AmountError, Unit, parse_span},
-    decision::{DeviceShare, Devices, Role, Shape},
+    decision::{DeviceShare, Devices},
     ids::{JobId, ManagerId, ResourceId, ServerId},
     job::Demand,
     resources::{Amounts, BANDWIDTH, CPU, GPU},
+    shape::{Role, Shape},
     time::{Span, Time},
 };
 
-/// Which roles a server takes: OASiS keeps workers and parameter servers on servers of their own (§III-A).
+/// The roles that a server can host. OASiS separates the servers of workers and parameter servers (§III-A).
 ///
-/// A server's label `hosts` says it (`workers`, `servers` or `both`, as without the label); every engine keeps to it.
+/// The server's label `hosts` sets it: `workers`, `servers`, or `both`, the default. All engines comply with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hosts {
-    /// Any.
+    /// Workers and parameter servers.
     #[default]
     Both,
     /// Workers only.
@@ -29,7 +30,7 @@ pub enum Hosts {
 }
 
 impl Hosts {
-    /// Whether it takes this role.
+    /// Whether the server can host this role.
     #[inline]
     pub fn takes(self, role: Role) -> bool {
         match self {
@@ -39,7 +40,7 @@ impl Hosts {
         }
     }
 
-    /// Whether it takes all roles of a shape.
+    /// Whether the server can host all roles of a shape.
     #[inline]
     pub fn take(self, shape: Shape) -> bool {
         (shape.workers == 0 || self.takes(Role::Worker)) && (shape.servers == 0 || self.takes(Role::Server))
@@ -55,27 +56,26 @@ impl Hosts {
     }
 }
 
-/// Where a server is: in which zone, how far from the data, and how much of that it keeps. From its labels, for engines
-/// that dispatch data chunks.
-///
+/// Location of a server, from its labels, for engines that schedule data chunks: its zone, the upload time of chunks,
+/// and the room for chunks.
 /// | label | meaning |
 /// |---|---|
-/// | `zone` | `cloud`: it is the cloud's, what grows on demand; anything else, or nothing: it is the edge's |
-/// | `upload` | time that a data chunk takes to come here, such as `90s` |
-/// | `upload.NAME` | the same of data that is uploaded from NAME ([`Dataset::upload`](crate::job::Dataset::upload)) |
-/// | `storage` | room for data chunks, such as `500GiB`; without it as much as there are |
+/// | `zone` | `cloud`: the server is in the cloud, which grows on demand; any other value, or none: it is at the edge |
+/// | `upload` | upload time of a data chunk to this server, such as `90s` |
+/// | `upload.NAME` | the same for data from location NAME ([`Dataset::upload`](crate::job::Dataset::upload)) |
+/// | `storage` | room for data chunks, such as `500GiB`; unlimited without the label |
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// It is the cloud's.
+    /// Whether the server is in the cloud.
     pub cloud: bool,
-    /// MiB for data chunks.
+    /// Room for data chunks in MiB.
     pub storage: Option<i64>,
     upload: Span,
     uploads: BTreeMap<String, Span>,
 }
 
 impl Place {
-    /// Time that a chunk takes to come here from where it is uploaded.
+    /// Upload time of a chunk from this location.
     pub fn upload(&self, from: &str) -> Span {
         self.uploads.get(from).copied().unwrap_or(self.upload)
     }
@@ -99,30 +99,31 @@ impl Place {
 /// A server as its manager describes it. Capacities by resource name, in sub-units.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSpec {
-    /// Unique.
+    /// Unique name.
     pub name: String,
-    /// What it has, without what its devices add (each adds 1000 `gpu`, and 1000 of its own kind).
+    /// Capacity without devices. (Each device adds 1000 `gpu`, and 1000 of its own kind.)
     pub capacity: BTreeMap<String, i64>,
-    /// `"gpu"` or `"gpu:<type>"`, each a whole device. Empty where the manager picks devices itself; `gpu` is then
-    /// part of `capacity`.
+    /// Kinds of the devices, `"gpu"` or `"gpu:<type>"`, one entry per device. Empty if the manager picks devices
+    /// itself; then `capacity` contains `gpu`.
     pub devices: Vec<String>,
-    /// For placement constraints; some mean more: `hosts` ([`Hosts`]), `zone`, `upload` and `storage` ([`Place`]).
+    /// Labels for placement constraints. Some have a further meaning: `hosts` ([`Hosts`]), `zone`, `upload` and
+    /// `storage` ([`Place`]).
     pub labels: BTreeMap<String, String>,
-    /// Takes nothing new.
+    /// Whether the server takes no new slots.
     pub draining: bool,
 }
 
-/// What is taken of a server, or of anything with devices.
+/// Used resources and devices of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Sum of demands.
+    /// Sum of the amounts.
     pub amounts: Amounts,
-    /// Thousandths of each device; shorter than the device list where nothing is taken.
+    /// Used thousandths of each device. Trailing unused devices can be missing.
     pub devices: SmallVec<[u16; 8]>,
 }
 
 impl Usage {
-    /// Adds the devices of one slot, on a server with these kinds.
+    /// Adds the devices of one slot, on a server with devices of these kinds.
     pub fn add_devices(&mut self, kinds: &[ResourceId], demand: &Demand, devices: &Devices) {
         for share in devices {
             let at = usize::from(share.device);
@@ -130,7 +131,7 @@ impl Usage {
                 self.devices.resize(at + 1, 0);
             }
             self.devices[at] = self.devices[at].saturating_add(share.milli);
-            // A demand for any GPU is also charged to the kind it got.
+            // A demand for any GPU is also charged to the kind of the assigned device.
             let kind = kinds.get(at).copied().unwrap_or(GPU);
             if demand.devices.is_some_and(|(wanted, _)| wanted != kind) {
                 self.amounts.add(kind, i64::from(share.milli));
@@ -138,7 +139,7 @@ impl Usage {
         }
     }
 
-    /// The larger of both, type by type and device by device.
+    /// The maximum of both, per type and per device.
     pub fn max_with(&mut self, other: &Self) {
         self.amounts.max_with(&other.amounts);
         if self.devices.len() < other.devices.len() {
@@ -161,74 +162,74 @@ impl Usage {
     }
 }
 
-/// What was measured on a server.
+/// Measured use of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measured {
-    /// All that is in use.
+    /// Total use.
     pub total: Usage,
-    /// The part of it that slots use, by job, role and index.
+    /// The part of slots, by job, role and index.
     pub slots: BTreeMap<(JobId, Role, u32), Usage>,
 }
 
-/// A server and who uses what of it.
+/// A server and its use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
-    /// Its number.
+    /// Number of the server.
     pub id: ServerId,
-    /// Its name.
+    /// Name of the server.
     pub name: Arc<str>,
-    /// Who reports it.
+    /// The manager that reports it.
     pub manager: ManagerId,
-    /// Everything it has, devices included.
+    /// Capacity including devices.
     pub capacity: Amounts,
     /// The kind of each device.
     pub devices: Arc<[ResourceId]>,
-    /// For placement constraints.
+    /// Labels for placement constraints.
     pub labels: Arc<BTreeMap<String, String>>,
-    /// The roles it takes.
+    /// Roles that it can host.
     pub hosts: Hosts,
-    /// Its zone and its way to the data.
+    /// Location and upload times.
     pub place: Arc<Place>,
-    /// Takes nothing new.
+    /// Whether it takes no new slots.
     pub draining: bool,
-    /// False once it left; its number stays, until many have left after it.
+    /// False after the server left. It keeps its number until many others have left after it.
     pub present: bool,
-    /// Its turn to be forgotten, while it isn't there.
+    /// Position in the order in which absent servers are forgotten.
     pub(crate) left: Option<u64>,
-    /// When it left last.
+    /// Time of the last departure.
     pub left_at: Time,
-    /// Used by work that isn't ours.
+    /// Use by workloads that Trainmaster doesn't manage.
     pub foreign: Usage,
-    /// Σ over jobs of what the plan gives them here.
+    /// Σ over jobs of the planned amounts on this server.
     pub planned: Usage,
-    /// Σ over jobs of max(issued, observed): freed only when a release is seen.
+    /// Σ over jobs of max(issued, observed). Room is free only after its release was observed.
     pub charged: Usage,
-    /// What was last measured; none where nobody measures.
+    /// The last measurement. None if the manager doesn't measure.
     pub measured: Option<Arc<Measured>>,
-    /// Thousandths of its devices, CPUs and bandwidth that may be reserved; 1000 unless the pool
+    /// Thousandths of its devices, CPUs and bandwidth that can be reserved. 1000 unless the pool
     /// [overbooks](crate::settings::ShapeRules::overbook).
     pub bookable: u16,
 }
 
-/// Of which more can be reserved than there is: those who share it get slower, and none fails.
+/// Whether more of a resource can be reserved than there is. Sharing such a resource slows slots down, but none fails.
 fn is_shareable(resource: ResourceId, devices: &[ResourceId]) -> bool {
-    // Where the manager picks the devices it reserves the rest as well.
+    // A manager that picks devices also reserves CPUs and bandwidth.
     let is_device = resource == GPU || devices.contains(&resource);
     !devices.is_empty() && (resource == CPU || resource == BANDWIDTH || is_device)
 }
 
 impl Server {
-    /// Whether slots have devices of it.
+    /// Whether slots have devices of the server.
     pub(crate) fn lends_devices(&self) -> bool {
         [&self.planned, &self.charged].iter().any(|usage| usage.devices.iter().any(|milli| *milli > 0))
     }
 
-    /// What the plan may use: capacity − foreign; nothing once it left, or where others use more than there is.
+    /// Amounts that the plan can use: capacity − foreign. Zero if the server left; negative amounts count as zero.
     pub fn usable(&self) -> Amounts {
         self.left_by_others().at_least_zero()
     }
 
-    /// Negative where others use more than there is.
+    /// Capacity − foreign. Negative if foreign use exceeds the capacity.
     fn left_by_others(&self) -> Amounts {
         if !self.present {
             return Amounts::default();
@@ -238,7 +239,7 @@ impl Server {
         left
     }
 
-    /// What may be reserved: what others leave, and more of what can be shared where the pool overbooks.
+    /// Amounts that can be reserved: capacity − foreign, and more of shareable resources if the pool overbooks.
     pub fn reservable(&self) -> Amounts {
         let mut usable = self.left_by_others();
         if self.present && self.bookable > 1000 {
@@ -262,18 +263,17 @@ impl Server {
         have + more - self.foreign.amounts[resource]
     }
 
-    /// Whether it carries all these labels.
+    /// Whether the server has all these labels.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         labels.iter().all(|(key, value)| self.labels.get(key) == Some(value))
     }
 
-    /// Whether new slots of a job with these labels may come here.
+    /// Whether the server can take new slots of a job with these labels.
     pub fn accepts(&self, labels: &BTreeMap<String, String>) -> bool {
         self.present && !self.draining && self.matches(labels)
     }
 
-    /// The first resource that `usage` takes more of than there is, and by how much. Devices are reported as their
-    /// kind.
+    /// The first resource whose `usage` exceeds the usable amount, and the excess. Devices are reported as their kind.
     pub fn excess(&self, usage: &Usage) -> Option<(ResourceId, i64)> {
         let over = usage.amounts.iter().find(|(resource, need)| *need > 0 && *need > self.reservable_of(*resource));
         if let Some((resource, need)) = over {
@@ -288,11 +288,11 @@ impl Server {
     }
 }
 
-/// Picks devices for one slot out of those of which `used[d]` thousandths are taken, and marks them taken.
+/// Picks devices for one slot, and marks them as used. `used[d]` are the used thousandths of device d.
 ///
-/// A share goes to the fullest device that still holds it (best fit), whole devices to the first free ones; those that
-/// somebody has at present (`held[d]` thousandths) come last, since who has one may keep it.
-/// `None`: it doesn't fit, and nothing is marked. Servers that list no devices give an empty pick.
+/// A share goes to the fullest device with enough room (best fit). Whole devices are the first free ones. Devices that
+/// the current plan assigns (`held[d]` thousandths) come last, because their slots may keep them. `None` if the slot
+/// doesn't fit; then nothing is marked. For servers that don't list devices the result is empty.
 pub fn pick_devices(
     kinds: &[ResourceId],
     used: &mut SmallVec<[u16; 8]>,
@@ -331,7 +331,7 @@ pub fn pick_devices(
     Some(picked)
 }
 
-/// Whether these devices are what a slot of this demand gets on a server with such devices.
+/// Whether a slot of this demand can have these devices on a server with devices of these kinds.
 pub fn devices_match(kinds: &[ResourceId], demand: &Demand, devices: &Devices) -> bool {
     let Some((wanted, milli)) = demand.devices.filter(|_| !kinds.is_empty()) else { return devices.is_empty() };
     let each = milli.min(1000);

@@ -8,8 +8,8 @@ use toml::{Table, Value};
 
 use crate::{
     amount::{self, Unit},
-    decision::Shape,
     job::JobSpec,
+    shape::Shape,
     text::{LONGEST, read_toml},
     time::Span,
 };

@@ -1,5 +1,5 @@
-//! How tables are read from a journal: entry by entry. However many a damaged file says there are, room is made for those
-//! that come.
+//! Reads a journal's tables entry by entry. Memory grows with the entries in the file, not with a number that a damaged
+//! file states.
 
 use std::collections::BTreeMap;
 

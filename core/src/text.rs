@@ -1,4 +1,4 @@
-//! What texts from outside may be before anything is made of them, and how they are shown.
+//! Limits for external texts before they are parsed, and escaping for their display.
 
 use std::borrow::Cow;
 
@@ -7,37 +7,38 @@ use thiserror::Error;
 use toml::de::Error as TomlError;
 use toml_parser::{Source, lexer::TokenKind};
 
-/// Bytes of a TOML text: a policy's weights fit, a job file is a hundredth of it.
+/// Maximum bytes of a TOML text. A policy's weights fit; a job file has a hundredth of it.
 pub const LONGEST: usize = 1 << 20;
-/// Parts of a dotted key, and brackets within each other: what is read and dropped by recursion stays shallow.
+/// Maximum parts of a dotted key, and maximum nesting of brackets. It bounds recursion while values are parsed and
+/// dropped.
 pub const DEEPEST: usize = 8;
 
-/// A TOML text that can't be read.
+/// A TOML text that can't be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TextError {
-    /// Longer than anything it could mean.
+    /// The text is too long.
     #[error("{bytes} bytes must be at most {most}")]
     Long {
-        /// Its length.
+        /// Length of the text.
         bytes: usize,
-        /// What is allowed.
+        /// Maximum length.
         most: usize,
     },
-    /// A key of too many parts, or too many brackets within each other.
+    /// A key has too many parts, or brackets are nested too deeply.
     #[error("line {line}: {what} must be at most {DEEPEST} deep")]
     Deep {
-        /// Where, from 1.
+        /// Line number, from 1.
         line: usize,
         /// `a dotted key` or `brackets`.
         what: &'static str,
     },
-    /// Not TOML, or not what is expected: with its line.
+    /// The text isn't TOML, or has an unexpected content. With the line.
     #[error("{}", .0.to_string().trim_end())]
     Syntax(#[from] TomlError),
 }
 
 impl TextError {
-    /// What is wrong, without the line that it is in.
+    /// The error without the line's text.
     pub fn brief(&self) -> String {
         match self {
             Self::Syntax(error) => error.message().to_owned(),
@@ -46,11 +47,11 @@ impl TextError {
     }
 }
 
-/// Checks length and depth before a TOML text is parsed ([`read_toml`]): what comes out of a parser is dropped by recursion,
-/// and threads may have small stacks. O(length).
+/// Checks length and depth of a TOML text before it is parsed ([`read_toml`]). Parsers' results are dropped by
+/// recursion, and threads can have small stacks. O(length).
 ///
 /// # Errors
-/// It is too long or too deep. Whether it is TOML is the parser's to say.
+/// The text is too long or too deep. Only the parser checks the syntax.
 ///
 /// ```
 /// use trainmaster_core::text::check_toml;
@@ -69,7 +70,7 @@ pub fn check_toml(text: &str, longest: usize) -> Result<(), TextError> {
             TokenKind::Dot => parts += 1,
             TokenKind::LeftSquareBracket => open.push(TokenKind::RightSquareBracket),
             TokenKind::LeftCurlyBracket => open.push(TokenKind::RightCurlyBracket),
-            // One that closes nothing is a mistake, over which a parser goes on as deep as it is.
+            // An unmatched bracket is a syntax error. A parser may continue after it at the same depth.
             closing if open.last() == Some(&closing) => _ = open.pop(),
             _ => {}
         }
@@ -86,7 +87,7 @@ pub fn check_toml(text: &str, longest: usize) -> Result<(), TextError> {
     Ok(())
 }
 
-/// Strings may be parts of keys.
+/// Strings can be parts of keys.
 fn is_quoted(kind: TokenKind) -> bool {
     matches!(
         kind,
@@ -94,17 +95,17 @@ fn is_quoted(kind: TokenKind) -> bool {
     )
 }
 
-/// What a TOML text says, if it is neither too long nor too deep.
+/// Parses a TOML text within the limits for length and depth.
 ///
 /// # Errors
-/// Says which, or what the parser says.
+/// The exceeded limit, or the parser's error.
 pub fn read_toml<T: DeserializeOwned>(text: &str, longest: usize) -> Result<T, TextError> {
     check_toml(text, longest)?;
     Ok(toml::from_str(text)?)
 }
 
-/// A text for people: what would move a terminal's cursor, colour it or turn the direction of writing is escaped, and it
-/// is cut after so many characters.
+/// Escapes a text for display, and truncates it to `most` characters. Characters are escaped if they move a terminal's
+/// cursor, change its colours, or change the writing direction.
 ///
 /// ```
 /// use trainmaster_core::text::shown;
@@ -128,8 +129,8 @@ pub fn shown(text: &str, most: usize) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// Whether a character does something else on a terminal than being seen: control characters, and those that change the
-/// direction of what follows.
+/// Whether a character affects a terminal instead of being visible: control characters, and characters that change the
+/// writing direction.
 pub fn is_unseen(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,4 +1,4 @@
-//! Time as the host stamps it: milliseconds that never go back.
+//! Time stamps from the host: milliseconds that never decrease.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// A moment, in milliseconds since an origin that the host chose once. Never goes back.
+/// A point in time, in milliseconds since an origin that the host chose once. It never decreases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Time(pub i64);
 
@@ -16,20 +16,20 @@ pub struct Time(pub i64);
 pub struct Span(pub i64);
 
 impl Span {
-    /// No time at all.
+    /// A duration of zero.
     pub const ZERO: Self = Self(0);
 
-    /// Whole seconds.
+    /// A duration of whole seconds.
     pub const fn seconds(seconds: i64) -> Self {
         Self(seconds * 1000)
     }
 
-    /// The nearest duration to a number of seconds; what isn't finite or doesn't fit is clamped.
+    /// The nearest duration to a number of seconds. Values that aren't finite or don't fit are clamped.
     pub fn from_seconds(seconds: f64) -> Self {
         Self((seconds * 1000.0) as i64)
     }
 
-    /// In seconds.
+    /// The duration in seconds.
     pub fn as_seconds(self) -> f64 {
         self.0 as f64 / 1000.0
     }

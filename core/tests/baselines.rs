@@ -1,4 +1,4 @@
-//! What MLFS's baselines promise beyond the contract: `slaq`, `gandiva`, `graphene`, `hypersched` and `fair`.
+//! Properties of MLFS's baselines beyond the contract: `slaq`, `gandiva`, `graphene`, `hypersched` and `fair`.
 
 mod common;
 
@@ -12,7 +12,7 @@ use trainmaster_core::{
 
 const SECOND: i64 = 1000;
 const MINUTE: i64 = 60 * SECOND;
-/// Steps in an epoch.
+/// Steps per epoch.
 const EPOCH: u64 = 60;
 
 fn plain(engine: &str) -> Settings {
@@ -27,7 +27,7 @@ fn wide(name: &str, gpus: u32) -> JobSpec {
     ring(name, (gpus, gpus, gpus))
 }
 
-/// So many workers, each of which adds a step a second.
+/// A job with a speed of one step per second and worker.
 fn linear(name: &str, workers: (u32, u32, u32)) -> JobSpec {
     let speed = |workers| ProfiledSpeed { servers: 0, workers, speed: f64::from(workers) };
     JobSpec { profile: (1..=8).map(speed).collect(), ..ring(name, workers) }
@@ -58,29 +58,30 @@ fn come(scheduler: &mut Scheduler, at: i64, spec: JobSpec) -> JobId {
     job
 }
 
-/// A decision, which the manager carries out at once: first what has to stop, then what may start.
+/// A decision that the manager enacts at once: first the stops, then the starts.
 fn decide(scheduler: &mut Scheduler, at: i64) {
     scheduler.decide(Time(at));
     let jobs: Vec<JobId> = scheduler.state().jobs.keys().copied().collect();
     for job in &jobs {
         let known = scheduler.state().job(*job).expect("active");
-        if known.revoked || (known.observed.is_some() && known.observed != known.issued) {
+        if known.issued.revoked || (known.seen.allocation.is_some() && known.seen.allocation != known.issued.allocation)
+        {
             see(scheduler, at, *job, false);
         }
     }
-    // What was released lets others be issued.
+    // Released room allows further issues.
     scheduler.take_issues();
     for job in &jobs {
-        if scheduler.state().job(*job).is_some_and(|known| known.issued.is_some() && !known.revoked) {
+        if scheduler.state().job(*job).is_some_and(|known| known.issued.allocation.is_some() && !known.issued.revoked) {
             see(scheduler, at, *job, true);
         }
     }
 }
 
-/// The manager says what of a job exists: all that it was told, or nothing.
+/// The manager reports all issued slots of a job, or none.
 fn see(scheduler: &mut Scheduler, at: i64, job: JobId, all: bool) {
     let known = scheduler.state().job(job).expect("active");
-    let slots = known.issued.iter().filter(|_| all).flat_map(|issued| issued.slots());
+    let slots = known.issued.allocation.iter().filter(|_| all).flat_map(|issued| issued.slots());
     let slots = slots.map(|slot| ObservedSlot {
         role: slot.role,
         index: slot.index,
@@ -88,7 +89,7 @@ fn see(scheduler: &mut Scheduler, at: i64, job: JobId, all: bool) {
         devices: slot.devices.to_vec(),
     });
     let phase = if all { Phase::Running } else { Phase::Stopped };
-    let event = Event::Observed { job, incarnation: known.incarnation, slots: slots.collect(), phase };
+    let event = Event::Observed { job, incarnation: known.issued.incarnation, slots: slots.collect(), phase };
     scheduler.apply(Time(at), event).expect("it is active");
 }
 
@@ -97,9 +98,9 @@ fn end(scheduler: &mut Scheduler, at: i64, job: JobId) {
     scheduler.apply(Time(at), Event::JobEnded { job, end: End::Completed }).expect("active");
 }
 
-/// It has trained an epoch.
+/// Reports a trained epoch.
 fn report(scheduler: &mut Scheduler, at: i64, job: JobId, epoch: u32, loss: Option<f64>, accuracy: Option<f64>) {
-    let incarnation = scheduler.state().job(job).expect("active").incarnation;
+    let incarnation = scheduler.state().job(job).expect("active").issued.incarnation;
     let report = Report {
         seq: epoch.into(),
         step: u64::from(epoch) * EPOCH,
@@ -121,18 +122,19 @@ fn accuracies(scheduler: &mut Scheduler, at: i64, job: JobId, epochs: u32, accur
     (1..=epochs).for_each(|epoch| report(scheduler, at, job, epoch, None, Some(accuracy(epoch.into()))));
 }
 
-/// Falls fast: after eight epochs an epoch brings a quarter of what the first brought.
+/// A steep loss: after eight epochs, an epoch lowers it by a quarter of the first epoch's decrease.
 fn steep(epoch: f64) -> f64 {
     1.0 / (0.2 * epoch + 1.0)
 }
 
-/// After sixty epochs an epoch brings next to nothing of what the first brought, though more than the other's in numbers.
+/// A flat loss: after sixty epochs, an epoch lowers it by almost nothing of the first epoch's decrease, but by a larger
+/// number than the other loss.
 fn flat(epoch: f64) -> f64 {
     10_000.0 / (epoch + 1.0)
 }
 
 #[test]
-fn slaq_gives_the_next_workers_to_the_steeper_loss_whatever_its_unit() {
+fn slaq_gives_workers_to_the_steeper_loss_in_any_unit() {
     for steep_first in [true, false] {
         let mut scheduler = cluster(plain("slaq"), &[gpus("s0", 5)]);
         let [a, b] = ["a", "b"].map(|name| submit(&mut scheduler, 0, linear(name, (1, 4, 1))));
@@ -155,7 +157,7 @@ fn slaq_takes_fixed_jobs_whole_by_their_gain_per_gpu_and_new_ones_first() {
     for job in [four, one] {
         losses(&mut scheduler, MINUTE, job, 8, steep);
     }
-    // A GPU goes. Four epochs of one curve bring more than one, but not four times as much.
+    // A GPU is removed. Four epochs of one curve lower the loss more than one epoch, but not four times as much.
     set(&mut scheduler, MINUTE, gpus("s0", 4));
     decide(&mut scheduler, MINUTE);
     assert_eq!(runs(&scheduler, &[four, one]), [false, true]);
@@ -167,7 +169,7 @@ fn slaq_takes_fixed_jobs_whole_by_their_gain_per_gpu_and_new_ones_first() {
 }
 
 #[test]
-fn slaq_takes_nobody_for_new_for_ever() {
+fn slaq_treats_no_job_as_new_forever() {
     let mut scheduler = cluster(plain("slaq"), &[gpus("s0", 1)]);
     let mute = come(&mut scheduler, 0, wide("mute", 1));
     see(&mut scheduler, 0, mute, true);
@@ -178,7 +180,7 @@ fn slaq_takes_nobody_for_new_for_ever() {
 }
 
 #[test]
-fn hypersched_pauses_the_flat_one_while_others_wait() {
+fn hypersched_pauses_the_flat_job_while_others_wait() {
     let mut scheduler = cluster(plain("hypersched"), &[gpus("s0", 1)]);
     let flat = come(&mut scheduler, 0, wide("flat", 1));
     accuracies(&mut scheduler, MINUTE, flat, 12, |epoch| f64::min(0.1 * epoch, 0.5));
@@ -192,7 +194,7 @@ fn hypersched_pauses_the_flat_one_while_others_wait() {
     assert_eq!(runs(&scheduler, &[flat]), [true], "there is room again");
 }
 
-/// Two jobs of a GPU each with so many epochs' accuracies; a server goes; who runs on the other.
+/// Two jobs with one GPU each report accuracies; then a server leaves. Returns which job runs on the other server.
 fn only_one_stays(specs: [JobSpec; 2], accuracy: [fn(f64) -> f64; 2]) -> Vec<bool> {
     let mut scheduler = cluster(plain("hypersched"), &[gpus("s0", 1), gpus("s1", 1)]);
     let jobs = specs.map(|spec| submit(&mut scheduler, 0, spec));
@@ -206,25 +208,25 @@ fn only_one_stays(specs: [JobSpec; 2], accuracy: [fn(f64) -> f64; 2]) -> Vec<boo
 }
 
 #[test]
-fn hypersched_favours_who_gains_most_before_its_deadline() {
-    // 0.72 after ten epochs, towards 0.9; 0.64, towards 0.66.
+fn hypersched_favours_the_largest_gain_before_the_deadline() {
+    // 0.72 after ten epochs, towards 0.9; and 0.64, towards 0.66.
     let fast: fn(f64) -> f64 = |epoch| 0.9 - 0.54 / (0.2 * epoch + 1.0);
     let slow: fn(f64) -> f64 = |epoch| 0.66 - 0.06 / (0.2 * epoch + 1.0);
     let job = |name: &str| linear(name, (1, 1, 1));
     assert_eq!(only_one_stays([job("a"), job("b")], [fast, slow]), [true, false]);
     assert_eq!(only_one_stays([job("a"), job("b")], [slow, fast]), [false, true]);
-    // After its deadline nothing counts.
+    // After the deadline, gains don't count.
     let late = || JobSpec { deadline: Some(Span(MINUTE)), ..job("late") };
     assert_eq!(only_one_stays([late(), job("b")], [fast, slow]), [false, true]);
     assert_eq!(only_one_stays([job("a"), late()], [slow, fast]), [true, false]);
-    // The same curve with less time to go on.
+    // The same curve with less remaining time.
     let soon = || JobSpec { deadline: Some(Span(12 * MINUTE)), ..job("soon") };
     assert_eq!(only_one_stays([soon(), job("b")], [fast, fast]), [false, true]);
     assert_eq!(only_one_stays([job("a"), soon()], [fast, fast]), [true, false]);
 }
 
 #[test]
-fn hypersched_gives_more_workers_to_who_gains_more() {
+fn hypersched_gives_more_workers_to_larger_gains() {
     let job = |name| JobSpec {
         deadline: Some(Span(60 * MINUTE)),
         convergence: Convergence { max_epochs: 2000, ..Convergence::default() },
@@ -242,7 +244,7 @@ fn hypersched_gives_more_workers_to_who_gains_more() {
     }
 }
 
-/// Rounds of a minute; who ran in each, in this order of jobs. What stops is gone at once, and what runs trains.
+/// Rounds of a minute: which jobs ran in each. Stopped jobs are gone at once, and running jobs train.
 fn rounds(scheduler: &mut Scheduler, from: i64, count: i64, jobs: &[JobId]) -> Vec<Vec<bool>> {
     let round = |at: i64| {
         decide(scheduler, at);
@@ -263,7 +265,7 @@ fn sums(rounds: &[Vec<bool>]) -> Vec<usize> {
 }
 
 #[test]
-fn fair_gives_everyone_an_equal_share_of_time() {
+fn fair_gives_all_jobs_equal_time() {
     let mut scheduler = cluster(plain("fair"), &[gpus("s0", 1)]);
     let jobs = ["a", "b", "c"].map(|name| submit(&mut scheduler, 0, wide(name, 1)));
     let seen = rounds(&mut scheduler, 0, 12, &jobs);
@@ -272,7 +274,7 @@ fn fair_gives_everyone_an_equal_share_of_time() {
 }
 
 #[test]
-fn engines_that_share_time_let_who_starts_slowly_train() {
+fn engines_that_share_time_let_slow_starters_train() {
     for engine in ["fair", "slaq", "hypersched"] {
         let mut scheduler = cluster(plain(engine), &[gpus("s0", 1)]);
         let jobs = ["a", "b"].map(|name| submit(&mut scheduler, 0, wide(name, 1)));
@@ -294,7 +296,7 @@ fn engines_that_share_time_let_who_starts_slowly_train() {
             }
         }
         assert!(trained.iter().sum::<u32>() > 20, "{engine}: rounds in which they trained: {trained:?}");
-        // The others may favour one.
+        // Other engines may favour one job.
         assert!(engine != "fair" || trained.iter().all(|rounds| *rounds > 5), "{trained:?}");
     }
 }
@@ -305,7 +307,7 @@ fn fair_counts_dominant_shares() {
     let jobs = [("all", 2), ("half", 1), ("other", 1)].map(|(name, gpus)| submit(&mut scheduler, 0, wide(name, gpus)));
     let seen = rounds(&mut scheduler, 0, 9, &jobs);
     assert_eq!(sums(&seen), [3, 6, 6], "twice the share for half the time: {seen:?}");
-    // The same with what isn't a GPU: half of all CPUs in one, a quarter in the others.
+    // The same with CPUs: one job has half of them, the others a quarter.
     let mut scheduler = cluster(plain("fair"), &[server("s0", 8, 64, &[])]);
     let cpus = |name: &str, cpus: i64| JobSpec { worker: role(&[("cpu", cpus * 1000)], 1, 1, 1), ..wide(name, 1) };
     let jobs = [("all", 8), ("half", 4), ("other", 4)].map(|(name, of)| submit(&mut scheduler, 0, cpus(name, of)));
@@ -314,7 +316,7 @@ fn fair_counts_dominant_shares() {
 }
 
 #[test]
-fn fair_owes_nothing_to_newcomers_and_who_was_held() {
+fn fair_gives_no_credit_to_new_and_held_jobs() {
     let mut scheduler = cluster(plain("fair"), &[gpus("s0", 1)]);
     let [old, held] = ["old", "held"].map(|name| submit(&mut scheduler, 0, wide(name, 1)));
     scheduler.apply(Time(0), Event::JobHeld { job: held, held: true }).expect("active");
@@ -325,13 +327,13 @@ fn fair_owes_nothing_to_newcomers_and_who_was_held() {
     assert_eq!(sums(&seen), [4, 4, 4], "{seen:?}");
 }
 
-/// GPUs of up to twice what they have.
+/// GPUs that are overbooked by a factor of up to two.
 fn shared(engine: &str) -> Settings {
     let shape = ShapeRules { overbook: 2000, ..ShapeRules::default() };
     Settings { shape, ..plain(engine) }
 }
 
-/// What slots use of their first devices, and of so many thousandths of CPU.
+/// Measures a job's use of its first devices, and of thousandths of CPU.
 fn measure(scheduler: &mut Scheduler, at: i64, server: &str, slots: &[(JobId, u16, u16, i64)]) {
     let mut devices: Vec<DeviceShare> = Vec::new();
     for (_, device, milli, _) in slots {
@@ -357,7 +359,7 @@ fn measure(scheduler: &mut Scheduler, at: i64, server: &str, slots: &[(JobId, u1
     scheduler.apply(Time(at), event).expect("a server");
 }
 
-/// One of a model of which a slot uses 0.3 of a GPU.
+/// A job of a model whose slots use 0.3 of a GPU.
 fn light(name: &str) -> JobSpec {
     JobSpec { model: "light".into(), ..wide(name, 1) }
 }
@@ -367,7 +369,7 @@ fn crowded(settings: Settings) -> (Scheduler, [JobId; 3]) {
     let mut scheduler = cluster(settings, &[gpus("s0", 2)]);
     let first = come(&mut scheduler, 0, light("first"));
     see(&mut scheduler, 0, first, true);
-    // Who trains tells what its model uses.
+    // A training job determines its model's use.
     report(&mut scheduler, 0, first, 1, None, None);
     measure(&mut scheduler, 0, "s0", &[(first, 0, 300, 1000)]);
     let second = come(&mut scheduler, 1, light("second"));
@@ -385,7 +387,7 @@ fn gandiva_moves_the_least_busy_of_an_overloaded_gpu_to_the_least_used_one() {
         let [first, second, third] = jobs;
         set(&mut scheduler, 4, gpus("s1", 1));
         set(&mut scheduler, 4, gpus("s2", 1));
-        // One GPU is used by others, so the least used one is on the last server.
+        // Foreign use of one GPU makes the last server the least used one.
         scheduler
             .apply(
                 Time(4),
@@ -398,7 +400,7 @@ fn gandiva_moves_the_least_busy_of_an_overloaded_gpu_to_the_least_used_one() {
             )
             .expect("a server");
         let slots = [(first, 0, uses[0], 1000), (second, 1, 300, 1000), (third, 0, uses[1], 1000)];
-        // Less than the threshold: nothing moves.
+        // Below the threshold nothing moves.
         let calm = slots.map(|(job, device, milli, cpu)| (job, device, milli - 100, cpu));
         measure(&mut scheduler, 5, "s0", &calm);
         let before = jobs.map(|job| placed(&scheduler, job));
@@ -414,7 +416,7 @@ fn gandiva_moves_the_least_busy_of_an_overloaded_gpu_to_the_least_used_one() {
 }
 
 #[test]
-fn gandiva_moves_within_a_server_too_and_nothing_where_it_may_not() {
+fn gandiva_also_moves_within_a_server_and_only_where_allowed() {
     let still = [("migrate", Parameter::Flag(false))];
     for (moves, settings) in [
         (true, shared("gandiva")),
@@ -422,7 +424,7 @@ fn gandiva_moves_within_a_server_too_and_nothing_where_it_may_not() {
     ] {
         let (mut scheduler, [first, second, third]) = crowded(settings);
         end(&mut scheduler, 4, second);
-        // It takes half of the server's CPUs with it, which are still the same.
+        // The job takes half of the server's CPUs with it, and the CPU use stays the same.
         measure(&mut scheduler, 5, "s0", &[(first, 0, 700, 10_000), (third, 0, 300, 32_000)]);
         scheduler.decide(Time(5));
         assert_eq!(place(&scheduler, first).1, 0);
@@ -437,19 +439,19 @@ fn gandiva_keeps_jobs_of_one_width_together_and_a_queue() {
         .map(|(name, gpus)| come(&mut scheduler, 0, wide(name, gpus)));
     let names = jobs[..4].iter().map(|job| place(&scheduler, *job).0).collect::<Vec<_>>();
     assert_eq!(names, ["s0", "s1", "s0", "s1"]);
-    // Two GPUs are left, and the last would fit.
+    // Two GPUs are left, so the last job would fit.
     assert_eq!(runs(&scheduler, &jobs[4..]), [false, false]);
     let why = verdict(&scheduler, jobs[5]).reason().expect("it waits").describe(scheduler.state());
     assert_eq!(why, "number 2 in line, behind e");
 }
 
-/// Of the weights only this one counts.
+/// Settings in which only this weight counts.
 fn only(weight: &str) -> Settings {
     let of = |name| (name, Parameter::Number(if name == weight { 1.0 } else { 0.0 }));
     plain_with("graphene", &["short", "packing", "fairness", "troublesome"].map(of))
 }
 
-/// Jobs come at once to so many GPUs; who starts.
+/// Jobs arrive at once on `count` GPUs. Returns which ones start.
 fn starts(settings: Settings, count: usize, jobs: Vec<JobSpec>) -> Vec<bool> {
     let mut scheduler = cluster(settings, &[gpus("s0", count)]);
     let jobs: Vec<JobId> = jobs.into_iter().map(|job| submit(&mut scheduler, 0, job)).collect();
@@ -488,7 +490,7 @@ fn graphene_weighs_short_packed_behind_and_troublesome_jobs() {
 }
 
 #[test]
-fn graphene_brings_tenants_to_an_equal_part() {
+fn graphene_equalises_tenants() {
     for (weight, expected) in [("fairness", [false, true]), ("packing", [true, false])] {
         let of = |name: &str, tenant: &str| JobSpec { tenant: tenant.into(), ..wide(name, 1) };
         let mut scheduler = cluster(only(weight), &[gpus("s0", 2)]);
@@ -496,7 +498,7 @@ fn graphene_brings_tenants_to_an_equal_part() {
         let jobs = [of("more", "one"), of("first", "two")].map(|job| submit(&mut scheduler, 1, job));
         scheduler.decide(Time(1));
         assert_eq!(runs(&scheduler, &jobs), expected, "{weight}");
-        // What runs is never stopped.
+        // Running jobs are never stopped.
         scheduler.decide(Time(MINUTE));
         assert_eq!(runs(&scheduler, &jobs), expected);
     }
@@ -504,7 +506,7 @@ fn graphene_brings_tenants_to_an_equal_part() {
 
 #[test]
 fn graphene_places_troublesome_tasks_first() {
-    // The fewer CPUs a server has, the better it is packed; the second partition is the only one on which another depends.
+    // A server with fewer CPUs is packed better. Only the second partition has a dependent one.
     let servers = [("s0", 4), ("s1", 8), ("s2", 16)].map(|(name, cpus)| server(name, cpus, 64, &["gpu"]));
     let mut scheduler = cluster(plain("graphene"), &servers);
     let job = come(&mut scheduler, 0, partitioned("fork", &[&[], &[], &[1]]));
@@ -514,8 +516,8 @@ fn graphene_places_troublesome_tasks_first() {
 }
 
 #[test]
-fn epochs_that_are_left_bound_what_a_job_can_gain() {
-    // Both have the same accuracies; one has two epochs left, the other many.
+fn remaining_epochs_bound_the_gain() {
+    // Both have the same accuracies. One has two epochs left, the other many.
     let fast: fn(f64) -> f64 = |epoch| 0.9 - 0.54 / (0.2 * epoch + 1.0);
     let job = |name: &str, max_epochs| JobSpec {
         convergence: Convergence { max_epochs, ..Convergence::default() },

@@ -1,4 +1,4 @@
-//! What `batch` promises beyond the contract: when a batch is complete, who gets the cheap servers, and who waits.
+//! Properties of `batch` beyond the contract: completion of batches, assignment of cheap servers, and waiting jobs.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn settings(parameters: &[(&str, Parameter)]) -> Settings {
     plain_with("batch", parameters)
 }
 
-/// All-reduce over so many GPUs, for so many minutes.
+/// An all-reduce job with `gpus` GPUs and a duration of `minutes`.
 fn trained(name: &str, gpus: u32, minutes: u32) -> JobSpec {
     let data = Dataset {
         chunks: gpus,
@@ -38,7 +38,7 @@ fn runs(scheduler: &Scheduler, jobs: &[JobId]) -> Vec<bool> {
     jobs.iter().map(|job| !shape(scheduler, *job).is_empty()).collect()
 }
 
-/// Servers by name, one for each slot.
+/// Server names, one for each slot.
 fn places(scheduler: &Scheduler, job: JobId) -> Vec<String> {
     let held = verdict(scheduler, job).allocation().cloned().unwrap_or_default();
     let mut names: Vec<String> =
@@ -51,7 +51,7 @@ fn why(scheduler: &Scheduler, job: JobId) -> String {
     verdict(scheduler, job).reason().expect("it waits").describe(scheduler.state())
 }
 
-/// The jobs come together, and their batch is scheduled.
+/// Submits jobs together, and schedules their batch.
 fn batch<const N: usize>(scheduler: &mut Scheduler, at: i64, specs: [JobSpec; N]) -> [JobId; N] {
     let jobs = specs.map(|spec| submit(scheduler, at, spec));
     scheduler.decide(Time(at));
@@ -89,7 +89,7 @@ fn enough_jobs_are_a_batch_at_once() {
 }
 
 #[test]
-fn the_cheaper_zone_is_taken_where_it_holds_the_whole_job() {
+fn the_cheaper_zone_is_used_if_it_holds_the_whole_job() {
     for (edge, cloud, expected) in [(1.0, 0.5, "cloud"), (0.5, 1.0, "edge"), (1.0, 1.0, "edge")] {
         let prices = [("edge_price", Parameter::Number(edge)), ("cloud_price", Parameter::Number(cloud))];
         let mut scheduler = cluster(settings(&prices), &[gpus("edge", "a", 4), gpus("cloud", "cloud", 4)]);
@@ -99,13 +99,13 @@ fn the_cheaper_zone_is_taken_where_it_holds_the_whole_job() {
 }
 
 #[test]
-fn the_cheap_room_goes_to_who_would_pay_most_for_the_other() {
+fn cheap_room_goes_to_the_job_with_the_largest_saving() {
     let mut scheduler = cluster(settings(&[]), &[gpus("edge", "a", 4), gpus("cloud", "cloud", 4)]);
-    // Hours times slots, for what they take: the longest.
+    // The longest jobs by hours times slots.
     let specs = [trained("short", 2, 10), trained("long", 3, 100), trained("longest", 1, 200)];
     let jobs = batch(&mut scheduler, 0, specs);
     assert_eq!(jobs.map(|job| places(&scheduler, job)[0].clone()), ["edge", "cloud", "cloud"]);
-    // Who may go nowhere else comes before all of them.
+    // A job that is bound to one zone comes before all of them.
     let mut scheduler = cluster(settings(&[]), &[gpus("edge", "a", 4), gpus("cloud", "cloud", 4)]);
     let bound = JobSpec { labels: gpus("", "cloud", 0).labels, ..trained("bound", 2, 1) };
     let jobs = batch(&mut scheduler, 0, [trained("longest", 3, 200), bound]);
@@ -113,7 +113,7 @@ fn the_cheap_room_goes_to_who_would_pay_most_for_the_other() {
 }
 
 #[test]
-fn a_job_is_split_between_edge_and_cloud_only_where_neither_holds_it() {
+fn a_job_is_split_between_edge_and_cloud_only_if_neither_holds_it() {
     let mut scheduler = cluster(settings(&[]), &[gpus("edge", "a", 4), gpus("cloud", "cloud", 2)]);
     let [whole] = batch(&mut scheduler, 0, [trained("whole", 3, 10)]);
     assert_eq!(places(&scheduler, whole), ["edge"; 3], "it would cost less in part");
@@ -122,7 +122,7 @@ fn a_job_is_split_between_edge_and_cloud_only_where_neither_holds_it() {
 }
 
 #[test]
-fn batches_are_served_one_by_one_and_nobody_is_passed_for_ever() {
+fn batches_are_served_in_order_without_starvation() {
     let mut scheduler = cluster(settings(&[]), &[gpus("edge", "", 4)]);
     let [running, wide] = batch(&mut scheduler, 0, [trained("running", 2, 10), trained("wide", 3, 5)]);
     assert_eq!(runs(&scheduler, &[running, wide]), [true, false]);
@@ -136,7 +136,7 @@ fn batches_are_served_one_by_one_and_nobody_is_passed_for_ever() {
 }
 
 #[test]
-fn a_tenants_limit_holds_up_nobody_else() {
+fn a_tenants_limit_delays_no_other_tenant() {
     let mut settings = settings(&[]);
     settings.tenants = [("t".to_owned(), [("gpu".to_owned(), 1000)].into())].into();
     let mut scheduler = cluster(settings, &[gpus("edge", "", 4)]);
@@ -149,7 +149,7 @@ fn a_tenants_limit_holds_up_nobody_else() {
 }
 
 #[test]
-fn what_runs_stays_and_who_lost_its_place_goes_with_its_batch() {
+fn running_jobs_stay_and_displaced_jobs_keep_their_batch() {
     let mut scheduler = cluster(settings(&[]), &[gpus("s0", "", 2), gpus("s1", "", 2)]);
     let jobs = batch(&mut scheduler, 0, [trained("a", 2, 100), trained("b", 2, 90)]);
     let before = jobs.map(|job| verdict(&scheduler, job));

@@ -1,5 +1,4 @@
-//! What users, jobs and managers bring has a bound, whatever they bring: on time, on memory, on the stack, and on what it
-//! does to others.
+//! Bounds of all external input: on time, memory and stack, and on its effects on others.
 
 mod common;
 
@@ -16,10 +15,10 @@ use trainmaster_core::{
     resources::ResourceTypes,
 };
 
-/// What a thread of a cluster manager may have left of its stack.
+/// Stack of a thread in a cluster manager.
 const SMALL: usize = 256 << 10;
 
-/// Runs something with little stack: an overflow ends the whole test program.
+/// Runs a function on a small stack. An overflow aborts the test program.
 fn on_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(SMALL).spawn_scoped(scope, work).expect("there are threads");
@@ -100,7 +99,7 @@ fn a_job_is_small_or_refused_by_name() {
     assert!(JobSpec::from_toml(&file).unwrap_err().to_string().contains("must be at most 65536"));
 }
 
-/// A job that runs as it was decided.
+/// Submits a job, and enacts its decision.
 fn running(scheduler: &mut Scheduler, at: i64, spec: JobSpec) -> JobId {
     let id = submit(scheduler, at, spec);
     scheduler.decide(Time(at));
@@ -111,19 +110,19 @@ fn running(scheduler: &mut Scheduler, at: i64, spec: JobSpec) -> JobId {
 fn seen(scheduler: &mut Scheduler, at: i64, id: JobId) {
     let state = scheduler.state();
     let found = state.job(id).expect("it is active");
-    let slots = found.issued.iter().flat_map(|issued| issued.slots()).map(|slot| ObservedSlot {
+    let slots = found.issued.allocation.iter().flat_map(|issued| issued.slots()).map(|slot| ObservedSlot {
         role: slot.role,
         index: slot.index,
         server: state.server_name(slot.server).into(),
         devices: slot.devices.to_vec(),
     });
-    let (incarnation, slots) = (found.incarnation, slots.collect());
+    let (incarnation, slots) = (found.issued.incarnation, slots.collect());
     scheduler.apply(Time(at), Event::Observed { job: id, incarnation, slots, phase: Phase::Running }).unwrap();
 }
 
 fn report(scheduler: &mut Scheduler, at: i64, job: JobId, report: Report) -> Result<(), EventError> {
     let (slot, incarnation) =
-        ((Role::Worker, 0), scheduler.state().job(job).map_or(Incarnation(0), |job| job.incarnation));
+        ((Role::Worker, 0), scheduler.state().job(job).map_or(Incarnation(0), |job| job.issued.incarnation));
     scheduler.apply(Time(at), Event::Reported { job, incarnation, slot, report })
 }
 
@@ -142,7 +141,7 @@ fn reports_are_bounded_by_what_their_job_has() {
     };
     send(&mut scheduler, times(0, 4), vec![0, 99]).unwrap();
     let before = bytes(&mut scheduler);
-    // New workers each time: what is remembered of each would grow without end.
+    // New workers in each report must not accumulate.
     for round in 1..200 {
         let refused = send(&mut scheduler, times(round * 1000, 1000), Vec::new()).unwrap_err().to_string();
         assert!(refused.contains("workers that the job can't have"), "{refused}");
@@ -151,23 +150,23 @@ fn reports_are_bounded_by_what_their_job_has() {
     assert!(send(&mut scheduler, Vec::new(), vec![0; 101]).is_err(), "more chunks than there are");
     assert!(send(&mut scheduler, Vec::new(), vec![100]).is_err(), "a chunk that isn't there");
     assert!(bytes(&mut scheduler) < before + 100, "only a count has grown");
-    // So many chunks no engine dispatches one by one: they are counted, not told apart.
+    // Engines don't dispatch this number of chunks separately, so they are counted, not listed.
     let many =
         running(&mut scheduler, 2, JobSpec { dataset: with_chunks(4_000_000_000), ..job("b", (1, 1, 1), (1, 1, 1)) });
     report(&mut scheduler, 3, many, Report { seq: 1, chunks: (0..10_000).collect(), ..Report::default() }).unwrap();
-    assert!(scheduler.state().job(many).unwrap().chunks.is_empty());
+    assert!(scheduler.state().job(many).unwrap().learnt.chunks.is_empty());
     let all = Report { seq: 2, chunks: (0..10_001).collect(), ..Report::default() };
     assert!(report(&mut scheduler, 3, many, all).is_err());
 }
 
-/// Of a snapshot of all that is known.
+/// Size of a snapshot of the whole state.
 fn bytes(scheduler: &mut Scheduler) -> usize {
     scheduler.start_journal();
     scheduler.drain_journal().concat().len()
 }
 
 #[test]
-fn what_is_refused_leaves_little_in_the_journal_and_replays_the_same() {
+fn refused_events_take_little_journal_space_and_replay_equally() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2])]);
     scheduler.start_journal();
     let id = running(&mut scheduler, 0, job("a", (1, 4, 2), (1, 1, 1)));
@@ -190,12 +189,12 @@ fn what_is_refused_leaves_little_in_the_journal_and_replays_the_same() {
     records.extend(scheduler.drain_journal());
     let restored = Scheduler::restore(records.iter().map(Vec::as_slice)).unwrap();
     assert_eq!(restored.digest(), scheduler.digest());
-    assert_eq!(restored.state().job(id).unwrap().progress.ignored, 50);
+    assert_eq!(restored.state().job(id).unwrap().learnt.progress.ignored, 50);
     assert!(records.iter().all(|record| Record::decode(record).is_ok()));
 }
 
 #[test]
-fn invented_resources_keep_no_server_away() {
+fn invented_resources_do_not_block_servers() {
     let invented = |name: &str, from: usize| {
         let demand: Vec<(String, i64)> = (from..from + 16).map(|at| (format!("invented{at}"), 1)).collect();
         let mut spec = ring(name, (1, 1, 1));
@@ -203,7 +202,7 @@ fn invented_resources_keep_no_server_away() {
         spec
     };
     let real = || server("s0", 8, 16, &["gpu:a100"; 4]);
-    // No server is there to refuse them.
+    // There is no server, so nothing is refused.
     let mut scheduler = cluster(plain("fifo"), &[]);
     scheduler.start_journal();
     let mut refused = 0;
@@ -213,7 +212,7 @@ fn invented_resources_keep_no_server_away() {
         refused += u32::from(matches!(submitted, Err(EventError::ResourceTypes { .. })));
     }
     assert!(refused > 0, "jobs can't bring any number of them");
-    // While they are there, and once they are gone.
+    // The same while servers are present, and after they left.
     set(&mut scheduler, 1, real());
     let mine: Vec<JobId> = scheduler.state().jobs.keys().copied().collect();
     for job in mine {
@@ -228,7 +227,7 @@ fn invented_resources_keep_no_server_away() {
         assert!(scheduler.state().resources.used() <= ResourceTypes::MOST);
     }
     scheduler.state().audit().unwrap();
-    // Those that are used keep their numbers; a restart knows the same.
+    // Used types keep their numbers, also after a restart.
     assert_eq!(scheduler.state().capacity[scheduler.state().resources.id("gpu:a100").unwrap()], 4000);
     let records = scheduler.drain_journal();
     let restored = Scheduler::restore(records.iter().map(Vec::as_slice)).unwrap();
@@ -258,7 +257,7 @@ fn as_many_types_as_servers_have_are_never_forgotten() {
 }
 
 #[test]
-fn nobody_keeps_others_waiting_by_telling_everything() {
+fn repeated_resyncs_do_not_block_other_managers() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2])]);
     let begins = |scheduler: &mut Scheduler, at: i64, manager: &str| {
         scheduler.apply(Time(at), Event::SyncBegin { manager: manager.into() }).unwrap();
@@ -266,7 +265,7 @@ fn nobody_keeps_others_waiting_by_telling_everything() {
     begins(&mut scheduler, 1, "a");
     submit(&mut scheduler, 1, ring("j", (1, 1, 1)));
     assert_eq!(scheduler.due(), None, "everything isn't told yet");
-    // One begins before the other is through, again and again.
+    // The managers' resyncs overlap repeatedly.
     for at in 1..=11 {
         let (one, other) = if at % 2 == 0 { ("a", "b") } else { ("b", "a") };
         begins(&mut scheduler, at * 1000, one);
@@ -277,7 +276,7 @@ fn nobody_keeps_others_waiting_by_telling_everything() {
 }
 
 #[test]
-fn a_job_that_comes_while_its_manager_tells_everything_stays() {
+fn a_job_submitted_during_a_resync_stays() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2])]);
     scheduler.apply(Time(1), Event::SyncBegin { manager: "m".into() }).unwrap();
     let external = Some(trainmaster_core::job::ExternalId { cluster: "m".into(), native: "x".into() });
@@ -285,14 +284,14 @@ fn a_job_that_comes_while_its_manager_tells_everything_stays() {
     scheduler.apply(Time(1), Event::JobSubmitted { spec, external, token_hash: None }).unwrap();
     scheduler.apply(Time(2), Event::SyncEnd { manager: "m".into(), owns_queue: true }).unwrap();
     assert!(scheduler.state().find_job("j").is_some());
-    // An earlier life's is closed by the next one.
+    // The next resync closes one from an earlier term.
     scheduler.apply(Time(3), Event::SyncBegin { manager: "m".into() }).unwrap();
     scheduler.apply(Time(4), Event::TermBegan(trainmaster_core::Term(9))).unwrap();
     assert!(!scheduler.state().is_syncing());
 }
 
 #[test]
-fn names_that_change_all_at_once_are_forgotten_and_no_other_managers() {
+fn renamed_servers_are_forgotten_but_not_those_of_other_managers() {
     const MANY: usize = 3000;
     let mut scheduler = cluster(plain("fifo"), &[server("theirs", 8, 16, &["gpu"; 2])]);
     scheduler.apply(Time(0), Event::ServersLeft { names: vec!["theirs".into()] }).unwrap();
@@ -315,7 +314,7 @@ fn names_that_change_all_at_once_are_forgotten_and_no_other_managers() {
 }
 
 #[test]
-fn servers_that_come_and_go_are_forgotten_and_those_that_matter_are_not() {
+fn departed_servers_are_forgotten_unless_in_use() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2]), server("lost", 8, 16, &["gpu"; 4])]);
     let id = running(&mut scheduler, 0, ring("a", (3, 3, 3)));
     scheduler.apply(Time(1), Event::ServersLeft { names: vec!["lost".into()] }).unwrap();
@@ -335,12 +334,12 @@ fn servers_that_come_and_go_are_forgotten_and_those_that_matter_are_not() {
     assert!(state.find_server("node-19999").is_some() && state.find_server("node-3").is_none());
     assert!(why(&scheduler).contains("lost"), "{}", why(&scheduler));
     state.audit().unwrap();
-    // Back under its old name and number.
+    // The server returns under its old name and number.
     set(&mut scheduler, 3, server("lost", 8, 16, &["gpu"; 4]));
     scheduler.apply(Time(3), Event::ModeSet(trainmaster_core::Mode::Active)).unwrap();
     scheduler.decide(Time(3));
     assert_eq!(shape(&scheduler, id), wp(3, 0));
-    // As many as there may be at a time are a number too.
+    // The maximum number of servers is checked too.
     let strange = [
         ServerSpec { name: "a\u{1b}b".into(), ..server("x", 1, 1, &[]) },
         ServerSpec { name: "n".repeat(300), ..server("x", 1, 1, &[]) },
@@ -356,7 +355,7 @@ fn servers_that_come_and_go_are_forgotten_and_those_that_matter_are_not() {
 }
 
 #[test]
-fn managers_names_are_forgotten_too() {
+fn unused_manager_names_are_forgotten() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 2])]);
     let mut before = 0;
     for at in 0..2000 {
@@ -372,7 +371,7 @@ fn managers_names_are_forgotten_too() {
 }
 
 #[test]
-fn one_tenants_reports_teach_no_other_tenants_jobs() {
+fn reports_do_not_affect_fits_of_other_tenants() {
     let learnt = |settings: Settings| {
         let mut scheduler = cluster(settings, &[server("s0", 64, 64, &["gpu"; 8])]);
         let of = |name: &str, tenant: &str| JobSpec {
@@ -388,7 +387,7 @@ fn one_tenants_reports_teach_no_other_tenants_jobs() {
         let honest = submit(&mut scheduler, 2, of("honest", "alice"));
         let sibling = submit(&mut scheduler, 2, of("sibling", "mallory"));
         scheduler.decide(Time(3));
-        let knows = |id: JobId| scheduler.state().job(id).unwrap().fits.speed.is_some();
+        let knows = |id: JobId| scheduler.state().job(id).unwrap().learnt.fits.speed.is_some();
         (knows(honest), knows(sibling))
     };
     assert_eq!(learnt(plain("fifo")), (false, true));
@@ -396,7 +395,7 @@ fn one_tenants_reports_teach_no_other_tenants_jobs() {
 }
 
 #[test]
-fn nobody_makes_what_others_learnt_be_forgotten() {
+fn no_tenant_evicts_fits_of_others() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 64, 64, &["gpu"; 8])]);
     let teach = |scheduler: &mut Scheduler, tenant: &str, model: String| {
         let id = running(scheduler, 0, JobSpec { tenant: tenant.into(), model, ..ring("j", (1, 1, 1)) });
@@ -415,7 +414,7 @@ fn nobody_makes_what_others_learnt_be_forgotten() {
 }
 
 #[test]
-fn an_invented_profile_lasts_for_three_reports() {
+fn a_false_profile_is_dropped_after_three_reports() {
     let mut scheduler = cluster(plain("optimus"), &[server("s0", 128, 512, &[])]);
     let cores = |name: &str, profile: Vec<ProfiledSpeed>| JobSpec {
         worker: role(&[("cpu", 1000)], 1, 100, 1),
@@ -423,7 +422,7 @@ fn an_invented_profile_lasts_for_three_reports() {
         profile,
         ..JobSpec::minimal(name)
     };
-    // As if a hundred workers were a hundred times as fast as one.
+    // A profile in which a hundred workers are a hundred times as fast as one.
     let lie = [1, 4, 16, 64, 100].map(|workers| ProfiledSpeed {
         servers: workers.min(20),
         workers,
@@ -440,7 +439,7 @@ fn an_invented_profile_lasts_for_three_reports() {
     for seq in 1..=3 {
         for id in [honest, liar] {
             let (at, has) = (1 + seq as i64, shape(&scheduler, id));
-            // Really a worker more brings next to nothing.
+            // In fact, additional workers gain almost nothing.
             let steps = Report {
                 seq,
                 step: 1 + seq,
@@ -453,7 +452,7 @@ fn an_invented_profile_lasts_for_three_reports() {
             report(&mut scheduler, at, id, steps).unwrap();
         }
     }
-    let speeds = &scheduler.state().job(liar).unwrap().speeds;
+    let speeds = &scheduler.state().job(liar).unwrap().learnt.speeds;
     let contradiction = speeds.contradiction().expect("it is noticed");
     assert!(contradiction.dropped, "{contradiction:?}");
     assert_eq!(speeds.len(), 1, "what was only profiled is gone");
@@ -466,12 +465,12 @@ fn an_invented_profile_lasts_for_three_reports() {
 }
 
 #[test]
-fn an_honest_profile_is_believed_on() {
+fn a_true_profile_is_kept() {
     let mut history = trainmaster_core::fit::SpeedHistory::default();
     let sample = |servers, workers, speed| trainmaster_core::fit::SpeedSample::new(servers, workers, speed);
     history.profile(&sample(1, 1, 1.0));
     history.profile(&sample(4, 8, 5.0));
-    // Cold, then noisy, then where nothing was profiled.
+    // A cold start, then noise, then a shape without a profile.
     for (servers, workers, speed) in [(1, 1, 0.5), (1, 1, 0.6), (1, 1, 0.9), (4, 8, 6.0), (2, 4, 3.0), (2, 2, 1.7)] {
         history.report(&sample(servers, workers, speed));
     }
@@ -484,9 +483,9 @@ fn an_honest_profile_is_believed_on() {
     assert_eq!(history.contradiction(), None, "it was only slow for a while");
 }
 
-/// Whatever engine looks at a plan of another one's making answers.
+/// Every engine accepts a plan of chunks that another engine made.
 #[test]
-fn every_engine_can_look_at_a_plan_of_chunks() {
+fn every_engine_accepts_a_plan_of_chunks() {
     let place = |name: &str, labels: &[(&str, &str)]| ServerSpec {
         labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
         ..server(name, 64, 64, &["gpu", "gpu"])

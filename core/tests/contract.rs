@@ -1,6 +1,6 @@
-//! What every engine in the registry keeps to, and the loop around it, whatever happens.
+//! The contract of all registered engines and of the loop around them, under random histories.
 //!
-//! `TRAINMASTER_CASES=50 cargo test --test contract` tries fifty times as many histories, `TRAINMASTER_SEED` others,
+//! `TRAINMASTER_CASES=50 cargo test --test contract` runs fifty times as many histories, `TRAINMASTER_SEED` others,
 //! `TRAINMASTER_ENGINE` those of one engine.
 
 mod common;
@@ -28,14 +28,14 @@ fn every_engine(cases: u32, shape_rules: bool, check: impl Fn(&Scenario)) {
 }
 
 #[test]
-fn the_rules_hold_whatever_happens() {
+fn the_rules_hold_under_random_histories() {
     every_engine(2500, false, |scenario| {
         play(scenario, Options::default());
     });
 }
 
 #[test]
-fn the_rules_hold_under_what_managers_can_carry_out() {
+fn the_rules_hold_under_shape_rules() {
     every_engine(1000, true, |scenario| {
         play(scenario, Options::default());
     });
@@ -58,7 +58,7 @@ fn same_events_same_bytes_with_or_without_the_index() {
 }
 
 #[test]
-fn a_journal_gives_everything_back_from_wherever_it_starts() {
+fn a_journal_replays_from_any_snapshot() {
     every_engine(150, false, |scenario| {
         let trace = play(scenario, Options { journal: true, ..Options::default() });
         check_journal(&trace);
@@ -67,7 +67,7 @@ fn a_journal_gives_everything_back_from_wherever_it_starts() {
     });
 }
 
-/// The same servers and jobs, told in another order: ids are given out first, by empty servers and held jobs.
+/// The same servers and jobs in another order of events. Ids are assigned first, by empty servers and held jobs.
 #[test]
 fn the_order_of_the_list_does_not_matter() {
     use proptest::{collection::vec, prelude::*, sample::Index};
@@ -84,7 +84,7 @@ fn the_order_of_the_list_does_not_matter() {
                 let mut scheduler = Scheduler::new(settings.clone()).expect("settings are allowed");
                 let mut apply = |event| drop(scheduler.apply(Time(0), event));
                 for server in servers {
-                    // As it will be, but taking nothing yet.
+                    // The server as it will be, but without free room.
                     apply(Event::ServerSet {
                         manager: "m0".into(),
                         server: ServerSpec { draining: true, ..server.clone() },

@@ -1,4 +1,4 @@
-//! What `dorm` promises beyond the contract: use of the cluster, within its bounds on unfairness and on changes.
+//! Properties of `dorm` beyond the contract: use of the cluster within its bounds on unfairness and on changes.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn more_of_the_cluster_is_used_than_was_requested() {
     }
 }
 
-/// Eight GPUs and jobs of 5 and of 3 or 4 at once: what fits best isn't what comes first.
+/// Eight GPUs, and jobs of 5 and of 3 or 4 at once: the best packing isn't the first one.
 #[test]
 fn it_finds_the_fullest_packing() {
     let mut scheduler = cluster(plain_with("dorm", &[("fairness", number(1.0))]), &[server("s0", 32, 64, &["gpu"; 8])]);
@@ -70,7 +70,7 @@ fn no_more_running_jobs_change_than_allowed() {
 fn without_unfairness_shares_are_those_of_max_min_fairness() {
     let servers = [server("s0", 64, 64, &["gpu"; 6])];
     let mut scheduler = cluster(plain_with("dorm", &[("fairness", number(0.0))]), &servers);
-    // One is content with one GPU; the others share the rest.
+    // One job needs one GPU only. The others share the rest.
     let jobs =
         [ring("small", (1, 1, 1)), ring("wide", (1, 6, 1)), JobSpec { priority: 3, ..ring("urgent", (1, 6, 1)) }];
     let ids = jobs.map(|job| submit(&mut scheduler, 1, job));
@@ -121,8 +121,8 @@ fn a_pool_holds_no_more_than_its_servers_one_by_one() {
 }
 
 #[test]
-fn what_is_free_on_the_servers_of_a_pool_may_differ() {
-    // Two servers of a kind with 4 and 1 free GPUs: room for two workers of two GPUs, all on the first.
+fn free_room_may_differ_between_servers_of_a_pool() {
+    // Two equal servers with 4 and 1 free GPUs have room for two workers of two GPUs, both on the first.
     let mut scheduler = cluster(plain("dorm"), &[server("s0", 16, 64, &["gpu"; 4]), server("s1", 16, 64, &["gpu"; 4])]);
     scheduler
         .apply(

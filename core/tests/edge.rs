@@ -1,4 +1,4 @@
-//! The edge-cloud engine: what its increases add up to, who is preempted, and what never moves.
+//! Properties of the edge-cloud engine: the sum of increases, preemption, and fixed assignments.
 
 mod common;
 
@@ -17,13 +17,13 @@ use trainmaster_core::{
     settings::Parameter,
 };
 
-/// A server with GPUs, plenty of everything else, and its way to the data.
+/// A server with GPUs, plenty of other resources, and labels for uploads.
 fn place(name: &str, gpus: &[&str], labels: &[(&str, &str)]) -> ServerSpec {
     let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     ServerSpec { labels, ..server(name, 1000, 1000, gpus) }
 }
 
-/// A job whose chunks each take so many seconds.
+/// A job whose chunks take `seconds` each.
 fn job(name: &str, chunks: u32, seconds: i64) -> JobSpec {
     JobSpec {
         worker: role(&[("gpu", 1000), ("cpu", 1000)], 1, 100, 1),
@@ -39,16 +39,16 @@ fn job(name: &str, chunks: u32, seconds: i64) -> JobSpec {
     }
 }
 
-/// A manager that does at once what it is told, and programs that train their chunks in the time that was said.
+/// A manager that enacts issues at once, and programs that train their chunks in the stated time.
 struct World {
     scheduler: Scheduler,
     now: Time,
     running: BTreeMap<JobId, Training>,
-    /// Where each chunk was sent, for good.
+    /// The destination of each chunk, which never changes.
     sent: BTreeMap<(JobId, u32), ServerId>,
     /// Completion of each chunk.
     ended: BTreeMap<(JobId, u32), Time>,
-    /// (job, chunk) that were interrupted.
+    /// Interrupted (job, chunk).
     interrupted: Vec<(JobId, u32)>,
     reports: u64,
 }
@@ -85,7 +85,7 @@ impl World {
         id
     }
 
-    /// Decides what is due, and does it.
+    /// Makes due decisions, and enacts them.
     fn settle(&mut self) {
         loop {
             let issues = self.scheduler.take_issues();
@@ -143,7 +143,7 @@ impl World {
         training.runs = runs;
     }
 
-    /// Until the next chunk ends or the engine wants to decide, at most until then.
+    /// Advances to the end of the next chunk or the engine's next decision, but not beyond `until`.
     fn pass(&mut self, until: Time) {
         self.settle();
         while self.now < until {
@@ -165,7 +165,7 @@ impl World {
                 }
             }
             for (id, chunk) in reports {
-                let incarnation = self.scheduler.state().job(id).expect("it trains").incarnation;
+                let incarnation = self.scheduler.state().job(id).expect("it trains").issued.incarnation;
                 self.reports += 1;
                 let seq = self.reports;
                 let report = Report { seq, chunks: vec![chunk], workers: 1, ..Report::default() };
@@ -258,8 +258,8 @@ fn play(jobs: &[(i64, u32, i64)], servers: &[(usize, i64)], settings: Settings, 
 proptest! {
     #![proptest_config(config(1500))]
 
-    /// Where uploads depend on the server alone, chunks arrive at a worker in the order of their dispatch, so that each
-    /// increase is of all that came before.
+    /// If uploads depend on the server alone, chunks arrive at a worker in the order of their dispatch. Then each
+    /// increase is relative to all earlier chunks.
     #[test]
     fn increases_add_up_to_the_average_training_times((jobs, servers) in histories()) {
         let (world, total) = play(&jobs, &servers, plain("edge"), false);
@@ -268,8 +268,8 @@ proptest! {
         prop_assert_eq!(world.reading("chunks_waiting"), 0.0);
     }
 
-    /// With other ways to the data for some jobs, nothing moves and all end; counting what is still on its way never
-    /// makes the sum of increases smaller than the paper's.
+    /// With different upload times of some jobs, nothing moves and all jobs end. Counting chunks that are still on
+    /// their way never makes the sum of increases smaller than the paper's.
     #[test]
     fn chunks_on_their_way_are_missed_by_the_paper((jobs, servers) in histories()) {
         let (paper, _) = play(&jobs, &servers, plain("edge"), true);
@@ -281,7 +281,7 @@ proptest! {
 }
 
 #[test]
-fn a_shorter_job_takes_single_workers_and_the_rest_trains_on() {
+fn a_shorter_job_takes_single_workers_and_the_rest_continues() {
     let mut world = World::new(plain("edge"), &[place("s0", &["gpu", "gpu"], &[])]);
     let long = world.submit(job("long", 2, 1000));
     world.pass(Time(10_000));
@@ -291,7 +291,7 @@ fn a_shorter_job_takes_single_workers_and_the_rest_trains_on() {
     assert_eq!(world.states(short), [(0, WorkState::Running)]);
     assert_eq!(world.states(long), [(0, WorkState::Preempted), (1, WorkState::Running)]);
     let job = world.scheduler.state().job(long).unwrap();
-    assert_eq!((job.incarnation.0, job.rescales), (1, 0), "nobody restarts and no shape changes");
+    assert_eq!((job.issued.incarnation.0, job.issued.rescales), (1, 0), "nobody restarts and no shape changes");
     let explained = world.scheduler.explain(world.now, long).unwrap();
     let text: Vec<&str> = explained.findings.iter().map(|finding| finding.text.as_str()).collect();
     assert!(
@@ -321,13 +321,13 @@ fn the_cloud_takes_whole_jobs_single_chunks_or_none() {
         world.settle();
         (world, second)
     };
-    // Behind the first job's chunk each would wait longer than it takes to the cloud.
+    // Behind the first job's chunk, each would wait longer than the upload to the cloud takes.
     let (mut world, whole) = busy(cloud(4), plain("edge"), 200);
     assert_eq!(on(&world, whole, "c"), 4);
     let servers = world.scheduler.state().job(whole).unwrap().verdict.allocation().unwrap().of(Role::Server).to_vec();
     assert_eq!(world.scheduler.state().server_name(servers[0].server), "c", "parameter servers go with their job");
     world.until_idle();
-    // It isn't endless: where two of four have a worker there, the third ends sooner at the edge, and the fourth there
+    // A limited cloud: if two of four have a worker there, the third ends sooner at the edge, and the fourth there
     // behind one of the first.
     let (world, part) = busy(cloud(2), plain("edge"), 480);
     assert_eq!((on(&world, part, "c"), on(&world, part, "e")), (3, 1));
@@ -355,7 +355,7 @@ fn storage_workers_and_kinds_bound_where_chunks_go() {
     assert_eq!((on("full"), on("other"), on("room")), (2, 0, 4), "two chunks of 5 MiB fit 10 MiB");
     assert_eq!(state.job(id).unwrap().shape().workers, 3);
     world.until_idle();
-    // What was stored is free again.
+    // The storage is free again.
     let mut next = job("next", 2, 100);
     next.worker.demand = amounts(&[("gpu:a", 1000), ("cpu", 1000)]);
     next.dataset.as_mut().unwrap().chunk_size = 5;
@@ -366,7 +366,7 @@ fn storage_workers_and_kinds_bound_where_chunks_go() {
 }
 
 #[test]
-fn who_finds_no_place_waits_with_numbers() {
+fn jobs_without_a_place_wait_with_numbers() {
     let mut world = World::new(plain("edge"), &[server("s", 2, 4, &["gpu"])]);
     let mut big = job("big", 2, 100);
     big.worker.demand.insert("memory".into(), 3 << 10);
@@ -382,7 +382,7 @@ fn who_finds_no_place_waits_with_numbers() {
 }
 
 #[test]
-fn who_is_tried_again_and_again_takes_no_room() {
+fn retried_jobs_take_no_room() {
     let mut world = World::new(plain("edge"), &[server("s", 8, 4, &["gpu", "gpu"])]);
     let mut first = job("first", 2, 100_000);
     first.worker.demand.insert("memory".into(), 1 << 10);
@@ -391,7 +391,7 @@ fn who_is_tried_again_and_again_takes_no_room() {
     big.worker.demand.insert("memory".into(), 3 << 10);
     big.server.as_mut().unwrap().demand.insert("memory".into(), 512);
     world.submit(big);
-    // Its workers find no room, its parameter server would: an hour of retries.
+    // There is no room for its workers, but for its parameter server: an hour of retries.
     world.pass(Time(3_600_000));
     let mut small = job("small", 1, 100);
     small.worker.demand.insert("memory".into(), 1 << 10);
@@ -407,11 +407,11 @@ fn chunks_of_a_lost_server_are_dispatched_anew_with_what_they_had_left() {
     let id = world.submit(job("j", 2, 100));
     world.pass(Time(30_000));
     world.apply(Event::ServersLeft { names: vec!["b".into()] });
-    // What was sent there is gone with it.
+    // The chunk on the lost server is gone.
     let lost: Vec<u32> = (0..2).filter(|chunk| world.sent[&(id, *chunk)] == ServerId(1)).collect();
     assert_eq!(lost.len(), 1);
     world.sent.remove(&(id, lost[0]));
-    let job = world.scheduler.state().job(id).unwrap().incarnation;
+    let job = world.scheduler.state().job(id).unwrap().issued.incarnation;
     world.apply(Event::Observed { job: id, incarnation: job, slots: vec![], phase: Phase::Stopped });
     world.until_idle();
     let kept = 1 - lost[0];
@@ -420,7 +420,7 @@ fn chunks_of_a_lost_server_are_dispatched_anew_with_what_they_had_left() {
 }
 
 #[test]
-fn jobs_that_it_cannot_run_are_refused_by_name() {
+fn unsupported_jobs_are_refused_by_name() {
     let mut world = World::new(plain("edge"), &[place("s", &["gpu"; 2], &[])]);
     type Spoil = fn(&mut JobSpec);
     let cases: [(Spoil, &str); 6] = [
@@ -438,7 +438,7 @@ fn jobs_that_it_cannot_run_are_refused_by_name() {
         let error = world.scheduler.apply(world.now, event).unwrap_err().to_string();
         assert!(error.contains(named), "{error}");
     }
-    // Of which nobody knows how long a chunk takes waits and says so.
+    // A job with an unknown chunk time waits, with its reason.
     let mut spec = job("unknown", 2, 10);
     spec.dataset.as_mut().unwrap().batch_time = None;
     world.apply(Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None });

@@ -1,4 +1,4 @@
-//! Accuracies that real jobs reported: where OptStop would have stopped them, and whether its confidence is to be believed.
+//! Reported accuracies of real jobs: the stops of OptStop, and the calibration of its confidence.
 
 #![allow(clippy::disallowed_macros)] // tests print what they measure
 
@@ -12,7 +12,7 @@ use trainmaster_core::fit::{AccuracyHistory, Forecast, OptStop, learning_curve::
 /// (epoch from 0, accuracy), one run each.
 type Curve = Vec<(u64, f64)>;
 
-/// Runs of one set. MLPerf's end when their target is reached, which is the last thing they do.
+/// Runs of one set. Those of MLPerf end when they reach their target.
 fn measured(set: &str) -> Vec<Curve> {
     let number = |text: &str| text.parse::<f64>().expect("a number");
     let mut curves: Vec<Curve> = match set {
@@ -57,10 +57,10 @@ fn history(seen: &[(u64, f64)]) -> AccuracyHistory {
 
 /// Means over the runs of a set.
 struct Score {
-    /// Share of the epochs it trained, and that the best possible stop needs.
+    /// Fraction of the epochs that it trained, and fraction that the best possible stop needs.
     stopped: f64,
     ideal: f64,
-    /// Accuracy lost against the best of the whole run; the mean and the worst.
+    /// Accuracy lost against the best of the whole run: mean and worst.
     lost: f64,
     worst: f64,
 }
@@ -83,11 +83,11 @@ fn stops(curves: &[Curve], options: &Options, confidence: f64) -> Score {
     Score { stopped: mean(&stopped), ideal: mean(&ideal), lost: mean(&lost), worst }
 }
 
-/// Stops with an ε of one percentage point. The paper's way (one smooth curve) saves most and loses most, on runs whose
-/// learning rate is cut: their first plateau looks like the end.
+/// Stops with an ε of one percentage point. The paper's method (one smooth curve) saves most and loses most on runs
+/// with a cut of the learning rate: their first plateau looks like the end.
 #[test]
 fn measured_runs_stop_early_and_lose_little() {
-    // (set, largest mean and worst loss, largest share of the epochs)
+    // (set, largest mean and worst loss, largest fraction of the epochs)
     let bars = [
         ("cifar10", 0.005, 0.01, 0.99),
         ("deepspeech2", 0.005, 0.01, 0.98),
@@ -119,7 +119,7 @@ fn measured_runs_stop_early_and_lose_little() {
     }
 }
 
-/// Whether what happens with 80 % does so in eight of ten runs.
+/// Whether events with a predicted probability of 80 % happen in eight of ten runs.
 #[test]
 fn its_confidence_is_calibrated() {
     let mut inside_all = Vec::new();

@@ -14,7 +14,7 @@ struct Case {
     residual: f64,
 }
 
-/// ‖A·x − b‖ and the largest slope A ᵀ(b − A·x), computed here again.
+/// ‖A·x − b‖ and the largest slope A ᵀ(b − A·x), computed independently.
 fn judge(a: &[f64], columns: usize, b: &[f64], x: &[f64]) -> (f64, f64) {
     let left: Vec<f64> = b
         .iter()
@@ -63,7 +63,7 @@ fn empty_and_zero_input() {
 }
 
 #[test]
-fn what_cannot_be_solved_is_refused() {
+fn unsolvable_input_is_refused() {
     assert_eq!(nnls(&[1.0, f64::NAN], 1, &[1.0, 1.0]), Err(NnlsError::NotFinite { row: 1 }));
     assert_eq!(nnls(&[1.0, 2.0], 1, &[f64::INFINITY, 1.0]), Err(NnlsError::NotFinite { row: 0 }));
     assert_eq!(nnls(&[1.0, 2.0, 3.0], 2, &[1.0]), Err(NnlsError::Shape { numbers: 3, rows: 1, columns: 2 }));
@@ -82,7 +82,7 @@ fn extreme_scales_do_not_overflow() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Feasible, finite, optimal (no column descends further), and never worse than x = 0.
+    /// The result is feasible, finite and optimal (no column descends further), and never worse than x = 0.
     #[test]
     fn optimality_conditions_hold(
         columns in 1_usize..7,

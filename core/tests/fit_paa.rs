@@ -1,12 +1,12 @@
-//! Parameter assignment on ResNet-50 and on anything else.
+//! Parameter assignment of ResNet-50 and of random blocks.
 
 #![allow(clippy::disallowed_macros)] // tests print what they measure
 
 use proptest::prelude::*;
 use trainmaster_core::paa::{Assignment, PaaError, assign};
 
-/// The parameter tensors of ResNet-50 (v1, 1000 classes) in the order a framework lists them, built from the
-/// architecture: a 7×7 stem, four stages of bottlenecks, a classifier. Every convolution has a scale and a shift behind it.
+/// The parameter tensors of ResNet-50 (v1, 1000 classes) in a framework's order, built from the architecture: a 7×7
+/// stem, four stages of bottlenecks, a classifier. A scale and a shift follow each convolution.
 fn resnet50() -> Vec<u64> {
     fn conv(tensors: &mut Vec<u64>, kernel: u64, from: u64, to: u64) {
         tensors.extend([kernel * kernel * from * to, to, to]);
@@ -29,8 +29,8 @@ fn resnet50() -> Vec<u64> {
     tensors
 }
 
-/// MXNet's rule, as the paper describes it: blocks below the threshold to a random server, larger ones sliced evenly
-/// over all. Returns (size spread, request spread, requests).
+/// MXNet's rule, as the paper describes it: blocks below the threshold go to a random server, larger ones are sliced
+/// evenly over all. Returns (size spread, request spread, requests).
 fn mxnet(blocks: &[u64], servers: usize, seed: u64) -> (u64, u64, u64) {
     let mut state = seed;
     let mut random = || {
@@ -73,7 +73,7 @@ fn mxnets_rule_is_far_worse() {
     let (mut size, mut requests) = (0, 0);
     for seed in 0..draws {
         let (s, r, total) = mxnet(&blocks, 10, seed);
-        // Ten tensors are sliced in ten each: 161 + 90, as the paper's 247 = 157 + 90.
+        // Ten tensors are sliced in ten each: 161 + 90, like the paper's 247 = 157 + 90.
         assert_eq!(total, 251);
         size += s;
         requests += r;
@@ -98,7 +98,7 @@ fn edge_cases() {
     assert_eq!((one.requests, one.servers[0].size), (3, 16));
     let huge = assign(&[u64::MAX], 3).unwrap();
     assert_eq!((huge.requests, huge.size_spread), (3, 0));
-    // A block no larger than the average is never cut, even if that leaves the servers uneven.
+    // A block up to the average is never cut, even if the servers become uneven.
     let uneven = assign(&[5, 5, 5], 2).unwrap();
     assert_eq!((uneven.requests, uneven.size_spread), (3, 5));
 }
@@ -145,7 +145,7 @@ proptest! {
         let a = assign(&blocks, servers).unwrap();
         check(&blocks, servers, &a);
         prop_assert_eq!(&a, &assign(&blocks, servers).unwrap());
-        // A server is filled past its share by one block at most, and then by small ones while it has few requests.
+        // At most one block exceeds a server's share. Small blocks can follow while the server has few requests.
         let share = blocks.iter().sum::<u64>().div_ceil(servers as u64);
         prop_assert!(a.servers.iter().all(|s| s.size <= 3 * share));
     }

@@ -1,4 +1,4 @@
-//! Speed functions on measured speeds, on synthetic jobs whose truth is known, and on hopeless input.
+//! Speed functions on measured speeds, on synthetic jobs with a known truth, and on invalid input.
 
 #![allow(clippy::disallowed_macros)] // tests print what they measure
 
@@ -15,7 +15,7 @@ fn steps(app: &str, table: &str) -> Option<Vec<(u32, f64, f64)>> {
     let path = shared(&format!("curves/pollux/{app}/{table}.csv"))?;
     let number = |text: &str| text.parse::<f64>().expect("a number");
     Some(if table == "placements" {
-        // A digit per node: the replicas on it.
+        // One digit per node: the replicas on it.
         let replicas = |p: &str| p.chars().map(|c| c.to_digit(10).expect("a digit")).sum();
         let rows = columns(&path, ["placement", "local_bsz", "step_time"]);
         rows.iter().map(|[p, b, t]| (replicas(p), number(b), number(t))).collect()
@@ -34,9 +34,9 @@ fn error(fit: &SpeedFit, rows: &[(u32, f64, f64)]) -> f64 {
     mean(&errors)
 }
 
-/// One function for every batch size and placement of a model. Measured: all points 6.5–8.2 % (paper's form 7.3–11.2 %),
-/// 10 random points 8.5–11.0 % on average (8.8–14.5 %). Step times at one (w, M) and number of nodes differ by 3–6 % among
-/// themselves, which no function of (w, M) can follow.
+/// One function for all batch sizes and placements of a model. Measured: all points 6.5–8.2 % (paper's form
+/// 7.3–11.2 %), 10 random points 8.5–11.0 % on average (8.8–14.5 %). Step times at one (w, M) and number of nodes
+/// differ by 3–6 % among themselves, which no function of (w, M) can follow.
 #[test]
 fn measured_all_reduce_speeds() {
     let bars = [
@@ -80,7 +80,7 @@ fn measured_all_reduce_speeds() {
     }
 }
 
-/// Three GPU types, 1 to 8 of them, several batch sizes: one computing factor per type removes most of the error.
+/// Three GPU types, 1 to 8 of them, several batch sizes: one computation factor per type removes most of the error.
 #[test]
 fn measured_server_types() {
     let Some(path) = shared("curves/gavel_throughputs.json") else { return };
@@ -114,7 +114,7 @@ fn measured_server_types() {
     }
 }
 
-/// A job with a known truth: shares of a (1, 1) step drawn at random.
+/// A job with a known truth: random fractions of a (1, 1) step.
 fn job(random: &mut Random, sync: bool) -> (SpeedModel, SpeedCurve) {
     let batch = 128.0;
     let compute = 0.4 + random.uniform();
@@ -162,8 +162,8 @@ fn random_pairs_of_parameter_server_jobs() {
     }
 }
 
-/// With p = w only, the data fits infinitely many θ. Measured: sync 9 %, async 13 % elsewhere, where plain NNLS is 42 %
-/// and 50 % off.
+/// With p = w only, infinitely many θ fit the data. Measured: sync 9 %, async 13 % at other pairs; plain NNLS has 42 %
+/// and 50 %.
 #[test]
 fn equal_counts_stay_sane_elsewhere() {
     for (sync, bar) in [(true, 0.15), (false, 0.2)] {
@@ -178,7 +178,7 @@ fn without_samples_the_shape_or_the_prior_answers() {
     let model = SpeedModel::Sync { batch: 100.0 };
     let guess = SpeedFit::fit(model, &[], &SpeedOptions::default());
     assert_eq!((guess.confidence, guess.samples, guess.rms_relative_error), (Confidence::Guess, 0, None));
-    // The first few workers help, the hundredth does not.
+    // The first few workers help, the hundredth doesn't.
     assert!(guess.speed(2, 2) > 1.2 * guess.speed(1, 1) && guess.speed(10, 100) < guess.speed(10, 10));
 
     let theta = [0.02, 0.1, 0.3, 0.01, 0.0];
@@ -191,14 +191,14 @@ fn without_samples_the_shape_or_the_prior_answers() {
     let one = SpeedFit::fit(model, &[SpeedSample::new(2, 4, 0.5 * truth.speed(2, 4))], &options);
     assert_eq!(one.confidence, Confidence::Sparse);
     assert!((one.speed(5, 9) / (0.5 * truth.speed(5, 9)) - 1.0).abs() < 1e-6);
-    // A prior that makes no sense is none.
+    // An invalid prior counts as none.
     let bad = SpeedPrior { theta: [f64::NAN; 5], cross: 2.0, strength: 1.0 };
     let options = SpeedOptions { prior: Some(bad), ..SpeedOptions::default() };
     assert_eq!(SpeedFit::fit(model, &[], &options).confidence, Confidence::Guess);
 }
 
 #[test]
-fn a_priors_job_teaches_another_of_its_model() {
+fn a_job_is_a_prior_for_others_of_its_model() {
     let theta = [0.01, 0.05, 0.4, 0.01, 0.01];
     let [teacher, pupil] = [256.0, 64.0].map(|batch| SpeedModel::Sync { batch });
     let truth = SpeedCurve::new(pupil, &theta);
@@ -214,7 +214,7 @@ fn a_priors_job_teaches_another_of_its_model() {
     assert!(error(&taught) < 0.02 && error(&taught) < error(&alone), "{} {}", error(&taught), error(&alone));
 }
 
-/// A prior of another model must give way. Measured: 6 % at five samples, 1.4 % at twenty.
+/// A prior of another model must lose its influence. Measured: 6 % at five samples, 1.4 % at twenty.
 #[test]
 fn a_wrong_prior_is_overruled() {
     for (samples, bar) in [(5, 0.12), (20, 0.04)] {
@@ -242,7 +242,7 @@ fn a_wrong_prior_is_overruled() {
 }
 
 #[test]
-fn hopeless_samples_are_counted_and_left_out() {
+fn invalid_samples_are_counted_and_ignored() {
     let model = SpeedModel::Async;
     let bad = [
         SpeedSample::new(1, 1, 0.0),
@@ -256,7 +256,7 @@ fn hopeless_samples_are_counted_and_left_out() {
     ];
     let fit = SpeedFit::fit(model, &bad, &SpeedOptions::default());
     assert_eq!((fit.samples, fit.ignored, fit.confidence), (0, 8, Confidence::Guess));
-    // All-reduce has no parameter servers to ask for.
+    // All-reduce has no parameter servers to profile.
     let ring =
         SpeedFit::fit(SpeedModel::AllReduce { batch: 8.0 }, &[SpeedSample::new(0, 2, 3.0)], &SpeedOptions::default());
     assert_eq!((ring.samples, ring.ignored), (1, 0));
@@ -277,9 +277,9 @@ fn one_wild_measurement_changes_little() {
     assert!(off < 0.05, "{off}");
 }
 
-/// From five bad pairs, the pairs it asks for teach more than further equal ones.
+/// After five bad pairs, the suggested pairs add more information than further equal ones.
 #[test]
-fn the_next_profile_is_where_it_helps() {
+fn the_suggested_profile_reduces_the_error() {
     let candidates: Vec<(u32, u32)> = (1..=12).flat_map(|p| (1..=12).map(move |w| (p, w))).collect();
     let (mut asked, mut equal) = (Vec::new(), Vec::new());
     for seed in 0..20 {
@@ -349,7 +349,7 @@ fn curves_agree_with_the_formulas() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever is reported, the answer is finite, positive and repeatable, and fits survive being stored.
+    /// Any reports give a finite, positive and repeatable result, and fits survive serialisation.
     #[test]
     fn any_samples_give_a_finite_speed(
         rows in prop::collection::vec(

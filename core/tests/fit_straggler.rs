@@ -68,7 +68,7 @@ fn speeds_and_gaps_are_two_views_of_the_same() {
 }
 
 #[test]
-fn a_good_observation_or_a_new_worker_starts_anew() {
+fn a_good_observation_or_a_new_worker_resets_the_count() {
     let mut watch = StragglerWatch::new(StragglerSignal::Speed, StragglerOptions::default());
     let slow = [(0, 1.0), (1, 1.0), (2, 0.3)];
     let fine = [(0, 1.0), (1, 1.0), (2, 1.0)];
@@ -77,14 +77,14 @@ fn a_good_observation_or_a_new_worker_starts_anew() {
     }
     watch.forget(2);
     assert!(watch.observe(&slow).is_empty());
-    // A round without the worker's number neither clears nor adds.
+    // A round without the worker's number doesn't change its count.
     assert!(watch.observe(&slow).is_empty());
     assert!(watch.observe(&[(0, 1.0), (1, 1.0), (3, 1.0)]).is_empty());
     assert_eq!(watch.observe(&slow)[0].observations, 3);
 }
 
 #[test]
-fn too_few_workers_or_bad_numbers_say_nothing() {
+fn too_few_workers_or_bad_numbers_find_no_straggler() {
     let mut watch = StragglerWatch::new(StragglerSignal::Speed, StragglerOptions { patience: 1, ..Default::default() });
     assert!(watch.observe(&[(0, 1.0), (1, 0.1)]).is_empty());
     assert!(watch.observe(&[(0, 1.0), (1, 0.1), (2, f64::NAN), (3, 0.0), (4, -1.0)]).is_empty());
@@ -95,7 +95,7 @@ fn too_few_workers_or_bad_numbers_say_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The order in which workers are listed does not matter, and a majority is never slow.
+    /// The order of workers doesn't matter, and a majority is never slow.
     #[test]
     fn order_does_not_matter(speeds in prop::collection::vec(0.01_f64..100.0, 3..20), turn in 0_usize..20) {
         let rows: Vec<(u32, f64)> = (0..).zip(speeds).collect();

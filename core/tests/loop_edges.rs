@@ -1,88 +1,47 @@
-//! Where the loop is easily wrong: names that nobody keeps, slots that nobody gave, tickets and refusals that come late,
-//! and who is told what when a job or a mode is over.
+//! Edge cases of the loop: unused names, unordered slots, late tickets and refusals, and issues at the end of a job or
+//! a mode.
 
-#![allow(clippy::disallowed_types)] // one engine here tells the test what it heard
+#![allow(clippy::disallowed_types)] // one engine here records its changes for the test
 
 mod common;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use common::build::{amounts, cluster, job, plain, ring, role, server, set, shape, submit, wp};
-use imbl::Vector;
 use trainmaster_core::{
-    Allocation, Budget, DecisionId, DeviceShare, Enactment, End, Event, EventError, Incarnation, JobId, JobSpec, Mode,
-    ObservedSlot, Proposal, Reason, Report, Revision, Role, Scheduler, ServerId, ServerSpec, Settings, Slot, Source,
-    Span, State, Time, Verdict,
-    engines::{Engine, EngineError, Triggers},
+    Budget, DecisionId, DeviceShare, Enactment, End, Event, EventError, Incarnation, JobId, JobSpec, Mode,
+    ObservedSlot, Reason, Report, Revision, Role, Scheduler, ServerId, ServerSpec, Settings, Source, Span, Time,
+    Verdict,
     explain::Topic,
     job::Phase,
     reason::{ReasonKind, Scope},
     resources::ResourceTypes,
-    scheduler::Why,
+    scheduler::{Failure, Why},
     state::Change,
+    testing::Scripted,
 };
 
-/// An engine that puts the workers of the n-th job where its test says, round by round.
-struct Scripted(Vec<Vec<Vec<u32>>>);
-
-impl Engine for Scripted {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(
-        &self,
-        state: &State,
-        _: &Vector<Change>,
-        round: &mut u32,
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        let Some(to) = self.0.get(*round as usize) else { return Ok(Proposal::default()) };
-        *round += 1;
-        let mut used: BTreeMap<u32, u16> = BTreeMap::new();
-        let mut changes = Vec::new();
-        for (id, servers) in state.jobs.keys().zip(to) {
-            let slots = servers.iter().enumerate().map(|(index, server)| {
-                let device = used.entry(*server).or_default();
-                let share = DeviceShare { device: *device, milli: 1000 };
-                *device += 1;
-                let devices = [share].into_iter().collect();
-                Slot { role: Role::Worker, index: index as u32, server: ServerId(*server), devices }
-            });
-            let slots: Vec<_> = slots.collect();
-            let none = Verdict::Wait(Reason::NotConsidered);
-            let verdict = if slots.is_empty() { none } else { Verdict::Run(Arc::new(Allocation::new(slots))) };
-            changes.push((*id, verdict));
-        }
-        Ok(Proposal { changes, wake_at: None })
-    }
-}
-
-/// Servers s0, s1, … of so many GPUs, and a script.
+/// Servers s0, s1, … with these numbers of GPUs, and a script.
 fn scripted(gpus: &[usize], script: &[&[&[u32]]]) -> Scheduler {
     let script = script.iter().map(|round| round.iter().map(|servers| servers.to_vec()).collect()).collect();
-    let mut scheduler = Scheduler::with_engine(plain("fifo"), Arc::new(Scripted(script))).unwrap();
+    let mut scheduler = Scheduler::with_engine(plain("fifo"), Arc::new(Scripted::places(script))).unwrap();
     for (at, gpus) in gpus.iter().enumerate() {
         set(&mut scheduler, 0, server(&format!("s{at}"), 8, 16, &vec!["gpu"; *gpus]));
     }
     scheduler
 }
 
-/// What every slot of a job is seen as now.
+/// Observes all issued slots of a job.
 fn seen(scheduler: &mut Scheduler, at: i64, id: JobId) {
     let state = scheduler.state();
     let job = state.job(id).unwrap();
-    let slots = job.issued.iter().flat_map(|issued| issued.slots()).map(|slot| ObservedSlot {
+    let slots = job.issued.allocation.iter().flat_map(|issued| issued.slots()).map(|slot| ObservedSlot {
         role: slot.role,
         index: slot.index,
         server: state.server_name(slot.server).to_owned(),
         devices: slot.devices.to_vec(),
     });
-    let (slots, incarnation) = (slots.collect(), job.incarnation);
+    let (slots, incarnation) = (slots.collect(), job.issued.incarnation);
     scheduler.apply(Time(at), Event::Observed { job: id, incarnation, slots, phase: Phase::Running }).unwrap();
 }
 
@@ -97,13 +56,13 @@ fn refused(scheduler: &mut Scheduler, at: i64, job: JobId, decision: DecisionId)
 }
 
 fn issued_on(scheduler: &Scheduler, id: JobId) -> Option<Vec<u32>> {
-    let issued = scheduler.state().job(id).unwrap().issued.clone()?;
+    let issued = scheduler.state().job(id).unwrap().issued.allocation.clone()?;
     Some(issued.slots().iter().map(|slot| slot.server.0).collect())
 }
 
 fn number(scheduler: &Scheduler, id: JobId) -> (u32, u32) {
     let job = scheduler.state().job(id).unwrap();
-    (job.incarnation.0, job.revision.0)
+    (job.issued.incarnation.0, job.issued.revision.0)
 }
 
 fn texts(scheduler: &Scheduler, at: i64, id: JobId) -> Vec<String> {
@@ -121,7 +80,7 @@ fn bytes(scheduler: &Scheduler) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_refused_leaves_no_trace() {
+fn refused_events_change_nothing() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"])]);
     submit(&mut scheduler, 0, ring("there", (1, 1, 1)));
     let submitted = |spec: JobSpec| Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
@@ -162,14 +121,14 @@ fn what_is_refused_leaves_no_trace() {
         assert_eq!(bytes(&scheduler), before, "{error}");
     }
     assert!(Scheduler::new(limits(&all_at_once)).is_err_and(|error| error.to_string().contains("256 types")));
-    // A demand for nothing names nothing.
+    // A demand of zero doesn't name a resource.
     let nothing = JobSpec { worker: role(&[("gpu", 1000), ("strange", 0)], 1, 1, 1), ..ring("d", (1, 1, 1)) };
     submit(&mut scheduler, 0, nothing);
     assert_eq!(scheduler.state().resources.id("strange"), None);
 }
 
 #[test]
-fn names_go_with_their_last_job_and_models_a_while_later() {
+fn names_are_forgotten_with_their_last_job_and_models_later() {
     let mut settings = plain("fifo");
     settings.tenants.insert("t7".into(), amounts(&[("gpu", 1000)]));
     let mut scheduler = cluster(settings, &[server("s0", 8, 16, &["gpu"])]);
@@ -180,7 +139,7 @@ fn names_go_with_their_last_job_and_models_a_while_later() {
         let (tenant, queue, model) = (own("t"), own("q"), own("m"));
         let id = submit(&mut scheduler, at, JobSpec { tenant, queue, model, ..ring(&own("j"), (1, 1, 1)) });
         scheduler.decide(Time(at));
-        // Every second one teaches something.
+        // Every second job reports.
         if at % 2 == 0 {
             let (incarnation, slot) = (Incarnation(1), (Role::Worker, 0));
             let report = Report { seq: 1, step: 5, steps: 5, duration: Span(1000), workers: 1, ..Report::default() };
@@ -198,7 +157,7 @@ fn names_go_with_their_last_job_and_models_a_while_later() {
     assert_eq!(state.models.len(), 256 + 1);
     assert!(state.models.contains_key("t598/m598") && !state.models.contains_key("t0/m0"), "the last used are kept");
     assert!(!state.models.contains_key("t599/m599"), "nothing was learnt of it");
-    // One that is used again is no longer the first to go.
+    // A name that is used again is no longer the oldest.
     let back = JobSpec { tenant: "t88".into(), model: "m88".into(), ..ring("back", (1, 1, 1)) };
     assert!(state.models.contains_key("t88/m88"));
     let back = submit(&mut scheduler, 600, back);
@@ -217,7 +176,7 @@ fn no_more_slots_report_for_a_job_than_it_can_have() {
         let event = Event::Reported { job: id, incarnation: Incarnation(1), slot: (role, index), report };
         scheduler.apply(Time(1), event)
     };
-    // One that the plan no longer knows, and then those that it does.
+    // A slot that the plan doesn't contain any more, then those that it contains.
     report(Role::Worker, 7).unwrap();
     report(Role::Worker, 1).unwrap();
     report(Role::Worker, 0).unwrap();
@@ -225,11 +184,11 @@ fn no_more_slots_report_for_a_job_than_it_can_have() {
         assert!(report(role, index).unwrap_err().to_string().contains("no such slot"));
     }
     let job = scheduler.state().job(id).unwrap();
-    assert_eq!((job.reported.len(), job.progress.ignored), (3, 4));
+    assert_eq!((job.learnt.reported.len(), job.learnt.progress.ignored), (3, 4));
 }
 
 #[test]
-fn jobs_that_come_and_go_while_nobody_decides_leave_no_news() {
+fn jobs_that_end_before_a_decision_leave_no_changes() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"])]);
     let known = submit(&mut scheduler, 0, ring("known", (1, 1, 1)));
     scheduler.decide(Time(0));
@@ -244,10 +203,15 @@ fn jobs_that_come_and_go_while_nobody_decides_leave_no_news() {
     };
     let (few, many) = (come_and_go(&mut scheduler, 3000), come_and_go(&mut scheduler, 9000));
     assert!(many < 2 * few, "{few} bytes grew to {many}");
-    // What the engine knew it hears of.
+    // The engine receives changes of what it knew.
     scheduler.apply(Time(3), Event::ModeSet(Mode::Active)).unwrap();
     let (news, sink) = (Arc::new(std::sync::Mutex::new(Vec::new())), plain("fifo"));
-    let mut listening = Scheduler::with_engine(sink, Arc::new(Listener(news.clone()))).unwrap();
+    let heard = news.clone();
+    let listener = Scripted::new(move |round, _| {
+        *heard.lock().expect("one thread") = round.changes.iter().copied().collect();
+        Ok(())
+    });
+    let mut listening = Scheduler::with_engine(sink, Arc::new(listener)).unwrap();
     let known = submit(&mut listening, 0, ring("known", (1, 1, 1)));
     listening.decide(Time(0));
     listening.apply(Time(1), Event::JobEnded { job: known, end: End::Completed }).unwrap();
@@ -257,32 +221,8 @@ fn jobs_that_come_and_go_while_nobody_decides_leave_no_news() {
     assert!(heard.contains(&Change::Ended(known)) && heard.len() < 9000, "{}", heard.len());
 }
 
-/// Writes down the changes that it was last given.
-struct Listener(Arc<std::sync::Mutex<Vec<Change>>>);
-
-impl Engine for Listener {
-    type Memo = ();
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(
-        &self,
-        _: &State,
-        changes: &Vector<Change>,
-        (): &mut (),
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        *self.0.lock().expect("one thread") = changes.iter().copied().collect();
-        Ok(Proposal::default())
-    }
-}
-
 #[test]
-fn where_the_fallback_fails_as_well_jobs_are_their_managers() {
+fn a_failing_fallback_hands_jobs_back_to_their_managers() {
     let mut scheduler = scripted(&[1], &[&[&[0]]]);
     scheduler.start_journal();
     let job = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
@@ -302,7 +242,7 @@ fn where_the_fallback_fails_as_well_jobs_are_their_managers() {
     let records = scheduler.drain_journal();
     let mut again = Scheduler::restore(records.iter().map(Vec::as_slice)).expect("it was just written");
     assert_eq!(again.state().mode, Mode::Paused);
-    // A person lets it go on: the fallback has as many tries again.
+    // A user resumes scheduling: the fallback has the same number of attempts again.
     again.apply(Time(10), Event::ModeSet(Mode::Active)).unwrap();
     (11..=12).for_each(|at| fail(&mut again, at));
     assert_eq!((again.state().mode, again.is_fallback()), (Mode::Active, true));
@@ -318,11 +258,11 @@ fn an_engine_that_is_always_late_is_replaced() {
     };
     late(&mut scheduler, 1);
     late(&mut scheduler, 2);
-    assert_eq!(scheduler.last_error(), Some(&EngineError::Late));
+    assert_eq!(scheduler.last_error(), Some(&Failure::Late));
     assert_eq!(scheduler.decide(Time(3)).source, Source::Engine, "in time: it starts anew");
     assert_eq!(scheduler.last_error(), None);
     late(&mut scheduler, 4);
-    // A ticket that its host lost says nothing about the engine.
+    // A ticket that its host lost is no evidence about the engine.
     for at in 5..9 {
         let ticket = scheduler.prepare(Time(at)).id();
         scheduler.abandon(Time(at), ticket, Why::Lost);
@@ -332,7 +272,7 @@ fn an_engine_that_is_always_late_is_replaced() {
     late(&mut scheduler, 10);
     assert!(scheduler.is_fallback());
     assert_eq!(scheduler.decide(Time(11)).source, Source::Fallback);
-    // What made it late may be over: it has one more try, and one only, after ten minutes.
+    // The cause of the delay may be gone, so there is one more attempt after ten minutes.
     assert_eq!(scheduler.decide(Time(600_009)).source, Source::Fallback);
     scheduler.start_journal();
     late(&mut scheduler, 600_010);
@@ -346,7 +286,7 @@ fn an_engine_that_is_always_late_is_replaced() {
 }
 
 #[test]
-fn new_slots_come_only_where_they_may_when_they_are_committed() {
+fn commits_check_the_acceptance_of_new_slots() {
     type Spoil = fn(&mut ServerSpec);
     let spoils: [(&str, Spoil); 3] = [
         ("draining", |server| server.draining = true),
@@ -383,7 +323,7 @@ fn new_slots_come_only_where_they_may_when_they_are_committed() {
 }
 
 #[test]
-fn settings_supersede_what_was_prepared_under_others() {
+fn new_settings_supersede_open_tickets() {
     let mut scheduler = scripted(&[1], &[&[&[0]]]);
     let id = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
     let outcome = scheduler.prepare(Time(1)).run(Budget::UNLIMITED);
@@ -407,7 +347,7 @@ fn a_journal_can_begin_while_a_ticket_is_open() {
 }
 
 #[test]
-fn a_refusal_of_what_is_no_longer_issued_is_ignored_and_counted() {
+fn a_refusal_of_an_outdated_issue_is_ignored_and_counted() {
     let mut scheduler = scripted(&[1, 1], &[&[&[0]], &[&[1]]]);
     let id = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
     let first = scheduler.decide(Time(1)).id;
@@ -415,11 +355,11 @@ fn a_refusal_of_what_is_no_longer_issued_is_ignored_and_counted() {
     let error = refused(&mut scheduler, 3, id, first).unwrap_err();
     assert!(error.to_string().contains("comes late"), "{error}");
     let job = scheduler.state().job(id).unwrap();
-    assert_eq!((job.late_refusals, job.refusals, job.blocked.is_none()), (1, 0, true));
+    assert_eq!((job.issued.late_refusals, job.issued.refusals, job.issued.blocked.is_none()), (1, 0, true));
     assert_eq!(issued_on(&scheduler, id), Some(vec![1]));
     says(&scheduler, 3, id, "1 refusal came when something else had been issued");
     refused(&mut scheduler, 4, id, second).unwrap();
-    assert_eq!(scheduler.state().job(id).unwrap().refusals, 1);
+    assert_eq!(scheduler.state().job(id).unwrap().issued.refusals, 1);
     assert_eq!(issued_on(&scheduler, id), None);
 }
 
@@ -433,14 +373,14 @@ fn a_pause_is_no_change_of_shape() {
     gone(&mut scheduler, 4, id).unwrap();
     scheduler.decide(Time(5));
     seen(&mut scheduler, 6, id);
-    assert_eq!((issued_on(&scheduler, id), scheduler.state().job(id).unwrap().rescales), (Some(vec![1]), 0));
+    assert_eq!((issued_on(&scheduler, id), scheduler.state().job(id).unwrap().issued.rescales), (Some(vec![1]), 0));
     says(&scheduler, 6, id, "changed shape 0 times, 1 restart that took");
     scheduler.decide(Time(7));
-    assert_eq!((issued_on(&scheduler, id), scheduler.state().job(id).unwrap().rescales), (Some(vec![1, 1]), 1));
+    assert_eq!((issued_on(&scheduler, id), scheduler.state().job(id).unwrap().issued.rescales), (Some(vec![1, 1]), 1));
 }
 
 #[test]
-fn a_restart_that_is_refused_stops_nobody() {
+fn a_refused_restart_stops_no_slots() {
     let mut scheduler = scripted(&[1, 1, 1], &[&[&[0]], &[&[1]], &[&[2]], &[&[1]]]);
     let settings = Settings { refusals: 2, ..(*scheduler.state().settings).clone() };
     let id = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
@@ -452,7 +392,7 @@ fn a_restart_that_is_refused_stops_nobody() {
         scheduler.apply(Time(3), Event::Reported { job: id, incarnation, slot, report })
     };
     report(&mut scheduler, 1).unwrap();
-    // Two restarts one after the other, neither begun: what runs is still the first.
+    // Two restarts in succession, neither begun: the first slots still run.
     scheduler.decide(Time(3));
     let decision = scheduler.decide(Time(3)).id;
     assert_eq!((issued_on(&scheduler, id), number(&scheduler, id)), (Some(vec![2]), (3, 0)));
@@ -462,17 +402,17 @@ fn a_restart_that_is_refused_stops_nobody() {
     let told = scheduler.take_issues();
     assert!(matches!(&told[0].verdict, Verdict::Run(slots) if slots.slots()[0].server == ServerId(0)), "{told:?}");
     assert_eq!((told[0].incarnation, told[0].revision), (Incarnation(1), Revision(1)));
-    // Its program goes on where it was.
+    // Its program continues.
     assert!(report(&mut scheduler, 1).is_err(), "that was heard before");
     report(&mut scheduler, 2).unwrap();
-    // The next attempt is a number of its own.
+    // The next attempt has a new number.
     scheduler.prepare(Time(9000));
     assert_eq!((issued_on(&scheduler, id), number(&scheduler, id)), (Some(vec![2]), (4, 0)));
     drop(settings);
 }
 
 #[test]
-fn a_job_whose_changes_are_always_refused_runs_on_as_it_is() {
+fn a_job_with_refused_changes_runs_on_unchanged() {
     let mut scheduler = scripted(&[1, 1], &[&[&[0]], &[&[1]]]);
     let settings = Settings { refusals: 2, ..(*scheduler.state().settings).clone() };
     let id = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
@@ -488,17 +428,17 @@ fn a_job_whose_changes_are_always_refused_runs_on_as_it_is() {
         assert!(matches!(&told[0].verdict, Verdict::Run(_)), "{told:?}");
         assert_eq!((issued_on(&scheduler, id), told[0].incarnation), (Some(vec![0]), Incarnation(1)));
     }
-    // After as many as settings say, the plan says so too; and seeing it run as before doesn't end the wait.
+    // After the configured number, the plan states it too, and observing the old slots doesn't end the wait.
     let job = scheduler.state().job(id).unwrap();
-    assert_eq!(job.refusals, settings.refusals.max(5));
-    assert_eq!(job.verdict.allocation(), job.issued.as_ref());
+    assert_eq!(job.issued.refusals, settings.refusals.max(5));
+    assert_eq!(job.verdict.allocation(), job.issued.allocation.as_ref());
     seen(&mut scheduler, 500_001, id);
-    assert!(scheduler.state().job(id).unwrap().blocked.is_some());
+    assert!(scheduler.state().job(id).unwrap().issued.blocked.is_some());
     scheduler.state().audit().unwrap();
 }
 
 #[test]
-fn who_was_told_of_a_job_hears_of_its_end() {
+fn a_jobs_end_is_issued_to_its_manager() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"])]);
     let ids = ["runs", "waits", "held"].map(|name| submit(&mut scheduler, 0, ring(name, (1, 1, 1))));
     scheduler.decide(Time(0));
@@ -508,7 +448,7 @@ fn who_was_told_of_a_job_hears_of_its_end() {
     for id in [ids[0], ids[1], ids[2], unheard] {
         scheduler.apply(Time(1), Event::JobEnded { job: id, end: End::Cancelled }).unwrap();
     }
-    // Its slots are gone before anyone was told to stop them.
+    // Its slots are gone before the order to stop them.
     gone(&mut scheduler, 1, ids[0]).unwrap();
     let told = scheduler.take_issues();
     let stop = |id: &JobId| (*id, Verdict::Stop(Reason::Cancelled));
@@ -519,7 +459,7 @@ fn who_was_told_of_a_job_hears_of_its_end() {
 }
 
 #[test]
-fn who_takes_over_starts_from_what_runs() {
+fn active_mode_starts_from_running_slots() {
     for mode in [Mode::Shadow, Mode::Paused] {
         let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"; 4])]);
         let runs = submit(&mut scheduler, 0, ring("runs", (1, 2, 1)));
@@ -529,7 +469,7 @@ fn who_takes_over_starts_from_what_runs() {
         scheduler.decide(Time(0));
         scheduler.apply(Time(1), Event::ModeSet(mode)).unwrap();
         let [new, own] = ["new", "own"].map(|name| submit(&mut scheduler, 1, ring(name, (1, 1, 1))));
-        // The manager, on its own, gave one job a second worker and started another.
+        // The manager, on its own, gave one job a second worker and started another job.
         let slot = |index, device| ObservedSlot {
             role: Role::Worker,
             index,
@@ -562,7 +502,7 @@ fn who_takes_over_starts_from_what_runs() {
 }
 
 #[test]
-fn a_job_that_is_more_than_the_cluster_is_refused_with_numbers() {
+fn a_job_larger_than_the_cluster_is_refused_with_numbers() {
     let mut settings = plain("fifo");
     settings.queues.insert("small".into(), amounts(&[("gpu", 3000)]));
     settings.tenants.insert("poor".into(), amounts(&[("cpu", 4000)]));
@@ -586,7 +526,7 @@ fn a_job_that_is_more_than_the_cluster_is_refused_with_numbers() {
         let error = scheduler.apply(Time(0), event).unwrap_err();
         assert!(matches!(&error, EventError::NeverFits(words) if words.contains(text)), "{error}");
     }
-    // It fitted when it came; now nobody could run it.
+    // The job fitted at its arrival. Now no server can run it.
     let id = submit(&mut scheduler, 1, wide("e", 4));
     scheduler.apply(Time(2), Event::ServersLeft { names: vec!["s1".into()] }).unwrap();
     scheduler.decide(Time(2));
@@ -596,7 +536,7 @@ fn a_job_that_is_more_than_the_cluster_is_refused_with_numbers() {
 }
 
 #[test]
-fn others_that_use_more_than_a_server_has_leave_the_rest_as_it_is() {
+fn excess_foreign_use_leaves_the_rest_unchanged() {
     let servers = [server("s0", 2, 4, &["gpu"; 1]), server("s1", 2, 4, &["gpu"; 1])];
     let mut scheduler = cluster(plain("fifo"), &servers);
     let foreign = Event::ForeignUse { server: "s0".into(), amounts: amounts(&[("cpu", 900_000)]), devices: Vec::new() };
@@ -607,7 +547,7 @@ fn others_that_use_more_than_a_server_has_leave_the_rest_as_it_is() {
 }
 
 #[test]
-fn an_explanation_has_the_numbers_of_the_moment_and_says_what_happens_next() {
+fn an_explanation_has_current_numbers_and_the_next_step() {
     let settings = Settings { engine: "drf".into(), ..plain("drf") };
     let mut scheduler = cluster(settings, &[server("s0", 8, 16, &["gpu"; 4])]);
     let id = submit(&mut scheduler, 0, ring("a", (4, 4, 4)));
@@ -635,14 +575,14 @@ fn an_explanation_has_the_numbers_of_the_moment_and_says_what_happens_next() {
         .apply(Time(3), Event::ServerSet { manager: "m0".into(), server: server("s0", 8, 16, &["gpu"; 4]) })
         .unwrap();
     scheduler.apply(Time(3), Event::SyncEnd { manager: "m0".into(), owns_queue: false }).unwrap();
-    // The kind of a reason stands in the plan; its numbers change with the cluster.
+    // The plan contains the kind of a reason. Its numbers change with the cluster.
     let other = submit(&mut scheduler, 4, ring("b", (2, 2, 2)));
     scheduler.apply(Time(4), foreign(3)).unwrap();
     scheduler.decide(Time(4));
     says(&scheduler, 4, other, "needs 2 gpu; the servers it may use have 1 in all");
     scheduler.apply(Time(5), foreign(0)).unwrap();
     says(&scheduler, 5, other, "needs 2 gpu; the cluster has 4 left of 4");
-    // Paused: nobody says that it runs.
+    // Paused: no statement that it runs.
     scheduler.apply(Time(6), Event::ModeSet(Mode::Paused)).unwrap();
     says(&scheduler, 6, id, "scheduling is paused; whether it starts is up to its manager");
     let explanation = scheduler.explain(Time(6), id).unwrap();
@@ -650,7 +590,7 @@ fn an_explanation_has_the_numbers_of_the_moment_and_says_what_happens_next() {
 }
 
 #[test]
-fn a_resync_that_loses_many_servers_is_as_losing_them_one_by_one() {
+fn a_resync_without_servers_equals_losing_them_one_by_one() {
     let build = || {
         let servers: Vec<ServerSpec> = (0..12).map(|at| server(&format!("s{at}"), 4, 16, &["gpu"])).collect();
         let mut scheduler = cluster(plain("fifo"), &servers);
@@ -671,23 +611,26 @@ fn a_resync_that_loses_many_servers_is_as_losing_them_one_by_one() {
         set(&mut at_once, 2, server(&format!("s{at}"), 4, 16, &["gpu"]));
     }
     for job in at_once.state().jobs.values().cloned().collect::<Vec<_>>() {
-        // What is left of it is still seen.
+        // The remaining slots are still observed.
         let state = at_once.state();
-        let left = job.observed.iter().flat_map(|seen| seen.slots()).filter(|slot| !lost(slot.server.index()));
+        let left = job.seen.allocation.iter().flat_map(|seen| seen.slots()).filter(|slot| !lost(slot.server.index()));
         let slots = left.map(|slot| ObservedSlot {
             role: slot.role,
             index: slot.index,
             server: state.server_name(slot.server).to_owned(),
             devices: slot.devices.to_vec(),
         });
-        let (slots, incarnation) = (slots.collect(), job.incarnation);
+        let (slots, incarnation) = (slots.collect(), job.issued.incarnation);
         let event = Event::Observed { job: job.id, incarnation, slots, phase: Phase::Running };
         at_once.apply(Time(2), event).unwrap();
     }
     at_once.apply(Time(2), Event::SyncEnd { manager: "m0".into(), owns_queue: false }).unwrap();
     at_once.state().audit().unwrap();
     for (one, other) in one_by_one.state().jobs.values().zip(at_once.state().jobs.values()) {
-        assert_eq!((&one.verdict, &one.issued, &one.observed), (&other.verdict, &other.issued, &other.observed));
+        assert_eq!(
+            (&one.verdict, &one.issued.allocation, &one.seen.allocation),
+            (&other.verdict, &other.issued.allocation, &other.seen.allocation)
+        );
     }
     let kinds = at_once.state().jobs.values().filter_map(|job| job.verdict.reason().map(Reason::kind));
     assert!(kinds.filter(|kind| *kind == ReasonKind::ServerLost).count() >= 2);

@@ -1,23 +1,17 @@
-//! The loop's promises one by one: broken engines, issuing, refusals, modes, resyncs.
+//! Properties of the loop: faulty engines, issuing, refusals, modes, resyncs.
 
 mod common;
 
 use std::sync::Arc;
 
 use common::build::{amounts, cluster, job, plain, ring, server, set, shape, submit, wp};
-use imbl::Vector;
 use trainmaster_core::{
     Allocation, Budget, DeviceShare, Enactment, End, Event, JobId, Mode, ObservedSlot, Proposal, Reason, Role,
-    Scheduler, ServerId, Settings, Slot, Source, Span, State, Time, Verdict,
-    engines::{Engine, EngineError, Triggers},
-    job::Phase,
-    reason::ReasonKind,
-    scheduler::Why,
-    settings::ShapeRules,
-    state::Change,
+    Scheduler, ServerId, Settings, Slot, Source, Span, Time, Verdict, engine::Engine, job::Phase, reason::ReasonKind,
+    scheduler::Why, settings::ShapeRules, testing::Scripted,
 };
 
-/// What a broken engine does.
+/// The fault of an engine.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     OverCapacity,
@@ -30,25 +24,9 @@ enum Fault {
     NeverEnds,
 }
 
-struct Broken(Fault);
-
-impl Engine for Broken {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(
-        &self,
-        state: &State,
-        _: &Vector<Change>,
-        memo: &mut u32,
-        (): &mut (),
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        *memo += 1;
+fn broken(fault: Fault) -> Scripted {
+    Scripted::new(move |turn, _| {
+        let state = turn.state;
         let run = |workers: u32, server: u32| {
             let device = DeviceShare { device: 0, milli: 1000 };
             let worker = |index| Slot {
@@ -60,7 +38,7 @@ impl Engine for Broken {
             Verdict::Run(Arc::new(Allocation::new((0..workers).map(worker).collect())))
         };
         let one = *state.jobs.keys().next().expect("a job");
-        let changes = match self.0 {
+        let changes = match fault {
             Fault::OverCapacity => state.jobs.keys().map(|id| (*id, run(1, 0))).collect(),
             Fault::UnknownJob => vec![(JobId(77), run(1, 0))],
             Fault::UnknownServer => vec![(one, run(1, 9))],
@@ -75,18 +53,19 @@ impl Engine for Broken {
             }
             Fault::Panics => panic!("on purpose"),
             Fault::NeverEnds => loop {
-                budget.spend(1)?;
+                turn.budget.spend(1)?;
             },
         };
-        Ok(Proposal { changes, wake_at: None })
-    }
+        turn.proposal = Proposal { changes, wake_at: None };
+        Ok(())
+    })
 }
 
 #[test]
 fn a_broken_engine_is_refused_and_replaced() {
     use Fault::{NeverEnds, OutOfBounds, OverCapacity, Panics, SameIndex, Twice, UnknownJob, UnknownServer};
     for fault in [OverCapacity, UnknownJob, UnknownServer, OutOfBounds, Twice, SameIndex, Panics, NeverEnds] {
-        let mut scheduler = Scheduler::with_engine(plain("optimus"), Arc::new(Broken(fault))).unwrap();
+        let mut scheduler = Scheduler::with_engine(plain("optimus"), Arc::new(broken(fault))).unwrap();
         set(&mut scheduler, 0, server("s0", 8, 16, &["gpu"]));
         let first = submit(&mut scheduler, 0, ring("first", (1, 2, 1)));
         let second = submit(&mut scheduler, 0, ring("second", (1, 2, 1)));
@@ -114,11 +93,11 @@ fn a_broken_engine_is_refused_and_replaced() {
     }
 }
 
-/// What every slot of a job is seen as now.
+/// Observes all issued slots of a job.
 fn seen(scheduler: &mut Scheduler, at: i64, id: JobId) {
     let job = scheduler.state().job(id).unwrap().clone();
     let name = |server: ServerId| scheduler.state().server_name(server).to_owned();
-    let slots = job.issued.iter().flat_map(|issued| issued.slots());
+    let slots = job.issued.allocation.iter().flat_map(|issued| issued.slots());
     let slots = slots.map(|slot| ObservedSlot {
         role: slot.role,
         index: slot.index,
@@ -126,14 +105,14 @@ fn seen(scheduler: &mut Scheduler, at: i64, id: JobId) {
         devices: slot.devices.to_vec(),
     });
     let event =
-        Event::Observed { job: id, incarnation: job.incarnation, slots: slots.collect(), phase: Phase::Running };
+        Event::Observed { job: id, incarnation: job.issued.incarnation, slots: slots.collect(), phase: Phase::Running };
     scheduler.apply(Time(at), event).unwrap();
 }
 
-/// None of its slots is left.
+/// Observes that none of its slots is left.
 fn gone(scheduler: &mut Scheduler, at: i64, id: JobId) {
     let state = scheduler.state();
-    let incarnation = state.job(id).map(|job| job.incarnation).unwrap_or_default();
+    let incarnation = state.job(id).map(|job| job.issued.incarnation).unwrap_or_default();
     let event = Event::Observed { job: id, incarnation, slots: Vec::new(), phase: Phase::Stopped };
     scheduler.apply(Time(at), event).unwrap();
 }
@@ -149,44 +128,9 @@ fn kind(scheduler: &Scheduler, id: JobId) -> Option<ReasonKind> {
     state.effective(state.job(id).unwrap()).reason().map(Reason::kind)
 }
 
-/// An engine that does as its test says: the n-th job on server `to[n]`.
-struct Scripted(Vec<Vec<u32>>);
-
-impl Engine for Scripted {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(
-        &self,
-        state: &State,
-        _: &Vector<Change>,
-        round: &mut u32,
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        let to = &self.0[*round as usize];
-        *round += 1;
-        let on = |server: u32| {
-            let devices = [DeviceShare { device: 0, milli: 1000 }].into_iter().collect();
-            Verdict::Run(Arc::new(Allocation::new(vec![Slot {
-                role: Role::Worker,
-                index: 0,
-                server: ServerId(server),
-                devices,
-            }])))
-        };
-        let changes = state.jobs.keys().zip(to).map(|(id, server)| (*id, on(*server))).collect();
-        Ok(Proposal { changes, wake_at: None })
-    }
-}
-
 #[test]
-fn a_swap_does_not_lock() {
-    let script = Scripted(vec![vec![0, 1], vec![1, 0]]);
+fn a_swap_does_not_deadlock() {
+    let script = Scripted::places(vec![vec![vec![0], vec![1]], vec![vec![1], vec![0]]]);
     let mut scheduler = Scheduler::with_engine(plain("optimus"), Arc::new(script)).unwrap();
     for name in ["s0", "s1"] {
         set(&mut scheduler, 0, server(name, 8, 16, &["gpu"]));
@@ -204,8 +148,8 @@ fn a_swap_does_not_lock() {
     gone(&mut scheduler, 5, ids[1]);
     for (id, server) in ids.into_iter().zip([1, 0]) {
         let job = scheduler.state().job(id).unwrap();
-        assert_eq!(job.issued.as_ref().unwrap().slots()[0].server, ServerId(server));
-        assert_eq!(job.incarnation.0, 2);
+        assert_eq!(job.issued.allocation.as_ref().unwrap().slots()[0].server, ServerId(server));
+        assert_eq!(job.issued.incarnation.0, 2);
     }
     scheduler.state().audit().unwrap();
 }
@@ -233,12 +177,12 @@ fn a_refusal_backs_off_and_is_tried_again() {
     scheduler.decide(Time(17_000));
     assert_eq!(shape(&scheduler, id), wp(1, 0), "an engine that looks at arrivals only looks at it again");
     seen(&mut scheduler, 18_000, id);
-    assert_eq!(scheduler.state().job(id).unwrap().refusals, 0);
+    assert_eq!(scheduler.state().job(id).unwrap().issued.refusals, 0);
 }
 
 #[test]
 fn a_refused_change_is_not_forgotten_when_the_old_shape_is_seen() {
-    let script = Scripted(vec![vec![0], vec![1]]);
+    let script = Scripted::places(vec![vec![vec![0]], vec![vec![1]]]);
     let mut scheduler = Scheduler::with_engine(plain("optimus"), Arc::new(script)).unwrap();
     for name in ["s0", "s1"] {
         set(&mut scheduler, 0, server(name, 8, 16, &["gpu"]));
@@ -250,10 +194,10 @@ fn a_refused_change_is_not_forgotten_when_the_old_shape_is_seen() {
     refused(&mut scheduler, 4, id, Some(Span(1000)));
     seen(&mut scheduler, 5, id);
     let job = scheduler.state().job(id).unwrap();
-    assert_eq!(job.issued.as_ref().unwrap().slots()[0].server, ServerId(0), "it runs on where it is");
+    assert_eq!(job.issued.allocation.as_ref().unwrap().slots()[0].server, ServerId(0), "it runs on where it is");
     scheduler.prepare(Time(1004));
     let job = scheduler.state().job(id).unwrap();
-    assert_eq!(job.issued.as_ref().unwrap().slots()[0].server, ServerId(1), "asked again");
+    assert_eq!(job.issued.allocation.as_ref().unwrap().slots()[0].server, ServerId(1), "asked again");
 }
 
 #[test]
@@ -263,25 +207,30 @@ fn a_gang_of_which_the_manager_started_a_part_is_stopped_when_the_rest_is_refuse
     scheduler.decide(Time(0));
     let devices = vec![DeviceShare { device: 0, milli: 1000 }];
     let slot = ObservedSlot { role: Role::Worker, index: 0, server: "s0".into(), devices };
-    let incarnation = scheduler.state().job(id).unwrap().incarnation;
+    let incarnation = scheduler.state().job(id).unwrap().issued.incarnation;
     scheduler
         .apply(Time(1), Event::Observed { job: id, incarnation, slots: vec![slot], phase: Phase::Starting })
         .unwrap();
     refused(&mut scheduler, 2, id, None);
     assert_eq!(kind(&scheduler, id), Some(ReasonKind::Refused), "half a gang doesn't run");
     gone(&mut scheduler, 3, id);
-    assert_eq!(scheduler.state().job(id).unwrap().issued, None);
+    assert_eq!(scheduler.state().job(id).unwrap().issued.allocation, None);
     scheduler.decide(Time(10_000));
     assert_eq!(kind(&scheduler, id), None);
-    assert_eq!(scheduler.state().job(id).unwrap().incarnation.0, 2);
+    assert_eq!(scheduler.state().job(id).unwrap().issued.incarnation.0, 2);
 }
 
 #[test]
-fn what_is_pruned_at_commit_goes_back_to_what_it_had() {
-    // By the engine's order the big job comes last though it was first to arrive; the list of verdicts to go back to
-    // is searched by number.
-    let script = |rounds: Vec<Vec<u32>>| Scheduler::with_engine(plain("optimus"), Arc::new(Reversed(Scripted(rounds))));
-    let mut scheduler = script(vec![vec![0, 1, 2], vec![3, 4, 5]]).unwrap();
+fn jobs_pruned_at_commit_keep_their_old_slots() {
+    // In the engine's order the big job is last, though it arrived first. The list of previous verdicts is searched by
+    // number.
+    let forwards = Scripted::places([[0, 1, 2], [3, 4, 5]].map(|line| line.map(|server| vec![server]).into()).into());
+    let backwards = Scripted::new(move |turn, decision| {
+        forwards.decide(turn, &mut (decision as u32))?;
+        turn.proposal.changes.reverse();
+        Ok(())
+    });
+    let mut scheduler = Scheduler::with_engine(plain("optimus"), Arc::new(backwards)).unwrap();
     for at in 0..6 {
         set(&mut scheduler, 0, server(&format!("s{at}"), 8, 16, &["gpu"]));
     }
@@ -295,34 +244,9 @@ fn what_is_pruned_at_commit_goes_back_to_what_it_had() {
     assert_eq!(ids.map(on), [ServerId(0), ServerId(4), ServerId(5)]);
 }
 
-/// The same changes, last job first.
-struct Reversed(Scripted);
-
-impl Engine for Reversed {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Engine::triggers(&self.0)
-    }
-
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut u32,
-        index: &mut (),
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        let mut proposal = Engine::decide(&self.0, state, changes, memo, index, budget)?;
-        proposal.changes.reverse();
-        Ok(proposal)
-    }
-}
-
 #[test]
 fn changes_outlive_a_crowded_ticket() {
-    // More news than are kept while a ticket is open: repetitions are thinned out, none is taken for delivered.
+    // More changes than are kept while a ticket is open: repetitions are merged, and none counts as delivered.
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"]), server("s1", 8, 16, &["gpu"])]);
     let foreign = |scheduler: &mut Scheduler, server: &str, gpus: i64| {
         let event =
@@ -342,7 +266,7 @@ fn changes_outlive_a_crowded_ticket() {
 }
 
 #[test]
-fn shadow_and_pause_tell_managers_to_go_on_alone() {
+fn shadow_and_pause_hand_jobs_back_to_managers() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu", "gpu"])]);
     let running = submit(&mut scheduler, 0, ring("running", (1, 2, 1)));
     scheduler.decide(Time(0));
@@ -369,7 +293,7 @@ fn shadow_and_pause_tell_managers_to_go_on_alone() {
 }
 
 #[test]
-fn a_resync_forgets_what_it_does_not_mention_and_nothing_of_other_managers() {
+fn a_resync_removes_what_its_own_manager_does_not_mention() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"])]);
     let other = Event::ServerSet { manager: "m1".into(), server: server("t0", 8, 16, &["gpu"]) };
     scheduler.apply(Time(0), other).unwrap();
@@ -377,7 +301,7 @@ fn a_resync_forgets_what_it_does_not_mention_and_nothing_of_other_managers() {
     scheduler.decide(Time(0));
     ids.iter().for_each(|id| seen(&mut scheduler, 1, *id));
     let on = |scheduler: &Scheduler, id: JobId| {
-        scheduler.state().job(id).unwrap().issued.as_ref().unwrap().slots()[0].server
+        scheduler.state().job(id).unwrap().issued.allocation.as_ref().unwrap().slots()[0].server
     };
     let (first, second) = (ids[0], ids[1]);
     let (on_first, on_second) = (on(&scheduler, first), on(&scheduler, second));
@@ -391,12 +315,12 @@ fn a_resync_forgets_what_it_does_not_mention_and_nothing_of_other_managers() {
     scheduler.apply(Time(2), Event::SyncEnd { manager: manager(on_first), owns_queue: false }).unwrap();
     let job = |id: JobId| scheduler.state().job(id).unwrap();
     assert_eq!(
-        (job(first).observed.as_ref(), job(first).incarnation.0),
+        (job(first).seen.allocation.as_ref(), job(first).issued.incarnation.0),
         (None, 2),
         "its slots are gone: it starts anew"
     );
-    assert!(job(second).observed.is_some());
-    assert_eq!(job(second).incarnation.0, 1);
+    assert!(job(second).seen.allocation.is_some());
+    assert_eq!(job(second).issued.incarnation.0, 1);
     let twice = scheduler.apply(Time(3), Event::SyncEnd { manager: "m0".into(), owns_queue: false });
     assert!(twice.unwrap_err().to_string().contains("m0"));
 }
@@ -408,7 +332,7 @@ fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
         settings.shape.grow_in_place = grow_in_place;
         settings.shape.equal_per_server = equal_per_server;
         let mut scheduler =
-            Scheduler::with_engine(settings, Arc::new(Sizes(vec![(1, 1), (3, 1), (2, 1), (2, 2)]))).unwrap();
+            Scheduler::with_engine(settings, Arc::new(sizes([(1, 1), (3, 1), (2, 1), (2, 2)]))).unwrap();
         set(&mut scheduler, 0, server("s0", 16, 16, &["gpu", "gpu", "gpu"]));
         let id = submit(&mut scheduler, 0, job("a", (1, 3, 1), (1, 2, 1)));
         let mut counts = Vec::new();
@@ -416,12 +340,12 @@ fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
             scheduler.decide(Time(at));
             seen(&mut scheduler, at, id);
             let job = scheduler.state().job(id).unwrap();
-            counts.push((job.incarnation.0, job.revision.0));
+            counts.push((job.issued.incarnation.0, job.issued.revision.0));
         }
         let expected = match (grow_in_place, equal_per_server) {
             (true, _) => [(1, 0), (1, 1), (1, 2), (2, 0)],
             (false, false) => [(1, 0), (2, 0), (2, 1), (3, 0)],
-            // What is reserved on a server can't be changed while it is used.
+            // The reservation on a server can't change while the server is used.
             (false, true) => [(1, 0), (2, 0), (3, 0), (4, 0)],
         };
         assert_eq!(counts, expected, "grow in place: {grow_in_place}, equal per server: {equal_per_server}");
@@ -429,11 +353,11 @@ fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
 }
 
 #[test]
-fn where_servers_reserve_the_same_a_running_job_gives_whole_ones_up() {
+fn with_equal_servers_a_running_job_releases_whole_servers() {
     let mut settings = plain("fifo");
     settings.shape = ShapeRules { equal_per_server: true, grow_in_place: false, ..ShapeRules::default() };
-    let rounds = vec![vec![0, 0, 1, 1], vec![0, 0], vec![0], vec![0, 1]];
-    let mut scheduler = Scheduler::with_engine(settings, Arc::new(Places(rounds))).unwrap();
+    let script = [vec![0, 0, 1, 1], vec![0, 0], vec![0], vec![0, 1]].map(|servers| vec![servers]);
+    let mut scheduler = Scheduler::with_engine(settings, Arc::new(Scripted::places(script.into()))).unwrap();
     for name in ["s0", "s1"] {
         set(&mut scheduler, 0, server(name, 16, 16, &["gpu", "gpu"]));
     }
@@ -443,64 +367,16 @@ fn where_servers_reserve_the_same_a_running_job_gives_whole_ones_up() {
         scheduler.decide(Time(at));
         seen(&mut scheduler, at, id);
         let job = scheduler.state().job(id).unwrap();
-        counts.push((job.incarnation.0, job.revision.0));
+        counts.push((job.issued.incarnation.0, job.issued.revision.0));
     }
     assert_eq!(counts, [(1, 0), (1, 1), (2, 0), (3, 0)]);
 }
 
-/// The only job gets a worker on each of these servers, one list a round.
-struct Places(Vec<Vec<u32>>);
-
-impl Engine for Places {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(
-        &self,
-        state: &State,
-        _: &Vector<Change>,
-        round: &mut u32,
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        let places = &self.0[*round as usize];
-        *round += 1;
-        let slot = |(index, server): (usize, &u32)| Slot {
-            role: Role::Worker,
-            index: index as u32,
-            server: ServerId(*server),
-            devices: [DeviceShare { device: index as u16 % 2, milli: 1000 }].into_iter().collect(),
-        };
-        let run = Verdict::Run(Arc::new(Allocation::new(places.iter().enumerate().map(slot).collect())));
-        Ok(Proposal { changes: state.jobs.keys().map(|id| (*id, run.clone())).collect(), wake_at: None })
-    }
-}
-
-/// The only job gets these sizes, one a round, on the first server.
-struct Sizes(Vec<(u32, u32)>);
-
-impl Engine for Sizes {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: None, arrival: true, departure: true }
-    }
-
-    fn decide(
-        &self,
-        state: &State,
-        _: &Vector<Change>,
-        round: &mut u32,
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        let (workers, servers) = self.0[*round as usize];
-        *round += 1;
+/// The only job gets these sizes, one per round, on the first server.
+fn sizes(sizes: [(u32, u32); 4]) -> Scripted {
+    Scripted::new(move |turn, decision| {
+        let state = turn.state;
+        let (workers, servers) = sizes[decision];
         let slot = |role, index: u32| Slot {
             role,
             index,
@@ -514,8 +390,9 @@ impl Engine for Sizes {
             .map(|index| slot(Role::Worker, index))
             .chain((0..servers).map(|index| slot(Role::Server, index)));
         let run = Verdict::Run(Arc::new(Allocation::new(slots.collect())));
-        Ok(Proposal { changes: state.jobs.keys().map(|id| (*id, run.clone())).collect(), wake_at: None })
-    }
+        turn.proposal = Proposal { changes: state.jobs.keys().map(|id| (*id, run.clone())).collect(), wake_at: None };
+        Ok(())
+    })
 }
 
 #[test]
@@ -524,7 +401,7 @@ fn exchanged_devices_leave_sums_right() {
     let id = submit(&mut scheduler, 0, ring("a", (2, 2, 2)));
     scheduler.decide(Time(0));
     seen(&mut scheduler, 0, id);
-    // One of another type, and one fewer.
+    // A device of another type, and one device fewer.
     for devices in [&["gpu", "gpu:a100"][..], &["gpu:a100"], &["gpu", "gpu", "gpu"]] {
         set(&mut scheduler, 1, server("s0", 8, 16, devices));
         scheduler.state().audit().unwrap();
@@ -555,7 +432,7 @@ fn a_job_past_its_time_stays_stopped() {
 }
 
 #[test]
-fn nonsense_from_managers_is_refused_by_name() {
+fn invalid_observations_are_refused_by_name() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu"])]);
     let foreign = |pairs: &[(&str, i64)], milli| Event::ForeignUse {
         server: "s0".into(),
@@ -575,8 +452,8 @@ fn nonsense_from_managers_is_refused_by_name() {
 }
 
 #[test]
-fn a_late_word_about_a_closed_ticket_does_not_move_time() {
-    // Replay would not know of it: it isn't recorded.
+fn a_late_outcome_of_a_closed_ticket_does_not_advance_time() {
+    // A replay would lack it, because it isn't recorded.
     let mut scheduler = cluster(plain("fifo"), &[]);
     let ticket = scheduler.prepare(Time(1)).id();
     scheduler.abandon(Time(2), ticket, Why::Lost);
@@ -585,9 +462,9 @@ fn a_late_word_about_a_closed_ticket_does_not_move_time() {
 }
 
 #[test]
-fn news_equal_to_the_last_delivered_is_news() {
+fn a_change_equal_to_the_last_delivered_one_is_delivered() {
     let mut scheduler = cluster(plain("fifo"), &[server("s1", 8, 16, &["gpu"]), server("s0", 16, 16, &["gpu"])]);
-    // The freer server's arrival is the last thing the open ticket knows; then other work takes its GPU.
+    // The arrival of the freer server is the last change that the open ticket contains. Then foreign use takes its GPU.
     let outcome = scheduler.prepare(Time(0)).run(Budget::UNLIMITED);
     let foreign = Event::ForeignUse { server: "s0".into(), amounts: amounts(&[("gpu", 1000)]), devices: Vec::new() };
     scheduler.apply(Time(1), foreign).unwrap();
@@ -618,7 +495,7 @@ fn a_plan_on_exchanged_devices_is_void() {
 }
 
 #[test]
-fn what_is_seen_in_shadow_mode_is_planned_only_within_limits() {
+fn observed_slots_in_shadow_mode_are_planned_within_limits() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu", "gpu"])]);
     scheduler.apply(Time(0), Event::ModeSet(Mode::Shadow)).unwrap();
     let id = submit(&mut scheduler, 0, ring("a", (2, 2, 2)));

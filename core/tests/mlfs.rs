@@ -1,4 +1,4 @@
-//! What `mlfs` promises beyond the contract: who goes first and where, who leaves an overloaded server, and who stops.
+//! Properties of `mlfs` beyond the contract: order and places of tasks, departures from overloaded servers, and stops.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn gpus(name: &str, count: usize) -> ServerSpec {
     server(name, 16, 64, &vec!["gpu"; count])
 }
 
-/// All-reduce over so many GPUs, no more and no less.
+/// An all-reduce job with a fixed number of GPUs.
 fn fixed(name: &str, workers: u32) -> JobSpec {
     JobSpec { resize: Resize::Fixed, model: "m".into(), ..ring(name, (workers, workers, workers)) }
 }
@@ -37,29 +37,30 @@ fn why(scheduler: &Scheduler, job: JobId) -> String {
     job.verdict.reason().expect("it doesn't run").describe(scheduler.state())
 }
 
-/// By index: the server, and the devices.
+/// Server and devices by index.
 fn places(scheduler: &Scheduler, job: JobId) -> Vec<(u32, Vec<u16>)> {
     let job = scheduler.state().job(job).expect("active");
     let slots = job.verdict.allocation().expect("it runs").of(Role::Worker);
     slots.iter().map(|slot| (slot.server.0, slot.devices.iter().map(|share| share.device).collect())).collect()
 }
 
-/// The manager has started what it was told.
+/// The manager has started all issued slots.
 fn observe(scheduler: &mut Scheduler, at: i64, job: JobId) {
     let state = scheduler.state();
     let known = state.job(job).expect("active").clone();
-    let slots = known.issued.iter().flat_map(|issued| issued.slots()).map(|slot| trainmaster_core::ObservedSlot {
-        role: slot.role,
-        index: slot.index,
-        server: state.server_name(slot.server).to_owned(),
-        devices: slot.devices.to_vec(),
-    });
+    let slots =
+        known.issued.allocation.iter().flat_map(|issued| issued.slots()).map(|slot| trainmaster_core::ObservedSlot {
+            role: slot.role,
+            index: slot.index,
+            server: state.server_name(slot.server).to_owned(),
+            devices: slot.devices.to_vec(),
+        });
     let slots = slots.collect();
-    let event = Event::Observed { job, incarnation: known.incarnation, slots, phase: Phase::Running };
+    let event = Event::Observed { job, incarnation: known.issued.incarnation, slots, phase: Phase::Running };
     scheduler.apply(Time(at), event).expect("as told");
 }
 
-/// Each worker of these jobs on a server uses so many thousandths of its device, and all of them so much CPU.
+/// Each worker of these jobs on a server uses these thousandths of its device, and all of them use `cpu`.
 fn measure(scheduler: &mut Scheduler, at: i64, name: &str, cpu: i64, uses: &[(JobId, u16)]) {
     let state = scheduler.state();
     let id = state.find_server(name).expect("known").id;
@@ -67,7 +68,7 @@ fn measure(scheduler: &mut Scheduler, at: i64, name: &str, cpu: i64, uses: &[(Jo
     let mut busy = std::collections::BTreeMap::<u16, u16>::new();
     for (job, milli) in uses {
         let job = state.job(*job).expect("active");
-        let here = job.issued.iter().flat_map(|issued| issued.slots()).filter(|slot| slot.server == id);
+        let here = job.issued.allocation.iter().flat_map(|issued| issued.slots()).filter(|slot| slot.server == id);
         for slot in here {
             let devices: Vec<_> = slot.devices.iter().map(|share| DeviceShare { milli: *milli, ..*share }).collect();
             devices.iter().for_each(|share| *busy.entry(share.device).or_default() += share.milli);
@@ -90,7 +91,8 @@ fn report(scheduler: &mut Scheduler, at: i64, job: JobId, epoch: u32, accuracy: 
         accuracy: Some(accuracy),
         ..Report::default()
     };
-    let event = Event::Reported { job, incarnation: Incarnation(known.incarnation.0), slot: (Role::Worker, 0), report };
+    let event =
+        Event::Reported { job, incarnation: Incarnation(known.issued.incarnation.0), slot: (Role::Worker, 0), report };
     scheduler.apply(Time(at), event).expect("in order");
 }
 
@@ -101,7 +103,7 @@ fn fit(scheduler: &mut Scheduler, at: i64) {
 }
 
 #[test]
-fn urgency_deadlines_and_time_waited_decide_who_goes_first() {
+fn urgency_deadlines_and_waiting_time_decide_the_order() {
     let first = |settings: Settings, change: fn(&mut JobSpec), later: i64| {
         let mut scheduler = cluster(settings, &[gpus("s0", 1)]);
         let plain = submit(&mut scheduler, 0, fixed("plain", 1));
@@ -118,7 +120,7 @@ fn urgency_deadlines_and_time_waited_decide_who_goes_first() {
     let late = |spec: &mut JobSpec| {
         (spec.deadline, spec.name) = (Some(Span(3000 * MINUTE)), "late".into());
     };
-    // Against one whose deadline is far.
+    // Compared with a job whose deadline is far away.
     let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1)]);
     let jobs = [late as fn(&mut JobSpec), soon].map(|change| {
         let mut spec = fixed("soon", 1);
@@ -130,12 +132,12 @@ fn urgency_deadlines_and_time_waited_decide_who_goes_first() {
 }
 
 #[test]
-fn who_is_early_in_its_training_goes_before_who_has_little_to_gain() {
+fn early_jobs_go_before_jobs_with_little_gain() {
     let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1), gpus("s1", 1)]);
     let old = submit(&mut scheduler, 0, fixed("old", 2));
     scheduler.decide(Time(0));
     observe(&mut scheduler, 1, old);
-    let known = scheduler.state().job(old).expect("active").incarnation;
+    let known = scheduler.state().job(old).expect("active").issued.incarnation;
     for epoch in 1..=20_u32 {
         let loss = Some(1.0 / f64::from(epoch));
         let report = Report {
@@ -149,7 +151,7 @@ fn who_is_early_in_its_training_goes_before_who_has_little_to_gain() {
         let event = Event::Reported { job: old, incarnation: known, slot: (Role::Worker, 0), report };
         scheduler.apply(Time(i64::from(epoch) * MINUTE), event).expect("in order");
     }
-    // A server fails under it, and it waits together with one that has just come.
+    // A server fails under the job, and it waits together with a new one.
     scheduler.apply(Time(30 * MINUTE), Event::ServersLeft { names: vec!["s1".into()] }).expect("known");
     let new = submit(&mut scheduler, 30 * MINUTE, fixed("new", 1));
     set(&mut scheduler, 30 * MINUTE, gpus("s1", 1));
@@ -159,7 +161,7 @@ fn who_is_early_in_its_training_goes_before_who_has_little_to_gain() {
 }
 
 #[test]
-fn partitions_come_near_each_other_unless_bandwidth_does_not_count() {
+fn partitions_are_placed_close_unless_bandwidth_is_ignored() {
     let placed = |flags: &[(&str, bool)]| {
         let mut scheduler = cluster(mlfs(flags, 1000), &[gpus("s0", 2), gpus("s1", 2)]);
         let spec = JobSpec { partitions: Partition::chain(2), ..fixed("cut", 2) };
@@ -173,19 +175,19 @@ fn partitions_come_near_each_other_unless_bandwidth_does_not_count() {
 }
 
 #[test]
-fn what_is_measured_counts_not_what_is_reserved() {
+fn measured_use_counts_not_reservations() {
     let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 2), gpus("s1", 2)]);
     let resident = submit(&mut scheduler, 0, fixed("resident", 2));
     scheduler.decide(Time(0));
     observe(&mut scheduler, 1, resident);
     let home = places(&scheduler, resident)[0].0;
     assert_eq!(home, places(&scheduler, resident)[1].0);
-    // Somebody else's processes keep the other server's cores busy: 15 of 16.
+    // Foreign processes use 15 of the 16 cores of the other server.
     let (other, mine) = if home == 0 { ("s1", "s0") } else { ("s0", "s1") };
     measure(&mut scheduler, 2, other, 15_000, &[]);
     let job = submit(&mut scheduler, 3, JobSpec { model: "other".into(), ..fixed("job", 1) });
     scheduler.decide(Time(3));
-    // Nothing shares that server yet, so a single task may come, as its reservation says; where two would, it is too much.
+    // No slots share that server yet, so a single task may be placed there, as reserved. Two tasks would be too much.
     assert_eq!(runs(&scheduler, &[job]), [true]);
     observe(&mut scheduler, 4, job);
     measure(&mut scheduler, 5, other, 15_500, &[(job, 800)]);
@@ -203,7 +205,7 @@ fn measured_tasks_share_a_gpu_where_the_pool_overbooks() {
         scheduler.decide(Time(0));
         observe(&mut scheduler, 1, first);
         if let Some(milli) = measured {
-            // What it uses while it starts tells nothing about training.
+            // Its use during the start is no evidence about training.
             measure(&mut scheduler, 2, "s0", 1000, &[(first, 1)]);
             report(&mut scheduler, 2, first, 1, 0.1);
             measure(&mut scheduler, 2, "s0", 1000, &[(first, milli)]);
@@ -218,7 +220,7 @@ fn measured_tasks_share_a_gpu_where_the_pool_overbooks() {
     assert_eq!(two(2000, Some(500)), [true, false], "both would use more than nine tenths");
 }
 
-/// Two jobs on one GPU of s0, the second of a higher priority, and s1 beside it.
+/// Two jobs on one GPU of s0, the second with a higher priority, and s1 beside it.
 fn crowded(flags: &[(&str, bool)]) -> (Scheduler, JobId, JobId) {
     let mut scheduler = cluster(mlfs(flags, 2000), &[gpus("s0", 1)]);
     let low = submit(&mut scheduler, 0, fixed("low", 1));
@@ -247,14 +249,14 @@ fn the_least_important_task_leaves_an_overloaded_gpu() {
 }
 
 #[test]
-fn it_stays_where_nobody_takes_it_and_waits_where_everyone_is_overloaded() {
+fn a_task_stays_without_a_target_and_waits_if_all_are_overloaded() {
     // The other server has no GPU, but isn't overloaded.
     let (mut scheduler, low, high) = crowded(&[]);
     set(&mut scheduler, 5, gpus("s1", 0));
     measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
     scheduler.decide(Time(MINUTE));
     assert_eq!((places(&scheduler, low)[0].0, places(&scheduler, high)[0].0), (0, 0));
-    // There is no other server at all: one of them waits, and tells why.
+    // There is no other server: one of them waits, with a reason.
     let (mut scheduler, low, high) = crowded(&[]);
     scheduler.apply(Time(5), Event::ServersLeft { names: vec!["s1".into()] }).expect("known");
     measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
@@ -264,7 +266,7 @@ fn it_stays_where_nobody_takes_it_and_waits_where_everyone_is_overloaded() {
 }
 
 #[test]
-fn a_job_stops_as_its_owner_chose_and_under_load_as_far_as_it_consents() {
+fn a_job_stops_by_its_rule_and_under_load_by_its_other_one() {
     let stopped = |stop: StopChoice, under_load: StopChoice, accuracies: &[f64], waits: bool| {
         let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1)]);
         let mut spec = JobSpec { accuracy: Some(0.8), stop, stop_under_load: under_load, ..fixed("job", 1) };
@@ -300,7 +302,7 @@ fn a_job_stops_as_its_owner_chose_and_under_load_as_far_as_it_consents() {
 }
 
 #[test]
-fn a_task_is_where_it_was_after_a_round_in_which_nothing_happened() {
+fn a_round_without_changes_moves_no_task() {
     let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 2), gpus("s1", 2)]);
     let jobs: Vec<JobId> = (0..3).map(|n| submit(&mut scheduler, 0, fixed(&format!("j{n}"), 1))).collect();
     scheduler.decide(Time(0));
@@ -313,8 +315,8 @@ fn a_task_is_where_it_was_after_a_round_in_which_nothing_happened() {
 }
 
 #[test]
-fn nobody_comes_to_a_server_that_tasks_are_to_leave() {
-    // s1 has cores but no GPU: who has to leave s0 stays, and its cores aren't free.
+fn no_task_is_placed_on_a_server_that_tasks_leave() {
+    // s1 has cores but no GPU. The job that should leave s0 stays, and its cores aren't free.
     let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 2), gpus("s1", 0)]);
     let hungry = |name: &str, model: &str| {
         let worker = common::build::role(&[("gpu", 1000), ("cpu", 6000)], 1, 1, 1);
@@ -332,7 +334,7 @@ fn nobody_comes_to_a_server_that_tasks_are_to_leave() {
 }
 
 #[test]
-fn measurements_that_cannot_be_are_refused_and_strangers_are_not_kept() {
+fn impossible_measurements_are_refused_and_unknown_slots_ignored() {
     let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1), gpus("s1", 1)]);
     let job = submit(&mut scheduler, 0, fixed("job", 1));
     scheduler.decide(Time(0));

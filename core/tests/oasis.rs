@@ -1,4 +1,4 @@
-//! OASiS as a whole: admission, execution slot by slot, repair, and what becomes of rejected jobs.
+//! Tests of OASiS: admission, execution by slot, repair, and the treatment of rejected jobs.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn server(name: &str, hosts: &str, cpus: i64) -> ServerSpec {
     }
 }
 
-/// One chunk a worker and slot; a parameter server for up to eight workers.
+/// One chunk per worker and slot; one parameter server for up to eight workers.
 fn job(name: &str, chunks: u32, epochs: u32, utility: Utility) -> JobSpec {
     JobSpec {
         worker: role(&[("cpu", 1000), ("bandwidth", 1000)], 1, 16, 1),
@@ -51,7 +51,7 @@ fn constant(value: f64) -> Utility {
     Utility { value, ..Utility::new(UtilityKind::Constant) }
 }
 
-/// Worth something within so many slots only.
+/// Utility within a number of slots only.
 fn within(slots: i64, value: f64) -> Utility {
     Utility { value, target: Span((slots - 1) * SLOT), ..Utility::new(UtilityKind::Step) }
 }
@@ -68,7 +68,7 @@ fn cluster(parameters: &[(&str, Parameter)], cpus: (i64, i64)) -> Scheduler {
     scheduler
 }
 
-/// The manager does at once what it is told, and nothing else.
+/// The manager enacts all issues at once.
 fn obey(scheduler: &mut Scheduler) {
     for _ in 0..3 {
         for issue in scheduler.take_issues() {
@@ -94,7 +94,7 @@ fn obey(scheduler: &mut Scheduler) {
     }
 }
 
-/// One decision, carried out.
+/// One decision and its enactment.
 fn decide(scheduler: &mut Scheduler, at: i64) {
     let decision = scheduler.decide(Time(at));
     assert_eq!(scheduler.last_error(), None, "{decision:?}");
@@ -111,7 +111,7 @@ fn reason(scheduler: &Scheduler, job: JobId) -> Reason {
 }
 
 fn report(scheduler: &mut Scheduler, at: i64, job: JobId, seq: u64, epochs: f64) {
-    let incarnation = scheduler.state().job(job).unwrap().incarnation;
+    let incarnation = scheduler.state().job(job).unwrap().issued.incarnation;
     let report =
         Report { seq, step: (epochs * 100.0) as u64, epoch: epochs as u32, steps_per_epoch: 100, ..Report::default() };
     let event = Event::Reported { job, incarnation, slot: (Role::Worker, 0), report };
@@ -121,12 +121,12 @@ fn report(scheduler: &mut Scheduler, at: i64, job: JobId, seq: u64, epochs: f64)
 #[test]
 fn a_schedule_is_deployed_slot_by_slot() {
     let mut scheduler = cluster(&[], (4, 4));
-    // Eight chunks, at most four at once: two slots of four workers are worth more than any later end.
+    // Eight chunks, at most four at once: two slots of four workers have more utility than any later end.
     let a = submit(&mut scheduler, 0, job("a", 4, 2, within(2, 100.0)));
     decide(&mut scheduler, 0);
     assert_eq!(shape(&scheduler, a), wp(4, 1));
     assert_eq!(scheduler.due(), Some(Time(SLOT)), "it wants to run at the next slot");
-    // All servers are booked until then: b has its turn afterwards, and knows when.
+    // All servers are booked until then, so b has its turn afterwards, at a known time.
     let b = submit(&mut scheduler, MINUTE, job("b", 4, 1, constant(100.0)));
     decide(&mut scheduler, MINUTE);
     assert_eq!(reason(&scheduler, b), Reason::Scheduled { next_start: Time(2 * SLOT) });
@@ -144,7 +144,7 @@ fn a_schedule_is_deployed_slot_by_slot() {
 
 #[test]
 fn rejected_jobs_are_held_cancelled_or_tried_again() {
-    // A job of small worth, when all is booked by one of great worth.
+    // A job of small utility, when a job of large utility has booked everything.
     let rejected = |parameters: &[(&str, Parameter)]| {
         let mut scheduler = cluster(parameters, (4, 4));
         let great = submit(&mut scheduler, 0, job("great", 4, 2, within(2, 100.0)));
@@ -160,7 +160,7 @@ fn rejected_jobs_are_held_cancelled_or_tried_again() {
         panic!("{:?}", scheduler.state().job(small).unwrap().verdict)
     };
     assert_eq!(until, Time(2 * SLOT));
-    // Held: nothing but a person brings it back.
+    // A held job only returns by a user's command.
     scheduler.apply(Time(0), Event::JobEnded { job: great, end: trainmaster_core::End::Completed }).unwrap();
     obey(&mut scheduler);
     decide(&mut scheduler, 0);
@@ -189,7 +189,7 @@ fn rejected_jobs_are_held_cancelled_or_tried_again() {
 }
 
 #[test]
-fn who_would_be_rejected_is_told_before() {
+fn an_admission_check_predicts_rejections() {
     for action in ["held", "cancelled", "retry"] {
         let mut scheduler = cluster(&[("horizon", Parameter::Number(2.0)), ("rejected", text(action))], (4, 4));
         let ask = |scheduler: &Scheduler, spec: JobSpec| {
@@ -204,16 +204,17 @@ fn who_would_be_rejected_is_told_before() {
         assert_eq!(scheduler.digest(), digest, "nothing is changed");
         let id = submit(&mut scheduler, 0, small());
         decide(&mut scheduler, 0);
-        // Who is tried again isn't refused.
+        // A job that is tried again isn't refused.
         let refused = (action != "retry").then(|| reason(&scheduler, id).describe(scheduler.state()));
         assert_eq!(told.err(), refused);
     }
 }
 
 #[test]
-fn a_job_that_is_priced_out_is_told_by_what() {
+fn a_priced_out_reason_names_the_resource() {
     let mut scheduler = cluster(&[("rejected", text("retry"))], (4, 4));
-    // Two workers each for ten slots, so after three of them no slot is empty and ten have room for two more workers.
+    // Two workers each for ten slots. After three of them no slot is empty, and ten slots have room for two more
+    // workers.
     for number in 0..3 {
         submit(&mut scheduler, 0, job(&format!("great{number}"), 2, 10, within(20, 100.0)));
     }
@@ -241,7 +242,7 @@ fn prices_are_read_as_they_rise() {
     submit(&mut scheduler, 0, job("one", 2, 10, within(10, 100.0)));
     decide(&mut scheduler, 0);
     let low = price(&scheduler, "cpu of workers").expect("learnt from the first job");
-    // The same once more: it teaches nothing new, and has to run at the same time.
+    // The same job again adds no information, and has to run at the same time.
     submit(&mut scheduler, 0, job("two", 2, 10, within(10, 100.0)));
     decide(&mut scheduler, 0);
     let high = price(&scheduler, "cpu of workers").expect("as before");
@@ -250,7 +251,7 @@ fn prices_are_read_as_they_rise() {
 }
 
 #[test]
-fn a_site_caps_what_owners_claim() {
+fn caps_limit_claimed_utility() {
     let mut scheduler = cluster(&[], (4, 4));
     let mut settings = scheduler.state().settings.as_ref().clone();
     settings.caps.utility = 2.0;
@@ -262,7 +263,7 @@ fn a_site_caps_what_owners_claim() {
 }
 
 #[test]
-fn progress_off_schedule_is_scheduled_anew() {
+fn progress_off_schedule_is_rescheduled() {
     let mut scheduler = cluster(&[], (8, 8));
     // Eight chunks in four slots of two workers.
     let mut spec = job("a", 2, 4, constant(10.0));
@@ -273,7 +274,7 @@ fn progress_off_schedule_is_scheduled_anew() {
     // On schedule: one epoch a slot.
     report(&mut scheduler, SLOT - 1, a, 1, 1.0);
     decide(&mut scheduler, SLOT);
-    // Then nothing for two slots: what is left takes two slots more, so it still runs after the fourth.
+    // Then nothing for two slots. The rest takes two more slots, so it still runs after the fourth.
     decide(&mut scheduler, 2 * SLOT);
     decide(&mut scheduler, 3 * SLOT);
     for slot in 4..6 {
@@ -281,7 +282,7 @@ fn progress_off_schedule_is_scheduled_anew() {
         decide(&mut scheduler, slot * SLOT);
         assert_eq!(shape(&scheduler, a), wp(2, 1), "slot {slot}");
     }
-    // Faster than planned: nearly all is done, so its last slots are given back and another can have them.
+    // Faster than planned: almost everything is done, so its last slots are released for other jobs.
     let mut scheduler = cluster(&[("horizon", Parameter::Number(4.0))], (2, 2));
     let a = submit(&mut scheduler, 0, job("a", 2, 4, constant(10.0)));
     decide(&mut scheduler, 0);
@@ -298,16 +299,16 @@ fn progress_off_schedule_is_scheduled_anew() {
     assert_eq!(reason(&scheduler, b), Reason::Scheduled { next_start: Time(2 * SLOT) });
 }
 
-/// The last slot in which anything is booked.
+/// The last slot with a booking.
 fn last_booked(scheduler: &Scheduler) -> Option<i64> {
     let mut memo = scheduler.memo();
-    let memo = memo.any().downcast_ref::<Memo>().expect("oasis is in charge");
+    let memo = memo.own().downcast_ref::<Memo>().expect("oasis is in charge");
     memo.bookings().map(|(slot, ..)| slot).max()
 }
 
 #[test]
-fn reports_that_come_seldom_are_no_drift() {
-    // Twelve chunks in six slots of two workers; an epoch takes three slots, and one report comes at the end of each.
+fn rare_reports_are_no_drift() {
+    // Twelve chunks in six slots of two workers. An epoch takes three slots, with one report at its end.
     let mut scheduler = cluster(&[], (8, 8));
     let mut spec = job("a", 6, 2, constant(10.0));
     spec.worker.max = 2;
@@ -320,7 +321,7 @@ fn reports_that_come_seldom_are_no_drift() {
         decide(&mut scheduler, slot * SLOT);
         assert_eq!((shape(&scheduler, a), last_booked(&scheduler)), (wp(2, 1), Some(5)), "slot {slot}");
     }
-    // At half the speed: the report after four slots tells of two slots' work, and the plan grows by as many.
+    // At half the speed, the report after four slots contains the work of two, and the plan grows by two slots.
     let mut scheduler = cluster(&[], (8, 8));
     let mut spec = job("a", 6, 2, constant(10.0));
     spec.worker.max = 2;
@@ -338,11 +339,11 @@ fn a_profile_that_is_fitted_later_lets_a_waiting_job_run() {
     let mut scheduler = cluster(&[], (4, 4));
     let mut spec = job("a", 4, 1, constant(1.0));
     spec.dataset.as_mut().expect("it has one").batch_time = None;
-    // A mini-batch in two minutes, so a chunk in a slot.
+    // A mini-batch takes two minutes, so a chunk takes a slot.
     let pairs = [(1, 1, 1.0), (2, 1, 2.0), (4, 1, 4.0), (2, 2, 2.0), (4, 2, 4.0)];
     spec.profile = pairs.map(|(w, p, speed)| ProfiledSpeed { workers: w, servers: p, speed: speed / 120.0 }).to_vec();
     let a = submit(&mut scheduler, 0, spec);
-    // A host doesn't wait for fits for long.
+    // A host waits for fits only for a short time.
     let outcome = scheduler.prepare(Time(0)).run(Budget::UNLIMITED);
     scheduler.commit(Time(0), outcome).expect("the only ticket");
     assert_eq!(reason(&scheduler, a).kind(), ReasonKind::Unsupported);
@@ -377,15 +378,15 @@ fn a_job_pinned_at_a_slot_s_beginning_follows_its_schedule_soon_after() {
     settings.stability = Stability::default();
     let min_run = settings.stability.min_run.0;
     scheduler.apply(Time(0), Event::Configured(Box::new(settings))).unwrap();
-    // A chunk takes two minutes: of 44, four workers train 40 in the second slot, so three are needed in the last three
-    // minutes of the first.
+    // A chunk takes two minutes. Of 44 chunks, four workers train 40 in the second slot, so three workers are needed in
+    // the last three minutes of the first.
     let at = 17 * MINUTE;
     let mut spec = job("a", 4, 11, within(2, 10.0));
     spec.dataset.as_mut().expect("it has one").batches_per_chunk = 1;
     let a = submit(&mut scheduler, at, spec);
     decide(&mut scheduler, at);
     assert_eq!(shape(&scheduler, a), wp(3, 1));
-    // It started too short ago to be changed.
+    // It started too recently to be changed.
     decide(&mut scheduler, SLOT);
     assert_eq!(shape(&scheduler, a), wp(3, 1));
     assert_eq!(scheduler.due(), Some(Time(at + min_run)));
@@ -394,7 +395,7 @@ fn a_job_pinned_at_a_slot_s_beginning_follows_its_schedule_soon_after() {
 }
 
 #[test]
-fn a_slot_that_did_not_run_is_made_up_for() {
+fn a_missed_slot_is_compensated() {
     let mut scheduler = cluster(&[("horizon", Parameter::Number(6.0))], (2, 2));
     let a = submit(&mut scheduler, 0, job("a", 2, 2, within(2, 10.0)));
     scheduler.decide(Time(0));
@@ -418,21 +419,21 @@ fn a_missed_slot_counts_however_long_the_job_has_run() {
         decide(&mut scheduler, slot * SLOT);
         assert_eq!(last_booked(&scheduler), Some(19), "slot {slot}");
     }
-    // Its workers ran, and nothing came of it.
+    // Its workers ran without progress.
     report(&mut scheduler, 15 * SLOT - 1, a, 15, 14.0);
     decide(&mut scheduler, 15 * SLOT);
     assert_eq!(last_booked(&scheduler), Some(20));
 }
 
 #[test]
-fn a_job_of_millions_of_chunks_holds_nobody_up() {
+fn a_job_of_millions_of_chunks_delays_no_decision() {
     let mut scheduler = cluster(&[("horizon", Parameter::Number(300.0))], (64, 64));
-    // A worker does 1,714 and two sevenths of them in a slot.
+    // A worker trains 1,714 and two sevenths of them per slot.
     let mut spec = job("huge", 23_321, 211, Utility { decay: 1e-4, ..Utility::new(UtilityKind::Sigmoid) });
     spec.dataset.as_mut().expect("it has one").batches_per_chunk = 1;
     spec.dataset.as_mut().expect("it has one").batch_time = Some(Span(700));
     for number in 0..40 {
-        // So that few slots are alike.
+        // Makes most slots different.
         submit(
             &mut scheduler,
             0,
@@ -473,7 +474,7 @@ fn a_lost_server_moves_the_youngest() {
     scheduler.apply(Time(MINUTE), Event::ServersLeft { names: vec!["h2".into()] }).unwrap();
     obey(&mut scheduler);
     decide(&mut scheduler, MINUTE);
-    // The one that was on it goes on later, on what is left.
+    // The job on it continues later with the remaining work.
     let now = places(&scheduler);
     let waiting: Vec<&JobId> = now.iter().filter(|(_, servers)| servers.is_empty()).map(|(id, _)| id).collect();
     let [waiting] = waiting[..] else { panic!("{now:?}") };
@@ -485,7 +486,7 @@ fn a_lost_server_moves_the_youngest() {
 }
 
 #[test]
-fn what_can_never_be_scheduled_is_refused_when_it_is_submitted() {
+fn unschedulable_jobs_are_refused_at_submission() {
     let mut scheduler = cluster(&[], (4, 4));
     let mut refuse = |spec: JobSpec| {
         let event = Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
@@ -501,7 +502,7 @@ fn what_can_never_be_scheduled_is_refused_when_it_is_submitted() {
     long.dataset.as_mut().unwrap().batches_per_chunk = 41;
     assert!(refuse(long).contains("takes 5 workers"));
     assert!(refuse(JobSpec { dataset: None, ..job("bare", 4, 1, constant(1.0)) }).contains("dataset"));
-    // A speed that isn't known yet may become known.
+    // An unknown speed may become known.
     let mut later = job("later", 4, 1, constant(1.0));
     later.dataset.as_mut().unwrap().batch_time = None;
     let later = submit(&mut scheduler, 0, later);
@@ -523,7 +524,7 @@ fn known_bounds_price_as_the_whole_workload_does() {
         })
         .collect();
     let bounds = known_bounds(&jobs, &servers, (Span(SLOT), 10), 0.01).unwrap();
-    // U1 = f/w̃ of the job that is worth most: 60 over a quarter of the CPUs.
+    // U1 = f/w̃ of the job with the largest utility: 60 over a quarter of the CPUs.
     assert!(bounds.contains("u1 = { \"cpu\" = 2.4e2 }"), "{bounds}");
     let fixed = [("bounds", text(&bounds)), ("timespan", text("fixed")), ("horizon", Parameter::Number(10.0))];
     let mut scheduler = Scheduler::new(plain_with("oasis", &fixed)).unwrap();
@@ -537,7 +538,7 @@ fn known_bounds_price_as_the_whole_workload_does() {
         let verdict = &scheduler.state().job(id).unwrap().verdict;
         admitted += u32::from(!matches!(verdict, Verdict::Reject(_)));
     }
-    // Forty worker slots for forty-eight: not all of them.
+    // Forty worker slots for forty-eight workers: not all are admitted.
     assert!((1..6).contains(&admitted), "{admitted}");
     // After the last slot nothing can be scheduled.
     let mut late = job("late", 1, 1, constant(1e6));
@@ -561,7 +562,7 @@ fn another_engine_s_running_jobs_are_kept() {
     };
     let oasis = scheduler.state().settings.clone();
     scheduler.apply(Time(0), Event::Configured(Box::new(fifo))).unwrap();
-    // Worth nothing, so it would be rejected if it arrived now.
+    // Its utility is zero, so it would be rejected if it arrived now.
     let a = submit(&mut scheduler, 0, job("a", 4, 2, within(2, 0.0)));
     decide(&mut scheduler, 0);
     assert!(shape(&scheduler, a).workers > 0);

@@ -1,13 +1,13 @@
-//! The offline optimum against trying everything, and against schedules made by hand.
+//! The offline optimum against exhaustive search, and against schedules made by hand.
 
 mod common;
 
 use proptest::prelude::*;
 use trainmaster_core::{
     JobSpec, Shape, Span, Time,
-    engines::offline::{Host, Instance, Optimum, Run, Schedule, Task, solve},
     job::{Dataset, Slots, Utility, UtilityKind},
     resources::{Amounts, BANDWIDTH, CPU, GPU, MEMORY},
+    sim::offline::{Host, Instance, Optimum, Run, Schedule, Task, solve},
     solver::{Limit, SOLVERS},
 };
 
@@ -15,7 +15,7 @@ fn host(gpus: i64, cpus: i64, workers: bool, servers: bool) -> Host {
     Host { capacity: Amounts::of(&[(GPU, gpus), (CPU, cpus)]), workers, servers }
 }
 
-/// Workers of so many GPUs, one parameter server of a CPU for every two of them.
+/// Workers of `gpus` GPUs, and one parameter server of one CPU for every two of them.
 fn task(arrival: u32, work: u64, most: u32, gpus: i64, worth: &[f64]) -> Task {
     Task {
         arrival,
@@ -65,7 +65,7 @@ fn placements(task: &Task, hosts: &[Host]) -> Vec<Vec<Shape>> {
     all
 }
 
-/// The optimum by trying every placement of two tasks in every slot.
+/// The optimum by exhaustive search over the placements of two tasks in each slot.
 fn by_trying(instance: &Instance) -> f64 {
     let [a, b] = &instance.jobs[..] else { panic!("two tasks") };
     let (of_a, of_b) = (placements(a, &instance.hosts), placements(b, &instance.hosts));
@@ -129,7 +129,7 @@ fn instance() -> impl Strategy<Value = Instance> {
             (0..=5_i64, 0..=2_i64, roles).prop_map(|(gpus, cpus, (w, p))| host(gpus, cpus, w, p)),
             1..=2
         ),
-        // Alike, so that pools hold two.
+        // Equal hosts, so that pools hold two.
         (2..=5_i64, 1..=2_i64).prop_map(|(gpus, cpus)| vec![host(gpus, cpus, true, true); 2]),
     ];
     (hosts, any_task(slots), any_task(slots)).prop_map(move |(hosts, a, b)| Instance { slots, hosts, jobs: vec![a, b] })
@@ -162,14 +162,14 @@ fn workers_that_fit_the_pool_but_not_its_servers_are_not_counted() {
     let hosts = vec![host(3, 3, true, true), host(3, 3, true, true)];
     let instance = Instance { slots: 2, hosts, jobs: vec![task(0, 3, 3, 2, &[8.0, 5.0])] };
     every(&instance, |best| assert_eq!((best.utility, best.bound), (5.0, 5.0)));
-    // Of two jobs with workers of 2 and of 1: the pool's 6 GPUs hold a pair of the first and two of the second, so do the
-    // servers; three of the first would need 6 GPUs in halves.
+    // Two jobs with workers of 2 GPUs and of 1: the pool's 6 GPUs hold a pair of the first and two of the second, and
+    // so do the servers. Three of the first would split GPUs between servers.
     let jobs = vec![task(0, 2, 2, 2, &[4.0]), task(0, 2, 2, 1, &[4.0])];
     every(&Instance { slots: 1, hosts: instance.hosts.clone(), jobs }, |best| assert_eq!(best.utility, 8.0));
 }
 
 #[test]
-fn a_schedule_that_cannot_be_says_where() {
+fn an_invalid_schedule_names_the_place() {
     let hosts = vec![host(2, 1, true, false), host(0, 1, false, true)];
     let instance = Instance { slots: 2, hosts, jobs: vec![task(1, 2, 2, 1, &[3.0])] };
     let run = |places: Vec<(usize, Shape)>| Schedule { runs: vec![Some(Run { slots: vec![places] })] };
@@ -182,7 +182,8 @@ fn a_schedule_that_cannot_be_says_where() {
     assert!(problem(vec![(0, half), (1, one)]).contains("work isn't done"));
 }
 
-/// Ten jobs in ten slots, half of the servers for workers, as in Fig. 5; smaller jobs, so that some of them end.
+/// Ten jobs in ten slots, with half of the servers for workers, as in Fig. 5. The jobs are smaller, so that some of
+/// them end.
 fn ten_jobs(seed: u64, servers: usize) -> Instance {
     let lots = trainmaster_core::sim::Lots::new(seed);
     let mut drawn = 0;
@@ -257,7 +258,7 @@ fn a_workload_becomes_an_instance() {
     assert_eq!((task.arrival, task.work, task.workers, task.bandwidth), (1, 12, (1, 3), (1000, 3000)));
     assert_eq!(task.worth, [8.0, 6.0, 4.0, 2.0, 0.0, 0.0, 0.0]);
     assert_eq!(instance.hosts[0].capacity[GPU], 2000);
-    // Two GPUs, so two workers: six slots, at the end of which it is worth nothing.
+    // Two GPUs, so two workers: six slots, at the end of which its utility is zero.
     every(&instance, |best| assert_eq!((best.utility, best.is_optimal()), (0.0, true)));
     spec.dataset.as_mut().expect("set").epochs = 1;
     every(&of(&spec).expect("complete"), |best| assert_eq!((best.utility, best.is_optimal()), (6.0, true)));

@@ -1,5 +1,5 @@
-//! Optimus's allocation against a plain reference written from the paper's rule, and the small cases of its baselines that
-//! can be checked by hand.
+//! Optimus's allocation against a plain reference of the paper's rule, and small cases of its baselines checked by
+//! hand.
 
 mod common;
 
@@ -18,7 +18,7 @@ use trainmaster_core::{
     settings::Parameter,
 };
 
-/// Speeds of a step time that is written out here, over small shapes.
+/// Speeds from a function of step times, over small shapes.
 fn timed(most: Shape, step_time: impl Fn(f64, f64) -> f64) -> Vec<ProfiledSpeed> {
     let shapes = (1..=most.workers)
         .flat_map(|workers| (most.servers.min(1)..=most.servers).map(move |servers| (workers, servers)));
@@ -31,7 +31,7 @@ fn timed(most: Shape, step_time: impl Fn(f64, f64) -> f64) -> Vec<ProfiledSpeed>
         .collect()
 }
 
-/// 100 steps to go, since half of 200 epochs of one step are assumed of a job nobody has seen.
+/// 100 remaining steps: for a job without reports, half of 200 epochs of one step are assumed.
 fn hundred_steps(spec: JobSpec) -> JobSpec {
     JobSpec { examples: 0, ..spec }
 }
@@ -44,7 +44,7 @@ fn shapes(scheduler: &Scheduler, ids: &[JobId]) -> Vec<Shape> {
     ids.iter().map(|id| shape(scheduler, *id)).collect()
 }
 
-/// The step times of a ring job: `work`/w seconds.
+/// A ring job with step times of `work`/w seconds.
 fn scaling_ring(name: &str, work: f64, workers: (u32, u32, u32)) -> JobSpec {
     let spec = hundred_steps(ring(name, workers));
     JobSpec { profile: timed(wp(8, 0), |_, w| work / w), ..spec }
@@ -52,9 +52,9 @@ fn scaling_ring(name: &str, work: f64, workers: (u32, u32, u32)) -> JobSpec {
 
 #[test]
 fn units_go_where_they_save_most() {
-    // Two jobs of 100 steps on 6 GPUs, at 1/w and 4/w seconds a step: 100/w and 400/w seconds to go. Both start with one.
-    // The second GPU of the long job saves 200 s (of the short one: 50), its third 66.7, its fourth 33.3; so the order is
-    // long, long, short (50), long (33.3 over 16.7): 2 and 4.
+    // Two jobs of 100 steps on 6 GPUs, with 1/w and 4/w seconds per step: 100/w and 400/w seconds remain. Both start
+    // with one GPU. The second GPU of the long job saves 200 s (of the short one: 50), its third 66.7, its fourth 33.3.
+    // So the order is long, long, short (50), long (33.3 over 16.7): 2 and 4.
     let mut scheduler = cluster(plain("optimus"), &[gpus(6)]);
     let ids = [("short", 1.0), ("long", 4.0)]
         .map(|(name, work)| submit(&mut scheduler, 0, scaling_ring(name, work, (1, 8, 1))));
@@ -75,18 +75,20 @@ fn with_servers(name: &str, most: Shape) -> JobSpec {
 
 #[test]
 fn a_unit_that_does_not_fit_gives_way_to_the_other_kind() {
-    // 3 GPUs, 8 CPUs; times of 100 steps, gains times 3 a worker and times 8 a parameter server:
-    // (1,1) 450: a worker saves 150·3 = 450, a server 25·8 = 200      → (2,1) 300
-    // (2,1): a worker 16.7·3 = 50, a server 50·8 = 400                 → (2,2) 250
-    // (2,2): a worker 41.7·3 = 125, a server 16.7·8 = 133              → (2,3), and so on.
-    // Once the third GPU is taken workers don't fit any more, and servers take the rest of the CPUs: each still saves a
+    // 3 GPUs, 8 CPUs. Times of 100 steps; gains are times 3 for a worker and times 8 for a parameter server:
+    //
+    //     (1,1) 450: a worker saves 150·3 = 450, a server 25·8 = 200      → (2,1) 300
+    //     (2,1): a worker 16.7·3 = 50, a server 50·8 = 400                → (2,2) 250
+    //     (2,2): a worker 41.7·3 = 125, a server 16.7·8 = 133             → (2,3), and so on.
+    //
+    // With the third GPU taken, no worker fits any more, and servers take the rest of the CPUs: each still saves a
     // little.
     let mut scheduler = cluster(plain("optimus"), &[server("s0", 8, 64, &["gpu"; 3])]);
     let alone = submit(&mut scheduler, 0, with_servers("alone", wp(8, 8)));
     scheduler.decide(Time(0));
     assert_eq!(shape(&scheduler, alone), wp(3, 8));
 
-    // The same with at most 2 workers and 3 servers: caps hold where there is room.
+    // The same with at most 2 workers and 3 servers: the bounds hold although there is room.
     let mut scheduler = cluster(plain("optimus"), &[server("s0", 8, 64, &["gpu"; 3])]);
     let capped = submit(&mut scheduler, 0, with_servers("capped", wp(2, 3)));
     scheduler.decide(Time(0));
@@ -95,7 +97,8 @@ fn a_unit_that_does_not_fit_gives_way_to_the_other_kind() {
 
 #[test]
 fn one_job_at_its_end_does_not_stop_the_others() {
-    // No GPU is left after the first units: the ring leaves the queue, the other job goes on with parameter servers.
+    // No GPU is left after the first units. The ring leaves the queue, and the other job continues with parameter
+    // servers.
     let mut scheduler = cluster(plain("optimus"), &[server("s0", 6, 64, &["gpu"; 2])]);
     let spec = JobSpec { worker: role(&[("gpu", 1000)], 1, 8, 1), ..scaling_ring("ring", 100.0, (1, 8, 1)) };
     let ids = [submit(&mut scheduler, 0, spec), submit(&mut scheduler, 0, with_servers("other", wp(8, 8)))];
@@ -104,8 +107,8 @@ fn one_job_at_its_end_does_not_stop_the_others() {
 }
 
 #[test]
-fn nobody_starves_behind_later_jobs() {
-    // Each needs two of 5 GPUs. The last would gain by far the most, but was last to arrive.
+fn no_job_starves_behind_later_ones() {
+    // Each needs two of 5 GPUs. The last would gain by far the most, but arrived last.
     let mut scheduler = cluster(plain("optimus"), &[gpus(5)]);
     let works = [("a", 1.0), ("b", 2.0), ("c", 1000.0)];
     let ids = works.map(|(name, work)| submit(&mut scheduler, 0, scaling_ring(name, work, (2, 8, 2))));
@@ -130,11 +133,11 @@ fn limits_of_tenants_and_queues_are_shared_by_their_jobs() {
     let ids = [("a", "t1", 1.0), ("b", "t1", 100.0), ("c", "default", 1000.0)]
         .map(|(name, tenant, work)| submit(&mut scheduler, 0, spec(name, tenant, work)));
     scheduler.decide(Time(0));
-    // One each; the queue's fourth goes to whom it helps most.
+    // One each. The queue's fourth GPU goes to the job with the largest gain.
     assert_eq!(shapes(&scheduler, &ids), [wp(1, 0), wp(1, 0), wp(2, 0)]);
 }
 
-/// Losses over so many epochs.
+/// Reports losses over a number of epochs.
 fn train(scheduler: &mut Scheduler, id: JobId, epochs: u32) {
     for epoch in 1..=epochs {
         let report = Report {
@@ -152,7 +155,7 @@ fn train(scheduler: &mut Scheduler, id: JobId, epochs: u32) {
 
 #[test]
 fn a_young_job_counts_for_less() {
-    // At factor 0 the job that has shown nothing gets what is left when the other has its fill.
+    // At factor 0, the job without reports gets the rest after the other one has its maximum.
     for (factor, least) in [(1.0, 2), (0.0, 1)] {
         let parameters = [("young_job_factor", Parameter::Number(factor))];
         let mut scheduler = cluster(plain_with("optimus", &parameters), &[gpus(6)]);
@@ -166,8 +169,8 @@ fn a_young_job_counts_for_less() {
 
 #[test]
 fn joint_steps_cross_a_valley() {
-    // A step takes 4/w + 2.5·w/p + 1.3·p seconds: 7.8 at (1,1), 8.3 at (2,1), 7.85 at (1,2), but 7.1 at (2,2); from there
-    // nothing is better.
+    // A step takes 4/w + 2.5·w/p + 1.3·p seconds: 7.8 at (1,1), 8.3 at (2,1), 7.85 at (1,2), but 7.1 at (2,2). From
+    // there nothing is better.
     for (joint, expected) in [(false, wp(1, 1)), (true, wp(2, 2))] {
         let mut scheduler = cluster(plain_with("optimus", &[("joint_steps", Parameter::Flag(joint))]), &[gpus(8)]);
         let spec = hundred_steps(job("valley", (1, 8, 1), (1, 8, 1)));
@@ -179,7 +182,7 @@ fn joint_steps_cross_a_valley() {
 }
 
 #[test]
-fn rescale_cost_keeps_what_a_restart_does_not_earn() {
+fn rescale_cost_avoids_unprofitable_restarts() {
     // From 2 to 4 GPUs saves 100/2 − 100/4 = 25 s.
     for (on, restart_cost, expected) in [(false, 60, 4), (true, 60, 2), (true, 20, 4)] {
         let mut scheduler = cluster(plain_with("optimus", &[("rescale_cost", Parameter::Flag(on))]), &[gpus(4)]);
@@ -195,10 +198,10 @@ fn rescale_cost_keeps_what_a_restart_does_not_earn() {
 }
 
 #[test]
-fn resize_in_place_leaves_what_runs_where_it_is() {
-    // Three small jobs fill the freer server and half of the other; the fourth gets what is left there. Once they are
-    // gone, both of its workers and its parameter server fit on the freer server, at the price of a restart; in place the
-    // second worker comes to where the first is.
+fn resize_in_place_keeps_running_slots() {
+    // Three small jobs fill the freer server and half of the other. The fourth gets the rest there. After they end,
+    // both of its workers and its parameter server fit on the freer server, with a restart. In place, the second worker
+    // is added on the first one's server.
     for (on, incarnation, home) in [(false, 2, ServerId(1)), (true, 1, ServerId(0))] {
         let settings = plain_with("optimus", &[("resize_in_place", Parameter::Flag(on))]);
         let servers = [server("s0", 4, 8, &["gpu"; 2]), server("s1", 16, 8, &["gpu"; 2])];
@@ -214,14 +217,18 @@ fn resize_in_place_leaves_what_runs_where_it_is() {
         }
         scheduler.decide(Time(2));
         let job = scheduler.state().job(id).unwrap();
-        let issued = job.issued.as_ref().unwrap();
-        assert_eq!((issued.shape(), job.incarnation), (wp(2, 1), Incarnation(incarnation)), "resize_in_place = {on}");
+        let issued = job.issued.allocation.as_ref().unwrap();
+        assert_eq!(
+            (issued.shape(), job.issued.incarnation),
+            (wp(2, 1), Incarnation(incarnation)),
+            "resize_in_place = {on}"
+        );
         assert!(issued.slots().iter().all(|slot| slot.server == home), "resize_in_place = {on}");
     }
 }
 
 #[test]
-fn shrink_to_fit_runs_what_would_be_paused() {
+fn shrink_to_fit_runs_jobs_that_would_be_paused() {
     // Three workers of 2 GPUs are within the total of 6, but each server holds one of them.
     for (on, expected) in [(false, wp(0, 0)), (true, wp(2, 0))] {
         let servers = ["s0", "s1"].map(|name| server(name, 8, 8, &["gpu"; 3]));
@@ -241,7 +248,7 @@ fn spare_gpus_keeps_cores_for_gpus_that_are_free() {
         let mut servers = vec![server("cpu", 16, 64, &[])];
         servers.extend(["gpu0", "gpu1"].map(|name| server(name, 4, 16, &["gpu"; 2])));
         let mut scheduler = cluster(plain_with("optimus", &[("spare_gpus", Parameter::Flag(on))]), &servers);
-        // On one server its parameter servers would take the cores that the second GPU needs.
+        // On one server, its parameter servers would take the cores that the second GPU needs.
         let small = submit(&mut scheduler, 0, job("small", (1, 1, 1), (3, 3, 3)));
         let ring = submit(&mut scheduler, 0, ring("ring", (3, 3, 3)));
         scheduler.decide(Time(0));
@@ -250,7 +257,7 @@ fn spare_gpus_keeps_cores_for_gpus_that_are_free() {
     }
 }
 
-/// Workers of each job after a decision, made when the scheduler wants it.
+/// Workers of each job after a decision at a due time.
 fn decide_when_due(scheduler: &mut Scheduler, at: i64, ids: &[JobId]) -> Vec<u32> {
     assert_eq!(scheduler.due(), Some(Time(at)));
     scheduler.decide(Time(at));
@@ -260,7 +267,7 @@ fn decide_when_due(scheduler: &mut Scheduler, at: i64, ids: &[JobId]) -> Vec<u32
 const MINUTE: i64 = 60_000;
 
 #[test]
-fn between_rounds_those_that_wait_start_and_nothing_else_changes() {
+fn between_rounds_only_starts_waiting_jobs() {
     let on = [("between_rounds", Parameter::Flag(true))];
     let mut scheduler = cluster(plain_with("optimus", &on), &[gpus(4)]);
     let mut ids = vec![submit(&mut scheduler, 0, scaling_ring("first", 1.0, (1, 3, 1)))];
@@ -273,7 +280,7 @@ fn between_rounds_those_that_wait_start_and_nothing_else_changes() {
     assert_eq!(decide_when_due(&mut scheduler, 2 * MINUTE, &ids), [3, 1, 0], "nobody makes room for it");
     assert_eq!(scheduler.due(), Some(Time(10 * MINUTE)), "rounds keep their own time");
 
-    // Holding the first frees its room at once; the second stays as it is.
+    // Holding the first job frees its room at once. The second stays unchanged.
     scheduler.apply(Time(3 * MINUTE), Event::JobHeld { job: ids[0], held: true }).unwrap();
     assert_eq!(decide_when_due(&mut scheduler, 3 * MINUTE, &ids), [0, 1, 2]);
     scheduler.apply(Time(4 * MINUTE), Event::JobHeld { job: ids[0], held: false }).unwrap();
@@ -313,7 +320,7 @@ fn a_restart_between_rounds_keeps_their_time() {
 
 #[test]
 fn the_largest_server_in_a_reason_is_one_that_the_job_may_use() {
-    // The roomiest server is in another zone, and the roomiest of its own is draining.
+    // The server with most room is in another zone, and the one with most room in its own zone is draining.
     let zone = |name: &str| [("zone".to_owned(), name.to_owned())].into();
     let labelled = |at: &str, of: &str, gpus, draining| ServerSpec {
         labels: zone(of),
@@ -337,7 +344,7 @@ fn the_largest_server_in_a_reason_is_one_that_the_job_may_use() {
 }
 
 #[test]
-fn sort_by_says_which_server_is_the_freest() {
+fn sort_by_selects_the_freest_server() {
     // Of 24 CPUs and 5 GPUs in all: 16/24 + 1/5 of the first, 8/24 + 4/5 of the second.
     for (by, expected) in [("share", 1), ("cpu", 0)] {
         let servers = [server("s0", 16, 8, &["gpu"]), server("s1", 8, 8, &["gpu"; 4])];
@@ -351,11 +358,11 @@ fn sort_by_says_which_server_is_the_freest() {
 
 // The reference.
 
-/// (w, p) of every job as the rule has it, in the order of arrival; `None` for those that don't get their least.
+/// (w, p) of each job by the rule, in order of arrival. `None` for jobs that don't get their minimum.
 fn reference(state: &State, young_job_factor: f64, joint_steps: bool) -> Vec<Option<Shape>> {
     let jobs: Vec<&Job> = state.jobs.values().map(|job| &**job).collect();
     let mut given: Vec<Option<Shape>> = vec![None; jobs.len()];
-    // Everything is added up again for every question.
+    // All sums are recomputed for every query.
     let fits = |given: &[Option<Shape>]| {
         let sum = |of: &dyn Fn(&Job) -> bool| {
             let mut sum = Amounts::default();
@@ -382,12 +389,12 @@ fn reference(state: &State, young_job_factor: f64, joint_steps: bool) -> Vec<Opt
         }
     }
     let time = |job: &Job, shape: Shape| {
-        let speed = job.fits.speed.as_ref().expect("profiled").curve().speed(shape.servers, shape.workers);
+        let speed = job.learnt.fits.speed.as_ref().expect("profiled").curve().speed(shape.servers, shape.workers);
         job.remaining_steps().0 / speed
     };
     let mut barred = vec![[false; 2]; jobs.len()];
     loop {
-        // (gain, job, more workers, more servers) of the best, the earlier job first among equals.
+        // (gain, job, more workers, more servers) of the best step. The earlier job is first among equals.
         let mut best: Option<(f64, usize, u32, u32)> = None;
         for (at, job) in jobs.iter().enumerate() {
             let Some(shape) = given[at] else { continue };
@@ -406,7 +413,7 @@ fn reference(state: &State, young_job_factor: f64, joint_steps: bool) -> Vec<Opt
             if joint_steps && worker && server && units.iter().all(|(gain, ..)| *gain <= 0.0) {
                 units = vec![(saved(1, 1) / (share(&job.worker.amounts) + share(&job.server.amounts)), 1, 1)];
             }
-            let young = job.losses.last_epoch().is_none_or(|epochs| epochs < 5);
+            let young = job.learnt.losses.last_epoch().is_none_or(|epochs| epochs < 5);
             let factor = if young { young_job_factor } else { 1.0 };
             for (gain, w, p) in units.into_iter().filter(|(gain, ..)| *gain > 0.0) {
                 if best.is_none_or(|(most, ..)| gain * factor > most) {
@@ -470,7 +477,7 @@ fn allocation_is_the_references() {
         if let Some(limit) = limit {
             settings.tenants.insert("t1".into(), amounts(&[("gpu", limit * 1000), ("cpu", limit * 4000)]));
         }
-        // One server, and GPUs that the manager picks: what is within the totals has a place.
+        // One server with GPUs that the manager picks: any shape within the totals has a place.
         let mut all = server("s0", cpus, gib, &[]);
         all.capacity.insert("gpu".into(), gpus as i64 * 1000);
         let mut scheduler = cluster(settings, &[all]);
@@ -530,14 +537,14 @@ fn drf_pairs_workers_with_parameter_servers_and_spreads_them() {
 }
 
 #[test]
-fn fifo_goes_by_priority_then_arrival_and_backfills_where_told() {
+fn fifo_goes_by_priority_then_arrival_with_optional_backfill() {
     for backfill in [false, true] {
         let mut scheduler = cluster(plain_with("fifo", &[("backfill", Parameter::Flag(backfill))]), &[gpus(4)]);
         let sized = |name: &str, gpus: u32, priority| JobSpec { priority, ..ring(name, (gpus, gpus, gpus)) };
         let jobs = [("first", 2, 0), ("big", 4, 0), ("small", 1, 0), ("urgent", 1, 5)];
         let ids = jobs.map(|(name, gpus, priority)| submit(&mut scheduler, 0, sized(name, gpus, priority)));
         scheduler.decide(Time(0));
-        // The urgent one and the first have 3 of 4; the big one waits, and the small one behind it.
+        // The urgent job and the first one have 3 of 4 GPUs. The big job waits, and the small one behind it.
         let small = if backfill { wp(1, 0) } else { wp(0, 0) };
         assert_eq!(shapes(&scheduler, &ids), [wp(2, 0), wp(0, 0), small, wp(1, 0)]);
         let text = |id: JobId| {
@@ -559,7 +566,7 @@ fn tetris_takes_short_and_small_jobs_first_and_packs_them() {
     scheduler.decide(Time(0));
     assert_eq!(shapes(&scheduler, &ids), [wp(0, 0), wp(1, 0)], "the short job passes the long one");
 
-    // Best fit: the server with less room takes a job that it holds, so that the larger piece stays whole.
+    // Best fit: the server with less room takes a job that it holds, so that the larger room stays whole.
     let servers = [server("roomy", 8, 8, &["gpu"; 4]), server("tight", 8, 8, &["gpu"])];
     let mut scheduler = cluster(plain("tetris"), &servers);
     let id = submit(&mut scheduler, 0, scaling_ring("a", 1.0, (1, 1, 1)));

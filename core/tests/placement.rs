@@ -1,5 +1,5 @@
-//! Theorem 1 of Optimus against every other placement, even spreads on mixed servers, shares of devices, and the index of
-//! free servers against a plain sort.
+//! Theorem 1 of Optimus against every other placement, even spreads on mixed servers, shares of devices, and the index
+//! of free servers against a plain sort.
 
 mod common;
 
@@ -17,7 +17,7 @@ use trainmaster_core::{
     resources::{Amounts, CPU, GPU},
 };
 
-/// Where a shape of a job goes on an empty cluster.
+/// The placement of a job's shape on an empty cluster.
 fn place(scheduler: &Scheduler, job: &Job, shape: Shape) -> Option<Vec<Count>> {
     let state = scheduler.state();
     let room = Room::of(state);
@@ -45,7 +45,7 @@ fn placed(counts: &[(u32, u32)]) -> Allocation {
     Allocation::new(slots)
 }
 
-/// Every way to put so many of both on so many servers of so many places each.
+/// All distributions of a shape over `servers` servers with `places` places each.
 fn every_placement(shape: Shape, servers: usize, places: u32, visit: &mut impl FnMut(&[(u32, u32)])) {
     fn go(
         left: Shape,
@@ -75,7 +75,7 @@ fn every_placement(shape: Shape, servers: usize, places: u32, visit: &mut impl F
 fn theorem_1_no_other_placement_moves_data_faster() {
     let (mut whole, mut uneven) = (0, 0);
     for (servers, places) in [(2, 2), (2, 3), (3, 2), (3, 3), (4, 2), (2, 5), (3, 4)] {
-        // A worker and a parameter server take one CPU each: every server has so many places.
+        // A worker and a parameter server take one CPU each, so each server has `places` places.
         let specs: Vec<ServerSpec> = (0..servers).map(|at| server(&format!("s{at}"), places.into(), 64, &[])).collect();
         let mut scheduler = cluster(plain("optimus"), &specs);
         let spec = JobSpec { worker: role(&[("cpu", 1000)], 1, 16, 1), ..job("a", (1, 16, 1), (1, 16, 1)) };
@@ -101,7 +101,7 @@ fn theorem_1_no_other_placement_moves_data_faster() {
                 let both = |other: &[(u32, u32)]| other.iter().all(|(w, p)| (*w > 0) == (*p > 0));
                 let divides = w % k as u32 == 0 && p % k as u32 == 0;
                 if divides && k == (w + p).div_ceil(places) as usize {
-                    // The same number of each on the fewest servers: nothing on however many servers is faster.
+                    // Equal numbers on the minimum number of servers: no placement on any number of servers is faster.
                     whole += 1;
                     every_placement(wp(w, p), servers as usize, places, &mut |other| {
                         assert!(
@@ -111,7 +111,7 @@ fn theorem_1_no_other_placement_moves_data_faster() {
                         );
                     });
                 } else {
-                    // With remainders: nothing else on as many servers is.
+                    // With remainders: no other placement on as many servers is faster.
                     uneven += 1;
                     every_placement(wp(w, p), k, places, &mut |other| {
                         let all = other.iter().all(|(w, p)| *w > 0 && *p > 0);
@@ -126,9 +126,9 @@ fn theorem_1_no_other_placement_moves_data_faster() {
 
 #[test]
 fn theorem_1_is_about_servers_that_hold_both_roles() {
-    // Two workers, four parameter servers, B = 4·b, unit sizes. Evenly on two servers each server's worker fetches from
-    // two parameter servers elsewhere: 2/b. With all workers beside three of the servers they fetch from one: 1/b. The
-    // proof leaves such placements out; so does the engine, since they need more room on one server.
+    // Two workers, four parameter servers, B = 4·b, unit sizes. Spread evenly over two servers, each worker fetches
+    // from two parameter servers elsewhere: 2/b. With all workers beside three of the servers they fetch from one: 1/b.
+    // The proof excludes such placements. So does the engine, because they need more room on one server.
     let cost = |counts: &[(u32, u32)]| transfer_time(&placed(counts), 4.0, 1.0, 4.0);
     assert_eq!(cost(&[(1, 2), (1, 2)]), 2.0);
     assert_eq!(cost(&[(0, 1), (2, 3)]), 1.0);
@@ -155,7 +155,7 @@ fn servers_that_hold_only_one_role_do_not_defeat_the_even_spread() {
 }
 
 #[test]
-fn parameter_servers_that_find_no_room_beside_workers_go_elsewhere() {
+fn parameter_servers_without_room_beside_workers_go_elsewhere() {
     let mut servers: Vec<ServerSpec> = (0..3).map(|at| server(&format!("cpu{at}"), 16, 80, &[])).collect();
     servers.extend((0..2).map(|at| server(&format!("gpu{at}"), 4, 48, &["gpu"; 2])));
     let mut scheduler = cluster(plain("optimus"), &servers);
@@ -167,7 +167,7 @@ fn parameter_servers_that_find_no_room_beside_workers_go_elsewhere() {
 }
 
 #[test]
-fn where_none_holds_both_roles_there_are_two_lists() {
+fn servers_for_single_roles_form_two_lists() {
     // A parameter server needs more CPUs than a GPU server has.
     let mut servers: Vec<ServerSpec> = (0..2).map(|at| server(&format!("cpu{at}"), 32, 64, &[])).collect();
     servers.extend((0..2).map(|at| server(&format!("gpu{at}"), 8, 16, &["gpu"; 2])));
@@ -216,7 +216,7 @@ fn shape_rules_of_the_pool_are_kept() {
 fn jobs_leave_a_draining_server_if_there_is_room_elsewhere() {
     for engine in ["optimus", "drf", "tetris"] {
         let servers = ["s0", "s1", "s2"].map(|name| server(name, 8, 16, &["gpu"; 2]));
-        // On one server: two workers and one parameter server are nowhere else equally many on each.
+        // On one server: two workers and one parameter server can't be spread evenly over more.
         let mut settings = plain(engine);
         settings.shape.equal_per_server = true;
         let mut scheduler = cluster(settings, &servers);
@@ -250,7 +250,7 @@ fn jobs_leave_a_draining_server_if_there_is_room_elsewhere() {
 }
 
 #[test]
-fn roles_that_are_to_be_apart_are_spread_one_by_one() {
+fn separate_roles_are_spread_separately() {
     let gpus = (0..3).map(|at| server(&format!("gpu{at}"), 8, 16, &["gpu"; 2]));
     let servers: Vec<ServerSpec> = gpus.chain((0..2).map(|at| server(&format!("cpu{at}"), 4, 16, &[]))).collect();
     let apart = |settings| {
@@ -268,7 +268,7 @@ fn roles_that_are_to_be_apart_are_spread_one_by_one() {
     assert!(counts[1].server.0 >= 3, "a GPU server has more room, but GPUs too: {counts:?}");
     assert_eq!(shapes(place(&scheduler, &job, wp(5, 4))), [wp(2, 0), wp(2, 0), wp(1, 0), wp(0, 4)]);
     assert_eq!(place(&scheduler, &job, wp(7, 1)), None, "six GPUs");
-    // The same number of a role on each of its servers, whatever the other role has on its own.
+    // Equal numbers of a role on each of its servers, independent of the other role.
     settings.shape.equal_per_server = true;
     let scheduler = apart(settings);
     let job = only_job(&scheduler);
@@ -279,7 +279,7 @@ fn roles_that_are_to_be_apart_are_spread_one_by_one() {
 
 #[test]
 fn a_share_of_a_gpu_fits_one_device() {
-    // Two fifths: each device holds two, so that two devices hold four, though five are no more than two GPUs in all.
+    // Two fifths: each device holds two, so two devices hold four, although five fit in the sum of two GPUs.
     let mut scheduler = cluster(plain("optimus"), &[server("s0", 8, 16, &["gpu"; 2])]);
     let spec = JobSpec { worker: role(&[("gpu", 400), ("cpu", 100)], 1, 8, 1), ..ring("a", (1, 8, 1)) };
     submit(&mut scheduler, 0, spec);
@@ -314,7 +314,7 @@ fn slots_that_stay_keep_index_and_device_and_new_workers_get_new_indices() {
     room.release(&job, &before);
     let after = assign(&mut room, &job, &on(2, 2), Some(&before)).unwrap();
     assert_eq!(after.common(&before).slots(), &before.slots()[..2]);
-    // Worker 2 left the first server: who comes to the second is somebody else.
+    // Worker 2 left the first server. The worker on the second server has a new index.
     let indices: Vec<u32> = after.slots().iter().map(|slot| slot.index).collect();
     assert_eq!(indices, [0, 1, 3, 4]);
 }
@@ -336,7 +336,7 @@ fn scan(state: &State, room: &Room, sort_by: SortBy, weights: &Amounts, need: &A
 
 #[test]
 fn the_index_lists_what_a_sort_lists() {
-    // (server, CPUs and GPUs in foreign use, gone or back)
+    // (server, CPUs and GPUs in foreign use, absent or present)
     let update = (any::<prop::sample::Index>(), 0..=8_i64, 0..=4_i64, prop::bool::weighted(0.1));
     let instance = (
         vec((1..=8_i64, 0..=4_i64, 1..=16_i64), 1..700),
@@ -384,7 +384,7 @@ fn the_index_lists_what_a_sort_lists() {
                 _ => {
                     let foreign =
                         [("cpu", (cpus * 1000).min(capacity["cpu"])), ("gpu", (gpus * 1000).min(capacity["gpu"]))];
-                    // Memory that is all taken leaves a server with nothing of a kind, or with nothing at all.
+                    // If all memory is used, a server has no free room of a kind, or none at all.
                     let memory = if cpus == 8 { capacity["memory"] } else { 0 };
                     let foreign = [foreign[0], foreign[1], ("memory", memory)];
                     Event::ForeignUse { server: name, amounts: amounts(&foreign), devices: Vec::new() }

@@ -1,4 +1,4 @@
-//! Learnt policies: which may decide, that they do, and that what they decided comes out again.
+//! Learnt policies: conditions of their use, their decisions, and the replay of these decisions.
 
 mod common;
 
@@ -12,7 +12,7 @@ use trainmaster_core::{
     sim::{Lots, Options, Report, Request, Workload, play, workload},
 };
 
-/// Weights drawn from a seed: it wants something, whatever that is.
+/// Weights from a seed, with arbitrary preferences.
 fn drawn(engine: &str, seed: u64) -> Policy {
     let inputs = policy_inputs(engine).unwrap();
     let lots = Lots::new(seed);
@@ -42,14 +42,14 @@ fn without_a_policy_the_heuristic_decides() {
     let (learning, _) = played(settings("mlfs", &[("stop", false)]), Vec::new(), 1);
     let (heuristic, _) = played(settings("mlf-h", &[]), Vec::new(), 1);
     assert_eq!(learning, heuristic);
-    // One that isn't asked for decides nothing, nor does another engine's.
+    // A policy that isn't enabled decides nothing, and neither does another engine's.
     let (unasked, _) = played(settings("mlf-h", &[]), vec![drawn("mlfs", 1)], 1);
     let (foreign, _) = played(settings("mlf-h", &[("policy", true)]), vec![drawn("rl", 1)], 1);
     assert_eq!((&unasked.jobs, &foreign.jobs), (&heuristic.jobs, &heuristic.jobs));
 }
 
 #[test]
-fn any_policy_keeps_the_rules_and_comes_out_again() {
+fn any_policy_keeps_the_rules_and_replays() {
     for engine in ["mlfs", "rl"] {
         let (heuristic, _) = played(settings(engine, &[]), Vec::new(), 2);
         for seed in 0..3 {
@@ -69,7 +69,7 @@ fn any_policy_keeps_the_rules_and_comes_out_again() {
 }
 
 #[test]
-fn a_policy_that_may_not_decide_is_refused_and_the_last_one_stands() {
+fn an_invalid_policy_is_refused_and_the_last_one_stays() {
     let mut scheduler = Scheduler::new(settings("mlfs", &[])).unwrap();
     let set = |scheduler: &mut Scheduler, engine: &str, policy: Option<Policy>| {
         scheduler.apply(Time(1), Event::PolicySet { engine: engine.into(), policy: policy.map(Box::new) })
@@ -93,7 +93,7 @@ fn a_policy_that_may_not_decide_is_refused_and_the_last_one_stands() {
         assert!(matches!(error, EventError::Policy(_)) && error.to_string().contains(problem), "{error}");
         assert_eq!(scheduler.state().policies["mlfs"].hash(), good.hash());
     }
-    // Spoilt on its way: what arrives isn't what was hashed.
+    // Corrupted content doesn't match its hash.
     let mut bytes = postcard::to_allocvec(&good).unwrap();
     let weight = good.network().weights()[0].to_le_bytes();
     let at = bytes.windows(4).position(|window| window == weight).unwrap();

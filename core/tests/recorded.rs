@@ -1,10 +1,11 @@
-//! Journals: decisions come out again, changes are found, and what jobs reported tells their truth.
+//! Journals: replayed decisions, detection of changes, and the truth from jobs' reports.
 
 mod common;
 
 use common::journal::{Keeper, verify};
 use trainmaster_core::{
     Event, JobId, Scheduler, ServerSpec, Settings, Span, Time, Verdict,
+    engines::REGISTRY,
     journal::{self, Record, Replay, Step},
     settings::{Parameter, Stability},
     sim::{
@@ -16,21 +17,22 @@ use trainmaster_core::{
 
 fn settings(engine: &str, seed: u64) -> Settings {
     let stability = Stability { enabled: false, ..Stability::default() };
-    // As the product runs Optimus: the paper's may leave jobs waiting that others were a hair ahead of.
+    // Optimus with the product's flags. In the paper's version jobs may wait because others have a marginally larger
+    // gain.
     let flags = ["between_rounds", "rescale_cost", "resize_in_place", "shrink_to_fit", "spare_gpus"];
     let flags = flags.iter().filter(|_| engine == "optimus");
     let parameters = flags.map(|name| ((*name).to_owned(), Parameter::Flag(true))).collect();
     Settings { engine: engine.into(), parameters, seed, stability, ..Settings::default() }
 }
 
-/// Jobs whose speed doesn't depend on where they are placed: all that a fit can say.
+/// Jobs whose speed doesn't depend on their placement, so that a fit can be exact.
 fn workload(seed: u64, jobs: u32) -> Workload {
     let entry = workload::find("optimus").unwrap();
     let mut workload = entry.build(&Request { seed, jobs: Some(jobs), servers: None }).unwrap();
     for job in &mut workload.jobs {
         let Speed::Steps(time) = &mut job.truth.speed else { panic!("a step time") };
         time.local = 1.0;
-        // What is measured before a job comes isn't in the journal.
+        // Measurements before submission aren't in the journal.
         job.profiling = None;
     }
     workload
@@ -60,14 +62,14 @@ fn average_jct(report: &Report) -> f64 {
     report.average_jct_s.expect("jobs were completed")
 }
 
-/// The same under the same luck but for what the seed draws.
+/// The same simulation, with truths drawn from the seed.
 fn again(recording: &Recording, engine: &str, seed: u64) -> Report {
     let options = Options { settings: settings(engine, seed), seed, ..Options::default() };
     play(&recording.workload(seed), &options, &mut ()).unwrap()
 }
 
 #[test]
-fn decisions_by_what_was_measured_are_decided_the_same_again() {
+fn decisions_from_measurements_replay_equally() {
     let entry = workload::find("mlfs").unwrap();
     let workload = entry.build(&Request { seed: 2, jobs: Some(40), servers: Some(3) }).unwrap();
     for engine in ["mlfs", "gandiva"] {
@@ -78,34 +80,16 @@ fn decisions_by_what_was_measured_are_decided_the_same_again() {
 }
 
 #[test]
-fn keeping_a_journal_changes_nothing_and_every_engine_decides_the_same_again() {
+fn a_journal_changes_nothing_and_replays_under_every_engine() {
     let workload = workload(1, 8);
-    for engine in [
-        "optimus",
-        "drf",
-        "tetris",
-        "fifo",
-        "random",
-        "rrh",
-        "dorm",
-        "srtf",
-        "tiresias",
-        "batch",
-        "slaq",
-        "gandiva",
-        "graphene",
-        "hypersched",
-        "fair",
-        "mlfs",
-        "mlf-h",
-        "rl",
-    ] {
+    for entry in REGISTRY {
+        let engine = entry.name;
         let (report, frames) = played(&workload, engine, 1);
         let options = Options { settings: settings(engine, 1), seed: 1, ..Options::default() };
         assert_eq!(report, play(&workload, &options, &mut ()).unwrap(), "{engine}");
         let (agree, differ, strange) = verify(&decoded(&frames));
         assert_eq!((agree, differ, strange), (report.decisions, 0, 0), "{engine}");
-        // The whole journal is a file as well.
+        // The whole journal is also a file.
         let file = frames.concat();
         assert!(journal::frames(&file).eq(frames.iter().map(Vec::as_slice)));
     }
@@ -116,7 +100,7 @@ fn a_changed_event_is_found_in_a_decision_or_at_the_next_snapshot() {
     let (_, frames) = played(&workload(1, 6), "optimus", 1);
     let records = decoded(&frames);
     let whole = verify(&records);
-    // A server that is another one: jobs go elsewhere.
+    // Another server: jobs run elsewhere.
     let mut moved = records.clone();
     for record in &mut moved {
         if let Record::Event { event: Event::ServerSet { server, .. }, .. } = record {
@@ -125,7 +109,7 @@ fn a_changed_event_is_found_in_a_decision_or_at_the_next_snapshot() {
     }
     let (agree, differ, _) = verify(&moved);
     assert!(differ > 0 && agree < whole.0, "{agree} agree, {differ} differ");
-    // A loss after the last decision changes no decision; the snapshot at the end shows it.
+    // A loss after the last decision changes no decision. The snapshot at the end shows it.
     let mut scheduler = Scheduler::restore(frames.iter().map(Vec::as_slice)).unwrap();
     scheduler.start_journal();
     let spec = Box::new(trainmaster_core::JobSpec::minimal("late"));
@@ -165,7 +149,7 @@ fn a_missing_record_and_a_changed_decision_are_found() {
 }
 
 #[test]
-fn a_journal_that_is_cut_off_is_read_up_to_there() {
+fn a_truncated_journal_is_read_to_its_end() {
     let (_, frames) = played(&workload(1, 4), "fifo", 1);
     let file = frames.concat();
     let half = &file[..file.len() / 2];
@@ -177,9 +161,9 @@ fn a_journal_that_is_cut_off_is_read_up_to_there() {
     assert!(recorded.jobs.iter().any(|job| job.end.is_none()));
 }
 
-/// Reports tell speeds, epochs and delays, whatever engine was in charge.
+/// Reports determine speeds, epochs and delays, whatever engine was in charge.
 #[test]
-fn what_jobs_reported_tells_their_truth() {
+fn reports_determine_the_truth() {
     let (mut jobs, mut seen) = (0, 0);
     for (seed, engine) in [(1, "optimus"), (2, "drf"), (3, "optimus")] {
         let workload = workload(seed, 9);
@@ -199,7 +183,7 @@ fn what_jobs_reported_tells_their_truth() {
             assert_eq!((known.speed.basis, known.start), (SpeedBasis::Reports, sim.truth.start));
             let lots = trainmaster_core::sim::Lots::new(seed).of(u64::from(job.id.0 as u32 - 1));
             assert_eq!(known.goal.epochs, sim.truth.goal.epochs(&sim.spec, lots), "{}", job.name);
-            // Epochs vary by 3 %, and the estimate of that by its few reports.
+            // Epochs vary by 3 %. The estimate of that varies because there are few reports.
             assert!((known.noise - 0.03).abs() < 0.02, "{}: {}", job.name, known.noise);
             let fitted = known.speed.best();
             for shape in shapes(&decoded(&frames), job.id) {
@@ -215,7 +199,7 @@ fn what_jobs_reported_tells_their_truth() {
     assert!(jobs == 27 && seen > 40, "{jobs} jobs in {seen} shapes");
 }
 
-/// Shapes that a job reported from.
+/// Shapes in which a job reported.
 fn shapes(records: &[Record], id: JobId) -> Vec<trainmaster_core::Shape> {
     let mut shapes: Vec<_> = records
         .iter()
@@ -232,21 +216,21 @@ fn shapes(records: &[Record], id: JobId) -> Vec<trainmaster_core::Shape> {
 }
 
 #[test]
-fn its_own_engine_simulated_fares_as_it_did() {
+fn the_recorded_engine_is_simulated_accurately() {
     for (seed, engine) in [(1, "optimus"), (2, "drf"), (4, "tetris")] {
         let (report, frames) = played(&workload(seed, 9), engine, seed);
         let recorded = recording(&decoded(&frames));
         let simulated: f64 = (1..=5).map(|draw| average_jct(&again(&recorded, engine, draw))).sum::<f64>() / 5.0;
         let ratio = simulated / average_jct(&report);
         assert!((0.85..1.15).contains(&ratio), "{engine}: {ratio}");
-        // Nothing but the seed is drawn from.
+        // All draws come from the seed.
         assert_eq!(recorded.workload(3), recorded.workload(3));
         assert_ne!(recorded.workload(3), recorded.workload(4));
     }
 }
 
 #[test]
-fn another_engine_is_predicted_from_what_one_engine_saw() {
+fn another_engine_is_predicted_from_the_recording() {
     for (engine, other) in [("optimus", "drf"), ("drf", "optimus"), ("fifo", "optimus"), ("drf", "tetris")] {
         let (mut predicted, mut true_ratio) = (0.0, 0.0);
         for seed in 1..=3 {
@@ -266,7 +250,7 @@ fn another_engine_is_predicted_from_what_one_engine_saw() {
 }
 
 #[test]
-fn servers_come_and_go_as_they_did() {
+fn servers_come_and_go_as_recorded() {
     let mut workload = workload(1, 9);
     workload.outages = vec![
         Outage { server: 1, at: Time(3_000_000), back: Some(Time(4_000_000)) },
@@ -291,14 +275,15 @@ fn servers_come_and_go_as_they_did() {
 }
 
 #[test]
-fn jobs_that_were_there_before_come_with_what_they_had_trained() {
+fn earlier_jobs_keep_their_training() {
     let (_, frames) = played(&workload(1, 9), "optimus", 1);
     let records = decoded(&frames);
     let middle = records.len() / 2;
     let at = middle + records[middle..].iter().position(|record| matches!(record, Record::Committed { .. })).unwrap();
     let mut scheduler = Scheduler::restore(frames[..=at].iter().map(Vec::as_slice)).unwrap();
     let from = scheduler.state().now;
-    let steps: Vec<(JobId, u64)> = scheduler.state().jobs.values().map(|job| (job.id, job.progress.step)).collect();
+    let steps: Vec<(JobId, u64)> =
+        scheduler.state().jobs.values().map(|job| (job.id, job.learnt.progress.step)).collect();
     assert!(steps.iter().any(|(_, step)| *step > 0));
     scheduler.start_journal();
     let mut rest = decoded(&scheduler.drain_journal());
@@ -316,13 +301,13 @@ fn jobs_that_were_there_before_come_with_what_they_had_trained() {
     }
     let report = again(&recorded, "optimus", 1);
     assert_eq!(report.unfinished, 0);
-    // Half of the way is behind them.
+    // Half of the training was before the recording.
     assert!(report.makespan_s < again(&whole, "optimus", 1).makespan_s);
 }
 
-/// A cluster by hand: every kind of job of which little is known.
+/// A cluster by hand, with all kinds of jobs with little information.
 #[test]
-fn what_is_not_known_is_said_or_left_out() {
+fn unknown_values_are_reported_or_the_job_is_left_out() {
     let mut scheduler = Scheduler::new(settings("fifo", 1)).unwrap();
     scheduler.start_journal();
     let server = ServerSpec {
@@ -365,7 +350,7 @@ fn what_is_not_known_is_said_or_left_out() {
     });
     let decision = scheduler.decide(Time(10));
     assert!(decision.changes.iter().any(|(job, verdict)| *job == done && matches!(verdict, Verdict::Run(_))));
-    let incarnation = scheduler.state().job(done).unwrap().incarnation;
+    let incarnation = scheduler.state().job(done).unwrap().issued.incarnation;
     for epoch in 1..=2_u32 {
         let report = trainmaster_core::Report {
             seq: epoch.into(),
@@ -388,7 +373,7 @@ fn what_is_not_known_is_said_or_left_out() {
     };
     end(&mut scheduler, done, trainmaster_core::End::Completed);
     end(&mut scheduler, gone, trainmaster_core::End::Cancelled);
-    // The same name again: its number tells them apart.
+    // The same name again, distinguished by its number.
     let second = submit(&mut scheduler, "done", "resnet", &|_| {});
     let recorded = recording(&decoded(&scheduler.drain_journal()));
     let known = |id: JobId| {
@@ -410,7 +395,7 @@ fn what_is_not_known_is_said_or_left_out() {
     assert_eq!(names, ["done-1", "sibling", "profiled", "declared", "done-8"]);
     let report = again(&recorded, "drf", 1);
     assert_eq!((report.unfinished, report.refused), (0, 0));
-    // Two steps a second at one worker and one parameter server.
+    // Two steps per second with one worker and one parameter server.
     let speed = recorded.jobs[0].known.as_ref().unwrap().speed.best();
     let alone = speed.alone(&workload.jobs[0].spec, trainmaster_core::Shape { workers: 1, servers: 1 });
     assert!((alone - 2.0).abs() < 0.05, "{alone}");

@@ -1,4 +1,4 @@
-//! What `rrh` promises beyond the contract, and round-robin placement.
+//! Properties of `rrh` beyond the contract, and round-robin placement.
 
 mod common;
 
@@ -12,7 +12,7 @@ use trainmaster_core::{
 
 const HOUR: i64 = 3_600_000;
 
-/// Two workers of one GPU; so many hours of them.
+/// A job of two workers with one GPU each, for `hours` hours.
 fn job(name: &str, hours: u32, utility: Utility) -> JobSpec {
     let data =
         Dataset { chunks: 2, batches_per_chunk: hours, epochs: 1, batch_time: Some(Span(HOUR)), ..Dataset::default() };
@@ -37,7 +37,7 @@ fn verdict(scheduler: &Scheduler, job: JobId) -> Verdict {
 }
 
 #[test]
-fn who_gains_more_goes_first_and_the_other_comes_back_as_it_was() {
+fn the_larger_gain_goes_first_and_the_other_job_returns_unchanged() {
     let mut scheduler = two_gpus(0.0);
     let long = submit(&mut scheduler, 1, job("long", 10, constant(10.0)));
     scheduler.decide(Time(2));
@@ -52,12 +52,12 @@ fn who_gains_more_goes_first_and_the_other_comes_back_as_it_was() {
 }
 
 #[test]
-fn a_job_that_costs_more_than_it_brings_is_rejected_for_good_and_says_so() {
+fn a_job_with_a_loss_is_rejected_for_good_with_a_reason() {
     let mut scheduler = two_gpus(5.0);
     let urgent = submit(&mut scheduler, 1, job("urgent", 2, step(50.0, 4)));
-    // In its way for ten hours, on the whole cluster: 30 − 50.
+    // The long job blocks the urgent one for ten hours, on the whole cluster: 30 − 50.
     let long = submit(&mut scheduler, 2, job("long", 10, constant(30.0)));
-    // An hour isn't in its way, but not above the threshold.
+    // A job of an hour doesn't block it, but its utility isn't above the threshold.
     let cheap = submit(&mut scheduler, 3, job("cheap", 1, constant(5.0)));
     let fair = submit(&mut scheduler, 4, job("fair", 1, constant(5.1)));
     scheduler.decide(Time(5));
@@ -73,7 +73,7 @@ fn a_job_that_costs_more_than_it_brings_is_rejected_for_good_and_says_so() {
 }
 
 #[test]
-fn room_that_is_free_is_taken_before_anyone_is_displaced() {
+fn free_room_is_used_before_jobs_are_displaced() {
     let servers = [server("s0", 16, 64, &["gpu"; 2]), server("s1", 16, 64, &["gpu"; 2])];
     let mut scheduler = cluster(plain("rrh"), &servers);
     let long = submit(&mut scheduler, 1, job("long", 10, constant(10.0)));
@@ -85,7 +85,7 @@ fn room_that_is_free_is_taken_before_anyone_is_displaced() {
 }
 
 #[test]
-fn round_robin_goes_from_server_to_server_and_on_where_it_left_off() {
+fn round_robin_visits_servers_in_turn_and_continues() {
     for engine in ["rrh", "fifo"] {
         let servers: Vec<ServerSpec> = ["a", "b", "c"].map(|name| server(name, 16, 64, &["gpu"; 2])).to_vec();
         let settings = plain_with(engine, &[("placement", Parameter::Text("round_robin".into()))]);

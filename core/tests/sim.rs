@@ -1,4 +1,4 @@
-//! The simulator as a whole: every engine, conservation, determinism, failures, and what engines may not see.
+//! Tests of the simulator with all engines: conservation, determinism, failures, and hidden truths.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // one test reads the engines' sources
 
@@ -34,7 +34,7 @@ fn run(engine: &str, workload: &Workload, seed: u64) -> Report {
     play(workload, &options(engine, seed), &mut ()).unwrap()
 }
 
-/// Every job has ended or has a reason, times add up, and no server ever held more than it has.
+/// Each job has ended or has a reason, times add up, and no server exceeds its capacity.
 fn check(engine: &str, workload: &Workload, report: &Report) {
     assert_eq!(report.jobs.len(), workload.jobs.len(), "{engine}");
     assert_eq!(report.overfull, 0, "{engine}: more ran on a server than it holds");
@@ -52,7 +52,7 @@ fn check(engine: &str, workload: &Workload, report: &Report) {
             }
         }
     }
-    // Of what may be reserved.
+    // Relative to what can be reserved.
     let most = f64::from(workload.overbook.max(1000)) / 1000.0 + 1e-9;
     assert!(report.utilisation <= most && report.cpu_utilisation <= most);
     assert!(report.edge_utilisation <= most);
@@ -61,7 +61,7 @@ fn check(engine: &str, workload: &Workload, report: &Report) {
         let partitioned = |job: &SimJob| matches!(job.truth.speed, Speed::Partitioned { .. });
         let exchanged = workload.jobs.iter().zip(&report.jobs).filter(|(job, _)| partitioned(job));
         let exchanged: Vec<u64> = exchanged.map(|(_, job)| (job.traffic_gb * 1e9) as u64).collect();
-        // Each of them is rounded; where there are none, nothing is.
+        // Each value is rounded; jobs without traffic have exactly zero.
         let off = report.bytes_moved.abs_diff(exchanged.iter().sum());
         assert!(off <= exchanged.len() as u64, "{engine}: {} bytes moved, {exchanged:?}", report.bytes_moved);
         assert_eq!(report.communication_s, Some(0.0), "{engine}");
@@ -83,8 +83,8 @@ fn every_engine_plays_every_workload() {
 }
 
 #[test]
-fn a_job_alone_takes_what_its_truth_says() {
-    // Fixed at one worker and one parameter server on one server each: its time is start + steps / speed.
+fn a_single_job_takes_its_true_time() {
+    // A fixed job with one worker and one parameter server: its time is start + steps / speed.
     let mut workload = workload("optimus", 1, 1);
     let job = &mut workload.jobs[0];
     job.spec.mode = TrainingMode::Sync;
@@ -105,14 +105,14 @@ fn a_job_alone_takes_what_its_truth_says() {
     time.exchange *= time.local;
     time.shard *= time.local;
     let fastest = steps / speed(time);
-    // 1 s until the manager acts, 25 s to start; apart or together, as the engine placed it.
+    // 1 s until the manager acts, and 25 s to start. The engine may have placed the slots on one server or on two.
     assert!((fastest + 26.0 - 0.5..slowest + 26.0 + 0.5).contains(&jct), "{jct} is not in {fastest}..{slowest} + 26");
     assert_eq!((report.restarts, report.preemptions, report.rescales), (0, 0, 0));
 }
 
 #[test]
-fn a_preemption_is_a_stop_that_was_decided_and_no_restart_or_crash() {
-    // Two jobs, room for one, and the second says that it is the shorter one.
+fn only_decided_stops_are_preemptions() {
+    // Two jobs, room for one, and the second states that it is shorter.
     let mut tight = workload("optimus", 1, 2);
     tight.servers.retain(|server| !server.devices.is_empty());
     tight.servers.truncate(1);
@@ -133,7 +133,7 @@ fn a_preemption_is_a_stop_that_was_decided_and_no_restart_or_crash() {
     let stops: Vec<_> = stopped.jobs.iter().map(|job| (job.preemptions, job.restarts)).collect();
     assert_eq!(stops, [(1, 1), (0, 0)]);
     assert_eq!((stopped.preemptions, run("fifo", &tight, 1).preemptions), (1, 0));
-    // A server that fails stops the job as well, but nobody decided that.
+    // A server failure stops the job as well, but not by a decision.
     let mut failing = tight.clone();
     failing.jobs.truncate(1);
     failing.outages = vec![Outage { server: 0, at: Time(50_000), back: Some(Time(60_000)) }];
@@ -148,7 +148,7 @@ fn a_preemption_is_a_stop_that_was_decided_and_no_restart_or_crash() {
 }
 
 #[test]
-fn data_is_sent_before_a_job_trains_and_again_where_it_moves() {
+fn data_is_uploaded_before_training_and_after_moves() {
     let nine = workload("edge-testbed", 1, 30);
     let size = |job: &SimJob| {
         let data = job.spec.dataset.as_ref().unwrap();
@@ -158,15 +158,16 @@ fn data_is_sent_before_a_job_trains_and_again_where_it_moves() {
     let fifo = run("fifo", &nine, 1);
     check("fifo", &nine, &fifo);
     assert!(fifo.jobs.iter().all(|job| job.fate == Fate::Completed));
-    // Who is never stopped sends everything once, and trains when it has come: an hour of the paper is a minute.
+    // A job that is never stopped sends everything once, and trains after the upload. An hour of the paper is a minute
+    // here.
     assert_eq!((fifo.bytes_moved, fifo.restarts, fifo.preemptions), (once, 0, 0));
     assert!(fifo.jobs.iter().all(|job| (59.0..=900.0).contains(&job.overhead_s)), "{:?}", fifo.jobs);
     assert!(fifo.communication_s.unwrap() > 60.0 && fifo.edge_utilisation > fifo.utilisation);
-    // Whoever stops jobs and starts them elsewhere sends it again, unless they come back to where it is.
+    // An engine that moves jobs sends the data again, unless they return to it.
     let srtf = run("srtf", &nine, 1);
     check("srtf", &nine, &srtf);
     assert!(srtf.preemptions > 0 && srtf.bytes_moved > once, "{} of {once}", srtf.bytes_moved);
-    // Stopped before it began is a preemption and no restart.
+    // A stop before the start is a preemption, but not a restart.
     let most = |job: &JobReport| u64::from(job.restarts + job.preemptions + 1);
     for (job, report) in nine.jobs.iter().zip(&srtf.jobs) {
         assert!((size(job)..=most(report) * size(job)).contains(&report.bytes_moved), "{report:?}");
@@ -206,7 +207,7 @@ fn failures_stragglers_and_errors_cost_time() {
 #[test]
 fn a_server_that_never_returns_leaves_jobs_with_a_reason() {
     let mut workload = workload("optimus", 5, 3);
-    // Only CPUs are left: jobs with GPU workers can't go on.
+    // Only servers without GPUs are left, so jobs with GPU workers can't continue.
     workload.outages = (0..6).map(|number| Outage { server: 2 * number + 1, at: Time(1), back: None }).collect();
     let report = run("optimus", &workload, 5);
     check("optimus", &workload, &report);
@@ -216,7 +217,7 @@ fn a_server_that_never_returns_leaves_jobs_with_a_reason() {
 }
 
 #[test]
-fn an_engine_that_cannot_run_such_jobs_refuses_them_and_says_why() {
+fn unsupported_jobs_are_refused_with_a_reason() {
     let workload = workload("philly", 1, 5);
     let report = run("oasis", &workload, 1);
     check("oasis", &workload, &report);
@@ -225,7 +226,7 @@ fn an_engine_that_cannot_run_such_jobs_refuses_them_and_says_why() {
 }
 
 #[test]
-fn only_what_is_completed_is_worth_something_and_takes_time() {
+fn only_completed_jobs_have_a_utility_and_a_completion_time() {
     let workload = workload("oasis-small", 1, 12);
     let oasis = |name: &str, value: &str| {
         let mut options = options("oasis", 1);
@@ -242,7 +243,7 @@ fn only_what_is_completed_is_worth_something_and_takes_time() {
     assert!(held.rejected > 0, "nobody was rejected");
     assert_eq!((held.rejected, held.utility), (cancelled.rejected, cancelled.utility));
     assert_eq!(held.average_jct_s, cancelled.average_jct_s);
-    // Prices that nobody can pay.
+    // Prices that are too high for all jobs.
     let none = oasis("bounds", "l1 = 1e9, l2 = 1e9, u1 = { gpu = 1e9 }, u2 = {}");
     check("oasis", &workload, &none);
     assert_eq!((none.rejected, none.utility), (12, 0.0));
@@ -257,7 +258,7 @@ fn a_run_ends_when_its_workload_says() {
     let report = play(&workload, &options, &mut ()).unwrap();
     check("drf", &workload, &report);
     assert!(report.unfinished > 0 && report.makespan_s.is_none_or(|span| span <= 7200.0));
-    // Who still ran then ran there until then, and the last stretch counts.
+    // Jobs that still ran then have a last period until then.
     let trace = report.trace.unwrap();
     assert!(trace.places.iter().any(|place| place.to == 7200.0), "{:?}", trace.places);
     let running = report.jobs.iter().enumerate().filter(|(_, job)| job.jct_s.is_none() && job.overhead_s > 0.0);

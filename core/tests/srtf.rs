@@ -1,4 +1,4 @@
-//! What `srtf` promises beyond the contract: the order, who makes room for whom, and who stays where it is.
+//! Properties of `srtf` beyond the contract: order, preemption, and unchanged jobs.
 
 mod common;
 
@@ -11,7 +11,7 @@ use trainmaster_core::{
 
 const MINUTE: i64 = 60_000;
 
-/// All-reduce over so many GPUs, for so many minutes.
+/// An all-reduce job with `gpus` GPUs and a duration of `minutes`.
 fn trained(name: &str, gpus: u32, minutes: u32) -> JobSpec {
     let data = Dataset {
         chunks: gpus,
@@ -44,7 +44,7 @@ fn why(scheduler: &Scheduler, job: JobId) -> String {
 }
 
 #[test]
-fn the_shortest_runs_and_who_was_stopped_comes_back() {
+fn the_shortest_job_runs_and_stopped_jobs_return() {
     let mut scheduler = cluster(plain("srtf"), &[gpus("s0", 2)]);
     let long = submit(&mut scheduler, 0, trained("long", 2, 100));
     scheduler.decide(Time(0));
@@ -71,7 +71,7 @@ fn whole_shapes_or_nothing_and_no_room_is_left_idle() {
 }
 
 #[test]
-fn free_room_is_taken_before_anyone_is_stopped() {
+fn free_room_is_used_before_jobs_are_stopped() {
     let mut scheduler = cluster(plain("srtf"), &[gpus("s0", 2), gpus("s1", 2)]);
     let long = submit(&mut scheduler, 0, trained("long", 2, 100));
     scheduler.decide(Time(0));
@@ -94,9 +94,9 @@ fn the_longest_make_room_and_the_others_keep_their_slots() {
 }
 
 #[test]
-fn where_more_made_room_than_was_needed_the_rest_goes_on() {
+fn jobs_that_need_not_make_room_continue() {
     let mut scheduler = cluster(plain("srtf"), &[gpus("s0", 2), gpus("s1", 2)]);
-    // One after the other, each to the freest server: 10 and 30 minutes on one, 20 and 40 on the other.
+    // One after the other, each on the freest server: 10 and 30 minutes on one, 20 and 40 on the other.
     let jobs = [10, 20, 30, 40].map(|minutes| {
         let job = submit(&mut scheduler, minutes, trained(&format!("m{minutes}"), 1, minutes as u32));
         scheduler.decide(Time(minutes));
@@ -105,7 +105,8 @@ fn where_more_made_room_than_was_needed_the_rest_goes_on() {
     let place = |scheduler: &Scheduler, job| verdict(scheduler, job).allocation().map(|held| held.slots()[0].server.0);
     assert_eq!(jobs.map(|job| place(&scheduler, job)), [Some(0), Some(1), Some(0), Some(1)]);
     let before = verdict(&scheduler, jobs[0]);
-    // Both GPUs of one server. The 40 and 30 minutes don't make that: the 20 have to go, and those then the 30.
+    // The job needs both GPUs of one server. Stopping the 40 and the 30 minutes frees one GPU on each server. So the 20
+    // minutes stop too, and then take the place of the 30.
     let both = JobSpec { worker: role(&[("gpu", 2000), ("cpu", 1000)], 1, 1, 1), ..trained("both", 1, 5) };
     let both = submit(&mut scheduler, 100, both);
     scheduler.decide(Time(100));
@@ -115,7 +116,7 @@ fn where_more_made_room_than_was_needed_the_rest_goes_on() {
 }
 
 #[test]
-fn ties_go_to_who_runs_and_then_to_who_came_first() {
+fn ties_prefer_running_jobs_then_earlier_ones() {
     let mut scheduler = cluster(plain("srtf"), &[gpus("s0", 1)]);
     let restart = |name, minutes| JobSpec { restart_cost: Some(Span(MINUTE)), ..trained(name, 1, minutes) };
     let equal = ["a", "b"].map(|name| submit(&mut scheduler, 0, restart(name, 10)));
@@ -132,7 +133,7 @@ fn ties_go_to_who_runs_and_then_to_who_came_first() {
 }
 
 #[test]
-fn a_job_of_unknown_length_counts_as_the_mean_and_comes_up_with_time() {
+fn unknown_remaining_time_counts_as_the_mean_minus_the_wait() {
     let mut scheduler = cluster(plain("srtf"), &[gpus("s0", 1)]);
     let unknown = submit(&mut scheduler, 0, ring("unknown", (1, 1, 1)));
     scheduler.decide(Time(0));
@@ -143,7 +144,7 @@ fn a_job_of_unknown_length_counts_as_the_mean_and_comes_up_with_time() {
     let short = submit(&mut scheduler, 0, trained("short", 1, 10));
     scheduler.decide(Time(0));
     assert_eq!(runs(&scheduler, &[short, unknown, long]), [true, false, false], "10 minutes before the mean of 20");
-    // A stream of short ones, one every 10 minutes. The mean is 19.5, less what it has waited: 9.5 after the first.
+    // A stream of short jobs, one every 10 minutes. The mean is 19.5, less its wait: 9.5 after the first.
     let mut last = short;
     for turn in 1..10 {
         let now = turn * 10 * MINUTE;
@@ -152,7 +153,7 @@ fn a_job_of_unknown_length_counts_as_the_mean_and_comes_up_with_time() {
         scheduler.decide(Time(now));
         if runs(&scheduler, &[unknown]) == [true] {
             assert_eq!(turn, 2);
-            // Nor is it stopped again for as long as nobody can say how long it lasts.
+            // The job isn't stopped again while its remaining time is unknown.
             submit(&mut scheduler, now + 1, trained("next", 1, 1));
             scheduler.decide(Time(now + 1));
             assert_eq!(runs(&scheduler, &[unknown]), [true]);
@@ -184,7 +185,7 @@ fn jobs_leave_a_server_that_drains_if_there_is_room_and_stay_if_there_is_none() 
 }
 
 #[test]
-fn who_is_pinned_stays_however_long_it_lasts() {
+fn pinned_jobs_stay_however_long_they_are() {
     let stability = Stability { enabled: true, min_run: Span(10 * MINUTE), ..Stability::default() };
     let mut scheduler = cluster(Settings { stability, ..plain("srtf") }, &[gpus("s0", 1)]);
     let long = submit(&mut scheduler, 0, trained("long", 1, 100));
@@ -212,8 +213,8 @@ fn at_a_tenants_limit_the_tenants_own_jobs_make_room() {
 }
 
 #[test]
-fn a_job_that_never_has_room_stops_nobody() {
-    // One server with one GPU each of two kinds: two of the rare kind are more than there are.
+fn a_job_that_never_fits_stops_no_other() {
+    // One server with one GPU of each of two kinds. Two GPUs of the rare kind are more than there are.
     let rare = server("s0", 16, 64, &["gpu:a100", "gpu:v100"]);
     let mut scheduler = cluster(plain("srtf"), &[rare, server("s1", 1, 64, &["gpu:a100"])]);
     let long = submit(&mut scheduler, 0, trained("long", 1, 100));

@@ -1,4 +1,4 @@
-//! What `tiresias` promises beyond the contract: ages, queues, promotion, the Gittins order and consolidation.
+//! Properties of `tiresias` beyond the contract: ages, queues, promotion, the Gittins order and consolidation.
 
 mod common;
 
@@ -45,20 +45,20 @@ fn come(scheduler: &mut Scheduler, seconds: i64, spec: JobSpec) -> JobId {
 
 fn end(scheduler: &mut Scheduler, seconds: i64, job: JobId) {
     scheduler.apply(Time(seconds * SECOND), Event::JobEnded { job, end: End::Completed }).expect("active");
-    // Nothing that it had exists any more.
+    // All its slots are gone.
     let event = Event::Observed { job, incarnation: Incarnation(1), slots: vec![], phase: Phase::Stopped };
     drop(scheduler.apply(Time(seconds * SECOND), event));
 }
 
-/// The manager has given up what it was told to.
+/// The manager has released the slots.
 fn gone(scheduler: &mut Scheduler, seconds: i64, job: JobId) {
-    let incarnation = scheduler.state().job(job).expect("active").incarnation;
+    let incarnation = scheduler.state().job(job).expect("active").issued.incarnation;
     let event = Event::Observed { job, incarnation, slots: vec![], phase: Phase::Stopped };
     scheduler.apply(Time(seconds * SECOND), event).expect("active");
 }
 
 #[test]
-fn who_passes_the_threshold_makes_room_for_the_young_at_that_moment() {
+fn a_job_past_the_threshold_makes_room_at_once() {
     let mut scheduler = cluster(settings(&[]), &[gpus("s0", 2)]);
     let old = come(&mut scheduler, 0, wide("old", 2));
     let young = come(&mut scheduler, 10, wide("young", 2));
@@ -72,7 +72,7 @@ fn who_passes_the_threshold_makes_room_for_the_young_at_that_moment() {
     let why = verdict(&scheduler, old).reason().expect("it waits").describe(scheduler.state());
     assert_eq!(why, "needs 2 gpu; the cluster has 0 left of 2");
     gone(&mut scheduler, 51, old);
-    // Once both are down, who started first goes first, and nobody is stopped for that again and again.
+    // When both are in the lower queue, the one that started first goes first, without repeated preemptions.
     decide(&mut scheduler, 102);
     assert_eq!(runs(&scheduler, &[old, young]), [true, false]);
     gone(&mut scheduler, 102, young);
@@ -89,11 +89,12 @@ fn age_is_time_by_gpus_and_only_while_slots_are_held() {
     let narrow = come(&mut scheduler, 0, wide("narrow", 1));
     let broad = come(&mut scheduler, 0, wide("broad", 3));
     let next = come(&mut scheduler, 0, wide("next", 1));
-    // The broad one is at 100 GPU-seconds after a third of the time.
+    // The broad job reaches 100 GPU-seconds in a third of the time.
     decide(&mut scheduler, 34);
     assert_eq!(runs(&scheduler, &[narrow, broad, next]), [true, false, true]);
     gone(&mut scheduler, 34, broad);
-    // While it waits it doesn't grow older: half an hour later all are in the second queue, and it started before the last.
+    // Its age doesn't grow while it waits. Half an hour later all are in the second queue, and it started before the
+    // last.
     decide(&mut scheduler, 1800);
     assert_eq!(runs(&scheduler, &[narrow, broad, next]), [true, true, false]);
 }
@@ -119,7 +120,7 @@ fn there_are_as_many_queues_as_thresholds_and_one() {
     let second = come(&mut scheduler, 100, wide("second", 1));
     gone(&mut scheduler, 100, first);
     assert_eq!(runs(&scheduler, &[first, second]), [false, true]);
-    // Both in the second queue: the earlier start. Then that goes down further.
+    // Both are in the second queue, with the earlier start first. Then that one moves down further.
     decide(&mut scheduler, 200);
     gone(&mut scheduler, 200, second);
     assert_eq!(runs(&scheduler, &[first, second]), [true, false]);
@@ -131,7 +132,7 @@ fn there_are_as_many_queues_as_thresholds_and_one() {
 }
 
 #[test]
-fn who_starves_is_promoted_and_without_that_isnt() {
+fn starving_jobs_are_promoted_if_enabled() {
     for (promote, promoted) in [(2.0, true), (0.0, false)] {
         let mut scheduler = cluster(settings(&[("promote", Parameter::Number(promote))]), &[gpus("s0", 1)]);
         let long = come(&mut scheduler, 0, wide("long", 1));
@@ -139,7 +140,7 @@ fn who_starves_is_promoted_and_without_that_isnt() {
         decide(&mut scheduler, 100);
         gone(&mut scheduler, 100, long);
         assert_eq!(runs(&scheduler, &[long, other]), [false, true]);
-        // A stream of short jobs: one comes as another ends.
+        // A stream of short jobs: one arrives when another ends.
         let mut back = None;
         for turn in 1..8 {
             let now = 100 + turn * 50;
@@ -149,7 +150,7 @@ fn who_starves_is_promoted_and_without_that_isnt() {
                 back = Some(now);
             }
         }
-        // It ran for 100 s: after 200 s more of waiting it is back at the top.
+        // It ran for 100 s. After 200 s more of waiting it is back in the first queue.
         assert_eq!(back, promoted.then_some(300), "promote = {promote}");
     }
 }
@@ -157,8 +158,8 @@ fn who_starves_is_promoted_and_without_that_isnt() {
 #[test]
 fn with_too_little_history_gittins_is_las_and_then_the_index_decides() {
     let mut scheduler = cluster(settings(&[("order", Parameter::Text("gittins".into()))]), &[gpus("s0", 1)]);
-    // Of the jobs that end half take 10 s, half 250 s: who is past its first 100 s is likely to need 150 more, but who
-    // is past 200 ends within 50.
+    // Half of the completed jobs take 10 s, and half 250 s. A job past its first 100 s probably needs 150 more, but one
+    // past 200 ends within 50.
     let history = |scheduler: &mut Scheduler, jobs: i64, start: i64| {
         let mut now = start;
         for number in 0..jobs {
@@ -187,7 +188,7 @@ fn with_too_little_history_gittins_is_las_and_then_the_index_decides() {
 }
 
 #[test]
-fn jobs_are_consolidated_and_split_only_where_nothing_else_is_left() {
+fn jobs_are_consolidated_and_split_as_a_last_resort() {
     let mut scheduler = cluster(settings(&[]), &[gpus("s0", 2), gpus("s1", 4), gpus("s2", 4)]);
     let servers = |scheduler: &Scheduler, job| {
         let allocation = verdict(scheduler, job).allocation().cloned().expect("it runs");
@@ -199,14 +200,14 @@ fn jobs_are_consolidated_and_split_only_where_nothing_else_is_left() {
     let both = come(&mut scheduler, 0, both);
     let on = servers(&scheduler, both);
     assert!(on.windows(2).all(|pair| pair[0] == pair[1]), "{on:?}");
-    // 2, 4 and 1 are left: seven workers go on no number of servers evenly.
+    // 2, 4 and 1 are left: seven workers can't be spread evenly.
     let all = come(&mut scheduler, 1, wide("all", 7));
     let expected = if on[0] == 1 { [0, 0, 1, 2, 2, 2, 2] } else { [0, 0, 1, 1, 1, 1, 2] };
     assert_eq!(servers(&scheduler, all), expected);
 }
 
 #[test]
-fn who_is_pinned_or_held_is_left_alone() {
+fn pinned_and_held_jobs_are_unchanged() {
     let stability = Stability { enabled: true, ..Stability::default() };
     let mut scheduler = cluster(Settings { stability, ..settings(&[]) }, &[gpus("s0", 1)]);
     let old = come(&mut scheduler, 0, wide("old", 1));
@@ -216,7 +217,7 @@ fn who_is_pinned_or_held_is_left_alone() {
     scheduler.apply(Time(103 * SECOND), Event::JobHeld { job: old, held: true }).expect("active");
     decide(&mut scheduler, 103);
     assert_eq!(runs(&scheduler, &[old, young]), [false, true]);
-    // Who is held doesn't starve, whatever time passes, and no round is called for it.
+    // A held job doesn't starve, and no round is due for it.
     decide(&mut scheduler, 100_000);
     assert!(scheduler.due() >= Some(Time(100_060 * SECOND)));
 }

@@ -1,6 +1,6 @@
 //! Which engines there are.
 
-use trainmaster_core::engines::{DefaultValue, REGISTRY};
+use trainmaster_core::{engine::DefaultValue, engines::REGISTRY};
 
 use crate::{
     borrow::{self, grows},
@@ -79,8 +79,9 @@ pub unsafe extern "C" fn trainmaster_engines_list(
         let mut keep = Keep::default();
         let mut all = Vec::with_capacity(REGISTRY.len());
         for entry in REGISTRY {
-            let mut parameters = Vec::with_capacity(entry.parameters.len());
-            for parameter in entry.parameters {
+            let known = entry.parameters();
+            let mut parameters = Vec::with_capacity(known.len());
+            for parameter in known {
                 let standard = match parameter.default {
                     DefaultValue::Number(number) => number.to_string(),
                     DefaultValue::Flag(flag) => flag.to_string(),

@@ -3,8 +3,12 @@
 use std::ffi::{CStr, c_char};
 
 use trainmaster_core::{
-    EventError, JobFileError, SettingsError, engines::EngineError, fit::FitError, job::JobSpecError,
-    journal::JournalError, paa::PaaError, scheduler::Superseded,
+    EventError, JobFileError, SettingsError,
+    fit::FitError,
+    job::JobSpecError,
+    journal::JournalError,
+    paa::PaaError,
+    scheduler::{self, Superseded},
 };
 
 /// What a function returns that did what it was asked.
@@ -164,7 +168,7 @@ macro_rules! always {
 
 always! {
     SettingsError => Settings,
-    EngineError => Engine,
+    scheduler::Failure => Engine,
     JobSpecError => Job,
     JobFileError => Job,
     Superseded => Superseded,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trainmaster_core::engines::Panicking;
+use trainmaster_core::testing::Scripted;
 
 use crate::{
     guard,
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn trainmaster_fault_inject(
     guard::call(message, || {
         let mut inner = trainmaster_scheduler::healthy(scheduler)?;
         match pick(place, "place", &[("run", Fault::Run), ("apply", Fault::Apply), ("commit", Fault::Commit)])? {
-            Fault::Run => inner.core.replace_engine(Arc::new(Panicking)),
+            Fault::Run => inner.core.replace_engine(Arc::new(Scripted::panicking())),
             fault => inner.fault = Some(fault),
         }
         Ok(())

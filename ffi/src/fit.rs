@@ -110,11 +110,11 @@ pub unsafe extern "C" fn trainmaster_scheduler_predict(
         borrow::writable(prediction, "prediction")?;
         let job = inner.core.state().job(JobId(job)).ok_or_else(|| unknown(job))?;
         let mut view = NOTHING;
-        if let Some(fit) = &job.fits.speed {
+        if let Some(fit) = &job.learnt.fits.speed {
             view.known |= trainmaster_known::Speed as u32;
             (view.speed, view.speed_error) = (fit.speed(servers, workers), fit.relative_error(servers, workers));
         }
-        if let Some(at) = &job.fits.convergence {
+        if let Some(at) = &job.learnt.fits.convergence {
             view = view.converging(at);
         }
         if let Some(left) = job.remaining_time(Shape { workers, servers }) {

@@ -56,6 +56,8 @@ pub enum trainmaster_reason_kind {
     OutOfReach = 22,
     /// The engine's policy scores waiting, `worth`, above its best place, on `server`: `cost`.
     HeldBack = 23,
+    /// A reason of the engine's own: `text` has it.
+    Engine = 24,
 }
 
 /// A reason. Its kind says which of the other fields it has; those it hasn't are 0 or empty.
@@ -122,6 +124,7 @@ pub(crate) fn kind(kind: ReasonKind) -> u32 {
         ReasonKind::NothingToGain => C::NothingToGain,
         ReasonKind::OutOfReach => C::OutOfReach,
         ReasonKind::HeldBack => C::HeldBack,
+        ReasonKind::Engine => C::Engine,
     }) as u32
 }
 
@@ -193,6 +196,7 @@ pub(crate) fn view(state: &State, reason: &Reason, keep: &mut Keep) -> trainmast
         Reason::NothingToGain { accuracy, predicted, .. } => (view.available, view.limit) = (accuracy.0, predicted.0),
         Reason::OutOfReach { wanted, predicted, .. } => (view.needed, view.limit) = (wanted.0, predicted.0),
         Reason::NotConsidered | Reason::Held | Reason::Cancelled | Reason::Finished | Reason::Unsupported { .. } => {}
+        Reason::Engine(_) => {}
     }
     view
 }

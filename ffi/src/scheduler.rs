@@ -161,14 +161,15 @@ pub(crate) enum Place {
 fn release(core: &Scheduler) -> Vec<Issue> {
     let state = core.state();
     let shape = |job: &trainmaster_core::Job| {
-        let given = job.issued.as_ref().or(job.observed.as_ref()).map(|allocation| allocation.shape());
+        let given =
+            job.issued.allocation.as_ref().or(job.seen.allocation.as_ref()).map(|allocation| allocation.shape());
         given.filter(|shape| !shape.is_empty()).unwrap_or_else(|| job.spec.requested())
     };
     let issue = |job: &Arc<trainmaster_core::Job>| Issue {
         job: job.id,
         verdict: Verdict::Release(shape(job)),
-        incarnation: job.incarnation,
-        revision: job.revision,
+        incarnation: job.issued.incarnation,
+        revision: job.issued.revision,
     };
     state.jobs.values().map(issue).collect()
 }

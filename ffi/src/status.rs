@@ -311,15 +311,15 @@ pub(crate) fn unknown(job: u64) -> Failure {
 fn job_status(state: &State, job: &Job, writer: &mut Writer<'_>) -> trainmaster_job_status {
     let shape =
         |slots: &Option<std::sync::Arc<trainmaster_core::Allocation>>| slots.as_ref().map(|slots| slots.shape());
-    let issued = shape(&job.issued).unwrap_or_default();
-    let observed = shape(&job.observed).unwrap_or_default();
+    let issued = shape(&job.issued.allocation).unwrap_or_default();
+    let observed = shape(&job.seen.allocation).unwrap_or_default();
     let planned: Shape = job.shape();
-    let reason = job.verdict.reason().or(job.issue_reason.as_ref());
+    let reason = job.verdict.reason().or(job.issued.reason.as_ref());
     let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
     let fresh = reason.map(|reason| reason.refreshed(state, job));
     trainmaster_job_status {
         size: size_of::<trainmaster_job_status>() as u32,
-        phase: match job.phase {
+        phase: match job.seen.phase {
             Phase::Stopped => trainmaster_phase::Stopped,
             Phase::Starting => trainmaster_phase::Starting,
             Phase::Running => trainmaster_phase::Running,
@@ -328,27 +328,27 @@ fn job_status(state: &State, job: &Job, writer: &mut Writer<'_>) -> trainmaster_
         job: job.id.0,
         name: writer.job_name(job.id),
         arrival: job.arrival.0,
-        started: moment(job.started),
+        started: moment(job.seen.started),
         planned_workers: planned.workers,
         planned_servers: planned.servers,
         issued_workers: issued.workers,
         issued_servers: issued.servers,
         observed_workers: observed.workers,
         observed_servers: observed.servers,
-        incarnation: job.incarnation.0,
-        revision: job.revision.0,
+        incarnation: job.issued.incarnation.0,
+        revision: job.issued.revision.0,
         reason: writer.reason(fresh.as_ref()),
-        step: job.progress.step,
+        step: job.learnt.progress.step,
         steps_per_epoch: job.steps_per_epoch(),
-        epoch: job.progress.epoch,
+        epoch: job.learnt.progress.epoch,
         held: job.held.into(),
-        loss: number(job.progress.loss),
-        accuracy: number(job.progress.accuracy),
-        speed: number(job.progress.speed),
-        restart_cost_ms: job.restart_cost.0,
-        rescales: job.rescales,
-        refusals: job.refusals,
-        ignored_reports: job.progress.ignored,
+        loss: number(job.learnt.progress.loss),
+        accuracy: number(job.learnt.progress.accuracy),
+        speed: number(job.learnt.progress.speed),
+        restart_cost_ms: job.learnt.restart_cost.0,
+        rescales: job.issued.rescales,
+        refusals: job.issued.refusals,
+        ignored_reports: job.learnt.progress.ignored,
     }
 }
 

@@ -1,14 +1,15 @@
-//! One job, tenant or stranger at its worst, and what others feel of it meanwhile. `make attacks` runs it.
+//! Measures what one job, tenant or unauthenticated caller can do to others at worst. `make attacks` runs it.
 //!
 //! ```sh
 //! attacks PROGRAM [OLDER_PROGRAM]
 //! ```
 //!
-//! Each attack has a daemon of its own, with a manager and a job that trains and an operator who looks, both all the time. Their
-//! waits are measured before the attack and during it; so is the daemon's memory. The attacker is a process that yields to them,
-//! as if it ran on another machine, and has what it sends ready. The first only computes: so much of what others feel isn't the
-//! daemon's doing. One time says little about a p99, so each attack comes `ROUNDS=5` times, and the older program's once. `ONLY=labels`
-//! plays those with this word in their name. Prints a table of the medians in Markdown.
+//! Each attack has its own daemon. A manager, a training job and an operator call the daemon all the time. Their waits
+//! are measured before and during the attack, and so is the daemon's memory. The attacker is a process with low
+//! priority, as if it ran on another machine, and prepares its messages before. The first attack only computes, as a
+//! baseline of effects that the daemon doesn't cause. A single run isn't sufficient for a p99, so each attack runs
+//! `ROUNDS=5` times, and the older program's once. `ONLY=labels` selects the attacks with this word in their name. The
+//! output is a table of the medians in Markdown.
 
 #[allow(dead_code)] // shared with the tests, which use all of it
 #[path = "../tests/daemon_service/support.rs"]
@@ -58,27 +59,27 @@ use trainmaster_proto::{
 
 use self::support::{Clients, FakeManager, Trainer, observation, servers, sign, spec};
 
-/// How long an attacker has to make ready, how long others are watched before an attack, and how long it lasts.
+/// Time for the attacker's preparation, for the measurement before an attack, and for the attack.
 const READY: Duration = Duration::from_secs(6);
 const QUIET: Duration = Duration::from_secs(5);
 const ATTACK: Duration = Duration::from_secs(8);
-/// Between two calls of those who are watched.
+/// Interval between the calls of the measured callers.
 const PACE: Duration = Duration::from_millis(20);
 
 type Attacking = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What an attacker has.
+/// State of an attacker.
 #[derive(Clone, Serialize, Deserialize)]
 struct Attacker {
     url: String,
-    /// Tokens, where the daemon asks for them: of its job, for submitting, for reading, and a manager's own.
+    /// Tokens, if the daemon requires them: of its job, for submission, for reading, and a manager's own.
     own: Option<String>,
     submit: Option<String>,
     read: Option<String>,
     manager: Option<String>,
     job: u64,
     incarnation: u32,
-    /// Calls that were answered well, and that were refused.
+    /// Number of successful and of refused calls.
     #[serde(skip)]
     counts: Arc<[AtomicU64; 2]>,
 }
@@ -92,7 +93,7 @@ impl Attacker {
         self.counts[usize::from(answer.is_err())].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Several of the same at a time.
+    /// Several tasks of the same kind at a time.
     async fn crowd(self, many: usize, what: fn(Self, usize) -> Attacking) {
         let mut crowd = JoinSet::new();
         for number in 0..many {
@@ -101,7 +102,7 @@ impl Attacker {
         crowd.join_all().await;
     }
 
-    /// Calls with a message that is written already.
+    /// Calls with an encoded message.
     async fn send(&self, grpc: &mut Grpc<Channel>, path: &'static str, token: &Option<String>, message: Bytes) {
         let mut request = Request::new(message);
         if let Some(token) = token {
@@ -118,7 +119,7 @@ impl Attacker {
     }
 }
 
-/// Messages as they are written.
+/// A codec for encoded messages.
 #[derive(Default)]
 struct Written;
 
@@ -161,7 +162,7 @@ const SUBMIT: &str = "/trainmaster.v1.Jobs/Submit";
 
 type Attack = fn(Attacker) -> Attacking;
 
-/// The attacks, by what they do.
+/// The attacks, by description.
 const ATTACKS: &[(&str, Attack)] = &[
     ("none: two threads of another program that compute", |_| Box::pin(computing())),
     ("reports of 190,000 slot times, of new workers each time", |attacker| Box::pin(slot_times(attacker))),
@@ -210,7 +211,7 @@ async fn chunks(attacker: Attacker) {
     .await;
 }
 
-/// Reports of a job's own, one after the other.
+/// Reports of a job's own slot, one after the other.
 async fn reports(attacker: Attacker, what: impl Fn(u32) -> v1::Progress) {
     let report = |round: u32| {
         let seq = u64::from(round) + 1;
@@ -278,7 +279,7 @@ async fn watchers(attacker: Attacker) {
     submissions(attacker, 0).await;
 }
 
-/// A job of 10,000 workers of a thousandth of a CPU, and its token.
+/// A job of 10,000 workers with a thousandth of a CPU each, and its token.
 async fn wide(attacker: &Attacker) -> (u64, Option<String>) {
     let clients = attacker.clients(&attacker.submit).await;
     let mut wide = JobSpec { tenant: TENANT.into(), ..spec("wide") };
@@ -297,7 +298,7 @@ fn watch(job: u64, index: u32) -> v1::WatchRequest {
 async fn unread(attacker: Attacker) {
     let (job, token) = wide(&attacker).await;
     ready().await;
-    // What they don't read changes all the time.
+    // The unread assignments change all the time.
     let flapping = tokio::spawn(flap(attacker.clone(), job, token.clone(), 1));
     let mut held = Vec::new();
     for _ in 0..8 {
@@ -312,7 +313,7 @@ async fn unread(attacker: Attacker) {
     let _ = flapping.await;
 }
 
-/// One whose address comes and goes.
+/// A watcher whose address appears and disappears.
 async fn flap(attacker: Attacker, job: u64, token: Option<String>, index: u32) {
     let clients = attacker.clients(&token).await;
     loop {
@@ -372,7 +373,7 @@ async fn names(attacker: Attacker) {
     std::future::pending().await
 }
 
-/// So many jobs that are the attacker's.
+/// Submits `many` jobs of the attacker.
 async fn jobs(attacker: &Attacker, many: usize) {
     let mut crowd = JoinSet::new();
     for number in 0..8 {
@@ -448,7 +449,7 @@ const CONFIG: &str = r#"
     interval = "1s"
 "#;
 
-/// What is sent is ready: waits until the attack begins.
+/// Waits until the attack begins, after its messages are prepared.
 async fn ready() {
     let left =
         env::var("ATTACK_AT").ok().and_then(|at| at.parse().ok()).map(|at| UNIX_EPOCH + Duration::from_millis(at));
@@ -456,7 +457,8 @@ async fn ready() {
     sleep(left.unwrap_or_default()).await;
 }
 
-/// The attacker's process: attacks until its standard input ends, and says how often it was let in and refused.
+/// The attacker's process: attacks until the end of its standard input, and prints the numbers of successful and of
+/// refused calls.
 async fn attacker(number: usize) -> Result<()> {
     let attacker: Attacker =
         serde_json::from_str(io::stdin().lines().next().context("nobody said whom to attack")??.as_str())?;
@@ -468,7 +470,7 @@ async fn attacker(number: usize) -> Result<()> {
     Ok(())
 }
 
-/// A daemon in a process of its own.
+/// A daemon in a separate process.
 struct Served {
     child: Child,
     folder: tempfile::TempDir,
@@ -509,13 +511,13 @@ impl Served {
         kib.and_then(|text| text.trim_end_matches("kB").trim().parse::<f64>().ok()).unwrap_or(f64::NAN) / 1024.0
     }
 
-    /// Of the journal, in MB.
+    /// Size of the journal in MB.
     fn journal(&self) -> f64 {
         fs::metadata(self.folder.path().join("state/journal.redb")).map_or(0.0, |data| data.len() as f64 / 1e6)
     }
 }
 
-/// How long somebody's calls took, in milliseconds, and since when the last one has been waiting.
+/// Durations of a caller's calls in milliseconds, and the start of the pending one.
 #[derive(Default)]
 struct Waits(Mutex<(Vec<f64>, Option<Instant>)>);
 
@@ -534,7 +536,7 @@ impl Waits {
         waits.0.push(began.elapsed().as_secs_f64() * 1e3);
     }
 
-    /// The calls since the last time, with the one that still waits.
+    /// The calls since the last time, including the pending one.
     fn take(&self) -> Vec<f64> {
         let mut waits = self.lock();
         let waiting = waits.1.map(|began| began.elapsed().as_secs_f64() * 1e3);
@@ -550,8 +552,8 @@ fn waited(watched: &[Arc<Waits>]) -> (f64, f64) {
     (p99.copied().unwrap_or(f64::NAN), waits.last().copied().unwrap_or(f64::NAN))
 }
 
-/// What an attack did to a program: memory and journal in MB, others' p99 before and during it in milliseconds, their ratio, the longest
-/// wait, and how many of the attacker's calls were let in and refused.
+/// Effects of an attack on a program: memory and journal in MB, p99 of others before and during it in milliseconds,
+/// their ratio, the longest wait, and the numbers of successful and of refused calls of the attacker.
 type Felt = [f64; 8];
 
 async fn attack(program: &Path, number: usize) -> Result<Felt> {
@@ -561,7 +563,7 @@ async fn attack(program: &Path, number: usize) -> Result<Felt> {
     admin.submit(&spec("honest")).await?;
     let dataset = |chunks| Some(Dataset { chunks, batches_per_chunk: 1, epochs: 1, ..Dataset::default() });
     let mallory = |chunks| JobSpec { tenant: TENANT.into(), dataset: dataset(chunks), ..spec(TENANT) };
-    // What is too much to be asked for is asked for all the same.
+    // Tries sizes that may be refused.
     for chunks in [4_000_000_000, 1_000_000, 10_000] {
         if admin.submit(&mallory(chunks)).await.is_ok() {
             break;
@@ -611,7 +613,7 @@ async fn attack(program: &Path, number: usize) -> Result<Felt> {
         }
     });
 
-    // It makes ready before the quiet time begins.
+    // It prepares before the measurement of the quiet time begins.
     let at = SystemTime::now() + READY + QUIET;
     let mut attacking = Command::new("nice")
         .args(["-n", "19"])
@@ -635,7 +637,7 @@ async fn attack(program: &Path, number: usize) -> Result<Felt> {
     }
     let (during, longest) = waited(&waits);
     drop(told);
-    // One whose calls aren't answered any more doesn't end.
+    // An attacker without answers doesn't end.
     let said = match timeout(Duration::from_secs(30), attacking.wait_with_output()).await {
         Ok(said) => String::from_utf8_lossy(&said?.stdout).into_owned(),
         Err(_) => String::new(),
@@ -646,7 +648,7 @@ async fn attack(program: &Path, number: usize) -> Result<Felt> {
     Ok([memory, journal, before, during, during / before, longest, count(), count()])
 }
 
-/// A row of the table: the medians of all times, and the least and the greatest ratio.
+/// A row of the table: the medians over all rounds, and the minimum and maximum of the ratio.
 fn row(times: &[Felt]) -> String {
     let sorted = |column: usize| {
         let mut numbers: Vec<f64> = times.iter().map(|felt| felt[column]).collect();
@@ -678,13 +680,13 @@ fn main() -> Result<()> {
     let attacks: Vec<(usize, &str)> =
         ATTACKS.iter().map(|(name, _)| *name).enumerate().filter(|(_, name)| name.contains(&only)).collect();
     let mut felt: BTreeMap<(usize, &str), Vec<Felt>> = BTreeMap::new();
-    // One after the other, and all of them anew: a while in which this machine is slow doesn't fall on one of them.
+    // All attacks run in each round, so that a slow period of this machine doesn't affect only one of them.
     for round in 1..=rounds.max(1) {
         for &(number, name) in &attacks {
             for (which, program) in
                 ["this", "older"].into_iter().zip(&programs).filter(|(which, _)| *which == "this" || round == 1)
             {
-                // Of its own, so that nothing of one attack is left for the next.
+                // Each attack has its own runtime, so that it leaves nothing for the next.
                 let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
                 let times = runtime.block_on(attack(program, number));
                 runtime.shutdown_background();

@@ -1,4 +1,4 @@
-//! `trainmaster demo`, run as a user runs it: with a training program that only pretends, and, of `edge`, the real one.
+//! `trainmaster demo`, run like by a user: with a simulated training program and, for `edge` and `mlfs`, the real one.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Profiles are made up; a job's process does what the test says.
+/// A training program with invented profiles. A job's process runs the script `does`.
 fn trainer(folder: &Path, does: &str) -> PathBuf {
     let path = folder.join("trainer");
     let script = format!(
@@ -59,9 +59,9 @@ fn engines_that_cannot_run_are_refused_before_anything_is_done() {
 }
 
 #[test]
-fn what_did_not_complete_is_no_win() {
+fn incomplete_runs_are_not_compared() {
     let folder = TempDir::new().unwrap();
-    // 44: starting again won't help.
+    // Exit code 44 means that another start doesn't help.
     let trainer = trainer(folder.path(), "exit 44");
     let output = demo(folder.path(), &trainer, &["--engines", "optimus,fifo", "--limit", "2"]).output().unwrap();
     fails(&output, &["error: 2 of 2 runs had jobs that did not complete"]);
@@ -105,7 +105,7 @@ fn an_interrupt_ends_the_jobs_first() {
 }
 
 #[test]
-fn an_interrupt_ends_what_is_being_profiled() {
+fn an_interrupt_ends_profiling() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("profiler");
     // Takes a moment to end in order, as the trainer does.
@@ -133,7 +133,7 @@ fn edge_loses_and_regains_workers_sends_no_chunk_twice_and_all_jobs_converge() {
     assert!(trainer.is_file(), "{} is missing: cargo build --workspace --bins", trainer.display());
     let output = demo(folder.path(), &trainer, &["--engines", "edge"]).output().unwrap();
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    // It fails if a chunk was sent twice, or never.
+    // The demo fails if a chunk was sent twice, or never.
     assert!(output.status.success(), "{out}\n{err}");
     let record: Value = serde_json::from_slice(&fs::read(folder.path().join("record.json")).unwrap()).unwrap();
     let jobs = record["jobs"].as_array().unwrap();
@@ -147,13 +147,13 @@ fn edge_loses_and_regains_workers_sends_no_chunk_twice_and_all_jobs_converge() {
 }
 
 #[test]
-fn a_task_leaves_the_server_that_mlfs_finds_overloaded_and_a_job_with_nothing_to_gain_is_stopped() {
+fn mlfs_moves_a_task_from_an_overloaded_server_and_stops_a_job_early() {
     let folder = TempDir::new().unwrap();
     let trainer = Path::new(env!("CARGO_BIN_EXE_trainmaster")).with_file_name("trainmaster-trainer");
     assert!(trainer.is_file(), "{} is missing: cargo build --workspace --bins", trainer.display());
     let output = demo(folder.path(), &trainer, &["--engine", "mlfs"]).output().unwrap();
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    // It fails if no task moved, or no job was stopped early.
+    // The demo fails if no task moved, or no job was stopped early.
     assert!(output.status.success(), "{out}\n{err}");
     let record: Value = serde_json::from_slice(&fs::read(folder.path().join("record.json")).unwrap()).unwrap();
     let tasks = &record["runs"][0]["tasks"];
@@ -165,7 +165,7 @@ fn a_task_leaves_the_server_that_mlfs_finds_overloaded_and_a_job_with_nothing_to
     assert_eq!(jobs.len(), 5);
     for job in jobs {
         let name = job["name"].as_str().unwrap();
-        // Who moved starts again from its checkpoint; nobody else does.
+        // A job with a moved task starts again from its checkpoint. Other jobs don't.
         assert_eq!(job["incarnations"], if moved[0]["job"] == name { 2 } else { 1 }, "{name}: {out}");
         let accuracy = &tasks["accuracies"][name];
         let (best, possible) = (accuracy["best"].as_f64().unwrap(), accuracy["possible"].as_f64().unwrap());

@@ -1,4 +1,4 @@
-//! The commands that need no daemon, run as a user runs them.
+//! The commands without a daemon, run like by a user.
 
 use std::{fs, path::Path, process::Command};
 
@@ -17,7 +17,7 @@ impl Ran {
         serde_json::from_str(&self.out).expect("one JSON document")
     }
 
-    /// Failed with that code, one line on standard error, and all of these words in it.
+    /// Asserts that the command failed with this code and one line on standard error with all of these words.
     #[track_caller]
     fn fails(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
@@ -37,7 +37,7 @@ fn trainmaster(folder: &Path, args: &[&str]) -> Ran {
     Ran { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// A folder with one file, and the command run in it.
+/// Runs the command in a folder with one file.
 fn with_file(text: &str, args: &[&str]) -> Ran {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("data.csv"), text).unwrap();
@@ -57,7 +57,7 @@ fn near(found: &[f64], truth: &[f64], tolerance: f64) {
 }
 
 #[test]
-fn every_command_has_help_that_tells_what_it_does() {
+fn every_command_has_help() {
     let folder = TempDir::new().unwrap();
     let all = trainmaster(folder.path(), &["--help"]);
     assert_eq!(all.code, 0);
@@ -74,7 +74,7 @@ fn every_command_has_help_that_tells_what_it_does() {
 }
 
 #[test]
-fn commands_without_a_daemon_show_no_address_and_mind_none() {
+fn commands_without_a_daemon_accept_and_hide_its_options() {
     let folder = TempDir::new().unwrap();
     for args in [&["engines"][..], &["paa"], &["demo"], &["fit"], &["fit", "speed"], &["fit", "loss"]] {
         let help = trainmaster(folder.path(), &[args, &["--help"]].concat());
@@ -152,7 +152,7 @@ fn speeds(head: &str, row: impl Fn(f64, f64) -> String) -> String {
 fn speeds_give_back_the_coefficients_they_were_made_from() {
     let theta = [0.01, 0.05, 0.1, 0.002, 0.003];
     let time = |p: f64, w: f64, m: f64| theta[0] * m / w + theta[1] + theta[2] * w / p + theta[3] * w + theta[4] * p;
-    // Columns in another order, and one more.
+    // Columns in another order, and an additional one.
     let text = speeds("w,host,p,speed", |p, w| format!("{w}, a b ,{p},{}", 1.0 / time(p, w, 128.0)));
     let fit =
         with_file(&text, &["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--batch", "128", "--json"]).json();
@@ -167,7 +167,7 @@ fn speeds_give_back_the_coefficients_they_were_made_from() {
     assert!(fit["mape_unseen"].as_f64().unwrap() < 0.05, "{fit}");
     assert_eq!(fit, with_file(&text, &sampled).json());
 
-    // The same ratio everywhere is worth a word.
+    // A constant ratio causes a warning.
     let same = "p,w,speed\n1,2,1\n2,4,2\n3,6,2.5\n";
     let told = with_file(same, &["fit", "speed", "--csv", "data.csv", "--mode", "sync"]);
     assert!(told.out.contains("w/p is the same") && !told.out.contains("overlap"), "{}", told.out);
@@ -177,7 +177,7 @@ fn speeds_give_back_the_coefficients_they_were_made_from() {
     let warnings = again.json()["warnings"].as_array().unwrap().len();
     assert_eq!(warnings, 2, "a row measured twice says no more about the terms: {}", again.out);
 
-    // A batch for each row instead of one for all.
+    // A batch for each row, instead of one for all.
     let text = speeds("p,w,batch,speed", |p, w| {
         let batch = if (p + w) % 2.0 == 0.0 { 64.0 } else { 256.0 };
         format!("{p},{w},{batch},{}", 1.0 / time(p, w, batch))
@@ -246,12 +246,12 @@ fn losses_give_back_the_curve_they_were_made_from() {
     assert!(fit["rmse"].as_f64().unwrap() < 1e-4, "{fit}");
     let last = fit["actual_final"].as_f64().unwrap();
     near(&[fit["predicted_final"].as_f64().unwrap()], &[last], 1e-3);
-    // 0.2/((0.2(k−1)+1)(0.2k+1)) < 0.002·1.1 from k = 44 on; three epochs in a row end with 46.
+    // 0.2/((0.2(k−1)+1)(0.2k+1)) < 0.002·1.1 from k = 44 on. Three consecutive epochs end with 46.
     let at = fit["converges_at"].as_f64().unwrap();
     let interval = numbers(&fit["interval"]);
     assert!((45.0..=47.0).contains(&at) && interval[0] <= at && at <= interval[1], "{fit}");
 
-    // With steps the answer is in steps; a row is an epoch unless told otherwise.
+    // With steps, the answer is in steps. By default a row is an epoch.
     let by_step = with_file(&losses("step,loss", 250), &args).json();
     assert_eq!(by_step["converges_at"].as_f64().unwrap(), 250.0 * at);
     assert_eq!(by_step["predicted_final"], fit["predicted_final"]);
@@ -260,7 +260,7 @@ fn losses_give_back_the_curve_they_were_made_from() {
 }
 
 #[test]
-fn a_curve_that_has_converged_says_when() {
+fn a_converged_curve_has_its_epoch() {
     let args = ["fit", "loss", "--csv", "data.csv", "--delta", "0.01", "--json"];
     let fit = with_file(&losses("epoch,loss", 1), &args).json();
     // 0.2/((0.2(k−1)+1)(0.2k+1)) < 0.011 from k = 17 on.
@@ -275,7 +275,7 @@ fn a_loss_that_rises_has_not_converged() {
     let told = with_file(&rising, &["fit", "loss", "--csv", "data.csv"]);
     assert!(told.out.contains("because it rises") && !told.out.contains("Has converged"), "{}", told.out);
     assert_eq!(with_file(&rising, &["fit", "loss", "--csv", "data.csv", "--json"]).json()["rises"], true);
-    // One that stays, with a little noise, has.
+    // A constant loss with a little noise has converged.
     let rows = (0..30).map(|k| format!("{k},{}\n", if k % 2 == 0 { 1.0 } else { 1.004 }));
     let flat = format!("epoch,loss\n{}", rows.collect::<String>());
     let told = with_file(&flat, &["fit", "loss", "--csv", "data.csv"]);

@@ -1,4 +1,4 @@
-//! `trainmaster train-policy`, and policies under `simulate` and `serve`, as a user runs them.
+//! `trainmaster train-policy`, and policies under `simulate` and `serve`, run like by a user.
 #![cfg(feature = "train")]
 
 use std::{fs, path::Path, process::Command};
@@ -37,12 +37,12 @@ fn the_same_seed_trains_the_same_policy_on_any_number_of_threads() {
     assert_eq!(answer["curve"].as_array().unwrap().len(), 2, "{answer}");
     assert!(answer["shown"].as_u64() > Some(10) && answer["agreed"].as_f64() > Some(0.5), "{answer}");
     assert_eq!(answer["seeds"]["validation"], 33_000);
-    // The baseline knows one goal.
+    // The baseline has one goal.
     assert_eq!(train(folder.path(), "rl.toml", &["--engine", "rl"])["par"], 1.0);
 }
 
 #[test]
-fn what_cannot_be_trained_is_said() {
+fn impossible_trainings_are_refused_with_a_reason() {
     let folder = TempDir::new().unwrap();
     for (args, problem) in [
         (&["--engine", "fifo", "--out", "p.toml"][..], "follows no policy; those that do are mlfs, rl"),

@@ -1,4 +1,4 @@
-//! `trainmaster replay`, run as a user runs it: on journals of daemons and of simulated clusters, whole and damaged.
+//! `trainmaster replay`, run like by a user: on journals of daemons and of simulations, whole and damaged.
 
 #[allow(dead_code)] // shared with the other tests, which use all of it
 #[path = "daemon_service/support.rs"]
@@ -40,7 +40,7 @@ impl Ran {
         serde_json::from_str(&self.out).expect("one JSON document")
     }
 
-    /// Failed with 1 and one line that has all of these words.
+    /// Asserts exit code 1 and a message of one line with all of these words.
     #[track_caller]
     fn fails(&self, words: &[&str]) {
         assert_eq!(self.code, 1, "{}{}", self.out, self.err);
@@ -51,7 +51,7 @@ impl Ran {
     }
 }
 
-/// Two jobs that train and end, one that is cancelled and one that goes on, in the lives of two daemons.
+/// Two jobs that train and end, one that is cancelled and one that continues, under two daemons in succession.
 async fn lives(folder: &Path) {
     let daemon = Daemon::start(config(folder)).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -61,7 +61,7 @@ async fn lives(folder: &Path) {
         let plan = manager.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
         let mut trainer = Trainer::new(&clients, &plan);
         for _ in 0..15 {
-            // The shape may change at any time, and a report of an old incarnation is no longer taken.
+            // The shape may change at any time, and reports of an old incarnation are ignored.
             trainer.follow(&manager.look(|world| world.plans[&job].clone()));
             let epoch = trainer.epoch();
             let _ = trainer.send(vec![epoch]).await;
@@ -79,7 +79,7 @@ async fn lives(folder: &Path) {
     clients.cancel("three").await.unwrap();
     clients.submit(&spec("four")).await.unwrap();
     clients.until_job("four", |job| job.state == "running").await;
-    // The daemon still has it open.
+    // The daemon still has the journal open.
     let shown = replay(folder, &[]);
     assert_eq!(shown.code, 0, "{}", shown.err);
     assert!(shown.out.contains("A daemon is using this journal") && shown.out.contains("optimus"), "{}", shown.out);
@@ -108,7 +108,7 @@ async fn a_daemons_journal_is_shown_comes_out_again_and_can_be_tried_on_other_en
     let verified = replay(folder.path(), &["--verify", "--json"]).json(0);
     assert_eq!(verified["decisions"]["agree"], contents["decisions"]["committed"], "{verified}");
     assert_eq!((&verified["decisions"]["differ"], &verified["first_difference"]), (&0.into(), &Value::Null));
-    // At the end of one life, at the beginning of the next, and at its end.
+    // At the end of one daemon, and at the start and the end of the next.
     assert_eq!((&verified["snapshots"]["follow"], &verified["snapshots"]["differ"]), (&3.into(), &0.into()));
 
     let args = ["--what-if", "drf,fifo", "--draws", "3", "--no-timing", "--json", "--set", "drf.interval=1s"];
@@ -117,7 +117,7 @@ async fn a_daemons_journal_is_shown_comes_out_again_and_can_be_tried_on_other_en
     assert_eq!(engines, ["drf", "fifo", "own (optimus)"]);
     assert_eq!((&what_if["recorded"]["jobs"], &what_if["trust"]["jobs"]), (&2.into(), &2.into()));
     let rests = &what_if["rests_on"];
-    // The fourth has no report; nobody knows how many steps it has.
+    // The fourth job has no report, so its number of steps is unknown.
     assert_eq!((&rests["jobs"], &rests["simulated"]), (&4.into(), &2.into()));
     assert_eq!((&rests["speed"]["reports"], &rests["epochs"]["completed"]), (&2.into(), &2.into()));
     assert_eq!(rests["left_out"], serde_json::json!({"unknown_work": 1, "never_trained": 1}));
@@ -137,7 +137,7 @@ async fn a_flipped_byte_and_a_changed_record_in_the_store_are_named() {
         records.iter().find(|(_, frame)| is(frame)).cloned().unwrap()
     };
     let (number, frame) = find(|event| matches!(event, Event::Reported { .. }));
-    // The store may still have pages from before it moved the record: every copy.
+    // The store may still have pages from before it moved the record, so all copies are changed.
     let copies = whole.windows(frame.len()).enumerate().filter(|(_, window)| *window == frame);
     let copies: Vec<usize> = copies.map(|(at, _)| at).collect();
     assert!(!copies.is_empty(), "a record lies in one piece");
@@ -151,7 +151,7 @@ async fn a_flipped_byte_and_a_changed_record_in_the_store_are_named() {
     let verified = verified.json(1);
     assert_eq!(verified["unreadable"][0]["record"], number);
     assert!(verified["decisions"]["not_compared"].as_u64() > Some(0), "{verified}");
-    // It goes on at the next snapshot.
+    // The comparison continues at the next snapshot.
     assert!(verified["decisions"]["agree"].as_u64() > Some(0), "{verified}");
     fs::write(&path, &whole).unwrap();
 
@@ -176,7 +176,7 @@ async fn a_flipped_byte_and_a_changed_record_in_the_store_are_named() {
     assert!(found["differences"][0]["what"].as_str().unwrap().contains("job"), "{found}");
 }
 
-/// The journal of a simulated cluster, one record after the other.
+/// The records of a simulation's journal, concatenated.
 fn simulated(engine: &str) -> Vec<Vec<u8>> {
     struct Keeper(Vec<Vec<u8>>);
     impl Host for Keeper {
@@ -194,7 +194,7 @@ fn simulated(engine: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_file_of_records_is_read_up_to_where_it_is_cut_off() {
+fn a_truncated_file_of_records_is_read_to_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("records");
     let file = simulated("optimus").concat();
@@ -219,7 +219,7 @@ fn a_file_of_records_is_read_up_to_where_it_is_cut_off() {
 }
 
 #[test]
-fn what_is_of_another_format_or_no_journal_is_refused() {
+fn other_formats_and_other_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("records");
     replay(&path, &[]).fails(&["records"]);
@@ -234,14 +234,14 @@ fn what_is_of_another_format_or_no_journal_is_refused() {
     fs::write(&path, frames.concat()).unwrap();
     let problem = format!("it is of version {}; this program reads version {VERSION}", VERSION - 1);
     replay(&path, &["--verify"]).fails(&[&problem]);
-    // No snapshot: a journal without its beginning.
+    // A journal without its beginning has no snapshot.
     let tail: Vec<u8> = simulated("fifo")[1..].concat();
     fs::write(&path, tail).unwrap();
     replay(&path, &["--verify"]).fails(&["no snapshot to start from"]);
 }
 
 #[test]
-fn what_is_only_declared_has_no_interval() {
+fn declared_values_have_no_interval() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("records");
     let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
@@ -277,7 +277,7 @@ fn what_is_only_declared_has_no_interval() {
     assert!(answer["engines"]["drf"]["average_jct_s"].as_f64() > Some(0.0), "{answer}");
     assert!(answer["engines"]["drf"]["intervals"]["average_jct_s"].is_null(), "{answer}");
     assert!(answer["ratios"]["drf vs own (fifo)"]["intervals"]["average_jct"].is_null(), "{answer}");
-    // None had ended.
+    // No job had ended.
     let recorded = &answer["recorded"];
     assert!(recorded["average_jct_s"].is_null() && recorded["makespan_s"].is_null(), "{recorded}");
     assert_eq!(recorded["utility"].to_string(), "0.0");
@@ -302,7 +302,7 @@ fn wrong_usage_is_named() {
         let ran = replay(&path, args);
         assert!(ran.code == 2 && ran.err.contains(words), "{args:?}: {} {}", ran.code, ran.err);
     }
-    // Chunks are what oasis schedules, and these jobs have none.
+    // oasis schedules chunks, and these jobs have none.
     let shown = replay(&path, &["--what-if", "oasis", "--draws", "1"]);
     assert!(shown.code == 0 && shown.out.contains("oasis refuses some of these jobs"), "{}{}", shown.out, shown.err);
 }

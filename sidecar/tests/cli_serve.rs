@@ -1,4 +1,4 @@
-//! `trainmaster serve` and the commands against it, run as a user runs them. No manager is attached: jobs wait.
+//! `trainmaster serve` and commands that call it, run like by a user. No manager is attached, so jobs wait.
 
 use std::{
     fs,
@@ -24,12 +24,12 @@ fn trainmaster(args: &[&str]) -> Command {
         .env_remove("TRAINMASTER_SERVER")
         .env_remove("TRAINMASTER_TOKEN_FILE")
         .env_remove("TRAINMASTER_LOG")
-        // Where daemons are noted.
+        // Folder of the discovery files.
         .env("XDG_STATE_HOME", notes());
     command
 }
 
-/// A folder of this test program's.
+/// A folder for this test program.
 fn notes() -> &'static Path {
     static NOTES: OnceLock<TempDir> = OnceLock::new();
     NOTES.get_or_init(|| TempDir::new().unwrap()).path()
@@ -40,7 +40,7 @@ fn private(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// A daemon on a free port, ended with the test.
+/// A daemon on a free port that ends with the test.
 struct Served {
     child: Child,
     url: String,
@@ -73,7 +73,7 @@ impl Served {
         serde_json::from_str(&self.works(&[args, &["--json"]].concat())).unwrap()
     }
 
-    /// As a service manager ends it.
+    /// Ends the daemon as a service manager does.
     fn terminate(mut self) -> Option<i32> {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         self.child.wait().unwrap().code()
@@ -158,7 +158,7 @@ fn one_token_file_serves_both_ends() {
     private(&file, &format!("{TOKEN}\n"));
     let token = ["--token-file", file.to_str().unwrap()];
     let daemon = Served::start(&folder.path().join("state"), &token);
-    // This user's own daemon is found with its token; another user's isn't.
+    // Commands find this user's daemon with its token, but no other user's.
     daemon.works(&["jobs"]);
     daemon.works(&[&["jobs"][..], &token].concat());
     let other = TempDir::new().unwrap();
@@ -174,7 +174,7 @@ fn a_first_start_makes_a_token_that_only_its_owner_reads() {
     let file = state.join("admin.token");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&state), mode(&file)), (0o700, 0o600));
-    // Where daemons are noted is where the state would be by default.
+    // The folder of discovery files is in the default state folder.
     assert_eq!(mode(&notes().join("trainmaster")), 0o700);
     let token = fs::read_to_string(&file).unwrap();
     daemon.works(&["status"]);
@@ -191,7 +191,7 @@ fn a_first_start_makes_a_token_that_only_its_owner_reads() {
         "a daemon that ended is noted"
     );
 
-    // The same one counts after a restart; one that others can read doesn't.
+    // The same token is valid after a restart. A file that others can read is refused.
     let daemon = Served::start(&state, &[]);
     assert_eq!(fs::read_to_string(&file).unwrap(), token);
     drop(daemon);
@@ -201,7 +201,7 @@ fn a_first_start_makes_a_token_that_only_its_owner_reads() {
 }
 
 #[test]
-fn tokens_are_made_turned_and_taken_away_while_it_runs() {
+fn tokens_are_created_rotated_and_revoked_while_it_runs() {
     let folder = TempDir::new().unwrap();
     let daemon = Served::start(&folder.path().join("state"), &[]);
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -224,7 +224,7 @@ fn tokens_are_made_turned_and_taken_away_while_it_runs() {
     daemon.works(&["token", "revoke", "vision"]);
     refuses(&daemon.ask(&[&["jobs"][..], &turned].concat()), 1, &["not known"]);
 
-    // The administrator's own, too; the command line goes on with the new one.
+    // The administrator's own token can be rotated too, and the command line uses the new one.
     let before = fs::read_to_string(folder.path().join("state/admin.token")).unwrap();
     daemon.works(&["token", "rotate", "admin"]);
     assert_ne!(fs::read_to_string(folder.path().join("state/admin.token")).unwrap(), before);
@@ -237,7 +237,7 @@ fn tokens_are_made_turned_and_taken_away_while_it_runs() {
         1,
         &["tenant \"a b\"", "letters"],
     );
-    // Before there is a secret that nobody would have.
+    // The check comes before a secret is created that could not be written.
     let there = ["token", "create", "x", "--role", "read", "--out"];
     refuses(&daemon.ask(&[&there[..], &[&vision]].concat()), 1, &["--out", "there already"]);
     refuses(&daemon.ask(&[&there[..], &["/"]].concat()), 1, &["--out", "folder"]);
@@ -249,7 +249,7 @@ fn tokens_are_made_turned_and_taken_away_while_it_runs() {
 }
 
 #[test]
-fn certificates_say_who_calls_until_they_are_revoked() {
+fn certificates_identify_callers_until_they_are_revoked() {
     let folder = TempDir::new().unwrap();
     let certs = folder.path().join("certs");
     let at = |name: &str| certs.join(name).to_str().unwrap().to_owned();
@@ -268,7 +268,7 @@ fn certificates_say_who_calls_until_they_are_revoked() {
     let tls = format!("[tls]\ncert = {cert:?}\nkey = {key:?}\nca = {ca:?}\nclient_ca = {ca:?}\nclient_crl = {crl:?}\n");
     fs::write(&configuration, tls).unwrap();
     let daemon = Served::start(&folder.path().join("state"), &["--config", configuration.to_str().unwrap()]);
-    // Whoever has neither a note nor a token: the certificate alone says who it is.
+    // Without a discovery file and a token, the certificate alone identifies the caller.
     let stranger = TempDir::new().unwrap();
     let with = |who: &Value, args: &[&str]| {
         let named = ["--cert", who["cert"].as_str().unwrap(), "--key", who["key"].as_str().unwrap(), "--ca", &ca];
@@ -287,7 +287,7 @@ fn certificates_say_who_calls_until_they_are_revoked() {
     assert!(names(&make(&["init"])).contains("scheduler.example.org"));
     let wrong = trainmaster(&["certs", "init", "--host", "a b", "--dir", certs.to_str().unwrap()]).output().unwrap();
     refuses(&wrong, 1, &["--host \"a b\""]);
-    // What isn't said to be TLS, and whom nobody certifies.
+    // An address without https, and a certificate authority that isn't trusted.
     for (url, hint) in [(daemon.url.replace("https", "http"), "write https://"), (daemon.url.clone(), "--ca")] {
         let mut command = trainmaster(&["--server", &url, "status"]);
         let output = command.env("XDG_STATE_HOME", stranger.path()).output().unwrap();
@@ -303,7 +303,7 @@ fn certificates_say_who_calls_until_they_are_revoked() {
     let said = |output: Output| String::from_utf8(output.stderr).unwrap();
     let revoked = said(with(&ci, &["jobs"]));
     assert!(revoked.contains("refuses this client's certificate"), "{revoked}");
-    // A list that can't be read lets nobody back in.
+    // An unreadable revocation list doesn't restore access.
     let list = fs::read(certs.join("crl.pem")).unwrap();
     for text in ["garbage", ""] {
         fs::write(certs.join("crl.pem"), text).unwrap();
@@ -312,7 +312,7 @@ fn certificates_say_who_calls_until_they_are_revoked() {
     }
     fs::write(certs.join("crl.pem"), list).unwrap();
     assert!(with(&root, &["mode", "paused"]).status.success());
-    // Of another authority.
+    // A certificate of another authority.
     let elsewhere = folder.path().join("elsewhere");
     make_in(&elsewhere, &["init"]);
     let other = make_in(&elsewhere, &["client", "root", "--role", "admin"]);

@@ -1,4 +1,4 @@
-//! `trainmaster simulate`, run as a user runs it.
+//! `trainmaster simulate`, run like by a user.
 
 use std::{fs, path::Path, process::Command};
 
@@ -16,7 +16,7 @@ fn simulate(folder: &Path, args: &[&str]) -> (i32, String, String) {
 const SMALL: &[&str] = &["--workload", "oasis-small", "--jobs", "6", "--seeds", "3", "--no-timing"];
 
 #[test]
-fn offline_bounds_what_every_engine_earns() {
+fn offline_bounds_the_utility_of_all_engines() {
     let folder = TempDir::new().unwrap();
     let compared = ["--engines", "oasis,rrh,fifo,offline", "--set", "offline.nodes=20"];
     let (code, out, err) = simulate(folder.path(), &[SMALL, &compared, &["--json"]].concat());
@@ -37,7 +37,8 @@ fn offline_bounds_what_every_engine_earns() {
     assert!(again.contains("Offline: schedules worth") && again.contains("Offline over oasis"), "{again}");
 }
 
-/// A_online's measured ratio (edge-cloud paper, Fig. 12): below 1.7 at the offline's own speed, and falling with ε.
+/// A_online's measured ratio (edge-cloud paper, Fig. 12): below 1.7 at the offline optimum's speed, and decreasing with
+/// ε.
 #[test]
 fn jobs_in_chunks_are_near_the_relaxed_optimum_and_nearer_with_faster_workers() {
     let folder = TempDir::new().unwrap();
@@ -72,7 +73,7 @@ fn jobs_in_chunks_are_near_the_relaxed_optimum_and_nearer_with_faster_workers() 
 }
 
 #[test]
-fn offline_says_what_it_needs() {
+fn offline_names_its_requirements() {
     let folder = TempDir::new().unwrap();
     for (args, allowed) in [
         (&["--workload", "oasis-small", "--engines", "offline"][..], "--engines oasis,offline"),
@@ -122,7 +123,7 @@ fn rows_that_make_no_sense_are_named_counted_and_left_out() {
 }
 
 #[test]
-fn data_that_moves_is_told() {
+fn moved_data_is_reported() {
     let folder = TempDir::new().unwrap();
     let args =
         ["--workload", "edge-testbed", "--jobs", "4", "--engines", "fifo", "--seeds", "1", "--no-timing", "--json"];
@@ -134,7 +135,7 @@ fn data_that_moves_is_told() {
 }
 
 #[test]
-fn deadlines_accuracies_and_load_are_told() {
+fn deadlines_accuracies_and_load_are_reported() {
     let folder = TempDir::new().unwrap();
     let args = ["--workload", "mlfs", "--jobs", "40", "--servers", "4", "--engines", "mlfs,mlf-h,fifo", "--seeds", "1"];
     let (code, out, err) = simulate(folder.path(), &[&args[..], &["--no-timing", "--json"]].concat());
@@ -151,12 +152,12 @@ fn deadlines_accuracies_and_load_are_told() {
     }
     assert!(of("mlfs", "stopped_early") > 5.0, "{out}");
     assert_eq!((of("mlf-h", "stopped_early"), of("fifo", "overloads")), (0.0, 0.0), "{out}");
-    // Who shares GPUs waits less than who reserves them whole.
+    // Jobs that share GPUs wait less than jobs that reserve whole ones.
     assert!(of("mlf-h", "waiting_s") < of("fifo", "waiting_s"), "{out}");
 }
 
 #[test]
-fn preemptions_are_told_of_each_engine() {
+fn preemptions_are_reported_for_each_engine() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("jobs.csv"), "time,gpus,duration\n0,2,10000\n1000,2,60\n").unwrap();
     let args = ["--workload", "csv:jobs.csv", "--columns", "time=time,gpus=gpus,duration=duration", "--servers", "1"];
@@ -176,7 +177,7 @@ fn preemptions_are_told_of_each_engine() {
 }
 
 #[test]
-fn jobs_that_are_not_completed_have_no_times_and_earn_nothing() {
+fn unfinished_jobs_have_no_times_and_no_utility() {
     let folder = TempDir::new().unwrap();
     let small = ["--workload", "oasis-small", "--seeds", "2", "--no-timing"];
     let json = |more: &[&str]| -> Value {
@@ -200,7 +201,7 @@ fn jobs_that_are_not_completed_have_no_times_and_earn_nothing() {
     let (_, text, _) = simulate(folder.path(), &[&small, &none[..]].concat());
     let row = text.lines().find(|line| line.starts_with("oasis ")).unwrap();
     let shown: Vec<&str> = row.split_whitespace().collect();
-    // Times are unknown; what was earned is known.
+    // The times are unknown, but the utility is known.
     assert_eq!(shown[1..8], ["–", "–", "–", "–", "0.0", "±", "0.0"], "{text}");
     assert!(text.contains("which aren't the same under every engine"), "{text}");
     let (_, text, _) =
@@ -209,13 +210,13 @@ fn jobs_that_are_not_completed_have_no_times_and_earn_nothing() {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_told_before_anything_runs() {
+fn an_unwritable_page_is_reported_before_any_run() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("names.csv"), "").unwrap();
     let (code, out, err) = simulate(folder.path(), &[SMALL, &["--engines", "fifo", "--report", "names.csv"]].concat());
     assert_eq!((code, out.as_str()), (1, ""));
     assert!(err.contains("--report names.csv can't be made"), "{err}");
-    // What shows only at the end costs the page, not the answer.
+    // An error that occurs at the end affects the page, but not the answer.
     fs::create_dir_all(folder.path().join("page/index.html")).unwrap();
     let (code, out, err) = simulate(folder.path(), &[SMALL, &["--engines", "fifo", "--report", "page"]].concat());
     assert!(code == 1 && out.contains("fifo") && err.contains("index.html can't be written"), "{out}{err}");

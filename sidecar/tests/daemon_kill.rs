@@ -1,4 +1,4 @@
-//! A daemon that is killed at random points forgets nothing that it promised, and decides the same again.
+//! A daemon that is killed at random points loses no acknowledged change, and repeats its decisions.
 
 #[allow(dead_code)] // shared with the other tests, which use all of it
 #[path = "daemon_service/support.rs"]
@@ -31,10 +31,10 @@ use trainmaster_sidecar::daemon::{ADMIN_TOKEN, read_journal};
 
 use self::support::{Clients, FakeManager, LIMIT, Trainer, World, servers, spec};
 
-/// Kills, unless `TRAINMASTER_KILLS` says how many: `make test-all` has 1,000.
+/// Number of kills, unless `TRAINMASTER_KILLS` sets it. `make test-all` has 1,000.
 const KILLS: usize = 50;
 const SEED: u64 = 20_260_801;
-/// Jobs that are under way at a time, and epochs of each.
+/// Number of active jobs, and epochs of each.
 const ACTIVE: usize = 4;
 const EPOCHS: u64 = 12;
 
@@ -53,22 +53,22 @@ const CONFIG: &str = r#"
     ended_jobs = 20000
 "#;
 
-/// What the clients know: what was promised to them, and what they saw.
+/// Knowledge of the clients: acknowledged calls and observations.
 #[derive(Default)]
 struct Known {
     /// Names of acknowledged jobs by number.
     submitted: BTreeMap<u64, String>,
-    /// The last step that was acknowledged, by job.
+    /// The last acknowledged step by job.
     steps: BTreeMap<u64, u64>,
     /// Jobs whose end was acknowledged.
     finished: Vec<u64>,
-    /// Digests by decision, as `Status` showed them.
+    /// Digests by decision, from `Status`.
     digests: BTreeMap<u64, String>,
     names: u32,
     reports: usize,
 }
 
-/// Everything that outlives a daemon.
+/// State that outlives a daemon.
 #[derive(Clone, Default)]
 struct Site {
     known: Arc<Mutex<Known>>,
@@ -98,12 +98,12 @@ async fn start(folder: &Path) -> (Child, String) {
     (child, serving["url"].as_str().unwrap().to_owned())
 }
 
-/// The administrator's token, which the first life made.
+/// The administrator's token from the first start.
 fn token(folder: &Path) -> String {
     std::fs::read_to_string(folder.join("state").join(ADMIN_TOKEN)).unwrap().trim().to_owned()
 }
 
-/// Submits jobs as long as there are too few.
+/// Submits jobs while there are too few.
 async fn submit(site: Site, clients: Clients) {
     loop {
         let name = {
@@ -124,7 +124,7 @@ async fn submit(site: Site, clients: Clients) {
     }
 }
 
-/// Trains every job that runs, one epoch each in turn.
+/// Trains all running jobs, one epoch each in turn.
 async fn train(site: Site, clients: Clients) {
     loop {
         let plans: Vec<v1::JobPlan> = {
@@ -140,14 +140,14 @@ async fn train(site: Site, clients: Clients) {
             let before = (trainer.seq, trainer.step);
             let mut progress = trainer.epoch();
             let after = (trainer.seq, trainer.step);
-            // Until it is answered it may have to be sent again, also because this task is gone.
+            // It may have to be sent again until the answer arrives, also because this task was cancelled.
             (trainer.seq, trainer.step) = before;
             progress.finished = u64::from(progress.epoch) >= EPOCHS;
             let finished = progress.finished;
             let Ok(reply) = trainer.send(vec![progress]).await else { continue };
-            // Known already: it was taken, and the daemon was killed before it could say so.
+            // The report was accepted before, and the daemon was killed before its answer.
             let repeated = reply.reason.contains("seen before") || reply.reason.contains("no active job");
-            // Else it is of an incarnation that is over, and trained again in the next.
+            // Otherwise it belongs to an old incarnation, and is trained again in the next one.
             if reply.accepted || repeated {
                 (trainer.seq, trainer.step) = after;
                 let mut known = site.known.lock().unwrap();
@@ -172,7 +172,7 @@ async fn look(site: Site, mut clients: Clients) {
     }
 }
 
-/// A daemon that is killed while it starts, perhaps before it recovered.
+/// Kills a daemon during its start, perhaps before it has recovered.
 async fn die_young(folder: &Path, random: &mut ChaCha8Rng) {
     let mut child = spawn(folder);
     sleep(Duration::from_micros(random.next_u64() % 60_000)).await;
@@ -180,7 +180,7 @@ async fn die_young(folder: &Path, random: &mut ChaCha8Rng) {
     child.wait().await.unwrap();
 }
 
-/// A life of the daemon up to the point where it is killed.
+/// Runs the daemon until it is killed.
 async fn live(folder: &Path, site: &Site, random: &mut ChaCha8Rng) {
     let (mut child, url) = start(folder).await;
     let clients = Clients::at(&url, Some(&token(folder))).await;
@@ -192,12 +192,12 @@ async fn live(folder: &Path, site: &Site, random: &mut ChaCha8Rng) {
     sleep(Duration::from_micros(5_000 + random.next_u64() % 250_000)).await;
     child.start_kill().unwrap();
     child.wait().await.unwrap();
-    // What was answered before the end is heard; nothing else can be.
+    // Answers from before the kill are received. There can't be others.
     tasks.shutdown().await;
     drop(manager);
 }
 
-/// Replays everything that is kept, through all lives: each begins as the one before it ended.
+/// Replays the whole journal over all daemons. Each starts with the state at the end of the previous one.
 fn check_all(folder: &Path) {
     let mut replay: Option<Replay> = None;
     let mut lives = 0;
@@ -218,7 +218,7 @@ fn check_all(folder: &Path) {
     assert!(lives > 10, "{lives} lives are kept");
 }
 
-/// Replays what the killed daemon left, and compares it with what was promised.
+/// Replays the journal of the killed daemon, and compares it with the acknowledged calls.
 fn check(folder: &Path, site: &Site) -> Scheduler {
     let records = read_journal(&folder.join("state")).unwrap();
     let scheduler = Scheduler::restore(records.iter().map(|(_, record)| record.as_slice())).unwrap();
@@ -243,9 +243,9 @@ fn check(folder: &Path, site: &Site) -> Scheduler {
             Some(active) => {
                 assert_eq!(active.spec.name, *name);
                 assert!(!over, "the end of {name} was acknowledged and is gone");
-                assert!(active.progress.step >= step, "{name}: step {step} was acknowledged");
+                assert!(active.learnt.progress.step >= step, "{name}: step {step} was acknowledged");
             }
-            // It may have ended in the moment of the kill, but never before its last epoch.
+            // It may have ended at the time of the kill, but never before its last epoch.
             None => assert!(over || step + support::STEPS_PER_EPOCH >= EPOCHS * support::STEPS_PER_EPOCH, "{name}"),
         }
     }
@@ -253,7 +253,7 @@ fn check(folder: &Path, site: &Site) -> Scheduler {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_killed_anywhere_keeps_its_promises() {
+async fn a_daemon_killed_anywhere_loses_no_acknowledged_change() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("daemon.toml"), CONFIG).unwrap();
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
@@ -269,7 +269,7 @@ async fn a_daemon_killed_anywhere_keeps_its_promises() {
     }
     check_all(folder.path());
 
-    // A last life, in which everything comes to its end.
+    // A last daemon, under which all jobs end.
     let (mut child, url) = start(folder.path()).await;
     let clients = Clients::at(&url, Some(&token(folder.path()))).await;
     let manager = FakeManager::attach_with(&clients, "fake", servers(2, 4), site.world.clone()).await;
@@ -295,7 +295,7 @@ async fn a_daemon_killed_anywhere_keeps_its_promises() {
         assert_eq!(status.step, EPOCHS * support::STEPS_PER_EPOCH, "{name}");
     }
     manager.until("nothing to run", |world| world.running.is_empty().then_some(())).await;
-    // Each life has a term of its own, also one that was over before it could write that down.
+    // Each daemon has its own term, even if it was killed before it could write the term.
     let terms = manager.look(|world| world.heard.iter().map(|plan| plan.term).collect::<Vec<_>>());
     assert!(
         terms.is_sorted() && terms.last().is_some_and(|term| (kills as u64 * 4 / 5..=kills as u64 + 1).contains(term)),

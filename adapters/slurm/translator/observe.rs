@@ -265,9 +265,9 @@ impl Tracked {
         let now = (incarnation, slots, doing);
         let news = match (end, core) {
             // It may have come and gone between two looks: what it was issued is free once that is said.
-            (Some(_), Some(core)) => core.issued.is_some() || core.observed.is_some(),
+            (Some(_), Some(core)) => core.issued.allocation.is_some() || core.seen.allocation.is_some(),
             // Slurm holds what it was issued and may no longer have: so that is free.
-            (None, Some(core)) if core.revoked && core.issued.is_some() && self.is_kept(at) => true,
+            (None, Some(core)) if core.issued.revoked && core.issued.allocation.is_some() && self.is_kept(at) => true,
             // A job that nothing was ever seen of needs no word of it, except in a resync.
             _ => self.told.as_ref().map_or(first || !now.1.is_empty(), |told| *told != now),
         };

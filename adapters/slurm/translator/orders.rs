@@ -73,7 +73,7 @@ impl Translator {
                     orders.extend(job.with_servers(*id, action));
                 }
                 Step::Refuse(cause) => {
-                    let decision = core.map(|core| core.issued_in).unwrap_or_default();
+                    let decision = core.map(|core| core.issued.decision).unwrap_or_default();
                     let refusal = Enactment::Refused { cause: cause.into(), retry_after: None };
                     self.events.extend(enacted(job.core, decision, refusal));
                     // Said once; the core's answer is a new plan.
@@ -129,7 +129,7 @@ impl Tracked {
             // It started by itself while nobody looked; whether it may stay is not decided yet.
             (_, Verdict::Wait(reason)) if reason.kind() == ReasonKind::NotConsidered => Step::Nothing,
             (_, Verdict::Wait(_) | Verdict::Reject(_)) => {
-                self.pending = Some(Pending { decision: core.issued_in, gives: None });
+                self.pending = Some(Pending { decision: core.issued.decision, gives: None });
                 Step::Order(Action::Requeue)
             }
             (_, Verdict::Release(_)) => Step::Nothing,
@@ -215,7 +215,7 @@ impl Tracked {
             Ok(reservation) => {
                 let per_job = !self.seen.tres_per_job.is_empty() && self.seen.tres_per_job != "(null)";
                 let update = Update::start(&reservation, &given, now, per_job);
-                self.pending = Some(Pending { decision: core.issued_in, gives: Some(given) });
+                self.pending = Some(Pending { decision: core.issued.decision, gives: Some(given) });
                 self.said = None;
                 Step::Order(Action::Update(Box::new(update)))
             }
@@ -226,7 +226,7 @@ impl Tracked {
     fn change(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation) -> Step {
         let next = Given::of(state, core, wanted);
         let Some(given) = self.given.as_ref().filter(|given| given.incarnation == next.incarnation) else {
-            self.pending = Some(Pending { decision: core.issued_in, gives: None });
+            self.pending = Some(Pending { decision: core.issued.decision, gives: None });
             return Step::Order(Action::Requeue);
         };
         if given.revision == next.revision {
@@ -254,7 +254,7 @@ impl Tracked {
         let keep: Vec<String> =
             keep.into_iter().filter(|node| !of_servers.iter().flatten().any(|of| of == node)).collect();
         let update = Update::shrink(&keep, &next);
-        self.pending = Some(Pending { decision: core.issued_in, gives: Some(next) });
+        self.pending = Some(Pending { decision: core.issued.decision, gives: Some(next) });
         Step::Order(Action::Update(Box::new(update)))
     }
 

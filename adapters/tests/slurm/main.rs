@@ -133,7 +133,10 @@ impl World {
                     let wanted: BTreeSet<String> =
                         slots.map(|slot| state.server_name(slot.server).to_owned()).collect();
                     let nodes: BTreeSet<String> = self.nodes(id).into_iter().collect();
-                    if job.phase() != JobPhase::Running || nodes != wanted || core.observed != core.issued {
+                    if job.phase() != JobPhase::Running
+                        || nodes != wanted
+                        || core.seen.allocation != core.issued.allocation
+                    {
                         return Err(format!("{id} should run on {wanted:?}: {job:?}"));
                     }
                 }
@@ -202,7 +205,7 @@ fn the_components_of_a_heterogeneous_job_are_one_job() {
     let core = world.core(id);
     let job = world.scheduler.state().jobs[&core].clone();
     assert!(job.spec.separate_roles);
-    assert_eq!(job.observed.as_ref().map(|seen| seen.shape()), Some(Shape { workers: 4, servers: 3 }));
+    assert_eq!(job.seen.allocation.as_ref().map(|seen| seen.shape()), Some(Shape { workers: 4, servers: 3 }));
     // What both hold isn't other people's.
     assert!(world.scheduler.state().present_servers().all(|server| server.foreign.amounts == Default::default()));
     // A new agent finds it so.

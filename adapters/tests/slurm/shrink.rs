@@ -2,54 +2,24 @@
 
 use std::sync::Arc;
 
-use imbl::Vector;
 use trainmaster_adapters::slurm::{
     Translator,
     order::{Action, Order, Purpose},
 };
-use trainmaster_core::{
-    Allocation, Budget, Proposal, Role, Scheduler, ServerId, Slot, State, Verdict,
-    engines::{Engine, EngineError, Triggers},
-    state::Change,
-};
+use trainmaster_core::{Allocation, Scheduler, Span, Verdict, engine::Engine, testing::Scripted};
 
 use super::{RING, World, settings};
 
-/// The only job gets a worker on each of these servers, one list a decision, the last one for good.
-struct Places(Vec<Vec<u32>>);
-
-impl Engine for Places {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: Some(trainmaster_core::Span::seconds(5)), arrival: true, departure: true }
-    }
-
-    fn decide(
-        &self,
-        state: &State,
-        _: &Vector<Change>,
-        round: &mut u32,
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        let places = &self.0[(*round as usize).min(self.0.len() - 1)];
-        *round += 1;
-        let slot = |(index, server): (usize, &u32)| Slot {
-            role: Role::Worker,
-            index: index as u32,
-            server: ServerId(*server),
-            devices: Default::default(),
-        };
-        let run = Verdict::Run(Arc::new(Allocation::new(places.iter().enumerate().map(slot).collect())));
-        Ok(Proposal { changes: state.jobs.keys().map(|id| (*id, run.clone())).collect(), wake_at: None })
-    }
+/// An engine that decides every five seconds as well.
+fn places(script: Vec<Vec<Vec<u32>>>) -> Scripted {
+    Scripted::places(script).every(Span::seconds(5))
 }
 
-fn world(places: Vec<Vec<u32>>) -> (World, u32) {
+/// Three nodes with two GPUs each, and a job whose workers get these nodes, one list a decision.
+fn world(script: Vec<Vec<u32>>) -> (World, u32) {
     let mut world = World::new(3, 2, "fifo");
-    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(Places(places))).unwrap();
+    let script = script.into_iter().map(|nodes| vec![nodes]).collect();
+    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(places(script))).unwrap();
     world.translator = Translator::new(world.config.clone());
     let id = world.sbatch(RING);
     (world, id)
@@ -63,40 +33,15 @@ fn purposes(orders: &[Order]) -> Vec<Option<Purpose>> {
     orders.iter().map(purpose).collect()
 }
 
-/// Two jobs of one worker each, on one of two servers, one pair a decision.
-struct Swap(Vec<[u32; 2]>);
-
-impl Engine for Swap {
-    type Memo = u32;
-    type Index = ();
-
-    fn triggers(&self) -> Triggers {
-        Triggers { interval: Some(trainmaster_core::Span::seconds(5)), arrival: false, departure: false }
-    }
-
-    fn decide(
-        &self,
-        state: &State,
-        _: &Vector<Change>,
-        round: &mut u32,
-        (): &mut (),
-        _: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        let places = self.0[(*round as usize).min(self.0.len() - 1)];
-        *round += 1;
-        let changes = state.jobs.keys().zip(places).map(|(id, server)| {
-            let slot = Slot { role: Role::Worker, index: 0, server: ServerId(server), devices: Default::default() };
-            (*id, Verdict::Run(Arc::new(Allocation::new(vec![slot]))))
-        });
-        Ok(Proposal { changes: changes.collect(), wake_at: None })
-    }
-}
-
 #[test]
 fn what_was_let_go_and_is_planned_elsewhere_is_held_and_its_room_is_free() {
     let whole = RING.replace("worker.gpu=1", "worker.gpu=2");
     let mut world = World::new(2, 2, "fifo");
-    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(Swap(vec![[0, 1], [1, 0]]))).unwrap();
+    world.scheduler = Scheduler::with_engine(
+        settings("fifo"),
+        Arc::new(places(vec![vec![vec![0], vec![1]], vec![vec![1], vec![0]]])),
+    )
+    .unwrap();
     // Both may start, but Slurm doesn't get to it before they are to swap places.
     world.slurm.frozen = true;
     let ids = [world.sbatch(&whole), world.sbatch(&whole)];
@@ -120,40 +65,25 @@ fn whole_nodes_are_given_up_in_place() {
     world.agrees(id).unwrap();
     let job = world.core(id);
     let job = world.scheduler.state().job(job).unwrap();
-    assert_eq!((job.incarnation.0, job.revision.0), (1, 2));
+    assert_eq!((job.issued.incarnation.0, job.issued.revision.0), (1, 2));
 }
 
 #[test]
 fn after_a_restart_of_the_agent_the_workers_left_have_their_own_numbers() {
-    /// The first nodes' workers go, so that those left aren't the first.
-    struct Last(Places);
-    impl Engine for Last {
-        type Memo = u32;
-        type Index = ();
-        fn triggers(&self) -> Triggers {
-            Engine::triggers(&self.0)
+    // The first nodes' workers go, so that those left aren't the first.
+    let all = places(vec![vec![vec![1, 1, 0, 0]]]);
+    let last = Scripted::new(move |round, decision| {
+        all.decide(round, &mut (decision as u32))?;
+        let kept = if decision == 0 { 0 } else { 2 };
+        for (_, verdict) in &mut round.proposal.changes {
+            let slots = verdict.allocation().unwrap().slots().to_vec();
+            let slots = slots.into_iter().filter(|slot| slot.index >= kept).collect();
+            *verdict = Verdict::Run(Arc::new(Allocation::new(slots)));
         }
-        fn decide(
-            &self,
-            state: &State,
-            changes: &Vector<Change>,
-            round: &mut u32,
-            (): &mut (),
-            budget: &mut Budget,
-        ) -> Result<Proposal, EngineError> {
-            let kept = if *round == 0 { 0 } else { 2 };
-            let mut proposal = self.0.decide(state, changes, round, &mut (), budget)?;
-            for (_, verdict) in &mut proposal.changes {
-                let slots = verdict.allocation().unwrap().slots().to_vec();
-                let slots = slots.into_iter().filter(|slot| slot.index >= kept).collect();
-                *verdict = Verdict::Run(Arc::new(Allocation::new(slots)));
-            }
-            Ok(proposal)
-        }
-    }
+        Ok(())
+    });
     let mut world = World::new(3, 2, "fifo");
-    let places = Places(vec![vec![1, 1, 0, 0]]);
-    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(Last(places))).unwrap();
+    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(last.every(Span::seconds(5)))).unwrap();
     let id = world.sbatch(RING);
     world.rounds(20);
     assert_eq!(world.nodes(id), ["node1"]);
@@ -161,7 +91,7 @@ fn after_a_restart_of_the_agent_the_workers_left_have_their_own_numbers() {
     world.rounds(3);
     world.agrees(id).unwrap();
     let job = world.scheduler.state().job(world.core(id)).unwrap();
-    let seen = job.observed.as_ref().unwrap().slots();
+    let seen = job.seen.allocation.as_ref().unwrap().slots();
     assert_eq!(seen.iter().map(|slot| slot.index).collect::<Vec<_>>(), [2, 3]);
 }
 

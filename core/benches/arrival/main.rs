@@ -1,8 +1,7 @@
-//! One arrival under `oasis`: prices, the search for its best schedule, booking and deployment, on a cluster whose future
-//! is partly booked; beside the same problem solved by the plain recursion of the paper (where that ends within a minute)
-//! and by a one-pass dynamic program, in the same run. All three must find the same payoff. Times are CPU time of the one
-//! thread, medians over nine jobs (three where plainer means take long).
-//!
+//! Benchmark of one arrival under `oasis`: prices, search for the best schedule, booking and deployment, on a cluster
+//! with a partly booked future. The same problem is solved in the same run by the plain recursion of the paper (if it
+//! ends within a minute) and by a one-pass dynamic program. All three must find the same payoff. Times are CPU time of
+//! one thread: medians over nine jobs, or three if the plain algorithms take long.
 //! `cargo bench -p trainmaster-core --bench arrival` prints the tables.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a host: it measures time
 
@@ -17,10 +16,8 @@ use common::{Clock, median};
 pub(crate) use trainmaster_core::engines::oasis::{Problem, Schedule};
 use trainmaster_core::{
     Budget, Event, Role, Scheduler, Settings, Time, Verdict,
-    engines::{
-        Build, find,
-        oasis::{Memo, Oasis, best},
-    },
+    engine::{Build, Parameters},
+    engines::oasis::{Memo, Oasis, best},
     ids::ResourceId,
     settings::{Parameter, Stability},
 };
@@ -68,8 +65,7 @@ fn measure(size: Size, one_pass: bool, recursion: bool) {
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
-    let entry = find("oasis").expect("it is registered");
-    let engine = Oasis::build(&entry.parameters(&given).expect("known parameters")).expect("allowed values");
+    let engine = Oasis::build(&mut Parameters::new(&given)).expect("allowed values");
     let settings = Settings {
         engine: "oasis".into(),
         parameters: given,
@@ -80,7 +76,7 @@ fn measure(size: Size, one_pass: bool, recursion: bool) {
     for server in servers(size) {
         scheduler.apply(Time(0), Event::ServerSet { manager: "bench".into(), server }).expect("a good server");
     }
-    // Others came before: about as many as fill half of the future.
+    // Earlier jobs book about half of the future.
     let mut lot = 0;
     while booked(&scheduler, size) < 0.5 && lot < 200 * size.servers {
         for _ in 0..size.servers / 5 {
@@ -100,7 +96,7 @@ fn measure(size: Size, one_pass: bool, recursion: bool) {
     for turn in 0..REPEAT {
         let id = submit(&mut scheduler, size, 1_000_000 + turn as u32, true);
         let mut memo = scheduler.memo();
-        let memo = memo.any().downcast_ref::<Memo>().expect("oasis's own");
+        let memo = memo.own().downcast_ref::<Memo>().expect("oasis's own");
         let job = scheduler.state().job(id).expect("just submitted").clone();
         let clock = Clock::start();
         let problem = engine.problem(scheduler.state(), memo, &job, &mut unlimited());
@@ -162,12 +158,12 @@ fn leave(scheduler: &mut Scheduler, id: trainmaster_core::JobId) {
     scheduler.apply(Time(0), Event::JobEnded { job: id, end: trainmaster_core::End::Cancelled }).expect("active");
 }
 
-/// Booked share of what is booked most over the horizon, on the servers of a role.
+/// Booked fraction of the scarcest resource over the horizon, on the servers of a role.
 fn booked(scheduler: &Scheduler, size: Size) -> f64 {
     let mut memo = scheduler.memo();
-    let memo = memo.any().downcast_ref::<Memo>().expect("oasis's own");
+    let memo = memo.own().downcast_ref::<Memo>().expect("oasis's own");
     let state = scheduler.state();
-    // Amounts by whether workers are hosted, and resource.
+    // Keys: whether the server hosts workers, and the resource.
     let mut capacity: BTreeMap<(bool, ResourceId), i64> = BTreeMap::new();
     for server in state.present_servers() {
         for (resource, amount) in server.capacity.iter() {

@@ -1,11 +1,11 @@
-//! The same optimum by plainer means: what tests and the benchmark hold the engine's search against.
+//! Plain algorithms for the same optimum, as references for tests and the benchmark.
 
 use super::{Problem, Schedule};
 
 const NEVER: u64 = u64::MAX;
 
-/// Alg. 2 of the paper as it stands: every end slot in turn; the cheapest way to do D work by the end of slot t is tried
-/// with every amount d of it in slot t. Results are stored, as the paper says, so it costs T·D².
+/// Alg. 2 of the paper, unchanged. For each end slot t it finds the cheapest way to do D work by the end of t, with
+/// every amount d of it in slot t. Results are stored, as the paper says, so the cost is T·D².
 pub(super) fn recursion(problem: &Problem) -> Option<Schedule> {
     let work = problem.work as usize;
     let mut stored = vec![None; problem.slots.len() * (work + 1)];
@@ -49,8 +49,8 @@ fn cheapest(problem: &Problem, slot: isize, work: usize, stored: &mut [Option<(u
     best.0
 }
 
-/// One pass over the slots: what any amount of work costs by the end of each, from what it cost by the end of the one
-/// before and the at most N choices of this one. T·D·N, without end slots or amounts tried twice.
+/// One pass over the slots: the cost of any amount of work by the end of each slot, from the costs by the end of the
+/// previous slot and the at most N choices of this one. The cost is T·D·N, and no end slot or amount is tried twice.
 pub(super) fn one_pass(problem: &Problem) -> Option<(i64, usize)> {
     let work = problem.work as usize;
     let mut costs = vec![NEVER; work + 1];

@@ -1,4 +1,4 @@
-//! The benchmark's cluster and jobs, fixed: ranges of the paper's experiment (§V-A), drawn by a generator of its own.
+//! The benchmark's fixed cluster and jobs: ranges of the paper's experiment (§V-A), drawn by an own generator.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use trainmaster_core::{
     job::{Dataset, RoleSpec, Utility, UtilityKind},
 };
 
-/// T, H = K, and N and E of the job that is measured.
+/// T, H = K, and N and E of the measured job.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) slots: u32,
@@ -65,10 +65,10 @@ pub(crate) fn servers(size: Size) -> Vec<ServerSpec> {
     servers
 }
 
-/// Job number `lot`: drawn as in the paper, with a time of a mini-batch that lets it end within a twentieth of the horizon
-/// with all its workers, so that bookings differ from slot to slot. The measured one has all of N and E, the others up to
-/// as many; it takes up to a fifth of the horizon, is of demands that can be met, and its worth falls all along, so that
-/// every end slot is a candidate.
+/// Job number `lot`, drawn as in the paper. Its mini-batch time lets it end within a twentieth of the horizon with all
+/// its workers, so that bookings differ between slots. The measured job has the maximum of N and E, the others have
+/// less. It takes up to a fifth of the horizon, its demands can be met, and its utility always decreases, so that each
+/// end slot is a candidate.
 pub(crate) fn arrival(size: Size, lot: u32, full: bool) -> JobSpec {
     let mut lots = Lots(u64::from(lot) + 2);
     let mut upto = |most: u32| if full { most } else { lots.count((most / 4).max(1).into(), most.into()) as u32 };
@@ -97,7 +97,7 @@ pub(crate) fn arrival(size: Size, lot: u32, full: bool) -> JobSpec {
     ]);
     let batches = lots.count(10, 100) as u32;
     let horizon = f64::from(size.slots);
-    // E·m: the slots of the shortest run.
+    // E·m: the number of slots of the shortest run.
     let shortest = horizon * if full { lots.between(0.05, 0.2) } else { lots.between(0.005, 0.05) };
     let batch_ms = shortest / f64::from(epochs) / f64::from(batches) * 3_600_000.0;
     let hours = |hours: f64| Span::from_seconds(hours * 3600.0);

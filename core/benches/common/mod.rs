@@ -1,8 +1,8 @@
-//! What benchmarks share: a clock and a median.
+//! Shared parts of the benchmarks: a clock and a median.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time of this thread from some moment on, so that what else runs on the machine counts only by the caches it takes.
+/// CPU time of this thread since the clock's start. Other processes on the machine only affect it through caches.
 pub(crate) struct Clock(f64);
 
 impl Clock {
@@ -10,7 +10,7 @@ impl Clock {
         Self(cpu_ms())
     }
 
-    /// Milliseconds since then.
+    /// Milliseconds since the start.
     pub(crate) fn ms(&self) -> f64 {
         cpu_ms() - self.0
     }

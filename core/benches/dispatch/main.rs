@@ -1,7 +1,7 @@
-//! One arrival under `edge`: its chunks are dispatched over workers that all have chunks pending; beside the same dispatch by
-//! an implementation that scans every queue for every chunk, in the same run. Both must add the same to the average
-//! training times. Times are CPU time of the one thread: medians over 31 pairs of
-//! arrivals, one with a single chunk and one with D right after it (of the plain one: of one arrival).
+//! Benchmark of one arrival under `edge`: its chunks are dispatched to workers that all have pending chunks. The same
+//! dispatch is done in the same run by an implementation that scans each queue for each chunk. Both must add the same
+//! to the average training times. Times are CPU time of one thread: medians over 31 pairs of arrivals, one with a
+//! single chunk and one with D chunks directly after it (for the plain implementation: over one arrival).
 //!
 //! `cargo bench -p trainmaster-core --bench dispatch` prints the table.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a host: it measures time
@@ -20,12 +20,12 @@ use trainmaster_core::{
 };
 
 const REPEAT: usize = 31;
-/// A chunk's upload, to any server, of the arrivals that are measured. What is pending needed none.
+/// Upload time of a chunk of the measured arrivals, to any server. Pending chunks need no upload.
 const UPLOAD: Span = Span::seconds(60);
-/// When they come.
+/// Time of the arrivals.
 const NOW: Time = Time(1000);
 
-/// What is measured.
+/// One measured size.
 #[derive(Clone, Copy)]
 struct Size {
     workers: u32,
@@ -80,7 +80,7 @@ fn measure(size: Size, beside_plain: bool) {
     );
 }
 
-/// A cluster with that many chunks pending.
+/// A cluster with this number of pending chunks.
 fn crowded(size: Size) -> Scheduler {
     let settings = Settings {
         engine: "edge".into(),
@@ -106,7 +106,7 @@ fn crowded(size: Size) -> Scheduler {
     scheduler
 }
 
-/// From one to about thirty hours, in no order.
+/// Between one and about thirty hours, in no order.
 fn each(at: u32) -> Span {
     Span(3_600_000 + i64::from(at.wrapping_mul(2_654_435_761) % 100_000_000))
 }
@@ -136,7 +136,8 @@ fn submit(scheduler: &mut Scheduler, at: Time, name: &str, chunks: u32, each: Sp
     scheduler.apply(at, event).expect("a good job");
 }
 
-/// A job arrives and is gone again. Milliseconds of its decision, and the seconds that it adds to average training times.
+/// A job arrives and ends. Returns the milliseconds of its decision, and the seconds that it adds to average training
+/// times.
 fn arrive(scheduler: &mut Scheduler, chunks: u32, turn: usize) -> (f64, f64) {
     let increase = |scheduler: &Scheduler| scheduler.readings()[0].1;
     let before = increase(scheduler);
@@ -152,7 +153,7 @@ fn arrive(scheduler: &mut Scheduler, chunks: u32, turn: usize) -> (f64, f64) {
     scheduler.apply(NOW, Event::JobEnded { job: id, end: End::Cancelled }).expect("it is there");
     let incarnation = trainmaster_core::Incarnation(1);
     let gone = Event::Observed { job: id, incarnation, slots: vec![], phase: Phase::Stopped };
-    // It may be forgotten already.
+    // The job may be forgotten already.
     let _ = scheduler.apply(NOW, gone);
     drop(scheduler.decide(NOW));
     (ms, added)

@@ -1,4 +1,4 @@
-//! The same dispatch by the plainest means: a sorted list for each worker, all of them walked for each chunk.
+//! The same dispatch by a plain algorithm: a sorted list for each worker, and a scan of all lists for each chunk.
 
 use trainmaster_core::{
     Role, Scheduler, Span, Time,
@@ -8,16 +8,16 @@ use trainmaster_core::{
 /// A chunk: (D · time of a chunk, order, milliseconds left, D).
 type Chunk = (u64, u64, u64, u64);
 
-/// Every worker's chunks, by rate.
+/// Chunks of each worker, by rate.
 pub(super) struct Queues {
     workers: Vec<Vec<Chunk>>,
-    /// Milliseconds for which every worker will have trained when the arrival's chunks are there.
+    /// Milliseconds that each worker will have trained when the arrival's chunks are there.
     trained: u64,
     upload: u64,
 }
 
 impl Queues {
-    /// What the plan says is pending: all of it was there at time zero, and each worker trains since.
+    /// The planned pending chunks. All were there at time zero, and each worker has trained since.
     pub(super) fn of(scheduler: &Scheduler, now: Time, upload: Span) -> Self {
         let state = scheduler.state();
         let mut workers = vec![Vec::new(); state.servers.iter().map(|server| server.devices.len()).sum()];
@@ -44,7 +44,7 @@ impl Queues {
         Self { workers, trained: (now + upload).0 as u64, upload: upload.0 as u64 }
     }
 
-    /// Sends a job's chunks one by one to the worker with the least Q of all. Σ min Q in seconds.
+    /// Sends a job's chunks one by one to the worker with the smallest Q. Returns Σ min Q in seconds.
     pub(super) fn dispatch(&mut self, chunks: u32, each: Span) -> f64 {
         let (d, each) = (u64::from(chunks), each.0 as u64);
         let mut added: Vec<usize> = Vec::new();
@@ -62,7 +62,7 @@ impl Queues {
         total
     }
 
-    /// Eq. 5, with so many chunks of the job itself on their way there, which arrive together with this one.
+    /// Eq. 5, with `own` chunks of the same job on their way to the worker, which arrive together with this one.
     fn increase(&self, queue: &[Chunk], d: u64, each: u64, own: u64) -> f64 {
         let mut trained = self.trained;
         let (mut ahead, mut behind) = (own * each, 0.0);

@@ -1,12 +1,13 @@
-//! One `optimus` round at 4,000 jobs, about 100,000 tasks and 16,000 servers, and at a tenth and ten times that.
+//! Benchmark of one `optimus` round at 4,000 jobs, about 100,000 tasks and 16,000 servers, and at a tenth and ten times
+//! that.
 //!
-//! Cold: the state is loaded; memo, index and plan are empty. Steady: the plan stands and runs, then 1 % of the jobs
-//! change. Both include guard, delta and encoded journal record; fits are reported beside, and nothing is synced to
-//! disk. `plain` is the best plain algorithm we could write for the same allocation and placement (packed arrays, one
-//! binary heap, servers in a sorted array, no index, no guard, no delta), measured in the same run. Times are CPU time of
-//! the one thread, so that what else runs on the machine counts only by the caches it takes.
+//! Cold: the state is loaded; memo, index and plan are empty. Steady: the plan runs, then 1 % of the jobs change. Both
+//! include the guard, the delta and the encoded journal record. Fits are reported separately, and nothing is synced to
+//! disk. `plain` is the best plain algorithm that we could write for the same allocation and placement (packed arrays,
+//! one binary heap, servers in a sorted array, no index, no guard, no delta), measured in the same run. Times are CPU
+//! time of one thread, so that other processes on the machine only affect them through caches.
 //!
-//! The digests on the standard error stream tell whether two builds decide the same.
+//! The digests on the standard error stream show whether two builds decide the same.
 //!
 //! `cargo bench -p trainmaster-core --bench round` prints the table; `-- --scale 1 --repeat 9` runs one size.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a host: it measures time
@@ -34,7 +35,7 @@ fn main() {
                 "| jobs | tasks | servers | round | total ms | prepare | engine | guard | commit (delta, journal, issue) | changes | record KiB | plain ms | total / plain | engine / plain | peak MiB |"
             );
             println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
-            // A process a size, so that peak memory is its own.
+            // One process per size, so that each has its own peak memory.
             for scale in ["0.1", "1", "10"] {
                 let program = env::current_exe().expect("this program has a path");
                 let run = Command::new(program).args(["--scale", scale, "--repeat", &repeat.to_string()]).status();
@@ -66,7 +67,7 @@ fn round(scheduler: &mut Scheduler, at: trainmaster_core::Time) -> (Parts, Decis
     let clock = Clock::start();
     let outcome = ticket.run(Budget::UNLIMITED);
     let run = clock.ms();
-    // The guard is part of `run`; checking the same proposal again tells how much of it.
+    // The guard is part of `run`. Another check of the same proposal measures its part.
     let clock = Clock::start();
     scheduler.check(outcome.proposal().expect("the round succeeds")).expect("the proposal is good");
     let guard = clock.ms();
@@ -80,7 +81,7 @@ fn round(scheduler: &mut Scheduler, at: trainmaster_core::Time) -> (Parts, Decis
 fn measure(scale: f64, repeat: usize) {
     let workload = Workload::new(scale);
     let (jobs, servers) = (workload.jobs, workload.servers);
-    // Cold and plain in turn, so that noise of the machine meets both.
+    // Cold and plain rounds alternate, so that noise of the machine affects both.
     let (mut cold, mut plain, mut loads, mut fits) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut last = None;
     for _ in 0..repeat {
@@ -102,7 +103,8 @@ fn measure(scale: f64, repeat: usize) {
         let placed = plain::round(&input);
         plain.push(clock.ms());
         let (_, decision, _) = last.as_ref().expect("just set");
-        // It tries one list of servers and one way to hand out remainders, so it pauses a few jobs more.
+        // The plain algorithm tries one list of servers and one distribution of remainders, so it pauses a few jobs
+        // more.
         let ours = tasks(decision);
         assert!(
             placed <= ours && placed * 100 > ours * 97,

@@ -1,7 +1,7 @@
-//! The reference: the same allocation and placement with nothing around them, written for speed.
+//! The reference: the same allocation and placement without anything else, written for speed.
 //!
-//! Packed arrays of four amounts, one binary heap of gains, servers in one sorted array in which those that changed
-//! are moved. No index over free room, no devices, no verdicts, no guard, no delta.
+//! It uses packed arrays of four amounts, one binary heap of gains, and servers in one sorted array in which changed
+//! servers are moved. It has no index of free room, no devices, no verdicts, no guard, no delta.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -55,7 +55,7 @@ impl Input {
         let jobs = state.jobs.values().map(|job| {
             let (worker, server) = (pack(&job.worker.amounts), pack(&job.server.amounts));
             PlainJob {
-                curve: job.fits.speed.as_ref().expect("every job is profiled").curve(),
+                curve: job.learnt.fits.speed.as_ref().expect("every job is profiled").curve(),
                 steps: job.remaining_steps().0,
                 most: job.spec.bounds().most(),
                 per_worker: 1.0 / share(&worker, &total),
@@ -72,7 +72,7 @@ impl Input {
     }
 }
 
-/// Returns how many tasks were placed; the placement itself is summed into it so that nothing is optimised away.
+/// Returns the number of placed tasks, with a sum of the placement, so that nothing is optimised away.
 pub(crate) fn round(input: &Input) -> usize {
     let shapes = allocate(input);
     place(input, &shapes)
@@ -189,7 +189,7 @@ fn place(input: &Input, shapes: &[Shape]) -> usize {
             if more_w > 0 || more_p > 0 {
                 continue;
             }
-            // Each that changed moves back to where it belongs now; from the last, so that positions stay right.
+            // Changed servers move to their new positions, from the last one, so that positions stay valid.
             for &(position, server, w, p) in first.iter().rev() {
                 let take = weigh(w, &job.worker, p, &job.server);
                 let room = &mut free[server as usize];

@@ -1,4 +1,4 @@
-//! The benchmark's cluster and jobs, fixed: a generator of its own, so that no library's update changes them.
+//! The benchmark's fixed cluster and jobs, with an own generator, so that library updates don't change them.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl Workload {
         Time(1_000_000 + seconds * 1000)
     }
 
-    /// Five in eight servers have 4 GPUs, the others none; three sizes of each.
+    /// Five in eight servers have 4 GPUs, the others none. There are three sizes of each.
     pub(crate) fn load(&self) -> Scheduler {
         let settings =
             Settings { stability: Stability { enabled: false, ..Stability::default() }, ..Settings::default() };
@@ -65,8 +65,8 @@ impl Workload {
         scheduler
     }
 
-    /// Demands of 1 GPU and 2–8 CPUs a worker, 1–6 CPUs a parameter server; speeds of Eq. 3 and 4 with drawn θ,
-    /// profiled at six shapes; at most 16 + 16 (24 a job on average at this load).
+    /// Demands of 1 GPU and 2–8 CPUs per worker, and 1–6 CPUs per parameter server. Speeds of Eq. 3 and 4 with drawn θ,
+    /// profiled in six shapes. At most 16 + 16 slots (24 per job on average at this load).
     fn submit(&self, scheduler: &mut Scheduler, at: Time, number: u32) {
         let mut lots = Lots(u64::from(number));
         let mut spec = JobSpec::minimal(&format!("job{number}"));
@@ -107,13 +107,13 @@ impl Workload {
         scheduler.apply(at, event).expect("a good job");
     }
 
-    /// The manager carries everything out.
+    /// The manager enacts all issues.
     pub(crate) fn observe_all(&self, scheduler: &mut Scheduler) {
-        // Releases first make room for what waits for it.
+        // Releases come first, because other issues wait for their room.
         for _ in 0..3 {
             for issue in scheduler.take_issues() {
                 if scheduler.state().job(issue.job).is_none() {
-                    // Told of its end, which has been seen already.
+                    // The end of the job was observed already.
                     continue;
                 }
                 let slots = match &issue.verdict {
@@ -137,7 +137,7 @@ impl Workload {
         }
     }
 
-    /// Half a per cent of the jobs end and as many arrive.
+    /// Half a per cent of the jobs end, and as many arrive.
     pub(crate) fn change_one_percent(&self, scheduler: &mut Scheduler, turn: i64) {
         let count = (self.jobs / 200).max(1);
         let at = self.time(5 + 10 * turn);

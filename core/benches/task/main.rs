@@ -1,6 +1,7 @@
-//! A round of `mlfs` and of `mlf-h`: priorities of all tasks, a place for those that wait, what leaves overloaded servers, and who
-//! stops; beside plain MLF-H in the same run, which must start the same tasks on the same GPUs. Times are CPU time of the one
-//! thread, medians over rounds before each of which some jobs end, as many arrive, and every server is measured anew.
+//! Benchmark of a round of `mlfs` and of `mlf-h`: priorities of all tasks, places for waiting tasks, departures from
+//! overloaded servers, and stops. Plain MLF-H runs beside it and must start the same tasks on the same GPUs. Times are
+//! CPU time of one thread: medians over rounds. Before each round some jobs end, as many arrive, and each server is
+//! measured again.
 //!
 //! `cargo bench -p trainmaster-core --bench task` prints the table.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a host: it measures time
@@ -58,9 +59,9 @@ fn measure(workload: &str, jobs: u32, engine: &str) {
     for round in 1..=ROUNDS {
         now = Time(now.0 + MINUTE);
         run(&mut scheduler, now, round as u32);
-        // One in twenty of those that run ends, at least one.
+        // One in twenty of the running jobs ends, at least one.
         let running: Vec<JobId> =
-            scheduler.state().jobs.values().filter(|job| job.observed.is_some()).map(|job| job.id).collect();
+            scheduler.state().jobs.values().filter(|job| job.seen.allocation.is_some()).map(|job| job.id).collect();
         let ending = running.iter().copied().cycle().skip(round).step_by(20).take(running.len().div_ceil(20));
         for job in ending.collect::<std::collections::BTreeSet<_>>() {
             end(&mut scheduler, now, job);
@@ -91,10 +92,10 @@ fn submit(scheduler: &mut Scheduler, at: Time, spec: JobSpec) {
     scheduler.apply(at, event).expect("a good job");
 }
 
-/// What a round starts: the jobs, and server and device of each of their slots.
+/// The starts of a round: jobs, with server and device of each slot.
 type Starts = BTreeMap<JobId, Vec<(Role, u32, usize, Option<u16>)>>;
 
-/// One round: milliseconds of all of it, and of the engine.
+/// One round: milliseconds in total, and of the engine.
 fn decide(scheduler: &mut Scheduler, now: Time) -> (f64, f64, Starts) {
     let before: Vec<JobId> =
         scheduler.state().jobs.values().filter(|job| job.verdict.allocation().is_some()).map(|job| job.id).collect();
@@ -119,14 +120,14 @@ fn decide(scheduler: &mut Scheduler, now: Time) -> (f64, f64, Starts) {
     (all, own, starts)
 }
 
-/// A minute of life: what was issued runs, trains an epoch, and is measured.
+/// One minute: issued jobs run, train an epoch, and are measured.
 fn run(scheduler: &mut Scheduler, now: Time, epoch: u32) {
     let state = scheduler.state();
     let mut events = Vec::new();
     let mut on: BTreeMap<&str, Vec<SlotUse>> =
         state.present_servers().map(|server| (state.server_name(server.id), Vec::new())).collect();
     for job in state.jobs.values() {
-        let Some(issued) = &job.issued else { continue };
+        let Some(issued) = &job.issued.allocation else { continue };
         let seen = |slot: &trainmaster_core::Slot| ObservedSlot {
             role: slot.role,
             index: slot.index,
@@ -134,8 +135,8 @@ fn run(scheduler: &mut Scheduler, now: Time, epoch: u32) {
             devices: slot.devices.to_vec(),
         };
         let slots = issued.slots().iter().map(seen).collect();
-        events.push(Event::Observed { job: job.id, incarnation: job.incarnation, slots, phase: Phase::Running });
-        let step = job.progress.step + 100;
+        events.push(Event::Observed { job: job.id, incarnation: job.issued.incarnation, slots, phase: Phase::Running });
+        let step = job.learnt.progress.step + 100;
         let report = Report {
             seq: epoch.into(),
             step,
@@ -144,8 +145,13 @@ fn run(scheduler: &mut Scheduler, now: Time, epoch: u32) {
             loss: Some(100.0 / step as f64),
             ..Report::default()
         };
-        events.push(Event::Reported { job: job.id, incarnation: job.incarnation, slot: (Role::Worker, 0), report });
-        // Two thirds of a GPU, or a third, by model.
+        events.push(Event::Reported {
+            job: job.id,
+            incarnation: job.issued.incarnation,
+            slot: (Role::Worker, 0),
+            report,
+        });
+        // Two thirds or one third of a GPU, by model.
         let gpu = if job.spec.model.len().is_multiple_of(2) { 330 } else { 660 };
         for slot in issued.slots() {
             let demand = &job.demand(slot.role).amounts;
@@ -177,9 +183,9 @@ fn run(scheduler: &mut Scheduler, now: Time, epoch: u32) {
 }
 
 fn end(scheduler: &mut Scheduler, now: Time, job: JobId) {
-    let incarnation = scheduler.state().job(job).expect("it runs").incarnation;
+    let incarnation = scheduler.state().job(job).expect("it runs").issued.incarnation;
     scheduler.apply(now, Event::JobEnded { job, end: End::Completed }).expect("it is there");
     let gone = Event::Observed { job, incarnation, slots: vec![], phase: Phase::Stopped };
-    // It may be forgotten already.
+    // The job may be forgotten already.
     let _ = scheduler.apply(now, gone);
 }

@@ -1,5 +1,5 @@
-//! MLF-H by plain means: packed arrays, all tasks of all jobs sorted once, every server looked at for every task. It knows no
-//! labels, limits, overloads, stops, reasons, guard or journal.
+//! MLF-H by a plain algorithm: packed arrays, all tasks of all jobs sorted once, and a scan of all servers for each
+//! task. It has no labels, limits, overloads, stops, reasons, guard or journal.
 
 use trainmaster_core::{
     JobId, Role, Scheduler, Time,
@@ -10,7 +10,7 @@ use trainmaster_core::{
 use super::Starts;
 
 const OVERLOAD: f64 = 0.9;
-/// A round in hours.
+/// Length of a round in hours.
 const ROUND: f64 = 1.0 / 60.0;
 /// CPU, memory and GPUs.
 const RESOURCES: usize = 3;
@@ -20,7 +20,7 @@ struct Server {
     used: [f64; RESOURCES],
     have: [f64; RESOURCES],
     slots: u32,
-    /// Reserved thousandths, what is in use, and slots.
+    /// Reserved thousandths, used fraction, and number of slots.
     devices: Vec<(u16, f64, u32)>,
     bookable: u16,
 }
@@ -40,7 +40,7 @@ struct Job<'a> {
     urgency: f64,
     loss: f64,
     remaining: Option<f64>,
-    /// Hours until its deadline, and since it came.
+    /// Hours until its deadline, and hours since its arrival.
     left: f64,
     waited: f64,
     tasks: Vec<Task>,
@@ -52,7 +52,7 @@ pub(super) struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    /// What the scheduler knows, unpacked.
+    /// The scheduler's state in packed form.
     pub(super) fn of(scheduler: &'a Scheduler, now: Time) -> Self {
         let state = scheduler.state();
         let (room, load) = (Room::of(state), Load::of(state, OVERLOAD));
@@ -90,8 +90,8 @@ impl<'a> Cluster<'a> {
             };
             let tasks = of(Role::Server, shape.servers).chain(of(Role::Worker, shape.workers)).map(task);
             let gains: Vec<f64> =
-                job.losses.points().windows(2).map(|pair| (pair[0].loss - pair[1].loss).max(0.0)).collect();
-            let (epoch, sum) = (f64::from(job.progress.epoch) + 1.0, gains.iter().sum::<f64>());
+                job.learnt.losses.points().windows(2).map(|pair| (pair[0].loss - pair[1].loss).max(0.0)).collect();
+            let (epoch, sum) = (f64::from(job.learnt.progress.epoch) + 1.0, gains.iter().sum::<f64>());
             let loss = match gains.last() {
                 None => 1.0 / epoch,
                 Some(last) if sum > 0.0 => last / sum / epoch,
@@ -112,7 +112,7 @@ impl<'a> Cluster<'a> {
         Self { servers: servers.collect(), jobs: jobs.collect() }
     }
 
-    /// Who starts, and where.
+    /// The starts of a round, with their places.
     pub(super) fn round(&mut self) -> Starts {
         let mut terms: Vec<Vec<(f64, f64)>> = self.jobs.iter().map(terms).collect();
         let most = terms.iter().flatten().fold((0.0_f64, 0.0_f64), |most, (ml, c)| (most.0.max(*ml), most.1.max(*c)));
@@ -123,7 +123,7 @@ impl<'a> Cluster<'a> {
         let first = |at: &usize| terms[*at].iter().fold(0.0, |most, (priority, _)| f64::max(most, *priority));
         let mut order: Vec<(f64, usize)> =
             (0..self.jobs.len()).filter(|at| self.jobs[*at].waits).map(|at| (first(&at), at)).collect();
-        // Jobs are in the order in which they came.
+        // Jobs are in order of arrival.
         order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut starts = Starts::new();
         for (_, at) in order {
@@ -132,7 +132,7 @@ impl<'a> Cluster<'a> {
             let priority = |task: &Task| task.part.map_or(f64::INFINITY, |part| terms[at][part].0);
             tasks.sort_by(|a, b| priority(b).total_cmp(&priority(a)));
             if let Some(mut placed) = place(&mut self.servers, job, &tasks) {
-                // As allocations are: workers, then parameter servers.
+                // As in allocations: workers, then parameter servers.
                 placed.sort_unstable_by_key(|(role, index, ..)| (*role == Role::Server, *index));
                 starts.insert(JobId(job.job.id.0), placed);
             }
@@ -227,12 +227,12 @@ impl Server {
         [0, 1, 2].map(|of| self.used[of] / self.have[of])
     }
 
-    /// The device that a task gets, if there is room and nothing is overloaded by it.
+    /// The device for a task, if there is room and the task overloads nothing.
     fn takes(&self, task: &Task) -> Option<Option<u16>> {
         if (0..RESOURCES).any(|of| task.demand[of] > self.free[of]) {
             return None;
         }
-        // The GPUs are looked at one by one.
+        // GPUs are checked one by one.
         let holds = |of: usize| self.used[of] + task.uses[of] as f64 <= OVERLOAD * self.have[of] + 1e-6;
         if self.slots > 0 && !(0..2).all(|of| task.uses[of] == 0 || holds(of)) {
             return None;

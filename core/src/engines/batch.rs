@@ -1,134 +1,117 @@
-//! Jobs in batches, each batch at the least cost, and every job to its end.
+//! BatchSche: jobs in batches, each batch at minimum cost, without preemption.
 //!
-//! BatchSche, as the authors of the edge-cloud scheduler A_online set up a scheduler of theirs to compare with (the paper's
-//! §V, with two sentences): jobs that aren't completed are grouped into batches, and batches are scheduled one by one so
-//! that resources cost least; since the cloud is cheap and has room, most jobs end up there. Nothing is preempted.
+//! The authors of the edge-cloud scheduler A_online describe this baseline in two sentences (§V): unfinished jobs are
+//! grouped into batches, and batches are scheduled one after the other so that resources cost least. Because the cloud
+//! is cheap and has room, most jobs run there. Nothing is preempted.
 //!
-//! All else is chosen:
-//! * Jobs gather until the first of them has done so for `batch`, or until there are `batch_jobs`: that is a batch.
-//! * A slot costs `edge_price` an hour on a server of the edge and `cloud_price` on one of the cloud
-//!   ([`Place::cloud`](crate::server::Place::cloud)). A job costs its slots × the hours it needs × that: in the shape that
-//!   was requested, for the time that is left of its dataset's chunks or as its fits predict. Where neither says anything,
-//!   the mean of the others in its batch.
-//! * The cost of a batch is made small by regret: each job is tried at the edge alone and in the cloud alone, on what is
-//!   free; who would lose most if it had to take the dearer, for each share of the cluster that it takes, comes first, and
-//!   before all others who has no choice. Each then takes the cheaper of both that still holds it whole, else the other.
-//!   (Who gets the room that is cheap is a knapsack; this is its greedy rule, exact but for the last job that fits.) A job
-//!   that neither holds is spread over both, cheaper servers first: its gradients may then go over the uplink, but it runs.
-//! * Equal prices: the edge, where the data is.
-//! * What of a batch has no room waits, and so does the next batch until all of this one run, unless it is its tenant or
-//!   queue that is at a limit: nobody starves. Jobs that lost their place go with the batch that they came with.
+//! The following choices are our own:
+//! * **Batches.** Jobs gather until the first of them has waited for `batch`, or until there are `batch_jobs` of them.
+//!   These jobs are one batch.
+//! * **Cost.** A slot costs `edge_price` per hour on a server at the edge, and `cloud_price` in the cloud
+//!   ([`Place::cloud`](crate::server::Place::cloud)). A job costs slots × hours × price, in its requested shape. Its
+//!   hours are those of the remaining chunks of its dataset, or else the predicted ones. If both are unknown, they are
+//!   the mean of the other jobs in its batch.
+//! * **Order.** The cost of a batch is minimised by regret. Each job is tried at the edge alone and in the cloud alone,
+//!   with the free room. The job with the largest additional cost of its more expensive place, per share of the cluster
+//!   that it takes, comes first. Jobs with one possible place come before all others. Each job gets the cheaper place
+//!   if it still holds the whole job, otherwise the other one. (The assignment of cheap room is a knapsack problem.
+//!   This is its greedy rule, which is exact except for the last job that fits.)
+//! * **Splitting.** A job that neither place holds is spread over both, cheaper servers first. Its gradients may then
+//!   cross the uplink, but the job runs.
+//! * **Ties.** If prices are equal, the edge comes first, because the data is there.
+//! * **Waiting.** Jobs without room wait, and so does the next batch, until all jobs of this batch run. A job at a
+//!   limit of its tenant or queue doesn't delay the next batch. So no job starves. A job that lost its place rejoins
+//!   its batch.
 //!
-//! Without a server of the cloud these are batches first come first served. Choose it to compare with.
+//! Without cloud servers, this engine is first come, first served by batches. Choose it for comparisons.
 //!
-//! Cost: O(J log J) for J jobs, plus O(log S) a slot, four times, for the jobs of a batch that can start.
+//! Cost: O(J log J) for J jobs, plus O(log S) per slot, four times, for the jobs of a batch that can start.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::{Board, Largest},
+use crate::engine::{
+    About, Build, Engine, EngineError, Parameters, Round, Triggers,
+    board::Largest,
     ledger::Ledger,
-    optimus::{run, wait},
-    placing::{self, Placing, placement},
-    rounds,
+    placing::{self, Placing},
+    round,
 };
 use crate::{
     decision::{Allocation, Proposal},
     ids::JobId,
     job::Job,
-    place::SortBy,
     reason::{Reason, Scope},
     settings::SettingsError,
-    state::{Change, State},
+    state::State,
     time::{Span, Time},
 };
-
-pub(super) const NAME: &str = "batch";
-pub(super) const SUMMARY: &str = "gathers jobs into batches and places each where it costs least, edge or cloud";
-pub(super) const PAPER: &str = "BatchSche, baseline of A_online";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo { name: "batch", default: Value::Text("600s"), meaning: "longest time that jobs gather for a batch" },
-    ParameterInfo { name: "batch_jobs", default: Value::Number(10.0), meaning: "so many jobs are a batch at once" },
-    ParameterInfo {
-        name: "edge_price",
-        default: Value::Number(1.0),
-        meaning: "an hour of a worker or parameter server on a server whose label zone isn't \"cloud\"",
-    },
-    ParameterInfo {
-        name: "cloud_price",
-        default: Value::Number(0.5),
-        meaning: "the same where it is; only the ratio matters",
-    },
-    placement("consolidate"),
-];
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
 pub struct Batch {
     span: Span,
     jobs: usize,
-    /// Of the edge and of the cloud.
+    /// Prices of the edge and of the cloud.
     prices: [f64; 2],
     placing: Placing,
 }
 
-/// Who belongs together.
+/// The engine's memory: batches of jobs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
-    /// Since when jobs gather; none where nobody does.
+    /// Time since which jobs gather. None if no job does.
     since: Option<Time>,
-    /// The batch of each active job that is in one, counted from the first.
+    /// The batch of each active job in a batch, counted from the first.
     batches: BTreeMap<JobId, u64>,
     count: u64,
-    /// The server that had the last slot, for round-robin.
-    last: u32,
 }
 
 impl Build for Batch {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let price = |name| parameters.number(name, 0.0..=1e9);
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "batch",
+        "gathers jobs into batches and places each where it costs least, edge or cloud",
+        "BatchSche, baseline of A_online",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let edge = "an hour of a worker or parameter server on a server whose label zone isn't \"cloud\"";
+        let cloud = "the same where it is; only the ratio matters";
         Ok(Self {
-            span: parameters.span("batch")?,
-            jobs: parameters.whole("batch_jobs", 1..=1_000_000)? as usize,
-            prices: [price("edge_price")?, price("cloud_price")?],
-            placing: Placing::of(parameters)?,
+            span: parameters.span("batch", "600s", "longest time that jobs gather for a batch")?,
+            jobs: parameters.whole("batch_jobs", 10, 1..=1_000_000, "so many jobs are a batch at once")? as usize,
+            prices: [
+                parameters.number("edge_price", 1.0, 0.0..=1e9, edge)?,
+                parameters.number("cloud_price", 0.5, 0.0..=1e9, cloud)?,
+            ],
+            placing: Placing::of(parameters, "consolidate")?,
         })
     }
 }
 
 impl Engine for Batch {
     type Memo = Memo;
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
+    fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
+        let state = round.state;
         let mut now = memo.clone();
-        let (free, mut ledger) = rounds::free_jobs(state);
-        let (run, waiting): (Vec<_>, Vec<_>) = free.partition(|job| job.verdict.allocation().is_some());
+        let (free, mut ledger) = round.all_jobs();
+        let (run, waiting): (Vec<_>, Vec<_>) = free.into_iter().partition(|job| job.verdict.allocation().is_some());
         for job in run {
             ledger.take(job, &job.total(job.shape()), 1);
         }
-        let mut proposal = Proposal::default();
-        let batches = self.group(state, &mut now, waiting, &mut proposal);
-        let mut counter = Counter { engine: self, state, board, budget, ledger, last: &mut now.last };
+        let batches = self.group(state, &mut now, waiting, &mut round.proposal);
+        let mut counter = Counter { engine: self, round, ledger };
         let mut largest = Largest::default();
         let mut ahead = None;
         let mut position = 0;
@@ -136,26 +119,27 @@ impl Engine for Batch {
             if let Some(first) = ahead {
                 for job in batch {
                     position += 1;
-                    wait(&mut proposal, job, Reason::Behind { job: first, position });
+                    counter.round.proposal.wait(job, Reason::Behind { job: first, position });
                 }
                 continue;
             }
-            for (job, reason) in counter.schedule(batch, &mut largest, &mut proposal)? {
-                // Its tenant's or queue's limit is nobody else's concern.
+            for (job, reason) in counter.schedule(batch, &mut largest)? {
+                // A limit of its tenant or queue doesn't affect others.
                 if !matches!(&reason, Reason::Exhausted { scope: Scope::Tenant(_) | Scope::Queue(_), .. }) {
                     position += 1;
                     ahead = ahead.or(Some(job.id));
                 }
-                wait(&mut proposal, job, reason);
+                counter.round.proposal.wait(job, reason);
             }
         }
         *memo = now;
-        Ok(proposal)
+        Ok(())
     }
 }
 
 impl Batch {
-    /// The jobs that wait of each batch that is complete, the first one first. Those that still gather are told until when.
+    /// The waiting jobs of each complete batch, the first batch first. Gathering jobs get the end of their wait as a
+    /// reason.
     fn group<'a>(
         &self,
         state: &State,
@@ -180,30 +164,26 @@ impl Batch {
         for job in waiting {
             match memo.batches.get(&job.id) {
                 Some(batch) => batches.entry(*batch).or_default().push(job),
-                None => wait(proposal, job, Reason::Scheduled { next_start: until }),
+                None => proposal.wait(job, Reason::Scheduled { next_start: until }),
             }
         }
         batches
     }
 }
 
-/// What is left while batches are scheduled.
-struct Counter<'a> {
+/// The state while batches are scheduled.
+struct Counter<'a, 'r> {
     engine: &'a Batch,
-    state: &'a State,
-    board: &'a mut Board,
-    budget: &'a mut Budget,
+    round: &'a mut Round<'r>,
     ledger: Ledger,
-    last: &'a mut u32,
 }
 
-impl Counter<'_> {
-    /// Starts what it can of a batch. Returns the others, each with its reason.
+impl Counter<'_, '_> {
+    /// Starts the jobs of a batch that fit. Returns the others, each with its reason.
     fn schedule<'a>(
         &mut self,
         batch: Vec<&'a Arc<Job>>,
         largest: &mut Largest<'a>,
-        proposal: &mut Proposal,
     ) -> Result<Vec<(&'a Arc<Job>, Reason)>, EngineError> {
         let mut order = Vec::with_capacity(batch.len());
         for (job, hours) in hours(&batch) {
@@ -217,42 +197,36 @@ impl Counter<'_> {
             match found {
                 Some(allocation) => {
                     self.ledger.take(job, &total, 1);
-                    run(proposal, job, allocation);
+                    self.round.proposal.run(job, allocation);
                 }
                 None => left.push(job),
             }
         }
         let reasons = left.into_iter().map(|job| {
-            let shape = job.spec.requested();
-            let total = job.total(shape);
-            let reason = if self.ledger.has(job, &total) {
-                largest.reason(self.state, &self.board.room, job, shape)
-            } else {
-                self.ledger.reason(self.state, job, &total)
-            };
-            (job, reason)
+            let room = &self.round.board.room;
+            (job, largest.refusal(self.round.state, room, &self.ledger, job, job.spec.requested()))
         });
         Ok(reasons.collect())
     }
 
-    /// What it costs more where it costs more, for each share of the cluster; infinite where there is no choice.
+    /// The additional cost of the more expensive place, per share of the cluster. Infinite if there is only one place.
     fn regret(&mut self, job: &Job, hours: f64) -> Result<f64, EngineError> {
         let shape = job.spec.requested();
-        let last = *self.last;
+        let last = *self.round.last;
         for cloud in [false, true] {
             let found = self.place_in(Some(cloud), job)?;
-            *self.last = last;
+            *self.round.last = last;
             match found {
-                Some(allocation) => self.board.give_back(self.state, job, &allocation),
+                Some(allocation) => self.round.board.give_back(self.round.state, job, &allocation),
                 None => return Ok(f64::INFINITY),
             }
         }
         let [edge, cloud] = self.engine.prices;
-        let share = job.total(shape).dominant_share(&self.state.usable).max(1e-12);
+        let share = job.total(shape).dominant_share(&self.round.state.usable).max(1e-12);
         Ok(hours * f64::from(shape.workers + shape.servers) * (edge - cloud).abs() / share)
     }
 
-    /// Its place at the least cost.
+    /// The place with the lowest cost.
     fn cheapest(&mut self, job: &Job) -> Result<Option<Arc<Allocation>>, EngineError> {
         let [edge, cloud] = self.engine.prices;
         let cloud_first = cloud < edge;
@@ -262,8 +236,8 @@ impl Counter<'_> {
                 return Ok(found);
             }
         }
-        let (state, shape) = (self.state, job.spec.requested());
-        self.board.place_each(state, job, shape, self.budget, |board, job, role| {
+        let (state, shape) = (self.round.state, job.spec.requested());
+        self.round.board.place_each(state, job, shape, self.round.budget, |board, job, role| {
             let need = &job.demand(role).amounts;
             let freest = |cloud| {
                 let mut servers = board.free.freest_in(&board.room, need, Some(cloud));
@@ -273,19 +247,18 @@ impl Counter<'_> {
         })
     }
 
-    /// A place in the cloud alone, or at the edge alone.
+    /// A place in the cloud alone (`true`), at the edge alone (`false`), or anywhere.
     fn place_in(&mut self, cloud: Option<bool>, job: &Job) -> Result<Option<Arc<Allocation>>, EngineError> {
-        self.board.room.limit(cloud);
-        let shape = job.spec.requested();
-        let found = self.engine.placing.place(self.state, self.board, job, shape, self.last, self.budget);
-        self.board.room.limit(None);
+        self.round.board.room.limit(cloud);
+        let found = self.round.place(job, job.spec.requested(), self.engine.placing);
+        self.round.board.room.limit(None);
         found
     }
 }
 
-/// The hours that each job needs.
+/// The remaining hours of each job.
 fn hours<'a>(batch: &[&'a Arc<Job>]) -> Vec<(&'a Arc<Job>, f64)> {
-    let known = |job: &Job| Some(rounds::remaining_time(job, job.spec.requested())?.as_seconds() / 3600.0);
+    let known = |job: &Job| Some(round::remaining_time(job, job.spec.requested())?.as_seconds() / 3600.0);
     let times: Vec<f64> = batch.iter().filter_map(|job| known(job)).collect();
     let mean = if times.is_empty() { 1.0 } else { times.iter().sum::<f64>() / times.len() as f64 };
     batch.iter().map(|job| (*job, known(job).unwrap_or(mean))).collect()

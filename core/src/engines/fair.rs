@@ -1,55 +1,44 @@
-//! Fair: jobs as they were requested, in turns, so that each has had the same share of the cluster for the same time.
+//! Fair: jobs in their requested shapes take turns, so that all get the same share of the cluster over time.
 //!
-//! The fair scheduler that MLFS's authors compare with as "TensorFlow with Borg" (CoNEXT'20, §2 and §4.1), which "aims to
-//! achieve fairness of resource allocation among different jobs"; they tell no more. Fairness is max-min in dominant shares (Ghodsi et
-//! al., DRF, NSDI'11), and since jobs run as requested or not at all, it is of shares over time: in every round the jobs come in the
-//! order of their service so far, dominant share × time, the least first; who has had more makes room. That is start-time fair queueing
-//! (Goyal et al., SIGCOMM'96) with jobs for flows.
+//! MLFS's authors compare with this scheduler as "TensorFlow with Borg" (CoNEXT'20, §2 and §4.1), which "aims to
+//! achieve fairness of resource allocation among different jobs"; they give no details. Here fairness is max-min in
+//! dominant shares (Ghodsi et al., DRF, NSDI'11). Jobs run in their requested shape or not at all, so shares are
+//! equalised over time. In each round, jobs come in the order of their service so far (dominant share × time), smallest
+//! first. Jobs with more service make room. This is start-time fair queueing (Goyal et al., SIGCOMM'96) with jobs as
+//! flows.
 //!
-//! `drf` differs in two things. It divides the cluster anew in space: every job gets as many workers as make shares equal, so
-//! that more jobs means fewer workers for each; it takes jobs that can be resized. Here a job has all of its workers or none, and more
-//! jobs means longer turns of others; it suits jobs of fixed size.
+//! `drf` differs in two ways. It divides the cluster in space in each round: jobs get as many workers as make shares
+//! equal, so more jobs mean fewer workers for each. And it resizes jobs. Here a job has all of its workers or none, and
+//! more jobs mean longer turns of others, which suits jobs of fixed size.
 //!
-//! Chosen is:
-//! * A newcomer, and who comes back from being held, has no claim on the time before: it starts with the service of the running job
-//!   that has had least. So nobody's turn is longer than a round for others having come late.
-//! * Ties go to who runs, then to who came first. What runs keeps its place, and free room is taken before anyone is stopped
-//!   ([`serve_in_turn`]); a job that doesn't fit is skipped, and is the more ahead in the next round.
-//! * Service is counted from when slots were issued, restarts included.
-//! * A round is a minute, as everywhere in that paper. Where restarts cost as much, set a longer `interval`, or leave it to the
-//!   site's `stability`.
+//! The following choices are our own:
+//! * A new job, or a resumed one, has no claim for the time before. It starts with the smallest service of the running
+//!   jobs. So no turn becomes longer than a round because others arrive late.
+//! * Ties go to running jobs, then to earlier ones. Running jobs keep their place, and free room is used before jobs
+//!   are stopped ([`serve_in_turn`](Round::serve_in_turn)). A job that doesn't fit is skipped, and comes earlier in the
+//!   next round.
+//! * Service counts from the issue of slots, including restarts.
+//! * A round is a minute, as throughout that paper. If a restart costs about as much, set a longer `interval`, or use
+//!   the site's `stability`.
 //!
-//! Choose it to compare with, or where jobs can't be resized and every owner should see progress. Completion times suffer: of equal
-//! jobs that take turns, all end late.
+//! Choose it for comparisons, or if jobs can't be resized and every owner should see progress. Completion times suffer:
+//! equal jobs that take turns all end late.
 //!
-//! Cost: O(J log J) for J jobs, plus what [`serve_in_turn`] costs. The memory holds a line a job.
+//! Cost: O(J log J) for J jobs, plus the cost of [`serve_in_turn`](Round::serve_in_turn). The memory has one entry per
+//! job.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
-use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    placing::{Placing, placement},
-    preempting::serve_in_turn,
-    rounds,
-};
+use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{
-    decision::Proposal,
     ids::JobId,
     job::Job,
-    place::SortBy,
     settings::SettingsError,
-    state::{Change, State},
+    state::State,
     time::{Span, Time},
 };
-
-pub(super) const NAME: &str = "fair";
-pub(super) const SUMMARY: &str = "runs whole jobs in turns, each for an equal share of the cluster's time";
-pub(super) const PAPER: &str = "TensorFlow with Borg; baseline of MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[rounds::MINUTE, placement("spread")];
 
 /// Millionths of the cluster times milliseconds.
 type Service = i64;
@@ -62,72 +51,69 @@ pub struct Fair {
     placing: Placing,
 }
 
-/// What jobs have had.
+/// The service of jobs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
-    /// The server that had the last slot, for round-robin.
-    last: u32,
-    /// Up to when service is counted.
+    /// Time up to which service is counted.
     counted: Option<Time>,
-    /// The least service among those that ran: what a newcomer starts with.
+    /// The smallest service of the jobs that ran: the start of a new job.
     start: Service,
     accounts: BTreeMap<JobId, Account>,
 }
 
-/// One job's.
+/// Service of one job.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Account {
     service: Service,
-    /// Millionths of the cluster that it has now.
+    /// Its current share in millionths of the cluster.
     share: i64,
 }
 
 impl Build for Fair {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self { interval: parameters.span("interval")?, placing: Placing::of(parameters)? })
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "fair",
+        "runs whole jobs in turns, each for an equal share of the cluster's time",
+        "TensorFlow with Borg; baseline of MLFS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        Ok(Self { interval: round::minute(parameters)?, placing: Placing::of(parameters, "spread")? })
     }
 }
 
 impl Engine for Fair {
     type Memo = Memo;
-    type Index = Board;
+    const MEMO_VERSION: u32 = 2;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
+    fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
+        let state = round.state;
         let mut now = memo.clone();
         now.count(state);
-        let mut proposal = Proposal::default();
-        let (jobs, ledger) = rounds::settled_jobs(state, &mut proposal);
-        let mut order: Vec<&Arc<Job>> = jobs.collect();
-        budget.spend(order.len() as u64)?;
+        let (mut order, ledger) = round.jobs();
+        round.budget.spend(order.len() as u64)?;
         let waits = |job: &Job| job.verdict.allocation().is_none();
         order.sort_by_cached_key(|job| (now.accounts[&job.id].service, waits(job), job.arrival, job.id));
-        serve_in_turn(state, &order, ledger, board, &mut proposal, budget, (self.placing, &mut now.last))?;
-        now.remember(state, &proposal);
+        round.serve_in_turn(&order, ledger, self.placing)?;
+        now.remember(round);
         *memo = now;
-        Ok(proposal)
+        Ok(())
     }
 }
 
 impl Memo {
-    /// Adds what jobs had since that was last done. Newcomers get an account.
+    /// Adds the service since the last count. New jobs get an account.
     fn count(&mut self, state: &State) {
         let since = self.counted.replace(state.now).unwrap_or(state.now);
         self.accounts.retain(|id, _| state.jobs.contains_key(id));
         let mut least = None;
         for (id, account) in self.accounts.iter_mut().filter(|(_, account)| account.share > 0) {
-            let held = rounds::held(&state.jobs[id], since, state.now);
+            let held = round::held(&state.jobs[id], since, state.now);
             account.service = account.service.saturating_add(account.share.saturating_mul(held.0));
             least = Some(least.map_or(account.service, |least: Service| least.min(account.service)));
         }
@@ -140,12 +126,13 @@ impl Memo {
         }
     }
 
-    /// Who has what from now on.
-    fn remember(&mut self, state: &State, proposal: &Proposal) {
+    /// Records the shares from now on.
+    fn remember(&mut self, round: &Round<'_>) {
+        let state = round.state;
         self.accounts.values_mut().for_each(|account| account.share = 0);
-        for (job, allocation) in rounds::planned(state, proposal) {
+        for (job, allocation) in round.planned() {
             let share = job.total(allocation.shape()).dominant_share(&state.usable).min(1.0);
-            // The smallest job has some of it, too.
+            // The smallest job has a positive share too.
             self.accounts.get_mut(&job.id).expect("counted before").share = (libm::round(share * WHOLE) as i64).max(1);
         }
     }

@@ -1,70 +1,55 @@
-//! Gandiva: first in, first out, like with like, and the least busy task of an overloaded GPU moves to the least used one.
+//! Gandiva: first in, first out, with similar jobs together. The least busy task of an overloaded GPU moves to the
+//! least used GPU.
 //!
-//! Xiao et al., *Gandiva: Introspective Cluster Scheduling for Deep Learning*, OSDI'18, as MLFS's authors compare with it (CoNEXT'20,
-//! §2): a FIFO queue; jobs that want the same number of GPUs have an affinity and share servers where they can; and from a GPU
-//! whose utilisation is above a threshold the job with the lowest utilisation goes to the GPU with the lowest.
+//! Xiao et al., *Gandiva: Introspective Cluster Scheduling for Deep Learning*, OSDI'18, as described for comparison by
+//! MLFS's authors (CoNEXT'20, §2): a FIFO queue; jobs with the same number of GPUs have an affinity, and share servers
+//! if possible; from a GPU with a utilisation above a threshold, the job with the lowest utilisation moves to the GPU
+//! with the lowest utilisation.
 //!
-//! * Jobs come up as under [`fifo`](super::fifo), and get what they requested, all or nothing.
-//! * A slot goes to a server where its own job is already, else to one with jobs of its affinity, else to one without any, else to
-//!   any; among those to the one whose GPU is used least, and there to that GPU. Where the pool
-//!   [overbooks](crate::settings::ShapeRules::overbook), tasks share GPUs, as long as none comes to be overloaded by what is measured
-//!   or expected.
-//! * Of a GPU that carries more than `overload` in more than one slot, the slot that uses it least moves, until it carries less:
-//!   to the least used GPU anywhere that isn't overloaded by it. If it fits nowhere the next busier one is tried; if none does
-//!   all stay. What moves restarts from its checkpoint, its job with it.
+//! * Jobs are ordered as under [`fifo`](super::fifo), and get their requested shape or nothing.
+//! * A slot goes to a server of its own job, or else to one with jobs of its affinity, or else to one without jobs, or
+//!   else to any. Among these it goes to the server with the least used GPU, and to that GPU. If the pool
+//!   [overbooks](crate::settings::ShapeRules::overbook), tasks share GPUs, unless the measured or expected use
+//!   overloads one.
+//! * A GPU is overloaded if it carries more than `overload` in more than one slot. Then the slot that uses it least
+//!   moves, until the GPU is no longer overloaded. The target is the least used GPU that the slot doesn't overload. If
+//!   it fits nowhere, the next busier slot is tried. If none fits, all stay. A moving slot restarts from its checkpoint
+//!   with its whole job.
 //!
-//! The papers leave open, and chosen is:
-//! * What a slot uses of a GPU that nobody has measured is what its model's slots use, else `overload` of what it demands. Without
-//!   measurements nothing moves.
-//! * Gandiva's suspend and resume within a minute, and its growing and shrinking of jobs, aren't among what MLFS's authors
-//!   describe, and aren't here: jobs that share a GPU run at once.
-//! * Only what runs where it is planned moves, and a slot once in a decision. Jobs whose servers must be alike
-//!   ([`ShapeRules`](crate::settings::ShapeRules)) don't.
+//! The papers leave some points open. The following choices are our own:
+//! * The use of a GPU by a slot without measurements is that of its model's slots, or else `overload` of its demand.
+//!   Without measurements nothing moves.
+//! * MLFS's authors don't describe Gandiva's suspend and resume within a minute, or its growing and shrinking of jobs.
+//!   They aren't implemented: jobs that share a GPU run at the same time.
+//! * Only slots that run where they are planned move, at most once per decision. Jobs whose servers must have equal
+//!   reservations ([`ShapeRules`](crate::settings::ShapeRules)) don't move.
 //!
-//! Choose it to compare with, or for many small jobs that each leave much of a GPU idle, and are measured.
+//! Choose it for comparisons, or for many small, measured jobs that leave much of a GPU idle.
 //!
-//! Cost: O(J log J + slots planned) a decision with J waiting jobs, O(S·R) for each slot that is placed or moved with S servers of R resources.
+//! Cost: O(J log J + planned slots) per decision with J waiting jobs, and O(S·R) for each slot that is placed or moved,
+//! with S servers of R resources.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use imbl::Vector;
-
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, Limits, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    fifo::{by_arrival, start_in_line, waiting},
-    ledger::Ledger,
-    optimus::run,
-    rounds, sharing,
+use crate::engine::{
+    About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers, board::Board, in_line::by_arrival,
+    ledger::Ledger, round, sharing,
 };
 use crate::{
-    decision::{Allocation, Proposal, Role, Slot},
+    decision::{Allocation, Slot},
     ids::{JobId, ServerId},
     job::Job,
-    place::{Load, SortBy},
+    place::Load,
     resources::{Amounts, GPU},
     server::Server,
     settings::SettingsError,
-    state::{Change, State},
+    shape::Role,
+    state::State,
     time::Span,
 };
-
-pub(super) const NAME: &str = "gandiva";
-pub(super) const SUMMARY: &str = "FIFO, like jobs on the same servers, the least busy leave overloaded GPUs";
-pub(super) const PAPER: &str = "Xiao et al., Gandiva, OSDI'18; baseline of MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    rounds::MINUTE,
-    ParameterInfo {
-        name: "overload",
-        default: Value::Number(0.9),
-        meaning: "a GPU of which more than this part is used, by several slots, is overloaded",
-    },
-    ParameterInfo { name: "migrate", default: Value::Flag(true), meaning: "slots leave overloaded GPUs" },
-    ParameterInfo { name: "backfill", default: Value::Flag(false), meaning: "jobs that fit may pass one that doesn't" },
-];
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -76,19 +61,27 @@ pub struct Gandiva {
 }
 
 impl Build for Gandiva {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "gandiva",
+        "FIFO, like jobs on the same servers, the least busy leave overloaded GPUs",
+        "Xiao et al., Gandiva, OSDI'18; baseline of MLFS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let overload = "a GPU of which more than this part is used, by several slots, is overloaded";
         Ok(Self {
-            interval: parameters.span("interval")?,
-            overload: parameters.number("overload", 0.1..=1.0)?,
-            migrate: parameters.flag("migrate")?,
-            backfill: parameters.flag("backfill")?,
+            interval: round::minute(parameters)?,
+            overload: parameters.number("overload", 0.9, 0.1..=1.0, overload)?,
+            migrate: parameters.flag("migrate", true, "slots leave overloaded GPUs")?,
+            backfill: parameters.flag("backfill", false, "jobs that fit may pass one that doesn't")?,
         })
     }
 }
 
 impl Engine for Gandiva {
     type Memo = ();
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
@@ -98,38 +91,29 @@ impl Engine for Gandiva {
         Limits::Measured(libm::round(self.overload * 1000.0) as u16)
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        (): &mut (),
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        budget.spend(state.jobs.len() as u64)?;
-        board.sync(state, changes, SortBy::Share);
-        let mut proposal = Proposal::default();
+    fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
+        let state = round.state;
+        round.budget.spend(state.jobs.len() as u64)?;
         let mut servers =
             Servers { state, most: self.overload, load: Load::of(state, self.overload), likes: likes(state) };
         if self.migrate {
-            servers.relieve(board, &mut proposal, budget)?;
+            servers.relieve(round)?;
         }
-        let (mut waiting, _) = waiting(state);
+        let (mut waiting, _) = round.waiting_jobs();
         by_arrival(&mut waiting);
-        // Where GPUs are shared, more is planned than there is.
-        start_in_line(state, (&waiting, Ledger::left(state)), board, &mut proposal, self.backfill, |board, job| {
-            servers.place(board, job, budget)
-        })?;
-        Ok(proposal)
+        // If GPUs are shared, the plan exceeds the capacity.
+        round.start_in_line((&waiting, Ledger::left(state)), self.backfill, |round, job| {
+            servers.place(round.board, job, round.budget)
+        })
     }
 }
 
-/// Thousandths of GPUs that a job wants: jobs that want the same are alike.
+/// Thousandths of GPUs of a job. Jobs with the same number have an affinity.
 fn affinity(job: &Job) -> i64 {
     job.total(job.spec.requested())[GPU]
 }
 
-/// Whose like is on each server. O(slots planned).
+/// The affinities of the jobs on each server. O(planned slots).
 fn likes(state: &State) -> Vec<BTreeSet<i64>> {
     let mut likes = vec![BTreeSet::new(); state.servers.len()];
     for job in state.jobs.values() {
@@ -140,7 +124,7 @@ fn likes(state: &State) -> Vec<BTreeSet<i64>> {
     likes
 }
 
-/// Servers under the decision in the making.
+/// Servers under the decision in progress.
 struct Servers<'a> {
     state: &'a State,
     most: f64,
@@ -148,11 +132,11 @@ struct Servers<'a> {
     likes: Vec<BTreeSet<i64>>,
 }
 
-/// A slot on an overloaded GPU, by how much it uses of one: the least busy first.
+/// A slot on an overloaded GPU. In order of its use, the least busy first.
 type Candidate = (u64, JobId, Role, u32);
 
 impl Servers<'_> {
-    /// A place for every slot of a job as requested, or for none.
+    /// Places all slots of a job's requested shape, or none.
     fn place(
         &mut self,
         board: &mut Board,
@@ -203,7 +187,7 @@ impl Servers<'_> {
         Ok(Some(Arc::new(Allocation::new(placed))))
     }
 
-    /// The least used GPU of a server with room, of those that are the least strange. O(servers · resources).
+    /// The least used GPU with room, on the servers of the closest affinity. O(servers · resources).
     fn best(
         &self,
         board: &Board,
@@ -223,8 +207,9 @@ impl Servers<'_> {
         Some(Slot { role, index, server, devices })
     }
 
-    /// Moves the least busy slots off overloaded GPUs.
-    fn relieve(&mut self, board: &mut Board, proposal: &mut Proposal, budget: &mut Budget) -> Result<(), EngineError> {
+    /// Moves the least busy slots from overloaded GPUs.
+    fn relieve(&mut self, round: &mut Round<'_>) -> Result<(), EngineError> {
+        let (board, budget) = (&mut *round.board, &mut *round.budget);
         let state = self.state;
         let mut moved: BTreeMap<JobId, Vec<Slot>> = BTreeMap::new();
         for ((server, device), here) in self.overloaded() {
@@ -257,12 +242,12 @@ impl Servers<'_> {
             let now = |slot: &Slot| {
                 new.iter().find(|new| (new.role, new.index) == (slot.role, slot.index)).unwrap_or(slot).clone()
             };
-            run(proposal, job, Arc::new(Allocation::new(allocation.slots().iter().map(now).collect())));
+            round.proposal.run(job, Arc::new(Allocation::new(allocation.slots().iter().map(now).collect())));
         }
         Ok(())
     }
 
-    /// Overloaded GPUs with the slots there that may move, the least busy first. O(devices + slots planned · log).
+    /// Overloaded GPUs with their movable slots, the least busy first. O(devices + planned slots · log).
     fn overloaded(&self) -> BTreeMap<(ServerId, u16), BTreeSet<Candidate>> {
         let state = self.state;
         let mut overloaded: BTreeMap<(ServerId, u16), BTreeSet<Candidate>> = BTreeMap::new();

@@ -1,69 +1,50 @@
-//! Graphene: troublesome tasks first, and jobs by a score of how short, well packed and behind their share they are.
+//! Graphene: troublesome tasks first. Jobs go by a score of shortness, packing and fairness.
 //!
-//! Grandl et al., *Graphene: Packing and Dependency-aware Scheduling for Data-Parallel Clusters*, OSDI'16, as MLFS's authors compare
-//! with it (CoNEXT'20, §2): within a job, resources go first to troublesome tasks, those with more dependent tasks and demands
-//! that are tough to pack, then to the others; jobs go by a weighted score of several objectives: average completion
-//! time, throughput, fairness. Jobs get what they requested and keep it to the end; one that doesn't fit is passed.
+//! Grandl et al., *Graphene: Packing and Dependency-aware Scheduling for Data-Parallel Clusters*, OSDI'16, as described
+//! for comparison by MLFS's authors (CoNEXT'20, §2): within a job, troublesome tasks get resources first. These have
+//! more dependent tasks, and demands that are tough to pack. Jobs go by a weighted score of several objectives: average
+//! completion time, throughput, fairness. Jobs get their requested shape and keep it to the end. A job that doesn't fit
+//! is skipped.
 //!
-//! * A **task** is a worker, which trains its [partition](crate::job::Partition), or a parameter server. Its troublesomeness is the mean
-//!   of two parts: the tasks that depend on it, directly or not, over all others of its replica (of a parameter server:
-//!   all), and the largest part of the free room on any one server that one of its demands is.
-//! * A job's tasks are placed in this order, each on the server with the largest dot product of the demand and of what is free there, both
-//!   as parts of what the server has.
-//! * A waiting job's **score** is the weighted sum of four parts, each from 0 to 1: `short`, m / (m + its remaining work), with the
-//!   mean m over those that wait; `packing`, the dot product of its demand and of what is free in the cluster, over the largest;
-//!   `fairness`, what its tenant's dominant share lacks of an equal part among tenants, over that part; `troublesome`, of its most
-//!   troublesome task.
+//! * A **task** is a worker, which trains its [partition](crate::job::Partition), or a parameter server. Its
+//!   troublesomeness is the mean of two values. The first is the number of tasks that depend on it, directly or
+//!   indirectly, divided by the number of the other tasks of its replica (for a parameter server: all depend on it).
+//!   The second is the largest fraction that one of its demands takes of the largest free room on any server.
+//! * The tasks of a job are placed in this order. Each goes to the server with the largest dot product of demand and
+//!   free room, both as fractions of the server's capacity.
+//! * The **score** of a waiting job is the weighted sum of four values, each from 0 to 1. `short`: m / (m + remaining
+//!   work), with the mean m over the waiting jobs. `packing`: the dot product of its demand and the free room of the
+//!   cluster, divided by the largest one. `fairness`: the difference between an equal share and its tenant's dominant
+//!   share, divided by the equal share. `troublesome`: the value of its most troublesome task.
 //!
-//! The papers leave open, and chosen is:
-//! * All weights are 1; Graphene adjusts the order within a job by trying orders out offline, for which jobs of a few stages of
-//!   unlike tasks have more to offer than workers that are all alike.
-//! * A job's tasks train together, so all are placed or none, in the job's turn: across jobs "troublesome first" can only be a
-//!   part of the score.
-//! * Remaining work is the predicted remaining time × dominant share; unknown counts as the mean.
-//! * Scores are those at the begin of a decision.
+//! The papers leave some points open. The following choices are our own:
+//! * All weights are 1. Graphene improves the order within a job by an offline search. This suits jobs with a few
+//!   stages of different tasks more than workers that are all alike.
+//! * The tasks of a job train together, so all are placed or none, in the job's turn. Between jobs, "troublesome first"
+//!   can only be a part of the score.
+//! * Remaining work is the predicted remaining time × dominant share. An unknown one counts as the mean.
+//! * Scores are those at the start of a decision.
 //!
-//! Choose it to compare with, or for unlike demands that should be packed well, where nothing may be preempted. A job with a low
-//! score may wait for as long as better ones come.
+//! Choose it for comparisons, or for different demands that should be packed well without preemption. A job with a low
+//! score may wait as long as better ones arrive.
 //!
-//! Cost: O(J log J + K²) for J waiting jobs of K partitions each, and O(S) a task that is placed on one of S servers.
+//! Cost: O(J log J + K²) for J waiting jobs of K partitions each, and O(S) per task that is placed on one of S servers.
 
 use std::sync::Arc;
 
-use imbl::Vector;
-
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    fifo::{start_in_line, waiting},
-    placing::holds,
-    rounds,
+use crate::engine::{
+    About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::Board, placing::holds, round,
 };
 use crate::{
-    decision::{Allocation, Proposal, Role},
+    decision::Allocation,
     ids::ServerId,
     job::{Job, Partition},
-    place::SortBy,
     resources::Amounts,
     settings::SettingsError,
-    state::{Change, State},
+    shape::Role,
+    state::State,
     time::Span,
 };
-
-pub(super) const NAME: &str = "graphene";
-pub(super) const SUMMARY: &str = "places troublesome tasks first, jobs by remaining work, packing and fairness";
-pub(super) const PAPER: &str = "Grandl et al., Graphene, OSDI'16; baseline of MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    rounds::MINUTE,
-    weight("short", "weight of little remaining work in a job's score"),
-    weight("packing", "weight of how much of what is free a job takes"),
-    weight("fairness", "weight of how far a job's tenant is below an equal share"),
-    weight("troublesome", "weight of a job's most troublesome task: many depend on it, and it is tough to pack"),
-];
-
-const fn weight(name: &'static str, meaning: &'static str) -> ParameterInfo {
-    ParameterInfo { name, default: Value::Number(1.0), meaning }
-}
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -76,55 +57,53 @@ pub struct Graphene {
 }
 
 impl Build for Graphene {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let weight = |name| parameters.number(name, 0.0..=1e6);
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "graphene",
+        "places troublesome tasks first, jobs by remaining work, packing and fairness",
+        "Grandl et al., Graphene, OSDI'16; baseline of MLFS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let interval = round::minute(parameters)?;
+        let mut weight = |name, meaning| parameters.number(name, 1.0, 0.0..=1e6, meaning);
+        let troublesome = "weight of a job's most troublesome task: many depend on it, and it is tough to pack";
         Ok(Self {
-            interval: parameters.span("interval")?,
-            short: weight("short")?,
-            packing: weight("packing")?,
-            fairness: weight("fairness")?,
-            troublesome: weight("troublesome")?,
+            interval,
+            short: weight("short", "weight of little remaining work in a job's score")?,
+            packing: weight("packing", "weight of how much of what is free a job takes")?,
+            fairness: weight("fairness", "weight of how far a job's tenant is below an equal share")?,
+            troublesome: weight("troublesome", troublesome)?,
         })
     }
 }
 
 impl Engine for Graphene {
     type Memo = ();
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        (): &mut (),
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
-        let (jobs, ledger) = waiting(state);
-        budget.spend(jobs.len() as u64 + state.servers.len() as u64)?;
-        let free = Free::of(state, board);
+    fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
+        let state = round.state;
+        let (jobs, ledger) = round.waiting_jobs();
+        round.budget.spend(jobs.len() as u64 + state.servers.len() as u64)?;
+        let free = Free::of(state, round.board);
         let mut order = self.scores(state, &free, jobs);
         order
             .sort_by(|(a, one), (b, other)| b.total_cmp(a).then((one.arrival, one.id).cmp(&(other.arrival, other.id))));
         let order: Vec<_> = order.into_iter().map(|(_, job)| job).collect();
-        let mut proposal = Proposal::default();
-        start_in_line(state, (&order, ledger), board, &mut proposal, true, |board, job| {
-            place(state, board, job, &free, budget)
-        })?;
-        Ok(proposal)
+        round.start_in_line((&order, ledger), true, |round, job| place(state, round.board, job, &free, round.budget))
     }
 }
 
-/// What a decision begins with.
+/// Free room at the start of a decision.
 struct Free {
-    /// On all servers.
+    /// Total over all servers.
     total: Amounts,
-    /// The most on any one server, resource by resource.
+    /// The maximum on any server, per resource.
     largest: Amounts,
 }
 
@@ -138,7 +117,7 @@ impl Free {
         free
     }
 
-    /// The largest part that one demand is of what any server has free; 1 if it doesn't fit.
+    /// The largest fraction of the free room on any server that one demand takes; 1 if it doesn't fit.
     fn tough(&self, need: &Amounts) -> f64 {
         need.dominant_share(&self.largest).min(1.0)
     }
@@ -169,20 +148,21 @@ impl Graphene {
     }
 }
 
-/// Predicted remaining time as requested × dominant share.
+/// Predicted remaining time in the requested shape × dominant share.
 fn remaining_work(state: &State, job: &Job) -> Option<f64> {
     let shape = job.spec.requested();
-    Some(rounds::remaining_time(job, shape)?.as_seconds() * job.total(shape).dominant_share(&state.usable).min(1.0))
+    Some(round::remaining_time(job, shape)?.as_seconds() * job.total(shape).dominant_share(&state.usable).min(1.0))
 }
 
-/// Σ over resources of the product of both, as parts of what there is.
+/// Σ over resources of the product of both, as fractions of the capacity.
 fn dot(need: &Amounts, free: &Amounts, have: &Amounts) -> f64 {
     let part = |amount: i64, have: i64| amount.max(0) as f64 / have as f64;
     let have = have.iter().filter(|(_, have)| *have > 0);
     have.map(|(resource, have)| part(need[resource], have) * part(free[resource], have)).sum()
 }
 
-/// What each tenant's dominant share lacks of an equal part, over that part; equal among those with jobs.
+/// For each tenant the difference between an equal share and its dominant share, divided by the equal share. Shares are
+/// equal among tenants with jobs.
 fn lacking(state: &State) -> Vec<f64> {
     let mut with_jobs = vec![false; state.tenants.len()];
     state.jobs.values().for_each(|job| with_jobs[job.tenant.0 as usize] = true);
@@ -191,7 +171,7 @@ fn lacking(state: &State) -> Vec<f64> {
     state.tenants.iter().map(|tenant| lacks(tenant.planned.dominant_share(&state.usable))).collect()
 }
 
-/// How many partitions depend on each, directly or not. O(K · (edges + K/64)).
+/// Number of partitions that depend on each one, directly or indirectly. O(K · (edges + K/64)).
 fn dependents(parts: &[Partition]) -> Vec<usize> {
     let words = parts.len().div_ceil(64);
     let mut reached = vec![vec![0_u64; words]; parts.len()];
@@ -205,7 +185,7 @@ fn dependents(parts: &[Partition]) -> Vec<usize> {
     reached.iter().map(|bits| bits.iter().map(|word| word.count_ones() as usize).sum()).collect()
 }
 
-/// A job's tasks as it was requested, the most troublesome first, with how troublesome they are.
+/// The tasks of a job's requested shape with their troublesomeness, the most troublesome first.
 fn tasks(job: &Job, free: &Free) -> Vec<(f64, Role, u32)> {
     let shape = job.spec.requested();
     let dependents = dependents(&job.spec.partitions);
@@ -218,12 +198,12 @@ fn tasks(job: &Job, free: &Free) -> Vec<(f64, Role, u32)> {
     let servers = (0..shape.servers).map(|index| (0.5 * (1.0 + tough.1), Role::Server, index));
     let workers = (0..shape.workers).map(|index| (0.5 * (of_worker(index) + tough.0), Role::Worker, index));
     let mut tasks: Vec<_> = servers.chain(workers).collect();
-    // Stable: parameter servers before workers, each by index.
+    // The sort is stable: parameter servers come before workers, each by index.
     tasks.sort_by(|a, b| b.0.total_cmp(&a.0));
     tasks
 }
 
-/// A place for every task, the most troublesome first, or for none.
+/// Places all tasks of a job, the most troublesome first, or none.
 fn place(
     state: &State,
     board: &mut Board,
@@ -243,7 +223,7 @@ fn place(
     Ok(placed.map(Arc::new))
 }
 
-/// The server whose free room points most in the demand's direction. O(servers).
+/// The server with the best alignment of free room and demand. O(servers).
 fn best_packed(state: &State, board: &Board, job: &Job, role: Role) -> Option<ServerId> {
     let need = &job.demand(role).amounts;
     let candidates = state.present_servers().filter(|server| holds(state, board, server.id, job, role));

@@ -1,76 +1,44 @@
-//! HyperSched: accuracy before deadlines; jobs whose accuracy no longer grows pause for others.
+//! HyperSched: accuracy before deadlines. Jobs whose accuracy stagnates pause for others.
 //!
-//! Liaw et al., *HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline*, SoCC'19, as MLFS's authors compare
-//! with it (CoNEXT'20, §2): it pauses jobs that don't increase their accuracy significantly, and gives more resources to those
-//! whose accuracy grows more before their deadlines. The original divides one experiment's cluster among its trials, which share
-//! a deadline; here every job is a trial with a deadline of its own.
+//! Liaw et al., *HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline*, SoCC'19, as described
+//! for comparison by MLFS's authors (CoNEXT'20, §2): jobs without a significant increase in accuracy are paused, and
+//! jobs whose accuracy grows more before their deadlines get more resources. The original divides the cluster of one
+//! experiment among its trials, which share a deadline. Here each job is a trial with its own deadline.
 //!
-//! * A job is **flat** if the best accuracy of its last `window` epochs is less than `threshold` above the best before them. It
-//!   pauses while others wait: they get their smallest shapes first. Once there is room again it goes on.
-//! * The **gain** of a shape is the accuracy that the job is predicted to add to its best before its deadline in that shape.
-//!   Smallest shapes go by their gain per GPU; then so does worker after worker with its parameter server, for jobs that may be
-//!   resized. The others get all that they requested or nothing.
+//! * A job is **flat** if the best accuracy of its last `window` epochs is less than `threshold` above the best one
+//!   before them. It pauses while others wait: these get their smallest shapes first. It continues when there is room
+//!   again.
+//! * The **gain** of a shape is the accuracy that the job is predicted to add to its best before its deadline in that
+//!   shape. Smallest shapes go by their gain per GPU. Then single workers with their parameter servers go by the same
+//!   rule, for jobs that can be resized. The other jobs get their requested shape or nothing.
 //!
-//! The papers leave open, and chosen is:
-//! * The accuracy in a job's last epoch is [forecast](crate::fit::Forecast) from those so far, and what is ahead of it comes with the
-//!   logarithm of epochs, as it does on the curves that are measured. That is one forecast for each new accuracy.
-//! * From two epochs on to the fewest that a forecast needs, the last epoch's gain is taken to be that of each to come. With less,
-//!   all accuracy is ahead: every trial gets its chance.
-//! * Jobs without a deadline have one that is always `horizon` ahead. After its deadline a job has nothing to gain and is treated
-//!   as a flat one.
-//! * A job that doesn't run has its restart less time. Where no speed is known, it is taken to get to its end as it was
-//!   requested, in time, and gets no more than that.
+//! The papers leave some points open. The following choices are our own:
+//! * The accuracy in a job's last epoch is [forecast](crate::fit::Forecast) from the accuracies so far. The gain until
+//!   then grows with the logarithm of epochs, as on measured curves. This needs one forecast per new accuracy.
+//! * With fewer epochs than a forecast needs, but at least two, each future epoch has the gain of the last one. With
+//!   fewer, all accuracy is in the future, so that every trial gets a chance.
+//! * Jobs without a deadline have one at `horizon` from now. After its deadline a job has no gain and counts as flat.
+//! * A waiting job has less time by its restart cost. If no speed is known, a job is assumed to reach its end in its
+//!   requested shape in time, and gets no more than that.
 //!
-//! Choose it to compare with, or for model development against deadlines. Without reports of accuracy it is first come, first
-//! served, small jobs first.
+//! Choose it for comparisons, or for model development with deadlines. Without reports of accuracy it is first come,
+//! first served, with small jobs first.
 //!
-//! Cost: O(T log J) for T steps of J jobs, O(57·n) for each job with a new accuracy among n ≤ 512 epochs, plus O(log S) a slot that
-//! is placed.
+//! Cost: O(T log J) for T steps of J jobs, O(57·n) for each job with a new accuracy among n ≤ 512 epochs, plus O(log S)
+//! per placed slot.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use imbl::Vector;
-
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    placing::{Placing, placement},
-    rounds,
-};
+use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{
-    decision::{Proposal, Shape},
     fit::{AccuracyHistory, Forecast, learning_curve::Options},
     ids::JobId,
     job::Job,
-    place::SortBy,
     settings::SettingsError,
-    state::{Change, State},
+    shape::Shape,
+    state::State,
     time::Span,
 };
-
-pub(super) const NAME: &str = "hypersched";
-pub(super) const SUMMARY: &str =
-    "favours jobs that gain most accuracy before their deadlines, pauses those that gain none";
-pub(super) const PAPER: &str = "Liaw et al., HyperSched, SoCC'19; baseline of MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    rounds::MINUTE,
-    ParameterInfo {
-        name: "window",
-        default: Value::Number(5.0),
-        meaning: "epochs in which an accuracy has to grow, or its job pauses",
-    },
-    ParameterInfo {
-        name: "threshold",
-        default: Value::Number(0.005),
-        meaning: "growth of the best accuracy in these epochs that counts, from 0 to 1",
-    },
-    ParameterInfo {
-        name: "horizon",
-        default: Value::Text("24h"),
-        meaning: "jobs without a deadline have one that is always so far ahead",
-    },
-    placement("spread"),
-];
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -82,84 +50,85 @@ pub struct Hypersched {
     placing: Placing,
 }
 
-/// Room, and what jobs have ahead of them.
+/// The possible gains of jobs.
 #[derive(Default)]
 pub struct Index {
-    board: Board,
-    /// As of these accuracies.
+    /// Gains, with the accuracies that they are computed from.
     ahead: BTreeMap<JobId, (Arc<AccuracyHistory>, Ahead)>,
 }
 
-/// The accuracy that a job can gain on its best so far.
+/// The possible gain of a job over its best accuracy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Ahead {
-    /// In so many epochs so much, with their logarithm.
+    /// `gain` in `epochs` epochs, with the logarithm of epochs.
     Curve { done: f64, epochs: f64, gain: f64 },
-    /// In each epoch so much, up to so much.
+    /// `each` per epoch, up to `most`.
     Slope { each: f64, most: f64 },
 }
 
 impl Build for Hypersched {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "hypersched",
+        "favours jobs that gain most accuracy before their deadlines, pauses those that gain none",
+        "Liaw et al., HyperSched, SoCC'19; baseline of MLFS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let window = "epochs in which an accuracy has to grow, or its job pauses";
+        let threshold = "growth of the best accuracy in these epochs that counts, from 0 to 1";
+        let horizon = "jobs without a deadline have one that is always so far ahead";
         Ok(Self {
-            interval: parameters.span("interval")?,
-            window: parameters.whole("window", 1..=10_000)?,
-            threshold: parameters.number("threshold", 0.0..=1.0)?,
-            horizon: parameters.span("horizon")?,
-            placing: Placing::of(parameters)?,
+            interval: round::minute(parameters)?,
+            window: parameters.whole("window", 5, 1..=10_000, window)?,
+            threshold: parameters.number("threshold", 0.005, 0.0..=1.0, threshold)?,
+            horizon: parameters.span("horizon", "24h", horizon)?,
+            placing: Placing::of(parameters, "spread")?,
         })
     }
 }
 
 impl Engine for Hypersched {
-    /// The server that had the last slot, for round-robin.
-    type Memo = u32;
+    type Memo = ();
     type Index = Index;
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        last: &mut u32,
-        index: &mut Index,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        index.board.sync(state, changes, SortBy::Share);
-        index.look_ahead(state, budget)?;
-        let Index { board, ahead } = index;
+    fn decide(&self, round: &mut Round<'_, Index>, (): &mut ()) -> Result<(), EngineError> {
+        let state = round.state;
+        round.index.look_ahead(state, round.budget)?;
+        let ahead = std::mem::take(&mut round.index.ahead);
         let left = |job: &Job| {
             let deadline = job.spec.deadline.map_or(state.now + self.horizon, |deadline| job.arrival + deadline);
-            let restart = if job.verdict.allocation().is_some() { Span::ZERO } else { job.restart_cost };
+            let restart = if job.verdict.allocation().is_some() { Span::ZERO } else { job.learnt.restart_cost };
             Span((deadline - state.now).0.saturating_sub(restart.0))
         };
         let gain = |job: &Job, shape| ahead[&job.id].1.gain(epochs(job, shape, left(job)));
         let rank = |job: &Job| u8::from(left(job) <= Span::ZERO || self.is_flat(job));
-        let mut proposal = Proposal::default();
-        rounds::by_gain(state, board, &mut proposal, budget, (self.placing, last), rank, gain)?;
-        Ok(proposal)
+        round.by_gain(self.placing, rank, gain)?;
+        round.index.ahead = ahead;
+        Ok(())
     }
 }
 
 impl Hypersched {
     fn is_flat(&self, job: &Job) -> bool {
-        job.accuracies.gain(self.window).is_some_and(|gain| gain < self.threshold)
+        job.learnt.accuracies.gain(self.window).is_some_and(|gain| gain < self.threshold)
     }
 }
 
 impl Index {
-    /// Brings it up to the accuracies that were reported.
+    /// Updates the gains to the reported accuracies.
     fn look_ahead(&mut self, state: &State, budget: &mut Budget) -> Result<(), EngineError> {
         self.ahead.retain(|id, _| state.jobs.contains_key(id));
         for job in state.jobs.values() {
             budget.spend(1)?;
-            let known = self.ahead.get(&job.id).is_some_and(|(of, _)| Arc::ptr_eq(of, &job.accuracies));
+            let known = self.ahead.get(&job.id).is_some_and(|(of, _)| Arc::ptr_eq(of, &job.learnt.accuracies));
             if !known {
-                budget.spend(job.accuracies.len() as u64)?;
-                self.ahead.insert(job.id, (job.accuracies.clone(), Ahead::of(job)));
+                budget.spend(job.learnt.accuracies.len() as u64)?;
+                self.ahead.insert(job.id, (job.learnt.accuracies.clone(), Ahead::of(job)));
             }
         }
         Ok(())
@@ -169,19 +138,20 @@ impl Index {
 impl Ahead {
     /// O(57·n) for n epochs with an accuracy.
     fn of(job: &Job) -> Self {
-        let best = job.accuracies.best().unwrap_or(0.0);
+        let best = job.learnt.accuracies.best().unwrap_or(0.0);
         // Histories count epochs from 0.
-        let (end, seen) = (u64::from(job.spec.convergence.max_epochs).saturating_sub(1), job.accuracies.last_epoch());
+        let (end, seen) =
+            (u64::from(job.spec.convergence.max_epochs).saturating_sub(1), job.learnt.accuracies.last_epoch());
         let (done, epochs) = (seen.map_or(0.0, |seen| seen as f64 + 1.0), end.saturating_sub(seen.unwrap_or(0)) as f64);
-        let forecast = Forecast::new(&job.accuracies, end, &Options::default());
-        match (forecast, job.accuracies.gain(1)) {
+        let forecast = Forecast::new(&job.learnt.accuracies, end, &Options::default());
+        match (forecast, job.learnt.accuracies.gain(1)) {
             (Some(forecast), _) => Self::Curve { done, epochs, gain: (forecast.mean().min(1.0) - best).max(0.0) },
             (None, Some(each)) => Self::Slope { each: each.max(0.0), most: 1.0 - best },
             (None, None) => Self::Curve { done, epochs: epochs.max(1.0), gain: 1.0 - best },
         }
     }
 
-    /// In so many epochs.
+    /// The gain in `more` epochs.
     fn gain(self, more: f64) -> f64 {
         match self {
             Self::Slope { each, most } => (each * more).min(most),
@@ -194,11 +164,11 @@ impl Ahead {
     }
 }
 
-/// Epochs that a job trains in the time that is left.
+/// Epochs that a job trains in the remaining time.
 fn epochs(job: &Job, shape: Shape, left: Span) -> f64 {
-    let most = f64::from(job.spec.convergence.max_epochs.saturating_sub(job.progress.epoch));
+    let most = f64::from(job.spec.convergence.max_epochs.saturating_sub(job.learnt.progress.epoch));
     let of_requested = || f64::from(shape.workers) / f64::from(job.spec.requested().workers.max(1));
-    match rounds::epochs_in(job, shape, left) {
+    match job.epochs_in(shape, left) {
         Some(epochs) => epochs.min(most),
         None if left <= Span::ZERO => 0.0,
         None => most * of_requested().min(1.0),
@@ -214,7 +184,7 @@ mod tests {
     fn what_is_ahead_grows_with_the_logarithm_and_ends_with_the_forecast() {
         let curve = Ahead::Curve { done: 10.0, epochs: 90.0, gain: 0.2 };
         assert_eq!((curve.gain(0.0), curve.gain(90.0), curve.gain(1000.0)), (0.0, 0.2, 0.2));
-        // From 10 to √10 times as many is half of the way to ten times as many.
+        // From 10 epochs to √10 times as many is half of the way to ten times as many.
         let half = 10.0 * libm::sqrt(10.0) - 10.0;
         assert!((curve.gain(half) - 0.1).abs() < 1e-12);
         let slope = Ahead::Slope { each: 0.1, most: 0.25 };
@@ -231,7 +201,7 @@ mod tests {
         let mut job = (**state.find_job("a").expect("submitted")).clone();
         assert!(matches!(Ahead::of(&job), Ahead::Curve { gain: 1.0, .. }), "all is ahead");
         for epoch in 0..FEWEST as u64 {
-            Arc::make_mut(&mut job.accuracies).push(epoch, epoch, 0.5 + 0.0625 * epoch as f64);
+            Arc::make_mut(&mut job.learnt.accuracies).push(epoch, epoch, 0.5 + 0.0625 * epoch as f64);
             match (epoch, Ahead::of(&job)) {
                 (0, Ahead::Curve { gain, .. }) => assert_eq!(gain, 0.5),
                 (1..=3, Ahead::Slope { each, most }) => {

@@ -1,22 +1,27 @@
-//! Optimus: as many workers and parameter servers as shorten training most, on as few servers as hold them evenly.
+//! Optimus: the numbers of workers and parameter servers that shorten training most, on the minimum number of servers
+//! that hold them evenly.
 //!
 //! Peng, Bao, Chen, Wu and Guo, *Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters*,
-//! EuroSys'18, §4. Every interval it minimises Σ Q_j / f_j(p_j, w_j) over the active jobs, Q being the steps left until
-//! convergence (§3.1) and f the fitted speed (§3.2): every job starts at one worker and one parameter server, in order
-//! of arrival, and then whoever gains most completion time per share of the cluster gets the next one (§4.1, Eq. 9).
-//! Placement puts smaller jobs first, each evenly on the fewest of the freest servers (§4.2, Theorem 1).
+//! EuroSys'18, §4. In each interval it minimises Σ Q_j / f_j(p_j, w_j) over the active jobs, with Q the remaining steps
+//! until convergence (§3.1) and f the fitted speed (§3.2). Each job starts with one worker and one parameter server, in
+//! order of arrival. Then the job with the largest gain in completion time per share of the cluster gets the next
+//! worker or parameter server (§4.1, Eq. 9). Placement takes smaller jobs first, and spreads each evenly over the
+//! minimum number of the freest servers (§4.2, Theorem 1).
 //!
-//! Where the paper is silent: a gain is divided by the dominant *share*, since amounts of different resources don't
-//! compare; parameter servers go to other servers where an even spread of both roles fits nowhere, since clusters mix
-//! servers with and without GPUs; a job whose next unit doesn't fit tries its other unit and then leaves the queue while the others go on; a
-//! job whose (w, p) stays the same stays where it is. The paper's own settings are the defaults; what goes beyond it
-//! is off by default.
+//! Where the paper leaves points open:
+//! * A gain is divided by the dominant *share*, because amounts of different resources aren't comparable.
+//! * If no even spread of both roles fits, parameter servers go to other servers, because clusters mix servers with and
+//!   without GPUs.
+//! * If a job's next unit doesn't fit, it tries its other unit. Then it leaves the queue, and the others continue.
+//! * A job with an unchanged (w, p) keeps its place.
 //!
-//! Choose it where jobs converge and report loss and speed: it needs those predictions. Cost, for J jobs that get T
-//! units in all on S servers: O(T log J) at most for the allocation (most units are handed out without the heap) and
-//! O(T + J·k² + T·log S) for the placement, k being the servers of one job; nothing costs J × S while there is room, see
-//! [`FreeIndex`](crate::place::FreeIndex) for when it is scarce. A decision between rounds (`between_rounds`) looks at each job once, to sum up
-//! what runs, and costs the above for those that wait.
+//! The paper's settings are the defaults. Additions to the paper are off by default.
+//!
+//! Choose it if jobs converge and report loss and speed, which its predictions need. Cost, for J jobs with T units in
+//! total on S servers: at most O(T log J) for the allocation (most units are handed out without the heap), and
+//! O(T + J·k² + T·log S) for the placement, with k the servers of one job. No step costs J × S while there is room; see
+//! [`FreeIndex`](crate::place::FreeIndex) for the case of scarce room. A decision between rounds (`between_rounds`)
+//! visits each job once to sum up the running ones, and costs the above for the waiting ones.
 
 use std::{
     cmp::Reverse,
@@ -24,84 +29,32 @@ use std::{
     sync::Arc,
 };
 
-use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
+use crate::engine::{
+    About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers,
     board::{Board, Largest},
     ledger::Ledger,
-    placing::{Placing, placement},
-    rounds::leaving,
+    placing::Placing,
+    round::leaving,
 };
 use crate::{
-    decision::{Allocation, Proposal, Shape, Verdict},
+    decision::Allocation,
     fit::{SpeedCurve, SpeedFit, SpeedOptions},
     ids::JobId,
     job::{Bounds, Job},
     place::SortBy,
-    reason::Reason,
     resources::{Amounts, CPU, GPU},
-    scheduler::speed_model,
     settings::SettingsError,
-    state::{Change, Mandate, State},
+    shape::Shape,
+    state::{Mandate, State},
     time::{Span, Time},
 };
-
-pub(super) const NAME: &str = "optimus";
-pub(super) const SUMMARY: &str = "gives each next worker or parameter server to the job whose end it brings nearest";
-pub(super) const PAPER: &str = "Peng et al., Optimus, EuroSys'18";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo {
-        name: "interval", default: Value::Text("600s"), meaning: "time between rounds (§6.1: 10 minutes)"
-    },
-    ParameterInfo {
-        name: "young_job_factor",
-        default: Value::Number(1.0),
-        meaning: "gain of a job with few observations is multiplied by this (§4.1; 0.95 shortens JCT a little)",
-    },
-    ParameterInfo {
-        name: "sort_by",
-        default: Value::Text("share"),
-        meaning: "order of servers: \"share\" = sum of free shares of all resources, \"cpu\" = free CPU as in the paper",
-    },
-    placement("even"),
-    ParameterInfo {
-        name: "joint_steps",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: try one worker and one parameter server together where neither alone gains",
-    },
-    ParameterInfo {
-        name: "rescale_cost",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: keep a running job's shape unless the new one earns its measured restart back",
-    },
-    ParameterInfo {
-        name: "resize_in_place",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: where only workers change, what runs stays where it is, so nothing restarts",
-    },
-    ParameterInfo {
-        name: "shrink_to_fit",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: a job that fits nowhere keeps its old place, or tries a smaller shape, before it is paused",
-    },
-    ParameterInfo {
-        name: "spare_gpus",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: what needs no GPU leaves each free GPU what the smallest worker needs beside it, if it can",
-    },
-    ParameterInfo {
-        name: "between_rounds",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: jobs that wait start as soon as there is room; what runs stays as it is until the round",
-    },
-];
 
 /// The heap hands out units whose gains are within this factor of the first that doesn't fit.
 const FLOOD_PRECISION: f64 = 1.02;
 
-/// Fewer epochs with a loss than this make a job young.
+/// A job with fewer epochs with a loss than this is young.
 const YOUNG_EPOCHS: u64 = 5;
 
 /// The engine, as its module describes it.
@@ -119,31 +72,44 @@ pub struct Optimus {
     between_rounds: bool,
 }
 
-/// What the engine remembers.
+/// The engine's memory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
-    /// When it last decided about all jobs; not kept where it always does.
+    /// Time of the last decision about all jobs. Unset if every decision is about all jobs.
     last_round: Option<Time>,
-    /// The server that had the last slot, for round-robin.
-    last_server: u32,
 }
 
 impl Build for Optimus {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "optimus",
+        "gives each next worker or parameter server to the job whose end it brings nearest",
+        "Peng et al., Optimus, EuroSys'18",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let young = "gain of a job with few observations is multiplied by this (§4.1; 0.95 shortens JCT a little)";
+        let sort_by =
+            "order of servers: \"share\" = sum of free shares of all resources, \"cpu\" = free CPU as in the paper";
+        let orders = [("share", SortBy::Share), ("cpu", SortBy::Amount(CPU))];
+        let joint = "beyond the paper: try one worker and one parameter server together where neither alone gains";
+        let rescale = "beyond the paper: keep a running job's shape unless the new one earns its measured restart back";
+        let in_place = "beyond the paper: where only workers change, what runs stays where it is, so nothing restarts";
+        let shrink = "beyond the paper: a job that fits nowhere keeps its old place, or tries a smaller shape, before it is paused";
+        let spare = "beyond the paper: what needs no GPU leaves each free GPU what the smallest worker needs beside it, if it can";
+        let between =
+            "beyond the paper: jobs that wait start as soon as there is room; what runs stays as it is until the round";
         Ok(Self {
-            interval: parameters.span("interval")?,
-            young_job_factor: parameters.number("young_job_factor", 0.0..=1.0)?,
-            sort_by: match parameters.choice("sort_by", &["share", "cpu"])? {
-                "cpu" => SortBy::Amount(CPU),
-                _ => SortBy::Share,
-            },
-            placing: Placing::of(parameters)?,
-            joint_steps: parameters.flag("joint_steps")?,
-            rescale_cost: parameters.flag("rescale_cost")?,
-            resize_in_place: parameters.flag("resize_in_place")?,
-            shrink_to_fit: parameters.flag("shrink_to_fit")?,
-            spare_gpus: parameters.flag("spare_gpus")?,
-            between_rounds: parameters.flag("between_rounds")?,
+            interval: parameters.span("interval", "600s", "time between rounds (§6.1: 10 minutes)")?,
+            young_job_factor: parameters.number("young_job_factor", 1.0, 0.0..=1.0, young)?,
+            sort_by: parameters.choice("sort_by", "share", &orders, sort_by)?,
+            placing: Placing::of(parameters, "even")?,
+            joint_steps: parameters.flag("joint_steps", false, joint)?,
+            rescale_cost: parameters.flag("rescale_cost", false, rescale)?,
+            resize_in_place: parameters.flag("resize_in_place", false, in_place)?,
+            shrink_to_fit: parameters.flag("shrink_to_fit", false, shrink)?,
+            spare_gpus: parameters.flag("spare_gpus", false, spare)?,
+            between_rounds: parameters.flag("between_rounds", false, between)?,
         })
     }
 }
@@ -151,21 +117,18 @@ impl Build for Optimus {
 impl Engine for Optimus {
     type Memo = Memo;
     const MEMO_VERSION: u32 = 3;
-    type Index = Board;
+    type Index = ();
+
+    fn order(&self) -> Option<SortBy> {
+        Some(self.sort_by)
+    }
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: self.between_rounds, departure: self.between_rounds }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, self.sort_by);
+    fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
+        let state = round.state;
         let round_before = memo.last_round.filter(|last| self.between_rounds && state.now < *last + self.interval);
         let is_round = round_before.is_none();
         let mut ledger = Ledger::of(state);
@@ -175,39 +138,39 @@ impl Engine for Optimus {
             if (is_round || waits) && state.mandate(job) == Mandate::Free {
                 candidates.push(Candidate::new(self, state, job));
             } else if !waits {
-                // Not to be changed now, but what it has counts.
+                // The job can't be changed now, but its slots count.
                 ledger.take(job, &job.total(job.shape()), 1);
             }
         }
-        budget.spend(candidates.len() as u64)?;
-        let mut proposal = Proposal::default();
-        self.allocate(state, &mut candidates, &mut ledger, &mut proposal, budget)?;
-        // What those had who are to wait is free for the others.
-        proposal.changes.iter().filter_map(|(id, _)| state.job(*id)).for_each(|job| board.release(state, job));
+        round.budget.spend(candidates.len() as u64)?;
+        self.allocate(round, &mut candidates, &mut ledger)?;
+        // The slots of jobs that will wait are free for the others.
+        let waiting = round.proposal.changes.iter().filter_map(|(id, _)| state.job(*id));
+        waiting.for_each(|job| round.board.release(state, job));
         if self.rescale_cost {
             keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state));
         }
-        self.place(state, &candidates, board, &mut memo.last_server, &mut proposal, budget)?;
+        self.place(round, &candidates)?;
         if self.between_rounds {
-            // The interval counts from the last decision of any kind; rounds keep their own time.
+            // The interval counts from the last decision of any kind. Rounds have their own time.
             let last = *memo.last_round.insert(round_before.unwrap_or(state.now));
-            proposal.wake_at = Some(last + self.interval);
+            round.proposal.wake_at = Some(last + self.interval);
         }
-        Ok(proposal)
+        Ok(())
     }
 }
 
-/// A job while units are handed out.
+/// A job during the allocation.
 struct Candidate<'a> {
     job: &'a Arc<Job>,
-    /// What one worker and one parameter server take: here, since the job lies elsewhere in memory.
+    /// Demands of one worker and one parameter server. They are copied here for locality.
     worker: Amounts,
     server: Amounts,
     bounds: Bounds,
     curve: SpeedCurve,
-    /// Q, steps left.
+    /// Q: remaining steps.
     steps: f64,
-    /// 1, or the young job's factor.
+    /// 1, or the factor of young jobs.
     factor: f64,
     shape: Shape,
     /// 1 / dominant share of one worker and of one parameter server.
@@ -215,11 +178,11 @@ struct Candidate<'a> {
     per_server: f64,
     worker_fits: bool,
     server_fits: bool,
-    /// Time left at the shape, in seconds.
+    /// Remaining time with the current shape, in seconds.
     now: f64,
-    /// What the next unit is, and the time left with it.
+    /// The next unit, and the remaining time with it.
     next: (Unit, f64),
-    /// What that gains; negative if nothing does.
+    /// Gain of the next unit. Negative if no unit has a gain.
     gain: f64,
 }
 
@@ -233,11 +196,11 @@ enum Unit {
 impl<'a> Candidate<'a> {
     fn new(engine: &Optimus, state: &State, job: &'a Arc<Job>) -> Self {
         let share = |demand: &Amounts| 1.0 / demand.dominant_share(&state.usable).max(1e-12);
-        let curve = match &job.fits.speed {
+        let curve = match &job.learnt.fits.speed {
             Some(fit) => fit.curve(),
-            None => SpeedFit::fit(speed_model(job), &[], &SpeedOptions::default()).curve(),
+            None => SpeedFit::fit(job.speed_model(), &[], &SpeedOptions::default()).curve(),
         };
-        let young = job.losses.last_epoch().is_none_or(|epochs| epochs < YOUNG_EPOCHS);
+        let young = job.learnt.losses.last_epoch().is_none_or(|epochs| epochs < YOUNG_EPOCHS);
         Self {
             job,
             bounds: job.spec.bounds(),
@@ -262,7 +225,7 @@ impl<'a> Candidate<'a> {
         self.steps * self.curve.step_time(servers, workers)
     }
 
-    /// Finds the larger of both gains (Eq. 9), and which unit brings it.
+    /// Determines the larger of both gains (Eq. 9), and its unit.
     #[inline]
     fn look_ahead(&mut self, joint_steps: bool) {
         let Shape { workers: w, servers: p } = self.shape;
@@ -298,7 +261,7 @@ impl<'a> Candidate<'a> {
         self.now = self.time(shape.workers, shape.servers);
     }
 
-    /// What its shape takes beyond a smaller one.
+    /// Demand of its shape beyond that of a smaller one.
     fn above(&self, before: Shape) -> Amounts {
         let Shape { workers, servers } = self.shape;
         let mut more = self.worker.times(i64::from(workers - before.workers));
@@ -312,21 +275,19 @@ impl<'a> Candidate<'a> {
 }
 
 impl Optimus {
-    /// Whether the manager lets workers come and go without a restart, and the setting uses that.
+    /// Whether the manager allows worker changes without a restart, and the setting uses that.
     fn in_place(&self, state: &State) -> bool {
         let rules = &state.settings.shape;
         self.resize_in_place && rules.grow_in_place && !rules.equal_per_server
     }
 
-    /// §4.1: hands out units by marginal gain. Jobs that don't even get their smallest shape leave `candidates` with a
+    /// §4.1: hands out units by marginal gain. Jobs that don't get their smallest shape leave `candidates` with a
     /// reason.
     fn allocate(
         &self,
-        state: &State,
+        round: &mut Round<'_>,
         candidates: &mut Vec<Candidate<'_>>,
         ledger: &mut Ledger,
-        proposal: &mut Proposal,
-        budget: &mut Budget,
     ) -> Result<(), EngineError> {
         candidates.retain_mut(|candidate| {
             candidate.set_shape(candidate.bounds.least());
@@ -335,13 +296,14 @@ impl Optimus {
             if fits {
                 ledger.take(candidate.job, &least, 1);
             } else {
-                wait(proposal, candidate.job, ledger.reason(state, candidate.job, &least));
+                round.proposal.wait(candidate.job, ledger.reason(round.state, candidate.job, &least));
             }
             fits
         });
         candidates.iter_mut().for_each(|candidate| candidate.look_ahead(self.joint_steps));
         let mut steps = self.flood(candidates, ledger);
-        // Largest gain first; among equals the earlier job. Bits of positive floats order as the floats do.
+        // Largest gain first; among equal ones the earlier job. The bits of positive floats have the order of the
+        // floats.
         let mut heap: BinaryHeap<(u64, Reverse<u32>)> = candidates
             .iter()
             .enumerate()
@@ -366,7 +328,7 @@ impl Optimus {
                 ledger.take(job, amounts, 1);
                 candidate.step(self.joint_steps);
             } else {
-                // What is left only shrinks: this unit is out for the round.
+                // The remaining room only shrinks, so this unit is excluded for the round.
                 candidate.worker_fits &= unit == Unit::Server;
                 candidate.server_fits &= unit == Unit::Worker;
                 candidate.look_ahead(self.joint_steps);
@@ -377,12 +339,12 @@ impl Optimus {
                 PeekMut::pop(top);
             }
         }
-        budget.spend(steps)
+        round.budget.spend(steps)
     }
 
-    /// Hands out, job by job, what the heap would before the first unit that doesn't fit: until then every unit of more than
-    /// some gain, in whatever order. That gain is halved until not all of them fit, and then approached from above; the
-    /// rest is for the heap. Returns how many units there were.
+    /// Hands out the units that the heap would hand out before the first one that doesn't fit, job by job: all units
+    /// above some gain, in any order. That gain is halved until not all units fit, and then approached from above. The
+    /// heap does the rest. Returns the number of units.
     fn flood(&self, candidates: &mut [Candidate<'_>], ledger: &mut Ledger) -> u64 {
         let mut steps = 0;
         let mut too_low = 0.0;
@@ -400,7 +362,7 @@ impl Optimus {
         }
     }
 
-    /// Hands out every unit of more than `level`, or none if they don't all fit. `raised` is only lent.
+    /// Hands out all units with a gain above `level`, or none if they don't all fit. `raised` is a reusable buffer.
     fn flood_to(
         &self,
         level: f64,
@@ -440,17 +402,10 @@ impl Optimus {
         None
     }
 
-    /// §4.2: smaller jobs first, each evenly on the fewest servers. Jobs whose shape stays the same stay, unless a server
-    /// of theirs drains and there is room elsewhere.
-    fn place(
-        &self,
-        state: &State,
-        candidates: &[Candidate<'_>],
-        board: &mut Board,
-        last: &mut u32,
-        proposal: &mut Proposal,
-        budget: &mut Budget,
-    ) -> Result<(), EngineError> {
+    /// §4.2: smaller jobs first, each evenly on the minimum number of servers. Jobs with an unchanged shape stay,
+    /// unless one of their servers is draining and there is room elsewhere.
+    fn place(&self, round: &mut Round<'_>, candidates: &[Candidate<'_>]) -> Result<(), EngineError> {
+        let Round { state, board, budget, last, proposal, .. } = round;
         let leaving = leaving(state);
         let mut moving: Vec<(f64, &Candidate<'_>)> = candidates
             .iter()
@@ -462,7 +417,8 @@ impl Optimus {
             board.release(state, candidate.job);
         }
         if self.in_place(state) {
-            // Before anyone else can take the room that they already have; those that shrink first.
+            // These jobs come first, so that others can't take their current room. Shrinking jobs come before growing
+            // ones.
             moving.sort_by_key(|(_, candidate)| {
                 candidate.old_shape().is_none_or(|old| old.workers < candidate.shape.workers)
             });
@@ -470,7 +426,7 @@ impl Optimus {
             for (demand, candidate) in moving {
                 let stays = if leaving(candidate.job) { None } else { self.stay(state, candidate, board, budget)? };
                 match stays {
-                    Some(allocation) => run(proposal, candidate.job, allocation),
+                    Some(allocation) => proposal.run(candidate.job, allocation),
                     None => elsewhere.push((demand, candidate)),
                 }
             }
@@ -481,19 +437,19 @@ impl Optimus {
         let mut homeless: Vec<(JobId, &Job, Shape)> = Vec::new();
         for (_, candidate) in &moving {
             match self.find_place(state, candidate, spared.as_ref(), board, last, budget)? {
-                Some(allocation) => run(proposal, candidate.job, allocation),
+                Some(allocation) => proposal.run(candidate.job, allocation),
                 None => homeless.push((candidate.job.id, candidate.job, candidate.shape)),
             }
         }
         let mut largest = Largest::default();
         for (_, job, shape) in homeless {
             let reason = largest.reason(state, &board.room, job, shape);
-            wait(proposal, job, reason);
+            proposal.wait(job, reason);
         }
         Ok(())
     }
 
-    /// A place for a job that runs and keeps its number of parameter servers, with all that runs left where it is.
+    /// A place for a running job that keeps its number of parameter servers, with all running slots in place.
     fn stay(
         &self,
         state: &State,
@@ -503,7 +459,7 @@ impl Optimus {
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         let job = candidate.job;
         let Some(old) = job.verdict.allocation() else { return Ok(None) };
-        if old.shape().servers != candidate.shape.servers || job.issued.as_ref() != Some(old) {
+        if old.shape().servers != candidate.shape.servers || job.issued.allocation.as_ref() != Some(old) {
             return Ok(None);
         }
         let resized = board.resize(state, job, old, candidate.shape.workers, budget)?;
@@ -549,7 +505,7 @@ impl Optimus {
         let least = candidate.bounds.least();
         let mut shape = candidate.shape;
         while shape != least {
-            // The role that is further above its least gives one up.
+            // The role that exceeds its minimum by more gives up one slot.
             let (w, p) = (shape.workers - least.workers, shape.servers - least.servers);
             if w >= p {
                 shape.workers -= 1;
@@ -565,7 +521,7 @@ impl Optimus {
     }
 }
 
-/// The least that a worker with a GPU takes of anything, over all jobs; none if no job has GPUs. O(jobs).
+/// The minimum demand of a worker with a GPU, per resource, over all jobs. None if no job has GPUs. O(jobs).
 fn smallest_gpu_worker(state: &State) -> Option<Amounts> {
     let workers = state.jobs.values().map(|job| &job.worker.amounts).filter(|worker| worker[GPU] > 0);
     workers.fold(None, |least: Option<Amounts>, worker| match least {
@@ -577,8 +533,9 @@ fn smallest_gpu_worker(state: &State) -> Option<Amounts> {
     })
 }
 
-/// Where a running job's new shape saves less than its restart costs: the new workers with the old parameter servers if
-/// that needs no restart, or the old shape, whichever ends sooner. In order of arrival.
+/// Reverts a running job's new shape if it saves less than its restart costs. The alternatives are the new workers with
+/// the old parameter servers, if that needs no restart, and the old shape; the one that ends sooner is used. In order
+/// of arrival.
 fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut Ledger, in_place: bool) {
     for candidate in candidates {
         let Some(old) = candidate.old_shape().filter(|old| *old != candidate.shape && candidate.bounds.hold(*old))
@@ -586,7 +543,7 @@ fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut
             continue;
         };
         let job = candidate.job;
-        let restart = job.restart_cost.as_seconds();
+        let restart = job.learnt.restart_cost.as_seconds();
         let without = |shape: Shape| in_place && shape.servers == old.servers;
         let end = |shape: Shape| {
             let cost = if shape == old || without(shape) { 0.0 } else { restart };
@@ -602,19 +559,5 @@ fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut
         }
         ledger.take(job, &job.total(best), 1);
         candidate.set_shape(best);
-    }
-}
-
-pub(super) fn run(proposal: &mut Proposal, job: &Job, allocation: Arc<Allocation>) {
-    let verdict = Verdict::Run(allocation);
-    if !job.verdict.same_kind(&verdict) {
-        proposal.changes.push((job.id, verdict));
-    }
-}
-
-pub(super) fn wait(proposal: &mut Proposal, job: &Job, reason: Reason) {
-    let verdict = Verdict::Wait(reason);
-    if !job.verdict.same_kind(&verdict) {
-        proposal.changes.push((job.id, verdict));
     }
 }

@@ -1,39 +1,30 @@
-//! Random shapes on random servers: the floor that every other engine has to beat, and a test of everything around
-//! engines.
+//! Random shapes on random servers: a lower baseline for all engines, and a test of the code around engines.
 //!
-//! Waiting jobs come up in random order; each gets a random shape within its bounds, else its smallest, on servers tried
-//! at random; running jobs keep what they have. The lots come from the configured seed and the decision's number.
+//! Waiting jobs come in random order. Each gets a random shape within its bounds, or else its smallest one, on servers
+//! tried at random. Running jobs keep their slots. The random numbers depend on the configured seed and the decision's
+//! number.
 //!
-//! Cost: O(J) for J waiting jobs, plus O(1) tries and at worst one walk of the index a slot.
+//! Cost: O(J) for J waiting jobs, plus O(1) tries and at worst one walk of the index per slot.
 
-use imbl::Vector;
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{RngCore, SeedableRng},
 };
 
-use super::{
-    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers,
+use crate::engine::{
+    About, Build, Engine, EngineError, Parameters, Round, Triggers,
     board::{Board, Largest},
-    ledger::Ledger,
-    optimus::{run, wait},
     placing::freest,
 };
 use crate::{
-    decision::{Proposal, Role, Shape, Verdict},
     ids::ServerId,
     job::Job,
-    place::SortBy,
     settings::SettingsError,
-    state::{Change, Mandate, State},
+    shape::{Role, Shape},
+    state::State,
 };
 
-pub(super) const NAME: &str = "random";
-pub(super) const SUMMARY: &str = "random shapes on random servers: the floor to beat";
-pub(super) const PAPER: &str = "baseline";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[];
-
-/// Servers tried at random before the freest is taken.
+/// Number of random servers that are tried before the freest one.
 const TRIES: usize = 8;
 
 /// The engine, as its module describes it.
@@ -41,40 +32,28 @@ const TRIES: usize = 8;
 pub struct Random;
 
 impl Build for Random {
-    fn build(_: &Parameters) -> Result<Self, SettingsError> {
+    type Engine = Self;
+    const ABOUT: About = About::new("random", "random shapes on random servers: the floor to beat", "baseline");
+
+    fn build(_: &mut Parameters<'_>) -> Result<Self, SettingsError> {
         Ok(Self)
     }
 }
 
 impl Engine for Random {
     type Memo = ();
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        _: &mut (),
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
+    fn decide(&self, round: &mut Round<'_>, _: &mut ()) -> Result<(), EngineError> {
+        let state = round.state;
         let mut lots = ChaCha8Rng::seed_from_u64(state.settings.seed);
         lots.set_stream(state.decision.0);
-        let mut proposal = Proposal::default();
-        let mut ledger = Ledger::of(state);
-        let mut waiting = Vec::new();
-        for job in state.jobs.values() {
-            match (&job.verdict, state.mandate(job)) {
-                (Verdict::Run(allocation), _) => ledger.take(job, &job.total(allocation.shape()), 1),
-                (_, Mandate::Free) => waiting.push((lots.next_u64(), job)),
-                _ => {}
-            }
-        }
+        let (waiting, mut ledger) = round.waiting_jobs();
+        let mut waiting: Vec<_> = waiting.into_iter().map(|job| (lots.next_u64(), job)).collect();
         waiting.sort_by_key(|(lot, job)| (*lot, job.id));
         let mut largest = Largest::default();
         for (_, job) in waiting {
@@ -87,7 +66,7 @@ impl Engine for Random {
                 let total = job.total(shape);
                 if ledger.has(job, &total) {
                     let somewhere = |board: &Board, job: &Job, role: Role| anywhere(state, board, job, role, &mut lots);
-                    found = board.place_each(state, job, shape, budget, somewhere)?;
+                    found = round.board.place_each(state, job, shape, round.budget, somewhere)?;
                     if found.is_some() {
                         ledger.take(job, &total, 1);
                         break;
@@ -95,20 +74,14 @@ impl Engine for Random {
                 }
             }
             match found {
-                Some(allocation) => run(&mut proposal, job, allocation),
+                Some(allocation) => round.proposal.run(job, allocation),
                 None => {
-                    let least = bounds.least();
-                    let total = job.total(least);
-                    let reason = if ledger.has(job, &total) {
-                        largest.reason(state, &board.room, job, least)
-                    } else {
-                        ledger.reason(state, job, &total)
-                    };
-                    wait(&mut proposal, job, reason);
+                    let reason = largest.refusal(state, &round.board.room, &ledger, job, bounds.least());
+                    round.proposal.wait(job, reason);
                 }
             }
         }
-        Ok(proposal)
+        Ok(())
     }
 }
 

@@ -1,73 +1,40 @@
-//! Reinforcement learning for the time to completion alone: a baseline of MLFS.
+//! RL: reinforcement learning for the completion time alone, a baseline of MLFS.
 //!
-//! Wang, Liu and Shen, *Job Scheduling for Large-Scale Machine Learning Clusters*, CoNEXT'20, compare with Mirhoseini et al., *Device
-//! Placement Optimization with Reinforcement Learning*, ICML'17, as they made it themselves: it scans all tasks and maps them to
-//! GPUs so as to minimise the average JCT. The original places the operations of one TensorFlow graph on the devices
-//! of one machine, with a recurrent network that is trained anew for each graph by measured step times; neither paper says what a scheduler
-//! made of that sees, how its network looks, or who goes first.
+//! Wang, Liu and Shen, *Job Scheduling for Large-Scale Machine Learning Clusters*, CoNEXT'20, compare with their own
+//! version of Mirhoseini et al., *Device Placement Optimization with Reinforcement Learning*, ICML'17: it scans all
+//! tasks and maps them to GPUs so that the average JCT is minimal. The original places the operations of one TensorFlow
+//! graph on the devices of one machine. Its recurrent network is trained anew for each graph by measured step times.
+//! Neither paper describes the inputs of a scheduler based on it, its network, or the order of jobs.
 //!
-//! Chosen are:
-//! * The task-to-GPU mapping and the network are those of [`mlfs`](super::mlfs)' policy, one score for each task and place. What
-//!   belongs to other goals is hidden from it: urgency, deadline, accuracy, the gain of the next epoch and the priorities made of them.
-//! * It is rewarded for the mean JCT alone.
-//! * Tasks stay where they were put: no migration, no early stop. All tasks of a job are placed or none.
-//! * Without a policy: who has waited longest first, each task on the least used server near its peers.
-//! * Owners partition their models, so their partitions are taken as they are; the paper cuts a model into its layers.
+//! The following choices are our own:
+//! * The mapping of tasks to GPUs and the network are those of [`mlfs`](super::mlfs)' policy, with one score for each
+//!   task and place. Inputs that belong to other goals are excluded: urgency, deadline, accuracy, the gain of the next
+//!   epoch, and the priorities computed from them.
+//! * The reward is the mean JCT alone.
+//! * Tasks stay in their place, without migration and early stops. All tasks of a job are placed or none.
+//! * Without a policy, the job with the longest wait comes first, with each task on the least used server near its
+//!   peers.
+//! * Owners partition their models, and these partitions are used. The paper divides a model into its layers.
 //!
-//! Choose it to compare with. Cost: as [`mlfs`](super::mlfs).
+//! Choose it for comparisons. Cost: as [`mlfs`](super::mlfs).
 
-use imbl::Vector;
-
-use super::{
-    Budget, Build, Engine, EngineError, Limits, ParameterInfo, Parameters, Triggers,
-    mlfs::{Index, Memo, Mlfs},
-};
-use crate::{
-    decision::Proposal,
-    policy::Demonstration,
-    settings::SettingsError,
-    state::{Change, State},
-};
-
-pub(super) const NAME: &str = "rl";
-pub(super) const SUMMARY: &str = "places tasks by a policy learnt for the mean time to completion alone";
-pub(super) const PAPER: &str = "Mirhoseini et al., ICML'17, as baseline of MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = Mlfs::COMMON;
+use super::mlfs::{self, Mlfs};
+use crate::engine::{About, Build, Parameters};
+use crate::settings::SettingsError;
 
 /// The engine, as its module describes it.
-#[derive(Clone, Debug)]
-pub struct Rl(Mlfs);
+pub struct Rl;
 
 impl Build for Rl {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self(Mlfs::for_completion(NAME, parameters)?))
-    }
-}
+    type Engine = Mlfs;
+    const ABOUT: About = About::new(
+        "rl",
+        "places tasks by a policy learnt for the mean time to completion alone",
+        "Mirhoseini et al., ICML'17, as baseline of MLFS",
+    )
+    .learning(&mlfs::INPUTS);
 
-impl Engine for Rl {
-    type Memo = Memo;
-    type Index = Index;
-
-    fn triggers(&self) -> Triggers {
-        Engine::triggers(&self.0)
-    }
-
-    fn limits(&self) -> Limits {
-        Engine::limits(&self.0)
-    }
-
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        index: &mut Index,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        Engine::decide(&self.0, state, changes, memo, index, budget)
-    }
-
-    fn demonstrate(&self, state: &State, memo: &Memo) -> Vec<Demonstration> {
-        Engine::demonstrate(&self.0, state, memo)
+    fn build(parameters: &mut Parameters<'_>) -> Result<Mlfs, SettingsError> {
+        mlfs::for_completion(Self::ABOUT.name, parameters)
     }
 }

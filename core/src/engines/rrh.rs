@@ -1,60 +1,43 @@
-//! Risk-reward heuristic: admit what is worth more than it delays, and let those run that gain most.
+//! RRH: the risk-reward heuristic. It admits jobs that are worth more than the delay that they cause, and runs those
+//! with the largest gain.
 //!
-//! Irwin, Grit, Chase, *Balancing Risk and Reward in a Market-Based Task Service*, HPDC'04, as OASiS's authors describe it
-//! to compare with (INFOCOM'18, §V): a job is admitted if its utility less the cost of the delay that admitting it brings
-//! is above a threshold; on every arrival and completion, unfinished jobs go on or pause by future gain less cost, always
-//! with the numbers of workers and parameter servers that were requested; slots are placed round-robin.
+//! Irwin, Grit, Chase, *Balancing Risk and Reward in a Market-Based Task Service*, HPDC'04, as described for comparison
+//! by OASiS's authors (INFOCOM'18, §V): a job is admitted if its utility, less the cost of the delay by its admission,
+//! is above a threshold. On each arrival and completion, unfinished jobs continue or pause by future gain less cost,
+//! always in their requested shapes. Slots are placed round-robin.
 //!
-//! Neither paper says what a delay costs on a cluster where many jobs run at once; chosen is: with rⱼ the time that job j
-//! still needs and fⱼ its utility by its end, j gains fⱼ(now + rⱼ), and running it costs
-//! sⱼ · Σ_{i ≠ j} fᵢ(now + rᵢ) − fᵢ(now + rⱼ + rᵢ): what the other admitted jobs lose if they wait until it is done, as far
-//! as its dominant share sⱼ of the cluster keeps them waiting. Further:
-//! * rⱼ is the work that is left of the job's dataset, else the predicted time; unknown, the job counts as about to end.
+//! Neither paper defines the cost of a delay on a cluster with many running jobs. Here, with rⱼ the remaining time of
+//! job j and fⱼ its utility by its end, j gains fⱼ(now + rⱼ). Running it costs sⱼ · Σ_{i ≠ j}
+//! fᵢ(now + rᵢ) − fᵢ(now + rⱼ + rᵢ). This is the loss of the other admitted jobs if they wait until its end, weighted
+//! by its dominant share sⱼ of the cluster. Further choices:
+//! * rⱼ is the remaining work of the job's dataset, or else the predicted time. If both are unknown, the job counts as
+//!   about to end.
 //! * A job without a utility is worth 1 whenever it ends.
-//! * A job that goes on stays where it is. One that is to start takes free room, else the room of running jobs that gain
-//!   less, if that is enough. What is left over goes to whoever is next: room isn't left idle because a net gain is
-//!   negative.
+//! * A continuing job keeps its place. A starting job takes free room, or else the room of running jobs with smaller
+//!   gains, if that is enough. The rest goes to the next jobs: room isn't left idle because of a negative net gain.
 //! * A rejected job stays rejected.
 //!
-//! Choose it to compare with `oasis`: it knows utilities as well, but neither prices nor the future.
+//! Choose it for comparisons with `oasis`: it has utilities too, but neither prices nor a view of the future.
 //!
-//! Cost: O(J²) utilities for J jobs, and a walk over the servers a slot.
+//! Cost: O(J²) utilities for J jobs, and a walk over the servers per slot.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::{Board, Largest},
-    ledger::Ledger,
-    optimus::{run, wait},
-    placing::{Placing, placement},
-    rounds,
+use crate::engine::{
+    About, Build, Engine, EngineError, Parameters, Round, Triggers, board::Largest, ledger::Ledger, placing::Placing,
+    round,
 };
 use crate::{
-    decision::{Allocation, Proposal, Verdict},
+    decision::{Allocation, Verdict},
     ids::JobId,
     job::{Job, Utility, UtilityKind},
-    place::SortBy,
     reason::{Reason, Worth},
     settings::SettingsError,
-    state::{Change, Mandate, State},
+    state::{Mandate, State},
     time::Span,
 };
-
-pub(super) const NAME: &str = "rrh";
-pub(super) const SUMMARY: &str = "admits and runs jobs by the utility they gain less what they cost others";
-pub(super) const PAPER: &str = "Irwin et al., Risk-Reward Heuristic, HPDC'04; baseline of OASiS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo {
-        name: "threshold",
-        default: Value::Number(0.0),
-        meaning: "a job is admitted if its utility less the cost of the delay it brings is above this",
-    },
-    placement("round_robin"),
-];
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -63,37 +46,39 @@ pub struct Rrh {
     placing: Placing,
 }
 
-/// Who was admitted and who wasn't, and the server that had the last slot.
+/// The engine's memory: admitted and rejected jobs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
     admitted: BTreeMap<JobId, bool>,
-    last: u32,
 }
 
 impl Build for Rrh {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self { threshold: parameters.number("threshold", -1e12..=1e12)?, placing: Placing::of(parameters)? })
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "rrh",
+        "admits and runs jobs by the utility they gain less what they cost others",
+        "Irwin et al., Risk-Reward Heuristic, HPDC'04; baseline of OASiS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let threshold = "a job is admitted if its utility less the cost of the delay it brings is above this";
+        Ok(Self {
+            threshold: parameters.number("threshold", 0.0, -1e12..=1e12, threshold)?,
+            placing: Placing::of(parameters, "round_robin")?,
+        })
     }
 }
 
 impl Engine for Rrh {
     type Memo = Memo;
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
-        let mut proposal = Proposal::default();
+    fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
+        let state = round.state;
         let mut ledger = Ledger::of(state);
         let mut admitted = memo.admitted.clone();
         admitted.retain(|id, _| state.job(*id).is_some());
@@ -102,18 +87,18 @@ impl Engine for Rrh {
         for job in state.jobs.values() {
             match state.mandate(job) {
                 Mandate::Free => match admitted.get(&job.id) {
-                    // Somebody else let it run.
+                    // Another engine started it.
                     None if job.verdict.allocation().is_none() => newcomers.push(Stake::of(state, job)),
                     Some(false) => {}
                     _ => stakes.push(Stake::of(state, job)),
                 },
                 Mandate::Pinned(kept) => ledger.take(job, &job.total(kept.shape()), 1),
-                // Nobody's to change, but what it has counts.
+                // The job can't be changed, but its slots count.
                 Mandate::Closed => ledger.take(job, &job.total(job.shape()), 1),
             }
         }
         for newcomer in newcomers {
-            budget.spend(stakes.len() as u64 + 1)?;
+            round.budget.spend(stakes.len() as u64 + 1)?;
             let (gain, cost) = (newcomer.gain(Span::ZERO), newcomer.cost(&stakes));
             let worth_it = gain - cost > self.threshold;
             admitted.insert(newcomer.job.id, worth_it);
@@ -131,53 +116,48 @@ impl Engine for Rrh {
                     cost: Worth::of(rejected.cost(&stakes)),
                     threshold: Worth::of(self.threshold),
                 };
-                proposal.changes.push((job.id, Verdict::Reject(reason)));
+                round.proposal.changes.push((job.id, Verdict::Reject(reason)));
             }
         }
-        budget.spend((stakes.len() * stakes.len()) as u64)?;
+        round.budget.spend((stakes.len() * stakes.len()) as u64)?;
         let mut order: Vec<(f64, &Arc<Job>)> =
             stakes.iter().map(|stake| (stake.gain(Span::ZERO) - stake.cost(&stakes), stake.job)).collect();
         order.sort_by(|(mine, a), (theirs, b)| theirs.total_cmp(mine).then((a.arrival, a.id).cmp(&(b.arrival, b.id))));
         let jobs: Vec<&Arc<Job>> = order.into_iter().map(|(_, job)| job).collect();
-        let mut last = memo.last;
-        let mut room = Slots { state, board, budget, ledger, placing: self.placing, last: &mut last };
+        let mut room = Slots { round, ledger, placing: self.placing };
         let given = room.hand_out(&jobs)?;
+        let Slots { round, ledger, .. } = room;
         let mut largest = Largest::default();
         for (job, given) in jobs.iter().zip(given) {
             match given {
-                Some(allocation) => run(&mut proposal, job, allocation),
+                Some(allocation) => round.proposal.run(job, allocation),
                 None => {
-                    let total = job.total(job.spec.requested());
-                    let reason = if room.ledger.has(job, &total) {
-                        largest.reason(state, &room.board.room, job, job.spec.requested())
-                    } else {
-                        room.ledger.reason(state, job, &total)
-                    };
-                    wait(&mut proposal, job, reason);
+                    let reason = largest.refusal(state, &round.board.room, &ledger, job, job.spec.requested());
+                    round.proposal.wait(job, reason);
                 }
             }
         }
-        *memo = Memo { admitted, last };
-        Ok(proposal)
+        *memo = Memo { admitted };
+        Ok(())
     }
 }
 
-/// What a job has to gain and to lose.
+/// Gain and cost of a job.
 struct Stake<'a> {
     job: &'a Arc<Job>,
     utility: Utility,
-    /// From its arrival to its end if it runs from now on.
+    /// Time from its arrival to its end if it runs from now on.
     elapsed: Span,
-    /// Of that, from now on.
+    /// The part of `elapsed` from now on.
     remaining: Span,
-    /// Of the cluster.
+    /// Dominant share of the cluster.
     share: f64,
 }
 
 impl<'a> Stake<'a> {
     fn of(state: &State, job: &'a Arc<Job>) -> Self {
         let shape = job.spec.requested();
-        let remaining = rounds::remaining_time(job, shape).unwrap_or(Span::ZERO);
+        let remaining = round::remaining_time(job, shape).unwrap_or(Span::ZERO);
         Self {
             job,
             utility: state.utility(job).unwrap_or_else(|| Utility::new(UtilityKind::Constant)),
@@ -187,30 +167,27 @@ impl<'a> Stake<'a> {
         }
     }
 
-    /// Worth at its end if it waits so long first.
+    /// Utility at its end after a wait of `wait`.
     fn gain(&self, wait: Span) -> f64 {
         self.utility.at(Span(self.elapsed.0.saturating_add(wait.0)))
     }
 
-    /// What the others lose by waiting for it.
+    /// Loss of the others if they wait for it.
     fn cost(&self, others: &[Stake<'_>]) -> f64 {
         let lost = |other: &Stake<'_>| other.gain(Span::ZERO) - other.gain(self.remaining);
         self.share * others.iter().filter(|other| other.job.id != self.job.id).map(lost).sum::<f64>()
     }
 }
 
-/// Room while it is handed out.
-struct Slots<'a> {
-    state: &'a State,
-    board: &'a mut Board,
-    budget: &'a mut Budget,
+/// Remaining room during the assignment.
+struct Slots<'a, 'r> {
+    round: &'a mut Round<'r>,
     ledger: Ledger,
     placing: Placing,
-    last: &'a mut u32,
 }
 
-impl Slots<'_> {
-    /// What each job gets, those that come first before the others.
+impl Slots<'_, '_> {
+    /// The allocations of the jobs, assigned in this order.
     fn hand_out(&mut self, jobs: &[&Arc<Job>]) -> Result<Vec<Option<Arc<Allocation>>>, EngineError> {
         let mut given: Vec<Option<Arc<Allocation>>> =
             jobs.iter().map(|job| job.verdict.allocation().cloned()).collect();
@@ -231,7 +208,7 @@ impl Slots<'_> {
             let displaced: Vec<(usize, Arc<Allocation>)> =
                 after.filter_map(|other| Some((other, given[other].take()?))).collect();
             for (other, allocation) in &displaced {
-                self.board.give_back(self.state, jobs[*other], allocation);
+                self.round.board.give_back(self.round.state, jobs[*other], allocation);
                 self.ledger.take(jobs[*other], &jobs[*other].total(allocation.shape()), -1);
             }
             if !displaced.is_empty() {
@@ -239,7 +216,9 @@ impl Slots<'_> {
             }
             for (other, allocation) in displaced {
                 let total = jobs[other].total(allocation.shape());
-                if self.ledger.has(jobs[other], &total) && self.board.restore(self.state, jobs[other], &allocation) {
+                if self.ledger.has(jobs[other], &total)
+                    && self.round.board.restore(self.round.state, jobs[other], &allocation)
+                {
                     self.ledger.take(jobs[other], &total, 1);
                     given[other] = Some(allocation);
                 }
@@ -254,7 +233,7 @@ impl Slots<'_> {
         if !self.ledger.has(job, &total) {
             return Ok(None);
         }
-        let found = self.placing.place(self.state, self.board, job, shape, self.last, self.budget)?;
+        let found = self.round.place(job, shape, self.placing)?;
         Ok(found.inspect(|_| self.ledger.take(job, &total, 1)))
     }
 }

@@ -1,50 +1,35 @@
-//! Shortest remaining time first, preemptive: the job that would end soonest runs, whoever has to make room for it.
+//! SRTF: shortest remaining time first, with preemption. The job that would end first runs, and others make room for
+//! it.
 //!
-//! The classical rule (Schrage, *A Proof of the Optimality of the Shortest Remaining Processing Time Discipline*, Operations
-//! Research 1968), as the authors of the edge-cloud scheduler A_online set it up to compare with: jobs by remaining time
-//! of training, each with all of its workers and parameter servers or none, moved and stopped as a whole. Decides on every
-//! arrival and departure, and at intervals, since predictions change. Ties go to the earlier job.
+//! The classical rule (Schrage, *A Proof of the Optimality of the Shortest Remaining Processing Time Discipline*,
+//! Operations Research 1968), as described for comparison by the authors of the edge-cloud scheduler A_online: jobs by
+//! remaining training time, each with all of its workers and parameter servers or none, moved and stopped as a whole.
+//! It decides on each arrival and departure, and at intervals, because predictions change. Ties go to the earlier job.
 //!
-//! The paper says no more. Chosen are:
-//! * A job runs in the shape that its owner requested; one that already runs in another keeps that.
-//! * The time that a job has left is its dataset's chunks that are left to train, else as its fits predict, at that shape.
-//!   Where it doesn't run, what a restart costs it is added: so two jobs that are near each other don't change places all
-//!   the time.
-//! * Of whose time nothing is known (no speed was profiled, and none of its model is measured) counts as the mean of the
-//!   others, less the time since its arrival: it comes up sooner or later, is measured, and is then known. Where nothing
-//!   is known of any, the earlier goes first.
-//! * A job whose shape has no room is skipped, so that none of it is left idle; what runs keeps its place, and free room
-//!   is taken before anyone is stopped ([`serve_in_turn`]).
+//! The paper leaves other points open. The following choices are our own:
+//! * A job runs in its requested shape. A job that already runs in another shape keeps it.
+//! * The remaining time is that of the remaining chunks of the job's dataset, or else the predicted one, in that shape.
+//!   For a waiting job, its restart cost is added, so that two jobs with similar times don't alternate.
+//! * A job whose remaining time is unknown (no profiled speed, and no measurements of its model) gets the mean of the
+//!   known ones minus the time since its arrival, so it eventually runs and is measured. If no time is known, the
+//!   earlier job goes first.
+//! * A job without room for its shape is skipped, so that no room stays idle. Running jobs keep their place, and free
+//!   room is used before jobs are stopped ([`serve_in_turn`](Round::serve_in_turn)).
 //!
-//! Choose it to compare with, or where the mean time to completion counts and long jobs may wait for as long as shorter ones
-//! arrive.
+//! Choose it for comparisons, or if the mean completion time is important and long jobs may wait as long as shorter
+//! ones arrive.
 //!
-//! Cost: O(J log J) for J jobs, plus what [`serve_in_turn`] costs.
+//! Cost: O(J log J) for J jobs, plus the cost of [`serve_in_turn`](Round::serve_in_turn).
 
 use std::sync::Arc;
 
-use imbl::Vector;
-
-use super::{
-    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    placing::{Placing, placement},
-    preempting::{CLOUD, serve_in_turn, shape},
-    rounds,
+use crate::engine::{
+    About, Build, Engine, EngineError, Parameters, Round, Triggers,
+    placing::Placing,
+    preempting::{cloud, shape},
+    round,
 };
-use crate::{
-    decision::Proposal,
-    job::Job,
-    place::SortBy,
-    settings::SettingsError,
-    state::{Change, State},
-    time::Span,
-};
-
-pub(super) const NAME: &str = "srtf";
-pub(super) const SUMMARY: &str = "runs whole jobs by predicted remaining time, stopping longer ones";
-pub(super) const PAPER: &str = "Schrage, SRPT, 1968; baseline of A_online";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[rounds::INTERVAL[0], placement("spread"), CLOUD];
+use crate::{job::Job, settings::SettingsError, state::State, time::Span};
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -55,44 +40,40 @@ pub struct Srtf {
 }
 
 impl Build for Srtf {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "srtf",
+        "runs whole jobs by predicted remaining time, stopping longer ones",
+        "Schrage, SRPT, 1968; baseline of A_online",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
         Ok(Self {
-            interval: parameters.span("interval")?,
-            placing: Placing::of(parameters)?,
-            cloud: parameters.flag("cloud")?,
+            interval: round::interval(parameters)?,
+            placing: Placing::of(parameters, "spread")?,
+            cloud: cloud(parameters)?,
         })
     }
 }
 
 impl Engine for Srtf {
-    /// The server that had the last slot, for round-robin.
-    type Memo = u32;
-    type Index = Board;
+    type Memo = ();
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        last: &mut u32,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
-        board.room.limit((!self.cloud).then_some(false));
-        let (jobs, ledger) = rounds::free_jobs(state);
-        let order = by_remaining_time(state, jobs);
-        budget.spend(order.len() as u64)?;
-        let mut proposal = Proposal::default();
-        serve_in_turn(state, &order, ledger, board, &mut proposal, budget, (self.placing, last))?;
-        Ok(proposal)
+    fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
+        round.board.room.limit((!self.cloud).then_some(false));
+        let (jobs, ledger) = round.all_jobs();
+        let order = by_remaining_time(round.state, jobs.into_iter());
+        round.budget.spend(order.len() as u64)?;
+        round.serve_in_turn(&order, ledger, self.placing)
     }
 }
 
-/// Jobs by the time until their ends if they ran from now on, soonest first.
+/// Jobs by the time until their end if they ran from now on, shortest first.
 fn by_remaining_time<'a>(state: &State, jobs: impl Iterator<Item = &'a Arc<Job>>) -> Vec<&'a Arc<Job>> {
     let known: Vec<(Option<Span>, &Arc<Job>)> = jobs.map(|job| (until_end(job), job)).collect();
     let times: Vec<f64> = known.iter().filter_map(|(time, _)| Some(time.as_ref()?.as_seconds())).collect();
@@ -105,8 +86,8 @@ fn by_remaining_time<'a>(state: &State, jobs: impl Iterator<Item = &'a Arc<Job>>
     order.into_iter().map(|(_, job)| job).collect()
 }
 
-/// What is left to train, and the restart before it where one is needed.
+/// The remaining training time, plus the restart if one is needed.
 fn until_end(job: &Job) -> Option<Span> {
-    let restart = if job.verdict.allocation().is_some() { Span::ZERO } else { job.restart_cost };
-    rounds::remaining_time(job, shape(job)).map(|left| Span(left.0.saturating_add(restart.0)))
+    let restart = if job.verdict.allocation().is_some() { Span::ZERO } else { job.learnt.restart_cost };
+    round::remaining_time(job, shape(job)).map(|left| Span(left.0.saturating_add(restart.0)))
 }

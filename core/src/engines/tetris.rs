@@ -1,40 +1,20 @@
 //! Tetris: short and small jobs first, packed tightly.
 //!
-//! Grandl et al., *Multi-Resource Packing for Cluster Schedulers*, SIGCOMM'14, as Optimus's authors set it up to compare
-//! with (EuroSys'18, §6.1): every interval, workers and parameter servers 1:1, jobs of short duration or small demand
-//! first, durations from our predictions.
+//! Grandl et al., *Multi-Resource Packing for Cluster Schedulers*, SIGCOMM'14, as set up for comparison by Optimus's
+//! authors (EuroSys'18, §6.1): a decision per interval, workers and parameter servers 1:1, jobs of short duration or
+//! small demand first, with predicted durations.
 //!
-//! What the papers leave open, and what is chosen: jobs go by predicted remaining time × dominant share of their
-//! smallest shape (the paper's remaining work); each gets its smallest shape before anyone gets more, and then, in the
-//! same order, further pairs for as long as they are predicted to shorten it; slots go to the fullest server that holds
-//! them (best fit), which leaves the largest pieces whole. Choose it where many small jobs should pass quickly.
+//! The papers leave some points open. The following choices are our own. Jobs go by predicted remaining time × dominant
+//! share of their smallest shape (the paper's remaining work). Each gets its smallest shape before any gets more.
+//! Further pairs follow in the same order while they are predicted to shorten the job. Slots go to the fullest server
+//! with room (best fit), which keeps the largest rooms whole. Choose it if many small jobs should pass quickly.
 //!
-//! Cost: O(T + J log J) for T units and J jobs, plus O(log S) a slot that is placed.
+//! Cost: O(T + J log J) for T units and J jobs, plus O(log S) per placed slot.
 
 use std::sync::Arc;
 
-use imbl::Vector;
-
-use super::{
-    Budget, Build, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    optimus::wait,
-    placing::{Placing, placement},
-    rounds,
-};
-use crate::{
-    decision::{Proposal, Shape},
-    job::Job,
-    place::SortBy,
-    settings::SettingsError,
-    state::{Change, State},
-    time::Span,
-};
-
-pub(super) const NAME: &str = "tetris";
-pub(super) const SUMMARY: &str = "short and small jobs first, packed on the fullest servers";
-pub(super) const PAPER: &str = "Grandl et al., Tetris, SIGCOMM'14; baseline of Optimus";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[rounds::INTERVAL[0], placement("pack")];
+use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
+use crate::{job::Job, settings::SettingsError, shape::Shape, state::State, time::Span};
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -44,33 +24,30 @@ pub struct Tetris {
 }
 
 impl Build for Tetris {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self { interval: parameters.span("interval")?, placing: Placing::of(parameters)? })
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "tetris",
+        "short and small jobs first, packed on the fullest servers",
+        "Grandl et al., Tetris, SIGCOMM'14; baseline of Optimus",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        Ok(Self { interval: round::interval(parameters)?, placing: Placing::of(parameters, "pack")? })
     }
 }
 
 impl Engine for Tetris {
-    /// The server that had the last slot, for round-robin.
-    type Memo = u32;
-    const MEMO_VERSION: u32 = 2;
-    type Index = Board;
+    type Memo = ();
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: false, departure: false }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        last: &mut u32,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
-        let mut proposal = Proposal::default();
-        let (jobs, mut ledger) = rounds::free_jobs(state);
-        let mut order: Vec<(f64, &Arc<Job>)> = jobs.map(|job| (remaining_work(state, job), job)).collect();
+    fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
+        let state = round.state;
+        let (jobs, mut ledger) = round.all_jobs();
+        let mut order: Vec<(f64, &Arc<Job>)> = jobs.into_iter().map(|job| (remaining_work(state, job), job)).collect();
         order.sort_by(|(mine, a), (theirs, b)| mine.total_cmp(theirs).then(a.id.cmp(&b.id)));
         let mut shapes: Vec<(&Arc<Job>, Shape)> = Vec::new();
         for (_, job) in order {
@@ -80,13 +57,13 @@ impl Engine for Tetris {
                 ledger.take(job, &total, 1);
                 shapes.push((job, least));
             } else {
-                board.release(state, job);
-                wait(&mut proposal, job, ledger.reason(state, job, &total));
+                round.board.release(state, job);
+                round.proposal.wait(job, ledger.reason(state, job, &total));
             }
         }
         for (job, shape) in &mut shapes {
-            while let Some(more) = rounds::one_more(job, *shape) {
-                budget.spend(1)?;
+            while let Some(more) = round::one_more(job, *shape) {
+                round.budget.spend(1)?;
                 let extra =
                     job.total(Shape { workers: more.workers - shape.workers, servers: more.servers - shape.servers });
                 let sooner = match (job.remaining_time(more), job.remaining_time(*shape)) {
@@ -100,12 +77,11 @@ impl Engine for Tetris {
                 *shape = more;
             }
         }
-        rounds::place_shapes(state, shapes, board, &mut proposal, budget, (self.placing, last))?;
-        Ok(proposal)
+        round.place_shapes(shapes, self.placing)
     }
 }
 
-/// Predicted time left at the smallest shape × its dominant share; jobs without a prediction count by their share.
+/// Predicted remaining time in the smallest shape × its dominant share. Jobs without a prediction count by their share.
 fn remaining_work(state: &State, job: &Job) -> f64 {
     let least = job.spec.bounds().least();
     let time = job.remaining_time(least).map_or(1.0, Span::as_seconds);

@@ -1,32 +1,36 @@
-//! Tiresias: least attained service first, preemptive, where a job's age is two-dimensional: its GPUs times how long it ran.
+//! Tiresias: least attained service first, with preemption. A job's age is two-dimensional: its GPUs times its running
+//! time.
 //!
-//! Gu et al., *Tiresias: A GPU Cluster Manager for Distributed Deep Learning*, NSDI'19. Nothing is predicted of any job:
-//! * `order = "las"` (Tiresias-L): jobs go down a few queues as their attained service passes `thresholds`; the upper queue
-//!   first, and within one who started first, then who came first.
-//! * `order = "gittins"` (Tiresias-G): by the Gittins index for the age that they have, most first: with S the service
-//!   that jobs took that have ended, P(S − a ≤ Δ | S > a) / E[min(S − a, Δ) | S > a]. Ages are cut to whole quanta Δ,
-//!   which is the first threshold, as in the authors' simulator. For a job older than all that ended the index is 0. Until
-//!   [`ENOUGH`] jobs have ended, and from the last [`HISTORY`] on, that is: least attained service decides before.
-//! * `promote`: who has waited so many times as long as it ran goes back to the first queue, and its age counts anew
-//!   (PROMOTEKNOB). Off (`0`) unless set, as in the authors' simulator: long jobs may then starve for as long as young ones
-//!   come. Where jobs are much longer than the first threshold and the cluster is overloaded, everyone is promoted all the
-//!   time: with 8, forty jobs of the workload `oasis` were stopped 60,000 times instead of 54, to no gain.
-//! * Jobs get all that they requested or nothing. The edge-cloud paper's authors and MLFS's compare with this, the former
-//!   with two queues and 3,250 GPU-seconds between them, as in the authors' simulator: the defaults.
+//! Gu et al., *Tiresias: A GPU Cluster Manager for Distributed Deep Learning*, NSDI'19. Nothing is predicted for any
+//! job:
+//! * `order = "las"` (Tiresias-L): jobs move down through a few queues when their attained service exceeds
+//!   `thresholds`. Upper queues go first. Within a queue, jobs go by start time, then by arrival.
+//! * `order = "gittins"` (Tiresias-G): jobs go by the Gittins index of their age, highest first. With S the service of
+//!   completed jobs, it is P(S − a ≤ Δ | S > a) / E[min(S − a, Δ) | S > a]. Ages are rounded down to whole quanta Δ,
+//!   the first threshold, as in the authors' simulator. For a job older than all completed ones the index is 0. It uses
+//!   the last [`HISTORY`] completed jobs. Until [`ENOUGH`] jobs have completed, least attained service decides.
+//! * `promote`: a job that has waited for this multiple of its running time returns to the first queue, and its age
+//!   restarts (PROMOTEKNOB). The default is off (`0`), as in the authors' simulator; then long jobs may starve while
+//!   young ones arrive. If jobs are much longer than the first threshold and the cluster is overloaded, promotions are
+//!   constant: with 8, forty jobs of the workload `oasis` were stopped 60,000 times instead of 54, without a gain.
+//! * Jobs get their requested shape or nothing. The authors of the edge-cloud paper and of MLFS compare with this
+//!   engine. The former use two queues with a threshold of 3,250 GPU-seconds, as in the authors' simulator. These are
+//!   the defaults.
 //!
-//! The papers leave open, and chosen is:
-//! * Service is counted from when a job's slots were issued to the next decision, restarts included. A job without GPUs
-//!   is as old as if each worker had one.
-//! * The authors consolidate jobs on few servers where a profile of their tensors' sizes finds the model skewed. Job files
-//!   tell no sizes of tensors, so every job is consolidated (`placement = "consolidate"`): evenly on the fewest servers, or
-//!   where none holds that, slot by slot to the fullest, since nobody gets less than it requested.
-//! * A decision is made on every arrival and departure, when someone passes into another queue while others wait, and at
+//! The papers leave some points open. The following choices are our own:
+//! * Service is the job's [GPU time](Job::service), including restarts. A job without GPUs ages as if each worker had
+//!   one.
+//! * The authors consolidate jobs on few servers if a profile of their tensors' sizes shows a skewed model. Job files
+//!   have no tensor sizes, so every job is consolidated (`placement = "consolidate"`): evenly on the minimum number of
+//!   servers. If that isn't possible, slots go one by one to the fullest servers, because no job gets less than it
+//!   requested.
+//! * Decisions are made on each arrival and departure, when a job enters another queue while others wait, and at
 //!   intervals.
-//! * What was served by another engine before this one took over isn't known and counts as nothing.
 //!
-//! Choose it to compare with, or where nothing is known of speeds and lengths.
+//! Choose it for comparisons, or if speeds and lengths are unknown.
 //!
-//! Cost: O(J log J) for J jobs, plus what [`serve_in_turn`] costs. The memory holds a line a job, and [`HISTORY`] numbers.
+//! Cost: O(J log J) for J jobs, plus the cost of [`serve_in_turn`](Round::serve_in_turn). The memory has one entry per
+//! job, and [`HISTORY`] numbers.
 
 use std::{
     cmp::Reverse,
@@ -34,60 +38,27 @@ use std::{
     sync::Arc,
 };
 
-use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
-    board::Board,
-    placing::{Placing, placement},
-    preempting::{CLOUD, serve_in_turn},
-    rounds,
+use crate::engine::{
+    About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, preempting::cloud, round,
 };
 use crate::{
-    decision::Proposal,
     ids::JobId,
-    job::Job,
-    place::SortBy,
+    job::{Job, Service},
     settings::SettingsError,
-    state::{Change, State},
+    state::State,
     time::{Span, Time},
 };
 
-pub(super) const NAME: &str = "tiresias";
-pub(super) const SUMMARY: &str = "runs whole jobs by how little GPU time they have had, or by their Gittins index";
-pub(super) const PAPER: &str = "Gu et al., Tiresias, NSDI'19; baseline of A_online and MLFS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo {
-        name: "order",
-        default: Value::Text("las"),
-        meaning: "las: queues by attained service; gittins: by the Gittins index, learnt from jobs that ended",
-    },
-    ParameterInfo {
-        name: "thresholds",
-        default: Value::Text("3250"),
-        meaning: "GPU-seconds of service at which a job goes down a queue, ascending, such as \"3250, 36000\"; the first is the Gittins index's quantum",
-    },
-    ParameterInfo {
-        name: "promote",
-        default: Value::Number(0.0),
-        meaning: "who has waited so many times as long as it ran goes back to the first queue; 0: never",
-    },
-    rounds::MINUTE,
-    placement("consolidate"),
-    CLOUD,
-];
-
-/// So many jobs must have ended before the Gittins index decides.
+/// Number of completed jobs that the Gittins index requires.
 const ENOUGH: usize = 20;
-/// Of so many that ended last the service is remembered.
+/// Number of completed jobs whose service is remembered.
 const HISTORY: usize = 1000;
 
-/// Changes of queue don't call for rounds that are nearer to each other.
+/// Minimum time between rounds for changes of queues.
 const SOONEST: Span = Span::seconds(1);
 
-/// GPU time in thousandths of a GPU times milliseconds.
-type Service = i64;
 const GPU_SECOND: f64 = 1e6;
 
 /// The engine, as its module describes it.
@@ -101,165 +72,168 @@ pub struct Tiresias {
     cloud: bool,
 }
 
-/// What jobs have had so far.
+/// The service of jobs so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
-    /// When that was counted.
+    /// Time up to which service is counted.
     counted: Option<Time>,
-    /// Of active jobs that were given something at some time.
+    /// Ages of active jobs that had slots at some time.
     ages: BTreeMap<JobId, Age>,
-    /// Service of jobs that ended, the last one last.
+    /// Service of completed jobs, in order of completion.
     ended: VecDeque<Service>,
-    /// The server that had the last slot, for round-robin.
-    last: u32,
 }
 
-/// What a job has had. All but the first two count since it was last promoted.
+/// Age of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Age {
-    /// When it was first given slots.
+    /// Time of its first slots.
     started: Time,
-    /// In all.
+    /// Service at the last count.
     service: Service,
-    age: Service,
+    /// Service at the last promotion; 0 before.
+    promoted: Service,
+    /// Time running and waiting since then.
     ran: Span,
     waited: Span,
-    /// Thousandths of GPUs that the last decision gave it; 0 where it waits.
+    /// Thousandths of GPUs from the last decision; 0 while it waits.
     gpus: i64,
 }
 
 impl Build for Tiresias {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let thresholds = parameters.ascending("thresholds", 1.0..=1e9)?;
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "tiresias",
+        "runs whole jobs by how little GPU time they have had, or by their Gittins index",
+        "Gu et al., Tiresias, NSDI'19; baseline of A_online and MLFS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let order = "las: queues by attained service; gittins: by the Gittins index, learnt from jobs that ended";
+        let thresholds = "GPU-seconds of service at which a job goes down a queue, ascending, such as \"3250, 36000\"; the first is the Gittins index's quantum";
+        let promote = "who has waited so many times as long as it ran goes back to the first queue; 0: never";
+        let seconds = |thresholds: Vec<f64>| thresholds.into_iter().map(|seconds| (seconds * GPU_SECOND) as Service);
         Ok(Self {
-            gittins: parameters.choice("order", &["las", "gittins"])? == "gittins",
-            thresholds: thresholds.into_iter().map(|seconds| (seconds * GPU_SECOND) as Service).collect(),
-            promote: parameters.number("promote", 0.0..=1e6)?,
-            interval: parameters.span("interval")?,
-            placing: Placing::of(parameters)?,
-            cloud: parameters.flag("cloud")?,
+            gittins: parameters.choice("order", "las", &[("las", false), ("gittins", true)], order)?,
+            thresholds: seconds(parameters.ascending("thresholds", "3250", 1.0..=1e9, thresholds)?).collect(),
+            promote: parameters.number("promote", 0.0, 0.0..=1e6, promote)?,
+            interval: round::minute(parameters)?,
+            placing: Placing::of(parameters, "consolidate")?,
+            cloud: cloud(parameters)?,
         })
     }
 }
 
 impl Engine for Tiresias {
     type Memo = Memo;
-    type Index = Board;
+    const MEMO_VERSION: u32 = 2;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
-        board.room.limit((!self.cloud).then_some(false));
+    fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
+        let state = round.state;
+        round.board.room.limit((!self.cloud).then_some(false));
         let mut now = memo.clone();
         now.count(state);
         self.promote(&mut now.ages);
-        let (jobs, ledger) = rounds::free_jobs(state);
+        let (jobs, ledger) = round.all_jobs();
         let order = self.in_order(&now, jobs);
-        budget.spend(order.len() as u64)?;
-        let mut proposal = Proposal::default();
-        serve_in_turn(state, &order, ledger, board, &mut proposal, budget, (self.placing, &mut now.last))?;
-        now.remember(state, &proposal);
-        proposal.wake_at = self.next_change(state, &now);
+        round.budget.spend(order.len() as u64)?;
+        round.serve_in_turn(&order, ledger, self.placing)?;
+        now.remember(round);
+        round.proposal.wake_at = self.next_change(state, &now);
         *memo = now;
-        Ok(proposal)
+        Ok(())
     }
 }
 
 impl Memo {
-    /// Adds what jobs had since that was last done, and takes leave of those that ended.
+    /// Adds the service since the last count, and removes completed jobs.
     fn count(&mut self, state: &State) {
         let since = self.counted.replace(state.now).unwrap_or(state.now);
         let ended = &mut self.ended;
         self.ages.retain(|id, age| {
             let Some(job) = state.job(*id) else {
-                age.serve(state.now - since);
-                ended.push_back(age.service);
+                ended.push_back(age.service.saturating_add(age.gpus.saturating_mul((state.now - since).0)));
                 return false;
             };
             if age.gpus == 0 && !job.held {
                 age.waited.0 = age.waited.0.saturating_add((state.now - since).0);
             } else if age.gpus > 0 {
-                age.serve(rounds::held(job, since, state.now));
+                age.ran.0 = age.ran.0.saturating_add(round::held(job, since, state.now).0);
             }
+            age.service = job.service(state.now);
             true
         });
         ended.drain(..ended.len().saturating_sub(HISTORY));
     }
 
-    /// Who has what from now on.
-    fn remember(&mut self, state: &State, proposal: &Proposal) {
+    /// Records the slots from now on.
+    fn remember(&mut self, round: &Round<'_>) {
+        let state = round.state;
         self.ages.values_mut().for_each(|age| age.gpus = 0);
-        for (job, allocation) in rounds::planned(state, proposal) {
-            let started = Age { started: state.now, service: 0, age: 0, ran: Span::ZERO, waited: Span::ZERO, gpus: 0 };
-            self.ages.entry(job.id).or_insert(started).gpus = rounds::gpus(job, allocation.shape());
+        for (job, allocation) in round.planned() {
+            let service = job.service(state.now);
+            let started =
+                Age { started: state.now, service, promoted: 0, ran: Span::ZERO, waited: Span::ZERO, gpus: 0 };
+            self.ages.entry(job.id).or_insert(started).gpus = job.gpus(allocation.shape());
         }
     }
 
     fn age(&self, job: &Job) -> Service {
-        self.ages.get(&job.id).map_or(0, |age| age.age)
+        self.ages.get(&job.id).map_or(0, Age::age)
     }
 }
 
 impl Age {
-    fn serve(&mut self, span: Span) {
-        let span = span.0.max(0);
-        self.service = self.service.saturating_add(self.gpus.saturating_mul(span));
-        self.age = self.age.saturating_add(self.gpus.saturating_mul(span));
-        self.ran.0 = self.ran.0.saturating_add(span);
+    /// Service since it was last promoted.
+    fn age(&self) -> Service {
+        self.service - self.promoted
     }
 }
 
 impl Tiresias {
-    /// The queue of an age: 0 goes first.
+    /// The queue of an age. Queue 0 goes first.
     fn queue(&self, age: Service) -> usize {
         self.thresholds.partition_point(|threshold| *threshold <= age)
     }
 
-    /// How long someone in a lower queue who ran so long waits until it is promoted.
+    /// The wait after which a job in a lower queue is promoted, by its running time.
     fn patience(&self, age: &Age) -> Option<Span> {
         let long = age.ran.0 as f64 * self.promote;
-        (self.promote > 0.0 && age.gpus == 0 && self.queue(age.age) > 0).then(|| Span(libm::ceil(long) as i64))
+        (self.promote > 0.0 && age.gpus == 0 && self.queue(age.age()) > 0).then(|| Span(libm::ceil(long) as i64))
     }
 
     fn promote(&self, ages: &mut BTreeMap<JobId, Age>) {
         for age in ages.values_mut() {
             if self.patience(age).is_some_and(|patience| age.waited >= patience) {
-                (age.age, age.ran, age.waited) = (0, Span::ZERO, Span::ZERO);
+                (age.promoted, age.ran, age.waited) = (age.service, Span::ZERO, Span::ZERO);
             }
         }
     }
 
-    /// Jobs as they are to be served.
-    fn in_order<'a>(&self, memo: &Memo, jobs: impl Iterator<Item = &'a Arc<Job>>) -> Vec<&'a Arc<Job>> {
+    /// Jobs in order of service.
+    fn in_order<'a>(&self, memo: &Memo, mut order: Vec<&'a Arc<Job>>) -> Vec<&'a Arc<Job>> {
         let gittins =
             (self.gittins && memo.ended.len() >= ENOUGH).then(|| Gittins::of(self.thresholds[0], &memo.ended));
-        // Bits of floats from 0 up order as the floats do.
+        // The bits of floats ≥ 0 have the order of the floats.
         let rank = |job: &Job| match &gittins {
             Some(gittins) => (Reverse(gittins.index(memo.age(job)).to_bits()), 0),
             None => (Reverse(0), self.queue(memo.age(job))),
         };
         let started = |job: &Job| memo.ages.get(&job.id).map_or(Time(i64::MAX), |age| age.started);
-        let mut order: Vec<&Arc<Job>> = jobs.collect();
         order.sort_by_cached_key(|job| (rank(job), started(job), job.arrival, job.id));
         order
     }
 
-    /// When someone goes down a queue, or up; of no interest where nobody waits.
+    /// The next time when a job changes its queue. None if no job waits.
     fn next_change(&self, state: &State, memo: &Memo) -> Option<Time> {
         let is_held = |id| state.job(id).is_some_and(|job| job.held);
         let spans = memo.ages.iter().filter(|(id, _)| !is_held(**id)).filter_map(|(_, age)| {
-            let next = self.thresholds.get(self.queue(age.age)).filter(|_| age.gpus > 0);
-            let down = next.map(|next| Span((next - age.age + age.gpus - 1) / age.gpus));
+            let next = self.thresholds.get(self.queue(age.age())).filter(|_| age.gpus > 0);
+            let down = next.map(|next| Span((next - age.age() + age.gpus - 1) / age.gpus));
             let up = self.patience(age).map(|patience| Span(patience.0.saturating_sub(age.waited.0)));
             down.or(up)
         });
@@ -268,10 +242,10 @@ impl Tiresias {
     }
 }
 
-/// The Gittins index over services that were seen.
+/// The Gittins index for the observed services.
 struct Gittins {
     quantum: Service,
-    /// Ascending, and the sum of those before each.
+    /// Ascending services, with the sum of those before each.
     seen: Vec<Service>,
     sums: Vec<f64>,
 }
@@ -285,7 +259,8 @@ impl Gittins {
         Self { quantum, seen, sums }
     }
 
-    /// How likely a job of this age ends within a quantum, over how much of it that takes on average. O(log seen).
+    /// The probability that a job of this age ends within a quantum, divided by the expected part of it that it takes.
+    /// O(log seen).
     fn index(&self, age: Service) -> f64 {
         let age = age - age % self.quantum;
         let end = age.saturating_add(self.quantum);
@@ -306,21 +281,21 @@ mod tests {
 
     fn engine(
         parameters: &[(&str, crate::settings::Parameter)],
-    ) -> Result<std::sync::Arc<dyn super::super::AnyEngine>, SettingsError> {
+    ) -> Result<std::sync::Arc<dyn crate::engine::AnyEngine>, SettingsError> {
         let given = parameters.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        super::super::find(NAME).unwrap().build(&given)
+        crate::engines::find("tiresias").unwrap().build(&given)
     }
 
     #[test]
     fn the_index_is_the_chance_to_end_over_the_time_it_takes() {
         // Services 1, 2, 5 and 12 with a quantum of 4.
         let gittins = Gittins::of(4, &[5, 1, 12, 2].into());
-        // Two of four end within it, after 1 and 2; the others take all of it: (2/4) / (11/4).
+        // Two of four end within it, after 1 and 2. The others take all of it: (2/4) / (11/4).
         assert!((gittins.index(0) - 2.0 / 11.0).abs() < 1e-12);
         assert_eq!(gittins.index(3), gittins.index(0), "the same quantum");
-        // 5 and 12 are left: one ends after 1, the other takes 4.
+        // 5 and 12 are left: one ends after 1, and the other takes 4.
         assert!((gittins.index(4) - 1.0 / 5.0).abs() < 1e-12);
-        // Only 12 is left, after the quantum's end at 12.
+        // Only 12 is left. It ends at the end of the quantum at 12.
         assert!((gittins.index(8) - 1.0 / 4.0).abs() < 1e-12);
         assert_eq!(gittins.index(12), 0.0, "nobody was ever as old");
         assert_eq!(gittins.index(Service::MAX), 0.0);

@@ -1,26 +1,29 @@
-//! What accuracy a job will have in the end, how sure that is, and whether training on is worth it.
+//! Forecasts of a job's final accuracy with their uncertainty, and the decision whether to continue training.
 //!
-//! Source: MLFS (CoNEXT'20), §3.5 (MLF-C's OptStop), which predicts "by a weighted probabilistic learning curve" and leaves open
-//! which. Here: every family of curves (power law, stretched exponential, Hill, logarithm: those common in the
-//! extrapolation of learning curves) with every shape of a grid is a linear model y = c − a·g(k) with a ≥ 0 and c ≤ 1, k in
-//! epochs, fitted in closed form; each is weighted by how well it explains the accuracies so far, and the forecast is their
-//! mixture, each with its own uncertainty. Later epochs count more; neighbouring accuracies err together, so that n of them
-//! are worth n/2; and errors drift on until the end.
+//! Source: MLFS (CoNEXT'20), §3.5 (OptStop of MLF-C), which predicts "by a weighted probabilistic learning curve" and
+//! doesn't specify the curve. This implementation uses the families that are common in the extrapolation of learning
+//! curves (power law, stretched exponential, Hill, logarithm), each with a grid of shapes. Each model is linear,
+//! y = c − a·g(k) with a ≥ 0 and c ≤ 1, k in epochs, and is fitted in closed form. Its weight is its evidence given the
+//! accuracies so far. The forecast is the mixture of all models with their uncertainties. Later epochs have higher
+//! weights. Errors of neighbouring accuracies are correlated, so n points count as n/2. The error drifts until the end.
 //!
-//! Beyond the paper ([`Options`]):
-//! - a **sudden rise** (the learning rate was cut) starts a new segment, as losses do ([`convergence`](super::convergence));
-//! - **jumps to come**: a curve that is flat because its learning rate wasn't cut yet looks exactly like one that is done. So a
-//!   curve of which all is ahead has a jump ahead with probability [`Options::jumps`], one that is half done with half of
-//!   that, after which 60 to 90 % of its error is left;
-//! - while the latest accuracies lie **far above** what any curve allows, nothing is decided.
+//! Additions to the paper ([`Options`]):
+//! - A **sudden rise** (a cut of the learning rate) starts a new segment, as for losses
+//!   ([`convergence`](super::convergence)).
+//! - **Future jumps**: before a cut of the learning rate, a flat curve looks exactly like a finished one. So a curve at
+//!   its start has a jump ahead with probability [`Options::jumps`], and a curve at its half with half of that
+//!   probability. After a jump, 60 to 90 % of the error remains.
+//! - Nothing is decided while the latest accuracies are **far above** all curves.
 //!
-//! On measured curves, ε one percentage point, 90 % sure ([`OptStop::new`]): CIFAR-10 and DeepSpeech2 stop after 98 and 96 % of
-//! their epochs and lose nothing, ImageNet after 87 % and loses 0.1 points, MLPerf's ResNets after 89 % and lose 2.9, 6.4 at
-//! worst: they end with a rise. Without jumps to come these stop after 70 %, lose 4.8, and 22 at worst. From half of a run on,
-//! 80 % of the final accuracies are inside an interval of 80 %, but a cut to come is seen by none: at a third of the ImageNet
-//! runs no final accuracy is. (These curves were looked at when the constants were chosen.)
+//! On measured curves, with ε of one percentage point and 90 % confidence ([`OptStop::new`]), CIFAR-10 and DeepSpeech2
+//! stop after 98 and 96 % of their epochs and lose no accuracy. ImageNet stops after 87 % and loses 0.1 points. The
+//! ResNets of MLPerf, whose curves end with a rise, stop after 89 % and lose 2.9 points, 6.4 at worst. Without future
+//! jumps they stop after 70 % and lose 4.8 points, 22 at worst. From half of a run on, intervals of 80 % contain 80 %
+//! of the final accuracies. No model foresees a cut: at a third of the ImageNet runs the interval contains no final
+//! accuracy. (The constants were chosen with knowledge of these curves.)
 //!
-//! Deterministic, without sampling: 57 models of two unknowns each; a forecast costs O(57·n) for n ≤ 512 points.
+//! The method is deterministic and doesn't sample. It has 57 models of two unknowns each. A forecast costs O(57·n) for
+//! n ≤ 512 points.
 
 mod family;
 mod stop;
@@ -31,18 +34,18 @@ use self::family::Family;
 pub use self::stop::{OptStop, OptStopError, Stop};
 use super::convergence::{LossHistory, LossPoint, latest_segment};
 
-/// Fewest epochs with an accuracy that a forecast is made from.
+/// Minimum number of epochs with an accuracy for a forecast.
 pub const FEWEST: usize = 5;
-/// What a point is worth beside its neighbours: they err together.
+/// Weight of a point in the presence of its neighbours, because their errors are correlated.
 const INDEPENDENT: f64 = 0.5;
-/// Variance that the error gains while k grows by a factor of e, in units of its own.
+/// Growth of the error's variance while k grows by a factor of e, in units of the variance.
 const DRIFT: f64 = 1.0;
-/// Points among which a new rise is looked for.
+/// Number of latest points in which a new rise is searched.
 const LATEST: usize = 3;
-/// Shares of the error that a jump may leave, evenly.
+/// Equally likely fractions of the error that remain after a jump.
 const JUMP_LEAVES: [f64; 3] = [0.6, 0.75, 0.9];
 
-/// The accuracies a job has reported, averaged per epoch, in bounded memory.
+/// Reported accuracies of a job, averaged per epoch, in bounded memory.
 ///
 /// ```
 /// use trainmaster_core::fit::AccuracyHistory;
@@ -54,14 +57,14 @@ const JUMP_LEAVES: [f64; 3] = [0.6, 0.75, 0.9];
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AccuracyHistory {
-    /// Of the error rate.
+    /// History of the error rate.
     errors: LossHistory,
     best: Option<f64>,
 }
 
 impl AccuracyHistory {
-    /// Takes the accuracy, from 0 to 1, reported at a step of an epoch. Anything else, and what goes back in steps, is left
-    /// out.
+    /// Adds the accuracy, from 0 to 1, that was reported at a step of an epoch. Other values, and earlier steps than
+    /// the last one, are ignored.
     pub fn push(&mut self, step: u64, epoch: u64, accuracy: f64) {
         if (0.0..=1.0).contains(&accuracy) {
             self.errors.push(step, epoch, 1.0 - accuracy);
@@ -69,22 +72,23 @@ impl AccuracyHistory {
         }
     }
 
-    /// Epochs (a few of them together, once there are many) with an accuracy.
+    /// Number of points: epochs with an accuracy, or groups of epochs in a long history.
     pub fn len(&self) -> usize {
         self.errors.points().len()
     }
 
-    /// Whether there is none.
+    /// Whether the history is empty.
     pub fn is_empty(&self) -> bool {
         self.best.is_none()
     }
 
-    /// The highest that was reported.
+    /// The highest reported accuracy.
     pub fn best(&self) -> Option<f64> {
         self.best
     }
 
-    /// How much higher the best of the last so many epochs is than the best before them; none where one of both has none.
+    /// Difference between the best accuracy of the last `epochs` epochs and the best one before them. `None` if either
+    /// part is empty.
     ///
     /// ```
     /// use trainmaster_core::fit::AccuracyHistory;
@@ -98,23 +102,23 @@ impl AccuracyHistory {
         let points = self.errors.points();
         let since = points.last()?.epoch - f64::from(epochs);
         let (before, after) = points.split_at(points.partition_point(|point| point.epoch <= since));
-        // Errors: the least is the best.
+        // The points are error rates, so the smallest is the best.
         let best = |points: &[LossPoint]| points.iter().map(|point| point.loss).min_by(f64::total_cmp);
         Some(best(before)? - best(after)?)
     }
 
-    /// The epoch of the latest.
+    /// Epoch of the latest report.
     pub fn last_epoch(&self) -> Option<u64> {
         self.errors.last_epoch()
     }
 }
 
-/// Which of the improvements on the paper are used.
+/// Selects the additions to the paper's method.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Options {
     /// A sudden rise of the accuracy starts a new segment.
     pub segments: bool,
-    /// Probability, from 0 to 1, that a curve of which all is ahead has a sudden rise ahead.
+    /// Probability, from 0 to 1, that a curve at its start has a sudden rise ahead.
     pub jumps: f64,
 }
 
@@ -132,11 +136,11 @@ impl Default for Options {
     }
 }
 
-/// Accuracies at an epoch to come, each with its probability: a mixture of normal distributions.
+/// Distribution of the accuracy at a later epoch: a mixture of normal distributions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
     components: Vec<Component>,
-    /// How far the latest accuracies lie above the curves, in standard deviations.
+    /// Distance of the latest accuracies above the curves, in standard deviations.
     rise: f64,
 }
 
@@ -148,7 +152,8 @@ struct Component {
 }
 
 impl Forecast {
-    /// Of the accuracy after an epoch; none with fewer than [`FEWEST`] epochs so far, or where the epoch has been.
+    /// Forecasts the accuracy after an epoch. `None` if fewer than [`FEWEST`] epochs have an accuracy, or if the epoch
+    /// is over.
     ///
     /// ```
     /// use trainmaster_core::fit::{AccuracyHistory, Forecast, learning_curve::Options};
@@ -167,7 +172,7 @@ impl Forecast {
             return None;
         }
         let from = if options.segments { latest_segment(&points) } else { 0 };
-        // Too little of a new segment tells nothing; what was before it tells more.
+        // A short new segment contains less information than the curve before it.
         let from = if points.len() - from < FEWEST { 0 } else { from };
         let origin = points[from].epoch - 1.0;
         let seen: Vec<Seen> = points[from..]
@@ -182,23 +187,23 @@ impl Forecast {
         Some(Self { components: with_jumps(smooth, options.jumps * ahead), rise })
     }
 
-    /// Whether the latest accuracies are far above what any curve through all of them allows: it is rising anew, and nobody
-    /// knows how far.
+    /// Whether the latest accuracies are far above every curve through all points. Then the accuracy is in a new rise,
+    /// whose height can't be predicted.
     pub fn is_rising(&self) -> bool {
         self.rise > 2.0
     }
 
-    /// The mean.
+    /// Mean of the distribution.
     pub fn mean(&self) -> f64 {
         self.components.iter().map(|one| one.weight * one.mean).sum()
     }
 
-    /// How probably the accuracy is below this one.
+    /// Probability of an accuracy below `accuracy`.
     pub fn below(&self, accuracy: f64) -> f64 {
         self.components.iter().map(|one| one.weight * normal((accuracy - one.mean) / one.deviation)).sum()
     }
 
-    /// The accuracy that it is below with this probability, to a millionth.
+    /// The accuracy with this cumulative probability, to a millionth.
     pub fn quantile(&self, probability: f64) -> f64 {
         let (mut low, mut high) = (-1.0, 2.0);
         while high - low > 1e-6 {
@@ -209,19 +214,19 @@ impl Forecast {
     }
 }
 
-/// An accuracy, for the solvers.
+/// One accuracy for the solvers.
 struct Seen {
     k: f64,
     accuracy: f64,
     weight: f64,
 }
 
-/// The standard normal distribution.
+/// Cumulative distribution function of the standard normal distribution.
 fn normal(z: f64) -> f64 {
     0.5 * libm::erfc(-z * std::f64::consts::FRAC_1_SQRT_2)
 }
 
-/// All models at an epoch to come, by their evidence; and how far the latest accuracies lie above them.
+/// All models at a later epoch with their evidence, and the distance of the latest accuracies above them.
 fn mixture(seen: &[Seen], end: f64) -> (Vec<Component>, f64) {
     let n = seen.len() as f64;
     let total: f64 = seen.iter().map(|one| one.weight).sum();
@@ -230,7 +235,7 @@ fn mixture(seen: &[Seen], end: f64) -> (Vec<Component>, f64) {
     let fits: Vec<(f64, Component, f64)> = Family::all(end)
         .map(|family| {
             let fit = line(seen, n / total, family, end);
-            // Where nothing is left to explain, a ten-thousandth is noise of the validation itself.
+            // If the residual vanishes, a ten-thousandth stands for the noise of the validation itself.
             let square = fit.squares / n + 1e-8;
             let noise = square * n / (n - 2.0);
             let variance = noise * (fit.leverage * n / independent + 1.0 + DRIFT * libm::log(end / last));
@@ -248,16 +253,16 @@ fn mixture(seen: &[Seen], end: f64) -> (Vec<Component>, f64) {
     (all, rise)
 }
 
-/// y = c − a·g, least squares.
+/// y = c − a·g, by least squares.
 struct Line {
     c: f64,
     a: f64,
-    /// g at the epoch asked for.
+    /// g at the requested epoch.
     end: f64,
     squares: f64,
-    /// The latest accuracy less the curve's, or twice the mean of that over the latest three.
+    /// Residual of the latest accuracy, or twice the mean residual of the latest three.
     rise: f64,
-    /// Variance of the curve there over that of an observation.
+    /// Variance of the curve at the requested epoch, divided by the variance of an observation.
     leverage: f64,
 }
 
@@ -273,7 +278,7 @@ fn line(seen: &[Seen], scale: f64, family: Family, end: f64) -> Line {
         wgy += weight * g * one.accuracy;
     }
     let end = family.left(end);
-    // With a ridge that only matters where g doesn't vary.
+    // The ridge only matters if g is constant.
     let determinant = (w * wgg - wg * wg).max(1e-9 * w * w);
     let (mut c, mut a) = ((wgg * wy - wg * wgy) / determinant, (wg * wy - w * wgy) / determinant);
     if a < 0.0 {
@@ -292,7 +297,7 @@ fn line(seen: &[Seen], scale: f64, family: Family, end: f64) -> Line {
     Line { c, a, end, squares, rise, leverage: (wgg - 2.0 * end * wg + end * end * w) / determinant }
 }
 
-/// With a share of the probability for a jump.
+/// Adds jumps with a total probability of `share`.
 fn with_jumps(smooth: Vec<Component>, share: f64) -> Vec<Component> {
     if share <= 0.0 {
         return smooth;

@@ -1,10 +1,11 @@
-//! Dense symmetric systems of a handful of unknowns.
+//! Dense symmetric systems of a few unknowns.
 
-#![allow(clippy::needless_range_loop)] // matrix code reads best with the indices of the textbook
+#![allow(clippy::needless_range_loop)] // the code follows the indices of the textbook
 
-/// The inverse of the symmetric positive definite matrix `a`, or `None` where it is not (numerically) definite.
+/// The inverse of the symmetric positive definite matrix `a`, or `None` if it isn't (numerically) definite.
 ///
-/// Cholesky on the matrix scaled to a unit diagonal, so that unknowns of very different units do not disturb each other.
+/// Uses a Cholesky decomposition of the matrix scaled to a unit diagonal, so that unknowns of very different units
+/// don't disturb each other.
 pub(crate) fn inverse<const N: usize>(a: &[[f64; N]; N]) -> Option<[[f64; N]; N]> {
     let mut scale = [0.0; N];
     for i in 0..N {

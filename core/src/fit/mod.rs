@@ -1,12 +1,12 @@
-//! What is learnt about a job while it runs: how far it is from convergence, how fast it trains with other numbers of
-//! workers and parameter servers, which of its workers is too slow, and what accuracy it will have.
+//! Models of running jobs, fitted to their reports: convergence, speed with other numbers of workers and parameter
+//! servers, stragglers, and final accuracy.
 //!
-//! Source: Optimus (EuroSys'18), §3.1 ([`convergence`]), §3.2 ([`speed`]) and §5.2 ([`straggler`]); MLFS (CoNEXT'20), §3.5
-//! ([`learning_curve`]). Every engine that predicts uses these fits.
+//! Source: Optimus (EuroSys'18), §3.1 ([`convergence`]), §3.2 ([`speed`]) and §5.2 ([`straggler`]); MLFS (CoNEXT'20),
+//! §3.5 ([`learning_curve`]). All engines that predict use these fits.
 //!
-//! All of it is pure and bit-same on every machine: no clock, no globals, transcendental functions from `libm`, sums in a
-//! fixed order, loops bounded by counts. Histories ([`LossHistory`], [`SpeedHistory`]) take reports in O(1) and bounded
-//! memory; fits are made from them when somebody wants to know, which costs about a millisecond or less.
+//! The fits are pure, and bit-identical on every machine: no clock, no globals, transcendental functions from `libm`,
+//! sums in a fixed order, loops bounded by counts. Histories ([`LossHistory`], [`SpeedHistory`]) take reports in O(1)
+//! and in bounded memory. Fits are computed from them on demand, in about a millisecond or less.
 
 pub mod convergence;
 pub mod learning_curve;

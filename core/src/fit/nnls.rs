@@ -2,48 +2,50 @@
 //!
 //! Source: C. L. Lawson and R. J. Hanson, *Solving Least Squares Problems* (1974), ch. 23, algorithm NNLS.
 //!
-//! The systems here are tall and thin (at most [`MAX_COLUMNS`] unknowns, up to about a thousand rows), so the rows are
-//! first folded into a triangle by Householder reflections, which change no residual. The active-set loop then runs on a
-//! system as small as the number of unknowns: the cost is one pass over the rows, whatever the number of rounds.
+//! The systems are tall and thin (at most [`MAX_COLUMNS`] unknowns, up to about a thousand rows). So Householder
+//! reflections first reduce the rows to a triangle, which doesn't change residuals. The active-set loop then runs on a
+//! system as small as the number of unknowns. The cost is one pass over the rows, independent of the number of
+//! iterations.
 
 use serde::{Deserialize, Serialize};
 
-/// The most unknowns [`nnls`] accepts.
+/// Maximum number of unknowns of [`nnls`].
 pub const MAX_COLUMNS: usize = 16;
 
-/// A diagonal entry below this share of its (unit) column means that the column depends on those before it.
+/// A diagonal entry below this fraction of its (unit) column means that the column depends on the previous ones.
 const DEPENDENT: f64 = 1e-11;
-/// A gradient entry below this share of ‖b‖ counts as zero: it is what rounding leaves behind.
+/// A gradient entry below this fraction of ‖b‖ counts as zero, because it comes from rounding.
 const FLAT: f64 = 1e-13;
 
-/// The answer of [`nnls`].
+/// The result of [`nnls`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nnls {
     /// The unknowns, one per column, each ≥ 0 and finite.
     pub x: Vec<f64>,
     /// ‖A·x − b‖ (Euclidean), in the unit of `b`.
     pub residual: f64,
-    /// Whether the optimality conditions were met. `false`: the round limit was reached; `x` is feasible but may not be best.
+    /// Whether the optimality conditions are met. `false`: the iteration limit was reached; `x` is feasible, but may
+    /// not be optimal.
     pub converged: bool,
 }
 
-/// Why [`nnls`] refused its input.
+/// An invalid input of [`nnls`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum NnlsError {
-    /// `a` does not hold `columns` numbers for each entry of `b`.
+    /// The length of `a` isn't `columns` times the length of `b`.
     #[error("{numbers} matrix entries do not make {rows} rows of {columns} columns")]
     Shape {
-        /// Entries of `a`.
+        /// Length of `a`.
         numbers: usize,
-        /// Entries of `b`.
+        /// Length of `b`.
         rows: usize,
-        /// Columns asked for.
+        /// Requested columns.
         columns: usize,
     },
     /// More unknowns than [`MAX_COLUMNS`].
     #[error("{columns} columns; at most {MAX_COLUMNS} are allowed")]
     TooManyColumns {
-        /// Columns asked for.
+        /// Requested columns.
         columns: usize,
     },
     /// A NaN or infinite entry.
@@ -56,13 +58,13 @@ pub enum NnlsError {
 
 /// Solves min ‖A·x − b‖ over x ≥ 0.
 ///
-/// `a` is row-major with `columns` numbers a row; `b` has one entry a row. Rows that are to count more are multiplied by
-/// the root of their weight by the caller, on both sides. Zero rows, zero columns, columns of zeros, collinear columns
-/// and fewer rows than columns are all allowed; where several `x` are equally good, one is returned, always the same.
+/// `a` is row-major with `columns` numbers per row; `b` has one entry per row. To weight a row, the caller multiplies
+/// both sides by the root of the weight. Zero rows, zero columns, columns of zeros, collinear columns and fewer rows
+/// than columns are allowed. If several `x` are optimal, the choice among them is deterministic.
 ///
 /// # Errors
 ///
-/// [`NnlsError`] when the shape does not fit, there are too many columns, or an entry is NaN or infinite.
+/// [`NnlsError`] if the shape is wrong, there are too many columns, or an entry is NaN or infinite.
 ///
 /// # Examples
 ///
@@ -99,7 +101,8 @@ pub fn nnls(a: &[f64], columns: usize, b: &[f64]) -> Result<Nnls, NnlsError> {
 
 type Vector = [f64; MAX_COLUMNS];
 
-/// The problem after scaling and folding: at most as many rows as columns, and what no `x` can reach in `tail`.
+/// The problem after scaling and reduction, with at most as many rows as columns. `tail` is the part of the residual
+/// that no `x` changes.
 struct Reduced {
     columns: usize,
     rows: usize,
@@ -107,7 +110,7 @@ struct Reduced {
     matrix: [Vector; MAX_COLUMNS],
     rhs: Vector,
     tail: f64,
-    /// What column j and `b` were divided by.
+    /// Divisors of the columns and of `b`.
     scale: Vector,
     b_scale: f64,
 }
@@ -115,7 +118,7 @@ struct Reduced {
 impl Reduced {
     fn new(a: &[f64], columns: usize, b: &[f64]) -> Self {
         let m = b.len();
-        // Scaling by the largest entry first keeps squares away from overflow and underflow.
+        // Scaling by the largest entry first prevents overflow and underflow of squares.
         let largest = |it: &mut dyn Iterator<Item = f64>| it.fold(0.0_f64, |top, v| top.max(v.abs()));
         let b_scale = match largest(&mut b.iter().copied()) {
             0.0 => 1.0,
@@ -161,7 +164,7 @@ impl Reduced {
         left
     }
 
-    /// The outer loop of NNLS: let the unknown with the steepest descent in, until none would help.
+    /// The outer loop of NNLS: adds the unknown with the steepest descent, until none improves the result.
     fn active_set(&self) -> (Vector, bool) {
         let mut x = [0.0; MAX_COLUMNS];
         let mut passive: Vec<usize> = Vec::with_capacity(self.columns);
@@ -181,7 +184,7 @@ impl Reduced {
             }
             let Some((entering, _)) = best else { return (x, true) };
             passive.push(entering);
-            // A column that depends on those already in, or that rounding would push below zero, cannot help now.
+            // A column that depends on the active ones, or that rounding would push below zero, gives no improvement.
             match self.solve(&passive) {
                 Some(z) if z[entering] > 0.0 => {
                     self.feasible(&mut x, &mut passive, z);
@@ -196,7 +199,7 @@ impl Reduced {
         (x, false)
     }
 
-    /// The inner loop: walk towards the unconstrained optimum `z`, dropping the unknowns that reach zero on the way.
+    /// The inner loop: moves towards the unconstrained optimum `z`, and removes unknowns that reach zero.
     fn feasible(&self, x: &mut Vector, passive: &mut Vec<usize>, mut z: Vector) {
         while passive.iter().any(|&j| z[j] <= 0.0) {
             let mut step = 1.0;
@@ -219,7 +222,7 @@ impl Reduced {
             });
             match self.solve(passive) {
                 Some(next) => z = next,
-                // A subset of independent columns is independent; if rounding says otherwise, the feasible x stands.
+                // A subset of independent columns is independent. If rounding contradicts this, the feasible x stays.
                 None => return,
             }
         }
@@ -280,8 +283,8 @@ fn norm(v: &[f64]) -> f64 {
     hypot_sum(0.0, v.iter().copied())
 }
 
-/// The root of the sum of squares. The callers' numbers are already scaled to about one.
+/// The root of the sum of squares. Callers pass numbers that are scaled to about one.
 fn hypot_sum(first: f64, rest: impl Iterator<Item = f64>) -> f64 {
-    // IEEE 754 fixes the square root's every bit, so std's is the same everywhere.
+    // IEEE 754 defines every bit of the square root, so std's result is the same on all machines.
     rest.fold(first * first, |sum, v| sum + v * v).sqrt()
 }

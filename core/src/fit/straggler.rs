@@ -1,28 +1,29 @@
-//! Workers that hold the others up.
+//! Detection of stragglers: workers that slow down their job.
 //!
 //! Source: Optimus (EuroSys'18), §5.2: a worker below half the median speed of its job is replaced. In synchronous
-//! training all workers show one speed, so the gaps between a worker's gradient arrivals are compared instead: a
-//! straggler's are twice the median. A single slow step means nothing, so several in a row are asked for.
+//! training all workers have the same speed, so the gaps between a worker's gradient arrivals are compared instead: a
+//! straggler's gaps are twice the median. A single slow step isn't significant, so several in a row are required.
 
 use serde::{Deserialize, Serialize};
 
-/// What the observed numbers are.
+/// The kind of observed numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StragglerSignal {
-    /// Speeds (any unit per second): slow is below `factor` times the median. For asynchronous training.
+    /// Speeds (any unit per second). A worker below `factor` times the median is slow. For asynchronous training.
     Speed,
-    /// Times between gradient arrivals, or step times: slow is above the median divided by `factor`. For synchronous.
+    /// Times between gradient arrivals, or step times. A worker above the median divided by `factor` is slow. For
+    /// synchronous training.
     Gap,
 }
 
-/// When a worker counts as a straggler.
+/// The definition of a straggler.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StragglerOptions {
-    /// Share of the median speed below which a worker is slow, in (0, 1); 0.5 in the paper.
+    /// Fraction of the median speed below which a worker is slow, in (0, 1); 0.5 in the paper.
     pub factor: f64,
-    /// Slow observations in a row that make a straggler.
+    /// Number of consecutive slow observations of a straggler.
     pub patience: u32,
-    /// Fewest workers observed at once for a median to mean something.
+    /// Minimum number of workers in an observation for a meaningful median.
     pub fewest: u32,
 }
 
@@ -32,18 +33,18 @@ impl Default for StragglerOptions {
     }
 }
 
-/// A worker that should be replaced, with the numbers that say so.
+/// A worker that should be replaced, with the evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Straggler {
     /// The worker's slot index.
     pub worker: u32,
-    /// Its latest speed as a share of the median's.
+    /// Its latest speed as a fraction of the median.
     pub relative_speed: f64,
-    /// Slow observations in a row so far.
+    /// Consecutive slow observations so far.
     pub observations: u32,
 }
 
-/// Watches the workers of one job.
+/// Detects the stragglers of one job.
 ///
 /// # Examples
 ///
@@ -60,23 +61,24 @@ pub struct Straggler {
 pub struct StragglerWatch {
     signal: StragglerSignal,
     options: StragglerOptions,
-    /// (worker, slow observations in a row), ascending, only those above zero.
+    /// (worker, consecutive slow observations), ascending, without zeros.
     slow: Vec<(u32, u32)>,
     ignored: u64,
 }
 
 impl StragglerWatch {
-    /// A watch that has seen nothing. A factor outside (0, 1) is read as 0.5.
+    /// A detector without observations. A factor outside (0, 1) counts as 0.5.
     #[must_use]
     pub fn new(signal: StragglerSignal, options: StragglerOptions) -> Self {
         let factor = if options.factor > 0.0 && options.factor < 1.0 { options.factor } else { 0.5 };
         Self { signal, options: StragglerOptions { factor, ..options }, slow: Vec::new(), ignored: 0 }
     }
 
-    /// Takes one number per worker, all of the same span of time, and returns the stragglers by ascending worker.
+    /// Adds one number per worker, all from the same period, and returns the stragglers by ascending worker.
     ///
-    /// A worker missing from `numbers` keeps its count (it may just not have reported); call [`forget`](Self::forget) when
-    /// its slot gets a new worker. Numbers that are not positive and finite are left out and counted.
+    /// A worker that isn't in `numbers` keeps its count, because its report may only be late. Call
+    /// [`forget`](Self::forget) when its slot gets a new worker. Numbers that aren't positive and finite are ignored
+    /// and counted.
     pub fn observe(&mut self, numbers: &[(u32, f64)]) -> Vec<Straggler> {
         let mut usable: Vec<(u32, f64)> = numbers.iter().copied().filter(|(_, v)| v.is_finite() && *v > 0.0).collect();
         self.ignored += (numbers.len() - usable.len()) as u64;
@@ -111,12 +113,12 @@ impl StragglerWatch {
         out
     }
 
-    /// Starts a worker's count anew: its slot has a new worker.
+    /// Resets a worker's count, because its slot has a new worker.
     pub fn forget(&mut self, worker: u32) {
         self.slow.retain(|(w, _)| *w != worker);
     }
 
-    /// Numbers left out because they were not positive and finite.
+    /// Number of ignored numbers: not positive, or not finite.
     #[must_use]
     pub fn ignored(&self) -> u64 {
         self.ignored

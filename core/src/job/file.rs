@@ -7,8 +7,8 @@ use thiserror::Error;
 use toml::{Table, Value};
 
 use super::{
-    Convergence, Dataset, JobSpec, JobSpecError, Partition, ProfiledSpeed, Resize, RoleSpec, StopChoice, TrainingMode,
-    Utility, UtilityKind,
+    spec::Convergence, spec::Dataset, spec::JobSpec, spec::JobSpecError, spec::Partition, spec::ProfiledSpeed,
+    spec::Resize, spec::RoleSpec, spec::StopChoice, spec::TrainingMode, utility::Utility, utility::UtilityKind,
 };
 use crate::{
     amount::{self, Unit},

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value, map::Entry};
 
-use super::{JobFileError, JobSpec, JobSpecError, file};
+use super::{file, file::JobFileError, spec::JobSpec, spec::JobSpecError};
 use crate::text::{DEEPEST, read_toml, shown};
 
 /// Pairs of one job.

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{JobFileError, Utility, file, pairs};
+use super::{file, file::JobFileError, pairs, utility::Utility};
 use crate::{
-    decision::Shape,
     resources::is_gpu,
+    shape::Shape,
     text::{is_unseen, shown},
     time::Span,
 };

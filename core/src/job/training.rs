@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Bounds, Job, JobSpec, Progress};
+use super::{active::Job, learnt::Progress, spec::Bounds, spec::JobSpec};
 use crate::{
-    decision::Shape,
+    shape::Shape,
     time::{Span, Time},
 };
 
@@ -84,7 +84,7 @@ impl Training {
     /// What keeps it from being counted in slots.
     pub fn of(job: &Job) -> Result<Self, TrainingError> {
         let servers = job.spec.bounds().servers.1.min(1);
-        Self::new(&job.spec, job.fits.speed.as_ref().map(|fit| fit.speed(servers, 1)))
+        Self::new(&job.spec, job.learnt.fits.speed.as_ref().map(|fit| fit.speed(servers, 1)))
     }
 
     /// Of a job's description. `speed` is what one worker does, in mini-batches a second with their communication; it

@@ -1,11 +1,11 @@
 //! The same records through the same core.
 
-use super::{JournalError, Record, Saved};
+use super::record::{JournalError, Record, Saved};
 use crate::{
-    decision::Decision,
+    decision::{Decision, Issue},
     event::EventError,
     ids::TicketId,
-    scheduler::{FitTicket, Issue, Scheduler, Ticket, Why},
+    scheduler::{FitTicket, Scheduler, Ticket, Why},
     settings::SettingsError,
 };
 
@@ -152,22 +152,27 @@ impl Replay {
     }
 }
 
-/// From the last snapshot, every event and every committed ticket again.
-pub(crate) fn restore<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> Result<Scheduler, JournalError> {
-    let frames: Vec<&[u8]> = records.into_iter().collect();
-    let start = frames.iter().rposition(|frame| Record::is_snapshot(frame)).ok_or(JournalError::NoSnapshot)?;
-    let mut replay: Option<Replay> = None;
-    for (at, frame) in frames.iter().enumerate().skip(start) {
-        let record = Record::decode(frame).map_err(|problem| JournalError::Unreadable { at, problem })?;
-        let gone = |problem| JournalError::Settings { at, problem };
-        let Some(replay) = &mut replay else {
-            let Record::Snapshot(saved) = record else { return Err(JournalError::NoSnapshot) };
-            replay = Some(Replay::new(*saved).map_err(gone)?);
-            continue;
-        };
-        if let Step::Decided(Err(difference)) = replay.step(&record).map_err(gone)? {
-            return Err(JournalError::Diverged { at, ticket: difference.ticket });
+impl Scheduler {
+    /// Replays a journal: from its last snapshot, every event and every committed ticket again.
+    ///
+    /// # Errors
+    /// No snapshot, an unreadable record, an engine that is gone, or a replayed decision whose digest differs.
+    pub fn restore<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, JournalError> {
+        let frames: Vec<&[u8]> = records.into_iter().collect();
+        let start = frames.iter().rposition(|frame| Record::is_snapshot(frame)).ok_or(JournalError::NoSnapshot)?;
+        let mut replay: Option<Replay> = None;
+        for (at, frame) in frames.iter().enumerate().skip(start) {
+            let record = Record::decode(frame).map_err(|problem| JournalError::Unreadable { at, problem })?;
+            let gone = |problem| JournalError::Settings { at, problem };
+            let Some(replay) = &mut replay else {
+                let Record::Snapshot(saved) = record else { return Err(JournalError::NoSnapshot) };
+                replay = Some(Replay::new(*saved).map_err(gone)?);
+                continue;
+            };
+            if let Step::Decided(Err(difference)) = replay.step(&record).map_err(gone)? {
+                return Err(JournalError::Diverged { at, ticket: difference.ticket });
+            }
         }
+        replay.map(Replay::finish).ok_or(JournalError::NoSnapshot)
     }
-    replay.map(Replay::finish).ok_or(JournalError::NoSnapshot)
 }

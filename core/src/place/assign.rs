@@ -1,26 +1,28 @@
-//! From counts per server to slots: those that stay keep their index and devices.
+//! Conversion of counts per server to slots. Existing slots keep their indices and devices where possible.
 
 use std::sync::Arc;
 
 use crate::{
-    decision::{Allocation, Role, Shape, Slot},
+    decision::{Allocation, Slot},
     ids::ServerId,
     job::Job,
-    place::Room,
+    place::room::Room,
+    shape::{Role, Shape},
 };
 
-/// How many of each role a server gets.
+/// The numbers of workers and parameter servers on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// Where.
+    /// The server.
     pub server: ServerId,
-    /// How many.
+    /// The numbers for each role.
     pub shape: Shape,
 }
 
-/// Turns counts into slots and takes their room. Slots of `before` that are on a server with room for them under
-/// the counts stay as they are; new ones get the lowest free indices, new workers those that none had before. `None` if a server lacks the room; what was taken
-/// is then given back.
+/// Converts counts to slots, and reserves their room. Slots of `before` stay unchanged if their server has room for
+/// them under the counts. New slots get the lowest free indices; new workers get indices that no slot of `before` has.
+///
+/// `None` if a server lacks room. Then all reservations are undone.
 ///
 /// O(slots).
 pub fn assign(room: &mut Room, job: &Job, counts: &[Count], before: Option<&Allocation>) -> Option<Arc<Allocation>> {
@@ -51,7 +53,7 @@ pub fn assign(room: &mut Room, job: &Job, counts: &[Count], before: Option<&Allo
                 missing.push((count.server, wanted - kept));
             }
         }
-        // A worker that moves leaves and another comes, under an index of its own: nobody has to restart for that.
+        // A worker on another server gets a new index, so that the job doesn't have to restart.
         let leaving = before.filter(|_| role == Role::Worker).map(|before| before.of(role)).unwrap_or_default();
         let mut used: Vec<u32> = slots[start..].iter().chain(leaving).map(|slot| slot.index).collect();
         used.sort_unstable();

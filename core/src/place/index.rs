@@ -1,4 +1,4 @@
-//! Servers in the order of their free room, kept while that changes.
+//! An index of servers by free room, updated with each change.
 
 use std::{cmp::Reverse, iter, mem};
 
@@ -6,12 +6,12 @@ use smallvec::SmallVec;
 
 use crate::{
     ids::{ResourceId, ServerId},
-    place::Room,
+    place::room::Room,
     resources::Amounts,
     state::State,
 };
 
-/// What "most free" means.
+/// The order of free room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SortBy {
     /// Σ over resource types of free / the cluster's total.
@@ -20,64 +20,64 @@ pub enum SortBy {
     Amount(ResourceId),
 }
 
-/// So many entries a block holds before it is split: a block's entries are scanned and moved in a few cache lines.
+/// Maximum number of entries in a block. Entries of a block are scanned and moved within a few cache lines.
 const BLOCK: usize = 128;
 
-/// So many blocks are skipped at once where none of them holds enough.
+/// Number of blocks in a group. A group without enough room is skipped at once.
 const GROUP: usize = 32;
 
-/// The key of a server that isn't there.
+/// Key of an absent server.
 const GONE: u64 = u64::MAX;
 
-/// (key, server): ascending order is the freest first.
+/// (key, server). In ascending order, the server with the most free room is first.
 type Entry = (u64, u32);
 
 #[derive(Clone, Debug, Default)]
 struct Block {
     entries: Vec<Entry>,
-    /// Component-wise at least the free room of every entry: what exceeds it fits none of them.
+    /// An upper bound of the free room of all entries, per resource. A need above it fits on none of them.
     most: Amounts,
 }
 
-/// The servers of the edge, or of the cloud, that have something left of the same resource types, in blocks.
+/// The edge's or the cloud's servers with free room of the same resource types, in blocks.
 #[derive(Clone, Debug, Default)]
 struct Shelf {
     types: u64,
     blocks: Vec<Block>,
-    /// For each block, no less than its last entry and less than the next block's first.
+    /// An upper bound of each block: at least its last entry, and less than the next block's first.
     bounds: Vec<Entry>,
-    /// Component-wise at least the `most` of so many blocks each.
+    /// An upper bound of the `most` of the blocks in each group, per resource.
     groups: Vec<Amounts>,
 }
 
 /// Servers ordered by free room, freest first, ties by id.
 ///
-/// Those that have something left of the same resource types are kept together, since who needs a GPU needn't look at
-/// servers without one, and the cloud's apart from the others; within that, blocks and groups of blocks know their component-wise largest room, so that those
-/// that can't hold something are skipped. Building is O(S log S), a change O(log S) and a move within a block, a walk
-/// O(groups + blocks and servers looked at).
+/// The order is divided into shelves. Servers with free room of the same resource types are on one shelf, so that a
+/// search for a GPU skips servers without one. Cloud servers have shelves of their own. Blocks and groups of blocks
+/// store their largest room per resource, so that searches skip those that can't hold a need. Building is O(S log S). A
+/// change is O(log S) plus a move within a block. A walk is O(groups + visited blocks and servers).
 ///
-/// Its worst case is O(S): where every group has some server with enough of each resource, but none has enough of all.
-/// What the order doesn't know (labels, draining, fragments of devices) is for the caller to check, at O(1) for each
-/// server that the walk gives.
+/// The worst case is O(S): every group has servers with enough of each single resource, but no server has enough of
+/// all. The caller checks what the order doesn't contain (labels, draining, fragments of devices), at O(1) for each
+/// server of the walk.
 #[derive(Clone, Debug, Default)]
 pub struct FreeIndex {
     shelves: Vec<Shelf>,
-    /// Key and types of each server, by id.
+    /// Key and resource types of each server, by id.
     places: Vec<(u64, u64)>,
     weights: Vec<f64>,
-    /// The totals that the weights are made of: the index is built anew when they change.
+    /// The totals from which the weights are computed. A change of them rebuilds the index.
     total: Amounts,
     sort_by: Option<SortBy>,
 }
 
 impl FreeIndex {
-    /// Whether the order is still that of this state.
+    /// Whether the order is valid for this state.
     pub fn is_current(&self, state: &State, sort_by: SortBy) -> bool {
         self.sort_by == Some(sort_by) && self.total == state.capacity
     }
 
-    /// All present servers by their room.
+    /// Builds the index of all present servers.
     pub fn build(state: &State, room: &Room, sort_by: SortBy) -> Self {
         let weight = |total: i64| if total > 0 { 1.0 / total as f64 } else { 0.0 };
         let weights = match sort_by {
@@ -114,19 +114,19 @@ impl FreeIndex {
         index
     }
 
-    /// Small for much room, so that ascending order is the freest first.
+    /// The key is small for much room, so that ascending order has the freest server first.
     fn key(&self, free: &Amounts) -> u64 {
         let score: f64 = free
             .iter()
             .zip(&self.weights)
             .map(|((_, free), weight)| if free > 0 { free as f64 * weight } else { 0.0 })
-            // Not `sum`: of nothing, that is −0.
+            // Not `sum`, because the sum of nothing is −0.
             .fold(0.0, |sum, share| sum + share);
-        // Bits of a non-negative float order as the float does; `GONE` is above even a full server's.
+        // The bits of non-negative floats have the order of the floats. `GONE` is above the key of a full server.
         GONE - 1 - score.to_bits()
     }
 
-    /// Moves a server to where its room in `room` belongs; one that is gone is dropped.
+    /// Moves a server to the position of its room in `room`. An absent server is removed.
     pub fn update(&mut self, room: &Room, id: ServerId, present: bool) {
         if self.places.len() <= id.index() {
             self.places.resize(id.index() + 1, (GONE, 0));
@@ -136,7 +136,7 @@ impl FreeIndex {
         let new = if present { (self.key(free), types_of(room, id)) } else { (GONE, 0) };
         if old == new {
             if present {
-                // Same score, perhaps another mix: the maxima must still cover it.
+                // The score is the same, but the mix can differ, and the maxima must still cover it.
                 self.shelf(new.1).cover((new.0, id.0), free);
             }
             return;
@@ -158,13 +158,14 @@ impl FreeIndex {
         &mut self.shelves[at]
     }
 
-    /// Servers whose free room covers `need`, freest first, where the room is [limited](Room::limit) to. Draining and
-    /// labels are the caller's to check.
+    /// Servers whose free room covers `need`, freest first, within the room's [limit](Room::limit). The caller checks
+    /// draining and labels.
     pub fn freest<'a>(&'a self, room: &'a Room, need: &'a Amounts) -> impl Iterator<Item = ServerId> + 'a {
         self.freest_in(room, need, room.limited())
     }
 
-    /// The same of the cloud's servers, with `false` of the others, or of all, whatever the room is limited to.
+    /// The same for cloud servers (`true`), other servers (`false`), or all servers (`None`), regardless of the room's
+    /// limit.
     pub fn freest_in<'a>(
         &'a self,
         room: &'a Room,
@@ -183,7 +184,7 @@ impl FreeIndex {
             .filter(|server| need.fits(room.free(*server)))
     }
 
-    /// The shelves of servers that have something of every type that is needed.
+    /// The shelves whose servers have free room of every needed type.
     fn having(&self, need: &Amounts, cloud: Option<bool>) -> impl Iterator<Item = &Shelf> {
         let needed = types_in(need);
         let zone = cloud.map(|cloud| if cloud { CLOUD } else { 0 });
@@ -192,20 +193,20 @@ impl FreeIndex {
     }
 }
 
-/// The bit of the cloud's servers.
+/// The bit of cloud servers.
 const CLOUD: u64 = 1 << 63;
 
-/// What a server has something left of, and whether it is the cloud's.
+/// The resource types of which a server has free room, and the bit of cloud servers.
 fn types_of(room: &Room, id: ServerId) -> u64 {
     types_in(room.free(id)) | if room.is_cloud(id) { CLOUD } else { 0 }
 }
 
-/// A bit for each type of which there is something; types past the 63rd are not told apart.
+/// A bit for each type with a positive amount. Types from the 63rd on share a bit.
 fn types_in(amounts: &Amounts) -> u64 {
     amounts.iter().take(63).fold(0, |types, (id, amount)| types | u64::from(amount > 0) << id.index())
 }
 
-/// Several ascending walks as one.
+/// Merges ascending walks.
 fn merged<T: Ord, I: Iterator<Item = T>>(walks: impl Iterator<Item = I>) -> impl Iterator<Item = T> {
     let mut heads: SmallVec<[(T, I); 4]> = walks.filter_map(|mut walk| Some((walk.next()?, walk))).collect();
     iter::from_fn(move || {
@@ -231,7 +232,7 @@ impl Shelf {
         shelf
     }
 
-    /// Entries of blocks in which one might hold `need`.
+    /// Entries of the blocks that can contain a server with room for `need`.
     fn walk<'a>(&'a self, need: &'a Amounts) -> impl DoubleEndedIterator<Item = &'a Entry> {
         self.blocks
             .chunks(GROUP)
@@ -246,7 +247,7 @@ impl Shelf {
         self.bounds.partition_point(|bound| *bound < entry).min(self.blocks.len().saturating_sub(1))
     }
 
-    /// The maxima of an entry's block cover this room as well.
+    /// Raises the maxima of an entry's block to this room.
     fn cover(&mut self, entry: Entry, free: &Amounts) {
         let at = self.block_of(entry);
         self.blocks[at].most.max_with(free);
@@ -259,7 +260,7 @@ impl Shelf {
         if let Ok(position) = entries.binary_search(&entry) {
             entries.remove(position);
         }
-        // The maxima may only be too large; now and then they are taken anew.
+        // The maxima can only become too large, so they are recomputed from time to time.
         if entries.len().is_multiple_of(16) {
             self.blocks[at].remember_most(room);
             let group = at / GROUP;
@@ -286,7 +287,7 @@ impl Shelf {
         }
     }
 
-    /// O(blocks), since their groups change, but only once in many changes of entries.
+    /// O(blocks), because the groups change. Splits are rare among changes of entries.
     fn split(&mut self, at: usize, room: &Room) {
         let lower = &mut self.blocks[at];
         let mut upper = Block { entries: lower.entries.split_off(BLOCK), most: Amounts::default() };

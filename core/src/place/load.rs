@@ -1,29 +1,30 @@
-//! What servers really carry while a plan is made: what is measured, and what is expected of slots that aren't measured yet.
+//! Load of servers under a plan in the making: measured use, and expected use of slots without measurements.
 
 use crate::{
-    decision::{Role, Slot},
+    decision::Slot,
     ids::{ResourceId, ServerId},
     job::Job,
     resources::{Amounts, GPU},
     server::Server,
+    shape::Role,
     state::State,
 };
 
-/// One device.
+/// Load of one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceLoad {
-    /// Part of it in use.
+    /// Used fraction of the device.
     pub used: f64,
-    /// Slots that share it.
+    /// Number of slots that share it.
     pub slots: u32,
 }
 
-/// What each server carries under a plan in the making, as parts of what it has.
+/// Load of each server under a plan in the making, as fractions of its capacity.
 ///
-/// Building it is O(servers · resources + slots planned); moving a slot O(resources + its devices).
+/// Building it is O(servers · resources + planned slots). Moving a slot is O(resources + its devices).
 pub struct Load {
     resources: Vec<ResourceId>,
-    /// Server by server, as many as there are resources.
+    /// One entry per resource for each server.
     used: Vec<f64>,
     have: Vec<f64>,
     devices: Vec<Vec<DeviceLoad>>,
@@ -32,8 +33,8 @@ pub struct Load {
 }
 
 impl State {
-    /// What a slot of a job uses: as measured, of itself or on average of its model's; of what nobody measured a part `most`
-    /// of its demand, so that a server full of reservations is just not overloaded.
+    /// Expected use of a slot of a job: its own measurement, or the mean of its model's slots. Without any measurement
+    /// it is the fraction `most` of its demand, so that a fully reserved server is just not overloaded.
     pub fn expected_use(&self, job: &Job, role: Role, index: u32, most: f64) -> Amounts {
         let present = job.verdict.allocation().and_then(|allocation| allocation.slot(role, index));
         let measured = present.and_then(|slot| self.server(slot.server).measured.as_ref());
@@ -54,7 +55,7 @@ impl State {
 }
 
 impl Load {
-    /// Under the present plan. `most` is the part of a resource beyond which a server is overloaded.
+    /// Load under the current plan. A server is overloaded beyond the fraction `most` of a resource.
     pub fn of(state: &State, most: f64) -> Self {
         let counted = |(id, have): (ResourceId, i64)| {
             (have > 0 && (id == GPU || !crate::resources::is_gpu(state.resources.name(id)))).then_some(id)
@@ -78,7 +79,7 @@ impl Load {
                 let server = state.server(slot.server);
                 let here = server.measured.as_ref();
                 match here.and_then(|measured| measured.slots.get(&(job.id, slot.role, slot.index))) {
-                    // What is measured there is in the total already.
+                    // The server's measured total contains the slot.
                     Some(usage) => {
                         load.add_devices(slot, usage.amounts[GPU], 1.0);
                         load.slots[slot.server.index()] += 1;
@@ -87,9 +88,9 @@ impl Load {
                             load.used[at + offset] += usage.amounts[*resource] as f64;
                         }
                     }
-                    // Where no slot is told apart all that is seen is in the total.
+                    // If the measurement doesn't separate slots, the total contains all observed ones.
                     None if here.is_some_and(|measured| measured.slots.is_empty())
-                        && job.observed.as_ref().is_some_and(|seen| seen.has(slot)) =>
+                        && job.seen.allocation.as_ref().is_some_and(|seen| seen.has(slot)) =>
                     {
                         load.add_devices(slot, 0, 1.0);
                         load.slots[slot.server.index()] += 1;
@@ -101,7 +102,7 @@ impl Load {
         load
     }
 
-    /// What there is, and what others use.
+    /// Adds a server's capacity and foreign use.
     fn begin(&mut self, server: &Server) {
         let count = self.resources.len();
         let at = server.id.index() * count;
@@ -139,7 +140,7 @@ impl Load {
         }
     }
 
-    /// A slot comes (`times` = 1) or goes (−1).
+    /// Adds (`times` = 1) or removes (−1) a slot.
     pub fn put(&mut self, slot: &Slot, amounts: &Amounts, times: f64) {
         let at = slot.server.index() * self.resources.len();
         for (offset, resource) in self.resources.iter().enumerate() {
@@ -151,12 +152,12 @@ impl Load {
         *slots = if times > 0.0 { *slots + 1 } else { slots.saturating_sub(1) };
     }
 
-    /// The resources that are counted; the order of all vectors here.
+    /// The counted resources, in the order of all vectors in this module.
     pub fn resources(&self) -> &[ResourceId] {
         &self.resources
     }
 
-    /// The part of each resource that is in use; 0 of what a server hasn't.
+    /// Used fraction of each resource; 0 for resources that the server doesn't have.
     pub fn parts(&self, id: ServerId) -> impl Iterator<Item = f64> + '_ {
         let range = id.index() * self.resources.len()..(id.index() + 1) * self.resources.len();
         self.used[range.clone()]
@@ -165,7 +166,7 @@ impl Load {
             .map(|(used, have)| if *have > 0.0 { used / have } else { 0.0 })
     }
 
-    /// The parts of each resource of a server that these amounts are.
+    /// These amounts as fractions of each resource of a server.
     pub fn parts_of<'a>(&'a self, id: ServerId, amounts: &'a Amounts) -> impl Iterator<Item = f64> + 'a {
         let at = id.index() * self.resources.len();
         let have = &self.have[at..at + self.resources.len()];
@@ -174,18 +175,18 @@ impl Load {
         self.resources.iter().zip(have).map(part)
     }
 
-    /// Its devices.
+    /// Load of a server's devices.
     pub fn devices(&self, id: ServerId) -> &[DeviceLoad] {
         &self.devices[id.index()]
     }
 
-    /// Whether a device carries more than it should: what a single slot uses up alone is no overload.
+    /// Whether a device is overloaded. A single slot never overloads it.
     pub fn is_device_overloaded(&self, id: ServerId, device: usize) -> bool {
         let load = self.devices[id.index()][device];
         load.slots > 1 && load.used > self.most
     }
 
-    /// Whether each resource of a server carries more than it should. Of GPUs the devices say that, where they are listed.
+    /// Whether each resource of a server is overloaded. For GPUs, the listed devices decide, if there are any.
     pub fn overloads(&self, id: ServerId) -> impl Iterator<Item = bool> + '_ {
         let listed = !self.devices[id.index()].is_empty();
         let any_device = (0..self.devices[id.index()].len()).any(|device| self.is_device_overloaded(id, device));
@@ -196,13 +197,13 @@ impl Load {
         })
     }
 
-    /// Whether a server carries more than it should of something.
+    /// Whether any resource of a server is overloaded.
     pub fn is_overloaded(&self, id: ServerId) -> bool {
         self.overloads(id).any(|over| over)
     }
 
-    /// Whether a server stays within what it should carry with these amounts on top, on these devices. What comes alone to an
-    /// idle server or device always may.
+    /// Whether a server isn't overloaded with these additional amounts on these devices. A slot alone on an idle server
+    /// or device never overloads it.
     pub fn holds(&self, id: ServerId, amounts: &Amounts, devices: &[u16]) -> bool {
         let (at, count) = (id.index() * self.resources.len(), self.resources.len());
         let alone = self.slots[id.index()] == 0;
@@ -220,14 +221,14 @@ impl Load {
             })
     }
 
-    /// No more slots than this come to a device that each use such a part of it, if it isn't to be overloaded.
+    /// Maximum number of additional slots with use `each` on a device without an overload.
     pub fn at_most(&self, id: ServerId, device: usize, each: f64) -> u32 {
         let load = self.devices[id.index()][device];
         let left = if each > 0.0 { (self.most + 1e-6 - load.used) / each } else { f64::INFINITY };
         (left as u32).max(u32::from(load.slots == 0))
     }
 
-    /// How much of everything it has is in use: the root of the mean square of the parts, 1 at most where no resource is
+    /// Load degree of a server: the root of the mean square of the used fractions. At most 1 if no resource is
     /// overbooked.
     pub fn degree(&self, id: ServerId) -> f64 {
         let at = id.index() * self.resources.len();

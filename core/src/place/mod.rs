@@ -1,4 +1,4 @@
-//! Where slots go: room on servers, servers in the order of their free room, even spreads, and what a placement costs.
+//! Placement of slots: room on servers, an index of servers by free room, even spreads, and communication costs.
 
 mod assign;
 mod index;

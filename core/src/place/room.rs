@@ -1,26 +1,27 @@
-//! What is still free on each server while a plan is made.
+//! Free room of servers under a plan in the making.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Shape},
+    decision::{Allocation, DeviceShare, Devices},
     ids::{ResourceId, ServerId},
     job::{Demand, Job},
     resources::{Amounts, GPU},
     server::{self, Hosts},
+    shape::Shape,
     state::{State, idle},
 };
 
-/// What a slot takes of its server.
+/// The use of a server by one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
-    /// Nothing: it isn't there.
+    /// Nothing: the slot doesn't exist.
     None,
-    /// Memory and disk: it has nothing to do for now.
+    /// Memory and disk: the slot is idle.
     Idle,
-    /// All that it demands.
+    /// The whole demand.
     Busy,
 }
 
@@ -34,17 +35,17 @@ impl Use {
     }
 }
 
-/// Free room of every server under a plan in the making. Building it is O(servers), each change O(slots changed).
+/// Free room of every server under a plan in the making. Building it is O(servers), a change O(changed slots).
 #[derive(Clone, Default)]
 pub struct Room {
     free: Vec<Amounts>,
     devices: Vec<SmallVec<[u16; 8]>>,
-    /// Thousandths of each device that the present plan gives to somebody, whatever is released here.
+    /// Thousandths of each device that the current plan has assigned, including those that this plan has released.
     held: Vec<SmallVec<[u16; 8]>>,
     kinds: Vec<Arc<[ResourceId]>>,
-    /// Thousandths of each device that may be reserved.
+    /// Thousandths of each device that can be reserved.
     bookable: Vec<u16>,
-    /// Present and not draining.
+    /// Whether the server is present and not draining.
     open: Vec<bool>,
     hosts: Vec<Hosts>,
     cloud: Vec<bool>,
@@ -53,7 +54,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// What the present plan leaves.
+    /// The free room under the current plan.
     pub fn of(state: &State) -> Self {
         let mut room = Self::default();
         for server in &state.servers {
@@ -62,7 +63,7 @@ impl Room {
         room
     }
 
-    /// Takes a server's room from the state again.
+    /// Resets a server's room to the state.
     pub fn refresh(&mut self, state: &State, id: ServerId) {
         let server = state.server(id);
         let mut free = server.reservable();
@@ -94,29 +95,29 @@ impl Room {
         self.cloud[id.index()] = server.place.cloud;
     }
 
-    /// What is free on a server.
+    /// Free room of a server.
     #[inline]
     pub fn free(&self, id: ServerId) -> &Amounts {
         &self.free[id.index()]
     }
 
-    /// Thousandths taken of each device of a server; shorter where nothing is.
+    /// Reserved thousandths of each device of a server. Trailing free devices can be missing.
     #[inline]
     pub fn devices(&self, id: ServerId) -> &[u16] {
         &self.devices[id.index()]
     }
 
-    /// How many servers there are, gone ones included.
+    /// Number of servers, including absent ones.
     pub fn len(&self) -> usize {
         self.free.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no servers.
     pub fn is_empty(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// Whether new slots of a job may come to a server: it is there, not draining, and carries the job's labels.
+    /// Whether a server can take new slots of a job: it is present, isn't draining, and has the job's labels.
     #[inline]
     pub fn accepts(&self, state: &State, id: ServerId, job: &Job) -> bool {
         self.open[id.index()]
@@ -124,31 +125,31 @@ impl Room {
             && self.only.is_none_or(|cloud| self.cloud[id.index()] == cloud)
     }
 
-    /// Whether a server is the cloud's.
+    /// Whether a server is in the cloud.
     #[inline]
     pub fn is_cloud(&self, id: ServerId) -> bool {
         self.cloud[id.index()]
     }
 
-    /// From now on [`accepts`](Self::accepts) refuses servers that aren't the cloud's, or with `false` those that are,
-    /// and no walk of the index comes to them. `None`: no more of that.
+    /// Limits the room to cloud servers (`true`) or to other servers (`false`): [`accepts`](Self::accepts) and the
+    /// walks of the index exclude the rest. `None` removes the limit.
     pub fn limit(&mut self, cloud: Option<bool>) {
         self.only = cloud;
     }
 
-    /// What was last set by [`limit`](Self::limit).
+    /// The current [`limit`](Self::limit).
     pub(super) fn limited(&self) -> Option<bool> {
         self.only
     }
 
-    /// From now on [`holds`](Self::holds) refuses what would strand GPUs: where a server has room for n of this worker,
-    /// which takes GPUs, there must be room for n less those whose GPUs are taken. `None`: no more of that.
+    /// Protects GPUs from stranding, for a kind of worker that uses GPUs: if a server has room for n such workers,
+    /// [`holds`](Self::holds) requires that room for n remains, less those whose GPUs are taken. `None` removes the
+    /// protection.
     pub fn spare(&mut self, worker: Option<Amounts>) {
         self.spared = worker;
     }
 
-    /// Whether a server takes `workers` and `servers` of a job: both roles are hosted there, and fit, devices one by one
-    /// included.
+    /// Whether a server has room for `workers` and `servers` of a job. It checks the server's roles and each device.
     #[inline]
     pub fn holds(&self, id: ServerId, job: &Job, need: &Amounts, workers: u32, servers: u32) -> bool {
         need.fits(self.free(id))
@@ -169,7 +170,7 @@ impl Room {
             .iter()
             .flatten()
             .all(|(_, milli)| !shared(*milli));
-        // Where devices are only ever whole, sums say it all.
+        // If only whole devices are used, the sums are sufficient.
         if whole_only && self.bookable[id.index()] <= 1000 && used.iter().all(|milli| *milli == 0 || *milli == 1000) {
             return true;
         }
@@ -180,7 +181,7 @@ impl Room {
         pick(&job.worker, workers) && pick(&job.server, servers)
     }
 
-    /// Takes room for one slot and picks its devices; `None` if it has none.
+    /// Reserves room for one slot, and picks its devices. `None` if there is no room.
     pub fn take(&mut self, id: ServerId, demand: &Demand) -> Option<Devices> {
         if !demand.amounts.fits(self.free(id)) {
             return None;
@@ -191,7 +192,7 @@ impl Room {
         Some(devices)
     }
 
-    /// Takes room for one slot with these very devices; false if it has none, or other devices by now.
+    /// Reserves room for one slot on the given devices. False if there is no room, or if the devices aren't available.
     pub fn take_again(&mut self, id: ServerId, demand: &Demand, devices: &Devices) -> bool {
         if !server::devices_match(&self.kinds[id.index()], demand, devices) {
             return false;
@@ -215,12 +216,12 @@ impl Room {
         true
     }
 
-    /// Whether anything has a part of this device.
+    /// Whether a part of this device is reserved.
     pub fn is_taken(&self, id: ServerId, device: u16) -> bool {
         self.devices[id.index()].get(usize::from(device)).is_some_and(|milli| *milli > 0)
     }
 
-    /// Whether a slot may be used for more than it is: there is room for the difference, and its devices are free.
+    /// Whether a slot's use can grow: there is room for the difference, and its devices are free.
     pub(crate) fn holds_use(&self, id: ServerId, demand: &Demand, devices: &Devices, from: Use, to: Use) -> bool {
         let mut extra = to.amounts(demand);
         extra -= &from.amounts(demand);
@@ -231,7 +232,7 @@ impl Room {
         extra.fits(&self.free[id.index()]) && (to != Use::Busy || from == to || devices.iter().all(free))
     }
 
-    /// A slot is used in another way.
+    /// Changes the use of a slot.
     pub(crate) fn use_slot(&mut self, id: ServerId, demand: &Demand, devices: &Devices, from: Use, to: Use) {
         for (way, times) in [(from, -1), (to, 1)] {
             if way != Use::Busy {
@@ -250,7 +251,7 @@ impl Room {
         }
     }
 
-    /// Gives back all that an allocation takes: of what is idle, memory and disk.
+    /// Releases an allocation's room. Idle slots release memory and disk.
     pub fn release(&mut self, job: &Job, allocation: &Allocation) {
         for slot in allocation.slots() {
             let takes = if allocation.is_busy(slot) { Use::Busy } else { Use::Idle };
@@ -271,7 +272,7 @@ impl Room {
     }
 }
 
-/// Whether as many GPU workers fit beside a need as did before, less those whose GPUs it takes.
+/// Whether the number of GPU workers that fit drops at most by those whose GPUs the need takes.
 fn strands_none(free: &Amounts, need: &Amounts, worker: &Amounts) -> bool {
     if free[GPU] < worker[GPU] {
         return true;

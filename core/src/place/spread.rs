@@ -1,23 +1,23 @@
-//! Theorem 1 of Optimus: the fewest servers, with the same number of workers and of parameter servers on each.
+//! Theorem 1 of Optimus: the minimum number of servers, with equal numbers of workers and of parameter servers on each.
 
 use crate::{
-    decision::Shape,
-    engines::{Budget, EngineError},
+    budget::{Budget, EngineError},
     ids::ServerId,
     job::Job,
-    place::{Count, FreeIndex, Room},
+    place::{assign::Count, index::FreeIndex, room::Room},
     resources::{Amounts, GPU},
+    shape::Shape,
     state::State,
 };
 
 /// Spreads a shape evenly over the first k of the freest servers that can hold a worker and a parameter server, for the
-/// smallest k that does; where none does, or the roles may not share servers, over two lists of servers, workers first.
-/// `None`: there is no such place now.
+/// smallest possible k. If there is none, or if the roles may not share servers, the shape is spread over two lists of
+/// servers, workers first. `None` if there is no such placement now.
 ///
-/// Each of the k servers gets ⌊w/k⌋ or ⌈w/k⌉ workers and ⌊p/k⌋ or ⌈p/k⌉ parameter servers. Theorem 1 is about equal
-/// servers. Where some have no GPU, only two lists ever bring parameter servers there: without them the paper's own
-/// cluster leaves 7 of its 13 servers idle, and a job that has been given more parameter servers than the GPU servers
-/// have cores for is paused for good.
+/// Each of the k servers gets ⌊w/k⌋ or ⌈w/k⌉ workers and ⌊p/k⌋ or ⌈p/k⌉ parameter servers. Theorem 1 assumes equal
+/// servers. If some servers have no GPU, only two lists can place parameter servers there. Without them, the paper's
+/// own cluster leaves 7 of its 13 servers idle, and a job with more parameter servers than the GPU servers have cores
+/// for stays paused.
 ///
 /// O(k²) checks for k up to max(w, p), plus the walk of the index.
 ///
@@ -44,13 +44,14 @@ pub fn spread(
     }
     let workers = Shape { servers: 0, ..shape };
     let Some(mut counts) = spread_over(state, room, index, job, workers, |_| true, budget)? else { return Ok(None) };
-    // A server of the first list may hold a parameter server, but not beside its workers.
+    // The server lists must be disjoint: no server holds parameter servers beside workers of the first list.
     let taken: Vec<ServerId> = counts.iter().map(|count| count.server).collect();
     let is_free = |id: ServerId| !taken.contains(&id);
     let servers = Shape { workers: 0, ..shape };
     let mut found = None;
     if !rules.colocate && job.worker.wants_gpu() && !job.server.wants_gpu() {
-        // Where they stand alone anyway, rather not beside GPUs that others then lack cores for.
+        // Separate parameter servers go to servers without GPUs first, because they could take the cores that GPU
+        // workers need.
         let without_gpus = |id: ServerId| is_free(id) && state.server(id).capacity[GPU] == 0;
         found = spread_over(state, room, index, job, servers, without_gpus, budget)?;
     }
@@ -63,7 +64,7 @@ pub fn spread(
     }))
 }
 
-/// Spreads a shape over servers that can hold one of each role that it has.
+/// Spreads a shape over servers that can hold one slot of each of its roles.
 fn spread_over(
     state: &State,
     room: &Room,
@@ -99,7 +100,7 @@ fn spread_over(
     Ok(None)
 }
 
-/// How a server can be filled beyond the floor counts.
+/// The additional slots that a server can hold beyond the floor counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extra {
     None,
@@ -109,12 +110,13 @@ enum Extra {
     Both,
 }
 
-/// Gives every server the floor counts and hands out the remainders to those with room; `None` if that can't be.
+/// Gives each server the floor counts, and distributes the remainders to servers with room. `None` if that isn't
+/// possible.
 fn even(room: &Room, job: &Job, shape: Shape, servers: &[ServerId]) -> Option<Vec<Count>> {
     let k = servers.len() as u32;
     let (w, p) = (shape.workers / k, shape.servers / k);
     let (mut more_w, mut more_p) = (shape.workers % k, shape.servers % k);
-    // What a server must have for the floor counts, and for one more of either or both.
+    // Needs of a server for the floor counts, and for one more slot of either role or of both.
     let need = |workers: u32, servers: u32| job.total(Shape { workers, servers });
     let floor = need(w, p);
     if !servers.iter().all(|id| room.holds(*id, job, &floor, w, p)) {
@@ -135,7 +137,7 @@ fn even(room: &Room, job: &Job, shape: Shape, servers: &[ServerId]) -> Option<Ve
     }
     let mut counts: Vec<Count> =
         servers.iter().map(|&server| Count { server, shape: Shape { workers: w, servers: p } }).collect();
-    // The least flexible first, so that who can take either is left for whatever remains.
+    // The least flexible servers come first, so that servers for either role get the rest.
     for only in [Extra::Worker, Extra::Server, Extra::Both, Extra::Either] {
         for (extra, count) in extras.iter().zip(&mut counts).filter(|(extra, _)| **extra == only) {
             let worker = more_w > 0 && *extra != Extra::Server;

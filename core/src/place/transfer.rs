@@ -1,15 +1,16 @@
-//! What a placement costs on the network.
+//! Communication costs of a placement.
 
 use std::collections::BTreeMap;
 
 use crate::{
-    decision::{Allocation, Role, Shape},
+    decision::Allocation,
     ids::ServerId,
     job::JobSpec,
+    shape::{Role, Shape},
 };
 
-/// Time of one step's exchange between workers and parameter servers, in seconds (Optimus, appendix):
-/// max over servers k of S/p·(w − w_k)/B where a parameter server is, and S/p·(p − p_k)/b where a worker is.
+/// Time of one step's exchange between workers and parameter servers, in seconds (Optimus, appendix): the maximum over
+/// servers k of S/p·(w − w_k)/B where a parameter server is, and S/p·(p − p_k)/b where a worker is.
 ///
 /// `size` is the model's in Mbit, `per_worker` (b) and `per_server` (B) are Mbit/s. Zero for a job on one server or
 /// without parameter servers.
@@ -19,7 +20,8 @@ use crate::{
 /// use trainmaster_core::{Allocation, Devices, Role, ServerId, Slot};
 /// let slot = |role, index, server| Slot { role, index, server: ServerId(server), devices: Devices::new() };
 /// // Figure 10 (c): each of two servers has one parameter server and two workers; one unit takes one second.
-/// let slots = [0, 1].map(|k| [slot(Role::Server, k, k), slot(Role::Worker, 2 * k, k), slot(Role::Worker, 2 * k + 1, k)]);
+/// let slots = [0, 1]
+///     .map(|k| [slot(Role::Server, k, k), slot(Role::Worker, 2 * k, k), slot(Role::Worker, 2 * k + 1, k)]);
 /// let placed = Allocation::new(slots.concat());
 /// assert_eq!(transfer_time(&placed, 2.0, 1.0, 1.0), 2.0);
 /// ```
@@ -45,7 +47,7 @@ pub fn transfer_time(allocation: &Allocation, size: f64, per_worker: f64, per_se
     on.values().map(time).fold(0.0, f64::max)
 }
 
-/// Each partition's part of a model's parameters; 1 of a model that isn't cut.
+/// Each partition's fraction of the model's parameters; 1 for a model without partitions.
 pub fn partition_shares(spec: &JobSpec) -> Box<[f64]> {
     let parts = spec.partitions.len().max(1);
     let total: u64 = spec.partitions.iter().fold(0, |sum, part| sum.saturating_add(part.parameters));
@@ -56,9 +58,11 @@ pub fn partition_shares(spec: &JobSpec) -> Box<[f64]> {
     (0..parts).map(of).collect()
 }
 
-/// What two slots of a job, which runs as requested, send each other in an iteration, in model sizes: gradients and parameters
-/// of a partition go to every parameter server and back, or round the ring of its replicas; what partitions hand to each other
-/// within a replica is taken to be as much as an average one's parameters. `shares` are [`partition_shares`].
+/// Traffic between two slots of a job in one iteration, in model sizes. The job runs in its requested shape.
+///
+/// Gradients and parameters of a partition go to each parameter server and back, or around the ring of its replicas.
+/// The traffic between partitions of a replica is assumed to equal the size of an average partition. `shares` are the
+/// [`partition_shares`].
 pub fn exchanged(spec: &JobSpec, shares: &[f64], a: (Role, u32), b: (Role, u32)) -> f64 {
     let parts = shares.len() as u32;
     let part = |(role, index): (Role, u32)| (role == Role::Worker).then_some((index / parts, (index % parts) as usize));
@@ -80,7 +84,7 @@ pub fn exchanged(spec: &JobSpec, shares: &[f64], a: (Role, u32), b: (Role, u32))
     }
 }
 
-/// The part of all that the slots of a job [send each other](exchanged) which crosses between servers. O(slots²).
+/// The fraction of a job's [traffic](exchanged) that crosses between servers. O(slots²).
 pub fn crossing(spec: &JobSpec, allocation: &Allocation) -> f64 {
     let shares = partition_shares(spec);
     let slots = allocation.slots();
@@ -122,7 +126,7 @@ mod tests {
             spec.server = spec.server.filter(|_| servers);
             spec
         };
-        // Two replicas of two parts, each replica on a server of its own: the ring crosses, activations don't.
+        // Two replicas of two partitions, each replica on its own server: the ring crosses servers, activations don't.
         let place = |servers: &[u32]| {
             let slot = |(index, server): (usize, &u32)| Slot {
                 role: Role::Worker,
@@ -136,7 +140,8 @@ mod tests {
         assert_eq!(crossing(&ring, &place(&[0, 0, 1, 1])), 0.5);
         assert_eq!(crossing(&ring, &place(&[0, 1, 0, 1])), 0.5);
         assert_eq!((crossing(&ring, &place(&[0; 4])), crossing(&ring, &place(&[0, 1, 2, 3]))), (0.0, 1.0));
-        // With a parameter server each part sends its gradients and fetches: 2 models a replica, beside half a model between parts.
+        // With a parameter server, each partition sends gradients and fetches parameters: 2 models per replica, beside
+        // half a model between partitions.
         let whole = exchanged(&spec(4, true), &[0.5, 0.5], (Role::Worker, 1), (Role::Server, 0));
         assert_eq!(whole, 1.0);
         assert_eq!(exchanged(&spec(4, true), &[0.5, 0.5], (Role::Worker, 1), (Role::Worker, 3)), 0.0);

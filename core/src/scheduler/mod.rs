@@ -1,69 +1,39 @@
 //! The scheduler: a state machine that does no I/O. Events go in; a ticket carries a consistent copy to wherever the
 //! engine runs; its outcome is committed against the state as it is then.
 
-mod issue;
 mod preview;
-mod settle;
 mod ticket;
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub(crate) use self::ticket::speed_model;
 pub use self::{
     preview::Admission,
-    ticket::{FitOutcome, FitTicket, Outcome, Ticket},
+    ticket::{Failure, FitOutcome, FitTicket, Outcome, Ticket},
 };
+pub use crate::journal::record::Why;
 use crate::{
-    decision::{Decision, Source, Verdict},
-    engines::{self, AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
+    decision::{Decision, Issue, Source, Verdict},
+    engine::{AnyEngine, AnyIndex, AnyMemo, Budget},
+    engines::{self},
     event::{Event, EventError},
-    guard::Sums,
-    ids::{DecisionId, Incarnation, JobId, Revision, TicketId},
+    ids::{DecisionId, JobId, TicketId},
     job::{Job, JobSpec},
-    journal::{self, JournalError, Record, Saved},
+    journal::record::{Record, Saved},
+    policy::{Policy, PolicyError},
     settings::{Mode, Settings, SettingsError},
-    state::{Change, State},
+    state::{Change, State, Sums},
     time::{Span, Time},
 };
 
 /// An engine that the fallback replaced is tried again after this.
 const SECOND_CHANCE: Span = Span::seconds(600);
 
-/// Why a ticket came to nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Why {
-    /// It took longer than its host allows.
-    Late,
-    /// Its host lost it.
-    Lost,
-}
-
 /// An outcome that can't be committed: a newer ticket was prepared, or this one was abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0} is superseded")]
 pub struct Superseded(pub TicketId);
-
-/// What a manager is to be told about one job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Issue {
-    /// Which.
-    pub job: JobId,
-    /// What it is to have now; see [`State::effective`].
-    pub verdict: Verdict,
-    /// Restarts so far.
-    pub incarnation: Incarnation,
-    /// Changes in place of this incarnation.
-    pub revision: Revision,
-}
-
-impl Issue {
-    pub(crate) fn of(job: &Job, verdict: Verdict) -> Self {
-        Self { job: job.id, verdict, incarnation: job.incarnation, revision: job.revision }
-    }
-}
 
 /// The policy core.
 ///
@@ -101,7 +71,7 @@ pub struct Scheduler {
     decided_at: Option<Time>,
     wake_at: Option<Time>,
     records: Option<Vec<Vec<u8>>>,
-    last_error: Option<EngineError>,
+    last_error: Option<Failure>,
 }
 
 impl Scheduler {
@@ -205,14 +175,6 @@ impl Scheduler {
         }
     }
 
-    /// Replays a journal: from its last snapshot, every event and every committed ticket again.
-    ///
-    /// # Errors
-    /// No snapshot, an unreadable record, an engine that is gone, or a replayed decision whose digest differs.
-    pub fn restore<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, JournalError> {
-        journal::restore(records)
-    }
-
     pub(crate) fn from_saved(saved: Saved) -> Result<Self, SettingsError> {
         let mut scheduler = Self::new((*saved.state.settings).clone())?;
         scheduler.failures = saved.failures;
@@ -244,7 +206,7 @@ impl Scheduler {
     }
 
     /// The engine's last failure, if it failed last time.
-    pub fn last_error(&self) -> Option<&EngineError> {
+    pub fn last_error(&self) -> Option<&Failure> {
         self.last_error.as_ref()
     }
 
@@ -273,8 +235,10 @@ impl Scheduler {
             Event::Configured(settings) => Some(build(settings)?),
             _ => None,
         };
-        if let Event::JobSubmitted { spec, .. } = &event {
-            self.supports(spec)?;
+        match &event {
+            Event::JobSubmitted { spec, .. } => self.supports(spec)?,
+            Event::PolicySet { engine, policy } => check_policy(engine, policy.as_deref())?,
+            _ => {}
         }
         let result = self.state.apply(at, &event);
         self.record_event(at, event, &result);
@@ -287,7 +251,7 @@ impl Scheduler {
             self.wake_at = None;
             self.decided_at = None;
         }
-        self.issue();
+        self.state.issue();
         Ok(())
     }
 
@@ -323,7 +287,7 @@ impl Scheduler {
         (self.engine.memo_version(), self.memo.bytes())
     }
 
-    /// What the engine goes by at the moment, such as prices: see [`Engine::readings`](crate::engines::Engine::readings).
+    /// What the engine goes by at the moment, such as prices: see [`Engine::readings`](crate::engine::Engine::readings).
     pub fn readings(&self) -> Vec<(String, f64)> {
         self.engine.readings(&self.state, &mut *self.memo.boxed())
     }
@@ -362,8 +326,8 @@ impl Scheduler {
         let Some(last) = self.decided_at else { return Some(state.now) };
         let triggers = self.engine.triggers();
         let urgency = state.changes.urgency();
-        let at_once = !state.unsettled.is_empty()
-            || state.limits_changed
+        let at_once = !state.pending.unsettled.is_empty()
+            || state.pending.limits_changed
             || urgency.at_once
             || (urgency.arrival && triggers.arrival)
             || (urgency.departure && triggers.departure);
@@ -400,11 +364,11 @@ impl Scheduler {
             self.state.adopt_observed();
         }
         self.state.settle(&[]);
-        self.issue();
+        self.state.issue();
         let id = TicketId(self.next_ticket);
         self.next_ticket += 1;
         self.open = Some(id);
-        self.state.changes.deliver(JobId(self.state.next_job));
+        self.state.changes.deliver(JobId(self.state.directory.next_job));
         id
     }
 
@@ -453,13 +417,13 @@ impl Scheduler {
         }
         let decision = self.conclude(source, dropped);
         self.record_commit(outcome.ticket, outcome.budget, &decision);
-        self.issue();
+        self.state.issue();
         Ok(decision)
     }
 
     /// Counts a failure of the engine in charge; after a few in a row the fallback takes over, and where that fails as
     /// often nobody is left to decide: every job is its manager's.
-    fn fail(&mut self, error: EngineError) {
+    fn fail(&mut self, error: Failure) {
         let was_fallback = self.is_fallback();
         let patience = self.state.settings.fallback_after;
         self.last_error = Some(error);
@@ -542,7 +506,7 @@ impl Scheduler {
         let state = &mut self.state;
         let base = state.decision;
         state.decision = DecisionId(base.0 + 1);
-        let revised = std::mem::take(&mut state.revised);
+        let revised = std::mem::take(&mut state.pending.revised);
         let changes = revised.iter().filter_map(|id| Some((*id, state.job(*id)?.verdict.clone()))).collect();
         self.decided_at = Some(state.now);
         Decision {
@@ -573,7 +537,7 @@ impl Scheduler {
             self.supersede();
             self.state.now = self.state.now.max(at);
             if why == Why::Late {
-                self.fail(EngineError::Late);
+                self.fail(Failure::Late);
             }
             self.record(|| Record::Abandoned { at, ticket, why });
         }
@@ -599,20 +563,20 @@ impl Scheduler {
     fn take_fits_back(&mut self) {
         for job in std::mem::take(&mut self.fitting) {
             if self.state.jobs.contains_key(&job) {
-                self.state.unfitted.insert(job);
+                self.state.pending.unfitted.insert(job);
             }
         }
     }
 
     /// Whether jobs have news that no ticket covers yet.
     pub fn has_news(&self) -> bool {
-        !self.state.unfitted.is_empty()
+        !self.state.pending.unfitted.is_empty()
     }
 
     /// Opens a ticket for the fits of jobs that have news; `None` if none has. One covers [`FitTicket::MOST`] jobs, by turns of managers and
     /// their tenants; where more have news, others come in the next ones. O(n log n) in jobs with news.
     pub fn prepare_fits(&mut self, at: Time) -> Option<FitTicket> {
-        if self.state.unfitted.is_empty() && self.fitting.is_empty() {
+        if self.state.pending.unfitted.is_empty() && self.fitting.is_empty() {
             return None;
         }
         self.state.now = self.state.now.max(at);
@@ -621,7 +585,7 @@ impl Scheduler {
         let id = TicketId(self.next_ticket);
         self.fitting = ticket::turns(&self.state, id);
         for job in &self.fitting {
-            self.state.unfitted.remove(job);
+            self.state.pending.unfitted.remove(job);
         }
         let state = &self.state;
         let jobs = self
@@ -649,7 +613,7 @@ impl Scheduler {
         self.state.now = self.state.now.max(at);
         for (id, fits) in outcome.fits {
             if let Some(job) = self.state.job_mut(id) {
-                job.fits = Arc::new(fits);
+                job.learnt.fits = Arc::new(fits);
                 self.state.note(Change::Job(id));
             }
         }
@@ -659,11 +623,11 @@ impl Scheduler {
 
     /// What managers are to be told since the last call, by job; also that a job is gone which they were told of before.
     pub fn take_issues(&mut self) -> Vec<Issue> {
-        let unsent = std::mem::take(&mut self.state.unsent);
+        let unsent = std::mem::take(&mut self.state.outbox.unsent);
         let issues: Vec<Issue> = unsent.iter().filter_map(|id| self.issue_of(*id)).collect();
         for issue in &issues {
-            if self.state.farewells.remove(&issue.job).is_none() {
-                self.state.told.insert(issue.job);
+            if self.state.outbox.farewells.remove(&issue.job).is_none() {
+                self.state.outbox.told.insert(issue.job);
             }
         }
         issues
@@ -676,9 +640,9 @@ impl Scheduler {
 
     fn issue_of(&self, id: JobId) -> Option<Issue> {
         let state = &self.state;
-        let active = || state.job(id).map(|job| Issue::of(job, state.effective(job)));
-        let leaving = || state.leaving.get(&id).map(|job| Issue::of(job, job.verdict.clone()));
-        active().or_else(leaving).or_else(|| state.farewells.get(&id).cloned())
+        let active = || state.job(id).map(|job| job.issue_of(state.effective(job)));
+        let leaving = || state.leaving.get(&id).map(|job| job.issue_of(job.verdict.clone()));
+        active().or_else(leaving).or_else(|| state.outbox.farewells.get(&id).cloned())
     }
 
     fn choose_engine(&mut self, settings: &Settings) -> Result<(), SettingsError> {
@@ -690,6 +654,16 @@ impl Scheduler {
         self.memo = self.engine.new_memo();
         self.index = None;
         Ok(())
+    }
+}
+
+/// Whether an engine can follow a policy; none means that it is to follow its own rules again.
+fn check_policy(engine: &str, policy: Option<&Policy>) -> Result<(), PolicyError> {
+    let inputs = engines::policy_inputs(engine)?;
+    match policy {
+        None => Ok(()),
+        Some(policy) if policy.engine() == engine => policy.check(inputs),
+        Some(policy) => Err(PolicyError::Foreign { given: policy.engine().into(), wanted: engine.into() }),
     }
 }
 

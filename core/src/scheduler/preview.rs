@@ -1,9 +1,9 @@
 //! Questions about what would happen, answered on a copy.
 
-use super::{Scheduler, Ticket, build};
+use super::{Failure, Scheduler, Ticket, build};
 use crate::{
     decision::Verdict,
-    engines::{Budget, EngineError},
+    engine::Budget,
     event::{Event, EventError},
     ids::{JobId, TicketId},
     job::JobSpec,
@@ -42,7 +42,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// There is no such engine, or it fails.
-    pub fn dry_run(&self, engine: Option<&str>) -> Result<crate::decision::Proposal, EngineError> {
+    pub fn dry_run(&self, engine: Option<&str>) -> Result<crate::decision::Proposal, Failure> {
         self.dry_ticket(engine)?.run(Budget::UNLIMITED).result.map(|(proposal, ..)| proposal)
     }
 
@@ -50,13 +50,13 @@ impl Scheduler {
     ///
     /// # Errors
     /// There is no such engine.
-    pub fn dry_ticket(&self, engine: Option<&str>) -> Result<Ticket, EngineError> {
+    pub fn dry_ticket(&self, engine: Option<&str>) -> Result<Ticket, Failure> {
         let mut settings = (*self.state.settings).clone();
         if let Some(name) = engine.filter(|name| *name != settings.engine) {
             settings.engine = name.into();
             settings.parameters.clear();
         }
-        let engine = build(&settings).map_err(|error| EngineError::Other(error.to_string()))?;
+        let engine = build(&settings)?;
         let same = settings.engine == self.state.settings.engine;
         let mut state = self.state.clone();
         state.settle(&[]);
@@ -93,7 +93,7 @@ impl Scheduler {
     /// # Errors
     /// As submitting it would.
     pub fn admission(&self, spec: JobSpec) -> Result<Option<Admission>, EventError> {
-        let job = JobId(self.state.next_job);
+        let job = JobId(self.state.directory.next_job);
         let mut state = self.with(spec)?;
         if !self.engine.triggers().arrival || state.mode != Mode::Active || state.is_syncing() {
             return Ok(None);

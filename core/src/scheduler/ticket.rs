@@ -7,17 +7,39 @@ use std::{
 };
 
 use imbl::Vector;
+use thiserror::Error;
 
 use crate::{
     decision::Proposal,
-    engines::{AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
-    fit::{Convergence, ConvergenceOptions, OptStop, SpeedModel, SpeedOptions, learning_curve},
-    guard::{self, Sums},
+    engine::{AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
+    fit::{Convergence, ConvergenceOptions, OptStop, SpeedOptions, learning_curve},
+    guard::{self, Violation},
     ids::{JobId, TicketId},
-    job::{Fits, Job, TrainingMode},
+    job::{Fits, Job},
     policy::Demonstration,
-    state::{Change, Model, State},
+    settings::SettingsError,
+    state::{Change, Model, State, Sums},
 };
+
+/// Why an attempt to decide came to nothing. The last plan stands.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Failure {
+    /// The engine couldn't decide.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The engine took too long.
+    #[error("the engine took longer than its host allows")]
+    Late,
+    /// The engine panicked.
+    #[error("the engine panicked: {0}")]
+    Panicked(String),
+    /// The proposal breaks a rule.
+    #[error("the engine broke a rule: {0}")]
+    Violation(#[from] Violation),
+    /// There is no such engine, or a parameter isn't allowed.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+}
 
 /// One attempt to decide: a consistent copy of everything the engine needs.
 pub struct Ticket {
@@ -32,7 +54,7 @@ pub struct Ticket {
 /// What became of a [`Ticket`].
 pub struct Outcome {
     pub(super) ticket: TicketId,
-    pub(super) result: Result<(Proposal, Sums, Box<dyn AnyMemo>), EngineError>,
+    pub(super) result: Result<(Proposal, Sums, Box<dyn AnyMemo>), Failure>,
     pub(super) index: AnyIndex,
     pub(super) budget: Budget,
     /// [`State::moved`] of the state that the guard checked it against.
@@ -46,7 +68,7 @@ impl Ticket {
     }
 
     /// What the engine's heuristic would choose, for a policy to imitate; see
-    /// [`Engine::demonstrate`](crate::engines::Engine::demonstrate).
+    /// [`Engine::demonstrate`](crate::engine::Engine::demonstrate).
     pub fn demonstrate(&self) -> Vec<Demonstration> {
         self.engine.demonstrate(&self.state, &mut *self.memo.boxed())
     }
@@ -64,7 +86,7 @@ impl Ticket {
         let result = result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            Err(EngineError::Panicked(text.unwrap_or_else(|| "no message".into())))
+            Err(Failure::Panicked(text.unwrap_or_else(|| "no message".into())))
         });
         if result.is_err() {
             self.index = None;
@@ -87,7 +109,7 @@ impl Outcome {
     }
 
     /// Why there is no proposal.
-    pub fn error(&self) -> Option<&EngineError> {
+    pub fn error(&self) -> Option<&Failure> {
         self.result.as_ref().err()
     }
 
@@ -113,8 +135,8 @@ pub struct FitOutcome {
 /// and of a manager's jobs one of each tenant, then a second one, … Who comes first in a turn differs from ticket to ticket, so that
 /// nobody is always the last.
 pub(super) fn turns(state: &State, ticket: TicketId) -> Vec<JobId> {
-    if state.unfitted.len() <= FitTicket::MOST {
-        return state.unfitted.iter().copied().collect();
+    if state.pending.unfitted.len() <= FitTicket::MOST {
+        return state.pending.unfitted.iter().copied().collect();
     }
     // SplitMix64's last step: it scatters what is alike.
     let scattered = |job: JobId| {
@@ -132,12 +154,12 @@ pub(super) fn turns(state: &State, ticket: TicketId) -> Vec<JobId> {
         }
     };
     let mut managers: BTreeMap<&str, BTreeMap<u32, Turns>> = BTreeMap::new();
-    for job in state.unfitted.iter().filter_map(|id| state.job(*id)) {
+    for job in state.pending.unfitted.iter().filter_map(|id| state.job(*id)) {
         let manager = job.external.as_ref().map_or("", |external| &external.cluster);
         let tenants = managers.entry(manager).or_default();
         tenants.entry(job.tenant.0).or_default().push((0, scattered(job.id), job.id));
     }
-    let mut all = Turns::with_capacity(state.unfitted.len());
+    let mut all = Turns::with_capacity(state.pending.unfitted.len());
     for mut tenants in managers.into_values() {
         tenants.values_mut().for_each(number);
         let mut jobs: Turns = tenants.into_values().flatten().collect();
@@ -176,32 +198,24 @@ impl FitTicket {
     }
 }
 
-/// The speed function's form for a job.
-pub(crate) fn speed_model(job: &Job) -> SpeedModel {
-    let batch = job.spec.batch as f64;
-    match job.spec.mode {
-        TrainingMode::Sync => SpeedModel::Sync { batch },
-        TrainingMode::Async => SpeedModel::Async,
-        TrainingMode::AllReduce => SpeedModel::AllReduce { batch },
-    }
-}
-
 fn fit(job: &Job, model: Option<&Model>) -> Fits {
-    let form = speed_model(job);
+    let form = job.speed_model();
     let prior = model
         .filter(|model| !model.speeds.is_empty())
         .map(|model| model.speeds.fit(form, &SpeedOptions::default()).prior(1.0));
-    let known = prior.is_some() || !job.speeds.is_empty();
+    let known = prior.is_some() || !job.learnt.speeds.is_empty();
     let options = SpeedOptions { prior, ..SpeedOptions::default() };
-    let loss = Convergence::fit(&job.losses, &ConvergenceOptions::default()).ok();
+    let loss = Convergence::fit(&job.learnt.losses, &ConvergenceOptions::default()).ok();
     let rule = &job.spec.convergence;
-    let convergence = loss
-        .as_ref()
-        .map(|loss| loss.converges(rule.delta, rule.patience, rule.max_epochs.into(), job.progress.epoch.into()));
+    let convergence = loss.as_ref().map(|loss| {
+        loss.converges(rule.delta, rule.patience, rule.max_epochs.into(), job.learnt.progress.epoch.into())
+    });
     let rule = OptStop::new(rule.max_epochs.into(), job.spec.accuracy);
-    let stop =
-        job.may_stop_early().then(|| rule.decide(&job.accuracies, &learning_curve::Options::default())).flatten();
-    Fits { speed: known.then(|| job.speeds.fit(form, &options)), loss, convergence, stop }
+    let stop = job
+        .may_stop_early()
+        .then(|| rule.decide(&job.learnt.accuracies, &learning_curve::Options::default()))
+        .flatten();
+    Fits { speed: known.then(|| job.learnt.speeds.fit(form, &options)), loss, convergence, stop }
 }
 
 impl FitOutcome {

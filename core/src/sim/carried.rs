@@ -1,34 +1,35 @@
-//! What servers really carry: measured now and then, and slowing those who share what isn't enough.
+//! Measured load of servers. Measurements are periodic. Slots that share an overloaded resource slow down.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{program::Program, truth::LOAD_WINDOW};
 use crate::{
-    decision::{Allocation, DeviceShare, Role, Slot},
+    decision::{Allocation, DeviceShare, Slot},
     event::{Event, SlotUse},
     ids::{JobId, ServerId},
     job::Job,
     resources::{CPU, MEMORY},
+    shape::Role,
     state::State,
     time::{Span, Time},
 };
 
-/// From a change to its being measured.
+/// Time from a change to its measurement.
 pub(super) const SAMPLE: Span = Span::seconds(30);
 
-/// Who is where.
+/// The slots on each server.
 #[derive(Default)]
 pub(super) struct Carried {
     on: BTreeMap<ServerId, BTreeSet<JobId>>,
-    /// Servers where something changed since they were last measured.
+    /// Servers with changes since their last measurement.
     touched: BTreeSet<ServerId>,
-    /// Servers that were overloaded when they were last measured.
+    /// Servers that were overloaded at their last measurement.
     overloaded: BTreeSet<ServerId>,
-    /// When the next window begins, if someone waits for it.
+    /// Start of the next window, if any job's load changes with it.
     window: Option<Time>,
 }
 
-/// What one slot uses in sub-units: GPU, on each of its devices, and CPU and memory.
+/// Use of one slot in sub-units: GPU on each of its devices, CPU, and memory.
 struct Use<'a> {
     job: &'a Job,
     slot: &'a Slot,
@@ -38,7 +39,7 @@ struct Use<'a> {
 }
 
 impl Carried {
-    /// A job's slots come to servers, or go. When to measure them, if that isn't planned yet.
+    /// Adds or removes a job's slots. Returns the time of the next measurement, if it isn't scheduled yet.
     pub(super) fn changes(&mut self, now: Time, job: JobId, slots: &Allocation, comes: bool) -> Option<Time> {
         let idle = self.touched.is_empty();
         for slot in slots.slots() {
@@ -53,7 +54,7 @@ impl Carried {
         idle.then_some(now + SAMPLE)
     }
 
-    /// The servers to measure now, and when to come back at the end of this window.
+    /// The servers to measure now, and the end of this window.
     pub(super) fn due(&mut self, now: Time) -> (BTreeSet<ServerId>, Option<Time>) {
         let mut due = std::mem::take(&mut self.touched);
         if self.window.is_some_and(|at| at <= now) {
@@ -67,12 +68,12 @@ impl Carried {
         (due, wait)
     }
 
-    /// Who is on a server.
+    /// The jobs on a server.
     pub(super) fn jobs(&self, server: ServerId) -> impl Iterator<Item = JobId> + '_ {
         self.on.get(&server).into_iter().flatten().copied()
     }
 
-    /// Notes whether a server is overloaded; true where it wasn't before.
+    /// Records whether a server is overloaded. Returns true if it wasn't before.
     pub(super) fn becomes_overloaded(&mut self, server: ServerId, over: bool) -> bool {
         if over {
             self.overloaded.insert(server)
@@ -105,8 +106,8 @@ impl Carried {
         uses
     }
 
-    /// What is measured on a server, whether some of it is shared by more than it has, and by which factor each job there is
-    /// slowed: the time-slices of a device go round, and so do those of the cores.
+    /// The measurement of a server, whether a shared resource of it is overloaded, and the factor by which each of its
+    /// jobs is slowed. Jobs share devices and cores by time slices.
     pub(super) fn measure(
         &self,
         state: &State,
@@ -146,7 +147,7 @@ impl Carried {
         let event = Event::Utilisation {
             server: server.name.to_string(),
             used: table(cpu.min(server.capacity[CPU]), memory),
-            // What is asked for beyond what there is waits, and isn't seen as use.
+            // Demand beyond the capacity waits and isn't measured as use.
             devices: busy
                 .map(|(at, (milli, _))| DeviceShare { device: at as u16, milli: (*milli).min(1000) as u16 })
                 .collect(),
@@ -156,7 +157,7 @@ impl Carried {
     }
 }
 
-/// A server that uses more of a device that is shared, or of its cores, counts as overloaded (MLFS, h_r).
+/// Thousandths of a shared device, or of a server's cores, above which the server counts as overloaded (MLFS, h_r).
 const OVERLOADED: u32 = 900;
-/// A job's random numbers that are for its load.
+/// Key of a job's random numbers for its load.
 const LOADS: u64 = 4 << 32;

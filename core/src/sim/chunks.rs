@@ -1,4 +1,4 @@
-//! Training chunk by chunk: each by itself, on the slot that it was given to, through all its epochs.
+//! Training by chunk: each chunk is trained on its slot through all its epochs.
 
 use crate::{
     decision::{Allocation, Work, WorkItem, WorkState},
@@ -6,13 +6,13 @@ use crate::{
     time::Time,
 };
 
-/// Mini-batches are taken as exact within this.
+/// Tolerance for comparisons of mini-batches.
 const NEAR: f64 = 1e-6;
 
-/// The chunks of one job.
+/// Chunks of one job.
 #[derive(Clone, Debug)]
 pub(super) struct Chunks {
-    /// Mini-batches of a chunk in one epoch, and in all.
+    /// Mini-batches of a chunk in one epoch, and in all epochs.
     epoch: f64,
     goal: f64,
     each: Vec<Chunk>,
@@ -20,13 +20,13 @@ pub(super) struct Chunks {
 
 #[derive(Clone, Debug, Default)]
 struct Chunk {
-    /// Mini-batches.
+    /// Completed mini-batches.
     done: f64,
-    /// Where it is sent, and when it is there.
+    /// The destination of its upload, and the time of arrival.
     there: Option<(ServerId, Time)>,
-    /// It trains now.
+    /// Whether it trains now.
     trains: bool,
-    /// A report of this incarnation named it as done.
+    /// Whether a report of this incarnation named it as completed.
     told: bool,
 }
 
@@ -36,12 +36,12 @@ pub(super) fn are_in(slots: &Allocation) -> bool {
 }
 
 impl Chunks {
-    /// So many chunks of so many mini-batches in an epoch.
+    /// `count` chunks of `epoch` mini-batches per epoch.
     pub(super) fn new(count: u32, epoch: f64, epochs: u32) -> Self {
         Self { epoch, goal: epoch * f64::from(epochs), each: vec![Chunk::default(); count as usize] }
     }
 
-    /// Mini-batches done, of all chunks.
+    /// Completed mini-batches of all chunks.
     pub(super) fn done(&self) -> f64 {
         self.each.iter().map(|chunk| chunk.done).sum()
     }
@@ -54,7 +54,7 @@ impl Chunks {
         chunk.done >= self.goal - NEAR
     }
 
-    /// So much was trained in all, some of it while nobody told chunks apart: that was a bit of each.
+    /// Sets the total of completed mini-batches. Training without separate chunks counts equally for all chunks.
     pub(super) fn level(&mut self, done: f64) {
         let before = self.done();
         let left = self.goal * self.each.len() as f64 - before;
@@ -64,7 +64,7 @@ impl Chunks {
         }
     }
 
-    /// Chunks are given to slots: each that isn't at its slot's server yet is sent there.
+    /// Assigns chunks to slots. A chunk that isn't at its slot's server yet is uploaded.
     pub(super) fn give(&mut self, slots: &Allocation, mut send: impl FnMut(ServerId) -> Time) {
         for work in slots.work().iter().filter(|work| work.state != WorkState::Done) {
             let slot = work.slot.and_then(|(role, index)| slots.slot(role, index));
@@ -82,8 +82,8 @@ impl Chunks {
         self.each.get_mut(number as usize)
     }
 
-    /// Of what is to run on these slots that which can: chunks that are there and not done yet. Returns the slots with what
-    /// they really do, and when the next upload ends that one of them waits for.
+    /// The part of the planned work that can run: uploaded chunks that aren't completed. Returns the slots with their
+    /// actual work, and the end of the next upload that one of them waits for.
     pub(super) fn run(&mut self, slots: &Allocation, now: Time) -> (Allocation, Option<Time>) {
         self.each.iter_mut().for_each(|chunk| chunk.trains = false);
         let goal = self.goal - NEAR;
@@ -104,12 +104,12 @@ impl Chunks {
         (Allocation::new(slots.slots().to_vec()).with_work(works), next)
     }
 
-    /// Chunks that train.
+    /// Number of chunks that train.
     pub(super) fn running(&self) -> u32 {
         self.each.iter().filter(|chunk| chunk.trains).count() as u32
     }
 
-    /// Each that trains does so many mini-batches more.
+    /// Adds completed mini-batches to each chunk that trains.
     pub(super) fn train(&mut self, batches: f64) {
         let goal = self.goal;
         for chunk in self.each.iter_mut().filter(|chunk| chunk.trains) {
@@ -120,17 +120,17 @@ impl Chunks {
         }
     }
 
-    /// The fewest mini-batches that are left of one that trains.
+    /// The smallest number of remaining mini-batches of a chunk that trains.
     pub(super) fn nearest(&self) -> Option<f64> {
         self.each.iter().filter(|chunk| chunk.trains).map(|chunk| self.goal - chunk.done).min_by(f64::total_cmp)
     }
 
-    /// Whether a chunk is done that no report named yet.
+    /// Whether a completed chunk isn't reported yet.
     pub(super) fn has_news(&self) -> bool {
         self.each.iter().any(|chunk| !chunk.told && self.is_done(chunk))
     }
 
-    /// Chunks that are done and that no report of this incarnation named yet; now one does.
+    /// Completed chunks that no report of this incarnation has named. Marks them as reported.
     pub(super) fn tell(&mut self) -> Vec<u32> {
         let goal = self.goal - NEAR;
         let news = (0..).zip(&mut self.each).filter(|(_, chunk)| chunk.done >= goal && !chunk.told);
@@ -141,12 +141,12 @@ impl Chunks {
         .collect()
     }
 
-    /// A new incarnation: reports of the last one may not have been heard.
+    /// Marks all chunks as unreported, because reports of the last incarnation may be lost.
     pub(super) fn tell_anew(&mut self) {
         self.each.iter_mut().for_each(|chunk| chunk.told = false);
     }
 
-    /// All that each did since its last whole epoch is lost.
+    /// Discards the work of each chunk since its last whole epoch.
     pub(super) fn crash(&mut self) {
         let epoch = self.epoch;
         self.each.iter_mut().for_each(|chunk| chunk.done = (chunk.done / epoch + NEAR).floor() * epoch);
@@ -160,12 +160,13 @@ mod tests {
     use super::*;
     use crate::{
         Scheduler, Settings,
-        decision::{Devices, Role, Slot, Verdict},
+        decision::Issue,
+        decision::{Devices, Slot, Verdict},
         event::Event,
         ids::{Incarnation, JobId, Revision},
         job::{Dataset, JobSpec},
-        scheduler::Issue,
         server::ServerSpec,
+        shape::Role,
         sim::{
             Goal, Lots, SimJob, Speed, StepTime, Truth,
             program::{Came, Program},
@@ -176,8 +177,8 @@ mod tests {
 
     const HOUR: i64 = 3_600_000;
 
-    /// Two epochs over so many chunks, each of which takes half an hour an epoch. Uploads take 1 h to server 0 and 3 h to
-    /// server 1, a start 60 s.
+    /// Two epochs over `chunks` chunks, each of which takes half an hour per epoch. Uploads take 1 h to server 0 and
+    /// 3 h to server 1, a start 60 s.
     struct Test {
         sim: SimJob,
         scheduler: Scheduler,
@@ -249,7 +250,7 @@ mod tests {
         Allocation::new(slots).with_work(work.collect())
     }
 
-    /// What comes next, and when.
+    /// The next event of the program, and its time.
     fn next(program: &mut Program<'_>, now: &mut i64) -> Option<Came> {
         let at = program.plan(Time(*now), Span::ZERO)?;
         *now = at.0;
@@ -271,22 +272,22 @@ mod tests {
         // Chunks 0 and 1 share a worker on server 0, chunk 2 has one on server 1.
         test.start(&mut program, now, 1, given(&[0, 1], &[(0, Running), (0, Queued(0)), (1, Running)]));
         assert_eq!((program.moved(), next(&mut program, &mut now), now), (30, Some(Came::Started), 60_000));
-        // The first is there after an hour; after half an hour of training it is interrupted for an hour.
+        // The first chunk arrives after an hour. After half an hour of training it is interrupted for an hour.
         assert_eq!((next(&mut program, &mut now), now), (Some(Came::Changed), HOUR));
         assert_eq!(program.plan(Time(now), Span::ZERO), Some(Time(2 * HOUR)));
         now += HOUR / 2;
         test.change(&mut program, now, given(&[0, 1], &[(0, Preempted), (0, Running), (1, Running)]));
         assert!((program.progress() - 1.0 / 6.0).abs() < 1e-9);
-        // Its successor has come meanwhile, and costs no start.
+        // Its successor has arrived meanwhile, and starts without cost.
         assert_eq!((next(&mut program, &mut now), now), (Some(Came::Reported), 5 * HOUR / 2));
         assert_eq!(named(&mut program, now), [1]);
         test.change(&mut program, now, given(&[0, 1], &[(0, Running), (0, Done), (1, Running)]));
-        // The first needed half an hour more: it is done as the third has come.
+        // The first chunk needed half an hour more. It is completed when the third arrives.
         assert_eq!((next(&mut program, &mut now), now), (Some(Came::Reported), 3 * HOUR));
         assert_eq!(named(&mut program, now), [0]);
         assert_eq!((next(&mut program, &mut now), now), (Some(Came::Done), 4 * HOUR));
         assert_eq!((named(&mut program, now), program.moved()), (vec![2], 30));
-        // 3 h of uploads; of 3 worker-hours of two workers a third was exchange.
+        // 3 h of uploads. Of 3 worker-hours of two workers, a third was exchange.
         assert!((program.communication() / 3600.0 - 3.5).abs() < 1e-6, "{}", program.communication());
     }
 
@@ -298,13 +299,13 @@ mod tests {
         test.start(&mut program, now, 1, given(&[0, 0], &[(0, Running), (1, Queued(0))]));
         while next(&mut program, &mut now) != Some(Came::Reported) {}
         assert_eq!(now, 2 * HOUR);
-        // Its report is lost: its scheduler has the parameter server elsewhere by now.
+        // The report is lost, because the scheduler has moved the parameter server meanwhile.
         assert_eq!(named(&mut program, now), [0]);
         assert!(!program.stop(Time(now)));
         assert_eq!(next(&mut program, &mut now), Some(Came::Saved));
         program.leave();
         test.start(&mut program, now, 2, given(&[0, 1], &[(0, Running), (1, Running)]));
-        // The first chunk stays, the other one moves.
+        // The first chunk stays; the other one moves.
         assert_eq!(program.moved(), 30);
         let moved = now;
         assert_eq!(next(&mut program, &mut now), Some(Came::Started));
@@ -339,11 +340,11 @@ mod tests {
         let mut program = test.program();
         let mut now = 0;
         let whole = |servers: &[u32]| given(servers, &[]);
-        // Two chunks to each server; the farther one decides.
+        // Two chunks for each server. The slower upload decides.
         test.start(&mut program, now, 1, whole(&[0, 1]));
         assert_eq!(program.moved(), 40);
         assert_eq!((next(&mut program, &mut now), now), (Some(Came::Started), 3 * HOUR + 60_000));
-        // One worker more on server 0: that has to have a third chunk, and the worker joins when it has.
+        // Another worker on server 0 needs a third chunk there, and joins after its upload.
         test.change(&mut program, now, whole(&[0, 1, 0]));
         assert_eq!((program.moved(), program.is_complete()), (50, false));
         let day = Span::seconds(86_400);
@@ -351,7 +352,7 @@ mod tests {
         now += HOUR;
         assert_eq!(program.plan(Time(now), day), Some(Time(now + 60_000)));
         assert_eq!(program.progress(), 0.5);
-        // From now on by chunk, all on server 0: half of each is done, and three are there.
+        // From now on by chunk, all on server 0. Half of each chunk is completed, and three chunks are there.
         assert!(!program.stop(Time(now)));
         assert_eq!(next(&mut program, &mut now), Some(Came::Saved));
         program.leave();

@@ -1,31 +1,32 @@
-//! Predictions with a known error in place of fitted ones (Optimus, Fig. 15).
+//! Predictions with a given error instead of fitted ones (Optimus, Fig. 15).
 
 use std::collections::BTreeMap;
 
-use super::{Lots, program::Program};
+use super::{lots::Lots, program::Program};
 use crate::{
     fit::{Prediction, SpeedFit, SpeedOptions, SpeedSample},
     ids::JobId,
-    scheduler::{FitOutcome, speed_model},
+    scheduler::FitOutcome,
 };
 
-/// Relative errors of the predictions that engines are given: v·(1 ± e) at a job's start, shrinking with its progress;
-/// signs are drawn for each job. Without errors set, engines get what the fits make of the reports.
+/// Relative errors of the predictions for engines: v·(1 ± e) at a job's start, decreasing with its progress. Signs are
+/// drawn for each job. Without errors, engines use the fits of the reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
-    /// Of the epoch of convergence.
+    /// Error of the convergence epoch.
     pub convergence: f64,
-    /// Of the speed, at most: each coefficient of the speed function has its own sign, so that the error differs from (p, w)
-    /// to (p, w). One sign for all of them would be an error of convergence once more.
+    /// Maximum error of the speed. Each coefficient of the speed function has its own sign, so the error depends on (p,
+    /// w). A common sign would have the same effect as an error of convergence.
     pub speed: f64,
 }
 
-/// A job's random numbers for this.
+/// Key of a job's random numbers for the errors.
 const SIGNS: u64 = 4 << 32;
-/// (p, w) that the true speed function is taken from: dense enough that the fit's form is the only error.
+/// Values of p and w at which the true speed function is sampled. They are dense enough that the fit's form is the only
+/// error.
 const GRID: [u32; 6] = [1, 2, 4, 7, 11, 16];
 
-/// The true speed functions, made once a job.
+/// The true speed functions, computed once per job.
 #[derive(Default)]
 pub(super) struct Oracle {
     speeds: BTreeMap<JobId, SpeedFit>,
@@ -64,7 +65,7 @@ impl Oracle {
     }
 }
 
-/// What the oracle knows of a job.
+/// The truth about a job.
 pub(super) struct Truths<'a> {
     lots: Lots,
     epochs: u32,
@@ -81,7 +82,7 @@ impl<'a> Truths<'a> {
                 .map(|(p, w)| SpeedSample::new(p, w, program.true_speed(p, w)))
                 .filter(|sample| sample.speed > 0.0)
                 .collect();
-            SpeedFit::fit(speed_model(&program.job), &samples, &SpeedOptions::default())
+            SpeedFit::fit(program.job.speed_model(), &samples, &SpeedOptions::default())
         };
         Self { lots: program.lots, epochs: program.epochs, done: program.epoch(), speed: Box::new(speed) }
     }

@@ -1,7 +1,7 @@
-//! Random numbers by name.
+//! Random numbers by key.
 
-/// A source of random numbers, each of which belongs to a key rather than to a place in a sequence: what a job's tenth
-/// epoch draws doesn't depend on what happened before it, so two engines meet the same luck.
+/// A source of random numbers. Each number depends on a key, not on its position in a sequence: the draw of a job's
+/// tenth epoch doesn't depend on earlier events, so two engines have the same random numbers.
 ///
 /// ```
 /// use trainmaster_core::sim::Lots;
@@ -13,18 +13,18 @@
 pub struct Lots(u64);
 
 impl Lots {
-    /// From a seed.
+    /// Creates a source from a seed.
     pub fn new(seed: u64) -> Self {
         Self(mix(seed ^ 0x5851_f42d_4c95_7f2d))
     }
 
-    /// The source of a job, an epoch, anything with a number.
+    /// The source of a job, an epoch or another numbered object.
     #[must_use]
     pub fn of(self, key: u64) -> Self {
         Self(mix(self.0 ^ mix(key)))
     }
 
-    /// All 64 bits.
+    /// 64 random bits.
     pub fn bits(self, key: u64) -> u64 {
         self.of(key).0
     }
@@ -39,10 +39,7 @@ impl Lots {
         from + (to - from) * self.unit(key)
     }
 
-    /// A whole number from `from` to `to`, both included.
-    ///
-    /// # Panics
-    /// If `to` is below `from`.
+    /// A uniform integer from `from` to `to`, both included.
     pub fn whole(self, key: u64, from: u64, to: u64) -> u64 {
         assert!(from <= to, "{from} to {to} is empty");
         from + self.bits(key) % (to - from + 1)

@@ -1,69 +1,74 @@
-//! What is measured while a workload is played, and what it comes to.
+//! Measurements of a simulation, and their report.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Speed, Workload, program::Program, program::Stage};
+use super::{
+    program::Program,
+    program::Stage,
+    truth::Speed,
+    workload::{SimJob, Workload},
+};
 use crate::{
-    decision::Role,
     ids::ServerId,
     resources::{Amounts, CPU, GPU},
     scheduler::Scheduler,
+    shape::Role,
     time::{Span, Time},
 };
 
-/// How a job fared. Times in seconds.
+/// Results of one job. Times in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobReport {
-    /// Its name.
+    /// Name of the job.
     pub name: String,
-    /// When it was submitted by its owner, since the workload's origin.
+    /// Time of its submission by the owner, since the workload's origin.
     pub arrival_s: f64,
-    /// From arrival to completion; none if it wasn't completed.
+    /// Time from arrival to completion. None if the job wasn't completed.
     pub jct_s: Option<f64>,
-    /// How it ended: `completed`, `stopped` (by the scheduler, after it had started), `refused` (it could never fit, or
-    /// the engine can't run such jobs), `rejected` (not admitted, or stopped before it had started), `unfinished`.
+    /// How the job ended: `completed`, `stopped` (by the scheduler, after its start), `refused` (it can never fit, or
+    /// the engine can't run such jobs), `rejected` (not admitted, or stopped before its start), `unfinished`.
     pub fate: Fate,
     /// Why it wasn't completed, or not trained to its last epoch.
     pub reason: Option<String>,
-    /// The scheduler ended it because training on would have gained nothing; it counts as completed.
+    /// The scheduler ended it because further training had no gain. It counts as completed.
     pub stopped_early: bool,
-    /// Time since arrival with no slot.
+    /// Time without slots since arrival.
     pub waited_s: f64,
-    /// Time with slots that didn't train: starts and checkpoints.
+    /// Time with slots without training: starts and checkpoints.
     pub overhead_s: f64,
-    /// Times it started after the first.
+    /// Number of starts after the first.
     pub restarts: u32,
-    /// Changes of shape of the running job, restarts or not.
+    /// Number of shape changes of the running job, with or without a restart.
     pub rescales: u32,
-    /// Times a decision made it stop and wait, as a whole; a restart in another shape or place is none. Of a job that runs
-    /// on, each chunk that a decision interrupted.
+    /// Number of decisions that made the whole job stop and wait. A restart in another shape or place doesn't count.
+    /// While a job runs, each chunk that a decision interrupts counts.
     pub preemptions: u32,
-    /// Times a server failed under it.
+    /// Number of server failures that hit the job.
     pub crashes: u32,
-    /// What its completion was worth.
+    /// Utility of its completion.
     pub utility: f64,
-    /// From the target of its utility to its completion, negative before it; none without one of them.
+    /// Time from its utility's target to its completion, negative before the target. None without either.
     pub late_s: Option<f64>,
-    /// How fast its utility falls at the target, γ2; none without a utility.
+    /// γ2: how fast its utility decreases at the target. None without a utility.
     pub decay: Option<f64>,
-    /// At the end, or where it was left.
+    /// Accuracy at the end of the job or of the simulation.
     pub accuracy: Option<f64>,
-    /// By its deadline.
+    /// Accuracy at its deadline.
     pub accuracy_at_deadline: Option<f64>,
-    /// It was completed in time; none without a deadline.
+    /// Whether it was completed by its deadline. None without a deadline.
     pub deadline_met: Option<bool>,
-    /// Gigabytes sent between servers.
+    /// Traffic between servers in gigabytes.
     pub traffic_gb: f64,
-    /// Bytes of data chunks that were sent to servers, and of a model in partitions all that was sent between servers.
+    /// Uploaded bytes of data chunks; for a model in partitions, all traffic between servers.
     pub bytes_moved: u64,
-    /// Time with such an upload under way, and mean time of its workers in exchanging gradients, where the workload says
-    /// what that takes.
+    /// Time with an upload of data chunks, plus the mean time of its workers in exchanging gradients, if the workload
+    /// has it.
     pub communication_s: f64,
 }
 
-/// What became of a job.
+/// How a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)] // see JobReport::fate
@@ -75,109 +80,110 @@ pub enum Fate {
     Unfinished,
 }
 
-/// What one run came to. Times in seconds, over the jobs that were completed; none if there are none.
+/// Results of one run. Times in seconds, over completed jobs; none without any.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Every job, in the workload's order.
+    /// All jobs, in the workload's order.
     pub jobs: Vec<JobReport>,
     /// Mean of end − arrival.
     pub average_jct_s: Option<f64>,
-    /// Half of them took at most so long.
+    /// Median of end − arrival.
     pub median_jct_s: Option<f64>,
-    /// 99 in 100 did.
+    /// 99th percentile of end − arrival.
     pub p99_jct_s: Option<f64>,
-    /// From the first arrival of all to the last of their ends.
+    /// Time from the first arrival of any job to the last end.
     pub makespan_s: Option<f64>,
-    /// Sum of what they were worth.
+    /// Total utility.
     pub utility: f64,
-    /// Jobs that were neither refused nor rejected.
+    /// Number of jobs that were neither refused nor rejected.
     pub admitted: u32,
-    /// Jobs that were not admitted.
+    /// Number of jobs that weren't admitted.
     pub rejected: u32,
-    /// Jobs that could never fit, or that the engine can't run.
+    /// Number of jobs that can never fit, or that the engine can't run.
     pub refused: u32,
-    /// Jobs that the scheduler stopped after they had started.
+    /// Number of jobs that the scheduler stopped after their start.
     pub stopped: u32,
-    /// Jobs that were left.
+    /// Number of unfinished jobs.
     pub unfinished: u32,
-    /// Share of the jobs with a deadline that met it.
+    /// Fraction of the jobs with a deadline that met it.
     pub deadline_ratio: Option<f64>,
-    /// The same of urgent jobs: those of an urgency above 8, as MLFS's authors have it.
+    /// The same for urgent jobs: urgency above 8, as in MLFS.
     pub urgent_deadline_ratio: Option<f64>,
-    /// Share of the jobs with a required accuracy that had it by their deadline.
+    /// Fraction of the jobs with a required accuracy that had it by their deadline.
     pub accuracy_ratio: Option<f64>,
     /// Mean accuracy at the deadline.
     pub accuracy_at_deadline: Option<f64>,
     /// Mean accuracy at the end.
     pub mean_accuracy: Option<f64>,
-    /// Jobs that were ended because training on would have gained nothing.
+    /// Number of jobs that were ended because further training had no gain.
     pub stopped_early: u32,
-    /// Times that a server came to carry more than nine tenths of its cores, or of a device that is shared, as measured.
+    /// Number of times that a server's measured load rose above nine tenths of its cores, or of a shared device.
     pub overloads: u32,
-    /// Mean time without a slot.
+    /// Mean time without slots.
     pub waiting_s: Option<f64>,
-    /// Sum of restarts.
+    /// Total of restarts.
     pub restarts: u32,
-    /// Sum of changes of shape of running jobs.
+    /// Total of shape changes of running jobs.
     pub rescales: u32,
-    /// Sum of times that decisions made a job with slots, or one of its chunks, stop and wait.
+    /// Total of decisions that made a job with slots, or one of its chunks, stop and wait.
     pub preemptions: u32,
-    /// Mean share of a job's time that starts and checkpoints took.
+    /// Mean fraction of a job's time in starts and checkpoints.
     pub overhead_share: Option<f64>,
-    /// Sum of gigabytes sent between servers.
+    /// Total traffic between servers in gigabytes.
     pub traffic_gb: f64,
-    /// Sum of the jobs' [`bytes_moved`](JobReport::bytes_moved).
+    /// Total of the jobs' [`bytes_moved`](JobReport::bytes_moved).
     pub bytes_moved: u64,
     /// Mean time of a job in uploads and in exchanging gradients.
     pub communication_s: Option<f64>,
-    /// Mean share of the GPUs (of the cores, where there are none) that was taken while there were jobs.
+    /// Mean used fraction of the GPUs (of the cores, if there are no GPUs) while there were jobs.
     pub utilisation: f64,
-    /// The same of the servers that aren't the cloud's, which has no end.
+    /// The same for servers outside the cloud, because the cloud is unlimited.
     pub edge_utilisation: f64,
-    /// The same of each of the first 60 days.
+    /// The same for each of the first 60 days.
     pub edge_by_day: Vec<f64>,
-    /// The same of the cores.
+    /// The same for cores.
     pub cpu_utilisation: f64,
-    /// Decisions made.
+    /// Number of decisions.
     pub decisions: u32,
-    /// Decisions that failed; the last plan stood.
+    /// Number of failed decisions. The last plan stayed in force.
     pub failed: u32,
     /// The last failure.
     pub failure: Option<String>,
-    /// Times that more existed on a server than it holds: never, or the scheduler is wrong.
+    /// Number of times that slots exceeded a server's capacity. More than zero means an error in the scheduler.
     pub overfull: u32,
-    /// Over all decisions and ends: equal for equal runs.
+    /// Digest over all decisions and ends. Equal runs have equal digests.
     pub digest: String,
-    /// For plots.
+    /// Data for plots.
     #[serde(skip)]
     pub trace: Option<Trace>,
 }
 
-/// What plots need.
+/// Data for plots.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// (seconds, share of the GPUs, of the cores, both without the cloud's, jobs that run, jobs that don't).
+    /// (seconds, used fraction of the GPUs, of the cores, both without the cloud, running jobs, waiting jobs).
     pub load: Vec<(f64, f64, f64, u32, u32)>,
-    /// Who ran where.
+    /// Slots by server and time.
     pub places: Vec<Place>,
-    /// What the engine went by, such as its prices: a name, and (seconds, value) after each decision that changed it.
+    /// Values that the engine used, such as its prices: a name, and (seconds, value) after each decision that changed
+    /// it.
     pub readings: BTreeMap<String, Vec<(f64, f64)>>,
 }
 
-/// Some of a job's slots on one server for a while.
+/// Slots of a job on one server, for a period.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
-    /// The job's place in the workload.
+    /// Index of the job in the workload.
     pub job: usize,
-    /// The server's place in the workload.
+    /// Index of the server in the workload.
     pub server: usize,
-    /// Seconds.
+    /// Start in seconds.
     pub from: f64,
-    /// Seconds.
+    /// End in seconds.
     pub to: f64,
-    /// Workers there.
+    /// Number of workers.
     pub workers: u32,
-    /// Parameter servers there.
+    /// Number of parameter servers.
     pub servers: u32,
 }
 
@@ -187,14 +193,14 @@ struct Record {
     fate: Option<Fate>,
     end: Option<Time>,
     reason: Option<String>,
-    /// Counted until then.
+    /// End of the counted time.
     counted: Time,
     has_slots: bool,
     trains: bool,
     waited: Span,
     held: Span,
     trained: Span,
-    /// Megabits sent, and per second now.
+    /// Megabits sent so far, and the current rate per second.
     traffic: (f64, f64),
     bytes_moved: u64,
     communication: f64,
@@ -209,7 +215,7 @@ struct Record {
 }
 
 impl Record {
-    /// When it was completed.
+    /// Time of its completion.
     fn completed(&self) -> Option<Time> {
         self.end.filter(|_| self.fate == Some(Fate::Completed))
     }
@@ -232,7 +238,7 @@ pub(super) struct Meter<'a> {
     over: usize,
     active: u32,
     running: u32,
-    /// On all servers, and on those of the cloud.
+    /// Used amounts on all servers, and on those in the cloud.
     used: Amounts,
     used_in_cloud: Amounts,
     all: Load,
@@ -246,7 +252,7 @@ pub(super) struct Meter<'a> {
     trace: Option<Trace>,
 }
 
-/// Unit-seconds of GPUs and cores that were taken and that there were, while there were jobs.
+/// Unit-seconds of GPUs and cores, used and available, while there were jobs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     taken: [f64; 2],
@@ -265,13 +271,13 @@ impl Load {
         share(self.taken[1], self.there[1])
     }
 
-    /// Of the GPUs; of the cores, where there are none.
+    /// Used fraction of the GPUs, or of the cores if there are no GPUs.
     fn share(&self) -> f64 {
         if self.there[0] > 0.0 { share(self.taken[0], self.there[0]) } else { self.cores() }
     }
 }
 
-/// How much of a while lies in each of the first days.
+/// The parts of a period that lie in each of the first days.
 fn days(from: Time, to: Time) -> impl Iterator<Item = (usize, Span)> {
     const DAY: i64 = 24 * 3_600_000;
     const DAYS: i64 = 60;
@@ -287,7 +293,7 @@ fn share(taken: f64, there: f64) -> f64 {
 
 impl<'a> Meter<'a> {
     pub(super) fn new(workload: &'a Workload, trace: bool) -> Self {
-        let record = |job: &super::SimJob| Record { counted: job.arrival, ..Record::default() };
+        let record = |job: &SimJob| Record { counted: job.arrival, ..Record::default() };
         Self {
             workload,
             records: workload.jobs.iter().map(record).collect(),
@@ -308,7 +314,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Time passes; so much there is in all, and so much of it in the cloud.
+    /// Adds a period with a total capacity of `capacity`, of which `cloud` is in the cloud.
     pub(super) fn pass(&mut self, from: Time, to: Time, capacity: &Amounts, cloud: &Amounts) {
         let seconds = (to - from).as_seconds();
         if seconds <= 0.0 || self.active == 0 {
@@ -330,7 +336,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Jobs that are over, however.
+    /// Number of jobs that have ended.
     pub(super) fn over(&self) -> usize {
         self.over
     }
@@ -360,7 +366,7 @@ impl<'a> Meter<'a> {
         self.records[number].crashes += 1;
     }
 
-    /// What a job does may have changed.
+    /// Records a possible change of a job's activity.
     pub(super) fn trains(&mut self, program: &Program<'_>, now: Time) {
         let job = &self.workload.jobs[program.number];
         let record = &mut self.records[program.number];
@@ -391,7 +397,7 @@ impl<'a> Meter<'a> {
         self.ran(program, now);
     }
 
-    /// It ran where it is until now.
+    /// Records that the job ran in its current place until now.
     pub(super) fn ran(&mut self, program: &Program<'_>, now: Time) {
         let since = self.records[program.number].since;
         let (Some(trace), Some(slots)) = (&mut self.trace, &program.slots) else { return };
@@ -429,9 +435,9 @@ impl<'a> Meter<'a> {
         self.overloads += u32::from(over);
     }
 
-    /// It completed, or was stopped for a reason.
+    /// Records that a job completed, or was stopped for a reason.
     ///
-    /// `early`: the scheduler stopped it because it had nothing to gain any more, which completes it.
+    /// `early`: the scheduler stopped it because it had no further gain. It counts as completed.
     pub(super) fn ended(
         &mut self,
         program: &Program<'_>,
@@ -471,7 +477,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Jobs that are left at the end: (job, whether it was rejected, why it waits).
+    /// Records the remaining jobs at the end: (job, whether it was rejected, why it waits).
     pub(super) fn left(&mut self, left: Vec<(usize, bool, Option<String>)>) {
         for (number, rejected, reason) in left {
             let record = &mut self.records[number];
@@ -550,7 +556,7 @@ impl<'a> Meter<'a> {
     }
 }
 
-fn of_job(job: &super::SimJob, record: &Record) -> JobReport {
+fn of_job(job: &SimJob, record: &Record) -> JobReport {
     let jct = record.completed().map(|end| end - job.arrival);
     let deadline = job.spec.deadline;
     let utility = job.spec.utility.as_ref();
@@ -587,7 +593,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// The smallest value that this share of all reach at most.
+/// The smallest value that is at least as large as the fraction `share` of all values.
 fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let rank = (share * sorted.len() as f64).ceil().max(1.0) as usize;
     sorted.get(rank - 1).or(sorted.last()).copied()

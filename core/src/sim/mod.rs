@@ -1,18 +1,19 @@
-//! A virtual cluster around the same [`Scheduler`](crate::Scheduler): what would an engine have done with these jobs?
+//! A simulated cluster around the real [`Scheduler`](crate::Scheduler), to compare engines on the same jobs.
 //!
-//! Nothing of the scheduler is done a second time here. The simulator plays the parts around it: owners who submit
-//! [`workload`]s, a manager who starts and stops what is issued, training programs that report. What is [`true`](truth)
-//! of a job, its speed where it is placed and when it converges, engines learn through those events alone; profiling,
-//! restarts, checkpoints and late enactment cost the time they cost.
+//! The scheduler itself isn't simulated. The simulator provides its environment: owners that submit [`workload`]s, a
+//! manager that starts and stops slots, and training programs that report. The [`truth`] about a job, such as its speed
+//! in a placement and its convergence, reaches engines through these events alone. Profiling, restarts, checkpoints and
+//! late enactment take their time.
 //!
-//! Time is virtual and randomness comes by name from a seed ([`Lots`]), so that a run is the same on any machine and two
-//! engines meet the same luck.
+//! Time is virtual, and random numbers come from a seed by key ([`Lots`]). So a run is the same on every machine, and
+//! two engines have the same random numbers.
 
 mod carried;
 mod chunks;
 mod errors;
 mod lots;
 mod meter;
+pub mod offline;
 mod play;
 mod program;
 mod queue;

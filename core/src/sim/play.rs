@@ -1,98 +1,102 @@
-//! The loop: whatever happens next happens, the scheduler hears of it, and decides when it wants to.
+//! The simulation's loop: it takes the next happening, passes its event to the scheduler, and makes due decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
 use super::{
-    Errors, Lots, Report, ServerChange, Workload,
     carried::Carried,
+    errors::Errors,
     errors::{Oracle, Truths},
+    lots::Lots,
     meter::Meter,
+    meter::Report,
     program::{Came, Program, Stage},
     queue::Queue,
     uploads::Places,
+    workload::ServerChange,
+    workload::Workload,
 };
 use crate::{
-    decision::{Allocation, Source, Verdict, WorkItem, WorkState},
-    engines::Budget,
+    decision::{Allocation, Issue, Source, Verdict, WorkItem, WorkState},
+    engine::Budget,
     event::{End, Event, EventError, ObservedSlot},
     ids::JobId,
     job::Phase,
     policy::Policy,
     resources::Amounts,
-    scheduler::{Issue, Outcome, Scheduler, Ticket},
+    scheduler::{Outcome, Scheduler, Ticket},
     server::Usage,
     settings::{Settings, SettingsError},
     state::usage_by_server,
     time::{Span, Time},
 };
 
-/// Whoever runs a simulation.
+/// The caller of a simulation.
 pub trait Host {
-    /// Runs a ticket: the place to measure how long it takes.
+    /// Runs a ticket. Callers can measure its time here.
     fn run(&mut self, ticket: Ticket) -> Outcome {
         ticket.run(Budget::UNLIMITED)
     }
 
-    /// Takes records of the scheduler's journal, where [one is kept](Options::journal).
+    /// Receives records of the scheduler's journal, if [enabled](Options::journal).
     fn records(&mut self, records: Vec<Vec<u8>>) {
         let _ = records;
     }
 
-    /// So many of the workload's jobs are over.
+    /// Receives the number of jobs of the workload that have ended.
     fn over(&mut self, jobs: usize) {
         let _ = jobs;
     }
 }
 
-/// Measures nothing.
+/// A host without measurements.
 impl Host for () {}
 
-/// How a workload is played.
+/// Options of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The scheduler's: engine, parameters, stability.
+    /// Settings of the scheduler: engine, parameters, stability.
     pub settings: Settings,
-    /// What engines have learnt.
+    /// Learnt policies of engines.
     pub policies: Vec<Policy>,
-    /// Draws what isn't in the workload: losses, paces, stragglers.
+    /// Seed for everything that the workload doesn't contain: losses, speeds, stragglers.
     pub seed: u64,
-    /// Predictions with known errors in place of fitted ones.
+    /// Predictions with given errors instead of fitted ones.
     pub errors: Option<Errors>,
-    /// Keep what plots need: who ran where when.
+    /// Keep data for plots: slots by server and time.
     pub trace: bool,
-    /// Keep a journal, as a daemon does: [`Host::records`] gets it. It can't be replayed where there are `errors`.
+    /// Write a journal like a daemon's, for [`Host::records`]. With `errors` it can't be replayed.
     pub journal: bool,
 }
 
-/// A simulation that can't go on: the workload or the settings are wrong.
+/// An error in the workload or the settings.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum SimError {
-    /// The settings are wrong.
+    /// The settings are invalid.
     #[error("settings: {0}")]
     Settings(#[from] SettingsError),
-    /// The scheduler refused what a host may say: a mistake in the workload or the simulator.
+    /// The scheduler refused an event, because of a mistake in the workload or the simulator.
     #[error("at {}: {event} was refused: {error}", Span(at.0))]
     Refused {
-        /// When.
+        /// Time of the event.
         at: Time,
-        /// What was said.
+        /// The event.
         event: &'static str,
-        /// The scheduler's words.
+        /// The scheduler's error.
         error: EventError,
     },
 }
 
-/// The manager's name.
+/// Name of the manager.
 const MANAGER: &str = "virtual";
-/// Between two decisions at least so long, and after a failed one: what the daemon waits.
+/// Minimum time between two decisions, and after a failed one, as in the daemon.
 const GAP: Span = Span(20);
 const FIRST_WAIT: Span = Span(100);
 const LONGEST_WAIT: Span = Span::seconds(60);
-/// A cluster where nothing runs and nothing comes is given up after so many decisions that change nothing.
+/// Number of decisions without a change after which a cluster without activity is given up.
 const IDLE_DECISIONS: u32 = 50;
-/// And not before so long, unless there were a hundred times as many.
+/// Minimum time without activity, unless there were a hundred times as many decisions.
 const IDLE_TIME: Span = Span::seconds(2 * 86_400);
 
 enum Happening {
@@ -100,11 +104,11 @@ enum Happening {
     Changes(usize),
     Fails(usize),
     Returns(usize),
-    /// The manager gets to it.
+    /// The manager executes an issue.
     Told(Issue),
-    /// A program's own moment, of one of its plans.
+    /// A program's next event, with the number of its plan.
     Program(JobId, u64),
-    /// What servers carry is measured.
+    /// Servers are measured.
     Measured,
 }
 
@@ -114,9 +118,9 @@ pub(super) struct Play<'a> {
     scheduler: Scheduler,
     queue: Queue<Happening>,
     programs: BTreeMap<JobId, Program<'a>>,
-    /// What exists on each server.
+    /// Existing slots' use of each server.
     used: Vec<Usage>,
-    /// What the cloud's servers have; none once servers came or went.
+    /// Capacity of the cloud's servers. None after a change of servers.
     cloud: Option<Amounts>,
     carried: Carried,
     lots: Lots,
@@ -126,14 +130,14 @@ pub(super) struct Play<'a> {
     next_job: u64,
     not_before: Time,
     failures: u32,
-    /// Decisions in a row that changed nothing while nothing could happen, and since when.
+    /// Number of consecutive decisions without a change while nothing could happen, and their start.
     idle: Option<(u32, Time)>,
 }
 
-/// Plays a workload to its end.
+/// Simulates a workload to its end.
 ///
 /// # Errors
-/// The settings name no engine or parameter, or the workload breaks a rule of the scheduler's events.
+/// The settings name an unknown engine or parameter, or the workload breaks a rule of the scheduler's events.
 pub fn play(workload: &Workload, options: &Options, host: &mut dyn Host) -> Result<Report, SimError> {
     let mut settings = options.settings.clone();
     settings.shape.overbook = settings.shape.overbook.max(workload.overbook);
@@ -227,7 +231,7 @@ impl<'a> Play<'a> {
         self.now = to;
     }
 
-    /// When something happens, or a decision is due: first what happens, so that it is decided together.
+    /// Time of the next happening or decision. Happenings come first, so that one decision covers them.
     fn next(&self) -> Option<Time> {
         let due = self.scheduler.due().map(|at| at.max(self.not_before).max(self.now));
         match (self.queue.next(), due) {
@@ -236,7 +240,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Tells the scheduler, and the manager what comes of it.
+    /// Passes an event to the scheduler, and the resulting issues to the manager.
     fn say(&mut self, event: Event) -> Result<(), SimError> {
         let kind = kind(&event);
         if matches!(event, Event::ServerSet { .. } | Event::ServersLeft { .. }) {
@@ -246,7 +250,7 @@ impl<'a> Play<'a> {
         self.send();
         match result {
             Ok(()) => Ok(()),
-            // The scheduler has moved on while the program trained: what it says counts no more.
+            // The scheduler has changed the job meanwhile, so the report is ignored.
             Err(EventError::Report { .. } | EventError::UnknownJob(_)) => Ok(()),
             Err(error) => Err(SimError::Refused { at: self.now, event: kind, error }),
         }
@@ -262,7 +266,7 @@ impl<'a> Play<'a> {
         match what {
             Happening::Submitted(number) => self.submit(number),
             Happening::Changes(number) => self.change(number),
-            // Nobody is left to be hit.
+            // All jobs have ended, so a failure has no effect.
             Happening::Fails(_) | Happening::Returns(_) if self.meter.over() == self.workload.jobs.len() => Ok(()),
             Happening::Fails(number) => {
                 let server = self.workload.outages[number].server;
@@ -316,13 +320,13 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// What servers carry is measured where it changed; who shares it is slowed accordingly from now on.
+    /// Measures servers with changes, and updates the slow-down of their jobs.
     fn measure(&mut self) -> Result<(), SimError> {
         let (due, next) = self.carried.due(self.now);
         if let Some(next) = next {
             self.queue.put(next, Happening::Measured);
         }
-        // A job is as slow as its slowest slot, wherever that is.
+        // A job is as slow as its slowest slot on any server.
         let jobs: BTreeSet<JobId> = due.iter().flat_map(|id| self.carried.jobs(*id)).collect();
         let mut servers = due.clone();
         for slots in jobs.iter().filter_map(|job| self.programs.get(job)?.slots.as_ref()) {
@@ -349,7 +353,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// A server is gone with all that runs there; jobs with a part elsewhere go down with it.
+    /// Removes a failed server with all its slots. Jobs with slots on other servers stop too.
     fn fail(&mut self, name: &str) -> Result<(), SimError> {
         let Some(server) = self.scheduler.state().find_server(name).filter(|server| server.present) else {
             return Ok(());
@@ -375,12 +379,12 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// The manager does what it is told, or remembers it until it can.
+    /// Executes an issue, or stores it until it is possible.
     fn told(&mut self, issue: Issue) -> Result<(), SimError> {
         let (id, now) = (issue.job, self.now);
         let Some(program) = self.programs.get_mut(&id) else { return Ok(()) };
         let given = match (&issue.verdict, program.stage) {
-            // The job is the manager's own: it stays as it is.
+            // The job belongs to the manager itself, and stays unchanged.
             (Verdict::Release(_), _) => return Ok(()),
             (Verdict::Run(slots), Stage::Starting(_) | Stage::Training) if program.incarnation == issue.incarnation => {
                 let slots = slots.clone();
@@ -398,7 +402,7 @@ impl<'a> Play<'a> {
             _ => None,
         };
         if let Some(slots) = given {
-            // A server failed since: the scheduler knows, and says something else.
+            // A server has failed meanwhile. The scheduler knows it, and sends another issue.
             let gone = |slot: &crate::decision::Slot| !self.scheduler.state().server(slot.server).present;
             if slots.slots().iter().any(gone) {
                 return Ok(());
@@ -413,7 +417,7 @@ impl<'a> Play<'a> {
         if program.stop(now) { self.stopped(id) } else { self.planned(id) }
     }
 
-    /// Its checkpoint is written: its slots are free, and what it was told meanwhile can begin.
+    /// A checkpoint is complete: its slots are free, and a stored issue can start.
     fn stopped(&mut self, id: JobId) -> Result<(), SimError> {
         self.take_away(id);
         let program = self.programs.get_mut(&id).expect("it was just looked at");
@@ -433,7 +437,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// A program's own moment.
+    /// Handles a program's own event.
     fn moment(&mut self, id: JobId) -> Result<(), SimError> {
         let now = self.now;
         let program = self.programs.get_mut(&id).expect("found by the caller");
@@ -463,7 +467,7 @@ impl<'a> Play<'a> {
         let Some(mut program) = self.programs.remove(&id) else { return Ok(()) };
         let state = self.scheduler.state();
         let job = state.job(id);
-        let rescales = job.map_or(0, |job| job.rescales);
+        let rescales = job.map_or(0, |job| job.issued.rescales);
         let early = job.and_then(|job| job.verdict.reason()).is_some_and(|reason| {
             use crate::reason::ReasonKind::{AccuracyReached, NothingToGain};
             end == End::Stopped && matches!(reason.kind(), AccuracyReached | NothingToGain)
@@ -494,7 +498,7 @@ impl<'a> Play<'a> {
         slots.slots().iter().map(|slot| (slot.server, state.server(slot.server).place.clone())).collect()
     }
 
-    /// A job's slots begin to exist.
+    /// Adds a job's slots.
     fn give(&mut self, id: JobId) -> Result<(), SimError> {
         let program = &self.programs[&id];
         let slots = program.slots.as_ref().expect("it was just given some");
@@ -513,7 +517,7 @@ impl<'a> Play<'a> {
         self.observed(id)
     }
 
-    /// A job's slots come or go, where it is known what they use.
+    /// Adds or removes a job's slots, if their load is known.
     fn carries(&mut self, id: JobId, comes: bool) {
         let program = &self.programs[&id];
         let Some(slots) = program.slots.as_ref().filter(|_| program.load().is_some()) else { return };
@@ -522,7 +526,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// A job's slots exist no longer.
+    /// Removes a job's slots.
     fn take_away(&mut self, id: JobId) {
         let program = &self.programs[&id];
         let Some(slots) = &program.slots else { return };
@@ -535,7 +539,7 @@ impl<'a> Play<'a> {
         self.carries(id, false);
     }
 
-    /// What the manager sees. A slot that is idle has let go of its devices.
+    /// Reports a job's slots as the manager observes them. Idle slots have released their devices.
     fn observed(&mut self, id: JobId) -> Result<(), SimError> {
         let program = &self.programs[&id];
         let state = self.scheduler.state();
@@ -556,7 +560,7 @@ impl<'a> Play<'a> {
         self.say(Event::Observed { job: id, incarnation: program.incarnation, slots, phase })
     }
 
-    /// Fits what is new and decides. False: nothing will ever happen any more.
+    /// Computes new fits, and decides. False if nothing can happen any more.
     fn decide(&mut self, host: &mut dyn Host) -> Result<bool, SimError> {
         while let Some(ticket) = self.scheduler.prepare_fits(self.now) {
             let mut outcome = ticket.run();
@@ -585,7 +589,7 @@ impl<'a> Play<'a> {
         for (id, verdict) in &decision.changes {
             let ran = before.get(id).and_then(|job| job.verdict.allocation());
             let (Some(ran), Some(program)) = (ran, self.programs.get(id)) else { continue };
-            // What it was given but never got it doesn't lose. Where it restarts, it is meant to go on.
+            // Slots that never existed aren't preempted. A restart isn't a preemption.
             if program.slots.is_some() {
                 self.meter.preempted(program.number, preemptions(ran, verdict));
             }
@@ -614,7 +618,8 @@ impl<'a> Play<'a> {
     }
 }
 
-/// Of a job that ran so: itself where it is to wait, else the work that is to.
+/// Number of preemptions of a job with these slots: 1 if the whole job waits, otherwise the number of interrupted
+/// chunks.
 fn preemptions(ran: &Allocation, verdict: &Verdict) -> u32 {
     let Verdict::Run(now) = verdict else { return u32::from(matches!(verdict, Verdict::Wait(_))) };
     let of = |slots: &Allocation, wanted: fn(WorkState) -> bool| -> BTreeSet<WorkItem> {
@@ -642,21 +647,19 @@ fn kind(event: &Event) -> &'static str {
 mod tests {
     use std::sync::Arc;
 
-    use imbl::Vector;
-
     use super::*;
     use crate::{
-        decision::{DeviceShare, Proposal, Role, Slot, Work},
-        engines::{Engine, EngineError, Gang, Triggers},
+        decision::{DeviceShare, Proposal, Slot, Work},
+        engine::{Engine, EngineError, Gang, Round, Triggers},
         ids::ServerId,
         job::{Dataset, Job, JobSpec},
         settings::Stability,
+        shape::Role,
         sim::{Fate, Goal, SimJob, Speed, Truth},
-        state::{Change, State},
     };
 
-    /// One server with one GPU: every job has a worker slot with it, and the job that came last has it until all its chunks
-    /// are trained.
+    /// One server with one GPU. Every job has a worker slot with it, and the latest job has the GPU until all its
+    /// chunks are trained.
     struct Last;
 
     impl Engine for Last {
@@ -671,18 +674,12 @@ mod tests {
             Gang::Partial
         }
 
-        fn decide(
-            &self,
-            state: &State,
-            _: &Vector<Change>,
-            (): &mut (),
-            (): &mut (),
-            _: &mut Budget,
-        ) -> Result<Proposal, EngineError> {
+        fn decide(&self, turn: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
+            let state = turn.state;
             if !state.server(ServerId(0)).present {
-                return Ok(Proposal::default());
+                return Ok(());
             }
-            let left = |job: &Job| (0..2).find(|chunk| !job.chunks.contains(chunk));
+            let left = |job: &Job| (0..2).find(|chunk| !job.learnt.chunks.contains(chunk));
             let first = state.jobs.values().rev().find(|job| left(job).is_some()).map(|job| job.id);
             let give = |job: &Arc<Job>| {
                 let slot = |role, devices: &[DeviceShare]| Slot {
@@ -696,7 +693,7 @@ mod tests {
                     item: WorkItem::Chunk(chunk),
                     slot: Some((Role::Worker, 0)),
                     state: match left(job) {
-                        _ if job.chunks.contains(&chunk) => WorkState::Done,
+                        _ if job.learnt.chunks.contains(&chunk) => WorkState::Done,
                         Some(next) if next == chunk && first == Some(job.id) => WorkState::Running,
                         _ => WorkState::Queued(0),
                     },
@@ -706,7 +703,8 @@ mod tests {
             };
             let changes = state.jobs.values().map(give);
             let changes = changes.filter(|(id, verdict)| state.jobs[id].verdict != *verdict).collect();
-            Ok(Proposal { changes, wake_at: None })
+            turn.proposal = Proposal { changes, wake_at: None };
+            Ok(())
         }
     }
 
@@ -751,19 +749,19 @@ mod tests {
         let report = played(&workload());
         assert_eq!((report.failed, report.overfull, report.restarts), (0, 0, 0), "{:?}", report.failure);
         assert!(report.jobs.iter().all(|job| job.fate == Fate::Completed), "{:?}", report.jobs);
-        // 300 s a chunk; uploads take 60 s, during which the newcomer has the GPU already. The last one goes through, then
-        // the second and the first do what they have left.
+        // 300 s per chunk. Uploads take 60 s, during which the new job already has the GPU. The last job completes
+        // first, then the second and the first do their remaining work.
         let ends: Vec<f64> = report.jobs.iter().map(|job| job.arrival_s + job.jct_s.unwrap()).collect();
         for (end, expected) in ends.iter().zip([1980.0, 1820.0, 1660.0]) {
             assert!((end - expected).abs() < 1.0, "{ends:?}");
         }
-        // Each newcomer interrupts the chunk that runs.
+        // Each new job interrupts the running chunk.
         assert_eq!(report.jobs.iter().map(|job| job.preemptions).collect::<Vec<_>>(), [1, 1, 0]);
         assert_eq!((report.preemptions, report.bytes_moved), (2, (3 * 2 * 5) << 20));
-        // All on one server: only uploads are communication.
+        // All slots are on one server, so only uploads are communication.
         assert_eq!(report.communication_s, Some(60.0));
         assert!((report.utilisation - 1.0).abs() < 0.01 && report.edge_utilisation == report.utilisation);
-        // The last never waits, the others do while their GPU is another's.
+        // The last job never waits. The others wait while another job has the GPU.
         assert!(report.jobs[2].waited_s < 0.1 && report.jobs[0].waited_s > 1000.0, "{:?}", report.jobs);
         assert_eq!(report, played(&workload()));
     }
@@ -778,7 +776,7 @@ mod tests {
         assert_eq!((report.failed, report.overfull), (0, 0), "{:?}", report.failure);
         assert!(report.jobs.iter().all(|job| job.fate == Fate::Completed), "{:?}", report.jobs);
         assert_eq!(report.jobs.iter().map(|job| job.crashes).collect::<Vec<_>>(), [1, 1, 0]);
-        // The disk is still there.
+        // The disk still has the data.
         assert_eq!(report.bytes_moved, (3 * 2 * 5) << 20);
     }
 

@@ -1,104 +1,106 @@
-//! A job's training program: it trains at its true speed, keeps checkpoints and reports.
+//! A job's training program: it trains at its true speed, saves checkpoints and reports.
 
 use std::sync::Arc;
 
 use super::{
-    Lots, SlotLoad, Truth,
     chunks::{self, Chunks},
+    lots::Lots,
+    truth::SlotLoad,
+    truth::Truth,
     uploads::{Places, Uploads},
     workload::SimJob,
 };
 use crate::{
-    decision::{Allocation, Role, Shape},
+    decision::{Allocation, Issue},
     event::{Event, Report},
     ids::Incarnation,
     job::{Job, JobSpec},
-    scheduler::Issue,
+    shape::{Role, Shape},
     time::{Span, Time},
 };
 
-/// What a program does.
+/// State of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It has no slots.
+    /// The program has no slots.
     Absent,
-    /// Its slots exist and start; it trains from then.
+    /// Its slots exist and start. Training begins at this time.
     Starting(Time),
-    /// Its workers train; some of its slots may still be starting.
+    /// Its workers train. Some of its slots may still be starting.
     Training,
-    /// It writes its checkpoint, until then.
+    /// It writes its checkpoint until this time.
     Stopping(Time),
 }
 
-/// A checkpoint's step is taken as exact within this.
+/// Tolerance for comparisons with a checkpoint's step.
 const NEAR: f64 = 1e-6;
-/// A job's random numbers, by what they are for; the losses have the job's own.
+/// Keys of a job's random numbers by purpose. The losses use the job's own key.
 const PACE: u64 = 1 << 32;
 const SLOW: u64 = 2 << 32;
 const GAPS: u64 = 3 << 32;
 
 pub(super) struct Program<'a> {
-    /// Its place in the workload.
+    /// Index in the workload.
     pub(super) number: usize,
-    /// As the scheduler took it: its id, its demands.
+    /// The job as accepted by the scheduler, with its id and demands.
     pub(super) job: Arc<Job>,
-    /// Of everything that is random in it.
+    /// Source of its random numbers.
     pub(super) lots: Lots,
     truth: &'a Truth,
     pub(super) stage: Stage,
-    /// The slots that exist.
+    /// Existing slots.
     pub(super) slots: Option<Arc<Allocation>>,
-    /// Those of them that train.
+    /// The slots that train.
     training: Option<Arc<Allocation>>,
-    /// When the others have started and join.
+    /// When the other slots have started and join.
     joining: Option<Time>,
     pub(super) incarnation: Incarnation,
-    /// What it was told while it couldn't do it.
+    /// The last issue that couldn't be executed yet.
     pub(super) wanted: Option<Issue>,
-    /// Counts its plans: what was planned before is void.
+    /// Number of the current plan. Events of earlier plans are void.
     pub(super) plan: u64,
-    /// Epochs until it is done, and steps of each.
+    /// Epochs until completion, and steps per epoch.
     pub(super) epochs: u32,
     per_epoch: f64,
-    /// Steps done, and until when that is counted.
+    /// Steps done, and the time up to which they are counted.
     done: f64,
     counted: Time,
     /// Steps per second.
     rate: f64,
-    /// Where the present plan ends, if it is a report.
+    /// Steps at the end of the current plan, if it ends with a report.
     target: Option<f64>,
     /// Steps and time of the last report, or of the last change of shape.
     steady: (f64, Time),
     reported: Time,
     sequence: u64,
-    /// What the start took, until it is reported.
+    /// Duration of the start, until it is reported.
     restart: Option<Span>,
     places: Places,
     uploads: Uploads,
-    /// Once it was scheduled by chunk.
+    /// Set once the job was scheduled by chunk.
     chunks: Option<Chunks>,
-    /// It is now.
+    /// Whether the job is scheduled by chunk now.
     by_chunk: bool,
-    /// By which factor those who share its devices and cores slow it down.
+    /// Slow-down by jobs that share its devices and cores.
     shared: f64,
-    /// Seconds that went into exchanging gradients, mean over its workers; and of each second now.
+    /// Seconds of exchanging gradients, as the mean over its workers, and their current rate per second.
     exchanged: (f64, f64),
 }
 
-/// What a program has come to.
+/// Events of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Came {
     /// Its checkpoint is written.
     Saved,
-    /// Its slots have started: it trains.
+    /// Its slots have started, and training begins.
     Started,
     /// New workers have joined.
     Joined,
-    /// So many epochs are through: a report.
+    /// The epochs of a report are completed.
     Reported,
-    /// It is done, after its last report.
+    /// The job is completed, after its last report.
     Done,
-    /// Nothing but the speed changes.
+    /// Only the speed changes.
     Changed,
 }
 
@@ -143,44 +145,44 @@ impl<'a> Program<'a> {
         self.per_epoch * f64::from(self.epochs)
     }
 
-    /// Whole epochs done.
+    /// Completed epochs.
     pub(super) fn epoch(&self) -> u32 {
         (self.done / self.per_epoch + NEAR) as u32
     }
 
-    /// Share of the way to its end.
+    /// Completed fraction of its training.
     pub(super) fn progress(&self) -> f64 {
         (self.done / self.goal()).min(1.0)
     }
 
-    /// Its accuracy so far, if it has one.
+    /// Current accuracy, if it has one.
     pub(super) fn accuracy(&self) -> Option<f64> {
         self.truth.accuracy_at(self.epoch(), self.epochs)
     }
 
-    /// Steps per second at (p, w) with every member on a server of its own.
+    /// Steps per second at (p, w) with each slot on a server of its own.
     pub(super) fn true_speed(&self, servers: u32, workers: u32) -> f64 {
         self.truth.speed.alone(self.spec(), Shape { workers, servers })
     }
 
-    /// What its slots really use.
+    /// True use of its slots.
     pub(super) fn load(&self) -> Option<SlotLoad> {
         self.truth.load
     }
 
-    /// From now on those who share its devices and cores slow it down by another factor; whether that is another one.
+    /// Sets the slow-down by jobs that share its devices and cores. Returns whether it changed.
     pub(super) fn share(&mut self, now: Time, factor: f64) -> bool {
         if self.shared == factor {
             return false;
         }
         self.count(now);
         self.shared = factor;
-        // A speed over two of these would be neither's.
+        // A speed over both periods would be wrong for either.
         self.steady = (self.done, now);
         true
     }
 
-    /// Megabits sent between servers per second.
+    /// Megabits per second between servers.
     pub(super) fn traffic(&self) -> f64 {
         match &self.training {
             Some(training) if self.stage == Stage::Training => {
@@ -190,18 +192,18 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// MiB of data that was sent to servers.
+    /// MiB of data sent to servers.
     pub(super) fn moved(&self) -> u64 {
         let size = self.spec().dataset.as_ref().map_or(0, |data| data.chunk_size.max(0) as u64);
         self.uploads.sent.saturating_mul(size)
     }
 
-    /// Seconds in which its data was on its way, and those in which its workers exchanged gradients.
+    /// Seconds of uploads, plus seconds of exchanging gradients.
     pub(super) fn communication(&self) -> f64 {
         self.uploads.time.as_seconds() + self.exchanged.0
     }
 
-    /// Starts anew with these slots at these places.
+    /// Starts a new incarnation with these slots at these places.
     pub(super) fn start(&mut self, now: Time, issue: &Issue, slots: Arc<Allocation>, places: Places) {
         let ready = self.send(now, &slots, places);
         self.incarnation = issue.incarnation;
@@ -212,7 +214,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Sends the data to where these slots are; when it is there for all that can't begin without.
+    /// Uploads the data for these slots. Returns when the slots that can't start without it have it.
     fn send(&mut self, now: Time, slots: &Allocation, places: Places) -> Time {
         self.places = places;
         let Some(data) = &self.job.spec.dataset else { return now };
@@ -233,7 +235,7 @@ impl<'a> Program<'a> {
         now
     }
 
-    /// Workers come or go; those that come take a start's time to join, nobody waits for them.
+    /// Adds or removes workers. New workers join after the start time, and the others don't wait.
     pub(super) fn resize(&mut self, now: Time, slots: Arc<Allocation>, places: Places) {
         self.count(now);
         let ready = self.send(now, &slots, places);
@@ -247,7 +249,7 @@ impl<'a> Program<'a> {
             let comes = staying.slots().len() < slots.slots().len();
             self.training =
                 Some(if comes { Arc::new(staying.with_work(slots.work().to_vec())) } else { slots.clone() });
-            // Who is on the way already is no later for a change of work.
+            // A change of work doesn't delay workers that are already starting.
             let expected = self.slots.as_ref().filter(|old| old.common(&slots).slots().len() == slots.slots().len());
             let on_the_way = expected.and(self.joining);
             self.joining = comes.then(|| on_the_way.unwrap_or(ready + self.truth.start));
@@ -256,7 +258,7 @@ impl<'a> Program<'a> {
         self.slots = Some(slots);
     }
 
-    /// Begins its checkpoint; true if there is none to write and its slots are free at once.
+    /// Begins the checkpoint. Returns true if there is nothing to save, and the slots are free at once.
     pub(super) fn stop(&mut self, now: Time) -> bool {
         self.count(now);
         match self.stage {
@@ -269,13 +271,13 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// It has no slots any more.
+    /// Removes all slots.
     pub(super) fn leave(&mut self) {
         (self.stage, self.slots, self.training, self.joining) = (Stage::Absent, None, None, None);
         self.plan += 1;
     }
 
-    /// Its slots are lost, and all it did since the last epoch's end.
+    /// Removes all slots, and discards the work since the last epoch's end.
     pub(super) fn crash(&mut self, now: Time) {
         self.count(now);
         if self.stage == Stage::Training {
@@ -284,7 +286,7 @@ impl<'a> Program<'a> {
                     chunks.crash();
                     chunks.done()
                 }
-                // What chunks had was saved when they were no longer told apart.
+                // The chunks' work was saved when separate scheduling ended.
                 chunks => {
                     let saved = chunks.as_ref().map_or(0.0, Chunks::done);
                     saved.max(f64::from(self.epoch()) * self.per_epoch)
@@ -294,7 +296,7 @@ impl<'a> Program<'a> {
         self.leave();
     }
 
-    /// Counts the steps since it was last looked at.
+    /// Counts the steps up to now.
     fn count(&mut self, now: Time) {
         if self.stage == Stage::Training {
             let seconds = (now - self.counted).as_seconds();
@@ -312,8 +314,7 @@ impl<'a> Program<'a> {
         self.counted = now;
     }
 
-    /// The next moment when something happens to it by itself. A report is due at the end of an epoch, `apart` after the
-    /// last one.
+    /// Time of the program's next event. A report is due at the end of an epoch, at least `apart` after the last one.
     pub(super) fn plan(&mut self, now: Time, apart: Span) -> Option<Time> {
         self.count(now);
         self.plan += 1;
@@ -336,7 +337,7 @@ impl<'a> Program<'a> {
             }
         };
         self.pace(now, &training);
-        // Stragglers come and go at the ends of their windows.
+        // Stragglers appear and disappear at the ends of their windows.
         let window = self.truth.stragglers.map(|straggling| {
             let length = straggling.length.0.max(1);
             Time((now.0.div_euclid(length) + 1) * length)
@@ -369,7 +370,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// How fast these slots train from now on.
+    /// Sets the training speed for these slots.
     fn pace(&mut self, now: Time, training: &Allocation) {
         let together = self.are_together(training);
         let pace = 1.0 + self.truth.speed_noise * self.lots.of(PACE).normal(self.epoch().into());
@@ -379,7 +380,7 @@ impl<'a> Program<'a> {
         self.exchanged.1 = if together { 0.0 } else { busy * self.truth.speed.exchange() };
     }
 
-    /// All slots on one server, or all in the cloud.
+    /// Whether all slots are on one server, or all are in the cloud.
     fn are_together(&self, slots: &Allocation) -> bool {
         let is_cloud = |server| self.places.get(&server).is_some_and(|place| place.cloud);
         let mut servers = slots.slots().iter().map(|slot| slot.server);
@@ -387,7 +388,7 @@ impl<'a> Program<'a> {
         servers.clone().all(|server| Some(server) == first) || first.into_iter().chain(servers).all(is_cloud)
     }
 
-    /// The moment that [`plan`](Self::plan) named has come.
+    /// Handles the event at the time that [`plan`](Self::plan) returned.
     pub(super) fn come(&mut self, now: Time) -> Came {
         match self.stage {
             Stage::Stopping(_) => return Came::Saved,
@@ -422,7 +423,7 @@ impl<'a> Program<'a> {
         Came::Changed
     }
 
-    /// Whether any of its slots has something to do.
+    /// Whether any of its slots has work.
     pub(super) fn is_busy(&self) -> bool {
         self.slots.as_ref().is_some_and(|slots| slots.slots().iter().any(|slot| slots.is_busy(slot)))
     }
@@ -432,7 +433,7 @@ impl<'a> Program<'a> {
         self.stage == Stage::Training && self.joining.is_none()
     }
 
-    /// The report that it sends now, as its chief.
+    /// The current report of its chief.
     pub(super) fn report(&mut self, now: Time) -> Event {
         let epoch = self.epoch();
         let training = self.training.as_ref().expect("only who trains reports");
@@ -464,7 +465,7 @@ impl<'a> Program<'a> {
         Event::Reported { job: self.job.id, incarnation: self.incarnation, slot: (Role::Worker, 0), report }
     }
 
-    /// The gaps between each worker's gradients, in milliseconds, where someone may look for stragglers.
+    /// Gaps between each worker's gradients in milliseconds, for the detection of stragglers.
     fn slot_times(&self, now: Time) -> Vec<(u32, f64)> {
         let Some(training) = self.training.as_ref().filter(|_| self.truth.stragglers.is_some()) else {
             return Vec::new();
@@ -479,7 +480,7 @@ impl<'a> Program<'a> {
         training.of(Role::Worker).iter().map(|slot| (slot.index, gap(slot.index).max(0.0))).collect()
     }
 
-    /// Workers that are slow now, each with the factor. A worker that is replaced draws anew.
+    /// Current stragglers, each with its factor. A replaced worker draws anew.
     fn slow(&self, now: Time) -> Vec<(u32, f64)> {
         let (Some(straggling), Some(training)) = (self.truth.stragglers, &self.training) else { return Vec::new() };
         let length = straggling.length.0.max(1);

@@ -1,10 +1,10 @@
-//! What is to happen, by time.
+//! A queue of future happenings.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use crate::time::Time;
 
-/// Things to happen, earliest first; among those of one time, in the order they were put in.
+/// Happenings in order of time, then of insertion.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     heap: BinaryHeap<Reverse<Entry<T>>>,
@@ -28,7 +28,7 @@ impl<T> Queue<T> {
         self.put += 1;
     }
 
-    /// When the next thing happens.
+    /// Time of the next happening.
     pub(super) fn next(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse(entry)| entry.at)
     }

@@ -1,123 +1,125 @@
-//! What is true of a simulated job and what no engine sees: how fast it trains where it is, when it is done, what
-//! interrupting it costs. Engines learn of it only through the reports that a training program sends.
+//! The truth about a simulated job that engines don't see: its speed in a placement, its completion, and the costs of
+//! interruptions. Engines know only the reports of its training program.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::Lots;
+use super::lots::Lots;
 use crate::{
-    decision::{Allocation, Role, Shape},
+    decision::Allocation,
     fit::{LossFit, SpeedCurve},
     ids::ServerId,
     job::{JobSpec, TrainingMode},
     place::{crossing, transfer_time},
+    shape::{Role, Shape},
     time::Span,
 };
 
-/// Everything that is true of one job.
+/// The truth about one job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Truth {
-    /// How fast it trains.
+    /// Speed of training.
     pub speed: Speed,
-    /// When it is done.
+    /// Condition of completion.
     pub goal: Goal,
-    /// Steps of an epoch; none: of the dataset's chunks, else of the examples.
+    /// Steps per epoch. None: from the dataset's chunks, or else from the examples.
     pub epoch_steps: Option<u64>,
-    /// Relative deviation of the time that an epoch takes.
+    /// Relative deviation of the time of an epoch.
     pub speed_noise: f64,
-    /// From being given its slots to the first step: starting the program and reading the checkpoint.
+    /// Time from the allocation of slots to the first step: start of the program, and loading of the checkpoint.
     pub start: Span,
-    /// From being told to stop to having let go of its slots: writing the checkpoint.
+    /// Time from the order to stop to the release of the slots: writing the checkpoint.
     pub checkpoint: Span,
-    /// Workers that slow down for a while.
+    /// Workers that are slow for a while.
     pub stragglers: Option<Stragglers>,
-    /// Accuracy of the trained model; it is reached as the loss reaches its end. None: no accuracy is reported.
+    /// Accuracy of the trained model, reached when the loss reaches its end. None: no accuracy is reported.
     pub accuracy: Option<f64>,
-    /// What its slots really use. None: all that they reserve, and nobody measures it or is slowed by it.
+    /// True use of its slots. None: slots use their whole demand, without measurement and without slow-down.
     pub load: Option<SlotLoad>,
 }
 
-/// What one slot really uses, as parts of what it reserves. It wavers, from one window of ten minutes to the next.
+/// True use of one slot, as fractions of its demand. It varies between windows of ten minutes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlotLoad {
-    /// Of its GPUs.
+    /// Fraction of its GPUs.
     pub gpu: f64,
-    /// Of its CPUs.
+    /// Fraction of its CPUs.
     pub cpu: f64,
-    /// Of its memory; that doesn't waver.
+    /// Fraction of its memory, which is constant.
     pub memory: f64,
-    /// Relative deviation.
+    /// Relative deviation between windows.
     pub wavers: f64,
 }
 
-/// For so long a slot's load stays as it is.
+/// Length of a window with constant load.
 pub(super) const LOAD_WINDOW: Span = Span::seconds(600);
 
 impl SlotLoad {
-    /// The parts of GPU and CPU in a window. `lots` are the slot's.
+    /// The fractions of GPU and CPU in a window. `lots` are the slot's.
     pub fn at(&self, window: u64, lots: Lots) -> (f64, f64) {
         let wavers = |part: f64, key: u64| (part * (1.0 + self.wavers * lots.of(key).normal(window))).clamp(0.02, 1.0);
         (wavers(self.gpu, 1), wavers(self.cpu, 2))
     }
 }
 
-/// Steps per second of a job with these slots on these servers.
+/// Steps per second of a job, by its slots and their servers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Speed {
     /// Workers exchange gradients in every step.
     Steps(StepTime),
-    /// Workers take mini-batches one by one and hold nobody up; a step is one mini-batch (OASiS, A_online).
+    /// Workers take separate mini-batches and don't wait for each other. A step is one mini-batch (OASiS, A_online).
     MiniBatches {
-        /// Seconds of one mini-batch on one worker, gradients sent and parameters fetched.
+        /// Seconds of one mini-batch on one worker, including transfer of gradients and parameters.
         seconds: f64,
-        /// Workers that one parameter server's bandwidth serves (B/b); more share it. Infinite: no limit.
+        /// Number of workers that one parameter server's bandwidth serves (B/b). More workers share it. Infinite: no
+        /// limit.
         per_server: f64,
-        /// Seconds where all of the job is together, on one server or in the cloud: gradients cross no slow link. None: the
+        /// Seconds if the whole job is on one server or in the cloud, so that gradients cross no slow link. None: the
         /// same.
         together: Option<f64>,
     },
-    /// As fitted to what a real job reported: the same wherever its slots are.
+    /// A function that was fitted to the reports of a real job. It doesn't depend on the servers.
     Fitted(SpeedCurve),
-    /// Partitions of a model hand activations and gradients to each other, at the shape that was requested.
+    /// Partitions of a model exchange activations and gradients, in the requested shape.
     Partitioned {
-        /// Seconds that an iteration takes where nothing crosses between servers.
+        /// Seconds of an iteration without traffic between servers.
         seconds: f64,
-        /// Seconds more where everything does.
+        /// Additional seconds if all traffic is between servers.
         exchange: f64,
-        /// Megabits that then cross.
+        /// Megabits in that case.
         megabits: f64,
     },
 }
 
-/// The duration of a step, in seconds (Optimus, Eq. 2 and 4), its network terms by the real placement:
+/// Duration of a step in seconds (Optimus, Eq. 2 and 4), with network terms by the true placement:
 ///
 /// `per_example · m + per_step + network · (exchange · w/p + shard / p + ring · (w − 1)/w) + per_worker · w +
 /// per_server · p`
 ///
-/// where m = batch/w (sync, all-reduce) or the batch (async), and `network` is 1 where no two members share a server,
-/// `local` where all do, and in between goes with the transfer time of the placement
-/// ([`transfer_time`]) over that of a placement with every member alone.
+/// where m = batch/w (sync, all-reduce) or the batch (async). `network` is 1 if no two slots share a server, and
+/// `local` if all do. In between it is proportional to the transfer time of the placement ([`transfer_time`]), divided
+/// by that of a placement with each slot on its own server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepTime {
-    /// Forward pass over one example.
+    /// Forward pass of one example.
     pub per_example: f64,
-    /// What every step costs anyway: backward pass, kernel launches.
+    /// Constant time of a step: backward pass, kernel launches.
     pub per_step: f64,
     /// Gradients and parameters of all workers through one of p parameter servers.
     pub exchange: f64,
-    /// The part of that which doesn't grow with the workers: handling 1/p of the parameters.
+    /// The part of the exchange that doesn't grow with the workers: processing of 1/p of the parameters.
     pub shard: f64,
     /// All-reduce of all gradients.
     pub ring: f64,
-    /// Overhead of one more worker.
+    /// Overhead per worker.
     pub per_worker: f64,
-    /// Overhead of one more parameter server.
+    /// Overhead per parameter server.
     pub per_server: f64,
-    /// Time of an exchange inside one server over that between two servers, from 0 to 1.
+    /// Time of an exchange inside one server, divided by that between two servers, from 0 to 1.
     pub local: f64,
 }
 
 impl StepTime {
-    /// All zero: a start for the terms that matter.
+    /// All terms zero, as a base for struct updates.
     pub const ZERO: Self = Self {
         per_example: 0.0,
         per_step: 0.0,
@@ -129,7 +131,7 @@ impl StepTime {
         local: 1.0,
     };
 
-    /// One worker's computing in a step.
+    /// Computation time of one worker in a step.
     fn compute(&self, spec: &JobSpec, workers: f64) -> f64 {
         let examples = spec.batch as f64;
         let own = if spec.mode == TrainingMode::Async { examples } else { examples / workers };
@@ -143,7 +145,7 @@ impl StepTime {
         network * transfer + self.per_worker * w + self.per_server * p
     }
 
-    /// Steps per second; `slow` are the factors by which single workers' computing is slowed.
+    /// Steps per second. `slow` are the factors by which the computation of single workers is slowed.
     fn speed(&self, spec: &JobSpec, shape: Shape, network: f64, slow: &[f64]) -> f64 {
         let w = f64::from(shape.workers);
         let (compute, rest) = (self.compute(spec, w), self.rest(shape, network));
@@ -156,14 +158,14 @@ impl StepTime {
     }
 }
 
-/// How far apart a placement is: 0 where everyone shares one server, 1 where everyone is alone (more where it is worse
-/// than that: all parameter servers on one server, all workers elsewhere).
+/// Distance of a placement: 0 if all slots share one server, 1 if each slot is alone. It is larger in worse placements,
+/// such as all parameter servers on one server and all workers elsewhere.
 fn apart(allocation: &Allocation) -> f64 {
     let shape = allocation.shape();
     let (w, p) = (f64::from(shape.workers), f64::from(shape.servers));
     if shape.servers > 0 {
-        // Per unit of gradients and bandwidth; alone, the busiest is a parameter server with all workers or a worker with all
-        // parameter servers.
+        // Per unit of gradients and bandwidth. With each slot alone, the busiest one is a parameter server with all
+        // workers, or a worker with all parameter servers.
         return transfer_time(allocation, 1.0, 1.0, 1.0) / f64::max(w / p, 1.0);
     }
     let on: BTreeMap<ServerId, ()> = allocation.slots().iter().map(|slot| (slot.server, ())).collect();
@@ -171,8 +173,8 @@ fn apart(allocation: &Allocation) -> f64 {
 }
 
 impl Speed {
-    /// Steps per second with these slots where they are. `together`: they share one server, or all are the cloud's. `slow`
-    /// are (worker, factor by which its computing is slowed). Zero for a shape that can't train.
+    /// Steps per second with these slots on their servers. `together`: they share one server, or all are in the cloud.
+    /// `slow` are (worker, factor by which its computation is slowed). Zero for a shape that can't train.
     pub fn of(&self, spec: &JobSpec, allocation: &Allocation, together: bool, slow: &[(u32, f64)]) -> f64 {
         let busy = |slot: &&crate::decision::Slot| allocation.work().is_empty() || allocation.is_busy(slot);
         let mut shape = allocation.shape();
@@ -215,7 +217,7 @@ impl Speed {
         }
     }
 
-    /// The same with every member on a server of its own: what profiling before the job measures.
+    /// The same with each slot on its own server, as profiling before the job measures it.
     pub fn alone(&self, spec: &JobSpec, shape: Shape) -> f64 {
         match self {
             Self::Steps(time) => time.speed(spec, shape, 1.0, &[]),
@@ -231,7 +233,7 @@ impl Speed {
         }
     }
 
-    /// The share of a mini-batch that goes into exchanging gradients where the job isn't together; 0 where nobody knows.
+    /// The fraction of a mini-batch's time in exchanging gradients, if the job isn't together. 0 if unknown.
     pub fn exchange(&self) -> f64 {
         match self {
             Self::MiniBatches { seconds, together: Some(together), .. } => 1.0 - together / seconds,
@@ -239,8 +241,8 @@ impl Speed {
         }
     }
 
-    /// Megabits that a step sends between servers: gradients out and parameters back, of all workers that have something to
-    /// do, or of one where each makes steps of its own.
+    /// Megabits per step between servers: gradients and parameters of all workers with work, or of one worker if each
+    /// makes its own steps.
     pub fn traffic(&self, spec: &JobSpec, allocation: &Allocation) -> f64 {
         if let Self::Partitioned { megabits, .. } = self {
             return megabits * crossing(spec, allocation);
@@ -259,7 +261,7 @@ impl Speed {
             }
         }
         if shape.servers == 0 {
-            // A ring sends 2·(w − 1)/w of everything over every link that leaves a server.
+            // A ring sends 2·(w − 1)/w of all gradients over each link that leaves a server.
             return if on.len() > 1 { 2.0 * megabits * (w - 1.0) / w * on.len() as f64 } else { 0.0 };
         }
         let crossing: f64 = on.values().map(|(workers, servers)| workers * (p - servers)).sum();
@@ -268,21 +270,21 @@ impl Speed {
     }
 }
 
-/// When a job is done.
+/// Condition of a job's completion.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Goal {
-    /// When its loss meets its convergence rule, as the training program sees it epoch by epoch.
+    /// The loss meets the convergence rule, evaluated by the training program in each epoch.
     Converges(Loss),
-    /// After so many epochs; the loss, if there is one, is only reported.
+    /// A number of epochs. The loss, if any, is only reported.
     Epochs(u32, Option<Loss>),
 }
 
-/// Training losses, epoch by epoch.
+/// Training losses by epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loss {
-    /// Without noise.
+    /// The curve without noise.
     pub curve: Curve,
-    /// Relative deviation of the first epoch's mean loss; it shrinks with the root of the epoch, as measured curves do.
+    /// Relative deviation of the first epoch's mean loss. It shrinks with the root of the epoch, as measured curves do.
     pub noise: f64,
 }
 
@@ -291,14 +293,14 @@ pub struct Loss {
 pub enum Curve {
     /// 1/(β0·k + β1) + β2 (Optimus, Eq. 1).
     Inverse([f64; 3]),
-    /// Of each epoch, from the first; the last one goes on.
+    /// The loss of each epoch, from the first. The last one is repeated.
     Measured(Arc<[f64]>),
-    /// As fitted to what a real job reported.
+    /// A curve that was fitted to the reports of a real job.
     Fitted(Arc<LossFit>),
 }
 
 impl Curve {
-    /// After epoch `k`, from 1.
+    /// Loss after epoch `k`, from 1.
     pub fn at(&self, k: u32) -> f64 {
         match self {
             Self::Inverse([b0, b1, b2]) => 1.0 / (b0 * f64::from(k) + b1) + b2,
@@ -312,7 +314,7 @@ impl Curve {
 }
 
 impl Loss {
-    /// What the training program sees after epoch `k`, from 1. `lots` are the job's.
+    /// Loss with noise after epoch `k`, from 1, as the training program measures it. `lots` are the job's.
     pub fn seen(&self, k: u32, lots: Lots) -> f64 {
         let deviation = self.noise / f64::from(k.max(1)).sqrt();
         self.curve.at(k) * (1.0 + deviation * lots.of(u64::from(k)).normal(0)).max(0.0)
@@ -320,8 +322,8 @@ impl Loss {
 }
 
 impl Goal {
-    /// The epoch after which the job is done: of `patience` epochs in a row each lowers the loss by less than
-    /// δ times the first (Optimus, §2.1), or the last that is allowed.
+    /// The epoch after which the job is done: `patience` consecutive epochs lower the loss by less than δ times the
+    /// first loss each (Optimus, §2.1), or the maximum is reached.
     pub fn epochs(&self, spec: &JobSpec, lots: Lots) -> u32 {
         let loss = match self {
             Self::Epochs(epochs, _) => return (*epochs).max(1),
@@ -341,7 +343,7 @@ impl Goal {
         rule.max_epochs.max(1)
     }
 
-    /// What is reported, if anything.
+    /// The reported loss, if any.
     pub fn loss(&self) -> Option<&Loss> {
         match self {
             Self::Converges(loss) => Some(loss),
@@ -350,19 +352,19 @@ impl Goal {
     }
 }
 
-/// Workers that slow down for a while, independently of each other.
+/// Workers that are slow for a while, independently of each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stragglers {
-    /// How often a worker does so, per hour of training.
+    /// Frequency per worker and hour of training.
     pub per_hour: f64,
-    /// By which factor its computing takes longer.
+    /// Factor by which its computation takes longer.
     pub slowdown: f64,
-    /// For how long, unless it is replaced.
+    /// Duration, unless the worker is replaced.
     pub length: Span,
 }
 
 impl Truth {
-    /// Steps of an epoch.
+    /// Steps per epoch.
     pub fn steps_per_epoch(&self, spec: &JobSpec) -> u64 {
         match (self.epoch_steps, &spec.dataset) {
             (Some(steps), _) => steps.max(1),
@@ -371,7 +373,7 @@ impl Truth {
         }
     }
 
-    /// Accuracy after epoch `k` of `epochs`: it rises as the loss falls.
+    /// Accuracy after epoch `k` of `epochs`. It rises as the loss falls.
     pub fn accuracy_at(&self, k: u32, epochs: u32) -> Option<f64> {
         let best = self.accuracy?;
         let share = match self.goal.loss().map(|loss| &loss.curve) {
@@ -417,7 +419,7 @@ mod tests {
         let alone = speed.alone(&spec(), Shape { workers: 2, servers: 1 });
         assert!((1.0 / alone - 1.6).abs() < 1e-12);
         assert_eq!(speed.of(&spec(), &placed(&[(1, 0), (1, 0), (0, 1)]), false, &[]), alone);
-        // All on one server, the exchange takes a fifth.
+        // All slots are on one server, so the exchange takes a fifth.
         assert!((1.0 / speed.of(&spec(), &placed(&[(2, 1)]), false, &[]) - 0.8).abs() < 1e-12);
     }
 
@@ -436,13 +438,13 @@ mod tests {
         let sync = spec();
         let fast = speed.of(&sync, &placed, false, &[]);
         let slow = speed.of(&sync, &placed, false, &[(2, 3.0)]);
-        // Computing takes 0.35 s of the step; three times as long adds 0.7.
+        // Computation takes 0.35 s of the step. Three times as long adds 0.7.
         assert!((1.0 / slow - 1.0 / fast - 0.7).abs() < 1e-12);
         let asynchronous = JobSpec { mode: TrainingMode::Async, ..sync };
         let (fast, slow) =
             (speed.of(&asynchronous, &placed, false, &[]), speed.of(&asynchronous, &placed, false, &[(2, 1e12)]));
         assert!((slow / fast - 0.75).abs() < 1e-9);
-        // One who isn't there holds nobody up.
+        // An absent worker has no effect.
         assert_eq!(speed.of(&asynchronous, &placed, false, &[(9, 1e12)]), fast);
     }
 
@@ -452,7 +454,7 @@ mod tests {
         let of = |workers, servers| speed.alone(&spec(), Shape { workers, servers });
         assert_eq!([of(1, 1), of(4, 1), of(8, 1), of(8, 2)], [0.5, 2.0, 2.0, 4.0]);
         assert_eq!(speed.of(&spec(), &placed(&[(4, 1)]), false, &[(0, 2.0)]), 1.75);
-        // On one server or in the cloud a mini-batch takes what computing takes.
+        // On one server or in the cloud, a mini-batch takes only the computation time.
         assert_eq!(speed.of(&spec(), &placed(&[(4, 1)]), true, &[]), 8.0);
         assert_eq!((speed.exchange(), Speed::Steps(time()).exchange()), (0.75, 0.0));
     }
@@ -460,7 +462,7 @@ mod tests {
     #[test]
     fn a_fitted_speed_is_the_steps_it_was_fitted_to() {
         use crate::fit::SpeedModel;
-        // The same job twice: from its terms, with nothing to gain by being near, and as a fit would have it.
+        // The same job twice: from terms without an advantage of proximity, and from a fit.
         let (spec, near) = (spec(), StepTime { local: 1.0, ..time() });
         let terms = Speed::Steps(near);
         let fitted = Speed::Fitted(SpeedCurve::new(SpeedModel::Sync { batch: 100.0 }, &[0.01, 0.1, 0.5, 0.0, 0.0]));
@@ -483,9 +485,9 @@ mod tests {
         let megabits = 10.0 * 8.388_608;
         let spec = JobSpec { model_size: 10, ..spec() };
         assert_eq!(speed.traffic(&spec, &placed(&[(3, 2)])), 0.0);
-        // Each of 2 workers reaches half of the parameters on the other server, there and back.
+        // Each of 2 workers exchanges half of the parameters with the other server.
         assert!((speed.traffic(&spec, &placed(&[(1, 1), (1, 1)])) - 2.0 * megabits).abs() < 1e-9);
-        // Out of step, a step is one worker's.
+        // In asynchronous training, a step is one worker's.
         let asynchronous = JobSpec { mode: TrainingMode::Async, ..spec };
         assert!((speed.traffic(&asynchronous, &placed(&[(1, 1), (1, 1)])) - megabits).abs() < 1e-9);
     }

@@ -1,33 +1,34 @@
-//! A job's data on its way to the servers that train it. A chunk that is scheduled by itself stays where it was sent, also
-//! while the job is away or the server itself is; a job that is scheduled whole takes its data along.
+//! Uploads of a job's data to its servers. A chunk that is scheduled separately stays on its server, even while the job
+//! or the server is away. A job that is scheduled as a whole moves its data with it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    decision::{Allocation, Role},
+    decision::Allocation,
     ids::ServerId,
     server::Place,
+    shape::Role,
     time::{Span, Time},
 };
 
-/// Where the servers of a job's slots are.
+/// Locations of the servers of a job's slots.
 pub(super) type Places = BTreeMap<ServerId, Arc<Place>>;
 
-/// What was sent, and what it took.
+/// Completed and current uploads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Uploads {
-    /// Of a job that nobody schedules by chunk: how many each server has, and from when.
+    /// For a job that isn't scheduled by chunk: number of chunks on each server, and time of their arrival.
     held: BTreeMap<ServerId, (u32, Time)>,
-    /// Chunks.
+    /// Number of chunks sent.
     pub(super) sent: u64,
-    /// With an upload under way.
+    /// Total time with an upload.
     pub(super) time: Span,
     until: Time,
 }
 
 impl Uploads {
-    /// Sends so many chunks to a server, which takes so long however many there are; when they are there. Where it takes
-    /// no time nothing is sent: that server has no upload label.
+    /// Sends chunks to a server. The upload takes `takes`, independent of their number. Returns the time of arrival. A
+    /// server without an upload label takes no time, and nothing is sent.
     pub(super) fn send(&mut self, now: Time, chunks: u32, takes: Span) -> Time {
         if chunks == 0 || takes <= Span::ZERO {
             return now;
@@ -39,7 +40,8 @@ impl Uploads {
         there
     }
 
-    /// One chunk has to be at a server; when it is. One that was sent there while nobody told them apart will do.
+    /// Ensures that one chunk is at a server, and returns the time of its arrival. A chunk that was sent before chunks
+    /// were scheduled separately counts.
     pub(super) fn one(&mut self, now: Time, server: ServerId, takes: Span) -> Time {
         match self.held.get_mut(&server) {
             Some((count, ready)) if *count > 0 => {
@@ -50,8 +52,8 @@ impl Uploads {
         }
     }
 
-    /// All data has to be with these workers, evenly: what a server lacks is sent, what is elsewhere is dropped. Returns when
-    /// every server has its share.
+    /// Spreads all data evenly over these workers. Missing chunks are sent to each server, and chunks elsewhere are
+    /// dropped. Returns the time when every server has its share.
     pub(super) fn spread(
         &mut self,
         now: Time,
@@ -99,16 +101,16 @@ mod tests {
         // Ten chunks over three workers: 4 + 3 on server 1, 3 on server 2.
         assert_eq!(uploads.spread(at(hours(0)), 10, &on(&[1, 1, 2]), takes), at(hours(2)));
         assert_eq!((uploads.sent, uploads.time), (10, hours(2)));
-        // Paused after an hour and back after another: what was under way has come.
+        // Paused after an hour, and resumed after another one: the pending upload has arrived.
         assert_eq!(uploads.spread(at(hours(2)), 10, &on(&[1, 1, 2]), takes), at(hours(2)));
         assert_eq!(uploads.sent, 10);
-        // Another worker there: 3 + 3 and 2 + 2. Server 1 has more than it needs, server 2 lacks one.
+        // Another worker: 3 + 3 and 2 + 2. Server 1 has more than it needs, server 2 lacks one.
         assert_eq!(uploads.spread(at(hours(3)), 10, &on(&[1, 1, 2, 2]), takes), at(hours(5)));
         assert_eq!((uploads.sent, uploads.time), (11, hours(4)));
-        // Away and back again: all is sent anew.
+        // The job leaves and returns, and everything is sent again.
         uploads.spread(at(hours(6)), 10, &on(&[3]), takes);
         assert_eq!(uploads.spread(at(hours(7)), 10, &on(&[1, 1]), takes), at(hours(8)));
-        // The upload to server 3 was under way all the time.
+        // The upload to server 3 continued in the meantime.
         assert_eq!((uploads.sent, uploads.time), (31, hours(7)));
         // No upload time: nothing is sent.
         assert_eq!(uploads.spread(at(hours(9)), 10, &on(&[0]), takes), at(hours(9)));

@@ -1,4 +1,4 @@
-//! HiGHS: one thread, a fixed seed, limits in nodes, so that it repeats itself.
+//! HiGHS with one thread, a fixed seed, and limits in nodes, so that its results are reproducible.
 
 use highs::{HighsModelStatus, HighsSolutionStatus, RowProblem, Sense};
 
@@ -30,7 +30,7 @@ impl Solver for Highs {
         search.set_option("random_seed", 0);
         search.set_option("mip_rel_gap", limit.gap);
         search.set_option("mip_abs_gap", 0.0);
-        // The root counts as a node here.
+        // HiGHS counts the root as a node.
         search.set_option("mip_max_nodes", i32::try_from(limit.nodes.saturating_add(1)).unwrap_or(i32::MAX));
         if !hint.is_empty() {
             let mut values = vec![0.0; model.columns.len()];
@@ -41,7 +41,7 @@ impl Solver for Highs {
         match solved.status() {
             HighsModelStatus::Infeasible => return Err(SolverError::Infeasible),
             HighsModelStatus::Unbounded => return Err(SolverError::Unbounded),
-            // One or the other: presolve doesn't say which.
+            // Presolve doesn't distinguish the two.
             HighsModelStatus::UnboundedOrInfeasible => return Err(SolverError::Infeasible),
             _ => {}
         }

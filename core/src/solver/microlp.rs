@@ -1,5 +1,5 @@
-//! The `microlp` crate: revised simplex and branch and bound, without clocks (none is consulted where no time limit is
-//! set), threads or hash order.
+//! The `microlp` crate: revised simplex and branch and bound. It uses no threads, no hash order and, without a time
+//! limit, no clock.
 
 use microlp::{
     ComparisonOp, Error, InterruptedSolve, OptimizationDirection, Problem, SolveOptions, SolveOutcome, Stats,

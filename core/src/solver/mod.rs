@@ -1,13 +1,13 @@
-//! Mixed-integer linear programs behind one small trait, for the engines and bounds that need an optimum.
+//! Mixed-integer linear programs behind one small trait, for engines and bounds that need an optimum.
 //!
-//! A [`Model`] is what is to be maximised; a [`Solver`] maximises it within a [`Limit`] and says how near to the optimum
-//! it came: a [`Solution`] carries the best proven bound beside its value. Limits count nodes of the search tree and
-//! never seconds, so that the same model gives the same solution on any machine and in any replay.
+//! A [`Model`] has an objective to maximise. A [`Solver`] maximises it within a [`Limit`]. Its [`Solution`] contains
+//! the best proven bound beside the value. Limits count nodes of the search tree instead of seconds, so the same model
+//! has the same solution on every machine and in every replay.
 //!
-//! `microlp` (pure Rust) is always there; `highs` (C++, far faster on large programs, needs cmake and libclang to build)
-//! with the cargo feature of that name. Both are called directly: a common front end such as `good_lp` offers wall-clock
-//! limits only and keeps the bound to itself. A node limit doesn't bound the work inside a node: callers bound the
-//! model's [size](Model::size).
+//! `microlp` (pure Rust) is always available. `highs` (C++, far faster on large programs, needs cmake and libclang to
+//! build) is available with the cargo feature of that name. Both are called directly, because a common front end such
+//! as `good_lp` has wall-clock limits only and doesn't expose the bound. A node limit doesn't bound the work inside a
+//! node, so callers bound the model's [size](Model::size).
 //!
 //! ```
 //! use trainmaster_core::solver::{self, Limit, Model};
@@ -35,10 +35,10 @@ pub const SOLVERS: &[&dyn Solver] = &[
     &highs::Highs,
 ];
 
-/// The solver of a name.
+/// Finds a solver by name.
 ///
 /// # Errors
-/// This build has none; the error lists those it has.
+/// This build doesn't have the solver. The error lists those that it has.
 pub fn find(name: &str) -> Result<&'static dyn Solver, UnknownSolver> {
     SOLVERS.iter().copied().find(|solver| solver.name() == name).ok_or_else(|| UnknownSolver(name.into()))
 }
@@ -51,32 +51,32 @@ pub fn find(name: &str) -> Result<&'static dyn Solver, UnknownSolver> {
 )]
 pub struct UnknownSolver(String);
 
-/// Maximises models.
+/// A solver of models.
 pub trait Solver: Send + Sync {
-    /// What it is called in settings.
+    /// Name of the solver in settings.
     fn name(&self) -> &'static str;
 
-    /// The best assignment found within the limit. `hint` is a feasible assignment (of all integer variables) to start
-    /// from, or empty: what comes back is at least as good; a hint that isn't feasible is ignored.
+    /// Returns the best assignment within the limit. `hint` is a feasible assignment of all integer variables as the
+    /// start, or empty. The result is at least as good as the hint. An infeasible hint is ignored.
     ///
-    /// Same model, limit and hint, same answer.
+    /// The result depends only on model, limit and hint.
     ///
     /// # Errors
-    /// There is no solution, none was found within the limit, or the numbers were too much for the solver.
+    /// There is no solution, none was found within the limit, or the solver had numerical problems.
     fn solve(&self, model: &Model, limit: Limit, hint: &[(Variable, f64)]) -> Result<Solution, SolverError>;
 }
 
-/// When a search may end before it has proven an optimum.
+/// Limits of a search without a proven optimum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// Nodes of the search tree after the root.
+    /// Maximum number of nodes in the search tree after the root.
     pub nodes: u64,
-    /// Relative distance between value and bound that is good enough.
+    /// Sufficient relative distance between value and bound.
     pub gap: f64,
 }
 
 impl Default for Limit {
-    /// To the optimum, however long it takes.
+    /// No limit: the search continues to the optimum.
     fn default() -> Self {
         Self { nodes: u64::MAX, gap: 0.0 }
     }
@@ -96,12 +96,12 @@ struct Column {
 
 #[derive(Clone, Debug)]
 struct Row {
-    /// Each variable once, in order.
+    /// Each variable at most once, in order.
     terms: Vec<(usize, f64)>,
     limit: f64,
 }
 
-/// A linear objective to be maximised under linear constraints.
+/// A linear objective to maximise, with linear constraints.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     columns: Vec<Column>,
@@ -110,12 +110,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// An integer variable from `least` to `most`; each unit of it adds `worth` to the objective.
+    /// Adds an integer variable from `least` to `most`, with `worth` per unit in the objective.
     pub fn integer(&mut self, least: i32, most: i32, worth: f64) -> Variable {
         self.column(Column { least: least.into(), most: most.into(), worth, integer: true })
     }
 
-    /// A real variable.
+    /// Adds a real variable from `least` to `most`, with `worth` per unit in the objective.
     pub fn real(&mut self, least: f64, most: f64, worth: f64) -> Variable {
         self.column(Column { least, most, worth, integer: false })
     }
@@ -125,7 +125,7 @@ impl Model {
         Variable(self.columns.len() - 1)
     }
 
-    /// Σ terms ≤ limit. A variable named more than once counts with the sum of its coefficients.
+    /// Adds the constraint Σ terms ≤ limit. The coefficients of a repeated variable are added.
     pub fn at_most(&mut self, terms: impl IntoIterator<Item = (Variable, f64)>, limit: f64) {
         let mut sums: BTreeMap<usize, f64> = BTreeMap::new();
         for (variable, coefficient) in terms {
@@ -135,27 +135,28 @@ impl Model {
         self.rows.push(Row { terms, limit });
     }
 
-    /// Σ terms ≥ limit.
+    /// Adds the constraint Σ terms ≥ limit.
     pub fn at_least(&mut self, terms: impl IntoIterator<Item = (Variable, f64)>, limit: f64) {
         self.at_most(terms.into_iter().map(|(variable, coefficient)| (variable, -coefficient)), -limit);
     }
 
-    /// How many variables it has.
+    /// Number of variables.
     pub fn variables(&self) -> usize {
         self.columns.len()
     }
 
-    /// Its size: coefficients in constraints, plus variables. Work at a node of the search grows about as its square.
+    /// Size of the model: number of variables and of coefficients in constraints. The work per node of the search grows
+    /// about as its square.
     pub fn size(&self) -> usize {
         self.rows.iter().map(|row| row.terms.len()).sum::<usize>() + self.columns.len()
     }
 
-    /// What an assignment is worth.
+    /// Objective of an assignment.
     fn worth(&self, values: &[f64]) -> f64 {
         self.columns.iter().zip(values).map(|(column, value)| column.worth * value).sum()
     }
 
-    /// Whether an assignment keeps to every bound and constraint, but for rounding.
+    /// Whether an assignment satisfies all bounds and constraints, apart from rounding.
     fn holds(&self, values: &[f64]) -> bool {
         const TOLERANCE: f64 = 1e-6;
         let within = |column: &Column, value: f64| {
@@ -171,7 +172,7 @@ impl Model {
             })
     }
 
-    /// What a back end found, checked: a solver's word is not taken for it.
+    /// Checks a back end's result and converts it to a solution.
     fn solution(&self, mut values: Vec<f64>, bound: f64, nodes: u64) -> Result<Solution, SolverError> {
         for (column, value) in self.columns.iter().zip(&mut values) {
             if column.integer {
@@ -188,57 +189,58 @@ impl Model {
     }
 }
 
-/// A feasible assignment, and how good it may be at best.
+/// A feasible assignment and an upper bound of the objective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Solution {
     values: Vec<f64>,
-    /// Its objective.
+    /// Objective of the assignment.
     pub value: f64,
-    /// No assignment is worth more.
+    /// Upper bound of the objective over all assignments.
     pub bound: f64,
-    /// The bound is met.
+    /// Whether the bound is reached.
     pub optimal: bool,
-    /// Nodes searched after the root.
+    /// Number of searched nodes after the root.
     pub nodes: u64,
 }
 
 impl Solution {
-    /// A variable's value; an integer variable's is whole.
+    /// Value of a variable. Integer variables have whole values.
     pub fn value(&self, variable: Variable) -> f64 {
         self.values[variable.0]
     }
 
-    /// An integer variable's value, where it is a count.
+    /// Value of an integer variable that is a count.
     pub fn count(&self, variable: Variable) -> u32 {
         self.value(variable).max(0.0) as u32
     }
 
-    /// The distance to the bound, relative to the value; 0 at the optimum.
+    /// Distance to the bound, relative to the value; 0 at the optimum.
     pub fn gap(&self) -> f64 {
         gap(self.value, self.bound)
     }
 }
 
-/// The distance from a value to its bound, relative to the value: 0 where they meet, infinite above a value of 0.
+/// Distance from a value to its bound, relative to the value. 0 if they are equal; infinite if the value is 0 and the
+/// bound is larger.
 pub fn gap(value: f64, bound: f64) -> f64 {
     if bound <= value { 0.0 } else { (bound - value) / value.abs() }
 }
 
-/// Why there is no solution.
+/// Reasons for a missing solution.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum SolverError {
-    /// No assignment keeps to all constraints.
+    /// No assignment satisfies all constraints.
     #[error("no assignment keeps to all constraints")]
     Infeasible,
-    /// The objective grows without end.
+    /// The objective is unbounded.
     #[error("the objective grows without end")]
     Unbounded,
-    /// None was found within the limit.
+    /// No assignment was found within the limit.
     #[error("no solution within {nodes} nodes; none is worth more than {bound}")]
     Limit {
-        /// Nodes searched.
+        /// Number of searched nodes.
         nodes: u64,
-        /// No assignment is worth more; infinite where nothing is known.
+        /// Upper bound of the objective; infinite if unknown.
         bound: f64,
     },
     /// The solver failed.

@@ -1,9 +1,6 @@
 //! Each event's effect. Nothing is decided here: sums are kept, and what an engine may want to know is noted.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use imbl::OrdSet;
 
@@ -12,16 +9,14 @@ use super::{
     servers::{check_amounts, check_shares, used},
 };
 use crate::{
-    decision::{Allocation, Devices, Shape, Slot, Verdict},
-    engines,
+    decision::{Allocation, Devices, Slot, Verdict},
     event::{Enactment, End, Event, EventError, ObservedSlot},
-    fit::{LossHistory, SpeedHistory, SpeedSample},
-    ids::{DecisionId, Incarnation, JobId, ManagerId, Revision, ServerId},
-    job::{Demand, ExternalId, Fits, Job, JobSpec, Phase, Progress},
-    policy::{Policy, PolicyError},
+    fit::{SpeedHistory, SpeedSample},
+    ids::{DecisionId, Incarnation, JobId, ManagerId, ServerId},
+    job::{Demand, ExternalId, Issued, Job, JobSpec, Learnt, Phase, Seen},
+    policy::Policy,
     reason::Reason,
     resources::ResourceTypes,
-    scheduler::Issue,
     server::{Server, Usage},
     settings::{Mode, Settings},
     text::shown,
@@ -51,13 +46,13 @@ impl State {
             Event::TermBegan(term) => {
                 self.term = self.term.max(*term);
                 // Who was cut off by the end of an earlier life begins anew, or doesn't come back.
-                self.managers.iter_mut().for_each(|manager| manager.sync = None);
-                self.syncing_since = None;
+                self.roster.managers.iter_mut().for_each(|manager| manager.sync = None);
+                self.roster.syncing_since = None;
             }
             Event::ServerSet { manager, server } => self.set_server(manager, server)?,
             Event::ServersLeft { names } => {
                 let known = |name: &String| {
-                    let id = self.server_ids.get(name.as_str()).copied();
+                    let id = self.roster.server_ids.get(name.as_str()).copied();
                     id.ok_or_else(|| EventError::UnknownServer(name.clone()))
                 };
                 let lost = names.iter().map(known).collect::<Result<BTreeSet<ServerId>, _>>()?;
@@ -66,8 +61,11 @@ impl State {
             Event::ForeignUse { server, amounts, devices } => {
                 check_amounts(server, amounts)?;
                 check_shares(server, devices)?;
-                let id =
-                    *self.server_ids.get(server.as_str()).ok_or_else(|| EventError::UnknownServer(server.clone()))?;
+                let id = *self
+                    .roster
+                    .server_ids
+                    .get(server.as_str())
+                    .ok_or_else(|| EventError::UnknownServer(server.clone()))?;
                 self.make_room_for_types(used(amounts), ResourceTypes::MOST)?;
                 let demand = Arc::make_mut(&mut self.resources).demand(amounts);
                 let mut foreign = Usage { amounts: demand, ..Usage::default() };
@@ -82,16 +80,16 @@ impl State {
             Event::Observed { job, incarnation, slots, phase } => self.observe(*job, *incarnation, slots, *phase)?,
             Event::Enacted { decision, job, result } => self.enacted(*decision, *job, result)?,
             Event::SyncBegin { manager } => {
-                let id = self.manager(manager);
-                self.managers[id.0 as usize].sync = Some((OrdSet::new(), OrdSet::new()));
-                self.syncing_since.get_or_insert(self.now);
+                let id = self.roster.manager(manager, &self.servers);
+                self.roster.managers[id.0 as usize].sync = Some((OrdSet::new(), OrdSet::new()));
+                self.roster.syncing_since.get_or_insert(self.now);
             }
             Event::SyncEnd { manager, owns_queue } => self.sync_end(manager, *owns_queue)?,
             Event::Utilisation { server, used, devices, slots } => self.measure(server, used, devices, slots)?,
-            Event::PolicySet { engine, policy } => self.set_policy(engine, policy.as_deref())?,
+            Event::PolicySet { engine, policy } => self.set_policy(engine, policy.as_deref()),
             Event::ReportIgnored { job } => {
                 if let Some(job) = self.job_mut(*job) {
-                    job.progress.ignored += 1;
+                    job.learnt.progress.ignored += 1;
                 }
             }
             Event::Elapsed => {}
@@ -99,20 +97,12 @@ impl State {
         Ok(())
     }
 
-    fn set_policy(&mut self, engine: &str, policy: Option<&Policy>) -> Result<(), EventError> {
-        let inputs = engines::policy_inputs(engine)?;
+    fn set_policy(&mut self, engine: &str, policy: Option<&Policy>) {
         match policy {
             None => _ = self.policies.remove(engine),
-            Some(policy) if policy.engine() != engine => {
-                return Err(PolicyError::Foreign { given: policy.engine().into(), wanted: engine.into() }.into());
-            }
-            Some(policy) => {
-                policy.check(inputs)?;
-                self.policies.insert(engine.into(), Arc::new(policy.clone()));
-            }
+            Some(policy) => _ = self.policies.insert(engine.into(), Arc::new(policy.clone())),
         }
         self.note(Change::Settings);
-        Ok(())
     }
 
     fn configure(&mut self, settings: &Settings) -> Result<(), EventError> {
@@ -124,7 +114,7 @@ impl State {
             }
         }
         self.settings = Arc::new(settings.clone());
-        self.limits_changed = true;
+        self.pending.limits_changed = true;
         self.moved += 1;
         self.note(Change::Settings);
         Ok(())
@@ -141,10 +131,10 @@ impl State {
         // What managers are told changes for every job at once.
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
-            self.unsent.insert(id);
-            self.unissued.insert(id);
+            self.outbox.unsent.insert(id);
+            self.pending.unissued.insert(id);
             // In shadow mode decisions differ from what runs, not from each other: the next one tells the whole plan.
-            self.revised.insert(id);
+            self.pending.revised.insert(id);
         }
         self.note(Change::Settings);
     }
@@ -156,7 +146,7 @@ impl State {
         token_hash: Option<[u8; 32]>,
     ) -> Result<(), EventError> {
         spec.validate()?;
-        if let Some(&job) = self.job_names.get(spec.name.as_str()) {
+        if let Some(&job) = self.directory.job_names.get(spec.name.as_str()) {
             return Err(EventError::DuplicateName { name: spec.name.clone(), job });
         }
         let demands = || [Some(&spec.worker), spec.server.as_ref()].into_iter().flatten().map(|role| &role.demand);
@@ -171,7 +161,7 @@ impl State {
             (self.resources, self.models, self.servers) = known;
             return Err(EventError::NeverFits(text));
         }
-        let id = JobId(self.next_job);
+        let id = JobId(self.directory.next_job);
         let model = self.model_key(spec);
         let (tenant, queue) = self.count_in(spec, &model);
         let mut speeds = SpeedHistory::default();
@@ -191,54 +181,27 @@ impl State {
             token_hash,
             held: false,
             verdict: Verdict::Wait(Reason::NotConsidered),
-            issued: None,
-            issue_reason: None,
-            issued_in: DecisionId(0),
-            incarnation: Incarnation(0),
-            revision: Revision(0),
-            outgoing: None,
-            last_incarnation: Incarnation(0),
-            observed: None,
-            phase: Phase::Stopped,
-            observed_incarnation: Incarnation(0),
-            started: None,
-            changed: self.now,
-            rescaled_at: Vec::new(),
-            rescales: 0,
-            last_shape: Shape::default(),
-            restart_cost: spec.restart_cost.unwrap_or_default(),
-            restart_total: Span::ZERO,
-            refusals: 0,
-            blocked: None,
-            retried: true,
-            late_refusals: 0,
-            progress: Progress::default(),
-            chunks: OrdSet::new(),
-            losses: Arc::new(LossHistory::default()),
-            accuracies: Arc::default(),
-            speeds: Arc::new(speeds),
-            fits: Arc::new(Fits::default()),
-            reported: BTreeMap::new(),
-            stragglers: Arc::default(),
-            revoked: false,
+            issued: Issued::nothing(self.now),
+            seen: Seen::default(),
+            learnt: Learnt::nothing(speeds, spec.restart_cost.unwrap_or_default()),
             spec: Arc::new(spec.clone()),
         };
         // A second job of a model starts from what the first taught.
         if profiled || self.models.get(&job.model).is_some_and(|model| !model.speeds.is_empty()) {
-            self.unfitted.insert(id);
+            self.pending.unfitted.insert(id);
         }
-        self.next_job += 1;
-        self.job_names.insert(spec.name.as_str().into(), id);
-        self.census.count(&job, false, true);
+        self.directory.next_job += 1;
+        self.directory.job_names.insert(spec.name.as_str().into(), id);
+        self.directory.census.count(&job, false, true);
         // Whoever tells everything may have begun before it came.
-        for manager in self.managers.iter_mut() {
+        for manager in self.roster.managers.iter_mut() {
             if let Some((_, jobs)) = &mut manager.sync {
                 jobs.insert(id);
             }
         }
         self.jobs.insert(id, Arc::new(job));
-        self.revised.insert(id);
-        self.unsent.insert(id);
+        self.pending.revised.insert(id);
+        self.outbox.unsent.insert(id);
         self.note(Change::Job(id));
         Ok(())
     }
@@ -247,22 +210,22 @@ impl State {
         let job = self.jobs.get(&id).cloned().ok_or(EventError::UnknownJob(id))?;
         self.set_verdict(id, Verdict::Stop(if end == End::Cancelled { Reason::Cancelled } else { Reason::Finished }));
         self.jobs.remove(&id);
-        self.job_names.remove(job.spec.name.as_str());
-        self.revised.remove(&id);
-        self.unissued.remove(&id);
-        self.unfitted.remove(&id);
+        self.directory.job_names.remove(job.spec.name.as_str());
+        self.pending.revised.remove(&id);
+        self.pending.unissued.remove(&id);
+        self.pending.unfitted.remove(&id);
         self.count_out(&job);
-        let waited = job.blocked.as_ref().map(|(until, _)| *until);
+        let waited = job.issued.blocked.as_ref().map(|(until, _)| *until);
         for at in waited.into_iter().chain(job.limit_at()) {
-            self.timers.remove(&(at, id));
+            self.pending.timers.remove(&(at, id));
         }
         // Its room is free once the manager says that its slots are gone. What was issued may still be starting.
         let mut leaving = Arc::unwrap_or_clone(job);
         leaving.verdict = Verdict::Stop(if end == End::Cancelled { Reason::Cancelled } else { Reason::Finished });
-        self.census.count(&leaving, false, false);
-        self.census.count(&leaving, true, true);
+        self.directory.census.count(&leaving, false, false);
+        self.directory.census.count(&leaving, true, true);
         self.leaving.insert(id, Arc::new(leaving));
-        self.unsent.insert(id);
+        self.outbox.unsent.insert(id);
         self.forget_if_gone(id);
         self.note(Change::Ended(id));
         Ok(())
@@ -299,6 +262,7 @@ impl State {
         let mut seen = Vec::with_capacity(slots.len());
         for slot in slots {
             let server = *self
+                .roster
                 .server_ids
                 .get(slot.server.as_str())
                 .ok_or_else(|| EventError::UnknownServer(slot.server.clone()))?;
@@ -306,7 +270,7 @@ impl State {
             let devices = slot.devices.iter().copied().collect();
             seen.push(Slot { role: slot.role, index: slot.index, server, devices });
         }
-        for manager in self.managers.iter_mut() {
+        for manager in self.roster.managers.iter_mut() {
             if let Some((_, jobs)) = &mut manager.sync {
                 jobs.insert(id);
             }
@@ -315,34 +279,35 @@ impl State {
         let released = observed.is_none();
         let now = self.now;
         self.recharge(id, |job| {
-            job.observed = observed;
-            job.observed_incarnation = incarnation;
-            job.phase = if released { Phase::Stopped } else { phase };
-            job.outgoing.take_if(|outgoing| released || outgoing.incarnation != incarnation);
+            job.seen.allocation = observed;
+            job.seen.incarnation = incarnation;
+            job.seen.phase = if released { Phase::Stopped } else { phase };
+            job.issued.outgoing.take_if(|outgoing| released || outgoing.incarnation != incarnation);
             // A job that is over, or is to start anew elsewhere, claims no more than what is still seen of it.
-            if job.verdict.allocation().is_none() || job.revoked {
-                job.issued = None;
+            if job.verdict.allocation().is_none() || job.issued.revoked {
+                job.issue(None, now);
             }
         });
-        if let Some(job) = self.job_mut(id).filter(|job| job.phase == Phase::Running && incarnation == job.incarnation)
+        if let Some(job) =
+            self.job_mut(id).filter(|job| job.seen.phase == Phase::Running && incarnation == job.issued.incarnation)
         {
-            let as_planned = job.observed.as_ref() == job.verdict.allocation();
+            let as_planned = job.seen.allocation.as_ref() == job.verdict.allocation();
             // While it only runs on as before, what was refused still is.
-            let is_news = job.retried || job.observed != job.issued;
+            let is_news = job.issued.retried || job.seen.allocation != job.issued.allocation;
             let mut waited = None;
             if as_planned && is_news {
-                job.refusals = 0;
-                waited = job.blocked.take();
+                job.issued.refusals = 0;
+                waited = job.issued.blocked.take();
             }
-            let first = job.started.is_none();
-            job.started.get_or_insert(now);
+            let first = job.seen.started.is_none();
+            job.seen.started.get_or_insert(now);
             let limit_at = job.limit_at().filter(|_| first);
-            self.timers.extend(limit_at.map(|at| (at, id)));
+            self.pending.timers.extend(limit_at.map(|at| (at, id)));
             if let Some((until, _)) = waited {
-                self.timers.remove(&(until, id));
+                self.pending.timers.remove(&(until, id));
             }
             if as_planned {
-                self.unissued.insert(id);
+                self.pending.unissued.insert(id);
             }
         }
         self.forget_if_gone(id);
@@ -353,8 +318,9 @@ impl State {
     /// slot that is seen without the devices it was given has let go of them: it is idle.
     fn working(&self, id: JobId, incarnation: Incarnation, mut seen: Vec<Slot>) -> Allocation {
         let job = self.jobs.get(&id).or_else(|| self.leaving.get(&id));
-        let known =
-            job.and_then(|job| if incarnation == job.incarnation { &job.issued } else { &job.observed }.as_ref());
+        let known = job.and_then(|job| {
+            if incarnation == job.issued.incarnation { &job.issued.allocation } else { &job.seen.allocation }.as_ref()
+        });
         let Some(known) = known.filter(|known| !known.work().is_empty()) else { return Allocation::new(seen) };
         let mut idle = BTreeSet::new();
         for slot in &mut seen {
@@ -376,17 +342,19 @@ impl State {
 
     /// A job that is over is forgotten once nothing of it is left, and whoever was told of it knows.
     pub(super) fn forget_if_gone(&mut self, id: JobId) {
-        let Some(job) = self.leaving.get(&id).filter(|job| job.observed.is_none() && job.issued.is_none()) else {
+        let Some(job) =
+            self.leaving.get(&id).filter(|job| job.seen.allocation.is_none() && job.issued.allocation.is_none())
+        else {
             return;
         };
-        let farewell = Issue::of(job, job.verdict.clone());
-        self.census.count(job, true, false);
+        let farewell = job.issue_of(job.verdict.clone());
+        self.directory.census.count(job, true, false);
         self.leaving.remove(&id);
-        let knows = self.told.remove(&id).is_some();
-        if knows && self.unsent.contains(&id) {
-            self.farewells.insert(id, farewell);
+        let knows = self.outbox.told.remove(&id).is_some();
+        if knows && self.outbox.unsent.contains(&id) {
+            self.outbox.farewells.insert(id, farewell);
         } else {
-            self.unsent.remove(&id);
+            self.outbox.unsent.remove(&id);
         }
     }
 
@@ -395,28 +363,28 @@ impl State {
             return if self.leaving.contains_key(&id) { Ok(()) } else { Err(EventError::UnknownJob(id)) };
         };
         let Enactment::Refused { cause, retry_after } = result else { return Ok(()) };
-        if decision < job.issued_in {
-            let issued_in = job.issued_in;
+        if decision < job.issued.decision {
+            let issued_in = job.issued.decision;
             let job = self.job_mut(id).expect("looked up above");
-            job.late_refusals = job.late_refusals.saturating_add(1);
+            job.issued.late_refusals = job.issued.late_refusals.saturating_add(1);
             return Err(EventError::LateRefusal { job: id, decision, issued_in });
         }
         if job.verdict.allocation().is_none() {
             return Ok(());
         }
         let cause: Arc<str> = shown(cause, LONGEST_CAUSE).into();
-        let (now, refusals, issued_in) = (self.now, job.refusals.saturating_add(1), self.decision);
+        let (now, refusals, issued_in) = (self.now, job.issued.refusals.saturating_add(1), self.decision);
         let doubled = Span(self.settings.refusal_backoff.0.saturating_mul(1 << (refusals - 1).min(20)));
         let wait = retry_after.unwrap_or(doubled).clamp(Span(1), LONGEST_WAIT);
         let until = now + wait;
-        let waited = job.blocked.as_ref().map(|(until, _)| *until);
+        let waited = job.issued.blocked.as_ref().map(|(until, _)| *until);
         let given_up = refusals >= self.settings.refusals;
         // What was refused isn't there; what is seen of the job still is, and runs on if it can alone.
-        let seen = job.observed.clone();
-        let runs_on = !job.revoked && seen.as_ref().is_some_and(|seen| job.spec.bounds().hold(seen.shape()));
-        let same = job.issued == seen;
-        let stays =
-            job.observed_incarnation == job.incarnation && seen.as_ref().is_some_and(|seen| self.in_place(job, seen));
+        let seen = job.seen.allocation.clone();
+        let runs_on = !job.issued.revoked && seen.as_ref().is_some_and(|seen| job.spec.bounds().hold(seen.shape()));
+        let same = job.issued.allocation == seen;
+        let stays = job.seen.incarnation == job.issued.incarnation
+            && seen.as_ref().is_some_and(|seen| self.in_place(job, seen));
         self.recharge(id, |job| {
             if runs_on && job.can_go_back() {
                 // A restart that was refused stops nobody.
@@ -424,20 +392,20 @@ impl State {
             } else if runs_on && !same {
                 job.renumber(stays);
             }
-            job.revoked = seen.is_some() && !runs_on;
-            job.issued.clone_from(&seen);
-            job.issued_in = issued_in;
-            job.refusals = refusals;
-            job.retried = false;
-            job.blocked = Some((until, cause.clone()));
-            job.issue_reason = Some(Reason::Refused { cause: cause.clone(), retry_at: until });
+            job.issued.revoked = seen.is_some() && !runs_on;
+            job.issued.allocation.clone_from(&seen);
+            job.issued.decision = issued_in;
+            job.issued.refusals = refusals;
+            job.issued.retried = false;
+            job.issued.blocked = Some((until, cause.clone()));
+            job.issued.reason = Some(Reason::Refused { cause: cause.clone(), retry_at: until });
         });
         if let Some(waited) = waited {
-            self.timers.remove(&(waited, id));
+            self.pending.timers.remove(&(waited, id));
         }
-        self.timers.insert((until, id));
-        self.unissued.insert(id);
-        self.unsent.insert(id);
+        self.pending.timers.insert((until, id));
+        self.pending.unissued.insert(id);
+        self.outbox.unsent.insert(id);
         if given_up {
             let runs_on = seen.filter(|seen| runs_on && self.fits_instead(id, seen)).map(Verdict::Run);
             let waits = || Verdict::Wait(Reason::Refused { cause: cause.clone(), retry_at: until });
@@ -450,14 +418,15 @@ impl State {
     /// The active jobs from a manager's queue that its open resync hasn't mentioned: if it owns its queue and the resync ends now, these
     /// have ended. O(jobs).
     pub fn missing_in_sync(&self, manager: &str) -> Vec<JobId> {
-        let open = self.managers.iter().find(|known| &*known.name == manager).and_then(|known| known.sync.as_ref());
+        let open =
+            self.roster.managers.iter().find(|known| &*known.name == manager).and_then(|known| known.sync.as_ref());
         open.map_or_else(Vec::new, |(_, jobs)| self.missing(manager, jobs))
     }
 
     /// The servers of a manager that its open resync hasn't mentioned: if it ends now, these have left. O(servers).
     pub fn servers_missing_in_sync(&self, manager: &str) -> Vec<String> {
-        let known = self.managers.iter().position(|known| &*known.name == manager);
-        let open = known.and_then(|at| Some((ManagerId(at as u32), &self.managers[at].sync.as_ref()?.0)));
+        let known = self.roster.managers.iter().position(|known| &*known.name == manager);
+        let open = known.and_then(|at| Some((ManagerId(at as u32), &self.roster.managers[at].sync.as_ref()?.0)));
         let Some((id, seen)) = open else { return Vec::new() };
         self.unseen_servers(id, seen).map(|server| server.name.to_string()).collect()
     }
@@ -472,13 +441,13 @@ impl State {
     }
 
     fn sync_end(&mut self, name: &str, owns_queue: bool) -> Result<(), EventError> {
-        let known = self.managers.iter().position(|manager| &*manager.name == name);
-        let open = known.and_then(|at| Some((at, self.managers[at].sync.take()?)));
+        let known = self.roster.managers.iter().position(|manager| &*manager.name == name);
+        let open = known.and_then(|at| Some((at, self.roster.managers[at].sync.take()?)));
         let Some((at, (servers, jobs))) = open else {
             return Err(EventError::Sync { manager: name.into(), problem: "SyncEnd without SyncBegin" });
         };
-        if self.managers.iter().all(|manager| manager.sync.is_none()) {
-            self.syncing_since = None;
+        if self.roster.managers.iter().all(|manager| manager.sync.is_none()) {
+            self.roster.syncing_since = None;
         }
         let id = ManagerId(at as u32);
         let gone: BTreeSet<ServerId> = self.unseen_servers(id, &servers).map(|server| server.id).collect();
@@ -490,19 +459,20 @@ impl State {
                     .as_ref()
                     .is_some_and(|a| a.slots().iter().any(|slot| state.server(slot.server).manager == id))
             };
-            of(&job.observed) || of(&job.issued)
+            of(&job.seen.allocation) || of(&job.issued.allocation)
         };
         let unseen: Vec<(JobId, Incarnation)> = self
             .jobs
             .values()
             .chain(self.leaving.values())
             .filter(|job| !jobs.contains(&job.id) && mine(self, job))
-            .map(|job| (job.id, job.incarnation))
+            .map(|job| (job.id, job.issued.incarnation))
             .collect();
         for (job, incarnation) in unseen {
             self.observe(job, incarnation, &[], Phase::Stopped)?;
-            self.recharge(job, |job| job.issued = None);
-            self.unissued.insert(job);
+            let now = self.now;
+            self.recharge(job, |job| job.issue(None, now));
+            self.pending.unissued.insert(job);
             self.forget_if_gone(job);
         }
         if owns_queue {

@@ -21,8 +21,8 @@ impl State {
                 charged.entry(server).or_default().add_usage(&usage, 1);
             }
         }
-        if self.census != self.taken_census() {
-            return Err(format!("jobs: counted {:?}, there are {:?}", self.census, self.taken_census()));
+        if self.directory.census != self.taken_census() {
+            return Err(format!("jobs: counted {:?}, there are {:?}", self.directory.census, self.taken_census()));
         }
         for job in self.jobs.values() {
             let Some(allocation) = job.verdict.allocation() else { continue };
@@ -62,15 +62,17 @@ impl State {
     fn audit_issues(&self) -> Result<(), String> {
         for job in self.jobs.values().filter(|_| self.mode == Mode::Active) {
             let Some(target) = job.verdict.allocation() else {
-                if job.issued.is_some() && !job.revoked && !self.unissued.contains(&job.id) {
+                if job.issued.allocation.is_some() && !job.issued.revoked && !self.pending.unissued.contains(&job.id) {
                     return Err(format!("{} has room that nobody takes back", job.id));
                 }
                 continue;
             };
-            let done = job.issued.as_ref() == Some(target) && !job.revoked;
-            let parked = || self.parked.iter().any(|(_, parked)| *parked == job.id);
-            let timed = || job.blocked.as_ref().is_some_and(|(until, _)| self.timers.contains(&(*until, job.id)));
-            if !done && !self.unissued.contains(&job.id) && !parked() && !timed() {
+            let done = job.issued.allocation.as_ref() == Some(target) && !job.issued.revoked;
+            let parked = || self.pending.parked.iter().any(|(_, parked)| *parked == job.id);
+            let timed = || {
+                job.issued.blocked.as_ref().is_some_and(|(until, _)| self.pending.timers.contains(&(*until, job.id)))
+            };
+            if !done && !self.pending.unissued.contains(&job.id) && !parked() && !timed() {
                 return Err(format!("{} is planned, not issued, and nothing will try again", job.id));
             }
         }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 
-use super::State;
 use crate::{job::Job, tables::table};
 
 /// Jobs of a tenant.
@@ -25,9 +24,9 @@ pub struct Count {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Census {
     #[serde(deserialize_with = "table")]
-    tenants: OrdMap<Arc<str>, Count>,
+    pub(super) tenants: OrdMap<Arc<str>, Count>,
     #[serde(deserialize_with = "table")]
-    clusters: OrdMap<Arc<str>, usize>,
+    pub(super) clusters: OrdMap<Arc<str>, usize>,
 }
 
 impl Census {
@@ -52,25 +51,5 @@ impl Census {
         if *of == 0 {
             self.clusters.remove(&cluster);
         }
-    }
-}
-
-impl State {
-    /// How many jobs a tenant has. O(log tenants).
-    pub fn count_of(&self, tenant: &str) -> Count {
-        self.census.tenants.get(tenant).copied().unwrap_or_default()
-    }
-
-    /// How many jobs came from a cluster, those that are over and of which something may still exist among them. O(log clusters).
-    pub fn count_from(&self, cluster: &str) -> usize {
-        self.census.clusters.get(cluster).copied().unwrap_or_default()
-    }
-
-    /// Counted anew.
-    pub(super) fn taken_census(&self) -> Census {
-        let mut census = Census::default();
-        self.jobs.values().for_each(|job| census.count(job, false, true));
-        self.leaving.values().for_each(|job| census.count(job, true, true));
-        census
     }
 }

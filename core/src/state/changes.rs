@@ -5,8 +5,26 @@ use std::collections::BTreeSet;
 use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
-use super::{Change, State};
-use crate::{decision::Verdict, ids::JobId, reason::Reason};
+use crate::ids::{JobId, ServerId};
+
+/// Something an engine may want to know about, since it last ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Change {
+    /// A server came, left or changed, or the plan's use of it did.
+    Server(ServerId),
+    /// A job came, was held or released, progressed, or its predictions changed.
+    Job(JobId),
+    /// A job has trained another data chunk to its end.
+    Trained(JobId),
+    /// A job is over.
+    Ended(JobId),
+    /// What the engine proposed for this job no longer fitted at commit, or no longer fits.
+    Dropped(JobId),
+    /// Settings or limits.
+    Settings,
+    /// What a server carries was measured anew.
+    Measured(ServerId),
+}
 
 /// Shorter lists aren't looked through for what can go.
 const FEW: usize = 4096;
@@ -62,18 +80,18 @@ impl Changes {
     }
 
     /// Adds one; the list may then have to be [compacted](Self::compact).
-    fn push(&mut self, change: Change, urgency: Urgency) {
+    pub(super) fn push(&mut self, change: Change, urgency: Urgency) {
         self.urgency.add(urgency);
         if self.list.len() == self.delivering() || self.list.back() != Some(&change) {
             self.list.push_back(change);
         }
     }
 
-    fn is_long(&self) -> bool {
+    pub(super) fn is_long(&self) -> bool {
         self.list.len() > self.compact_at.max(FEW)
     }
 
-    fn compact(&mut self, is_active: impl Fn(JobId) -> bool) {
+    pub(super) fn compact(&mut self, is_active: impl Fn(JobId) -> bool) {
         let delivered = self.delivering();
         let unknown_from = self.delivery.map_or(self.unknown_from, |delivery| delivery.unknown_from);
         let mut seen = BTreeSet::new();
@@ -124,36 +142,9 @@ impl Changes {
     }
 }
 
-impl State {
-    pub(crate) fn note(&mut self, change: Change) {
-        let urgency = match change {
-            Change::Dropped(_) | Change::Settings => Urgency { at_once: true, ..Urgency::default() },
-            // Who trained a chunk has a worker less to feed.
-            Change::Ended(_) | Change::Trained(_) => Urgency { departure: true, ..Urgency::default() },
-            Change::Job(id) => match self.job(id).map(|job| &job.verdict) {
-                // What was unknown about a job that couldn't be run may be known now.
-                Some(Verdict::Wait(Reason::NotConsidered | Reason::Unsupported { .. })) => {
-                    Urgency { arrival: true, ..Urgency::default() }
-                }
-                // What it had is free.
-                Some(Verdict::Wait(Reason::Held)) => Urgency { departure: true, ..Urgency::default() },
-                _ => Urgency::default(),
-            },
-            // Where the plan may no longer fit, `unsettled` says so.
-            Change::Server(_) | Change::Measured(_) => Urgency::default(),
-        };
-        self.changes.push(change, urgency);
-        if self.changes.is_long() {
-            let jobs = &self.jobs;
-            self.changes.compact(|id| jobs.contains_key(&id));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::ServerId;
 
     fn push(changes: &mut Changes, change: Change) {
         changes.push(change, Urgency::default());

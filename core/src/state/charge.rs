@@ -50,13 +50,13 @@ pub(crate) fn idle(demand: &Demand) -> Amounts {
 impl State {
     /// What a job is charged with: per server the larger of what is issued and what is observed.
     pub(crate) fn charge(&self, job: &Job) -> Vec<(ServerId, Usage)> {
-        self.charge_with(job, job.issued.as_deref())
+        self.charge_with(job, job.issued.allocation.as_deref())
     }
 
     /// The same, were this issued.
     pub(crate) fn charge_with(&self, job: &Job, issued: Option<&Allocation>) -> Vec<(ServerId, Usage)> {
         let mut charge = issued.map(|allocation| usage_by_server(self, job, allocation)).unwrap_or_default();
-        let Some(observed) = job.observed.as_deref() else { return charge };
+        let Some(observed) = job.seen.allocation.as_deref() else { return charge };
         if issued == Some(observed) {
             return charge;
         }
@@ -90,6 +90,6 @@ impl State {
                 self.server_mut(*server).charged.add_usage(usage, times);
             }
         }
-        self.unpark(from.iter().map(|(server, _)| *server));
+        self.pending.unpark(from.iter().map(|(server, _)| *server));
     }
 }

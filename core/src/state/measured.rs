@@ -4,12 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Change, State};
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Role},
+    decision::{Allocation, DeviceShare, Devices},
     event::{EventError, SlotUse},
     ids::ResourceId,
     job::{Demand, Job},
     resources::{Amounts, GPU, ResourceTypes},
     server::{Measured, Server, Usage},
+    shape::Role,
 };
 
 /// Of a new measurement in what is remembered of a model: one part in so many.
@@ -29,7 +30,7 @@ impl State {
             super::servers::check_shares(name, devices)?;
         }
         let tables = || std::iter::once(used).chain(slots.iter().map(|of| &of.used));
-        let id = *self.server_ids.get(name).ok_or_else(|| EventError::UnknownServer(name.to_owned()))?;
+        let id = *self.roster.server_ids.get(name).ok_or_else(|| EventError::UnknownServer(name.to_owned()))?;
         if let Some(gpu) = tables().flat_map(BTreeMap::keys).find(|name| crate::resources::is_gpu(name)) {
             let problem = format!("{gpu} is measured device by device: name it among the devices");
             return Err(EventError::Server { server: name.to_owned(), problem });
@@ -53,7 +54,9 @@ impl State {
                 slot.is_some_and(|slot| slot.server == id)
             };
             let has = |job: &Arc<Job>| {
-                here(job.observed.as_ref()) || here(job.issued.as_ref()) || here(job.verdict.allocation())
+                here(job.seen.allocation.as_ref())
+                    || here(job.issued.allocation.as_ref())
+                    || here(job.verdict.allocation())
             };
             self.jobs.get(&of.job).is_some_and(has)
         });
@@ -62,7 +65,7 @@ impl State {
         for ((job, role, _), usage) in &slots {
             let job = &self.jobs[job];
             // While it only starts it tells nothing about training.
-            if !job.reported.is_empty() {
+            if !job.learnt.reported.is_empty() {
                 self.remember(&job.model.clone(), *role, &usage.amounts);
             }
         }

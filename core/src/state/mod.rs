@@ -9,32 +9,43 @@ mod census;
 mod changes;
 mod charge;
 mod describe;
+mod directory;
+mod issue;
 mod measured;
 mod names;
 mod never_fits;
+mod note;
+mod pending;
 mod report;
+mod roster;
 mod servers;
+mod settle;
+mod sums;
 
 use std::sync::Arc;
 
-use imbl::{OrdMap, OrdSet, Vector};
+use imbl::{OrdMap, Vector};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::charge::{idle, usage_by_server};
-use self::{census::Census, changes::Changes};
 pub use self::{
     census::Count,
-    names::{Account, Model},
+    changes::Change,
+    directory::{Account, Model},
+};
+use self::{changes::Changes, directory::Directory};
+pub(crate) use self::{
+    pending::{Outbox, Pending},
+    roster::Roster,
+    sums::Sums,
 };
 use crate::{
     decision::{Allocation, Verdict},
-    guard::Sums,
-    ids::{DecisionId, JobId, ManagerId, QueueId, ResourceId, ServerId, TenantId, Term},
+    ids::{DecisionId, JobId, ResourceId, ServerId, Term},
     job::{Job, Utility},
     policy::{Inputs, Policy},
     reason::{Reason, Scope},
     resources::{Amounts, ResourceTypes},
-    scheduler::Issue,
     server::Server,
     settings::{Mode, Settings},
     tables::table,
@@ -43,37 +54,6 @@ use crate::{
 
 /// Nobody keeps all others waiting for longer than this by telling what it has.
 const LONGEST_SYNC: Span = Span::seconds(10);
-
-/// Of more managers than this those without a server are forgotten.
-const MANY_MANAGERS: usize = 64;
-
-/// Something an engine may want to know about, since it last ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Change {
-    /// A server came, left or changed, or the plan's use of it did.
-    Server(ServerId),
-    /// A job came, was held or released, progressed, or its predictions changed.
-    Job(JobId),
-    /// A job has trained another data chunk to its end.
-    Trained(JobId),
-    /// A job is over.
-    Ended(JobId),
-    /// What the engine proposed for this job no longer fitted at commit, or no longer fits.
-    Dropped(JobId),
-    /// Settings or limits.
-    Settings,
-    /// What a server carries was measured anew.
-    Measured(ServerId),
-}
-
-/// A cluster manager.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manager {
-    /// Its name.
-    pub name: Arc<str>,
-    /// While a resync is open: servers and jobs it has mentioned.
-    pub(crate) sync: Option<(OrdSet<ServerId>, OrdSet<JobId>)>,
-}
 
 /// The mandate of a job: what an engine may do with it now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,9 +94,6 @@ pub struct State {
     /// [share](Settings::share_models): those of active jobs, and some that were used last.
     #[serde(deserialize_with = "table")]
     pub models: OrdMap<Arc<str>, Arc<Model>>,
-    /// Models without an active job, in the order in which they lost their last.
-    #[serde(deserialize_with = "table")]
-    pub(crate) idle_models: OrdMap<u64, Arc<str>>,
     /// What all present servers have, less foreign use.
     pub usable: Amounts,
     /// What all present servers have.
@@ -124,50 +101,18 @@ pub struct State {
     /// What engines have learnt, by their names.
     #[serde(deserialize_with = "table")]
     pub policies: OrdMap<Arc<str>, Arc<Policy>>,
-    pub(crate) managers: Vector<Manager>,
-    #[serde(deserialize_with = "table")]
-    pub(crate) server_ids: OrdMap<Arc<str>, ServerId>,
-    /// Servers that aren't there, in the order in which they left.
-    #[serde(deserialize_with = "table")]
-    pub(crate) absent: OrdMap<u64, ServerId>,
-    pub(crate) census: Census,
-    /// Since when there has always been one whose resync is open.
-    pub(crate) syncing_since: Option<Time>,
-    /// So many of them are too many.
-    pub(crate) forget_at: usize,
-    /// Numbers of servers that are forgotten.
-    pub(crate) free: Vector<ServerId>,
-    #[serde(deserialize_with = "table")]
-    pub(crate) tenant_ids: OrdMap<Arc<str>, TenantId>,
-    #[serde(deserialize_with = "table")]
-    pub(crate) queue_ids: OrdMap<Arc<str>, QueueId>,
-    #[serde(deserialize_with = "table")]
-    pub(crate) job_names: OrdMap<Arc<str>, JobId>,
-    /// Over, but some of their slots may still exist.
+    /// Managers and servers by name.
+    pub(crate) roster: Roster,
+    /// Tenants, queues, jobs and models by name.
+    pub(crate) directory: Directory,
+    /// Jobs that are over, while some of their slots may still exist.
     #[serde(deserialize_with = "table")]
     pub(crate) leaving: OrdMap<JobId, Arc<Job>>,
-    pub(crate) next_job: u64,
-    /// Servers where the plan may no longer fit.
-    pub(crate) unsettled: OrdSet<ServerId>,
-    /// A limit may have shrunk.
-    pub(crate) limits_changed: bool,
-    /// Jobs whose verdict changed since the last decision.
-    pub(crate) revised: OrdSet<JobId>,
-    /// Jobs whose plan is not (or not wholly) issued.
-    pub(crate) unissued: OrdSet<JobId>,
-    /// Planned jobs that wait for room on a server: tried again when something there is released.
-    pub(crate) parked: OrdSet<(ServerId, JobId)>,
-    /// Jobs whose issued part changed since the host last asked.
-    pub(crate) unsent: OrdSet<JobId>,
-    /// Jobs that the host asked about at least once, and that aren't forgotten yet.
-    pub(crate) told: OrdSet<JobId>,
-    /// The last word on jobs of which nothing is left, until the host asks.
-    #[serde(deserialize_with = "table")]
-    pub(crate) farewells: OrdMap<JobId, Issue>,
-    /// Jobs with reports that their fits don't know.
-    pub(crate) unfitted: OrdSet<JobId>,
-    /// When something about a job ends by itself: a time limit, a refusal's wait.
-    pub(crate) timers: OrdSet<(Time, JobId)>,
+    /// What the scheduler is yet to do.
+    pub(crate) pending: Pending,
+    /// What managers are yet to be sent.
+    pub(crate) outbox: Outbox,
+    /// What the engine is yet to learn.
     pub(crate) changes: Changes,
     /// Counts changes of room, of limits and of the plan: where it stands still, what fitted still fits.
     #[serde(skip)]
@@ -188,32 +133,14 @@ impl Default for State {
             tenants: Vector::new(),
             queues: Vector::new(),
             models: OrdMap::new(),
-            idle_models: OrdMap::new(),
             usable: Amounts::default(),
             capacity: Amounts::default(),
             policies: OrdMap::new(),
-            managers: Vector::new(),
-            server_ids: OrdMap::new(),
-            absent: OrdMap::new(),
-            census: Census::default(),
-            syncing_since: None,
-            forget_at: servers::MOST_ABSENT,
-            free: Vector::new(),
-            tenant_ids: OrdMap::new(),
-            queue_ids: OrdMap::new(),
-            job_names: OrdMap::new(),
+            roster: Roster::default(),
+            directory: Directory::default(),
             leaving: OrdMap::new(),
-            next_job: 1,
-            unsettled: OrdSet::new(),
-            limits_changed: false,
-            revised: OrdSet::new(),
-            unissued: OrdSet::new(),
-            parked: OrdSet::new(),
-            unsent: OrdSet::new(),
-            told: OrdSet::new(),
-            farewells: OrdMap::new(),
-            unfitted: OrdSet::new(),
-            timers: OrdSet::new(),
+            pending: Pending::default(),
+            outbox: Outbox::default(),
             changes: Changes::default(),
             moved: 0,
         }
@@ -238,7 +165,7 @@ impl State {
 
     /// The active job of a name or number.
     pub fn find_job(&self, name: &str) -> Option<&Arc<Job>> {
-        let id = self.job_names.get(name).copied().or_else(|| name.parse().ok().map(JobId))?;
+        let id = self.directory.job_names.get(name).copied().or_else(|| name.parse().ok().map(JobId))?;
         self.job(id)
     }
 
@@ -252,19 +179,19 @@ impl State {
 
     /// A server by its name.
     pub fn find_server(&self, name: &str) -> Option<&Arc<Server>> {
-        self.server_ids.get(name).map(|id| self.server(*id))
+        self.roster.server_ids.get(name).map(|id| self.server(*id))
     }
 
     /// The name of the manager that reports a server; `None` if it is gone.
     pub fn manager_of(&self, id: ServerId) -> Option<&str> {
         let server = self.servers.get(id.index()).filter(|server| server.present)?;
-        self.managers.get(server.manager.0 as usize).map(|manager| &*manager.name)
+        self.roster.managers.get(server.manager.0 as usize).map(|manager| &*manager.name)
     }
 
     /// The name of the manager that reports a server, or reported it last.
     pub fn last_manager_of(&self, id: ServerId) -> Option<&str> {
         let server = self.servers.get(id.index())?;
-        self.managers.get(server.manager.0 as usize).map(|manager| &*manager.name)
+        self.roster.managers.get(server.manager.0 as usize).map(|manager| &*manager.name)
     }
 
     /// A server's name, or its number if there is no such server.
@@ -309,7 +236,8 @@ impl State {
 
     /// Whether the manager refused it so often that others get its room until the wait is over.
     fn is_blocked(&self, job: &Job) -> bool {
-        job.refusals >= self.settings.refusals && job.blocked.as_ref().is_some_and(|(until, _)| *until > self.now)
+        job.issued.refusals >= self.settings.refusals
+            && job.issued.blocked.as_ref().is_some_and(|(until, _)| *until > self.now)
     }
 
     pub(crate) fn is_over_time(&self, job: &Job) -> bool {
@@ -320,26 +248,29 @@ impl State {
     /// that no restart pays.
     fn is_stable(&self, job: &Job) -> bool {
         let rules = &self.settings.stability;
-        if !rules.enabled || job.issued.is_none() || job.issued.as_ref() != job.verdict.allocation() {
+        if !rules.enabled
+            || job.issued.allocation.is_none()
+            || job.issued.allocation.as_ref() != job.verdict.allocation()
+        {
             return false;
         }
-        if self.now - job.changed < rules.min_run {
+        if self.now - job.issued.changed < rules.min_run {
             return true;
         }
         let hour_ago = Time(self.now.0 - 3_600_000);
-        let recent = job.rescaled_at.iter().filter(|at| **at > hour_ago).count();
+        let recent = job.issued.rescaled_at.iter().filter(|at| **at > hour_ago).count();
         if recent >= rules.rescales_per_hour as usize {
             return true;
         }
-        let cost = job.restart_cost.as_seconds() * rules.payback;
+        let cost = job.learnt.restart_cost.as_seconds() * rules.payback;
         cost > 0.0
-            && job.fits.loss.is_some()
+            && job.learnt.fits.loss.is_some()
             && job.remaining_time(job.shape()).is_some_and(|left| left.as_seconds() < cost)
     }
 
     /// When a refusal's wait or a time limit ends, at the earliest.
     pub(crate) fn next_timer(&self) -> Option<Time> {
-        self.timers.get_min().map(|(at, _)| *at)
+        self.pending.timers.get_min().map(|(at, _)| *at)
     }
 
     /// The limit that refuses `extra` to a job: its tenant's or its queue's.
@@ -362,12 +293,13 @@ impl State {
     /// What a manager should know of a job now: its verdict, cut to what is issued, in the mode that is set.
     pub fn effective(&self, job: &Job) -> Verdict {
         if self.mode != Mode::Active {
-            let given = job.issued.as_ref().or(job.observed.as_ref()).map(|allocation| allocation.shape());
+            let given =
+                job.issued.allocation.as_ref().or(job.seen.allocation.as_ref()).map(|allocation| allocation.shape());
             return Verdict::Release(given.filter(|shape| !shape.is_empty()).unwrap_or_else(|| job.spec.requested()));
         }
-        match (&job.verdict, &job.issued) {
-            (Verdict::Run(_), Some(issued)) if !job.revoked => Verdict::Run(issued.clone()),
-            (Verdict::Run(_), _) => Verdict::Wait(job.issue_reason.clone().unwrap_or(Reason::NotConsidered)),
+        match (&job.verdict, &job.issued.allocation) {
+            (Verdict::Run(_), Some(issued)) if !job.issued.revoked => Verdict::Run(issued.clone()),
+            (Verdict::Run(_), _) => Verdict::Wait(job.issued.reason.clone().unwrap_or(Reason::NotConsidered)),
             (verdict, _) => verdict.clone(),
         }
     }
@@ -384,7 +316,7 @@ impl State {
 
     /// Forgets what the host has asked about, which no journal holds.
     pub(crate) fn forget_told(&mut self) {
-        (self.unsent, self.told, self.farewells) = Default::default();
+        self.outbox = Outbox::default();
     }
 
     pub(crate) fn job_mut(&mut self, id: JobId) -> Option<&mut Job> {
@@ -395,31 +327,10 @@ impl State {
         Arc::make_mut(&mut self.servers[id.index()])
     }
 
-    pub(crate) fn manager(&mut self, name: &str) -> ManagerId {
-        let known = self.managers.iter().position(|manager| &*manager.name == name);
-        let at = known.unwrap_or_else(|| {
-            let manager = Manager { name: name.into(), sync: None };
-            // Names come and go with their servers.
-            let free = (0..self.managers.len()).find(|at| {
-                let none = |server: &Arc<Server>| server.manager.0 as usize != *at;
-                self.managers.len() >= MANY_MANAGERS
-                    && self.managers[*at].sync.is_none()
-                    && self.servers.iter().all(none)
-            });
-            let at = free.unwrap_or(self.managers.len());
-            if free.is_some() {
-                self.managers[at] = manager
-            } else {
-                self.managers.push_back(manager)
-            }
-            at
-        });
-        ManagerId(at as u32)
-    }
-
-    /// Whether a manager's resync is open: nothing is prepared meanwhile, for some seconds at most, whoever begins one after the other.
+    /// Whether a manager's resync is open: nothing is prepared meanwhile, for some seconds at most, however many managers
+    /// begin one after the other.
     pub fn is_syncing(&self) -> bool {
-        self.syncing_since.is_some_and(|since| self.now - since < LONGEST_SYNC)
+        self.roster.syncing_since.is_some_and(|since| self.now - since < LONGEST_SYNC)
     }
 
     /// Sets a job's verdict and keeps all sums. O(slots of the old and new allocation).
@@ -435,8 +346,8 @@ impl State {
         drop(job);
         let job = self.job_mut(id).expect("looked up above");
         job.verdict = verdict;
-        self.revised.insert(id);
-        self.unissued.insert(id);
+        self.pending.revised.insert(id);
+        self.pending.unissued.insert(id);
     }
 
     /// Sets verdicts whose sums the guard has found, on this very state. O(jobs + servers that they touch).
@@ -456,8 +367,8 @@ impl State {
             let job = self.job_mut(id).expect("checked");
             if !job.verdict.same_kind(&verdict) {
                 job.verdict = verdict;
-                self.revised.insert(id);
-                self.unissued.insert(id);
+                self.pending.revised.insert(id);
+                self.pending.unissued.insert(id);
             }
         }
     }

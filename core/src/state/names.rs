@@ -6,12 +6,10 @@ use std::{
 };
 
 use imbl::{OrdMap, Vector};
-use serde::{Deserialize, Serialize};
 
-use super::State;
+use super::{Account, Count, State, census::Census};
 use crate::{
     event::EventError,
-    fit::SpeedHistory,
     ids::{QueueId, ResourceId, TenantId},
     job::{Job, JobSpec},
     reason::{Reason, Scope},
@@ -23,48 +21,28 @@ use crate::{
 /// tens to hundreds of models; a history is some kilobytes.
 const IDLE_MODELS: usize = 256;
 
-/// A queue or a tenant.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Account {
-    /// Its name; empty while no active job has it: the next new name takes its number.
-    pub name: Arc<str>,
-    /// The most it may be given; types that aren't in it are unlimited.
-    pub limits: BTreeMap<ResourceId, i64>,
-    /// What the plan gives it.
-    pub planned: Amounts,
-    /// Its active jobs.
-    pub(crate) jobs: u32,
-}
-
-impl Account {
-    /// The first type of which `planned + extra` is beyond the limit: (type, left, limit).
-    pub fn excess(&self, extra: &Amounts) -> Option<(ResourceId, i64, i64)> {
-        self.limits.iter().find_map(|(&resource, &limit)| {
-            let left = limit - self.planned[resource];
-            (extra[resource] > 0 && extra[resource] > left).then_some((resource, left, limit))
-        })
-    }
-}
-
-/// What jobs of one model have taught.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Model {
-    /// Speeds of all its jobs.
-    pub speeds: Arc<SpeedHistory>,
-    /// What a worker was measured to use, on average; none: never measured.
-    pub worker_use: Option<Amounts>,
-    /// Likewise a parameter server.
-    pub server_use: Option<Amounts>,
-    /// Its active jobs.
-    pub(crate) jobs: u32,
-    /// Its turn to be forgotten, while it has none.
-    idle: Option<u64>,
-}
-
 /// The names that settings set limits under, and the limits.
 pub(crate) type NamedLimits = BTreeMap<String, BTreeMap<String, i64>>;
 
 impl State {
+    /// How many jobs a tenant has. O(log tenants).
+    pub fn count_of(&self, tenant: &str) -> Count {
+        self.directory.census.tenants.get(tenant).copied().unwrap_or_default()
+    }
+
+    /// How many jobs came from a cluster, those that are over and of which something may still exist among them. O(log clusters).
+    pub fn count_from(&self, cluster: &str) -> usize {
+        self.directory.census.clusters.get(cluster).copied().unwrap_or_default()
+    }
+
+    /// Counted anew.
+    pub(super) fn taken_census(&self) -> Census {
+        let mut census = Census::default();
+        self.jobs.values().for_each(|job| census.count(job, false, true));
+        self.leaving.values().for_each(|job| census.count(job, true, true));
+        census
+    }
+
     /// Under which name a job's model is kept: its tenant's own, or where all share what is learnt the site's. Neither name
     /// has a slash in it.
     pub(super) fn model_key(&self, spec: &JobSpec) -> Arc<str> {
@@ -79,14 +57,16 @@ impl State {
     /// O(names in use) for a new tenant or queue.
     pub(super) fn count_in(&mut self, spec: &JobSpec, model: &Arc<str>) -> (TenantId, QueueId) {
         let (settings, types) = (self.settings.clone(), &self.resources);
-        let tenant = enter(&mut self.tenants, &mut self.tenant_ids, &spec.tenant, &settings.tenants, types, TenantId);
-        let queue = enter(&mut self.queues, &mut self.queue_ids, &spec.queue, &settings.queues, types, QueueId);
+        let tenant =
+            enter(&mut self.tenants, &mut self.directory.tenant_ids, &spec.tenant, &settings.tenants, types, TenantId);
+        let queue =
+            enter(&mut self.queues, &mut self.directory.queue_ids, &spec.queue, &settings.queues, types, QueueId);
         self.tenants[tenant.0 as usize].jobs += 1;
         self.queues[queue.0 as usize].jobs += 1;
         let model = Arc::make_mut(self.models.entry(model.clone()).or_default());
         model.jobs += 1;
         if let Some(turn) = model.idle.take() {
-            self.idle_models.remove(&turn);
+            self.directory.idle_models.remove(&turn);
         }
         (tenant, queue)
     }
@@ -94,8 +74,8 @@ impl State {
     /// Counts it out again: names that no active job has are forgotten, models with something learnt once
     /// [enough others](IDLE_MODELS) have been idle for less long.
     pub(super) fn count_out(&mut self, job: &Job) {
-        leave(&mut self.tenants, &mut self.tenant_ids, job.tenant.0 as usize);
-        leave(&mut self.queues, &mut self.queue_ids, job.queue.0 as usize);
+        leave(&mut self.tenants, &mut self.directory.tenant_ids, job.tenant.0 as usize);
+        leave(&mut self.queues, &mut self.directory.queue_ids, job.queue.0 as usize);
         let name = job.model.clone();
         let model = Arc::make_mut(self.models.get_mut(&name).expect("its job was counted in"));
         model.jobs -= 1;
@@ -106,12 +86,12 @@ impl State {
             self.models.remove(&name);
             return;
         }
-        let turn = self.idle_models.get_max().map_or(0, |(last, _)| last + 1);
+        let turn = self.directory.idle_models.get_max().map_or(0, |(last, _)| last + 1);
         model.idle = Some(turn);
-        self.idle_models.insert(turn, name);
-        if self.idle_models.len() > IDLE_MODELS {
+        self.directory.idle_models.insert(turn, name);
+        if self.directory.idle_models.len() > IDLE_MODELS {
             let first = self.most_idle();
-            let name = self.idle_models.remove(&first).expect("it was found there");
+            let name = self.directory.idle_models.remove(&first).expect("it was found there");
             self.models.remove(&name);
         }
     }
@@ -119,7 +99,7 @@ impl State {
     /// The turn of the model to be forgotten: of the tenant with the most of them, so that nobody makes others' be forgotten.
     fn most_idle(&self) -> u64 {
         let mut of: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
-        for (turn, name) in self.idle_models.iter().rev() {
+        for (turn, name) in self.directory.idle_models.iter().rev() {
             let tenant = name.split_once('/').map_or("", |(tenant, _)| tenant);
             let (count, first) = of.entry(tenant).or_default();
             (*count, *first) = (*count + 1, *turn);

@@ -2,12 +2,12 @@
 
 use super::State;
 use crate::{
-    decision::Role,
     ids::{ResourceId, ServerId},
     job::{Demand, Job, JobSpec},
     reason::{Reason, Scope},
     resources::{Amounts, CPU},
     server::Server,
+    shape::Role,
 };
 
 impl State {

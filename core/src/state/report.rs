@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::{Change, State};
 use crate::{
-    decision::{Allocation, Role},
+    decision::Allocation,
     event::{EventError, Report},
     fit::{SpeedSample, StragglerOptions, StragglerSignal, StragglerWatch},
     ids::{Incarnation, JobId},
     job::{Dataset, Job},
+    shape::Role,
     time::Span,
 };
 
@@ -28,16 +29,16 @@ impl State {
     ) -> Result<(), EventError> {
         let job = self.jobs.get(&id).ok_or(EventError::UnknownJob(id))?;
         if let Err(problem) = check(job, incarnation, slot, report) {
-            self.job_mut(id).expect("looked up above").progress.ignored += 1;
+            self.job_mut(id).expect("looked up above").learnt.progress.ignored += 1;
             return Err(EventError::Report { job: id, problem });
         }
-        let pairs = job.speeds.len();
+        let pairs = job.learnt.speeds.len();
         let now = self.now;
         let job = self.job_mut(id).expect("looked up above");
-        let first = job.reported.is_empty();
-        job.reported.insert(slot, report.seq);
+        let first = job.learnt.reported.is_empty();
+        job.learnt.reported.insert(slot, report.seq);
         let mut dirty = false;
-        let progress = &mut job.progress;
+        let progress = &mut job.learnt.progress;
         progress.at = Some(now);
         progress.step = report.step;
         progress.epoch = report.epoch;
@@ -51,48 +52,53 @@ impl State {
             steps => report.step.div_ceil(steps).max(1),
         };
         if let Some(accuracy) = report.accuracy {
-            Arc::make_mut(&mut job.accuracies).push(report.step, epoch - 1, accuracy);
+            Arc::make_mut(&mut job.learnt.accuracies).push(report.step, epoch - 1, accuracy);
             dirty = job.may_stop_early();
         }
         if let Some(loss) = report.loss {
-            job.progress.loss = Some(loss);
-            let before = job.losses.last_epoch();
-            Arc::make_mut(&mut job.losses).push(report.step, epoch, loss);
-            dirty |= job.losses.last_epoch() != before;
+            job.learnt.progress.loss = Some(loss);
+            let before = job.learnt.losses.last_epoch();
+            Arc::make_mut(&mut job.learnt.losses).push(report.step, epoch, loss);
+            dirty |= job.learnt.losses.last_epoch() != before;
         }
         if let Some(speed) = speed(report) {
-            job.progress.speed = Some(speed);
+            job.learnt.progress.speed = Some(speed);
             let sample = SpeedSample::new(report.servers, report.workers, speed);
-            Arc::make_mut(&mut job.speeds).report(&sample);
-            dirty |= job.fits.speed.is_none() || job.speeds.len() != pairs || job.speeds.contradiction().is_some();
+            Arc::make_mut(&mut job.learnt.speeds).report(&sample);
+            dirty |= job.learnt.fits.speed.is_none()
+                || job.learnt.speeds.len() != pairs
+                || job.learnt.speeds.contradiction().is_some();
             let model = job.model.clone();
             self.learn(&model, sample);
         }
         let job = self.job_mut(id).expect("looked up above");
-        let before = job.chunks.len();
+        let before = job.learnt.chunks.len();
         if job.spec.dataset.as_ref().is_some_and(|data| data.chunks <= Dataset::MOST_TRACKED) {
-            job.chunks.extend(report.chunks.iter().copied());
+            job.learnt.chunks.extend(report.chunks.iter().copied());
         }
-        let trained = job.chunks.len() > before;
+        let trained = job.learnt.chunks.len() > before;
         if let Some(restart) = report.restart {
             // What the job lost: from being told to change until it trained again, checkpoint and stop included. A program
             // that was started again within its incarnation knows only its own part.
-            let gap = if first { now - job.changed } else { Span::ZERO };
+            let gap = if first { now - job.issued.changed } else { Span::ZERO };
             let measured = Span(restart.0.max(gap.0 - report.duration.0).max(0));
             // The first start costs as much as a restart, without a checkpoint to read: a fair first measurement.
-            job.restart_cost =
-                if job.incarnation.0 <= 1 { measured } else { Span(job.restart_cost.0.saturating_add(measured.0) / 2) };
-            if job.incarnation.0 > 1 {
-                job.restart_total.0 += measured.0;
+            job.learnt.restart_cost = if job.issued.incarnation.0 <= 1 {
+                measured
+            } else {
+                Span(job.learnt.restart_cost.0.saturating_add(measured.0) / 2)
+            };
+            if job.issued.incarnation.0 > 1 {
+                job.learnt.restart_total.0 += measured.0;
             }
         }
         if !report.slot_times.is_empty() {
-            let stragglers = Arc::make_mut(&mut job.stragglers);
+            let stragglers = Arc::make_mut(&mut job.learnt.stragglers);
             let watch = || StragglerWatch::new(StragglerSignal::Gap, StragglerOptions::default());
             stragglers.found = stragglers.watch.get_or_insert_with(watch).observe(&report.slot_times);
         }
         if dirty {
-            self.unfitted.insert(id);
+            self.pending.unfitted.insert(id);
         }
         if trained {
             self.note(Change::Trained(id));
@@ -114,7 +120,7 @@ fn speed(report: &Report) -> Option<f64> {
 }
 
 fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report) -> Result<(), &'static str> {
-    if incarnation != job.incarnation {
+    if incarnation != job.issued.incarnation {
         return Err("it is of another incarnation");
     }
     let has = |allocation: &Option<Arc<Allocation>>| {
@@ -122,12 +128,12 @@ fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report
     };
     // A slot may still report when it is gone from the plan, or before its manager has shown it: not more of them than
     // the job can have, so that what is kept of each stays bounded.
-    let others = || job.reported.keys().filter(|(role, _)| *role == slot.0).count();
-    let known = job.reported.contains_key(&slot) || has(&job.issued) || has(&job.observed);
+    let others = || job.learnt.reported.keys().filter(|(role, _)| *role == slot.0).count();
+    let known = job.learnt.reported.contains_key(&slot) || has(&job.issued.allocation) || has(&job.seen.allocation);
     if !known && others() >= job.spec.bounds().most().count(slot.0) as usize {
         return Err("the job has no such slot");
     }
-    if job.reported.get(&slot).is_some_and(|last| report.seq <= *last) {
+    if job.learnt.reported.get(&slot).is_some_and(|last| report.seq <= *last) {
         return Err("its sequence number was seen before");
     }
     if report.loss.is_some_and(|loss| !loss.is_finite()) {
@@ -149,7 +155,7 @@ fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report
         return Err("it has times of workers that the job can't have");
     }
     // Only a program that has just started from a checkpoint is behind what was reported before.
-    if report.step < job.progress.step && report.restart.is_none() {
+    if report.step < job.learnt.progress.step && report.restart.is_none() {
         return Err("its step went back");
     }
     if report.restart.is_some_and(|restart| restart > LONGEST_RESTART) {

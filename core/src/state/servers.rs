@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Change, State};
+use super::{Change, State, roster::MOST_ABSENT};
 use crate::{
     decision::{Allocation, DeviceShare, Slot, Verdict},
     event::EventError,
@@ -19,9 +19,7 @@ use crate::{
 
 /// Servers that may be there at a time: six times as many as the largest clusters have.
 const MOST: usize = 100_000;
-/// Servers that are gone and remembered, with the number they had. Where they are more, only half as many stay, and those of which
-/// something is left; the numbers of the others are given to new servers.
-pub(super) const MOST_ABSENT: usize = 1024;
+/// So many absent servers stay, and those of which something is left; the numbers of the others are given to new servers.
 const STAY: usize = MOST_ABSENT / 2;
 /// Bytes of a server's name; of a label, and of its value.
 const LONGEST_NAME: usize = 256;
@@ -52,14 +50,14 @@ impl State {
             Ok(place) => Arc::new(place),
             Err(problem) => return fail(problem),
         };
-        let known = self.server_ids.get(spec.name.as_str()).copied();
-        let there = self.servers.len() - self.absent.len() - self.free.len();
+        let known = self.roster.server_ids.get(spec.name.as_str()).copied();
+        let there = self.servers.len() - self.roster.absent.len() - self.roster.free.len();
         if there >= MOST && known.is_none_or(|id| !self.server(id).present) {
             return fail(format!("{there} servers are there, and that is the most"));
         }
         let types = used(&spec.capacity).chain(spec.devices.iter().map(String::as_str));
         self.make_room_for_types(types, ResourceTypes::MOST)?;
-        let manager = self.manager(manager);
+        let manager = self.roster.manager(manager, &self.servers);
         let resources = Arc::make_mut(&mut self.resources);
         let mut capacity = resources.demand(&spec.capacity);
         let devices: Arc<[_]> = spec.devices.iter().map(|kind| resources.intern(kind)).collect();
@@ -70,7 +68,7 @@ impl State {
             }
         }
         let id = known.unwrap_or_else(|| self.new_server(&spec.name, manager));
-        if let Some((servers, _)) = &mut self.managers[manager.0 as usize].sync {
+        if let Some((servers, _)) = &mut self.roster.managers[manager.0 as usize].sync {
             servers.insert(id);
         }
         let change = |server: &mut Server| {
@@ -88,7 +86,7 @@ impl State {
             server.devices = devices.clone();
         };
         if let Some(turn) = self.server(id).left {
-            self.absent.remove(&turn);
+            self.roster.absent.remove(&turn);
         }
         if known.is_none() || self.server(id).devices == devices {
             self.change_server(id, change);
@@ -108,7 +106,7 @@ impl State {
     fn new_server(&mut self, name: &str, manager: ManagerId) -> ServerId {
         let free = self.forget_server();
         let id = free.unwrap_or(ServerId(self.servers.len() as u32));
-        let turn = self.absent.get_max().map_or(0, |(last, _)| last + 1);
+        let turn = self.roster.absent.get_max().map_or(0, |(last, _)| last + 1);
         let server = Arc::new(Server {
             id,
             name: name.into(),
@@ -132,47 +130,47 @@ impl State {
             Some(id) => self.servers[id.index()] = server,
             None => self.servers.push_back(server),
         }
-        self.absent.insert(turn, id);
-        self.server_ids.insert(name.into(), id);
+        self.roster.absent.insert(turn, id);
+        self.roster.server_ids.insert(name.into(), id);
         id
     }
 
     /// The number of a server that is forgotten, where too many are remembered. O(1), and O(slots of all jobs) once for many new
     /// servers.
     fn forget_server(&mut self) -> Option<ServerId> {
-        if self.free.is_empty() && self.absent.len() >= self.forget_at {
+        if self.roster.free.is_empty() && self.roster.absent.len() >= self.roster.forget_at {
             self.forget_servers();
         }
-        self.free.pop_front()
+        self.roster.free.pop_front()
     }
 
     fn forget_servers(&mut self) {
         let mut held = BTreeSet::new();
         for job in self.jobs.values().chain(self.leaving.values()) {
-            let allocations = [job.issued.as_ref(), job.observed.as_ref(), job.verdict.allocation()];
+            let allocations = [job.issued.allocation.as_ref(), job.seen.allocation.as_ref(), job.verdict.allocation()];
             held.extend(allocations.into_iter().flatten().flat_map(|has| has.slots()).map(|slot| slot.server));
-            held.extend(job.verdict.reason().into_iter().chain(&job.issue_reason).filter_map(Reason::server));
+            held.extend(job.verdict.reason().into_iter().chain(&job.issued.reason).filter_map(Reason::server));
         }
         // By manager, the last that left first.
         let mut gone: BTreeMap<ManagerId, Vec<(u64, ServerId)>> = BTreeMap::new();
-        for (turn, id) in self.absent.iter().rev().filter(|(_, id)| !held.contains(id)) {
+        for (turn, id) in self.roster.absent.iter().rev().filter(|(_, id)| !held.contains(id)) {
             gone.entry(self.server(*id).manager).or_default().push((*turn, *id));
         }
         // Of the manager with the most of them, so that nobody makes others' be forgotten.
         let mut most: BinaryHeap<_> = gone.iter().map(|(manager, of)| (of.len(), *manager)).collect();
-        for _ in STAY..self.absent.len() {
+        for _ in STAY..self.roster.absent.len() {
             let Some((count, manager)) = most.pop() else { break };
             let Some((turn, id)) = gone.get_mut(&manager).and_then(Vec::pop) else { break };
             most.push((count - 1, manager));
-            self.absent.remove(&turn);
+            self.roster.absent.remove(&turn);
             let name = self.server(id).name.clone();
-            self.server_ids.remove(&name);
+            self.roster.server_ids.remove(&name);
             let server = self.server_mut(id);
             (server.capacity, server.devices, server.labels) = Default::default();
-            self.free.push_back(id);
+            self.roster.free.push_back(id);
         }
         // Those that can't be forgotten aren't looked at again for each that comes.
-        self.forget_at = MOST_ABSENT.max(self.absent.len() + STAY);
+        self.roster.forget_at = MOST_ABSENT.max(self.roster.absent.len() + STAY);
     }
 
     /// A slot is charged by the kind of its devices: where these change, the sums of the jobs that have some are taken anew. O(slots of
@@ -187,8 +185,10 @@ impl State {
             .map(|(job, allocation)| (job.clone(), allocation.clone()))
             .collect();
         let all = self.jobs.values().chain(self.leaving.values());
-        let all: Vec<Arc<Job>> =
-            all.filter(|job| is_there(job.issued.as_ref()) || is_there(job.observed.as_ref())).cloned().collect();
+        let all: Vec<Arc<Job>> = all
+            .filter(|job| is_there(job.issued.allocation.as_ref()) || is_there(job.seen.allocation.as_ref()))
+            .cloned()
+            .collect();
         for (job, allocation) in &planned {
             self.add_planned(job, allocation, -1);
         }
@@ -237,8 +237,8 @@ impl State {
         let (usable, capacity) = sums(self.server(id));
         self.usable += &usable;
         self.capacity += &capacity;
-        self.unpark([id]);
-        self.unsettled.insert(id);
+        self.pending.unpark([id]);
+        self.pending.unsettled.insert(id);
         self.moved += 1;
         self.note(Change::Server(id));
     }
@@ -248,8 +248,8 @@ impl State {
     pub(super) fn servers_left(&mut self, lost: &BTreeSet<ServerId>) {
         let now = self.now;
         for id in lost {
-            let turn = self.absent.get_max().map_or(0, |(last, _)| last + 1);
-            self.absent.insert(turn, *id);
+            let turn = self.roster.absent.get_max().map_or(0, |(last, _)| last + 1);
+            self.roster.absent.insert(turn, *id);
             self.change_server(*id, |server| {
                 server.present = false;
                 server.left = Some(turn);
@@ -271,7 +271,7 @@ impl State {
             .values()
             .chain(self.leaving.values())
             .filter(|job| {
-                [job.issued.as_ref(), job.observed.as_ref(), job.verdict.allocation()]
+                [job.issued.allocation.as_ref(), job.seen.allocation.as_ref(), job.verdict.allocation()]
                     .into_iter()
                     .any(|allocation| first_lost(allocation).is_some())
             })
@@ -279,15 +279,17 @@ impl State {
             .collect();
         for job in hit {
             self.recharge(job, |job| {
-                // What is left of it can't run alone.
-                job.revoked |= first_lost(job.issued.as_ref()).is_some();
-                job.issued = job.issued.as_ref().and_then(without);
-                job.observed = job.observed.as_ref().and_then(without);
+                if first_lost(job.issued.allocation.as_ref()).is_some() {
+                    job.issue(job.issued.allocation.as_ref().and_then(without), now);
+                    // What is left of it can't run alone.
+                    job.revoke(now);
+                }
+                job.seen.allocation = job.seen.allocation.as_ref().and_then(without);
             });
             if let Some(job) = self.jobs.get(&job) {
                 let (id, planned_on) = (job.id, first_lost(job.verdict.allocation()));
-                self.unissued.insert(id);
-                self.unsent.insert(id);
+                self.pending.unissued.insert(id);
+                self.outbox.unsent.insert(id);
                 if let Some(server) = planned_on {
                     self.set_verdict(id, Verdict::Wait(Reason::ServerLost { server }));
                     self.note(Change::Dropped(id));

@@ -1,4 +1,4 @@
-//! Short ways to write servers, jobs and events.
+//! Helpers to build servers, jobs and events.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub fn amounts(pairs: &[(&str, i64)]) -> BTreeMap<String, i64> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
 }
 
-/// A server with so many CPUs, GB of memory, and devices.
+/// A server with `cpus` CPUs, `gib` GiB of memory, and devices.
 pub fn server(name: &str, cpus: i64, gib: i64, devices: &[&str]) -> ServerSpec {
     ServerSpec {
         name: name.into(),
@@ -24,7 +24,7 @@ pub fn server(name: &str, cpus: i64, gib: i64, devices: &[&str]) -> ServerSpec {
     }
 }
 
-/// One role: what one takes, and how many there may be.
+/// A role: its demand and its bounds.
 pub fn role(demand: &[(&str, i64)], min: u32, max: u32, requested: u32) -> RoleSpec {
     RoleSpec { demand: amounts(demand), min, max, requested, command: String::new() }
 }
@@ -48,7 +48,7 @@ pub fn ring(name: &str, workers: (u32, u32, u32)) -> JobSpec {
     }
 }
 
-/// Speeds of a known curve at every small shape, as if profiled.
+/// Speeds of a known curve in all small shapes, as a profile.
 pub fn profile(curve: &SpeedCurve, most: Shape) -> Vec<ProfiledSpeed> {
     let shapes = (1..=most.workers)
         .flat_map(|workers| (most.servers.min(1)..=most.servers).map(move |servers| Shape { workers, servers }));
@@ -57,7 +57,7 @@ pub fn profile(curve: &SpeedCurve, most: Shape) -> Vec<ProfiledSpeed> {
         .collect()
 }
 
-/// Settings of an engine as its paper has it: no stability.
+/// Settings of an engine as in its paper: without stability.
 pub fn plain(engine: &str) -> Settings {
     Settings {
         engine: engine.into(),
@@ -81,12 +81,12 @@ pub fn cluster(settings: Settings, servers: &[ServerSpec]) -> Scheduler {
     scheduler
 }
 
-/// A server comes or changes.
+/// A server arrives or changes.
 pub fn set(scheduler: &mut Scheduler, at: i64, server: ServerSpec) {
     scheduler.apply(Time(at), Event::ServerSet { manager: "m0".into(), server }).expect("a good server");
 }
 
-/// Submits, and gives the number.
+/// Submits a job, and returns its number.
 pub fn submit(scheduler: &mut Scheduler, at: i64, spec: JobSpec) -> JobId {
     let name = spec.name.clone();
     let event = Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
@@ -94,7 +94,7 @@ pub fn submit(scheduler: &mut Scheduler, at: i64, spec: JobSpec) -> JobId {
     scheduler.state().find_job(&name).expect("just submitted").id
 }
 
-/// What the plan gives a job.
+/// The planned shape of a job.
 pub fn shape(scheduler: &Scheduler, job: JobId) -> Shape {
     scheduler.state().job(job).expect("active").shape()
 }

@@ -1,4 +1,4 @@
-//! What holds after every step, whatever happened and whoever decides.
+//! Invariants that hold after every step of every engine.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use trainmaster_core::{
     server::devices_match,
 };
 
-/// What was issued and seen before a step.
+/// Issued and observed state before a step.
 pub struct Before {
     jobs: BTreeMap<JobId, Arc<Job>>,
     mode: Mode,
@@ -24,7 +24,7 @@ pub fn before(scheduler: &Scheduler) -> Before {
     Before { jobs: state.jobs.iter().map(|(id, job)| (*id, job.clone())).collect(), mode: state.mode }
 }
 
-/// After any step.
+/// Invariants after any step.
 pub fn always(scheduler: &Scheduler, before: &Before) {
     let state = scheduler.state();
     if let Err(problem) = state.audit() {
@@ -33,7 +33,7 @@ pub fn always(scheduler: &Scheduler, before: &Before) {
     for job in state.jobs.values() {
         let explanation = scheduler.explain(state.now, job.id).expect("active");
         assert!(!explanation.findings.is_empty());
-        for reason in job.verdict.reason().into_iter().chain(&job.issue_reason) {
+        for reason in job.verdict.reason().into_iter().chain(&job.issued.reason) {
             let text = reason.describe(state);
             let numbers = matches!(
                 reason.kind(),
@@ -50,14 +50,17 @@ pub fn always(scheduler: &Scheduler, before: &Before) {
             assert!(!numbers || nowhere || text.chars().any(|c| c.is_ascii_digit()), "{text:?} names no number");
         }
         if let Some(old) = before.jobs.get(&job.id) {
-            let count = |job: &Job| (job.incarnation, job.revision);
-            // Only to what still runs: a restart was refused, or never came to be while the manager was on its own.
-            let refused = job.refusals > old.refusals || state.mode != before.mode;
-            let goes_back = refused && job.incarnation == job.observed_incarnation && job.issued == job.observed;
+            let count = |job: &Job| (job.issued.incarnation, job.issued.revision);
+            // A job can only return to slots that still run: after a refused restart, or after one that was never
+            // started while the manager was on its own.
+            let refused = job.issued.refusals > old.issued.refusals || state.mode != before.mode;
+            let goes_back = refused
+                && job.issued.incarnation == job.seen.incarnation
+                && job.issued.allocation == job.seen.allocation;
             let (was, is) = (count(old), count(job));
             assert!(is >= was || goes_back, "{} went back from {was:?} to {is:?}", job.id);
-            // A refusal from before gives back what ran before it, under a number of its own.
-            if state.mode != Mode::Active && job.refusals == old.refusals {
+            // A refusal from before restores the previous slots, under a new number.
+            if state.mode != Mode::Active && job.issued.refusals == old.issued.refusals {
                 assert!(count(job) == count(old), "{} got something in {:?} mode", job.id, state.mode);
             }
         }
@@ -73,24 +76,26 @@ pub fn always(scheduler: &Scheduler, before: &Before) {
     }
 }
 
-/// A server may be over its capacity because other work came, capacity went, or a manager was seen to do what nobody
-/// told it; never because something was issued.
+/// A server can exceed its capacity because of foreign use, a smaller capacity, or unordered actions of a manager, but
+/// never because of an issue.
 fn nothing_issued_onto_full_servers(state: &State, before: &Before) {
     for server in &state.servers {
         let Some((resource, missing)) = server.excess(&server.charged) else { continue };
         for job in state.jobs.values() {
             let known = |slot: &&Slot| {
                 let had = before.jobs.get(&job.id);
-                let busy = job.issued.as_ref().is_some_and(|issued| issued.is_busy(slot));
+                let busy = job.issued.allocation.as_ref().is_some_and(|issued| issued.is_busy(slot));
                 let of = |allocation: &Option<Arc<Allocation>>| {
                     let has = |allocation: &Arc<Allocation>| {
                         allocation.slots().contains(slot) && (!busy || allocation.is_busy(slot))
                     };
                     allocation.as_ref().is_some_and(has)
                 };
-                of(&job.observed) || had.is_some_and(|old| of(&old.issued) || of(&old.observed))
+                of(&job.seen.allocation)
+                    || had.is_some_and(|old| of(&old.issued.allocation) || of(&old.seen.allocation))
             };
-            let here = job.issued.iter().flat_map(|issued| issued.slots()).filter(|slot| slot.server == server.id);
+            let here =
+                job.issued.allocation.iter().flat_map(|issued| issued.slots()).filter(|slot| slot.server == server.id);
             for slot in here {
                 assert!(known(&slot), "{slot:?} of {} issued where {missing} of {resource} are missing", job.id);
             }
@@ -98,7 +103,7 @@ fn nothing_issued_onto_full_servers(state: &State, before: &Before) {
     }
 }
 
-/// After a commit.
+/// Invariants after a commit.
 pub fn committed(state: &State, decision: &Decision) {
     let mut planned: BTreeMap<_, (Amounts, BTreeMap<u16, i64>)> = BTreeMap::new();
     let mut tenants: BTreeMap<_, Amounts> = BTreeMap::new();
@@ -165,7 +170,7 @@ pub fn committed(state: &State, decision: &Decision) {
     }
 }
 
-/// What a commit adds to a plan is where it may come as things are now.
+/// Slots that a commit adds are on servers that accept them now.
 pub fn new_slots_are_accepted(state: &State, job: &Job, old: Option<&Arc<Allocation>>, new: &Allocation) {
     for slot in new.slots().iter().filter(|slot| old.is_none_or(|old| !old.slots().contains(slot))) {
         let server = state.server(slot.server);
@@ -176,14 +181,14 @@ pub fn new_slots_are_accepted(state: &State, job: &Job, old: Option<&Arc<Allocat
     }
 }
 
-/// Roles that are to be apart don't meet on any server.
+/// Separate roles don't share a server.
 pub fn roles_stay_apart(job: &Job, allocation: &Allocation) {
     let meets = |slot: &&trainmaster_core::Slot| allocation.of(Role::Server).iter().any(|s| s.server == slot.server);
     let met = allocation.of(Role::Worker).iter().find(meets).filter(|_| job.spec.separate_roles);
     assert!(met.is_none(), "{}: {met:?} beside a parameter server", job.id);
 }
 
-/// Slots that can stay keep their index, where devices don't get in the way.
+/// Slots that can stay keep their index, unless devices prevent it.
 pub fn unchanged_slots_keep_their_index(job: &Job, old: &Allocation, new: &Allocation) {
     for role in [Role::Worker, Role::Server].into_iter().filter(|role| job.demand(*role).devices.is_none()) {
         let mut servers: Vec<_> = new.of(role).iter().map(|slot| slot.server).collect();
@@ -197,8 +202,8 @@ pub fn unchanged_slots_keep_their_index(job: &Job, old: &Allocation, new: &Alloc
     }
 }
 
-/// A manager can carry out what it is told: whole gangs, numbers that say whether anything changed, restarts only where
-/// one is needed.
+/// A manager can execute each issue: gangs are complete, numbers show whether anything changed, and restarts happen
+/// only if necessary.
 pub fn told(state: &State, last: Option<&Issue>, issue: &Issue) {
     let Some(job) = state.job(issue.job) else {
         assert!(matches!(issue.verdict, Verdict::Stop(_)), "{issue:?} of a job that is over");
@@ -209,8 +214,8 @@ pub fn told(state: &State, last: Option<&Issue>, issue: &Issue) {
     let Some(last) = last else { return };
     let count = |issue: &Issue| (issue.incarnation, issue.revision);
     if issue.incarnation < last.incarnation {
-        let runs = job.observed_incarnation == issue.incarnation;
-        let back = job.blocked.is_some() || matches!(last.verdict, Verdict::Release(_));
+        let runs = job.seen.incarnation == issue.incarnation;
+        let back = job.issued.blocked.is_some() || matches!(last.verdict, Verdict::Release(_));
         assert!(runs && back, "an incarnation that is over is told again: {last:?} then {issue:?}");
         return;
     }
@@ -233,7 +238,7 @@ pub fn told(state: &State, last: Option<&Issue>, issue: &Issue) {
         TrainingMode::AllReduce => was.of(Role::Worker).first() == now.of(Role::Worker).first(),
         _ => was.of(Role::Server) == now.of(Role::Server),
     };
-    // Where all servers of a job reserve the same, a running one gives whole servers up or nothing.
+    // If all servers of a job must reserve the same, a running job releases whole servers only.
     let on = |slots: &[trainmaster_core::Slot], server| slots.iter().filter(|slot| slot.server == server).count();
     let kept = |slot: &trainmaster_core::Slot| on(now.slots(), slot.server) == on(was.slots(), slot.server);
     let whole = !state.settings.shape.equal_per_server || now.slots().iter().all(kept);
@@ -242,11 +247,11 @@ pub fn told(state: &State, last: Option<&Issue>, issue: &Issue) {
         && whole
         && job.spec.resize != Resize::Fixed
         && (!grows || state.settings.shape.grow_in_place);
-    // A refused restart goes back to what ran before it, under a number that was never used.
-    if in_place && job.blocked.is_none() {
+    // A refused restart returns to the previous slots, under a new number.
+    if in_place && job.issued.blocked.is_none() {
         assert_eq!(issue.incarnation, last.incarnation, "restarted for workers only: {last:?} then {issue:?}");
     } else if !in_place {
-        // Of several revisions at once it may look as if a worker had moved under one index.
+        // After several revisions at once, a worker may seem to have moved under its index.
         let skipped = keeps_parameters && issue.revision.0 > last.revision.0 + 1;
         assert!(issue.incarnation > last.incarnation || skipped, "changed in place: {last:?} then {issue:?}");
     }

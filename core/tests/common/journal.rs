@@ -1,11 +1,11 @@
-//! Journals of runs of the simulator.
+//! Journals of simulation runs.
 
 use trainmaster_core::{
     journal::{Record, Replay, Step},
     sim::Host,
 };
 
-/// Keeps the journal.
+/// Collects the journal.
 #[derive(Default)]
 pub struct Keeper(pub Vec<Vec<u8>>);
 
@@ -15,7 +15,7 @@ impl Host for Keeper {
     }
 }
 
-/// (decisions that agree, that differ, snapshots that don't follow), from the first snapshot on.
+/// Returns the numbers of equal decisions, different decisions, and inconsistent snapshots, from the first snapshot on.
 pub fn verify(records: &[Record]) -> (u32, u32, u32) {
     let Record::Snapshot(saved) = &records[0] else { panic!("a journal begins with a snapshot") };
     let mut replay = Replay::new((**saved).clone()).unwrap();

@@ -1,4 +1,4 @@
-//! A manager that is late, refuses, does half, and observes in its own time.
+//! A manager that is late, refuses, does half of an issue, and observes at its own times.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -12,12 +12,12 @@ use trainmaster_core::{
     resources::{Amounts, DISK, MEMORY},
 };
 
-/// What really runs of one job.
+/// The actual slots of one job.
 #[derive(Clone, Debug, Default)]
 pub struct Actual {
     pub incarnation: Incarnation,
     pub slots: Vec<Slot>,
-    /// Those of them that have let go of their devices.
+    /// The slots that have released their devices.
     idle: BTreeSet<(Role, u32)>,
     pub complete: bool,
 }
@@ -28,15 +28,15 @@ impl Actual {
     }
 }
 
-/// What it was told, what it did, and what it has yet to say.
+/// The received issues, the actual slots, and the pending observations.
 #[derive(Default)]
 pub struct Manager {
     pub told: BTreeMap<JobId, Issue>,
     pub actual: BTreeMap<JobId, Actual>,
     jobs: BTreeMap<JobId, Arc<Job>>,
-    /// The decision that it heard of a job with.
+    /// The decision of each job's last issue.
     decisions: BTreeMap<JobId, DecisionId>,
-    /// The slots that each number of a job stood for.
+    /// The slots of each incarnation and revision of a job.
     numbers: BTreeMap<(JobId, Incarnation, Revision), Vec<Slot>>,
     outbox: BTreeMap<JobId, VecDeque<Event>>,
 }
@@ -57,7 +57,7 @@ impl Manager {
         }
     }
 
-    /// A full plan: what isn't in it is gone.
+    /// Receives a full plan. Jobs that it doesn't contain are removed.
     pub fn receive_all(&mut self, state: &State, issues: Vec<Issue>) {
         let named: BTreeSet<JobId> = issues.iter().map(|issue| issue.job).collect();
         let unnamed: Vec<JobId> = self.told.keys().copied().filter(|job| !named.contains(job)).collect();
@@ -65,7 +65,7 @@ impl Manager {
         self.receive(state, issues);
     }
 
-    /// Something about one of its jobs.
+    /// Acts on one of its jobs.
     pub fn act(&mut self, state: &State, lot: u32) {
         if self.told.is_empty() {
             return;
@@ -81,7 +81,7 @@ impl Manager {
                 }
             }
             6 => self.say_enacted(id, if lot % 16 < 8 { Enactment::Accepted } else { Enactment::Partial }),
-            // Everything of it crashes.
+            // The whole job crashes.
             _ => {
                 if let Some(actual) = self.actual.get_mut(&id) {
                     actual.slots.clear();
@@ -96,7 +96,7 @@ impl Manager {
         self.outbox.entry(job).or_default().push_back(event);
     }
 
-    /// Stops what it no longer should run, starts what there is room for, and notes down what that leaves.
+    /// Stops slots that should not run, starts slots for which there is room, and queues the observations.
     pub fn obey(&mut self, state: &State, id: JobId, half: bool) {
         let issue = self.told[&id].clone();
         let mut actual = self.actual.remove(&id).unwrap_or_default();
@@ -112,7 +112,7 @@ impl Manager {
                     stopped += usize::from(!stays && !spared);
                     stays || spared
                 });
-                // A restart begins once all of the old incarnation is gone.
+                // A restart begins when the old incarnation is gone.
                 if !restart || before == 0 {
                     actual.incarnation = issue.incarnation;
                     let mut started = 0;
@@ -140,7 +140,7 @@ impl Manager {
                     && actual.slots.len() == wanted.slots().len()
                     && actual.slots.iter().all(as_wanted);
             }
-            // The manager's own now: it stays as it is.
+            // The job belongs to the manager now, and stays unchanged.
             Verdict::Release(_) => {}
             _ => {
                 let keep = if half { actual.slots.len() / 2 } else { 0 };
@@ -184,7 +184,7 @@ impl Manager {
             })
     }
 
-    /// Notes an observation of what runs now.
+    /// Queues an observation of the current slots.
     fn say_seen(&mut self, state: &State, id: JobId) {
         let event = self.observation(state, id);
         self.outbox.entry(id).or_default().push_back(event);
@@ -206,21 +206,21 @@ impl Manager {
         }
     }
 
-    /// The oldest thing it has to say about one job.
+    /// The oldest pending observation of one job.
     pub fn next_event(&mut self, lot: u32) -> Option<Event> {
         self.outbox.retain(|_, events| !events.is_empty());
         let at = lot as usize % self.outbox.len().max(1);
         self.outbox.values_mut().nth(at)?.pop_front()
     }
 
-    /// What ran on a lost server is gone.
+    /// Removes all slots on a lost server.
     pub fn lose(&mut self, state: &State, server: &str) {
         for actual in self.actual.values_mut() {
             actual.slots.retain(|slot| state.server_name(slot.server) != server);
         }
     }
 
-    /// A snapshot replaces what it had to say. Of the jobs it forgot, by their place in its list, nothing is left.
+    /// A snapshot replaces pending observations. Forgotten jobs, by index, are removed.
     pub fn forget(&mut self, forgotten: impl Fn(usize) -> bool) {
         self.outbox.clear();
         let gone: Vec<JobId> =
@@ -228,7 +228,7 @@ impl Manager {
         gone.into_iter().for_each(|job| self.drop_job(job));
     }
 
-    /// A job is over for good.
+    /// Removes a job that has ended.
     pub fn drop_job(&mut self, job: JobId) {
         self.told.remove(&job);
         self.actual.remove(&job);

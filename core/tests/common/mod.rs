@@ -1,7 +1,7 @@
-//! Builders, random scenarios, a manager that misbehaves, and the rules that hold after every step.
+//! Builders, random scenarios, a faulty manager, and the invariants that hold after every step.
 
-#![allow(dead_code, unreachable_pub)] // every test program uses another part
-#![allow(clippy::disallowed_methods)] // how many cases to try comes from the environment
+#![allow(dead_code, unreachable_pub)] // each test program uses another part
+#![allow(clippy::disallowed_methods)] // the number of cases comes from the environment
 
 pub mod build;
 pub mod invariants;
@@ -12,7 +12,7 @@ pub mod scenario;
 
 use proptest::test_runner::{Config, RngSeed};
 
-/// Deterministic cases; `TRAINMASTER_CASES` multiplies how many, `TRAINMASTER_SEED` draws others.
+/// Configuration of deterministic cases. `TRAINMASTER_CASES` multiplies their number, `TRAINMASTER_SEED` draws others.
 pub fn config(cases: u32) -> Config {
     let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().expect(name));
     Config {
@@ -25,7 +25,7 @@ pub fn config(cases: u32) -> Config {
     }
 }
 
-/// Whether an engine is to be tested: all of them, or the one that `TRAINMASTER_ENGINE` names.
+/// Whether an engine is tested: all engines, or the one in `TRAINMASTER_ENGINE`.
 pub fn chosen(engine: &str) -> bool {
     std::env::var("TRAINMASTER_ENGINE").map_or(true, |name| name == engine)
 }

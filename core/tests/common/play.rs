@@ -1,4 +1,4 @@
-//! Plays a scenario, checking everything on the way.
+//! Runs a scenario, and checks all invariants.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,26 +19,26 @@ use super::{
     scenario::{Scenario, Step},
 };
 
-/// How to play it.
+/// Options of a run.
 #[derive(Clone, Copy, Default)]
 pub struct Options {
-    /// The engine's index is dropped before every ticket.
+    /// Drop the engine's index before every ticket.
     pub forget_index: bool,
-    /// Restarts are made from the journal.
+    /// Restart from the journal.
     pub restore: bool,
-    /// A journal is kept.
+    /// Keep a journal.
     pub journal: bool,
 }
 
-/// What came of it.
+/// Results of a run.
 pub struct Trace {
-    /// Encoded.
+    /// Encoded decisions.
     pub decisions: Vec<Vec<u8>>,
     pub digest: [u8; 32],
     pub records: Vec<Vec<u8>>,
-    /// The digest when there were so many records.
+    /// Digests at numbers of records.
     pub marks: Vec<(usize, [u8; 32])>,
-    /// Decisions in the quiet end that changed something.
+    /// Number of decisions in the quiet end that changed something.
     pub late_changes: usize,
 }
 
@@ -53,10 +53,10 @@ struct Player<'a> {
     specs: Vec<ServerSpec>,
     steps: BTreeMap<JobId, (u64, u64)>,
     ticket: Option<Ticket>,
-    /// What the open ticket may not touch, until anything else happens.
+    /// Verdicts that the open ticket may not change, until another event.
     pinned: Option<Vec<(JobId, Verdict)>>,
     stale: Option<Ticket>,
-    /// The plan as one who only reads decisions knows it; unknown after a change of mode.
+    /// The plan as a reader of decisions knows it. Unknown after a change of mode.
     plan: Option<BTreeMap<JobId, Verdict>>,
     trace: Trace,
 }
@@ -105,7 +105,7 @@ impl Player<'_> {
         self.pinned = None;
         match self.scheduler.apply(Time(self.now), event) {
             Err(EventError::Time { .. }) => panic!("time went back"),
-            // What the core doesn't know is nobody's: a manager ends it.
+            // A manager ends a job that the core doesn't know.
             Err(EventError::UnknownJob(job)) => self.manager.drop_job(job),
             _ => {}
         }
@@ -172,7 +172,7 @@ impl Player<'_> {
             Step::Report(lot, report, stale) => {
                 let Some(id) = self.pick(*lot) else { return };
                 let job = &self.scheduler.state().jobs[&id];
-                let incarnation = Incarnation(job.incarnation.0.wrapping_sub(u32::from(*stale)));
+                let incarnation = Incarnation(job.issued.incarnation.0.wrapping_sub(u32::from(*stale)));
                 let (seq, step) = self.steps.entry(id).or_default();
                 *seq += 1;
                 *step = step.saturating_add(report.steps.into());
@@ -197,7 +197,7 @@ impl Player<'_> {
                     server.labels.clear();
                 }
                 if *fewer == 1 {
-                    // Or other devices in the same place.
+                    // Or other devices on the same server.
                     server.devices.iter_mut().for_each(|kind| *kind = "gpu:v100".into());
                 }
                 self.specs[at] = server;
@@ -223,7 +223,7 @@ impl Player<'_> {
                     .jobs
                     .values()
                     .flat_map(|job| {
-                        job.observed.as_ref().map(on).unwrap_or_default().into_iter().map(|slot| (job.id, slot))
+                        job.seen.allocation.as_ref().map(on).unwrap_or_default().into_iter().map(|slot| (job.id, slot))
                     })
                     .collect();
                 let share = |value: i64, of: i64| value * used * of / 10_000;
@@ -255,7 +255,7 @@ impl Player<'_> {
             }
             Step::Configure(settings) => {
                 self.apply(Event::Configured(settings.clone()));
-                // What was prepared under other settings is superseded.
+                // Tickets from before a change of settings are superseded.
                 self.stale = self.ticket.take().or(self.stale.take());
             }
             Step::Mode(mode) => self.set_mode(*mode),
@@ -300,7 +300,7 @@ impl Player<'_> {
                     assert_eq!(restored.digest(), self.scheduler.digest());
                     self.scheduler = restored;
                     self.scheduler.start_journal();
-                    // What is told again says nothing new.
+                    // A repeated observation issues nothing new.
                     self.scheduler.take_issues();
                 }
                 self.tell_all();
@@ -337,7 +337,7 @@ impl Player<'_> {
         self.tell_all();
     }
 
-    /// After a snapshot, or a restart, the host sends the whole plan.
+    /// After a snapshot or a restart, the host sends the whole plan.
     fn tell_all(&mut self) {
         self.tell();
         self.manager.receive_all(self.scheduler.state(), self.scheduler.all_issues());
@@ -382,7 +382,7 @@ impl Player<'_> {
         if let Some(pinned) = self.pinned.take() {
             for (id, verdict) in pinned {
                 let now = state.job(id).map(|job| &job.verdict);
-                // Of a job that keeps its slots, what they do may change.
+                // If a job keeps its slots, their work may change.
                 let slots = |verdict: &Verdict| verdict.allocation().map(|allocation| allocation.slots().to_vec());
                 let same_slots = slots(&verdict).is_some() && now.and_then(slots) == slots(&verdict);
                 let pinned = state.job(id).is_some_and(|job| state.mandate(job) != Mandate::Closed);
@@ -392,7 +392,7 @@ impl Player<'_> {
                 for job in state.jobs.values().filter(|job| state.mandate(job) == Mandate::Free) {
                     let kind = job.verdict.reason().map(trainmaster_core::Reason::kind);
                     let considered = kind != Some(trainmaster_core::reason::ReasonKind::NotConsidered);
-                    // What a small budget left undone is due again by itself.
+                    // The rest of a round with a small budget is due again.
                     let left_over = !unlimited && self.scheduler.due().is_some();
                     assert!(considered || left_over, "{} got no verdict", job.id);
                 }
@@ -402,7 +402,7 @@ impl Player<'_> {
         self.trace.decisions.push(postcard(&decision));
     }
 
-    /// Decisions tell a reader the whole plan.
+    /// Decisions contain the whole plan for a reader.
     fn follow(&mut self, decision: &Decision) {
         let Some(plan) = &mut self.plan else { return };
         plan.extend(decision.changes.iter().cloned());
@@ -420,7 +420,7 @@ impl Player<'_> {
         }
     }
 
-    /// As [`Scheduler::decide`], with a look at what happens in between.
+    /// As [`Scheduler::decide`], with checks between the steps.
     fn decide(&mut self) {
         if let Some(ticket) = self.scheduler.prepare_fits(Time(self.now)) {
             self.scheduler.commit_fits(Time(self.now), ticket.run()).expect("just opened");
@@ -431,14 +431,14 @@ impl Player<'_> {
         self.commit(Budget::UNLIMITED);
     }
 
-    /// The manager obeys and reports at once from now on: what is planned comes to be, and stays.
+    /// From now on the manager obeys and reports at once, so that the plan is reached and stays.
     fn settle_down(&mut self) {
         self.step(&Step::Commit(None));
         if self.scheduler.state().mode != Mode::Active {
             self.step(&Step::Mode(Mode::Active));
         }
         for _ in 0..4 {
-            // Refusals' waits end within the hour.
+            // Waits after refusals end within the hour.
             self.obey_all();
             self.step(&Step::Advance(4_000_000));
             self.step(&Step::Decide);
@@ -447,8 +447,14 @@ impl Player<'_> {
         let state = self.scheduler.state();
         for job in state.jobs.values() {
             let target = job.verdict.allocation();
-            assert_eq!(job.issued.as_ref(), target, "{} isn't issued as planned: {:?}", job.id, job.issue_reason);
-            assert_eq!(job.observed.as_ref(), target, "{} doesn't run as planned", job.id);
+            assert_eq!(
+                job.issued.allocation.as_ref(),
+                target,
+                "{} isn't issued as planned: {:?}",
+                job.id,
+                job.issued.reason
+            );
+            assert_eq!(job.seen.allocation.as_ref(), target, "{} doesn't run as planned", job.id);
         }
         assert!(self.scheduler.all_issues().iter().all(|issue| state.job(issue.job).is_some()), "a job never left");
         for server in &state.servers {
@@ -463,7 +469,7 @@ impl Player<'_> {
     fn obey_all(&mut self) {
         for _ in 0..30 {
             let mut quiet = true;
-            // What stops, stops before anything starts.
+            // Stops come before starts.
             for _ in 0..2 {
                 let told: Vec<JobId> = self.manager.told.keys().copied().collect();
                 for job in told {
@@ -472,7 +478,10 @@ impl Player<'_> {
             }
             let observed = |player: &Self| -> Vec<_> {
                 let jobs = player.scheduler.state().jobs.values();
-                jobs.map(|job| (job.id, job.issued.clone(), job.observed.clone(), job.incarnation)).collect()
+                jobs.map(|job| {
+                    (job.id, job.issued.allocation.clone(), job.seen.allocation.clone(), job.issued.incarnation)
+                })
+                .collect()
             };
             let was = observed(self);
             while let Some(event) = self.manager.next_event(0) {
@@ -497,7 +506,7 @@ fn postcard(decision: &Decision) -> Vec<u8> {
     serde_json::to_vec(decision).expect("plain data")
 }
 
-/// Replays from every snapshot alone, every prefix at some marks, and damaged records.
+/// Replays from every snapshot alone, from prefixes at some marks, and from damaged records.
 pub fn check_journal(trace: &Trace) {
     let snapshots: Vec<usize> =
         trace.records.iter().enumerate().filter(|(_, record)| Record::is_snapshot(record)).map(|(at, _)| at).collect();

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use trainmaster_core::{
     End, JobSpec, Mode, Report, ServerSpec, Settings, Span, TrainingMode,
-    engines::{DefaultValue, Entry},
+    engine::{DefaultValue, Entry},
     job::{Dataset, Partition, ProfiledSpeed, Resize, RoleSpec, StopChoice, Utility, UtilityKind},
     settings::{Parameter, ShapeRules, Stability},
 };
 
 use super::build::{amounts, role};
 
-/// A cluster and what happens to it.
+/// A cluster and its history.
 #[derive(Clone)]
 pub struct Scenario {
     pub settings: Settings,
@@ -21,7 +21,7 @@ pub struct Scenario {
 }
 
 impl std::fmt::Debug for Scenario {
-    /// A line a thing: a failing case has to be read by someone.
+    /// One line per item, so that a failing case is readable.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "\n{:?}", self.settings)?;
         for server in &self.servers {
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Scenario {
     }
 }
 
-/// One thing that happens. Numbers pick among what there is at that moment.
+/// One step. Numbers select among the existing objects.
 #[derive(Clone, Debug)]
 pub enum Step {
     Advance(i64),
@@ -71,27 +71,27 @@ pub enum Step {
     Hold(usize, bool),
     Report(usize, Box<Report>, bool),
     ServerLost(usize),
-    /// It comes back, or changes to this share (in eighths) of what it was, draining or not, without its last devices.
+    /// The server returns, or changes: its capacity in eighths, draining or not, number of last devices removed.
     ServerSet(usize, i64, bool, usize),
     Foreign(usize, i64, i64, u16),
-    /// It is measured: so many hundredths are in use, so many of those by slots of jobs.
+    /// The server is measured: hundredths in use, and hundredths of those by slots of jobs.
     Measure(usize, i64, i64),
     Configure(Box<Settings>),
     Mode(Mode),
-    /// Servers and jobs by bit that the manager forgot; whether it owns the queue.
+    /// Bits of servers and jobs that the manager forgot; whether it owns the queue.
     Resync(u8, u8, bool),
-    /// The manager does something about one job.
+    /// The manager acts on one job.
     Manage(u32),
-    /// One of its reports arrives.
+    /// One of its observations arrives.
     Deliver(u32),
     Prepare,
-    /// With a budget of few steps, or none.
+    /// With a budget of a few steps, or unlimited.
     Commit(Option<u64>),
     CommitStale,
     Abandon,
     Decide,
     Snapshot,
-    /// The host restarts; where the test asks for it, from the journal.
+    /// The host restarts, from the journal if the test requires it.
     Restart,
 }
 
@@ -157,7 +157,7 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
         (0.0..=100.0_f64, 0.0..=6.0_f64, 0..=86_400_i64),
         (1..=6_u32, 1..=30_u32, 1..=6_u32, option::weighted(0.8, 1..=40_i64)),
     );
-    // Now and then something that no server holds.
+    // Sometimes a demand that no server can hold.
     let impossible = prop::bool::weighted(0.03);
     let training = (select(&StopChoice::ALL[..]), select(&StopChoice::ALL[..]), option::of(0.1..1.0_f64), 0..4_u32);
     let rest = (impossible, training);
@@ -227,7 +227,7 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
     })
 }
 
-/// Mostly such as an engine takes.
+/// A job that the engine usually accepts.
 fn job_for(entry: &'static Entry) -> impl Strategy<Value = JobSpec> {
     (job(), prop::bool::weighted(0.1)).prop_map(move |(mut spec, refused)| {
         if entry.name == "edge" && !refused {
@@ -244,7 +244,7 @@ fn job_for(entry: &'static Entry) -> impl Strategy<Value = JobSpec> {
     })
 }
 
-/// Settings for an engine, its flags in any position.
+/// Settings for an engine, with random flags.
 pub fn settings(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value = Settings> {
     let limit = |name: &'static str| {
         prop_oneof![
@@ -258,14 +258,14 @@ pub fn settings(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value
         Stability { enabled, min_run: Span::seconds(min_run), rescales_per_hour: budget, payback: 2.0 }
     });
     let flags: Vec<&str> = entry
-        .parameters
+        .parameters()
         .iter()
         .filter(|parameter| matches!(parameter.default, DefaultValue::Flag(_)))
         .map(|parameter| parameter.name)
         .collect();
-    // The rules hold however short the search for an optimum is, and however soon batches close and jobs grow old.
+    // The rules must hold with short searches, early batches and low age thresholds.
     let least = [("nodes", 0), ("batch_jobs", 1), ("thresholds", 1)];
-    let least = least.into_iter().find(|(name, _)| entry.parameters.iter().any(|parameter| parameter.name == *name));
+    let least = least.into_iter().find(|(name, _)| entry.has(name));
     let flags = (vec(any::<bool>(), flags.len()), 0..4_u8).prop_map(move |(on, few)| {
         let flags = flags.iter().zip(on).map(|(name, on)| ((*name).to_owned(), Parameter::Flag(on)));
         let few = least.map(|(name, least)| (name.to_owned(), Parameter::Number((least + few).into())));
@@ -349,7 +349,7 @@ fn step(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value = Step>
     ]
 }
 
-/// Everything at random for one engine.
+/// A random scenario for one engine.
 pub fn scenario(entry: &'static Entry, shape_rules: bool, steps: usize) -> impl Strategy<Value = Scenario> {
     (settings(entry, shape_rules), servers(), vec(step(entry, shape_rules), 1..steps))
         .prop_map(|(settings, servers, steps)| Scenario { settings, servers, steps })

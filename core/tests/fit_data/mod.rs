@@ -5,11 +5,11 @@
 
 use std::path::PathBuf;
 
-/// Where measured data lies beside a development checkout; `None`, with the reason printed, where there is none.
+/// Path of measured data beside a development checkout. `None` without data; the reason is printed.
 ///
 /// # Panics
 ///
-/// Under CI=true, where absence is a failure.
+/// Under CI=true if there is no data.
 pub fn shared(relative: &str) -> Option<PathBuf> {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")).join(relative);
     if path.exists() {
@@ -20,7 +20,7 @@ pub fn shared(relative: &str) -> Option<PathBuf> {
     None
 }
 
-/// Says that a test is skipped: on its output, and in the file that `make test` counts.
+/// Reports a skipped test: on its output, and in the file that `make test` counts.
 fn skipped(reason: &str) {
     use std::io::Write;
     println!("skipped: {reason}");
@@ -30,7 +30,7 @@ fn skipped(reason: &str) {
     }
 }
 
-/// The files of a folder whose names start with `prefix`, by name.
+/// The files of a folder whose names start with `prefix`, sorted by name.
 pub fn files(folder: &str, prefix: &str) -> Vec<PathBuf> {
     let Some(folder) = shared(folder) else { return Vec::new() };
     let mut out: Vec<PathBuf> = std::fs::read_dir(folder)
@@ -42,7 +42,7 @@ pub fn files(folder: &str, prefix: &str) -> Vec<PathBuf> {
     out
 }
 
-/// Columns of a CSV file by name, as text; rows keep their order.
+/// Columns of a CSV file by name, as text, in the order of the rows.
 pub fn columns<const N: usize>(path: &PathBuf, names: [&str; N]) -> Vec<[String; N]> {
     let mut reader = csv::Reader::from_path(path).expect("a readable file");
     let header = reader.headers().expect("a header").clone();
@@ -56,7 +56,7 @@ pub fn columns<const N: usize>(path: &PathBuf, names: [&str; N]) -> Vec<[String;
         .collect()
 }
 
-/// A small generator for tests: the same numbers everywhere.
+/// A small generator for tests, with the same numbers on every machine.
 pub struct Random(pub u64);
 
 impl Random {
@@ -66,7 +66,7 @@ impl Random {
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// About standard normal.
+    /// Approximately standard normal.
     pub fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
@@ -77,12 +77,12 @@ impl Random {
     }
 }
 
-/// The mean; 0 for nothing.
+/// The mean; 0 for an empty list.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / (values.len().max(1)) as f64
 }
 
-/// The median; 0 for nothing.
+/// The median; 0 for an empty list.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -142,7 +142,7 @@ impl Player {
             Action::Hold { job, held } => Event::JobHeld { job: self.job(job)?, held: *held },
             Action::Report { job, epoch, loss } => {
                 let id = self.job(job)?;
-                let incarnation = self.scheduler.state().job(id).map(|job| job.incarnation).unwrap_or_default();
+                let incarnation = self.scheduler.state().job(id).map(|job| job.issued.incarnation).unwrap_or_default();
                 self.sequence += 1;
                 let report = Report {
                     seq: self.sequence,
@@ -156,7 +156,7 @@ impl Player {
             }
             Action::Trained { job, chunks } => {
                 let id = self.job(job)?;
-                let incarnation = self.scheduler.state().job(id).map(|job| job.incarnation).unwrap_or_default();
+                let incarnation = self.scheduler.state().job(id).map(|job| job.issued.incarnation).unwrap_or_default();
                 self.sequence += 1;
                 let report = Report { seq: self.sequence, chunks: chunks.clone(), ..Report::default() };
                 Event::Reported { job: id, incarnation, slot: (Role::Worker, 0), report }

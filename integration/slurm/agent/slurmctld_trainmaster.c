@@ -362,6 +362,16 @@ static void open_wake_socket(void)
 		slurm_error("trainmaster: %s: %s; jobs are seen up to a second later", wake_path, strerror(errno));
 }
 
+static void release(void)
+{
+	if (wake_socket >= 0) {
+		close(wake_socket);
+		unlink(wake_path);
+		wake_socket = -1;
+	}
+	close(stop_event);
+}
+
 extern int init(void)
 {
 	sigset_t all, before;
@@ -378,6 +388,10 @@ extern int init(void)
 	error = pthread_create(&thread, NULL, run, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	running = !error;
+	if (error) {
+		slurm_error("trainmaster: its thread can't be started: %s", strerror(error));
+		release();
+	}
 	return error ? SLURM_ERROR : SLURM_SUCCESS;
 }
 
@@ -390,12 +404,7 @@ extern int fini(void)
 		pthread_join(thread, NULL);
 		running = false;
 	}
-	if (wake_socket >= 0) {
-		close(wake_socket);
-		unlink(wake_path);
-		wake_socket = -1;
-	}
-	close(stop_event);
+	release();
 	return SLURM_SUCCESS;
 }
 

@@ -211,8 +211,22 @@ static void set_environment(job_desc_msg_t *job, const struct trainmaster_held *
 		job->env_size++;
 }
 
+/* A training job waits as the plugin holds it. */
+static void hold(job_desc_msg_t *job, const struct trainmaster_held *held)
+{
+	set_text(&job->comment, held->comment);
+	set_text(&job->tres_per_node, held->tres_per_node);
+	set_text(&job->tres_per_job, held->tres_per_job);
+	set_text(&job->tres_per_task, "");
+	job->begin_time = held->begin;
+	job->requeue = 1;
+	if (job->environment)
+		set_environment(job, held);
+}
+
 extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
+	int result = SLURM_SUCCESS;
 	struct trainmaster_held held;
 	char message[TRAINMASTER_MESSAGE];
 	unsigned char random[16];
@@ -246,29 +260,25 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	}
 	switch (trainmaster_submit(&submission, time(NULL), random, &held, message, sizeof(message))) {
 	case TRAINMASTER_HELD:
+		hold(job, &held);
+		wake_agent();
 		break;
 	case TRAINMASTER_REFUSED:
 		*err_msg = slurm_xstrdup(message);
-		return ESLURM_NOT_SUPPORTED;
+		result = ESLURM_NOT_SUPPORTED;
+		break;
 	case TRAINMASTER_FAILED:
 		slurm_error("trainmaster: a job is refused because of an internal error in the plugin: %s", message);
 		*err_msg = slurm_xstrdup("trainmaster: internal error in the plugin; see slurmctld's log");
-		return ESLURM_NOT_SUPPORTED;
+		result = ESLURM_NOT_SUPPORTED;
+		break;
 	default:
-		return SLURM_SUCCESS;
+		break;
 	}
-	set_text(&job->comment, held.comment);
-	set_text(&job->tres_per_node, held.tres_per_node);
-	set_text(&job->tres_per_job, held.tres_per_job);
-	set_text(&job->tres_per_task, "");
-	job->begin_time = held.begin;
-	job->requeue = 1;
-	if (job->environment)
-		set_environment(job, &held);
+	/* Both have the job's token. */
 	explicit_bzero(&held, sizeof(held));
 	explicit_bzero(random, sizeof(random));
-	wake_agent();
-	return SLURM_SUCCESS;
+	return result;
 }
 
 /* Only root and Slurm's user may set a comment of Trainmaster's form. Such a comment holds the hash of the job's token

@@ -12,7 +12,7 @@
 #define TRAINMASTER_ENVIRONMENT 1024
 #define TRAINMASTER_MESSAGE 2048
 
-/* A submitted job. Texts may be NULL. Unset numbers are -1. */
+/* A submitted job. Texts may be NULL. Unset numbers are -1; an unset begin is 0. */
 struct trainmaster_submission {
 	const char *name, *comment, *script, *array, *partition;
 	const char *tres_per_node, *tres_per_task, *tres_per_job;

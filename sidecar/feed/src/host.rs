@@ -1,42 +1,42 @@
-//! What the feed asks of whoever owns the scheduler.
+//! The interface between the feed and the owner of the scheduler.
 
 use thiserror::Error;
 use trainmaster_core::{Incarnation, JobId, Revision, Role, Span};
 use trainmaster_proto::Progress;
 
-/// The host can't take anything now: its queue is full, or its journal can't be written. Training programs keep what
-/// they have and try again.
+/// The host can't take messages now: its queue is full, or its journal can't be written. Training programs keep their
+/// messages and try again.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct Unavailable(pub String);
 
-/// "I have written a checkpoint and am about to stop", or "I follow this revision now".
+/// A program's message that it has saved a checkpoint and is about to end, or that it follows a revision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Acknowledgement {
-    /// Which job.
+    /// The job.
     pub job: JobId,
-    /// Its program's incarnation.
+    /// Incarnation of its program.
     pub incarnation: Incarnation,
-    /// The revision that is followed now.
+    /// The revision that it follows now.
     pub revision: Revision,
-    /// Who of it.
+    /// Role and index of the slot.
     pub slot: (Role, u32),
-    /// Step of the checkpoint that a later incarnation resumes from.
+    /// Step of the checkpoint from which a later incarnation starts.
     pub checkpoint_step: u64,
-    /// Time the checkpoint took.
+    /// Duration of the checkpoint.
     pub checkpoint: Span,
-    /// It stops now.
+    /// Whether the program ends now.
     pub leaving: bool,
 }
 
-/// Owner of the scheduler, as the feed sees it.
+/// The owner of the scheduler.
 #[tonic::async_trait]
 pub trait FeedHost: Send + Sync + 'static {
-    /// Takes reports of one slot in order. The answer is given once what was accepted survives a crash: for each, why
-    /// it was ignored, if it was.
+    /// Takes reports of one slot in order. The answer comes when the accepted ones are on disk. For each report it
+    /// contains the reason if the report was ignored.
     ///
     /// # Errors
-    /// Nothing was promised; the caller is to try again later.
+    /// No report was accepted. The caller should try again later.
     async fn report(
         &self,
         job: JobId,
@@ -45,6 +45,6 @@ pub trait FeedHost: Send + Sync + 'static {
         progress: Vec<Progress>,
     ) -> Result<Vec<Result<(), String>>, Unavailable>;
 
-    /// A slot follows a revision, or leaves.
+    /// A slot follows a revision, or ends.
     async fn acknowledge(&self, acknowledgement: Acknowledgement);
 }

@@ -1,4 +1,4 @@
-//! Who stands at a port on which jobs report.
+//! The access check of a port for reports of jobs.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use trainmaster_net::{Caller, Doorkeeper, Kind, Paces, Rate, Share, affordable, 
 
 use crate::Feed;
 
-/// Calls of one job's programs: many slots begin at once, and each reports about once a second.
+/// Calls of one job's programs: many slots start at once, and each reports about once a second.
 const RATE: Rate = Rate { second: 500.0, burst: 10_000.0 };
-/// Bytes of calls under way: of a job, with so many more for each of its slots, and of a tenant's jobs.
+/// Bytes of pending calls: of one job, with an addition per slot, and of one tenant's jobs.
 const JOB_BYTES: usize = 2 << 20;
 const SLOT_BYTES: usize = 3 << 10;
 const TENANT_BYTES: usize = 32 << 20;
 
-/// Lets jobs' programs in by their tokens, each with a share of the port.
+/// Admits the programs of jobs by their tokens, each with a share of the port.
 #[derive(Debug)]
 pub struct JobKeeper {
     feed: Feed,
@@ -24,15 +24,15 @@ pub struct JobKeeper {
 }
 
 impl JobKeeper {
-    /// `connections`: that the port is to have at a time; of those that it can have no tenant's jobs get more than half.
+    /// `connections`: the port's maximum of connections. The jobs of one tenant get at most half of them.
     pub fn new(feed: Feed, connections: usize) -> Self {
         Self { feed, connections: affordable(connections), paces: Paces::default() }
     }
 
-    /// Whoever shows this token.
+    /// Identifies the job of a token.
     ///
     /// # Errors
-    /// No job has it, or the job calls too often.
+    /// No job has the token, or the job calls too often.
     pub fn job(&self, token: Option<&str>) -> Result<Caller, Status> {
         let caller = self.feed.caller(token)?;
         let (key, tenant): (Arc<str>, Arc<str>) = match caller.job {
@@ -40,7 +40,7 @@ impl JobKeeper {
             None => ("jobs without a token".into(), "jobs without a token".into()),
         };
         self.paces.take(&key, RATE)?;
-        // A program for each slot, another one that takes its place, and some that look.
+        // One program per slot, another one that replaces it, and some observers.
         let own = 2 * caller.slots + 64;
         let shares = vec![
             Share { key: key.clone(), bytes: JOB_BYTES + SLOT_BYTES * caller.slots, lists: 0, connections: own },
@@ -50,7 +50,7 @@ impl JobKeeper {
     }
 }
 
-/// For a port on which there is nothing but the feed.
+/// For a port with the feed alone.
 impl Doorkeeper for JobKeeper {
     fn kind(&self, path: &str) -> Kind {
         if path.ends_with("/Watch") { Kind::Watch } else { Kind::Call }

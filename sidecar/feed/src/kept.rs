@@ -1,4 +1,4 @@
-//! What is kept of many owners up to a number, so that one owner's flood takes nothing of another's.
+//! Bounded storage for many owners, in which one owner's entries don't displace those of others.
 
 use std::{
     cmp::Reverse,
@@ -6,16 +6,18 @@ use std::{
     sync::Arc,
 };
 
-/// Keys of what is kept, the older the smaller, of owners in groups. Where there are too many, the group with the most gives one up, and in
-/// it the owner with the most: its oldest. Among several of these, the oldest of all goes.
+/// Keys of stored entries, by group and owner. Smaller keys are older. If there are too many, the group with the most
+/// entries loses one, and within it the oldest entry of the owner with the most. Among several such owners, the oldest
+/// entry goes.
 ///
-/// A group that never has more than an equal share loses nothing, and in a group no owner that never has. A change takes O(log n).
+/// A group that never exceeds an equal share loses nothing, and neither does an owner in its group. A change takes
+/// O(log n).
 ///
 /// ```
 /// let mut kept = trainmaster_feed::Kept::new(3);
 /// assert!(kept.insert("", "modest", 1).is_empty());
 /// assert_eq!([2, 3, 4].map(|key| kept.insert("", "greedy", key)), [vec![], vec![], vec![2]]);
-/// // Whoever has many names has one group.
+/// // Many owners in one group share the group's part.
 /// assert_eq!([5, 6, 7].map(|key| kept.insert("other", &format!("name{key}"), key)), [vec![3], vec![1], vec![5]]);
 /// ```
 #[derive(Clone, Debug)]
@@ -26,7 +28,7 @@ pub struct Kept<K> {
     owners: BTreeMap<Arc<str>, Ranked<K>>,
 }
 
-/// Sets of keys by name, the largest with the oldest last.
+/// Sets of keys by name. The largest set with the oldest key is last.
 #[derive(Clone, Debug)]
 struct Ranked<K> {
     of: BTreeMap<Arc<str>, BTreeSet<K>>,
@@ -34,12 +36,12 @@ struct Ranked<K> {
 }
 
 impl<K: Copy + Ord> Kept<K> {
-    /// Nothing is kept yet, and at most so many will be.
+    /// An empty storage for at most `most` keys.
     pub fn new(most: usize) -> Self {
         Self { most, all: BTreeMap::new(), groups: Ranked::default(), owners: BTreeMap::new() }
     }
 
-    /// Keeps one more; a key that is there stays its owner's. Returns those that go, which it may be itself.
+    /// Adds a key. A known key stays with its owner. Returns the displaced keys, which may include the new one.
     pub fn insert(&mut self, group: &str, owner: &str, key: K) -> Vec<K> {
         if self.all.contains_key(&key) {
             return Vec::new();
@@ -114,7 +116,7 @@ mod tests {
         let mut kept = Kept::new(100);
         let mut gone = Vec::new();
         for key in 0..10_000_u32 {
-            // The flood has as many names as it likes, but comes from one group.
+            // The flood has many names, but comes from one group.
             let (group, owner) = match key {
                 0..25 => ("", "a".to_owned()),
                 25..50 => ("", "b".to_owned()),
@@ -135,10 +137,10 @@ mod tests {
     }
 
     #[test]
-    fn one_owner_gives_up_the_oldest() {
+    fn the_oldest_entry_of_one_owner_is_displaced() {
         let mut kept = Kept::new(2);
         assert_eq!([5, 9, 7, 3].map(|key| kept.insert("", "", key)), [vec![], vec![], vec![5], vec![3]]);
-        // Everybody has one: the oldest of all goes.
+        // Each owner has one, so the oldest of all goes.
         assert_eq!(["a", "b"].map(|owner| kept.insert("", owner, 10 + u32::from(owner == "b"))), [vec![7], vec![9]]);
         assert_eq!(Kept::new(0).insert("", "a", 1), [1]);
     }

@@ -1,8 +1,9 @@
-//! The metrics feed: where training programs say how far they are, and are told what they are part of.
+//! The metrics feed: training programs report their progress, and receive their assignment.
 //!
-//! [`FeedService`] is a gRPC service over a [`FeedHost`]: whoever owns the scheduler. The host says through a [`Feed`]
-//! handle what each job is given ([`Feed::set`]), and takes reports; tokens, floods, addresses and watchers are dealt
-//! with here. It needs no daemon: anything with a Tokio runtime can serve it, on a port that [`JobKeeper`] keeps.
+//! [`FeedService`] is a gRPC service over a [`FeedHost`], the owner of the scheduler. The host sets the assignment of
+//! each job through a [`Feed`] handle ([`Feed::set`]), and takes reports. This crate handles tokens, rate limits,
+//! addresses and watchers. It needs no daemon: any Tokio runtime can serve it, on a port with the access check
+//! [`JobKeeper`].
 
 mod host;
 mod keeper;

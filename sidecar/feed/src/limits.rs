@@ -1,30 +1,32 @@
-//! How much of it a job may do.
+//! Limits of a job's use of the feed.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Bounds on what training programs may ask for.
+/// Limits of training programs' calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Reports in one request.
+    /// Maximum number of reports in one request.
     pub reports_per_request: usize,
-    /// Reports of one job in a second, over all its slots; a burst of one full request is always let through. Two hundred
-    /// times of slots, or data chunks, in a report count as one more.
+    /// Reports of one job per second, over all its slots. A burst of one full request is always accepted. Two hundred
+    /// slot times or data chunks in a report count as another report.
     pub reports_per_second: u32,
-    /// Bytes of one job's reports in a second, over all its slots; four times as many at once.
+    /// Bytes of one job's reports per second, over all its slots. A burst may have four times as many.
     pub job_bytes_per_second: u32,
-    /// Bytes of all reports of a tenant's jobs in a second; four times as many at once.
+    /// Bytes of all reports of a tenant's jobs per second. A burst may have four times as many.
     pub tenant_bytes_per_second: u32,
-    /// Bytes in memory of one job's reports that wait for the disk; of a tenant's jobs four times as many.
+    /// Bytes in memory of one job's reports that wait for the disk. A tenant's jobs may have four times as many.
     pub waiting_bytes: usize,
-    /// Bytes that the programs of a tenant's jobs were told and haven't read; each job has one such answer more.
+    /// Unread bytes that were sent to the programs of a tenant's jobs. Each job may have one such answer in addition.
     pub unread_bytes: usize,
-    /// Streams that watch one job; where that is less, twice as many as it ever had slots and a few more.
+    /// Maximum number of streams that watch one job. If that is less: twice the maximum of slots that it ever had, and
+    /// a few more.
     pub watchers_per_job: usize,
     /// Bytes of one request.
     pub message_bytes: usize,
-    /// Jobs that ended whose programs are still told so; beyond these the tenant with the most is forgotten first ([`Kept`]).
+    /// Maximum number of ended jobs whose programs still get the final state. Beyond it, jobs of the tenant with the
+    /// most are forgotten first ([`Kept`]).
     ///
     /// [`Kept`]: crate::Kept
     pub ended_jobs: usize,
@@ -47,23 +49,23 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Reports of one job.
+    /// Rate of one job's reports.
     pub(crate) fn reports(&self) -> Rate {
         Rate { second: self.reports_per_second, burst: self.reports_per_request as f64 }
     }
 
-    /// Bytes of one job.
+    /// Rate of one job's bytes.
     pub(crate) fn job_bytes(&self) -> Rate {
         Rate { second: self.job_bytes_per_second, burst: 4.0 * f64::from(self.job_bytes_per_second) }
     }
 
-    /// Bytes of a tenant's jobs.
+    /// Rate of the bytes of a tenant's jobs.
     pub(crate) fn tenant_bytes(&self) -> Rate {
         Rate { second: self.tenant_bytes_per_second, burst: 4.0 * f64::from(self.tenant_bytes_per_second) }
     }
 }
 
-/// So many in a second, and so many at once.
+/// A rate per second, with a maximum burst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) second: u32,
@@ -76,7 +78,7 @@ impl Rate {
     }
 }
 
-/// Tokens that refill with time: who takes too many has to wait.
+/// A token bucket: tokens refill with time, and callers without tokens have to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     level: f64,
@@ -88,7 +90,7 @@ impl Bucket {
         Self { level: rate.size(), seen: Instant::now() }
     }
 
-    /// Whether there are so many now.
+    /// Whether `count` tokens are available now.
     pub(crate) fn has(&mut self, count: usize, rate: Rate) -> bool {
         let now = Instant::now();
         let passed: Duration = now.saturating_duration_since(self.seen);
@@ -97,7 +99,7 @@ impl Bucket {
         self.level >= count as f64
     }
 
-    /// Takes so many, which there are.
+    /// Takes `count` available tokens.
     pub(crate) fn take(&mut self, count: usize) {
         self.level -= count as f64;
     }

@@ -1,8 +1,8 @@
-//! What the feed counts.
+//! The feed's metrics.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
-/// The feed's metrics; a clone counts into the same.
+/// The feed's metrics. Clones share the counters.
 #[derive(Clone, Debug)]
 pub struct FeedMetrics {
     pub(crate) accepted: IntCounter,
@@ -13,7 +13,7 @@ pub struct FeedMetrics {
 }
 
 impl FeedMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     ///
     /// # Errors
     /// The registry already has metrics of these names.

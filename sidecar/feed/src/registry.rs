@@ -1,4 +1,4 @@
-//! What each job is given, and where its slots listen.
+//! The assignments of all jobs, and the addresses of their slots.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,49 +21,49 @@ use crate::{
     token::hash_of,
 };
 
-/// What a job's programs are to do.
+/// The desired state of a job's programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
     /// Train.
     Run,
-    /// Write a checkpoint, acknowledge, leave.
+    /// Save a checkpoint, acknowledge, and end.
     #[default]
     Stop,
-    /// The same, for good: the job is over.
+    /// The same for good: the job has ended.
     Over,
 }
 
-/// What a job is given, as its programs are told.
+/// The assignment of a job for its programs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobAssignment {
-    /// Its name: programs may call it by that or by its number.
+    /// Name of the job. Programs use the name or the number.
     pub name: String,
-    /// Who pays: what one tenant's jobs may do together is bounded.
+    /// Owner of the job. The calls of a tenant's jobs are limited together.
     pub tenant: String,
-    /// Where it came from; empty if nowhere but here.
+    /// Cluster that the job came from; empty if it was submitted directly.
     pub cluster: String,
-    /// Hash of its token; none where it reports without.
+    /// Hash of its token. None if it reports without a token.
     pub token_hash: Option<[u8; 32]>,
-    /// Which incarnation is to run.
+    /// The incarnation that should run.
     pub incarnation: Incarnation,
-    /// Which revision of it.
+    /// The revision of it.
     pub revision: Revision,
-    /// What to do.
+    /// The desired state.
     pub standing: Standing,
-    /// Its slots: workers and parameter servers, with their servers' names.
+    /// Its slots: workers and parameter servers, with the names of their servers.
     pub slots: Vec<v1::Slot>,
-    /// What they do, where data chunks are scheduled one by one.
+    /// Work of the slots, if data chunks are scheduled one by one.
     pub work: Vec<v1::Work>,
-    /// How long a stopping program may take.
+    /// Time within which a stopping program has to end.
     pub grace: Span,
-    /// The highest sequence number accepted from each slot of this incarnation.
+    /// The highest accepted sequence number of each slot of this incarnation.
     pub accepted: BTreeMap<(Role, u32), u64>,
 }
 
 /// A slot of one incarnation.
 pub(crate) type SlotKey = (Incarnation, Role, u32);
 
-/// What watchers are told, made once for all of them.
+/// The content for watchers, created once for all of them.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     assignment: SharedAssignment,
@@ -71,44 +71,45 @@ pub(crate) struct View {
     accepted: BTreeMap<(Role, u32), u64>,
 }
 
-/// Assignments of so many bytes need no room: a stream takes as much in any case.
+/// Assignments up to this size need no room, because a stream uses as much in any case.
 const SMALL: usize = 1 << 10;
-/// Watchers of a tenant's jobs that were never given anything.
+/// Maximum number of watchers of a tenant's jobs that have no assignment yet.
 const IDLE_WATCHERS: usize = 1024;
-/// To tell one watcher of one slot; whose address changes is told to all, and takes a small part of the time.
+/// Time per watcher and slot. Changes of addresses are sent to all watchers, at intervals that keep their part of the
+/// time small.
 const TELLING: Duration = Duration::from_nanos(500);
-/// Making it anew takes as long as telling so many.
+/// Building a new content takes as long as sending it to this number of watchers.
 const MAKING: usize = 100;
 
-/// Room for an assignment that isn't read yet.
+/// Room for an unread assignment.
 pub(crate) type Room = OwnedSemaphorePermit;
 
 #[derive(Debug)]
 struct Entry {
     given: JobAssignment,
-    /// Address of each slot that watches, and the stream that said so: it may be replaced by a newer one.
+    /// Address of each watching slot, and the stream that set it. A newer stream may replace it.
     addresses: BTreeMap<SlotKey, (String, u64)>,
     view: watch::Sender<Arc<View>>,
     reports: Bucket,
     bytes: Bucket,
     /// Bytes of its reports that wait for the disk.
     waiting: usize,
-    /// The most slots it ever had.
+    /// Maximum number of slots so far.
     most_slots: usize,
-    /// When its watchers were last told, and whether they are to be told again once that is some time ago.
+    /// Time of the last publication, and whether another one is scheduled.
     published: Option<Instant>,
     stale: bool,
-    /// One of its watchers may be told whatever else of its tenant isn't read.
+    /// A permit for one watcher, independent of the tenant's unread bytes.
     turn: Arc<Semaphore>,
 }
 
-/// What the jobs of one tenant do together.
+/// Common state of one tenant's jobs.
 #[derive(Debug)]
 struct Tenant {
     bytes: Bucket,
     waiting: usize,
     jobs: usize,
-    /// Bytes that its jobs' watchers have still to read.
+    /// Room for unread bytes of its jobs' watchers.
     unread: Arc<Semaphore>,
     idle_watchers: usize,
 }
@@ -117,13 +118,13 @@ struct Tenant {
 struct Tables {
     jobs: HashMap<JobId, Entry>,
     tenants: HashMap<String, Tenant>,
-    /// Whose a token is. Two jobs may have one only where their host gave it to both.
+    /// Jobs by token. Two jobs share a token only if their host gave it to both.
     tokens: HashMap<[u8; 32], Vec<JobId>>,
-    /// Jobs that report without one.
+    /// Number of jobs without a token.
     tokenless: usize,
-    /// Of jobs that are not over.
+    /// Names of active jobs.
     names: HashMap<String, JobId>,
-    /// With when that was, by a count.
+    /// Ended jobs, with a counter as their time.
     over: Kept<(u64, JobId)>,
     ended: u64,
     streams: u64,
@@ -137,24 +138,24 @@ struct Shared {
     metrics: FeedMetrics,
 }
 
-/// The host's handle: says what each job is given. Clones share everything.
+/// The host's handle, which sets the assignments of jobs. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Feed(Arc<Shared>);
 
-/// Whose training program calls, by its token alone.
+/// The job of a calling training program, identified by its token alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedCaller {
-    /// The token's hash; none: it calls for a job that reports without.
+    /// Hash of the token. None: the call is for a job without a token.
     pub(crate) token: Option<[u8; 32]>,
-    /// Its job.
+    /// The job.
     pub job: Option<JobId>,
-    /// Who pays for that.
+    /// Owner of the job.
     pub tenant: String,
-    /// The most slots that it ever had.
+    /// Maximum number of slots of the job so far.
     pub slots: usize,
 }
 
-/// Reports that wait for the disk; dropped once they are through.
+/// Reports that wait for the disk. Dropped when they are written.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     feed: Feed,
@@ -180,7 +181,7 @@ impl Feed {
         Self(Arc::new(Shared { tables: Mutex::new(tables), limits, metrics }))
     }
 
-    /// The bounds it keeps.
+    /// The limits.
     pub fn limits(&self) -> &Limits {
         &self.0.limits
     }
@@ -190,14 +191,14 @@ impl Feed {
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
-        // Every change below leaves the tables whole, so a panic elsewhere doesn't spoil them.
+        // Each change below leaves the tables consistent, so a panic elsewhere doesn't corrupt them.
         self.0.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whose program calls with this token: looked up before anything of its call is read. O(1).
+    /// Identifies the job of a token, before any content of its call is read. O(1).
     ///
     /// # Errors
-    /// UNAUTHENTICATED: there is no token, or no job has this one; UNAVAILABLE: the feed stops.
+    /// UNAUTHENTICATED: there is no token, or no job has this one. UNAVAILABLE: the feed stops.
     pub fn caller(&self, token: Option<&str>) -> Result<FeedCaller, Status> {
         let tables = self.tables();
         let refuse = |problem: &str| {
@@ -219,7 +220,7 @@ impl Feed {
         Ok(FeedCaller { token: Some(token), job: Some(job), tenant, slots })
     }
 
-    /// Says what a job is given now; its watchers hear of it if it makes a difference to them.
+    /// Sets the assignment of a job. Watchers receive relevant changes.
     pub fn set(&self, job: JobId, mut given: JobAssignment) {
         let limits = &self.0.limits;
         let mut guard = self.tables();
@@ -257,7 +258,7 @@ impl Feed {
         });
         entry.most_slots = entry.most_slots.max(given.slots.len());
         if entry.given.incarnation == given.incarnation {
-            // Reports may have been answered since the host looked.
+            // More reports may have been accepted since the host's last look.
             for (slot, seq) in &entry.given.accepted {
                 let newest = given.accepted.entry(*slot).or_default();
                 *newest = (*newest).max(*seq);
@@ -267,7 +268,7 @@ impl Feed {
         entry.publish(job);
     }
 
-    /// Ends all streams: the host stops. Programs go on and come back to whoever takes over.
+    /// Ends all streams, because the host stops. Programs continue, and reconnect to the next host.
     pub fn close(&self) {
         let mut tables = self.tables();
         tables.closed = true;
@@ -275,7 +276,7 @@ impl Feed {
         (tables.tenants, tables.tokens, tables.tokenless) = Default::default();
     }
 
-    /// What callers are told once a job is not known.
+    /// The error for an unknown job.
     pub(crate) fn absence(&self, job: &str) -> Status {
         if self.tables().closed {
             return Status::unavailable("the feed is stopping; come back later");
@@ -284,7 +285,7 @@ impl Feed {
         Status::not_found(format!("there is no job {name:?}, or it ended long ago"))
     }
 
-    /// Notes what was accepted, for those who watch later.
+    /// Records an accepted report for later watchers.
     pub(crate) fn accepted(&self, job: JobId, incarnation: Incarnation, slot: (Role, u32), seq: u64) {
         let mut tables = self.tables();
         let entry = tables.jobs.get_mut(&job).filter(|entry| entry.given.incarnation == incarnation);
@@ -294,10 +295,10 @@ impl Feed {
         }
     }
 
-    /// The job of a name or number, if it is the caller's.
+    /// The job of a name or number, if it belongs to the caller.
     ///
     /// # Errors
-    /// NOT_FOUND: there is no such job; UNAUTHENTICATED: the token isn't that job's.
+    /// NOT_FOUND: there is no such job. UNAUTHENTICATED: the token belongs to another job.
     pub(crate) fn find(&self, job: &str, caller: &FeedCaller) -> Result<JobId, Status> {
         let refused = &self.0.metrics.refused;
         let Some((id, token)) = self.named(job) else {
@@ -314,7 +315,7 @@ impl Feed {
     fn named(&self, job: &str) -> Option<(JobId, Option<[u8; 32]>)> {
         let tables = self.tables();
         let id = tables.names.get(job).copied().or_else(|| job.parse().ok().map(JobId));
-        // A job that is over still has its name, unless a newer job took it.
+        // An ended job keeps its name until a newer job takes it.
         let id = id.or_else(|| {
             tables
                 .over
@@ -327,10 +328,10 @@ impl Feed {
         Some((id, entry.given.token_hash))
     }
 
-    /// Whether a job may send so many reports of so many bytes now, and have them wait in memory.
+    /// Whether a job may send these reports now, with their bytes, and store them in memory.
     ///
     /// # Errors
-    /// What there is too much of, and how much is allowed: they are to be sent again later.
+    /// The exceeded limit with its value. The reports should be sent again later.
     pub(crate) fn admit(&self, job: JobId, reports: usize, bytes: usize, memory: usize) -> Result<Waiting, String> {
         let limits = &self.0.limits;
         let mut guard = self.tables();
@@ -361,10 +362,10 @@ impl Feed {
         Ok(Waiting { feed: self.clone(), job, tenant, bytes: memory })
     }
 
-    /// Adds a watcher; its address is known for as long as the returned guard lives.
+    /// Adds a watcher. Its address is known while the returned guard exists.
     ///
     /// # Errors
-    /// NOT_FOUND: the job was forgotten meanwhile; RESOURCE_EXHAUSTED: it has too many watchers.
+    /// NOT_FOUND: the job was forgotten meanwhile. RESOURCE_EXHAUSTED: it has too many watchers.
     pub(crate) fn watch(&self, job: JobId, slot: SlotKey, address: String) -> Result<Watcher, Status> {
         let mut guard = self.tables();
         let tables = &mut *guard;
@@ -400,7 +401,7 @@ impl Feed {
         Ok(Watcher { feed: self.clone(), job, slot, stream, view, idle, address, turn, unread })
     }
 
-    /// Tells a job's watchers of another address: now, or once it is some time ago that they were told.
+    /// Publishes a changed address to a job's watchers: at once, or some time after the last publication.
     fn tell(&self, job: JobId, entry: &mut Entry) {
         let due = entry.published.map(|last| last + entry.pace());
         match (due.filter(|due| *due > Instant::now()), Handle::try_current()) {
@@ -434,7 +435,7 @@ impl Feed {
 }
 
 impl Tables {
-    /// Keeps tokens and tenants as they are with what a job is given now.
+    /// Updates tokens and tenants to a job's new assignment.
     fn count(&mut self, job: JobId, given: &JobAssignment, limits: &Limits) {
         let before = self.jobs.get(&job).map(|entry| (entry.given.token_hash, entry.given.tenant.clone()));
         if before.as_ref().is_some_and(|(token, tenant)| *token == given.token_hash && *tenant == given.tenant) {
@@ -495,18 +496,18 @@ impl Drop for Waiting {
 }
 
 impl Entry {
-    /// A program for each slot, another one that takes its place, and somebody who looks.
+    /// One program per slot, another one that replaces it, and an observer.
     fn most_watchers(&self) -> usize {
         (2 * self.most_slots + 16).max(64)
     }
 
-    /// How often its watchers may be told of addresses.
+    /// Minimum time between publications of addresses.
     fn pace(&self) -> Duration {
         let watchers = self.view.receiver_count() + MAKING;
         TELLING.saturating_mul(u32::try_from(watchers * self.given.slots.len()).unwrap_or(u32::MAX))
     }
 
-    /// Tells the watchers, if it makes a difference to them. O(slots), and as much for each that is told.
+    /// Publishes the assignment if it changed. O(slots), and the same for each watcher.
     fn publish(&mut self, job: JobId) {
         (self.published, self.stale) = (Some(Instant::now()), false);
         let given = &self.given;
@@ -545,17 +546,17 @@ pub(crate) struct Watcher {
     slot: SlotKey,
     stream: u64,
     view: watch::Receiver<Arc<View>>,
-    /// The tenant of a job that was given nothing so far.
+    /// The tenant, for a job without an assignment so far.
     idle: Option<String>,
-    /// Its slot's own address, which it is told whenever others are.
+    /// The slot's own address, which is part of each of its assignments.
     address: String,
     turn: Arc<Semaphore>,
     unread: Arc<Semaphore>,
 }
 
 impl Watcher {
-    /// What the slot is to be told now, once there is room for it, of that which all of a tenant's jobs have, or in the job's own turn.
-    /// Later changes count as news.
+    /// The current assignment for the slot, once there is room for it, from the tenant's unread bytes or the job's own
+    /// permit. Later changes count as new.
     pub(crate) async fn look(&mut self) -> (EncodedAssignment, Option<Room>) {
         let most = self.feed.limits().unread_bytes;
         let mut room = None;
@@ -592,7 +593,7 @@ impl Watcher {
         view.assignment.told(last_seq, own)
     }
 
-    /// Waits for news.
+    /// Waits for a change.
     ///
     /// # Errors
     /// The job is forgotten, or the feed stops.

@@ -19,9 +19,9 @@ use crate::{
     watch::{Assignments, stream},
 };
 
-/// So many times of slots, or data chunks, count as a report of their own against a job's rate.
+/// This number of slot times or data chunks counts as another report in a job's rate.
 const PART: usize = 200;
-/// Longest address that a slot may give.
+/// Maximum length of a slot's address.
 const LONGEST_ADDRESS: usize = 256;
 
 /// Serves `trainmaster.v1.Feed`.
@@ -31,18 +31,18 @@ pub struct FeedService<H> {
 }
 
 impl<H: FeedHost> FeedService<H> {
-    /// Over a host and the handle it fills.
+    /// A service over a host and the handle that the host updates.
     pub fn new(feed: Feed, host: Arc<H>) -> Self {
         Self { feed, host }
     }
 
-    /// As a service to add to a server, with the message limit set. Who calls is asked before a message is read.
+    /// The service for a server, with its message limit. The caller is checked before a message is read.
     pub fn into_server(self) -> InterceptedService<FeedServer<Self>, AskFirst> {
         let (most, feed) = (self.feed.limits().message_bytes, self.feed.clone());
         InterceptedService::new(FeedServer::new(self).max_decoding_message_size(most), AskFirst(feed))
     }
 
-    /// Who is called for, if the caller may.
+    /// The job of a call, if the caller may act for it.
     fn authenticate<T>(&self, request: &Request<T>, job: &str) -> Result<JobId, Status> {
         let caller = request.extensions().get::<FeedCaller>();
         let caller = caller.ok_or_else(|| Status::internal("nobody asked who calls"))?;
@@ -50,7 +50,7 @@ impl<H: FeedHost> FeedService<H> {
     }
 }
 
-/// Looks at a call's token before its message is read.
+/// Checks a call's token before its message is read.
 #[derive(Clone, Debug)]
 pub struct AskFirst(Feed);
 
@@ -62,7 +62,7 @@ impl Interceptor for AskFirst {
     }
 }
 
-/// About what a request takes in memory.
+/// Approximate size of a request in memory.
 fn memory(request: &v1::ReportRequest) -> usize {
     let of = |progress: &v1::Progress| {
         size_of::<v1::Progress>()
@@ -105,7 +105,7 @@ impl<H: FeedHost> Service for FeedService<H> {
             let problem = format!("progress: {count} reports must be at most {most} in one request");
             return Err(Status::invalid_argument(problem));
         }
-        // Times of slots and data chunks are what can make a report long.
+        // Slot times and data chunks determine the length of a report.
         let parts = |progress: &v1::Progress| (progress.slot_times.len() + progress.chunks.len()) / PART;
         let cost = request.progress.iter().map(|progress| 1 + parts(progress)).sum();
         let waiting = match self.feed.admit(job, cost, request.encoded_len(), memory(&request)) {

@@ -1,23 +1,23 @@
-//! Tokens: 128 random bits that a job reports with. Only their hash is kept where many can read.
+//! Tokens: 128 random bits with which a job reports. Only the hash is kept in places that many can read.
 
 use std::fmt;
 
-/// A secret on its way to the one who needs it; not shown in logs.
+/// A secret for its user. Logs don't show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// From 128 bits that nobody can guess.
+    /// A token from 128 unpredictable bits.
     pub fn new(random: [u8; 16]) -> Self {
         Self(random.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The text that travels.
+    /// The text for the user.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// What is kept of it.
+    /// The hash that is kept.
     pub fn hash(&self) -> [u8; 32] {
         hash_of(&self.0)
     }
@@ -29,7 +29,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What is kept of a token that somebody shows.
+/// The hash of a token from a caller.
 pub fn hash_of(token: &str) -> [u8; 32] {
     *blake3::hash(token.as_bytes()).as_bytes()
 }

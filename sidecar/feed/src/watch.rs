@@ -1,4 +1,4 @@
-//! A watch stream: the current assignment at once, then the newest whenever it changed.
+//! A watch stream: the current assignment at once, then the latest one after each change.
 
 use std::pin::Pin;
 
@@ -9,11 +9,11 @@ use trainmaster_proto::EncodedAssignment;
 
 use crate::registry::{Room, Watcher};
 
-/// What a watch call returns.
+/// Result of a watch call.
 pub(crate) type Assignments = Pin<Box<dyn Stream<Item = Result<EncodedAssignment, Status>> + Send>>;
 
-/// Tells one slot until it goes away. A slot that reads slowly misses what was outdated meanwhile, and what it hasn't read is made only
-/// once there is room for it.
+/// Streams assignments to one slot until it disconnects. A slow reader skips outdated assignments. An assignment that
+/// isn't small is created only when there is room for it.
 pub(crate) fn stream(watcher: Watcher) -> Assignments {
     let telling = Telling { watcher, told: false, unread: None };
     Box::pin(stream::unfold(Some(telling), Telling::next))
@@ -22,7 +22,7 @@ pub(crate) fn stream(watcher: Watcher) -> Assignments {
 struct Telling {
     watcher: Watcher,
     told: bool,
-    /// Taken by what was told last, until it is on its way.
+    /// Room of the last assignment, until it is sent.
     unread: Option<Room>,
 }
 
@@ -30,7 +30,7 @@ impl Telling {
     async fn next(telling: Option<Self>) -> Option<(Result<EncodedAssignment, Status>, Option<Self>)> {
         let mut telling = telling?;
         if telling.told {
-            // What was told is taken now, and asked for again once it is sent: the port sees to that.
+            // The last assignment was taken. The port asks for the next one after it is sent.
             yield_now().await;
             telling.unread = None;
             if let Err(gone) = telling.watcher.changed().await {
@@ -63,7 +63,7 @@ mod tests {
         Feed::new(limits, FeedMetrics::register(&Registry::new()).unwrap())
     }
 
-    /// About 100 bytes a slot.
+    /// About 100 bytes per slot.
     fn given(tenant: &str, slots: u32) -> JobAssignment {
         let slot = |index| v1::Slot { index, server: "s".repeat(90), ..v1::Slot::default() };
         JobAssignment {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_watchers_do_not_read_takes_bounded_room_and_holds_up_no_other_job() {
+    async fn unread_assignments_take_bounded_room_and_delay_no_other_job() {
         let feed = feed(400_000);
         for (job, tenant) in [(1, "greedy"), (2, "greedy"), (3, "modest")] {
             feed.set(JobId(job), JobAssignment { name: format!("job{job}"), ..given(tenant, 1000) });
@@ -90,13 +90,13 @@ mod tests {
         let told = |streams: &mut Vec<Assignments>| {
             streams.iter_mut().filter_map(|stream| stream.next().now_or_never()).flatten().count()
         };
-        // 400,000 bytes of some 98,000 each, and the job's own turn.
+        // Four of about 98,000 bytes each within 400,000, and one with the job's own permit.
         assert_eq!(told(&mut unread), 5);
         for index in 0..2 {
             assert_eq!(told(&mut vec![watch(2, index)]), 1, "by its own turn");
         }
         assert_eq!(told(&mut vec![watch(3, 0)]), 1);
-        // Who goes away leaves its room to the next.
+        // A watcher that disconnects releases its room.
         let rest = unread.split_off(5);
         drop(unread);
         let mut rest = rest;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn addresses_that_come_and_go_are_told_now_and_then() {
+    async fn changing_addresses_are_published_at_intervals() {
         let feed = feed(4 << 20);
         feed.set(JobId(1), given("a", 5000));
         let mut watcher = feed.watch(JobId(1), slot(0), String::new()).unwrap();
@@ -119,13 +119,13 @@ mod tests {
         let told = watcher.look().await.0.encode_to_vec();
         let peers = v1::Assignment::decode(&*told).unwrap().peers;
         assert_eq!((&*peers[7].address, &*peers[8].address), ("", "host:2"));
-        // What the scheduler gives is told at once.
+        // Changes by the scheduler are published at once.
         feed.set(JobId(1), JobAssignment { standing: Standing::Stop, ..given("a", 5000) });
         watcher.changed().now_or_never().expect("news").unwrap();
     }
 
     #[tokio::test]
-    async fn jobs_that_were_given_nothing_have_few_watchers_together() {
+    async fn jobs_without_an_assignment_share_few_watchers() {
         let feed = feed(4 << 20);
         let mut watchers = Vec::new();
         let refused = (1..100).find_map(|job| {

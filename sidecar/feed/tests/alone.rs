@@ -18,7 +18,7 @@ use trainmaster_proto::{
     v1::{self, feed_client::FeedClient},
 };
 
-/// Takes odd sequence numbers only, and nothing while it is away.
+/// A host that takes odd sequence numbers only, and nothing while it is away.
 #[derive(Default)]
 struct Odd {
     away: AtomicBool,
@@ -83,7 +83,7 @@ fn report(job: &str, sequence: &[u64]) -> v1::ReportRequest {
 async fn reports_are_the_hosts_to_judge_and_the_feeds_to_remember() {
     let mut site = site(Limits::default()).await;
     site.feed.set(JobId(4), given("one", 1, None));
-    // No token is asked where the job has none.
+    // A job without a token needs none.
     let reply = site.client.report(report("one", &[1, 2, 3])).await.unwrap().into_inner();
     assert_eq!((reply.accepted, reply.reason.as_str()), (false, "1 of 3 ignored: even"));
     assert!(site.client.report(report("4", &[5])).await.unwrap().into_inner().accepted);
@@ -95,7 +95,7 @@ async fn reports_are_the_hosts_to_judge_and_the_feeds_to_remember() {
     let away = site.client.report(report("one", &[7])).await.unwrap_err();
     assert_eq!((away.code(), away.message()), (Code::Unavailable, "away"));
 
-    // What doesn't concern the slot isn't told: the same again is no news, another incarnation is.
+    // Irrelevant changes aren't sent: an equal assignment isn't, another incarnation is.
     site.feed.set(JobId(4), given("one", 1, None));
     site.feed.set(JobId(4), given("one", 2, None));
     let next = stream.message().await.unwrap().unwrap();
@@ -108,7 +108,7 @@ async fn reports_are_the_hosts_to_judge_and_the_feeds_to_remember() {
 }
 
 #[tokio::test]
-async fn jobs_that_are_over_are_told_so_until_they_are_forgotten() {
+async fn ended_jobs_keep_their_state_until_they_are_forgotten() {
     let mut site = site(Limits { ended_jobs: 1, ..Limits::default() }).await;
     let token = Token::new([3; 16]);
     for (id, name) in [(1, "one"), (2, "two")] {
@@ -124,7 +124,7 @@ async fn jobs_that_are_over_are_told_so_until_they_are_forgotten() {
     let over = |name: &str| JobAssignment { standing: Standing::Over, ..given(name, 1, Some(&token)) };
     site.feed.set(JobId(1), over("one"));
     assert_eq!(stream.message().await.unwrap().unwrap().phase(), v1::AssignmentPhase::Stop);
-    // Its name still leads to it, until another job has it.
+    // Its name still refers to it, until another job has it.
     let mut late = site.client.watch(watch("one")).await.unwrap().into_inner();
     assert_eq!(late.message().await.unwrap().unwrap().job, 1);
     site.feed.set(JobId(3), given("one", 1, Some(&token)));

@@ -1,4 +1,4 @@
-//! Who calls, and who decides what they may.
+//! Callers, and the check of their permissions.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -15,30 +15,30 @@ use crate::{Share, proof::Proof};
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// The URI names in its certificate, where it showed one that the port trusts.
+    /// The URI names in its certificate, if it has one that the port trusts.
     pub certified: Arc<[String]>,
     pub(crate) proof: Arc<Proof>,
 }
 
-/// Somebody who was let in.
+/// An admitted caller.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// For logs and audits; no secret.
+    /// Name for logs and audits. Not secret.
     pub name: Arc<str>,
-    /// What it may hold, each by itself and together with others.
+    /// Limits for what it may hold, alone and together with others.
     pub shares: Vec<Share>,
-    /// Never kept waiting because of what others hold: who can end what goes wrong.
+    /// Never delayed because of others' use: for callers that can resolve problems.
     pub first: bool,
-    /// Whether it still counts; none: as long as its connection.
+    /// Whether its admission is still valid. None: as long as its connection.
     pub standing: Option<Standing>,
 }
 
-/// Whether somebody who was let in still counts, as who has shown a token that may be revoked.
+/// Whether an admission is still valid, for callers with a token that may be revoked.
 #[derive(Clone)]
 pub struct Standing(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl Standing {
-    /// As this says, whenever it is asked.
+    /// A standing whose validity is this function's result.
     pub fn new(counts: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(counts))
     }
@@ -54,40 +54,40 @@ impl std::fmt::Debug for Standing {
     }
 }
 
-/// What a path serves.
+/// The kind of service at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A page over plain HTTP.
     Page,
-    /// The same, long.
+    /// A long page over plain HTTP.
     LongPage,
-    /// A call that is answered once.
+    /// A call with one answer.
     Call,
-    /// A call that is answered as long as somebody listens, and sees to it itself that they aren't too many.
+    /// A call with answers as long as its reader stays. The service limits the number of its readers.
     Watch,
-    /// A call that is answered with a list, once or as long as somebody reads.
+    /// A call with a list as its answer, once or as long as its reader stays.
     List,
-    /// A stream of requests that never ends.
+    /// An endless stream of requests.
     Endless,
 }
 
-/// Decides who may call what.
+/// The access check: which callers may call which services.
 pub trait Doorkeeper: Send + Sync + 'static {
-    /// What is served at a path.
+    /// The kind of service at a path.
     fn kind(&self, path: &str) -> Kind;
 
-    /// Who calls, if that may be called by them; `None`: by anybody. Asked before the body is read; what the handler needs to
-    /// know goes into the request's extensions. The connection's other end is there as a [`Peer`].
+    /// Identifies the caller, if it may call the service. `None`: anybody may. Called before the body is read. Data for
+    /// the handler goes into the request's extensions, which contain the other end of the connection as a [`Peer`].
     ///
     /// # Errors
-    /// What is answered instead.
+    /// The answer in place of the service's.
     fn admit(&self, request: &mut Request) -> Result<Option<Caller>, Status>;
 }
 
-/// The token in `authorization: Bearer …`; none where the header is missing.
+/// The token in `authorization: Bearer …`. None without the header.
 ///
 /// # Errors
-/// UNAUTHENTICATED: it is no bearer token.
+/// UNAUTHENTICATED: the header has no bearer token.
 pub fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Status> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let token = value.to_str().ok().and_then(|text| {

@@ -1,4 +1,4 @@
-//! What stands before every handler: no web pages, who may call what, and a net for panics.
+//! Checks before each handler: protection from web pages, access, and recovery from panics.
 
 use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -15,19 +15,19 @@ use tonic::Status;
 
 use crate::{Doorkeeper, Kind, NetMetrics, Peer, shares::Shares};
 
-/// Who calls too often is answered no sooner than this.
+/// Minimum delay of the answer to a caller that calls too often.
 const SLOWLY: Duration = Duration::from_millis(250);
 
-/// Under which names a port may be called.
+/// The names under which a port may be called.
 #[derive(Clone, Debug, Default)]
 pub struct Door {
-    /// Beside `localhost` and addresses in numbers: what a name may be called that a browser was lured to is another one.
-    /// `None`: any, for where certificates say whose name it is.
+    /// Names beside `localhost` and numeric addresses. A browser that was lured to the port uses another name. `None`:
+    /// any name, for ports whose certificates identify them.
     pub names: Option<Vec<String>>,
 }
 
 impl Door {
-    /// For these names and addresses (`http://host:port`) beside this machine's own name.
+    /// A door for these names and addresses (`http://host:port`), and for this machine's own name.
     pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let host = |name: &'a str| {
@@ -45,7 +45,7 @@ impl Door {
         host.parse::<IpAddr>().is_ok() || same("localhost") || names.iter().any(|name| same(name))
     }
 
-    /// Why a request isn't one of a program's own.
+    /// The reason to refuse a request that a web page may have caused.
     fn objection(&self, kind: Kind, request: &Request) -> Option<(Status, StatusCode)> {
         let headers = request.headers();
         let is_from_page = |headers: &HeaderMap| {
@@ -72,13 +72,13 @@ impl Door {
     }
 }
 
-/// `application/grpc`, `application/grpc+proto`; not `application/grpc-web`, which browsers may send.
+/// `application/grpc` and `application/grpc+proto`, but not `application/grpc-web`, which browsers can send.
 fn speaks_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     kind.strip_prefix("application/grpc").is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
 }
 
-/// The door and who stands there.
+/// The door with its access check.
 #[derive(Clone)]
 pub(crate) struct Guard {
     door: Arc<Door>,
@@ -93,7 +93,7 @@ impl Guard {
     }
 }
 
-/// Lets a request in, or says why not, before its body is read.
+/// Admits or refuses a request, before its body is read.
 pub(crate) async fn open(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {
     let kind = guard.doorkeeper.kind(request.uri().path());
     if let Some((status, code)) = guard.door.objection(kind, &request) {
@@ -128,7 +128,7 @@ pub(crate) async fn open(State(guard): State<Guard>, mut request: Request, next:
                 peer.proof.refuse();
             }
             if status.code() == tonic::Code::ResourceExhausted {
-                // Who asks again at once has to wait for the answer.
+                // The delay slows callers that repeat at once.
                 sleep(SLOWLY).await;
             }
             refuse(&request, status, code)
@@ -136,10 +136,10 @@ pub(crate) async fn open(State(guard): State<Guard>, mut request: Request, next:
     }
 }
 
-/// Answers a panic as INTERNAL; the connection and everybody else go on.
+/// Answers a panic with INTERNAL. The connection and other calls continue.
 pub(crate) async fn catch_panics(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
-    // For the answer, in the caller's protocol.
+    // For the answer in the caller's protocol.
     let mut kind = Request::new(Body::empty());
     if let Some(value) = request.headers().get(header::CONTENT_TYPE) {
         kind.headers_mut().insert(header::CONTENT_TYPE, value.clone());
@@ -155,13 +155,13 @@ pub(crate) async fn catch_panics(State(guard): State<Guard>, request: Request, n
     }
 }
 
-/// Answers for paths that are not served.
+/// The answer for unknown paths.
 pub(crate) async fn nothing_here(request: Request) -> Response {
     let text = format!("{:.200} is not served here", request.uri().path());
     refuse(&request, Status::unimplemented(text), StatusCode::NOT_FOUND)
 }
 
-/// A refusal in the caller's protocol: as gRPC's status, else as a page with this code.
+/// A refusal in the caller's protocol: a gRPC status, or a page with this code.
 pub fn refuse(request: &Request, status: Status, code: StatusCode) -> Response {
     if speaks_grpc(request.headers()) {
         return status.into_http::<Body>();
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use crate::{Caller, LoadLimits, guarded};
 
-    /// Lets in who says so.
+    /// An access check by a header.
     struct Words;
 
     impl Doorkeeper for Words {
@@ -221,7 +221,7 @@ mod tests {
     const WHO: (&str, &str) = ("authorization", "me");
 
     #[tokio::test]
-    async fn who_may_not_call_is_answered_before_anything_is_read() {
+    async fn calls_without_permission_are_refused_before_they_are_read() {
         let (router, metrics) = router();
         let status =
             async |path: &str, headers: &[(&str, &str)]| ask(&router, Method::GET, path, headers).await.status();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_web_page_can_send_is_refused() {
+    async fn requests_of_web_pages_are_refused() {
         let (router, metrics) = router();
         let get = async |headers: &[(&str, &str)]| ask(&router, Method::GET, "/metrics", headers).await.status();
         for host in ["localhost", "LOCALHOST:7070", "127.0.0.1:1", "[::1]:7070", "10.0.0.1", "Scheduler.example.org."] {

@@ -1,15 +1,15 @@
-//! A port that strangers may knock at: gRPC and a few pages over HTTP, served so that nobody who calls can hurt another.
+//! A port for untrusted callers: gRPC and a few pages over HTTP. No caller can harm another one.
 //!
-//! Whoever serves something says who may call what ([`Doorkeeper`]); this crate asks before a request's body is read, and
-//! sees to the rest:
+//! The service provides the access check ([`Doorkeeper`]). This crate calls it before a request's body is read, and
+//! handles the rest:
 //!
-//! * **Browsers stay outside** ([`Door`]): requests that a web page could bring about (with an `Origin`, for a name that isn't
-//!   this machine's, of another content type than gRPC's) are refused.
-//! * **Everybody has a share** ([`Share`]): of connections, of bytes that are under way, of lists that are being read. One's
-//!   own share being used up is an answer to oneself.
-//! * **Connections have to prove something** ([`Port`]): who hasn't made one call that was let in within half a minute goes, and
-//!   before that whoever waits longest makes room for who comes.
-//! * Whatever a request does, it is answered: a panic as INTERNAL.
+//! * **No browsers** ([`Door`]): requests that a web page could cause are refused. These have an `Origin`, a host name
+//!   other than this machine's, or another content type than gRPC's.
+//! * **Shares** ([`Share`]): each caller has limits on connections, on bytes in progress, and on lists that are being
+//!   read. A caller that exceeds its own share gets an error.
+//! * **Unproven connections** ([`Port`]): a connection without an admitted call within half a minute is closed. If
+//!   there are too many, the oldest one is closed for a new one.
+//! * **Panics**: each request is answered; a panic is answered with INTERNAL.
 
 mod caller;
 mod door;
@@ -40,7 +40,7 @@ pub use self::{
 };
 use self::{door::Guard, load::Load};
 
-/// Puts a router behind the door: who may not call what isn't heard, and what calls hold is bounded.
+/// Adds the checks and limits of this crate to a router. Calls that aren't allowed don't reach it.
 pub fn guarded(
     router: Router,
     door: Door,

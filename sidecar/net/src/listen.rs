@@ -1,5 +1,5 @@
-//! Accepting and serving connections: as many as are allowed, each with limits on how slow it may be, and on how long it
-//! may be nobody's.
+//! Accepts and serves connections. Their number is limited, and so is the time of each without progress or without an
+//! admitted call.
 
 use std::{collections::VecDeque, future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -22,47 +22,48 @@ use tower::ServiceExt;
 
 use crate::{NetMetrics, Peer, Tls, patient::Patient, proof::Proof, tls};
 
-/// A TLS handshake may take so long.
+/// Maximum time of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The greeting of a connection, and the head of a request in HTTP/1, may take so long; also between requests.
+/// Maximum time of a connection's greeting, and of an HTTP/1 request's head, including the time between requests.
 const HEAD: Duration = Duration::from_secs(30);
-/// Whoever says nothing for so long is asked whether it is there, and has as long to answer.
+/// Time of silence after which a connection is pinged. It has the same time to answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
-/// Calls at a time on one connection.
+/// Maximum number of concurrent calls on one connection.
 const STREAMS: u32 = 1024;
-/// Bytes of a call that are taken before anybody reads them: a call that is refused at its head, or for its length, costs no
-/// more. On a connection all calls together have 16 times that.
+/// Bytes of a call that are buffered before it is read, so that a call that is refused at its head, or for its length,
+/// costs no more. All calls of a connection together have 16 times as many.
 const UNREAD: u32 = 64 << 10;
-/// Bytes of an answer that wait for one who doesn't read it.
+/// Bytes of an answer that wait for a slow reader.
 pub(crate) const SENDING: usize = 16 << 10;
 /// Bytes of a request's headers.
 const HEADERS: u32 = 8 << 10;
-/// On a connection somebody who may has to call within so long.
+/// Time within which a connection needs an admitted call.
 const NOBODY: Duration = Duration::from_secs(30);
-/// Connections that are nobody's yet: beyond these the oldest of them goes for each that comes.
+/// Maximum number of connections without an admitted call. Beyond it, each new one closes the oldest.
 const UNPROVEN: usize = 512;
-/// Connections that are kept for callers who are [first](crate::Caller::first), beside those.
+/// Additional connections for callers that are [first](crate::Caller::first).
 const FIRST: usize = 64;
-/// Once the daemon stops, calls under way may take so long.
+/// Time for calls in progress after the daemon stops.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// The port and what is served on it.
+/// A port and its services.
 #[derive(Debug)]
 pub struct Port {
-    /// Where.
+    /// The listening socket.
     pub listener: TcpListener,
-    /// What: [`guarded`](crate::guarded).
+    /// The services, [`guarded`](crate::guarded).
     pub router: Router,
-    /// Certificate and key, where it speaks TLS.
+    /// Certificate and key, for TLS.
     pub tls: Option<Tls>,
-    /// What happens on it.
+    /// Metrics of the port.
     pub metrics: NetMetrics,
-    /// Connections at a time; more wait to be accepted.
+    /// Maximum number of connections. More wait to be accepted.
     pub connections: usize,
 }
 
 impl Port {
-    /// Serves until `shutdown` resolves, then lets calls under way finish. Dropped, it drops the connections too.
+    /// Serves until `shutdown` resolves, then lets calls in progress finish. Dropping the future drops the connections
+    /// too.
     pub async fn serve(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = std::pin::pin!(shutdown);
         let most = affordable(self.connections);
@@ -75,7 +76,7 @@ impl Port {
         let kept = nobodys.most + FIRST.min(most / 16);
         let others = Arc::new(Semaphore::new(most.saturating_sub(kept).max(1)));
         let graceful = GracefulShutdown::new();
-        // Whoever drops this future drops the connections too.
+        // Dropping this future drops the connections too.
         let mut open = JoinSet::new();
         let ends = |tls: &Tls| self.metrics.certificate_ends.set(tls.ends());
         self.tls.iter().for_each(ends);
@@ -88,7 +89,7 @@ impl Port {
                 accepted = self.listener.accept() => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
-                        // Out of file descriptors, perhaps: others will be closed.
+                        // Possibly there are no free file descriptors. Others will be closed.
                         self.metrics.failed.with_label_values(&["accept"]).inc();
                         tracing::warn!(%error, "can't accept a connection");
                         sleep(Duration::from_millis(50)).await;
@@ -96,7 +97,7 @@ impl Port {
                     }
                 },
                 Some(_) = open.join_next() => continue,
-                // What is said of certificates is true although nobody calls.
+                // Updates the state of certificates even without calls.
                 () = sleep(tls::LOOK), if self.tls.is_some() => {
                     if let Some(tls) = &mut self.tls {
                         tls.acceptor();
@@ -130,15 +131,15 @@ impl Port {
     }
 }
 
-/// Connections on which nobody was let in yet, the oldest first; those that are through are among them until looked at.
+/// Connections without an admitted call, the oldest first. Proven ones are removed when they are visited.
 struct Nobodys {
     most: usize,
     waiting: VecDeque<(Arc<Proof>, AbortHandle)>,
 }
 
 impl Nobodys {
-    /// Adds one; where they are too many the oldest ends, and true is returned: who knocks without a key keeps nobody out. O(1)
-    /// amortised.
+    /// Adds a connection. If there are too many, the oldest is closed, and true is returned. So connections without
+    /// access don't keep others out. O(1) amortised.
     fn add(&mut self, proof: Arc<Proof>, handle: AbortHandle) -> bool {
         if self.waiting.len() >= self.most {
             self.waiting.retain(|(proof, handle)| !proof.is_given() && !handle.is_finished());
@@ -149,7 +150,7 @@ impl Nobodys {
     }
 }
 
-/// Counts an open connection, however it ends.
+/// Counts an open connection until it is dropped.
 struct Counted {
     metrics: NetMetrics,
     proof: Arc<Proof>,
@@ -169,7 +170,7 @@ impl Drop for Counted {
     }
 }
 
-/// As many connections as wanted, as far as the limit on open files leaves some for everything else.
+/// Limits the number of connections so that enough open files remain for everything else.
 pub fn affordable(wanted: usize) -> usize {
     let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
     limit.map_or(wanted, |limit| wanted.min((limit / 4 * 3).max(1)))
@@ -238,7 +239,7 @@ impl Connection {
             ended = &mut connection => return ended,
             () = sleep(NOBODY), if !self.proof.is_given() => {}
             () = self.proof.over.notified() => {
-                // What was answered last is on its way.
+                // Gives the last answer time to be sent.
                 let _ = timeout(Duration::from_secs(1), &mut connection).await;
                 return Ok(());
             }

@@ -1,5 +1,4 @@
-//! What calls may hold in memory, each caller and all together: requests that aren't answered yet, and lists that aren't
-//! read yet.
+//! Limits on the memory of calls, per caller and in total: requests without an answer, and lists that aren't read yet.
 
 use std::{
     pin::Pin,
@@ -33,18 +32,18 @@ use crate::{
     shares::{Shares, Taken, What},
 };
 
-/// What is kept of any call, and of each of its headers beside its text, in bytes.
+/// Fixed bytes per call, and per header in addition to its text.
 const CALL: usize = 2 << 10;
 const HEADER: usize = 64;
 
-/// Bounds on what calls hold together. Who is [first](Caller::first) isn't kept waiting by them.
+/// Limits on all calls together. Callers that are [first](Caller::first) aren't delayed by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadLimits {
-    /// Bytes of requests that aren't answered yet, and of answers that aren't sent yet.
+    /// Bytes of unanswered requests and of unsent answers.
     pub request_bytes: usize,
-    /// How long a request may take to arrive.
+    /// Maximum time for the arrival of a request.
     pub patience: Duration,
-    /// Lists that are being read, watched ones included.
+    /// Lists that are being read, including watched ones.
     pub lists: usize,
 }
 
@@ -54,7 +53,7 @@ impl Default for LoadLimits {
     }
 }
 
-/// What is held. Clones count together.
+/// The current use. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Load {
     limits: LoadLimits,
@@ -71,7 +70,7 @@ impl Load {
         Self { limits, doorkeeper, metrics, held, lists, shares: Shares::default() }
     }
 
-    /// Room for another list.
+    /// Reserves another list.
     fn list(&self, shares: &[Share], first: bool) -> Result<List, Status> {
         let share = self.shares.take(shares, What::Lists, 1)?;
         let most = self.limits.lists;
@@ -81,28 +80,28 @@ impl Load {
     }
 }
 
-/// What one connection has for calls that anybody may make.
+/// The share of one connection for calls that need no access.
 fn nobody(request: &Request) -> Share {
     let from = request.extensions().get::<Peer>().map(|peer| format!(" from {}", peer.address));
     let key = format!("callers without a token{}", from.unwrap_or_default()).into();
     Share { key, bytes: 32 << 10, lists: usize::MAX, connections: usize::MAX }
 }
 
-/// About what a call takes before its body comes, in bytes; a page, which no message asks for, with what is answered.
+/// Approximate bytes of a call before its body arrives. A page has no message, so its answer is included.
 fn weight(kind: Kind, request: &Request) -> usize {
     let headers = request.headers().iter();
     let headers: usize = headers.map(|(name, value)| HEADER + name.as_str().len() + value.len()).sum();
     CALL + headers + if kind == Kind::Page { SENDING } else { 0 }
 }
 
-/// Counts a request's bytes until its answer is sent, with those of the answer, and a list until it is read. A watch counts until
-/// its answer begins: what it tells has bounds of its own.
+/// Counts a request's bytes, and those of its answer, until the answer is sent, and a list until it is read. A watch
+/// counts until its answer begins, because its service has its own limits.
 pub(crate) async fn bound(State(load): State<Load>, request: Request, next: Next) -> Response {
     let kind = load.doorkeeper.kind(request.uri().path());
     let caller = request.extensions().get::<Caller>();
     let (shares, first) =
         caller.map_or_else(|| (vec![nobody(&request)], false), |caller| (caller.shares.clone(), caller.first));
-    // Whoever may speak for as long as it lives is trusted with that.
+    // Callers with an endless stream are trusted with its bytes.
     if kind == Kind::Endless {
         return match load.shares.take(&shares, What::Streams, 1) {
             Ok(share) => {
@@ -131,13 +130,13 @@ pub(crate) async fn bound(State(load): State<Load>, request: Request, next: Next
         let patience = Box::pin(sleep(load.limits.patience));
         Body::new(Arriving { body, held: held.clone(), patience })
     });
-    // The request counts also once it was read: what is made of it waits in a queue, or for the disk.
+    // A request counts also after it is read, because its content waits in a queue or for the disk.
     let response = next.run(request).await;
     let held = matches!(kind, Kind::Page | Kind::Call).then_some(held);
     response.map(|body| Body::new(Leaving::new(body, list.map(Arc::new), held)))
 }
 
-/// One call's bytes.
+/// Bytes of one call.
 struct Held {
     bytes: AtomicUsize,
     all: Arc<AtomicUsize>,
@@ -171,14 +170,14 @@ impl Held {
         Ok(())
     }
 
-    /// Counts what is answered, which is there already: others' calls are refused if it is too much.
+    /// Counts an answer that exists already. If it is too large, other calls are refused.
     fn answer(&self, bytes: usize) {
         self.taken().anyway(&self.shares, bytes);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.all.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So much of an answer is sent.
+    /// Releases sent bytes of an answer.
     fn sent(&self, bytes: usize) {
         self.taken().give_back(bytes);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -192,7 +191,7 @@ impl Drop for Held {
     }
 }
 
-/// A request on its way in.
+/// A request during its arrival.
 struct Arriving {
     body: Body,
     held: Arc<Held>,
@@ -231,14 +230,14 @@ impl HttpBody for Arriving {
     }
 }
 
-/// A list that somebody reads, or a stream.
+/// A list or a stream that is being read.
 struct List {
     _share: Taken,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
-/// An answer on its way out, one frame at a time: the next is made once the last is sent, since hyper and h2 keep whatever they are
-/// given for one who doesn't read.
+/// An answer during its transmission, one frame at a time. The next frame is created when the last one is sent, because
+/// hyper and h2 buffer all frames for slow readers.
 struct Leaving {
     body: Body,
     sending: Arc<Sending>,
@@ -252,19 +251,19 @@ impl Leaving {
     }
 }
 
-/// How many bytes are on their way, and who waits for them.
+/// Number of bytes in transmission, and the task that waits for them.
 #[derive(Default)]
 struct Sending {
     bytes: AtomicUsize,
     waiting: AtomicWaker,
 }
 
-/// A frame's bytes, until they are sent or nobody is there to read them.
+/// Bytes of a frame, until they are sent or the reader disconnects.
 struct OnItsWay {
     bytes: Bytes,
     sending: Arc<Sending>,
     held: Option<Arc<Held>>,
-    /// The last piece is sent when the answer itself is long gone.
+    /// The last piece can be sent after the answer itself is dropped.
     _list: Option<Arc<List>>,
 }
 
@@ -293,7 +292,7 @@ impl HttpBody for Leaving {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.get_mut();
-        // What is counted may come a little sooner: the end of a short answer goes with it.
+        // The end of a short answer goes with its last counted frame.
         let most = if this.held.is_some() { SENDING } else { 0 };
         let is_full = || this.sending.bytes.load(Ordering::Acquire) > most && !this.body.is_end_stream();
         if is_full() {
@@ -335,7 +334,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever comes is who they say.
+    /// An access check that trusts a header.
     struct Names;
 
     impl Doorkeeper for Names {
@@ -385,20 +384,20 @@ mod tests {
         Some(Caller { name: name.into(), shares: vec![share], first, standing: None })
     }
 
-    /// What has only half arrived.
+    /// An incomplete body.
     fn half(bytes: usize) -> Body {
         let half = futures_util::stream::iter([Ok::<_, axum::Error>(Bytes::from(vec![0; bytes]))]);
         Body::from_stream(futures_util::StreamExt::chain(half, futures_util::stream::pending()))
     }
 
     #[tokio::test]
-    async fn requests_share_what_they_may_hold() {
+    async fn requests_share_a_limit() {
         let router = router(LoadLimits { request_bytes: 110_000, ..LoadLimits::default() });
         for _ in 0..3 {
             assert_eq!(ask(&router, "/length", Body::from(vec![0; 90_000])).await.status(), StatusCode::OK);
         }
         assert!(!ask(&router, "/length", Body::from(vec![0; 110_001])).await.status().is_success());
-        // What is still arriving counts, and is given back whatever became of it.
+        // An incomplete request counts, and is released however it ends.
         let mut slow = Box::pin(ask(&router, "/length", half(60_000)));
         assert!(futures_util::FutureExt::now_or_never(&mut slow).is_none());
         assert!(!ask(&router, "/length", Body::from(vec![0; 60_000])).await.status().is_success());
@@ -407,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobodys_share_is_taken_by_another() {
+    async fn no_caller_takes_the_share_of_another() {
         let router = router(LoadLimits { request_bytes: 110_000, lists: 2, ..LoadLimits::default() });
         let mut greedy: Vec<_> =
             (0..2).map(|_| Box::pin(ask_as(&router, caller("greedy", false), "/length", half(24_000)))).collect();
@@ -418,7 +417,7 @@ mod tests {
         let status = async |who: Option<Caller>| ask_as(&router, who, "/length", small()).await.status();
         assert!(!status(caller("greedy", false)).await.is_success());
         assert_eq!(status(caller("modest", false)).await, StatusCode::OK);
-        // Once all is taken, who is first still isn't kept out.
+        // When everything is in use, callers that are first still have access.
         let mut others: Vec<_> = ["a", "b"]
             .map(|name| Box::pin(ask_as(&router, caller(name, false), "/length", half(24_000))))
             .into_iter()
@@ -445,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_speaks_for_ever_does_so_twice_at_a_time() {
+    async fn a_caller_has_at_most_two_endless_streams() {
         let router = router(LoadLimits::default());
         let speak = || ask_as(&router, caller("manager", false), "/endless", half(1 << 20));
         let (first, _second) = (speak().await, speak().await);
@@ -455,7 +454,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobodys_bytes_are_nothing_to_others() {
+    async fn anonymous_bytes_do_not_affect_others() {
         let router = router(LoadLimits { request_bytes: 100 << 10, ..LoadLimits::default() });
         let mut strangers: Vec<_> =
             (0..4).map(|_| Box::pin(ask_as(&router, None, "/length", half(20 << 10)))).collect();
@@ -469,7 +468,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_that_bring_nothing_weigh_something() {
+    async fn empty_calls_have_a_weight() {
         let router = router(LoadLimits::default());
         let never = || Body::from_stream(futures_util::stream::pending::<Result<Bytes, axum::Error>>());
         let mut calls: Vec<_> = (0..100).map(|_| Box::pin(ask_as(&router, None, "/length", never()))).collect();
@@ -495,7 +494,7 @@ mod tests {
             let next = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
             futures_util::FutureExt::now_or_never(next)
         };
-        // What a watch tells has bounds of its own.
+        // A watch has its own limits.
         for (path, counts) in [("/pieces", true), ("/watch", false)] {
             let mut answers = Vec::new();
             for _ in 0..3 {

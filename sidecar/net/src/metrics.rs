@@ -1,8 +1,8 @@
-//! What happens on the port.
+//! The port's metrics.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
-/// The port's metrics; a clone counts into the same.
+/// The port's metrics. Clones share the counters.
 #[derive(Clone, Debug)]
 pub struct NetMetrics {
     pub(crate) connections: IntGauge,
@@ -13,7 +13,7 @@ pub struct NetMetrics {
 }
 
 impl NetMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     ///
     /// # Errors
     /// The registry already has metrics of these names.
@@ -48,7 +48,7 @@ impl NetMetrics {
         Ok(metrics)
     }
 
-    /// When the port's certificate ends, in Unix seconds; `None` without TLS.
+    /// Expiry of the port's certificate, in Unix seconds. `None` without TLS.
     pub fn certificate_ends(&self) -> Option<i64> {
         Some(self.certificate_ends.get()).filter(|&ends| ends != 0)
     }

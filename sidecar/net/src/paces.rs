@@ -1,4 +1,4 @@
-//! How often somebody may call.
+//! Rate limits of callers.
 
 use std::{
     collections::HashMap,
@@ -8,20 +8,20 @@ use std::{
 
 use tonic::Status;
 
-/// Callers whose pace is remembered: beyond these who has been silent for long is forgotten.
+/// Number of callers whose rate is remembered. Beyond it, callers without recent calls are forgotten.
 const REMEMBERED: usize = 4096;
 const LONG: Duration = Duration::from_secs(60);
 
-/// How often.
+/// A rate limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Calls in a second.
+    /// Calls per second.
     pub second: f64,
-    /// Calls at once.
+    /// Maximum burst of calls.
     pub burst: f64,
 }
 
-/// How many calls everybody may still make.
+/// Remaining calls by caller.
 #[derive(Debug, Default)]
 pub struct Paces(Mutex<HashMap<Arc<str>, Pace>>);
 
@@ -32,13 +32,13 @@ struct Pace {
 }
 
 impl Paces {
-    /// Takes one call from what somebody may make. O(1) amortised.
+    /// Takes one call from a caller's limit. O(1) amortised.
     ///
     /// # Errors
-    /// There is none left now.
+    /// The limit is reached.
     pub fn take(&self, key: &Arc<str>, Rate { second, burst }: Rate) -> Result<(), Status> {
         let now = Instant::now();
-        // Every change leaves it whole.
+        // Each change leaves it consistent.
         let mut paces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if paces.len() >= REMEMBERED && !paces.contains_key(key) {
             paces.retain(|_, pace| now.duration_since(pace.seen) < LONG);
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_calls_too_often_waits_and_others_do_not() {
+    fn only_callers_above_their_rate_wait() {
         let (paces, rate) = (Paces::default(), Rate { second: 0.001, burst: 3.0 });
         let (greedy, modest): (Arc<str>, Arc<str>) = ("job 1".into(), "job 2".into());
         (0..3).for_each(|_| paces.take(&greedy, rate).unwrap());

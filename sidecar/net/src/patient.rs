@@ -1,4 +1,4 @@
-//! A connection that must say what it wants before long.
+//! A connection with a time limit for its greeting.
 
 use std::{
     io,
@@ -12,13 +12,13 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// Length of the longest greeting, HTTP/2's: after so many bytes the protocols' own limits hold.
+/// Length of the longest greeting, HTTP/2's. After it, the limits of the protocols apply.
 const GREETING: usize = 24;
 
-/// A stream whose first bytes are waited for only so long.
+/// A stream with a time limit for its first bytes.
 pub(crate) struct Patient<S> {
     stream: S,
-    /// Until the greeting is complete: the end of patience, and the bytes that came.
+    /// Until the greeting is complete: the time limit, and the number of received bytes.
     greeting: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_says_nothing_is_given_up_and_who_greeted_is_not() {
+    async fn silent_connections_are_closed_and_greeted_ones_are_not() {
         let patience = Duration::from_millis(30);
         let (silent, _other) = duplex(64);
         let error = Patient::new(silent, patience).read_u8().await.unwrap_err();

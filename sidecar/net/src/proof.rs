@@ -1,4 +1,4 @@
-//! What a connection has shown so far.
+//! Proof that a connection has had an admitted call.
 
 use std::{
     sync::{
@@ -19,48 +19,48 @@ use crate::{
     shares::{Shares, Taken, What},
 };
 
-/// So often it is asked whether whoever was let in still counts.
+/// Interval of checks whether an admission is still valid.
 const LOOK: Duration = Duration::from_secs(2);
-/// On a connection so many calls are refused before it ends, if none was let in.
+/// Number of refused calls after which a connection without an admitted call is closed.
 const PATIENCE: u32 = 16;
 
-/// Whether somebody who was let in has called on a connection, and what it counts against.
+/// Whether a connection has had an admitted call, and the shares that it uses.
 #[derive(Debug)]
 pub(crate) struct Proof {
     refused: AtomicU32,
-    /// Connections that callers may have who aren't [first](Caller::first).
+    /// Permits for callers that aren't [first](Caller::first).
     others: Arc<Semaphore>,
     held: Mutex<Held>,
-    /// It is to end.
+    /// Notifies that the connection must end.
     pub(crate) over: Notify,
 }
 
-/// What a connection counts against.
+/// Shares of a connection.
 #[derive(Debug, Default)]
 struct Held {
-    /// Whose it is: the first caller's who was let in.
+    /// Shares of its caller: the first one that was admitted.
     by: Option<(Taken, Option<OwnedSemaphorePermit>)>,
-    /// Whether the last caller who was let in still counts.
+    /// Whether the last admission is still valid.
     standing: Option<Standing>,
-    /// It counts against nothing any more: what is still under way on it is about to end.
+    /// The connection uses no shares any more, because it is about to end.
     is_over: bool,
 }
 
 impl Proof {
-    /// Of a connection that takes one of these, unless its caller is [first](Caller::first).
+    /// A connection that takes one of these permits, unless its caller is [first](Caller::first).
     pub(crate) fn new(others: Arc<Semaphore>) -> Self {
         Self { refused: AtomicU32::default(), others, held: Mutex::default(), over: Notify::new() }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        // Every change leaves it whole.
+        // Each change leaves it consistent.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call was let in: the connection is its caller's from now on.
+    /// A call was admitted, so the connection belongs to its caller from now on.
     ///
     /// # Errors
-    /// It has as many connections as it may, or others have; this one ends.
+    /// The caller, or all callers together, have the maximum number of connections. This one ends.
     pub(crate) fn give(&self, shares: &Shares, caller: &Caller) -> Result<(), Status> {
         let mut held = self.held();
         if held.by.is_none() && !held.is_over {
@@ -75,14 +75,14 @@ impl Proof {
         Ok(())
     }
 
-    /// Waits until its caller no longer counts.
+    /// Waits until its caller's admission is invalid.
     pub(crate) async fn ends(&self) {
         while self.held().standing.as_ref().is_none_or(Standing::counts) {
             sleep(LOOK).await;
         }
     }
 
-    /// A call was refused: who only ever knocks has to connect anew for it.
+    /// Counts a refused call. A connection with refused calls only is closed.
     pub(crate) fn refuse(&self) {
         if self.refused.fetch_add(1, Ordering::Relaxed) + 1 >= PATIENCE && !self.is_given() {
             self.over.notify_one();
@@ -93,7 +93,7 @@ impl Proof {
         self.held().by.is_some()
     }
 
-    /// The connection has ended, whoever still knows of it.
+    /// Releases the shares of a closed connection, even if it is still referenced.
     pub(crate) fn end(&self) {
         *self.held() = Held { is_over: true, ..Held::default() };
     }

@@ -1,4 +1,4 @@
-//! Secrets in files: made for their owner alone, and not read where others can.
+//! Secrets in files. They are created for their owner alone, and refused if others can read them.
 
 use std::{
     fs::{self, DirBuilder, OpenOptions},
@@ -8,14 +8,14 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// A token has at least so many characters.
+/// Minimum number of characters of a token.
 const SHORTEST: usize = 16;
-/// A longer file is refused.
+/// Maximum bytes of a file.
 const LONGEST: u64 = 64 << 10;
-/// A file is looked at at most so often.
+/// Minimum interval between checks of a file.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A file with a token, read anew when it changes; one that can't be read leaves the last token as it is.
+/// A file with a token. It is read again when it changes. If it can't be read, the last token stays valid.
 pub struct TokenFile {
     path: PathBuf,
     token: String,
@@ -31,7 +31,7 @@ impl std::fmt::Debug for TokenFile {
 }
 
 impl TokenFile {
-    /// Of a file that is there.
+    /// Opens an existing file.
     ///
     /// # Errors
     /// As [`read`].
@@ -41,22 +41,22 @@ impl TokenFile {
         Ok(Self { path, token, read: SystemTime::now(), seen, looked: Instant::now() })
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The token, as it was last read.
+    /// The token that was read last.
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// When that was.
+    /// Time of the last read.
     pub fn read_at(&self) -> SystemTime {
         self.read
     }
 
-    /// Reads it anew if it changed, at most once a second; whether there is another token.
+    /// Reads the file again if it changed, at most once a second. Returns whether the token changed.
     pub fn look(&mut self) -> bool {
         if self.looked.elapsed() < LOOK {
             return false;
@@ -80,13 +80,13 @@ impl TokenFile {
         }
     }
 
-    /// Takes over what was just written into it.
+    /// Takes a token that was just written to the file.
     pub fn written(&mut self, token: &str) {
         (self.token, self.seen, self.read) = (token.to_owned(), seen(&self.path), SystemTime::now());
     }
 }
 
-/// What changes when a file does, its mode included: which it is, when it was changed, its length.
+/// Identity of a file's version, including its mode: inode, change time, length.
 pub(crate) type Seen = (u64, i64, i64, u64);
 
 pub(crate) fn seen(path: &Path) -> Option<Seen> {
@@ -94,7 +94,7 @@ pub(crate) fn seen(path: &Path) -> Option<Seen> {
     Some((data.ino(), data.ctime(), data.ctime_nsec(), data.len()))
 }
 
-/// A new token, with a word that says what it is for.
+/// Creates a random token, with a word that names its purpose.
 ///
 /// # Errors
 /// The system has no random bits.
@@ -104,10 +104,10 @@ pub fn draw(word: &str) -> Result<String, String> {
     Ok(format!("trainmaster-{word}-{}", random.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
 }
 
-/// Sees to it that a file has a token: makes both if it isn't there, and folders on the way to it.
+/// Ensures that a file has a token. If it doesn't exist, it is created with its folders.
 ///
 /// # Errors
-/// It can't be made.
+/// The file can't be created.
 pub fn make(path: &Path, word: &str) -> Result<(), String> {
     if path.exists() {
         return Ok(());
@@ -119,18 +119,18 @@ pub fn make(path: &Path, word: &str) -> Result<(), String> {
     write(path, &format!("{}\n", draw(word)?)).map_err(fail)
 }
 
-/// Makes a folder, and those on the way to it, that only its owner may read. One that is there stays as it is.
+/// Creates a folder and its parents, readable by the owner alone. An existing folder stays unchanged.
 ///
 /// # Errors
-/// It can't be made.
+/// The folder can't be created.
 pub fn make_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// A secret in a file, without the line's end.
+/// Reads a secret from a file, without the line's end.
 ///
 /// # Errors
-/// It can't be read, others can read or change it, or what it holds is no token.
+/// The file can't be read, others can read or change it, or its content isn't a token.
 pub fn read(path: &Path) -> Result<String, String> {
     let read = || {
         let text = read_text(path)?;
@@ -141,10 +141,10 @@ pub fn read(path: &Path) -> Result<String, String> {
     read().map_err(|problem: String| format!("{}: {problem}", path.display()))
 }
 
-/// A file with a token or a private key, which others must not know.
+/// Reads a file with a token or a private key.
 ///
 /// # Errors
-/// It can't be read, others can read or change it, or it is longer than 64 KiB; doesn't say which file.
+/// The file can't be read, others can read or change it, or it is longer than 64 KiB. The error doesn't name the file.
 pub fn read_text(path: &Path) -> Result<String, String> {
     let fail = |error: io::Error| error.to_string();
     let file = fs::File::open(path).map_err(fail)?;
@@ -152,7 +152,7 @@ pub fn read_text(path: &Path) -> Result<String, String> {
     if !data.is_file() {
         return Err("it is no file".into());
     }
-    // A group may be let read: that takes a person to set up.
+    // A group may have read access, because an administrator has to set that up.
     if data.mode() & 0o027 != 0 {
         let (mode, shown) = (data.mode() & 0o777, path.display());
         return Err(format!("it has mode {mode:o}, so others can read or change it; run chmod 600 {shown}"));
@@ -165,10 +165,10 @@ pub fn read_text(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// Whether a text can be a token.
+/// Checks whether a text can be a token.
 ///
 /// # Errors
-/// What it must be.
+/// The allowed form.
 pub fn check(secret: &str) -> Result<(), String> {
     if secret.is_empty() {
         return Err("it is empty; it needs a token".into());
@@ -183,7 +183,7 @@ pub fn check(secret: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a file that nobody else can read, whole or not at all, in place of what was there.
+/// Writes a file that only its owner can read. It replaces the old file atomically.
 ///
 /// # Errors
 /// The folder can't be written.
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_can_read_is_no_secret() {
+    fn a_file_that_others_can_read_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         write(&path, "correct-horse-battery\n").unwrap();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_named_without_being_shown() {
+    fn invalid_tokens_are_reported_without_their_text() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         for (text, problem) in [
@@ -269,7 +269,7 @@ mod tests {
         write(&path, "bad").unwrap();
         assert!(!later(&mut file));
         assert_eq!(file.token(), "correct-horse-battery-staple");
-        // One that others can read isn't, until its mode is right: that changes nothing but the mode.
+        // A file that others can read is refused until its mode is right. That changes nothing but the mode.
         let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         write(&path, "another-horse-battery").unwrap();
         mode(0o644);
@@ -287,7 +287,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         write(&path, "first").unwrap();
-        // What a crash left, or somebody put there.
+        // A file that remained after a crash, or that another user created.
         std::os::unix::fs::symlink("/etc/hostname", folder.path().join(".token.new")).unwrap();
         write(&path, "second").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "second");

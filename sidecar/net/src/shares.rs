@@ -1,4 +1,4 @@
-//! Who holds how much.
+//! Use of shares by callers.
 
 use std::{
     collections::HashMap,
@@ -7,20 +7,20 @@ use std::{
 
 use tonic::Status;
 
-/// What all callers of one key may hold together.
+/// Limits on all callers of one key together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Whose it is, in words: `job 7`, `tenant vision`.
+    /// The key in words: `job 7`, `tenant vision`.
     pub key: Arc<str>,
-    /// Bytes of requests that aren't answered yet, and of answers that aren't sent yet.
+    /// Bytes of unanswered requests and of unsent answers.
     pub bytes: usize,
-    /// Lists that are being read, watched ones included.
+    /// Lists that are being read, including watched ones.
     pub lists: usize,
-    /// Connections.
+    /// Number of connections.
     pub connections: usize,
 }
 
-/// What is counted.
+/// The counted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Bytes,
@@ -29,7 +29,7 @@ pub(crate) enum What {
     Streams,
 }
 
-/// Streams that never end, of one caller: one, and its successor.
+/// Maximum number of endless streams of one caller: one, and its successor.
 const STREAMS: usize = 2;
 
 impl What {
@@ -55,20 +55,20 @@ impl What {
 /// By key: bytes, lists, connections, streams.
 type Table = HashMap<Arc<str>, [usize; 4]>;
 
-/// What everybody holds. Clones count together.
+/// Current use of all shares. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares(Arc<Mutex<Table>>);
 
 impl Shares {
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Every change leaves it whole.
+        // Each change leaves it consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes so many of each share, until what is returned is dropped.
+    /// Takes `count` of each share, until the result is dropped.
     ///
     /// # Errors
-    /// One of them hasn't so many left; nothing is taken.
+    /// One share has less left. Then nothing is taken.
     pub(crate) fn take(&self, shares: &[Share], what: What, count: usize) -> Result<Taken, Status> {
         let mut taken = Taken { shares: self.clone(), keys: Vec::with_capacity(shares.len()), what, count: 0 };
         taken.more(shares, count)?;
@@ -77,7 +77,7 @@ impl Shares {
     }
 }
 
-/// What somebody holds.
+/// The use by one call or connection.
 #[derive(Debug)]
 pub(crate) struct Taken {
     shares: Shares,
@@ -107,13 +107,13 @@ impl Taken {
         Ok(())
     }
 
-    /// Takes more of the same shares, whether they have it or not.
+    /// Takes more of the same shares, even beyond their limits.
     pub(crate) fn anyway(&mut self, shares: &[Share], count: usize) {
         let shared = self.shares.clone();
         self.add(&mut shared.table(), shares, count);
     }
 
-    /// Gives some of it back.
+    /// Returns a part of it.
     pub(crate) fn give_back(&mut self, count: usize) {
         let shared = self.shares.clone();
         let mut table = shared.table();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_its_share_gets_no_more_and_others_do() {
+    fn only_callers_within_their_share_get_more() {
         let shares = Shares::default();
         let (mine, other) = ([share("job 1", 10), share("tenant a", 15)], [share("job 2", 10), share("tenant a", 15)]);
         let mut first = shares.take(&mine, What::Bytes, 6).unwrap();

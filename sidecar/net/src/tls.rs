@@ -1,4 +1,4 @@
-//! TLS from PEM files, read anew when they change.
+//! TLS from PEM files, which are read again when they change.
 
 use std::{
     fs::File,
@@ -24,26 +24,26 @@ use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 use crate::secret::{self, Seen};
 
-/// The files are looked at at most so often.
+/// Minimum interval between checks of the files.
 pub(crate) const LOOK: Duration = Duration::from_secs(2);
-/// URI names of one certificate that are looked at, and bytes of one.
+/// Maximum number of URI names of one certificate that are read, and bytes of one.
 const MOST_NAMES: usize = 16;
 const LONGEST_NAME: usize = 512;
 
-/// Where certificates and keys are, in PEM.
+/// Paths of certificates and keys in PEM format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The port's certificate, with those between it and its authority.
+    /// The port's certificate, with the intermediate ones.
     pub cert: PathBuf,
-    /// Its key.
+    /// The port's key.
     pub key: PathBuf,
-    /// The authorities whose certificates say who a client is; without them no client shows any.
+    /// Authorities of client certificates. Without them, client certificates aren't requested.
     pub client_ca: Option<PathBuf>,
-    /// Certificates that these authorities have revoked.
+    /// List of revoked client certificates.
     pub client_crl: Option<PathBuf>,
 }
 
-/// A file that can't be used.
+/// An unusable file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("tls: {path}: {problem}", path = path.display())]
 pub struct TlsError {
@@ -51,7 +51,7 @@ pub struct TlsError {
     problem: String,
 }
 
-/// TLS as the files say, as they are now.
+/// TLS with the current content of the files.
 pub struct Tls {
     files: TlsFiles,
     own: Own,
@@ -78,23 +78,23 @@ impl TlsFiles {
 }
 
 impl Tls {
-    /// Reads the files; offers HTTP/2 for gRPC and HTTP/1.1 for the rest.
+    /// Reads the files. TLS offers HTTP/2 for gRPC and HTTP/1.1 for the rest.
     ///
     /// # Errors
-    /// Names the file and what is wrong with it.
+    /// The unusable file and the reason.
     pub fn read(files: TlsFiles) -> Result<Self, TlsError> {
         let (seen, own) = (files.seen(), Own::read(&files)?);
         let acceptor = acceptor(&own, &files)?;
         Ok(Self { files, own, acceptor, seen, looked: Instant::now() })
     }
 
-    /// When what answers connections ends, in Unix seconds: the daemon's certificate, or an authority's between it and the client's.
+    /// Earliest expiry of the certificates for connections, in Unix seconds: the daemon's, or an intermediate one.
     pub(crate) fn ends(&self) -> i64 {
         self.own.ends
     }
 
-    /// For the next connection. Files that changed are read anew; if they can't be used, what was read before stands. What is
-    /// revoked is, even where the daemon's own certificate and key can't be used.
+    /// TLS for the next connection. Changed files are read again. If they are unusable, the last content stays valid.
+    /// Revocations apply even if the daemon's own certificate and key are unusable.
     pub(crate) fn acceptor(&mut self) -> TlsAcceptor {
         if self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
@@ -120,7 +120,7 @@ impl Tls {
     }
 }
 
-/// Whether a daemon can be called by this name or address in a certificate.
+/// Whether a daemon can be called by this name or address of a certificate.
 pub fn is_host(name: &str) -> bool {
     ServerName::try_from(name).is_ok()
 }
@@ -142,11 +142,11 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     }
 }
 
-/// The daemon's certificate, with those of authorities between it and the client's, and its key.
+/// The daemon's certificate with the intermediate ones, and its key.
 struct Own {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    /// The first of them to end, in Unix seconds.
+    /// Earliest expiry of them, in Unix seconds.
     ends: i64,
 }
 
@@ -161,7 +161,7 @@ impl Own {
     }
 }
 
-/// What answers a connection: with this certificate, and with what the files of clients' authorities say.
+/// TLS for connections, with this certificate and the files of clients' authorities.
 fn acceptor(own: &Own, files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider.clone())
@@ -179,14 +179,14 @@ fn acceptor(own: &Own, files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
         .map_err(|error| fail(&files.key, format!("it doesn't go with {}: {error}", files.cert.display())))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     if files.client_ca.is_some() {
-        // Who takes an earlier session up again isn't looked at anew, though its certificate may have ended.
+        // A resumed session would skip the check of a certificate that has expired meanwhile.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Who has no certificate may still have a token.
+/// Clients without a certificate may still have a token.
 fn clients(
     files: &TlsFiles,
     path: &Path,
@@ -203,14 +203,14 @@ fn clients(
         if lists.is_empty() {
             return Err(fail(path, "it holds no revocation list"));
         }
-        // Whoever isn't known to be revoked or not, because the list is another authority's, isn't let in.
+        // A client is refused if its revocation status is unknown because the list comes from another authority.
         verifier = verifier.with_crls(lists).only_check_end_entity_revocation();
     }
     verifier.build().map_err(|error| fail(path, error))
 }
 
-/// A certificate of the kind that `openssl req -x509` makes by default is an authority's, and most clients don't take that for
-/// a server's: said here, where it can be mended.
+/// Checks that a certificate isn't an authority's. `openssl req -x509` makes such certificates by default, and most
+/// clients refuse them for servers. The error is reported here, where it can be corrected.
 fn check_use(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsError> {
     let read = EndEntityCert::try_from(certificate).map_err(|error| fail(path, error))?;
     match verify(&read, certificate, UnixTime::now()) {
@@ -224,25 +224,25 @@ fn check_use(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsErr
     }
 }
 
-/// When it ends, in Unix seconds.
+/// Expiry in Unix seconds.
 fn ends(certificate: &CertificateDer<'_>) -> Option<i64> {
     let read = EndEntityCert::try_from(certificate).ok()?;
-    // After the end of all of them each says when it ended.
+    // For a time after any expiry, the error contains the expiry.
     match verify(&read, certificate, UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX))) {
         Err(webpki::Error::CertExpired { not_after, .. }) => i64::try_from(not_after.as_secs()).ok(),
         _ => None,
     }
 }
 
-/// As a server's. Whether it is its own authority or somebody else's, when it is valid and what it may be used for is looked at first,
-/// and who it is from last.
+/// Verifies a certificate for servers. Its issuer is checked last: validity and key usage come first, also for
+/// self-signed ones.
 fn verify(read: &EndEntityCert<'_>, certificate: &CertificateDer<'_>, at: UnixTime) -> Result<(), webpki::Error> {
     let anchor = anchor_from_trusted_cert(certificate)?;
     let (algorithms, usage) = (ring::default_provider().signature_verification_algorithms.all, KeyUsage::server_auth());
     read.verify_for_usage(algorithms, std::slice::from_ref(&anchor), &[], at, usage, None, None).map(drop)
 }
 
-/// The URI names of a client's certificate, which was verified.
+/// The URI names of a verified client certificate.
 pub(crate) fn uri_names(chain: Option<&[CertificateDer<'_>]>) -> Arc<[String]> {
     let own = chain.and_then(<[_]>::first).and_then(|own| EndEntityCert::try_from(own).ok());
     own.map_or_else(
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_key_is_read_once_its_mode_is_right_and_holds_nothing_else_up() {
+    fn a_refused_key_is_read_when_its_mode_is_right_and_blocks_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let authority = made(folder.path(), "ca", IsCa::Ca(BasicConstraints::Unconstrained));
         let files = TlsFiles { client_ca: Some(authority.cert.clone()), ..made(folder.path(), "a", IsCa::NoCa) };
@@ -317,7 +317,7 @@ mod tests {
         lasting(folder, name, is_ca, 4096)
     }
 
-    /// One that ends when this year begins.
+    /// A certificate that expires at the start of this year.
     fn lasting(folder: &Path, name: &str, is_ca: IsCa, year: i32) -> TlsFiles {
         let mut params = CertificateParams::new(vec!["localhost".into()]).unwrap();
         params.is_ca = is_ca;
@@ -332,7 +332,7 @@ mod tests {
         TlsFiles { cert: path("", cert.pem()), key: path("-key", key.serialize_pem()), ..TlsFiles::default() }
     }
 
-    /// How the second of two connections of one client begins.
+    /// The kind of handshake of a client's second connection.
     async fn again(tls: &mut Tls) -> HandshakeKind {
         let mut roots = RootCertStore::empty();
         roots.add(certificates(&tls.files.cert).unwrap().remove(0)).unwrap();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_shows_a_certificate_shows_it_on_each_connection() {
+    async fn client_certificates_are_verified_on_each_connection() {
         let folder = tempfile::tempdir().unwrap();
         let files = made(folder.path(), "a", IsCa::NoCa);
         let authority = made(folder.path(), "ca", IsCa::Ca(BasicConstraints::Unconstrained));
@@ -396,7 +396,7 @@ mod tests {
         tls.looked -= LOOK;
         tls.acceptor();
         assert_eq!(tls.ends(), 1_924_992_000);
-        // An authority's between it and the client's may end first.
+        // An intermediate certificate may expire first.
         let between = lasting(folder.path(), "between", IsCa::Ca(BasicConstraints::Unconstrained), 2030);
         let chain = [&other.cert, &between.cert].map(|path| fs::read_to_string(path).unwrap()).concat();
         fs::write(&files.cert, chain).unwrap();

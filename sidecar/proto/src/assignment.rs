@@ -1,4 +1,4 @@
-//! Assignments that are encoded once for all watchers of a job: one of 10,000 workers has half a megabyte.
+//! Assignments that are encoded once for all watchers of a job. For 10,000 workers, one has half a megabyte.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use prost::{
 
 use crate::v1;
 
-/// The number of the field `Assignment.peers`.
+/// Field number of `Assignment.peers`.
 const PEERS: u32 = 4;
 
-/// An encoded [`v1::Assignment`] that watchers share, without `last_seq`, which differs from watcher to watcher.
+/// An encoded [`v1::Assignment`] that watchers share, without `last_seq`, which differs between watchers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SharedAssignment {
     bytes: Bytes,
-    /// Where each peer's field is, by role and index.
+    /// Position of each peer's field, by role and index.
     peers: Vec<((i32, u32), Range<usize>)>,
 }
 
@@ -41,13 +41,13 @@ impl SharedAssignment {
         self.bytes.len()
     }
 
-    /// Whether it says nothing.
+    /// Whether the assignment is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// What one watcher is sent: the number of its last accepted report, and of its own slot, by role and index, the address
-    /// that it gave. O(log slots), and nothing is copied but its own slot.
+    /// The assignment for one watcher: with the number of its last accepted report, and its own address in its slot
+    /// (role and index). O(log slots). Only its own slot is copied.
     pub fn told(&self, last_seq: u64, own: Option<((i32, u32), &str)>) -> EncodedAssignment {
         let last = v1::Assignment { last_seq, ..v1::Assignment::default() }.encode_to_vec().into();
         let place = own.and_then(|(slot, address)| {
@@ -57,7 +57,7 @@ impl SharedAssignment {
         let Some((place, address)) = place else {
             return EncodedAssignment([self.bytes.clone(), last, Bytes::new(), Bytes::new()]);
         };
-        // A message of this one field is an assignment, too.
+        // A message with this field alone is also an assignment.
         let alone = v1::Assignment::decode(self.bytes.slice(place.clone())).unwrap_or_default();
         let mut own = Vec::with_capacity(place.len() + address.len());
         if let Some(slot) = alone.peers.first().and_then(|peer| peer.slot.as_ref()) {
@@ -80,7 +80,7 @@ fn encode_peer(slot: &v1::Slot, address: &str, bytes: &mut Vec<u8>) {
     }
 }
 
-/// A [`v1::Assignment`] as it is sent.
+/// A [`v1::Assignment`] in its encoded form.
 #[derive(Clone, Debug)]
 pub struct EncodedAssignment([Bytes; 4]);
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn watchers_read_what_was_encoded_with_their_own_parts() {
+    fn watchers_decode_the_assignment_with_their_own_parts() {
         let slots: Vec<v1::Slot> = (0..300)
             .map(|at| v1::Slot { role: at % 2, index: at as u32 / 2, server: format!("s{at}"), ..v1::Slot::default() })
             .collect();

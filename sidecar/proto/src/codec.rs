@@ -1,4 +1,5 @@
-//! Messages are weighed before they are decoded: a few bytes on the wire can be a hundred times as many in memory.
+//! A codec that estimates the size of messages before it decodes them. A few bytes on the wire can be a hundred times
+//! as many in memory.
 
 use std::{collections::HashMap, marker::PhantomData, sync::OnceLock};
 
@@ -17,8 +18,8 @@ use tonic::{
 };
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
-/// What a request may take in memory, by its name. All others have [`SMALL`]; what a daemon answers has no limit here, since
-/// whoever asks trusts it.
+/// Maximum memory of requests by name. Others have [`SMALL`]. A daemon's answers have no limit, because its clients
+/// trust it.
 const MOST: [(&str, usize); 4] = [
     ("trainmaster.v1.ReportRequest", 2 << 20),
     ("trainmaster.v1.SubmitRequest", 1 << 20),
@@ -27,15 +28,15 @@ const MOST: [(&str, usize); 4] = [
 ];
 const SMALL: usize = 64 << 10;
 const ANSWERS: [&str; 3] = ["Reply", "Plan", "Assignment"];
-/// Bytes of a string, a list or a table beside what is in it, and of a number.
+/// Bytes of a string, a list or a table without its content, and of a number.
 const STRING: usize = 24;
 const TABLE: usize = 48;
 const NUMBER: usize = 8;
-/// Lists grow by doubling, and tables keep room: what is in them may take so many times its size.
+/// Growth factor of lists and tables: they double, so their memory can be a multiple of their content.
 const GROWTH: usize = 2;
 
-/// Reads and writes messages as [`ProstCodec`](tonic_prost::ProstCodec) does, but refuses one that would take more memory
-/// than its kind may, before any of that is taken.
+/// Encodes and decodes messages as [`ProstCodec`](tonic_prost::ProstCodec) does. Messages that would need more memory
+/// than their kind may are refused before they are decoded.
 #[derive(Clone, Debug)]
 pub struct BoundedCodec<T, U>(PhantomData<(T, U)>);
 
@@ -56,7 +57,7 @@ where
     type Decoder = BoundedDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        // Most answers are short, and whoever doesn't read them makes the daemon keep their buffers.
+        // Most answers are short, and slow readers make the daemon keep their buffers.
         ProstEncoder::new(BufferSettings::new(512, 32 << 10))
     }
 
@@ -65,7 +66,7 @@ where
     }
 }
 
-/// The half that reads.
+/// The decoder.
 #[derive(Clone, Debug)]
 pub struct BoundedDecoder<U>(ProstDecoder<U>);
 
@@ -76,7 +77,7 @@ impl<U: Message + Name + Default> Decoder for BoundedDecoder<U> {
     fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         let most = most(&U::full_name());
         if most < usize::MAX {
-            // The transport hands over a message in one piece.
+            // The transport delivers a message in one piece.
             let weight = weigh(&U::full_name(), source.chunk());
             if source.chunk().len() < source.remaining() || weight > most {
                 let problem = format!("{}: it would take {weight} bytes in memory, and may take {most}", U::NAME);
@@ -93,8 +94,8 @@ fn most(name: &str) -> usize {
     if is_answer { usize::MAX } else { known.unwrap_or(SMALL) }
 }
 
-/// About what a message takes in memory once it is decoded, at most: O(its bytes), and nothing is taken. What can't be
-/// decoded counts up to where that fails.
+/// Upper estimate of a message's memory after decoding. O(its bytes), without allocation. An invalid message counts up
+/// to its first error.
 ///
 /// ```
 /// use prost::{Message, Name};
@@ -110,14 +111,14 @@ pub fn weigh(name: &str, bytes: &[u8]) -> usize {
     known.all[at].size.saturating_add(known.weigh(at, bytes).0)
 }
 
-/// The messages there are.
+/// The layouts of all messages.
 struct Layouts {
     all: Vec<Layout>,
     by_name: HashMap<String, usize>,
 }
 
 struct Layout {
-    /// Bytes of the message itself, without what its strings, lists and tables hold.
+    /// Bytes of the message itself, without strings, lists and tables.
     size: usize,
     fields: HashMap<u32, Field>,
 }
@@ -127,7 +128,7 @@ struct Field {
     repeated: bool,
 }
 
-/// What a field holds.
+/// Content of a field.
 #[derive(Clone, Copy)]
 enum Content {
     Number,
@@ -154,7 +155,7 @@ impl Layouts {
             let outer =
                 file.message_type.iter().map(|message| (format!("{}.{}", file.package(), message.name()), message));
             for (name, message) in outer {
-                // Tables are lists of messages within the message; nothing else is nested.
+                // Tables are lists of nested messages. No other types are nested.
                 let inner = message.nested_type.iter().map(|inner| (format!("{name}.{}", inner.name()), inner));
                 messages.extend(inner);
                 messages.push((name, message));
@@ -177,7 +178,7 @@ impl Layouts {
                 Layout { size: 0, fields: message.field.iter().map(field).collect() }
             })
             .collect();
-        // A message within another one is part of it: those that hold none come first, and none holds itself.
+        // A message contains its inner messages. Those without inner ones come first, and none contains itself.
         for _ in 0..all.len() {
             for at in 0..all.len() {
                 let size = all[at].fields.values().map(|field| match field.content {
@@ -192,7 +193,7 @@ impl Layouts {
         Self { all, by_name }
     }
 
-    /// What is in a message beside itself, and whether it could be read to its end.
+    /// Memory of a message's content, and whether it could be read to its end.
     fn weigh(&self, at: usize, mut bytes: &[u8]) -> (usize, bool) {
         let mut weight = 0_usize;
         while !bytes.is_empty() {
@@ -211,7 +212,7 @@ impl Layouts {
                     Ok(length) => usize::try_from(length).unwrap_or(usize::MAX),
                     Err(_) => return (weight, false),
                 },
-                // No message here has groups; what decodes them skips them as deep as they are.
+                // No message here has groups. The decoder skips them recursively.
                 WireType::StartGroup | WireType::EndGroup => return (usize::MAX, false),
             };
             if length > bytes.len() {
@@ -221,7 +222,7 @@ impl Layouts {
             bytes = rest;
             let Some(field) = field else { continue };
             let added = match field.content {
-                // Several in one field are packed, a byte or more each.
+                // Several numbers in one field are packed, with at least one byte each.
                 Content::Number if wire == WireType::LengthDelimited => length.saturating_mul(GROWTH * NUMBER),
                 Content::Number if field.repeated => GROWTH * NUMBER,
                 Content::Number => 0,
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_weighs_less_than_it_takes() {
+    fn no_message_weighs_less_than_its_memory() {
         let share = v1::DeviceShare { device: 1, milli: 1 };
         let server = v1::Server {
             name: "n".repeat(20),
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_on_the_wire_is_not_in_memory() {
+    fn empty_messages_need_memory() {
         // Two bytes each on the wire.
         let report = |count: usize| {
             let request = v1::ReportRequest { progress: vec![v1::Progress::default(); count], ..Default::default() };
@@ -295,7 +296,7 @@ mod tests {
         let observation =
             v1::Observation { manager: "m".into(), kind: Some(v1::observation::Kind::Snapshot(snapshot)) };
         assert!(weight(&observation) > 512 << 20);
-        // What a large cluster really says.
+        // Realistic messages of a large cluster.
         let server = v1::Server {
             name: "node-12345.cluster.example.org".into(),
             capacity: [("cpu", 1), ("memory", 1), ("bandwidth", 1)]
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_bytes_are_they_are_weighed() {
+    fn any_bytes_are_weighed() {
         let whole = v1::ReportRequest {
             job: "a".into(),
             progress: vec![v1::Progress { chunks: vec![1, 2, 3], ..Default::default() }; 3],
@@ -330,7 +331,7 @@ mod tests {
         for end in 0..bytes.len() {
             assert!(weigh(&name, &bytes[..end]) <= weigh(&name, &bytes) + 1000);
         }
-        // Groups, lengths beyond the end, fields nobody knows, more bits than a number has.
+        // Groups, lengths beyond the end, unknown fields, and too many bits in a number.
         assert_eq!(weigh(&name, &[0x0b]), usize::MAX);
         for odd in
             [&[0x2a, 0xff, 0xff, 0xff, 0xff, 0x0f][..], &[0xff; 20], &[0x2a], &[0xf8, 0xff, 0x7f, 1], &[0x2a, 2, 0x62]]

@@ -1,30 +1,30 @@
-//! What can be wrong with a message.
+//! Errors in messages.
 
 use thiserror::Error;
 use trainmaster_core::job::JobSpecError;
 
-/// A field with a value that isn't allowed.
+/// A field with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field}: {problem}")]
 pub struct ConvertError {
     /// The field, with the path to it: `worker.demand.gpu`, `slots[2].devices[0].milli`.
     pub field: String,
-    /// The value and what is allowed.
+    /// The value and the allowed ones.
     pub problem: String,
 }
 
 impl ConvertError {
-    /// From a field and what is wrong with it.
+    /// An error in a field.
     pub fn new(field: impl Into<String>, problem: impl ToString) -> Self {
         Self { field: field.into(), problem: problem.to_string() }
     }
 
-    /// An enumeration's number that this program doesn't know.
+    /// An unknown value of an enumeration.
     pub(crate) fn unknown(field: impl Into<String>, value: i32, allowed: &str) -> Self {
         Self::new(field, format!("{value} must be {allowed}"))
     }
 
-    /// The same, inside an outer field.
+    /// The same error inside an outer field.
     pub(crate) fn inside(self, outer: impl std::fmt::Display) -> Self {
         Self { field: format!("{outer}.{}", self.field), ..self }
     }

@@ -1,4 +1,4 @@
-//! Job descriptions.
+//! Conversion of jobs.
 
 use trainmaster_core::{
     JobSpec, Span, TrainingMode,
@@ -9,13 +9,13 @@ use trainmaster_core::{
 
 use crate::{ConvertError, v1};
 
-/// Bytes of a cluster's name, and of a job's name there.
+/// Maximum bytes of a cluster's name, and of a job's name there.
 const LONGEST_EXTERNAL: usize = 256;
 
-/// Reads and checks a job. What is unset has the job file's defaults.
+/// Converts and checks a job. Unset fields have the job file's defaults.
 ///
 /// # Errors
-/// The first field that is wrong, under its name in the job file.
+/// The first invalid field, under its name in the job file.
 pub fn spec_from_job(job: v1::Job) -> Result<JobSpec, ConvertError> {
     let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
     let model_size = i64::try_from(job.model_size_mib).map_err(|_| {
@@ -63,10 +63,10 @@ pub fn spec_from_job(job: v1::Job) -> Result<JobSpec, ConvertError> {
     Ok(spec)
 }
 
-/// Reads where a job came from.
+/// Converts the external id of a job.
 ///
 /// # Errors
-/// Either name is missing, or longer than any name is.
+/// A name is missing or too long.
 pub fn external_from_wire(external: v1::ExternalId) -> Result<ExternalId, ConvertError> {
     for (field, name) in [("cluster", &external.cluster), ("native", &external.native)] {
         if name.is_empty() || name.len() > LONGEST_EXTERNAL || name.chars().any(char::is_control) {
@@ -78,12 +78,12 @@ pub fn external_from_wire(external: v1::ExternalId) -> Result<ExternalId, Conver
     Ok(ExternalId { cluster: external.cluster, native: external.native })
 }
 
-/// Where a job came from, for the wire.
+/// Converts an external id for the wire.
 pub fn external_to_wire(external: &ExternalId) -> v1::ExternalId {
     v1::ExternalId { cluster: external.cluster.clone(), native: external.native.clone() }
 }
 
-/// A job for the wire.
+/// Converts a job for the wire.
 pub fn job_from_spec(spec: &JobSpec) -> v1::Job {
     v1::Job {
         name: spec.name.clone(),
@@ -113,7 +113,7 @@ pub fn job_from_spec(spec: &JobSpec) -> v1::Job {
         worker: Some(role_to_wire(&spec.worker)),
         server: spec.server.as_ref().map(role_to_wire),
         separate_roles: spec.separate_roles,
-        // Never negative in a spec that was validated or parsed.
+        // A valid spec is never negative.
         model_size_mib: spec.model_size.max(0) as u64,
         utility: spec.utility.as_ref().map(utility_to_wire),
         deadline_ms: spec.deadline.map(|span| span.0),
@@ -184,7 +184,7 @@ fn convergence(rule: v1::Convergence) -> Convergence {
     let defaults = Convergence::default();
     let or = |value, default| if value == 0 { default } else { value };
     Convergence {
-        // Zero has a meaning here: only an epoch without any gain counts.
+        // Zero has a meaning: only epochs without any gain count.
         delta: rule.delta,
         patience: or(rule.patience, defaults.patience),
         max_epochs: or(rule.max_epochs, defaults.max_epochs),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unset_has_the_defaults_of_the_job_file() {
+    fn unset_fields_have_the_defaults_of_the_job_file() {
         let demand = |gpu: &str| v1::Role { demand: [(gpu.to_owned(), 1000)].into(), ..v1::Role::default() };
         let job = v1::Job {
             name: "a".into(),

@@ -1,7 +1,8 @@
-//! The wire contracts of `include/trainmaster/v1`, generated, and their conversions to and from the core's types.
+//! The generated messages of `include/trainmaster/v1`, and their conversions to and from the core's types.
 //!
-//! What comes in is checked: every [`ConvertError`] names the field, its value and what is allowed. What goes out can't
-//! fail. Names of servers and resources travel as names; the core's dense numbers never leave the process.
+//! Incoming messages are checked: each [`ConvertError`] names the field, its value and the allowed ones. Conversions
+//! for the wire can't fail. Servers and resources have their names on the wire; the core's dense numbers stay in the
+//! process.
 
 mod assignment;
 mod codec;

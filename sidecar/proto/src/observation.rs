@@ -1,4 +1,4 @@
-//! What a manager saw, as events.
+//! Conversion of managers' observations to events.
 
 use std::sync::Arc;
 
@@ -6,28 +6,28 @@ use trainmaster_core::{DecisionId, Enactment, End, Event, Incarnation, JobId, Ph
 
 use crate::{ConvertError, server, slot::observed_slot, v1};
 
-/// Bytes of a manager's name.
+/// Maximum bytes of a manager's name.
 const LONGEST_NAME: usize = 128;
 
-/// An observation, ready to be applied in order.
+/// An observation as events in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// Whose it is.
+    /// Name of the manager.
     pub manager: String,
-    /// Everything the manager knows: what is not in it is gone.
+    /// Whether it is a snapshot. What it doesn't mention is gone.
     pub is_snapshot: bool,
-    /// Whoever may submit may say which of the manager's jobs a submission is; told with a snapshot.
+    /// Whether submissions may name this manager's jobs. Part of a snapshot.
     pub takes_submissions: bool,
-    /// What happened.
+    /// The events.
     pub events: Vec<Event>,
-    /// What the manager says about jobs, in words: of a failure, which slot, which exit code, where its log is.
+    /// The manager's messages about jobs. For a failure: slot, exit code, and path of the log.
     pub messages: Vec<(JobId, String)>,
 }
 
-/// Reads an observation. A snapshot becomes a whole resync, from `SyncBegin` to `SyncEnd`.
+/// Converts an observation. A snapshot becomes a resync from `SyncBegin` to `SyncEnd`.
 ///
 /// # Errors
-/// The first field that is wrong; then nothing of the observation should be applied.
+/// The first invalid field. Then no part of the observation should be applied.
 pub fn observed(observation: v1::Observation) -> Result<Observed, ConvertError> {
     let manager = observation.manager;
     if manager.is_empty() || manager.len() > LONGEST_NAME || manager.chars().any(char::is_control) {
@@ -83,7 +83,7 @@ impl Observed {
                 observed_slot(slot).map_err(|error| outer(error.inside(format_args!("slots[{at}]"))))
             });
         let slots = slots.collect::<Result<_, _>>()?;
-        // The end comes first: of a job that is over, whatever is no longer seen is free.
+        // The end comes first, because unobserved slots of an ended job are free.
         self.events.extend(end.map(|end| Event::JobEnded { job, end }));
         self.events.push(Event::Observed { job, incarnation: Incarnation(seen.incarnation), slots, phase });
         if !seen.message.is_empty() {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_comes_before_what_is_left_of_the_job() {
+    fn an_end_comes_before_the_remaining_slots() {
         let delta = v1::Delta { jobs: vec![seen(v1::ObservedPhase::Failed)], ..v1::Delta::default() };
         let read = observed(of(v1::observation::Kind::Delta(delta))).unwrap();
         assert_eq!(read.events[0], Event::JobEnded { job: JobId(7), end: End::Failed });

@@ -1,4 +1,4 @@
-//! What a manager is told about a job.
+//! Conversion of issues to the plans of managers.
 
 use trainmaster_core::{Issue, JobSpec, Reason, Span, State, Verdict};
 
@@ -7,26 +7,26 @@ use crate::{
     v1,
 };
 
-/// What a plan says about a job beside the decision.
+/// Facts about a job that a plan contains beside the decision.
 #[derive(Clone, Debug)]
 pub struct JobFacts<'a> {
-    /// Its name, also once it is over.
+    /// Name of the job, also after its end.
     pub name: &'a str,
-    /// Whose it is, also once it is over.
+    /// Owner of the job, also after its end.
     pub tenant: &'a str,
-    /// What was asked for; none once it is over.
+    /// The job file. None after the job's end.
     pub spec: Option<&'a JobSpec>,
-    /// Where it came from, also once it is over.
+    /// The job's external id, also after its end.
     pub external: Option<v1::ExternalId>,
-    /// How it ended, as in its last status; empty while it hasn't.
+    /// The final state as in its last status. Empty while the job is active.
     pub ended: &'a str,
-    /// Handed to its processes; empty where it has none.
+    /// Token for its processes. Empty if it has none.
     pub token: &'a str,
-    /// How long a stopping program may take.
+    /// Time within which a stopping program has to end.
     pub grace: Span,
 }
 
-/// An issue for the wire.
+/// Converts an issue for the wire.
 pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPlan {
     let mut plan = v1::JobPlan {
         job: issue.job.0,
@@ -40,7 +40,7 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
         ..v1::JobPlan::default()
     };
     let told = |reason: &Reason| match facts.spec {
-        // Managers show it to the job's owner.
+        // Managers show the reason to the job's owner.
         Some(spec) => reason.describe_to(state, &spec.tenant),
         None => reason.describe(state),
     };
@@ -111,7 +111,7 @@ mod tests {
         let plan = job_plan(scheduler.state(), &other(Verdict::Wait(Reason::Held)), facts.clone());
         assert_eq!(plan.action(), v1::Action::Wait);
         assert!(plan.reason.contains("held") && plan.token.is_empty() && plan.slots.is_empty());
-        // Its owner reads this; the job ahead is another tenant's.
+        // The job's owner reads this. The job ahead belongs to another tenant.
         let ahead = Verdict::Wait(Reason::Behind { job: JobId(1), position: 2 });
         let theirs = JobSpec { tenant: "theirs".into(), ..spec.clone() };
         let told = [&spec, &theirs].map(|spec| {

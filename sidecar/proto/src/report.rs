@@ -1,23 +1,23 @@
-//! What training programs report.
+//! Conversion of training programs' reports.
 
 use trainmaster_core::{Report, Span};
 
 use crate::v1;
 
-/// Progress of a training program: what the core takes, and what ends the job.
+/// Progress of a training program: the report for the core, and the end of the job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// For the fits.
+    /// Report for the fits.
     pub report: Report,
-    /// Examples trained in what this covers.
+    /// Number of trained examples in the report.
     pub examples: u64,
-    /// The job is done.
+    /// Whether the training is complete.
     pub finished: bool,
-    /// By convergence, not by running out of epochs.
+    /// Whether it is complete by convergence, rather than by the maximum of epochs.
     pub converged: bool,
 }
 
-/// Reads progress. Never fails: what is nonsense is left as such, for the core to ignore and to count on the job.
+/// Converts progress. It never fails: invalid values are kept, so that the core ignores and counts them.
 pub fn progress(wire: v1::Progress) -> Progress {
     Progress {
         report: Report {
@@ -41,7 +41,7 @@ pub fn progress(wire: v1::Progress) -> Progress {
     }
 }
 
-/// Progress for the wire, for those who play a training program.
+/// Converts progress for the wire, for simulated training programs.
 pub fn progress_to_wire(progress: &Progress) -> v1::Progress {
     let Progress { report, examples, finished, converged } = progress;
     v1::Progress {
@@ -64,7 +64,7 @@ pub fn progress_to_wire(progress: &Progress) -> v1::Progress {
     }
 }
 
-/// To whole milliseconds; what is no number becomes negative, which the core refuses.
+/// Rounds to whole milliseconds. NaN becomes negative, which the core refuses.
 fn span(ms: f64) -> Span {
     if ms.is_finite() { Span(ms.round() as i64) } else { Span(-1) }
 }

@@ -1,4 +1,4 @@
-//! Servers, and what other work uses of them.
+//! Conversion of servers and their foreign use.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,19 @@ use crate::{
     v1,
 };
 
-/// What work that isn't Trainmaster's uses of a server.
+/// Foreign use of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Foreign {
-    /// By resource name, in sub-units.
+    /// Amounts by resource name, in sub-units.
     pub amounts: BTreeMap<String, i64>,
     /// Shares of its devices.
     pub devices: Vec<DeviceShare>,
 }
 
-/// A server as its manager describes it.
+/// Converts a server from its manager's description.
 ///
 /// # Errors
-/// A negative amount, a device share out of range, no name. What the core checks itself is left to it.
+/// A negative amount, a device share out of range, or no name. The core checks the rest.
 pub fn server_from_wire(server: v1::Server) -> Result<(ServerSpec, Foreign), ConvertError> {
     if server.name.is_empty() {
         return Err(ConvertError::new("name", "\"\" must be a server's name"));
@@ -47,7 +47,7 @@ pub fn server_from_wire(server: v1::Server) -> Result<(ServerSpec, Foreign), Con
     Ok((spec, foreign))
 }
 
-/// A server for the wire, for those who play a manager.
+/// Converts a server for the wire, for simulated managers.
 pub fn server_to_wire(spec: &ServerSpec, foreign: &Foreign) -> v1::Server {
     v1::Server {
         name: spec.name.clone(),
@@ -60,7 +60,7 @@ pub fn server_to_wire(spec: &ServerSpec, foreign: &Foreign) -> v1::Server {
     }
 }
 
-/// What was measured on one server.
+/// Converts the measurements of one server.
 pub(crate) fn measured(server: v1::ServerUse) -> Result<Event, ConvertError> {
     let outer = |error: ConvertError| error.inside(format_args!("server {:?}", server.server));
     let mut slots = Vec::with_capacity(server.slots.len());
@@ -82,7 +82,7 @@ pub(crate) fn measured(server: v1::ServerUse) -> Result<Event, ConvertError> {
     Ok(Event::Utilisation { used: server.used.into_iter().collect(), devices, slots, server: server.server })
 }
 
-/// The events of one described server: foreign use is always said, so that what is gone is cleared.
+/// The events of one described server. Foreign use is always included, so that old values are cleared.
 pub(crate) fn events(manager: &str, server: v1::Server) -> Result<[Event; 2], ConvertError> {
     let (server, foreign) = server_from_wire(server)?;
     let used = Event::ForeignUse { server: server.name.clone(), amounts: foreign.amounts, devices: foreign.devices };

@@ -1,4 +1,4 @@
-//! Slots: one worker or parameter server on one server.
+//! Conversion of slots.
 
 use trainmaster_core::{
     Allocation, DeviceShare, ObservedSlot, Role, Slot, State,
@@ -10,7 +10,7 @@ use crate::{ConvertError, v1};
 /// A whole device, in thousandths.
 const WHOLE: u32 = 1000;
 
-/// Worker or parameter server.
+/// Converts a role for the wire.
 pub fn role_to_wire(role: Role) -> v1::SlotRole {
     match role {
         Role::Worker => v1::SlotRole::Worker,
@@ -18,10 +18,10 @@ pub fn role_to_wire(role: Role) -> v1::SlotRole {
     }
 }
 
-/// Worker or parameter server.
+/// Converts a role.
 ///
 /// # Errors
-/// Neither.
+/// The number is neither a worker's nor a parameter server's.
 pub fn role_from_wire(role: i32) -> Result<Role, ConvertError> {
     match v1::SlotRole::try_from(role) {
         Ok(v1::SlotRole::Worker) => Ok(Role::Worker),
@@ -30,7 +30,7 @@ pub fn role_from_wire(role: i32) -> Result<Role, ConvertError> {
     }
 }
 
-/// All of an allocation's slots, with their servers' names.
+/// Converts all slots of an allocation, with the names of their servers.
 pub fn slots_to_wire(state: &State, allocation: &Allocation) -> Vec<v1::Slot> {
     let slot = |slot: &Slot| v1::Slot {
         role: role_to_wire(slot.role).into(),
@@ -42,7 +42,7 @@ pub fn slots_to_wire(state: &State, allocation: &Allocation) -> Vec<v1::Slot> {
     allocation.slots().iter().map(slot).collect()
 }
 
-/// What an allocation's slots do, where data chunks are scheduled one by one.
+/// Converts the work of an allocation's slots, if data chunks are scheduled one by one.
 pub fn work_to_wire(allocation: &Allocation) -> Vec<v1::Work> {
     let work = |work: &Work| {
         let (state, rank) = match work.state {
@@ -57,10 +57,10 @@ pub fn work_to_wire(allocation: &Allocation) -> Vec<v1::Work> {
     allocation.work().iter().map(work).collect()
 }
 
-/// A slot as a manager sees it.
+/// Converts an observed slot.
 ///
 /// # Errors
-/// An unknown role, no server, or a share that no device has.
+/// An unknown role, no server, or an impossible share of a device.
 pub fn observed_slot(slot: v1::Slot) -> Result<ObservedSlot, ConvertError> {
     if slot.server.is_empty() {
         return Err(ConvertError::new("server", "\"\" must be a server's name"));
@@ -73,7 +73,7 @@ pub fn observed_slot(slot: v1::Slot) -> Result<ObservedSlot, ConvertError> {
     })
 }
 
-/// A slot as a manager sees it, for those who play one.
+/// Converts an observed slot for the wire, for simulated managers.
 pub fn observed_slot_to_wire(slot: &ObservedSlot) -> v1::Slot {
     v1::Slot {
         role: role_to_wire(slot.role).into(),

@@ -1,21 +1,21 @@
-//! Jobs as people see them.
+//! Conversion of jobs' states for users.
 
 use trainmaster_core::{End, Job, Mode, Phase, Shape, State, Verdict};
 
 use crate::{ConvertError, job::external_to_wire, slot::slots_to_wire, v1};
 
-/// An active job.
+/// Status of an active job.
 pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
     let verdict = state.effective(job);
-    // What it really has: what it was given, or what is seen of it where nobody gave it.
+    // The actual slots: the planned ones, or the observed ones if none are planned.
     let given = match &verdict {
         Verdict::Run(allocation) => Some(allocation),
-        Verdict::Release(_) => job.observed.as_ref(),
+        Verdict::Release(_) => job.seen.allocation.as_ref(),
         _ => None,
     };
     let shape = given.map_or(Shape::default(), |allocation| allocation.shape());
     let reason = words_for(state, job, &verdict);
-    let prediction = job.fits.convergence.as_ref();
+    let prediction = job.learnt.fits.convergence.as_ref();
     v1::JobStatus {
         job: job.id.0,
         name: job.spec.name.clone(),
@@ -25,25 +25,26 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
         reason,
         workers: shape.workers,
         servers: shape.servers,
-        step: job.progress.step,
-        epoch: job.progress.epoch,
-        loss: job.progress.loss,
+        step: job.learnt.progress.step,
+        epoch: job.learnt.progress.epoch,
+        loss: job.learnt.progress.loss,
         predicted_epochs: prediction.map(|at| at.epochs as f64),
         predicted_low: prediction.map(|at| at.low as f64),
         predicted_high: prediction.map(|at| at.high as f64),
         remaining_ms: (!shape.is_empty()).then(|| job.remaining_time(shape)).flatten().map(|span| span.0),
         submitted_ms: job.arrival.0,
-        started_ms: job.started.map(|at| at.0),
+        started_ms: job.seen.started.map(|at| at.0),
         ended_ms: None,
-        incarnation: job.incarnation.0,
-        revision: job.revision.0,
-        // A job that has nothing has no speed, whatever it last reported.
-        speed: job.progress.speed.filter(|_| !shape.is_empty()),
+        incarnation: job.issued.incarnation.0,
+        revision: job.issued.revision.0,
+        // A job without slots has no speed, whatever its last report.
+        speed: job.learnt.progress.speed.filter(|_| !shape.is_empty()),
         slots: given.map(|allocation| slots_to_wire(state, allocation)).unwrap_or_default(),
-        rescales: job.rescales,
-        restart_ms: job.restart_total.0,
+        rescales: job.issued.rescales,
+        restart_ms: job.learnt.restart_total.0,
         max_epochs: job.spec.convergence.max_epochs,
         predicted_speed: job
+            .learnt
             .fits
             .speed
             .as_ref()
@@ -54,17 +55,17 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
     }
 }
 
-/// The states that an active job can be in, as [`job_state`] and [`job_status`] name them.
+/// The possible states of an active job, as named by [`job_state`] and [`job_status`].
 pub const JOB_STATES: [&str; 5] = ["running", "waiting", "rejected", "stopped", "released"];
 
-/// An active job's state in a word, without the rest of its status. O(1).
+/// State of an active job, without the rest of its status. O(1).
 pub fn job_state(state: &State, job: &Job) -> &'static str {
     name_of(&state.effective(job), job)
 }
 
 fn name_of(verdict: &Verdict, job: &Job) -> &'static str {
     match verdict {
-        Verdict::Run(_) if job.observed.is_some() => "running",
+        Verdict::Run(_) if job.seen.allocation.is_some() => "running",
         Verdict::Run(_) | Verdict::Wait(_) => "waiting",
         Verdict::Reject(_) => "rejected",
         Verdict::Stop(_) => "stopped",
@@ -72,32 +73,33 @@ fn name_of(verdict: &Verdict, job: &Job) -> &'static str {
     }
 }
 
-/// Why it is so, if there is anything to say.
+/// The reason of its state, if there is one.
 fn words_for(state: &State, job: &Job, verdict: &Verdict) -> String {
     let words = || verdict.reason().map(|reason| reason.describe_to(state, &job.spec.tenant)).unwrap_or_default();
-    let busy = job.observed.is_some() && matches!(job.phase, Phase::Running | Phase::Starting | Phase::Stopping);
+    let busy =
+        job.seen.allocation.is_some() && matches!(job.seen.phase, Phase::Running | Phase::Starting | Phase::Stopping);
     match verdict {
-        Verdict::Run(allocation) if job.observed.is_none() => {
+        Verdict::Run(allocation) if job.seen.allocation.is_none() => {
             format!("given {}; its manager is starting it", allocation.shape())
         }
         Verdict::Run(allocation) => {
-            // Planned otherwise, but the room for it is not free yet.
-            let missing = job.issue_reason.as_ref().map(|reason| reason.describe_to(state, &job.spec.tenant));
-            let restarting = busy && job.observed_incarnation != job.incarnation;
+            // The plan is different, but its room isn't free yet.
+            let missing = job.issued.reason.as_ref().map(|reason| reason.describe_to(state, &job.spec.tenant));
+            let restarting = busy && job.seen.incarnation != job.issued.incarnation;
             let restart = || restarting.then(|| format!("restarting as {}", allocation.shape()));
             missing.or_else(restart).unwrap_or_default()
         }
         Verdict::Wait(_) if busy => format!("stopping: {}", words()),
         Verdict::Wait(_) | Verdict::Reject(_) | Verdict::Stop(_) => words(),
-        // Whether a manager starts what waits by itself is the manager's affair.
-        Verdict::Release(shape) if job.observed.is_none() => {
+        // The manager decides whether to start waiting jobs.
+        Verdict::Release(shape) if job.seen.allocation.is_none() => {
             format!("handed back to its manager as {shape}; nothing of it runs there")
         }
         Verdict::Release(shape) => format!("handed back to its manager as {shape}"),
     }
 }
 
-/// What an ended job's status says.
+/// Name of an ended job's state.
 pub fn end_name(end: End) -> &'static str {
     match end {
         End::Completed => "completed",
@@ -107,7 +109,7 @@ pub fn end_name(end: End) -> &'static str {
     }
 }
 
-/// A verdict in a few words, for tables of changes.
+/// A short text of a verdict, for tables of changes.
 pub fn verdict_text(state: &State, verdict: &Verdict) -> String {
     match verdict {
         Verdict::Run(allocation) => {
@@ -126,7 +128,7 @@ pub fn verdict_text(state: &State, verdict: &Verdict) -> String {
     }
 }
 
-/// A mode's name.
+/// Name of a mode.
 pub fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Active => "active",
@@ -135,7 +137,7 @@ pub fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// A mode for the wire.
+/// Converts a mode for the wire.
 pub fn mode_to_wire(mode: Mode) -> v1::SchedulingMode {
     match mode {
         Mode::Active => v1::SchedulingMode::Active,
@@ -144,10 +146,10 @@ pub fn mode_to_wire(mode: Mode) -> v1::SchedulingMode {
     }
 }
 
-/// A mode.
+/// Converts a mode.
 ///
 /// # Errors
-/// There is no such mode.
+/// The mode is unknown.
 pub fn mode_from_wire(mode: i32) -> Result<Mode, ConvertError> {
     match v1::SchedulingMode::try_from(mode) {
         Ok(v1::SchedulingMode::Active) => Ok(Mode::Active),
@@ -164,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_waits_until_it_is_seen() {
+    fn a_job_waits_until_it_is_observed() {
         let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
         let server = ServerSpec {
             name: "node1".into(),
@@ -185,7 +187,7 @@ mod tests {
         assert_eq!((given.state.as_str(), given.workers, given.servers), ("waiting", 1, 1));
         assert!(given.reason.contains("starting"), "{}", given.reason);
         let job = scheduler.state().find_job("mnist").unwrap();
-        let slots = job.issued.as_ref().unwrap().slots().iter().map(|slot| ObservedSlot {
+        let slots = job.issued.allocation.as_ref().unwrap().slots().iter().map(|slot| ObservedSlot {
             role: slot.role,
             index: slot.index,
             server: "node1".into(),

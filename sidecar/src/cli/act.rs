@@ -1,4 +1,4 @@
-//! `trainmaster cancel`, `pause` and `resume`: what is done to jobs by name or number.
+//! `trainmaster cancel`, `pause` and `resume`: changes of jobs by name or number.
 
 use clap::Args;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use super::{
     client::{Daemon, ServerArgs},
 };
 
-/// The jobs it is done to.
+/// The jobs to change.
 #[derive(Args, Debug)]
 pub(crate) struct ActArgs {
     /// Names or numbers of jobs
@@ -18,14 +18,14 @@ pub(crate) struct ActArgs {
     jobs: Vec<String>,
 }
 
-/// What is done.
+/// The change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// End for good.
+    /// End the job for good.
     Cancel,
-    /// Give back what it has, after a checkpoint, and hold.
+    /// Release the job's slots after a checkpoint, and hold it.
     Pause,
-    /// Go on.
+    /// Let the job continue.
     Resume,
 }
 
@@ -39,10 +39,10 @@ impl Act {
     }
 }
 
-/// Does it to every job, whatever comes of the others.
+/// Changes each job, independent of failures of others.
 ///
 /// # Errors
-/// The last of the daemon's refusals; those before it are printed.
+/// The last refusal of the daemon. Earlier ones are printed.
 pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
     let daemon = Daemon::connect(server).await?;
     let mut client = daemon.jobs();
@@ -80,7 +80,7 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
 struct Done {
     job: String,
     done: &'static str,
-    /// Why a restart of the daemon would forget it.
+    /// Why a restart of the daemon would lose the change.
     #[serde(skip_serializing_if = "String::is_empty")]
     not_written: String,
 }
@@ -91,7 +91,7 @@ impl Show for Done {
     }
 }
 
-/// What to say of something that is done and not written down.
+/// The warning about a change that isn't in the journal yet.
 pub(crate) fn unwritten(why: &str) -> String {
     match why {
         "" => String::new(),

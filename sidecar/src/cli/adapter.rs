@@ -1,4 +1,4 @@
-//! The commands that adapters bring along: `trainmaster <adapter> <command> …`.
+//! The commands of adapters: `trainmaster <adapter> <command> …`.
 
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand, error::ErrorKind};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use super::{
     output::{Output, Paper, Show},
 };
 
-/// One of them, as it was called.
+/// A call of such a command.
 #[derive(Clone, Debug)]
 pub(crate) struct AdapterCall {
     command: &'static AdapterCommand,
@@ -19,7 +19,7 @@ pub(crate) struct AdapterCall {
     pub(crate) json: bool,
 }
 
-/// Carries it out.
+/// Runs the command.
 ///
 /// # Errors
 /// The adapter's.

@@ -1,4 +1,4 @@
-//! `trainmaster certs`: a small certificate authority in a folder, for sites that have none of their own.
+//! `trainmaster certs`: a small certificate authority in a folder, for sites without their own.
 
 use std::{
     fs, io,
@@ -27,30 +27,30 @@ use crate::daemon::{
     default_state_dir,
 };
 
-/// The authority lasts so long, and its list of what it revoked.
+/// Lifetime of the authority, and of its revocation list.
 const AUTHORITY_DAYS: u32 = 3650;
-/// Beyond this a certificate is more of a danger than a convenience.
+/// Maximum lifetime of certificates. A longer one is a security risk.
 const LONGEST_DAYS: u32 = 825;
 const DAY: i64 = 86_400;
 
-/// What to do with the authority.
+/// The commands of the authority.
 #[derive(Subcommand, Debug)]
 pub(crate) enum CertsCommand {
-    /// Make the authority, if it isn't there, and a new certificate for the daemon
+    /// Make the authority, if it doesn't exist, and a new certificate for the daemon
     #[command(args(without_daemon()))]
     Init(Answered<InitArgs>),
-    /// Make a certificate that says what its holder may: an administrator, a manager, a tenant's submitter, a reader
+    /// Make a certificate with a role: for an administrator, a manager, a tenant's submitter, a reader
     #[command(args(without_daemon()))]
     Client(Answered<ClientArgs>),
-    /// Have the daemon refuse a certificate from now on
+    /// Make the daemon refuse a certificate from now on
     #[command(args(without_daemon()))]
     Revoke(Answered<RevokeArgs>),
-    /// List what was made
+    /// List the certificates
     #[command(args(without_daemon()))]
     List(Answered<Folder>),
 }
 
-/// Where everything is.
+/// The folder of the authority.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Folder {
     /// The authority's folder; by default `certs` in the daemon's default state folder
@@ -65,22 +65,22 @@ pub(crate) struct InitArgs {
     /// A name or address under which the daemon is called, beside localhost and this machine's name; may be repeated
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
-    /// How long the daemon's certificate lasts
+    /// Lifetime of the daemon's certificate
     #[arg(long, value_name = "DAYS", default_value_t = 365)]
     days: u32,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ClientArgs {
-    /// Whose it is; of a manager the manager's name
+    /// Name of the holder; for a manager the manager's name
     name: String,
-    /// What its holder may do
+    /// Role of the holder
     #[arg(long, value_enum)]
     role: RoleName,
-    /// Whose jobs it may submit, with the role submit; may be repeated
+    /// Tenant whose jobs it may submit, with the role submit; may be repeated
     #[arg(long, value_name = "TENANT")]
     tenant: Vec<String>,
-    /// How long it lasts
+    /// Lifetime of the certificate
     #[arg(long, value_name = "DAYS", default_value_t = 90)]
     days: u32,
     #[command(flatten)]
@@ -89,30 +89,30 @@ pub(crate) struct ClientArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RevokeArgs {
-    /// Whose it is
+    /// Name of the holder
     name: String,
     #[command(flatten)]
     folder: Folder,
 }
 
-/// A role, as it is typed.
+/// A role on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum RoleName {
     /// Everything
     Admin,
-    /// Submit, and do anything with jobs of its tenants
+    /// Submit jobs, and read and change the jobs of its tenants
     Submit,
-    /// What one cluster manager's adapter does
+    /// Act as one cluster manager's adapter
     Manager,
-    /// See everything and change nothing
+    /// Read everything and change nothing
     Read,
-    /// See the metrics
+    /// Read the metrics
     Metrics,
 }
 
 impl RoleName {
-    /// As it is typed.
+    /// The role as it is typed.
     fn shown(self) -> String {
         self.to_possible_value().expect("every role can be typed").get_name().to_owned()
     }
@@ -130,23 +130,23 @@ impl From<RoleName> for TokenRole {
     }
 }
 
-/// What the authority knows of itself.
+/// The authority's index file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Index {
-    /// Tells it from other authorities of this kind.
+    /// Distinguishes it from other authorities of this kind.
     id: String,
     made: Vec<Made>,
 }
 
-/// A certificate that was made.
+/// A certificate of the authority.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Made {
     name: String,
-    /// `None`: the daemon's own.
+    /// `None`: the daemon's own certificate.
     role: Option<RoleName>,
     #[serde(default)]
     tenants: Vec<String>,
-    /// Under which names the daemon may be called, beside this machine's own.
+    /// Names of the daemon, beside this machine's own.
     #[serde(default)]
     hosts: Vec<String>,
     serial: String,
@@ -154,7 +154,7 @@ struct Made {
     revoked: Option<i64>,
 }
 
-/// The authority in its folder.
+/// The authority with its folder.
 struct Authority {
     folder: PathBuf,
     index: Index,
@@ -164,12 +164,12 @@ struct Authority {
 /// Runs the command.
 ///
 /// # Errors
-/// A name isn't allowed, or the folder can't be read or written.
+/// A name is invalid, or the folder can't be read or written.
 pub(crate) fn run(command: &CertsCommand, output: impl Fn(bool) -> Output) -> Result<(), Failure> {
     match command {
         CertsCommand::Init(Answered { args, json }) => {
             if args.folder.dir.is_none() {
-                // In the daemon's own folder, which is its alone whoever makes it.
+                // The daemon's own folder is private, whichever command creates it.
                 secret::make_folder(&default_state_dir())?;
             }
             let mut authority = Authority::open_or_make(&args.folder.path())?;
@@ -200,7 +200,7 @@ fn now() -> i64 {
     i64::try_from(passed.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// A moment as certificates have it.
+/// A time in the form of certificates.
 macro_rules! moment {
     ($seconds:expr) => {
         date_time_ymd(1970, 1, 1) + Duration::from_secs(u64::try_from($seconds).unwrap_or(0))
@@ -210,7 +210,7 @@ macro_rules! moment {
 fn random() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| anyhow!("no random bits: {error}"))?;
-    // A serial number is positive, and its first byte not zero.
+    // A serial number is positive, and its first byte isn't zero.
     bytes[0] = bytes[0] & 0x7f | 0x40;
     Ok(bytes)
 }
@@ -224,7 +224,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// The authority's own description: the same from its number each time, so that nothing has to be read from its certificate.
+/// The authority's parameters. They depend on its number only, so nothing has to be read from its certificate.
 fn authority_params(id: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.remove(DnType::CommonName);
@@ -284,7 +284,7 @@ impl Authority {
         secret::write(&path, &serde_json::to_string_pretty(&self.index)?).with_context(|| path.display().to_string())
     }
 
-    /// What is revoked, for the daemon.
+    /// Writes the revocation list for the daemon.
     fn write_list(&self) -> Result<()> {
         let revoked = self.index.made.iter().filter_map(|made| Some((made, made.revoked?)));
         let revoked = revoked.map(|(made, at)| RevokedCertParams {
@@ -304,7 +304,7 @@ impl Authority {
         open_to_all(&self.folder.join("crl.pem"), &params.signed_by(&self.issuer)?.pem()?)
     }
 
-    /// Makes a certificate and its key, and notes it.
+    /// Makes a certificate with its key, and adds it to the index.
     fn make(&mut self, mut params: CertificateParams, made: Made, days: u32) -> Result<Certified> {
         if !(1..=LONGEST_DAYS).contains(&days) {
             bail!("--days {days} must be from 1 to {LONGEST_DAYS}");
@@ -327,7 +327,7 @@ impl Authority {
         let made = Made { serial: hex(&serial), until, ..made };
         let (cert_file, key_file) =
             (self.folder.join(format!("{}.pem", made.name)), self.folder.join(format!("{}-key.pem", made.name)));
-        // Noted first: what isn't known can't be revoked.
+        // The index comes first, because an unknown certificate couldn't be revoked.
         self.index.made.push(made.clone());
         self.write_index()?;
         secret::write(&key_file, &key.serialize_pem()).with_context(|| key_file.display().to_string())?;
@@ -345,11 +345,11 @@ impl Authority {
     }
 
     fn server(&mut self, hosts: &[String], days: u32) -> Result<Certified> {
-        // Perhaps for all names of a domain.
+        // The name may be a wildcard for a domain.
         if let Some(wrong) = hosts.iter().find(|host| !is_host(host.strip_prefix("*.").unwrap_or(host))) {
             bail!("--host {wrong:.128?} must be a name such as scheduler.example.org, or an address such as 10.0.0.3");
         }
-        // A renewed certificate is for whom the last one was, unless others are named.
+        // A renewed certificate has the names of the last one, unless others are given.
         let last = self.index.made.iter().rev().find(|made| made.role.is_none());
         let hosts = match (hosts, last) {
             ([], Some(last)) => last.hosts.clone(),
@@ -366,7 +366,7 @@ impl Authority {
     }
 
     fn client(&mut self, name: &str, role: RoleName, tenants: &[String], days: u32) -> Result<Certified> {
-        // Its files stand beside the authority's own.
+        // Its files are in the authority's folder.
         if !is_name(name) || matches!(name, "ca" | "server" | "crl" | "index") || name.ends_with("-key") {
             bail!(
                 "{name:.128?} must be 1 to 128 letters, digits, '.', '_' or '-', not end with \"-key\", and not be \"ca\", \
@@ -397,7 +397,7 @@ impl Authority {
         Ok(Certified { earlier, ..made })
     }
 
-    /// All certificates of a name, also those that a later one has replaced.
+    /// All certificates of a name, including replaced ones.
     fn revoke(&mut self, name: &str) -> Result<Revoked> {
         let now = now();
         let theirs = self.index.made.iter_mut().filter(|made| made.name == name && made.role.is_some());
@@ -421,7 +421,7 @@ impl Made {
         Self { name, role, tenants, hosts: Vec::new(), serial: String::new(), until: 0, revoked: None }
     }
 
-    /// What its holder may do, in words.
+    /// Permissions of the holder, in words.
     fn allowed(&self) -> String {
         let role = self.role.map_or("the daemon".to_owned(), |role| format!("the role {}", role.shown()));
         if self.tenants.is_empty() { role } else { format!("{role} of {}", self.tenants.join(", ")) }
@@ -436,7 +436,7 @@ fn shown_name(name: &SanType) -> String {
     }
 }
 
-/// Writes a file that everybody may read.
+/// Writes a file that all users may read.
 fn open_to_all(path: &Path, text: &str) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     let written = || -> io::Result<()> {
@@ -446,7 +446,7 @@ fn open_to_all(path: &Path, text: &str) -> Result<()> {
     written().with_context(|| path.display().to_string())
 }
 
-/// A certificate that was just made, and how it is used.
+/// A new certificate, with instructions for its use.
 #[derive(Serialize)]
 struct Certified {
     cert: PathBuf,
@@ -455,10 +455,10 @@ struct Certified {
     crl: PathBuf,
     role: Option<RoleName>,
     days: u32,
-    /// Others of its name that are valid still.
+    /// Number of other valid certificates of the same name.
     #[serde(skip)]
     earlier: usize,
-    /// The daemon's.
+    /// Names of the daemon.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     names: Vec<String>,
 }
@@ -560,7 +560,7 @@ mod tests {
             assert!(again.client(name, role, &tenants, days).is_err(), "{name} {role:?} {days}");
         }
         assert!(again.revoke("server").is_err() && again.revoke("nobody").is_err());
-        // A renewed one says that there are two; another role isn't taken for a renewal.
+        // The answer to a renewal mentions that there are two. Another role isn't a renewal.
         assert!(!client.text(&Paper::default()).contains("beside"));
         let renewed = again.client("ci", RoleName::Submit, &["vision", "vision"].map(str::to_owned), 1).unwrap();
         assert!(renewed.text(&Paper::default()).contains("beside one of this name"));

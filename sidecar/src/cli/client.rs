@@ -19,26 +19,26 @@ use trainmaster_proto::v1::{admin_client::AdminClient, jobs_client::JobsClient};
 
 use super::{Failure, failure::innermost, found::Note};
 
-/// How long to wait for a connection, and for an answer.
+/// Maximum time for a connection, and for an answer.
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(60);
-/// Lists of many jobs with many slots are long.
+/// Maximum size of an answer. Lists of many jobs with many slots are long.
 const LARGEST_ANSWER: usize = 256 << 20;
 
-/// Where the daemon is; the same for every command.
+/// Address and credentials of the daemon, for all commands.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Daemon")]
 pub(crate) struct ServerArgs {
     /// Address of the daemon
     #[arg(long, global = true, env = "TRAINMASTER_SERVER", value_name = "ADDRESS", default_value = DEFAULT)]
     server: String,
-    /// File with a token of the daemon's; without it that of a daemon which this user runs on this machine
+    /// File with a token for the daemon [default: that of a daemon of this user on this machine]
     #[arg(long, global = true, env = "TRAINMASTER_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Certificate authority of an https daemon, in PEM
     #[arg(long, global = true, env = "TRAINMASTER_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// This client's certificate, where the daemon goes by these, in PEM
+    /// This client's certificate, in PEM, if the daemon uses client certificates
     #[arg(long, global = true, env = "TRAINMASTER_CERT", value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
     /// The certificate's private key, in PEM
@@ -46,14 +46,14 @@ pub(crate) struct ServerArgs {
     key: Option<PathBuf>,
 }
 
-/// The options of [`ServerArgs`] for a command that has no use for them: taken, so that an alias with them serves every
-/// command, but not shown.
+/// The options of [`ServerArgs`] for commands without a daemon. They are accepted but hidden, so that an alias with
+/// them works for all commands.
 pub(crate) fn without_daemon() -> [Arg; 5] {
     let [server, ca, cert, key] = without_address();
     [server, ca, cert, key, unused("token_file", "token-file").value_parser(value_parser!(PathBuf))]
 }
 
-/// The same for a command that has a use for the token alone.
+/// The same for a command that uses the token only.
 pub(crate) fn without_address() -> [Arg; 4] {
     let file = |id, long| unused(id, long).value_parser(value_parser!(PathBuf));
     [unused("server", "server"), file("ca", "ca"), file("cert", "cert"), file("key", "key")]
@@ -85,28 +85,29 @@ impl ServerArgs {
         host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 
-    /// The file that holds the token, as it was named.
+    /// Path of the token file, if one was given.
     pub(crate) fn token_file(&self) -> Option<&PathBuf> {
         self.token_file.as_ref()
     }
 
-    /// The file that holds the token: the one that is named, or that of this user's own daemon there. In a job not that one:
-    /// its programs have the job's token. Nor beside a certificate, which says who calls.
+    /// Path of the token file: the given one, or that of this user's own daemon at the address. In a job's program, the
+    /// latter isn't used, because the program has the job's token. It isn't used with a certificate either, which
+    /// identifies the caller.
     pub(crate) fn find_token_file(&self) -> Option<PathBuf> {
         let own = || Note::find(&self.address()).map(|note| note.token_file);
         self.token_file.clone().or_else(|| if job_token().is_some() || self.cert.is_some() { None } else { own() })
     }
 
-    /// The file that holds the certificate authority, or certifies this user's own daemon there.
+    /// Path of the certificate authority: the given one, or that of this user's own daemon at the address.
     pub(crate) fn find_ca(&self) -> Option<PathBuf> {
         let own = || Note::find(&self.address()).and_then(|note| note.ca);
         self.ca.clone().or_else(own)
     }
 
-    /// The token to show.
+    /// The token for calls.
     ///
     /// # Errors
-    /// Its file can't be read, others can read it too, or it is empty.
+    /// The file can't be read, others can read it, or it is empty.
     pub(crate) fn token(&self) -> anyhow::Result<Option<String>> {
         match self.find_token_file() {
             Some(path) => secret::read(&path).map(Some).map_err(|problem| anyhow!("--token-file {problem}")),
@@ -115,18 +116,18 @@ impl ServerArgs {
         }
     }
 
-    /// Where the token comes from, in words.
+    /// The source of the token, in words.
     fn shown(&self) -> Option<String> {
         let job = || (self.cert.is_none() && job_token().is_some()).then(|| "TRAINMASTER_TOKEN".into());
         self.find_token_file().map(|path| path.display().to_string()).or_else(job)
     }
 
-    /// The files of the certificate to show and of its key.
+    /// Paths of the client certificate and its key.
     pub(crate) fn certificate(&self) -> Option<(PathBuf, PathBuf)> {
         self.cert.clone().zip(self.key.clone())
     }
 
-    /// The certificate to show.
+    /// The client certificate.
     fn identity(&self) -> anyhow::Result<Option<Identity>> {
         let Some((cert, key)) = &self.certificate() else { return Ok(None) };
         let shown = fs::read(cert).with_context(|| format!("--cert {} can't be read", cert.display()))?;
@@ -135,22 +136,22 @@ impl ServerArgs {
     }
 }
 
-/// The token of the job whose program this is, if it is one's.
+/// The job's token, if this is a job's program.
 fn job_token() -> Option<String> {
     env::var_os("TRAINMASTER_JOB")?;
     env::var("TRAINMASTER_TOKEN").ok().filter(|token| !token.is_empty())
 }
 
-/// A daemon that answers.
+/// A connected daemon.
 pub(crate) struct Daemon {
     address: String,
     channel: Channel,
     bearer: Bearer,
-    /// Where the token comes from that is shown, in words.
+    /// The source of the token, in words.
     shown: Option<String>,
 }
 
-/// Shows the token with every call.
+/// Adds the token to each call.
 #[derive(Clone)]
 pub(crate) struct Bearer(Option<MetadataValue<Ascii>>);
 
@@ -166,10 +167,10 @@ impl Interceptor for Bearer {
 pub(crate) type Called = InterceptedService<Channel, Bearer>;
 
 impl Daemon {
-    /// Connects.
+    /// Connects to the daemon.
     ///
     /// # Errors
-    /// Nobody listens there, or address, token or certificate make no sense.
+    /// Nothing listens at the address, or address, token or certificate are invalid.
     pub(crate) async fn connect(args: &ServerArgs) -> Result<Self, Failure> {
         let address = args.address();
         let wrong = |problem: &str| Failure::Usage(format!("--server {address:?}: {problem}; write http://host:port"));
@@ -208,19 +209,19 @@ impl Daemon {
         }
     }
 
-    /// Calls about jobs.
+    /// Client for jobs.
     pub(crate) fn jobs(&self) -> JobsClient<Called> {
         JobsClient::with_interceptor(self.channel.clone(), self.bearer.clone())
             .max_decoding_message_size(LARGEST_ANSWER)
     }
 
-    /// Calls about the scheduler.
+    /// Client for administration.
     pub(crate) fn admin(&self) -> AdminClient<Called> {
         AdminClient::with_interceptor(self.channel.clone(), self.bearer.clone())
             .max_decoding_message_size(LARGEST_ANSWER)
     }
 
-    /// What a refusal by this daemon means.
+    /// Converts a refusal by this daemon.
     pub(crate) fn failure(&self, status: &Status) -> Failure {
         Failure::answered(&self.address, self.shown.as_deref(), status)
     }
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_is_added_where_it_is_missing() {
+    fn a_missing_scheme_is_added() {
         assert_eq!(at("host:1").address(), "http://host:1");
         assert_eq!(at("https://host:1/").address(), "https://host:1");
     }

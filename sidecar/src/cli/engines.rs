@@ -1,8 +1,11 @@
-//! `trainmaster engines`: the scheduling engines there are and what can be set.
+//! `trainmaster engines`: the scheduling engines and their parameters.
 
 use clap::Args;
 use serde::{Serialize, Serializer};
-use trainmaster_core::engines::{DefaultValue, Entry, REGISTRY};
+use trainmaster_core::{
+    engine::{DefaultValue, Entry},
+    engines::REGISTRY,
+};
 
 use super::{
     Failure, Output, Paper, Show,
@@ -12,14 +15,14 @@ use super::{
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct EnginesArgs {
-    /// Show this engine's parameters, with what they are without being set
+    /// Show this engine's parameters with their defaults
     name: Option<String>,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// There is no such engine.
+/// The engine is unknown.
 pub(crate) fn run(args: &EnginesArgs, output: Output) -> Result<(), Failure> {
     match &args.name {
         None => output.show(&Engines(REGISTRY.iter().map(Engine::of).collect())),
@@ -27,10 +30,10 @@ pub(crate) fn run(args: &EnginesArgs, output: Output) -> Result<(), Failure> {
     }
 }
 
-/// The engine of that name.
+/// Finds an engine by name.
 ///
 /// # Errors
-/// There is none; says which there are.
+/// The name is unknown. The error lists the known ones.
 pub(crate) fn entry(name: &str) -> Result<&'static Entry, String> {
     REGISTRY.iter().find(|entry| entry.name == name).ok_or_else(|| {
         let known: Vec<_> = REGISTRY.iter().map(|entry| entry.name).collect();
@@ -57,7 +60,7 @@ struct ParameterRow {
     meaning: &'static str,
 }
 
-/// As a number, a boolean or a string, without the variant's name.
+/// Serialises a number, a boolean or a string without the variant's name.
 fn default_value<S: Serializer>(value: &DefaultValue, serializer: S) -> Result<S::Ok, S::Error> {
     match *value {
         DefaultValue::Number(number) => serializer.serialize_f64(number),
@@ -68,7 +71,7 @@ fn default_value<S: Serializer>(value: &DefaultValue, serializer: S) -> Result<S
 
 impl Engine {
     fn of(entry: &Entry) -> Self {
-        let parameters = entry.parameters.iter().map(|parameter| ParameterRow {
+        let parameters = entry.parameters().into_iter().map(|parameter| ParameterRow {
             name: parameter.name,
             default: parameter.default,
             meaning: parameter.meaning,

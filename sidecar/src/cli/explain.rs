@@ -1,4 +1,4 @@
-//! `trainmaster explain`: why a job has what it has.
+//! `trainmaster explain`: the reasons for a job's state and allocation.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub(crate) async fn run(args: &ExplainArgs, server: &ServerArgs, output: Output)
     output.show(&Explained::from(reply.into_inner()))
 }
 
-/// The daemon's JSON, as it is, with all lines; and what of it is shown.
+/// The daemon's JSON with all lines, and the part that is shown.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Explained {
@@ -39,7 +39,7 @@ struct Explained {
     lines: Vec<Line>,
 }
 
-/// What the daemon says, and whether it is known to keep the job from what it should have.
+/// A line from the daemon, and whether it is known to block the job.
 struct Line {
     text: String,
     blocks: bool,
@@ -62,7 +62,7 @@ impl From<ExplainReply> for Explained {
         if let Some(findings) = whole.get_mut("findings").and_then(Value::as_array_mut) {
             findings.sort_by_key(|finding| finding["blocks"] != true);
         }
-        // A daemon of another version may tell of something else than findings; the lines say all the same.
+        // A daemon of another version may send other JSON. Then the lines are shown without their kind.
         let known = Known::deserialize(&whole).unwrap_or_default();
         let blocks = |text: &str| known.findings.iter().any(|finding| finding.blocks && finding.text == text);
         if !whole.is_object() {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_blocks_comes_first() {
+    fn blocking_findings_come_first() {
         let finding = |blocks, text| format!("{{\"topic\":\"bounds\",\"blocks\":{blocks},\"text\":\"{text}\"}}");
         let json =
             format!("{{\"job\":3,\"name\":\"a\",\"findings\":[{},{}]}}", finding(false, "one"), finding(true, "two"));

@@ -1,4 +1,4 @@
-//! How a command fails, and the exit code that says so.
+//! Failures of commands, and their exit codes.
 
 use std::{io, process::ExitCode};
 
@@ -6,35 +6,35 @@ use thiserror::Error;
 use tonic::{Code, Status};
 use trainmaster_core::text::shown;
 
-/// Why a command didn't do what was asked.
+/// The reason of a failure.
 #[derive(Debug, Error)]
 pub(crate) enum Failure {
-    /// It was refused, or it failed on the way. Exit code 1.
+    /// The command was refused or failed. Exit code 1.
     #[error("{0:#}")]
     Refused(#[from] anyhow::Error),
-    /// It makes no sense as it was written. Exit code 2.
+    /// The command line is invalid. Exit code 2.
     #[error("{0}")]
     Usage(String),
-    /// Nobody answers. Exit code 3.
+    /// The daemon can't be reached. Exit code 3.
     #[error("no daemon at {address} ({cause}) — start one with `trainmaster serve`, or name it with --server")]
     Unreachable {
-        /// Where it was looked for.
+        /// Address of the daemon.
         address: String,
-        /// What the system says.
+        /// Error of the system.
         cause: String,
     },
-    /// `doctor` found something that doesn't work, and has said so. Exit code 4.
+    /// `doctor` found a problem, and printed it. Exit code 4.
     #[error("{0}")]
     Unwell(String),
-    /// Whoever read the output has had enough (`| head`). Not an error. Exit code 0.
+    /// The reader of the output has closed it (`| head`). Not an error. Exit code 0.
     #[error("the output was closed")]
     Closed,
 }
 
-/// How connections end that were there.
+/// Texts of errors about lost connections.
 const LOST: [&str; 3] = ["connection closed", "reset by peer", "roken pipe"];
 
-/// What is to be done about some errors of connections.
+/// Advice for some errors of connections.
 const HINTS: [(&str, &str); 3] = [
     ("UnknownIssuer", ": --ca names the file of the authority that certifies it"),
     ("frame with invalid size", ": it may speak TLS; write https://"),
@@ -42,12 +42,12 @@ const HINTS: [(&str, &str); 3] = [
 ];
 
 impl Failure {
-    /// A refusal in words.
+    /// A refusal with a text.
     pub(crate) fn refused(problem: impl Into<String>) -> Self {
         Self::Refused(anyhow::Error::msg(problem.into()))
     }
 
-    /// The same, said of something by name.
+    /// The same failure with the name of its object.
     pub(crate) fn about(self, name: &str) -> Self {
         match self {
             Self::Refused(error) => Self::Refused(anyhow::anyhow!("{name}: {error:#}")),
@@ -55,7 +55,7 @@ impl Failure {
         }
     }
 
-    /// In one line, without the excerpts that readers of TOML draw.
+    /// The failure in one line, without the excerpts of TOML parsers.
     pub(crate) fn line(&self) -> String {
         let text = self.to_string();
         let is_excerpt =
@@ -64,7 +64,7 @@ impl Failure {
         shown(&parts.collect::<Vec<_>>().join(": "), usize::MAX).into_owned()
     }
 
-    /// What the shell is told.
+    /// Exit code of the program.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Closed => 0,
@@ -75,14 +75,14 @@ impl Failure {
         })
     }
 
-    /// From an error of the connection to `address`: nobody is there, or whoever is wants another certificate.
+    /// Converts an error of the connection to `address`: nothing listens there, or it requires another certificate.
     pub(crate) fn unreachable(address: &str, error: &dyn std::error::Error) -> Self {
         let cause = innermost(error);
         match cause.strip_prefix("received fatal alert: ") {
             Some(alert) => Self::refused(format!(
                 "the daemon at {address} refuses this client's certificate ({alert}); --cert and --key name another one"
             )),
-            // What it said before is lost where this side was still speaking.
+            // If the connection is closed while this side still sends, the daemon's message is lost.
             None if LOST.iter().any(|lost| cause.contains(lost)) => {
                 let why = match address.starts_with("https:") {
                     true => "it ends, or refuses this client's certificate, if it has one",
@@ -97,14 +97,15 @@ impl Failure {
         }
     }
 
-    /// From an answer of the daemon at `address`, without gRPC's wording; `token`: where the one that was shown comes from, in words.
+    /// Converts an error answer of the daemon at `address`, without gRPC's wording. `token`: source of the used token,
+    /// in words.
     pub(crate) fn answered(address: &str, token: Option<&str>, status: &Status) -> Self {
         let message = match status.message() {
             "" => status.code().description(),
             message => message,
         };
         match status.code() {
-            // An error that began in the connection is about the connection; the daemon's own refusals have no source.
+            // Errors of the connection have a source. The daemon's own refusals don't.
             _ if std::error::Error::source(status).is_some() => Self::unreachable(address, status),
             Code::Unauthenticated => Self::refused(match token {
                 Some(token) => format!("{message} (the one in {token} was shown; --token-file names another)"),
@@ -122,7 +123,7 @@ impl Failure {
     }
 }
 
-/// The cause that says most: transport errors wrap it several times in "transport error".
+/// The most specific cause: transport errors wrap it several times in "transport error".
 pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {

@@ -1,7 +1,8 @@
-//! Daemons of this user's, as `serve` notes them and the other commands find them: where each one's token is.
+//! Discovery files of this user's daemons. `serve` writes them, and the other commands find each daemon's token file
+//! with them.
 //!
-//! A note is locked as long as its daemon runs. One that isn't is of a daemon that was killed, and says nothing: who listens
-//! at its address now may be somebody else, who would be shown the token.
+//! A file is locked while its daemon runs. An unlocked file belongs to a daemon that was killed, and is ignored:
+//! another user's program could listen at its address now, and would receive the token.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -16,16 +17,16 @@ use trainmaster_net::secret;
 
 use crate::daemon::default_state_dir;
 
-/// What is noted of a daemon. No secret.
+/// Content of a discovery file. It has no secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
-    /// The file with its administrator's token.
+    /// Path of the administrator's token.
     pub(super) token_file: PathBuf,
-    /// What certifies it, where it speaks TLS.
+    /// Path of the certificate authority, for TLS.
     pub(super) ca: Option<PathBuf>,
 }
 
-/// The note about the daemon at an address, while it stands.
+/// The discovery file of the daemon at an address. Dropping it removes the file.
 #[derive(Debug)]
 pub(super) struct Noted {
     path: PathBuf,
@@ -38,14 +39,14 @@ impl Drop for Noted {
     }
 }
 
-/// Bytes of a note.
+/// Maximum bytes of a discovery file.
 const LONGEST: u64 = 64 << 10;
 
 impl Note {
-    /// Notes it until what is returned is dropped, and forgets daemons that were killed.
+    /// Writes the file, which exists until the result is dropped. Removes files of daemons that were killed.
     ///
     /// # Errors
-    /// The folder can't be written; the daemon's token can still be named.
+    /// The folder can't be written. Then users have to name the token file.
     pub(super) fn write(&self, address: &str) -> io::Result<Noted> {
         self.write_in(&folder(), address)
     }
@@ -54,13 +55,13 @@ impl Note {
         let path = folder.join(key(address).ok_or(io::ErrorKind::InvalidInput)?);
         secret::make_folder(folder)?;
         for note in fs::read_dir(folder)?.flatten() {
-            // One that is being written isn't locked yet.
+            // A file in progress isn't locked yet.
             let is_whole = !note.file_name().as_encoded_bytes().starts_with(b".");
             if is_whole && open(&note.path()).is_some_and(|file| !is_held(&file)) {
                 let _ = fs::remove_file(note.path());
             }
         }
-        // It takes its name once it is whole and locked.
+        // The file gets its name after it is complete and locked.
         let fresh = folder.join(format!(".{}", process::id()));
         let mut file = File::create(&fresh)?;
         file.lock()?;
@@ -69,7 +70,7 @@ impl Note {
         Ok(Noted { path, _lock: file })
     }
 
-    /// What is noted of the daemon that runs at an address.
+    /// The discovery file of the daemon that runs at an address.
     pub(super) fn find(address: &str) -> Option<Self> {
         Self::find_in(&folder(), address)
     }
@@ -95,7 +96,7 @@ fn folder() -> PathBuf {
     default_state_dir().join("daemons")
 }
 
-/// `127.0.0.1:7070` of `http://localhost:7070`.
+/// `127.0.0.1:7070` for `http://localhost:7070`.
 fn key(address: &str) -> Option<String> {
     let uri: Uri = address.parse().ok()?;
     let (host, port) = (uri.host()?, uri.port_u16()?);
@@ -118,7 +119,7 @@ mod tests {
         drop(noted);
         assert_eq!(Note::find_in(folder.path(), "http://127.0.0.1:7070"), None);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        // What is left of one that was killed is believed by nobody, and goes when the next one starts.
+        // The file of a killed daemon is ignored, and removed at the next start.
         let left = folder.path().join("127.0.0.1:7072");
         fs::write(&left, serde_json::to_vec(&note).unwrap()).unwrap();
         assert_eq!(Note::find_in(folder.path(), "http://127.0.0.1:7072"), None);

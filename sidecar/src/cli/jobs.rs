@@ -1,4 +1,4 @@
-//! `trainmaster jobs`: the jobs there are, as a table or as JSON.
+//! `trainmaster jobs`: the list of jobs, as a table or as JSON.
 
 use clap::Args;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use super::{
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct JobsArgs {
-    /// Also those that have ended and are still kept
+    /// Also the jobs that have ended and are still kept
     #[arg(long)]
     all: bool,
 }
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: &JobsArgs, server: &ServerArgs, output: Output) ->
 pub(crate) struct JobList {
     decision: u64,
     engine: String,
-    /// What decides instead while it fails.
+    /// The fallback engine, while it decides.
     fallback: Option<String>,
     mode: String,
     /// As a Unix time.
@@ -144,7 +144,7 @@ impl From<JobStatus> for JobRow {
 }
 
 impl JobRow {
-    /// Whether it is over.
+    /// Whether it has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended_ms.is_some()
     }
@@ -154,7 +154,7 @@ impl JobRow {
         if shape.is_empty() { "–".into() } else { shape.to_string() }
     }
 
-    /// Epochs done, of those it is predicted to take.
+    /// Completed and predicted epochs.
     fn progress(&self) -> String {
         match self.predicted_epochs {
             Some(epochs) => format!("{}/~{epochs:.0}", self.epoch),
@@ -179,7 +179,7 @@ impl JobRow {
         }
     }
 
-    /// In one line, for logs; what waits for a decision is told when that is.
+    /// The job in one line, for logs. A job that waits for a decision has the time of the next one.
     pub(crate) fn line(&self, next_decision_ms: Option<i64>) -> String {
         let mut line = format!("job {} ({}): {} {}", self.job, self.name, self.state, self.shape());
         line += &format!(", epoch {}, step {}", self.progress(), self.step);

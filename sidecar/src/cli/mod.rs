@@ -1,4 +1,4 @@
-//! The command line: a file per command.
+//! The command line, with a file per command.
 
 mod act;
 mod adapter;
@@ -41,7 +41,7 @@ use crate::demo;
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon reached, 4 doctor found problems.";
 
-/// Schedules distributed training jobs on the cluster manager that is already there.
+/// Schedules distributed training jobs on an existing cluster manager.
 #[derive(Parser, Debug)]
 #[command(
     name = "trainmaster",
@@ -52,7 +52,7 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon reached, 4 d
     max_term_width = 100
 )]
 pub struct Cli {
-    /// Print JSON for programs instead of tables for people; may also stand after the command
+    /// Print JSON instead of tables; may also follow the command
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -73,65 +73,64 @@ enum Command {
     Submit(Answered<submit::SubmitArgs>),
     /// End jobs for good
     Cancel(Answered<act::ActArgs>),
-    /// Hold jobs: they give back what they have after a checkpoint
+    /// Hold jobs: they save a checkpoint and release their slots
     Pause(Answered<act::ActArgs>),
-    /// Let held jobs go on
+    /// Let held jobs continue
     Resume(Answered<act::ActArgs>),
     /// List the jobs
     Jobs(Answered<jobs::JobsArgs>),
     /// Follow the jobs as they change, until Ctrl-C
     Watch(Answered<watch::WatchArgs>),
-    /// Tell why a job has what it has
+    /// Explain a job's state and allocation
     Explain(Answered<explain::ExplainArgs>),
     /// Show what an engine would change now
     Plan(Answered<plan::PlanArgs>),
-    /// Show or set who is in charge
+    /// Show or set the scheduling mode
     Mode(Answered<mode::ModeArgs>),
     /// Show the daemon's state in a few lines
     Status(Answered<status::StatusArgs>),
-    /// Make, list, rotate and revoke tokens: who may call the daemon, and what
+    /// Make, list, rotate and revoke the tokens of callers
     #[command(subcommand)]
     Token(token::TokenCommand),
-    /// A small certificate authority: certificates for the daemon, its managers and people
+    /// Run a small certificate authority: certificates for the daemon, its managers and users
     #[command(subcommand, args(without_daemon()))]
     Certs(certs::CertsCommand),
-    /// Look for problems: the daemon, this machine, the adapters
+    /// Check the daemon, this machine and the adapters for problems
     Doctor(Answered<doctor::DoctorArgs>),
     /// List the scheduling engines, or one engine's parameters
     #[command(args(without_daemon()))]
     Engines(Answered<engines::EnginesArgs>),
-    /// Fit speeds or losses that were measured
+    /// Fit the engines' models to measured speeds or losses
     #[command(subcommand, args(without_daemon()))]
     Fit(fit::FitCommand),
     /// Assign a model's parameter blocks to parameter servers
     #[command(args(without_daemon()))]
     Paa(Answered<paa::PaaArgs>),
-    /// Play a workload on a virtual cluster under several engines
+    /// Simulate a workload on a virtual cluster under several engines
     #[command(args(without_daemon()))]
     Simulate(Answered<simulate::SimulateArgs>),
-    /// Train a policy on a virtual cluster, for an engine that follows one
+    /// Train a policy on a virtual cluster, for an engine that uses one
     #[cfg(feature = "train")]
     #[command(args(without_daemon()))]
     TrainPolicy(Answered<train_policy::TrainPolicyArgs>),
-    /// Look into a daemon's journal: what it holds, whether its decisions come out again, what other engines would have
-    /// made of its jobs
+    /// Inspect a daemon's journal: show its content, repeat its decisions, or simulate its jobs under other engines
     #[command(args(without_daemon()))]
     Replay(Answered<replay::ReplayArgs>),
     #[command(flatten)]
     Adapter(adapter::AdapterCall),
 }
 
-/// A command that answers in either way. Not an option of the whole program: `demo --json` is a file.
+/// A command with text and JSON output. `--json` isn't a global option, because `demo --json` names a file.
 #[derive(Args, Debug)]
 struct Answered<T: Args> {
     #[command(flatten)]
     args: T,
-    /// Print JSON for programs instead of tables for people
+    /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
 }
 
-/// Runs what the command line asks for; errors go to standard error.
+/// Runs a command line. Errors go to standard error.
 pub fn run(cli: Cli) -> ExitCode {
     dispatch(cli).unwrap_or_else(|failure| {
         if !matches!(failure, Failure::Closed) {

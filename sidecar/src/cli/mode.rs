@@ -1,4 +1,4 @@
-//! `trainmaster mode`: who is in charge.
+//! `trainmaster mode`: the scheduling mode.
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -13,20 +13,20 @@ use super::{
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct ModeArgs {
-    /// The mode from now on; without one, the mode is shown
+    /// The new mode; without one, the current mode is shown
     #[arg(value_enum)]
     mode: Option<Mode>,
 }
 
-/// Who is in charge.
+/// The scheduling modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
-    /// The engine decides and the manager is told
+    /// The engine decides, and plans are sent to managers
     Active,
-    /// The engine decides and nobody is told
+    /// The engine decides, and nothing is sent to managers
     Shadow,
-    /// Nothing is decided: every job is its manager's again
+    /// Nothing is decided, and all jobs are handed back to their managers
     Paused,
 }
 
@@ -42,7 +42,7 @@ impl Mode {
         }
     }
 
-    /// In a word.
+    /// Name of the mode.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -99,7 +99,7 @@ struct ModeAnswer {
     mode: Mode,
     #[serde(skip_serializing_if = "Option::is_none")]
     previous: Option<Mode>,
-    /// Why a restart of the daemon would forget it.
+    /// Why a restart of the daemon would lose the change.
     #[serde(skip_serializing_if = "String::is_empty")]
     not_written: String,
 }

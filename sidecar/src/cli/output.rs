@@ -1,4 +1,4 @@
-//! What commands print: tables for people, JSON for programs.
+//! Output of commands: text for users, JSON for programs.
 
 use std::{
     env,
@@ -11,45 +11,45 @@ use trainmaster_core::Span;
 
 use super::Failure;
 
-/// An answer that can be shown both ways. Its JSON is what it serialises to.
+/// An answer in both forms. Its JSON is its serialised form.
 pub(crate) trait Show: Serialize {
-    /// For people, on paper of this kind; without the last line's end.
+    /// The text for this paper, without the last line's end.
     fn text(&self, paper: &Paper) -> String;
 }
 
-/// Where answers go.
+/// The form of the output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Output {
     /// Tables and sentences.
     Text(Paper),
-    /// One JSON document an answer.
+    /// One JSON document per answer.
     Json,
 }
 
-/// What the text is written on.
+/// Properties of the output of text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Paper {
-    /// Columns of the terminal; `None` where there is none, and lines may be of any length.
+    /// Columns of the terminal. `None` without a terminal: lines may have any length.
     pub(crate) width: Option<u16>,
     /// Lines of the terminal.
     pub(crate) height: Option<u16>,
-    /// Whether colours are wanted.
+    /// Whether to use colours.
     pub(crate) colour: bool,
 }
 
-/// How far away a Unix time in milliseconds is, by this machine's clock: `in 9m 30s`, `now`.
+/// The distance of a future Unix time in milliseconds, by this machine's clock: `in 9m 30s`, `now`.
 pub(crate) fn away(at_ms: i64) -> String {
     left(at_ms).map_or_else(|| "now".into(), |left| format!("in {left}"))
 }
 
-/// How long it is until then; none: it is over.
+/// The time until then. None if it has passed.
 pub(crate) fn left(at_ms: i64) -> Option<Span> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let left = at_ms.saturating_sub(i64::try_from(now.as_millis()).unwrap_or(i64::MAX));
     (left > 0).then_some(Span(left))
 }
 
-/// How long ago a Unix time in milliseconds was, by this machine's clock: `3m ago`, `now`.
+/// The distance of a past Unix time in milliseconds, by this machine's clock: `3m ago`, `now`.
 pub(crate) fn ago(at_ms: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     match i64::try_from(now.as_millis()).unwrap_or(i64::MAX).saturating_sub(at_ms) {
@@ -58,26 +58,26 @@ pub(crate) fn ago(at_ms: i64) -> String {
     }
 }
 
-/// How well something is, as a colour.
+/// A rating that is shown as a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mood {
-    /// As it should be.
+    /// As expected.
     Good,
-    /// Worth a look.
+    /// Questionable.
     Doubtful,
-    /// Not as it should be.
+    /// Not as expected.
     Bad,
-    /// Past, or beside the point.
+    /// Past or unimportant.
     Faint,
 }
 
 impl Output {
-    /// For standard output as it is.
+    /// Output to the current standard output.
     pub(crate) fn new(json: bool) -> Self {
         if json { Self::Json } else { Self::Text(Paper::stdout()) }
     }
 
-    /// Shows an answer.
+    /// Prints an answer.
     ///
     /// # Errors
     /// Standard output is closed or can't be written.
@@ -89,7 +89,7 @@ impl Output {
         line(&text)
     }
 
-    /// Shows an answer in a stream of them: JSON takes one line each.
+    /// Prints an answer of a stream. In JSON, each has one line.
     ///
     /// # Errors
     /// As [`show`](Self::show).
@@ -100,7 +100,7 @@ impl Output {
         }
     }
 
-    /// Writes a line as it is, for streams of text.
+    /// Prints a line of text unchanged.
     ///
     /// # Errors
     /// As [`show`](Self::show).
@@ -125,7 +125,7 @@ fn are_colours_welcome() -> bool {
 }
 
 impl Paper {
-    /// Standard output.
+    /// Properties of standard output.
     pub(crate) fn stdout() -> Self {
         if !io::stdout().is_terminal() {
             return Self::default();
@@ -138,12 +138,12 @@ impl Paper {
         }
     }
 
-    /// Whether standard error takes colours.
+    /// Whether standard error supports colours.
     pub(crate) fn stderr_has_colour() -> bool {
         io::stderr().is_terminal() && are_colours_welcome()
     }
 
-    /// A word in a mood.
+    /// A word in the colour of a mood.
     pub(crate) fn word(&self, text: &str, mood: Mood) -> String {
         use owo_colors::OwoColorize;
         match (self.colour, mood) {

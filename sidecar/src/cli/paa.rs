@@ -1,4 +1,4 @@
-//! `trainmaster paa`: which parameter server would hold which of a model's parameter blocks.
+//! `trainmaster paa`: the assignment of a model's parameter blocks to parameter servers.
 
 use std::path::{Path, PathBuf};
 
@@ -15,10 +15,10 @@ use super::{
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct PaaArgs {
-    /// A file with the size of one block a line, in parameters or any other unit
+    /// A file with one block size per line, in parameters or any other unit
     #[arg(long, value_name = "FILE")]
     blocks: PathBuf,
-    /// Parameter servers to spread them over
+    /// Number of parameter servers
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     servers: u32,
 }
@@ -76,7 +76,7 @@ struct ServerLoad {
     pieces: Vec<PieceRow>,
 }
 
-/// Part of the block on that line of the file (from 0, empty lines not counted).
+/// A part of the block in this line of the file (from 0, empty lines not counted).
 #[derive(Serialize)]
 struct PieceRow {
     block: usize,

@@ -1,4 +1,4 @@
-//! `trainmaster plan --dry-run`: what an engine would change now.
+//! `trainmaster plan --dry-run`: the proposal of an engine at this moment.
 
 use clap::Args;
 use serde::Serialize;
@@ -13,10 +13,10 @@ use super::{
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
-    /// Only look, as without it: plans are carried out by the daemon, never from here
+    /// Change nothing, as without this option: only the daemon changes the plan
     #[arg(long)]
     dry_run: bool,
-    /// Ask this engine instead of the one in charge
+    /// Use this engine instead of the one in charge
     #[arg(long, value_name = "NAME")]
     engine: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `trainmaster serve`: the daemon, until it is told to stop.
+//! `trainmaster serve`: runs the daemon until a signal.
 
 use std::{
     io, panic,
@@ -21,7 +21,7 @@ use crate::{
     stop::StopSignals,
 };
 
-/// Lines of the log that may wait to be written.
+/// Maximum number of log lines in memory.
 const LINES: usize = 8192;
 
 /// The command's arguments.
@@ -32,7 +32,7 @@ pub(crate) struct ServeArgs {
     /// A parameter of the engine (`trainmaster engines NAME` lists them); may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<Assignment>,
-    /// Print the scheduler's settings that would be in force, as a settings file, and end
+    /// Print the effective settings of the scheduler as a settings file, and exit
     #[arg(long)]
     print_settings: bool,
 }
@@ -59,7 +59,7 @@ impl FromStr for Assignment {
 impl ServeArgs {
     fn config(&self, server: &ServerArgs) -> anyhow::Result<Config> {
         let mut flags = self.flags.clone();
-        // What clients show is what the daemon asks for.
+        // The token file of clients is the administrator's token of the daemon.
         flags.admin_token_file = flags.admin_token_file.or_else(|| server.token_file().cloned());
         let mut config = flags.config()?;
         let settings = &mut config.settings;
@@ -70,10 +70,10 @@ impl ServeArgs {
     }
 }
 
-/// Runs the daemon until it gets SIGINT (Ctrl-C) or SIGTERM; a second one ends it without waiting for anything.
+/// Runs the daemon until SIGINT (Ctrl-C) or SIGTERM. A second signal ends it without waiting.
 ///
 /// # Errors
-/// The configuration makes no sense, or the daemon can't start.
+/// The configuration is invalid, or the daemon can't start.
 pub(crate) fn run(args: &ServeArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
     let config = args.config(server)?;
     if args.print_settings {
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &ServeArgs, server: &ServerArgs, output: Output) -> Resu
         if let Err(error) = &noted {
             tracing::warn!(%error, token_file = %note.token_file.display(), "other commands need --token-file");
         }
-        // Whoever read this may be gone; those who are served aren't.
+        // The reader of the output may be gone, but the clients aren't.
         let _ = output.stream(&serving(&daemon));
         tokio::select! {
             () = signals.next() => {}
@@ -116,20 +116,20 @@ pub(crate) fn run(args: &ServeArgs, server: &ServerArgs, output: Output) -> Resu
     })
 }
 
-/// The usual limit on open files is 1,024, below one that this process may raise by itself: to what these connections need, with
-/// what is kept for everything else.
+/// Raises this process's limit on open files, if necessary and possible, to that of these connections and a reserve for
+/// everything else. The usual limit is 1,024, below the one that a process may set itself.
 fn open_more_files(connections: usize) {
     let limit = getrlimit(Resource::Nofile);
     let wanted = (connections as u64).saturating_mul(2);
     let current = limit.maximum.map_or(wanted, |most| wanted.min(most));
     if limit.current.is_some_and(|now| now < current) {
-        // Where it can't be, the port makes do with fewer connections, and says so.
+        // If that fails, the port limits its connections and logs it.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
     }
 }
 
-/// From now on lines go to standard error, from a thread of their own: a full disk or a reader that is stuck or gone costs
-/// lines, which are counted, and nothing else. Dropped, it writes what is left.
+/// Starts the log on standard error, written by a separate thread. If the disk is full, or the reader is stuck or gone,
+/// lines are dropped and counted, and nothing else is affected. Dropping the guard writes the remaining lines.
 fn start_log(config: &mut Config) -> WorkerGuard {
     let filter = EnvFilter::try_from_env("TRAINMASTER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES).thread_name("log");
@@ -157,7 +157,7 @@ impl Show for Serving {
     }
 }
 
-/// Settings, as the file that would give them.
+/// Settings, shown as a settings file.
 struct Printed(Settings);
 
 impl Serialize for Printed {

@@ -1,5 +1,5 @@
-//! Tables that fit the paper: what a narrow terminal can do without goes, sentences are broken between words, and what is
-//! still too long is cut with an ellipsis.
+//! Tables for a given width. On a narrow terminal, optional columns are dropped, sentences are wrapped between words,
+//! and cells that are still too long end with an ellipsis.
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use console::{measure_text_width, truncate_str};
@@ -8,11 +8,11 @@ use trainmaster_core::text::shown;
 
 use super::output::{Mood, Paper};
 
-/// Between columns.
+/// Gap between columns.
 const GAP: usize = 2;
-/// Narrower, sentences are hard to read: other columns go first.
+/// Minimum width of sentences. Below it, other columns are dropped first.
 const PROSE: usize = 24;
-/// No column is cut to less.
+/// Minimum width of a truncated column.
 const LEAST: usize = 4;
 
 /// A column of a [`Sheet`].
@@ -31,28 +31,28 @@ enum Kind {
 }
 
 impl Column {
-    /// One that always stays.
+    /// A column that is never dropped.
     pub(crate) fn key(heading: &'static str) -> Self {
         Self { heading, kind: Kind::Key, right: false }
     }
 
-    /// One that goes where there is no room; the higher the rank, the sooner.
+    /// A column that is dropped without room. Higher ranks are dropped first.
     pub(crate) fn spare(heading: &'static str, rank: u8) -> Self {
         Self { heading, kind: Kind::Spare(rank), right: false }
     }
 
-    /// Sentences, in the room that is left.
+    /// A column of sentences in the remaining width.
     pub(crate) fn prose(heading: &'static str) -> Self {
         Self { heading, kind: Kind::Prose, right: false }
     }
 
-    /// The same with its values at the right edge, as numbers are.
+    /// The same column, right-aligned for numbers.
     pub(crate) fn right(self) -> Self {
         Self { right: true, ..self }
     }
 }
 
-/// What stands in a cell.
+/// Content of a cell.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     text: String,
@@ -60,9 +60,9 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Text in a mood.
+    /// Text in the colour of a mood.
     pub(crate) fn new(text: impl Into<String>, mood: Option<Mood>) -> Self {
-        // Whatever a manager or a job said: it moves no cursor here.
+        // Texts from managers and jobs are escaped, so that they can't control the terminal.
         Self { text: shown(&text.into(), usize::MAX).into_owned(), mood }
     }
 }
@@ -73,7 +73,7 @@ impl<T: ToString> From<T> for Entry {
     }
 }
 
-/// A table before it is known what it is written on.
+/// A table, independent of its width.
 #[derive(Clone, Debug)]
 pub(crate) struct Sheet {
     columns: Vec<Column>,
@@ -81,19 +81,19 @@ pub(crate) struct Sheet {
 }
 
 impl Sheet {
-    /// An empty one.
+    /// An empty table.
     pub(crate) fn new(columns: impl IntoIterator<Item = Column>) -> Self {
         Self { columns: columns.into_iter().collect(), rows: Vec::new() }
     }
 
-    /// Adds a row: an entry for each column.
+    /// Adds a row with an entry for each column.
     pub(crate) fn row(&mut self, entries: impl IntoIterator<Item = Entry>) {
         let row: Vec<_> = entries.into_iter().collect();
         debug_assert_eq!(row.len(), self.columns.len());
         self.rows.push(row);
     }
 
-    /// The table's text, as wide as the paper at most.
+    /// Text of the table, within the paper's width.
     pub(crate) fn on(&self, paper: &Paper) -> String {
         let widths = self.widths(paper.width.map(usize::from));
         let shown: Vec<_> = (0..self.columns.len()).filter(|&at| widths[at].is_some()).collect();
@@ -119,7 +119,7 @@ impl Sheet {
             table.add_row(cells.collect::<Vec<_>>());
         }
         for (column, &at) in table.column_iter_mut().zip(&shown) {
-            // Behind the last one a gap would be a line of its own on a terminal.
+            // After the last column, a gap could make a line of its own on a terminal.
             let gap = if Some(&at) == shown.last() { 0 } else { GAP };
             column.set_padding((0, gap as u16));
             let width = widths[at].unwrap_or_default() + gap;
@@ -132,7 +132,7 @@ impl Sheet {
         lines.join("\n")
     }
 
-    /// How wide each column is; none for those that go.
+    /// Width of each column. None for dropped ones.
     fn widths(&self, room: Option<usize>) -> Vec<Option<usize>> {
         let natural: Vec<usize> = (0..self.columns.len()).map(|at| self.natural(at)).collect();
         let mut widths: Vec<Option<usize>> = natural.iter().copied().map(Some).collect();
@@ -155,7 +155,7 @@ impl Sheet {
             let Some(widest) = widest else { break };
             *widest -= 1;
         }
-        // What is left is the sentences', one column after the other.
+        // The remaining width is for sentences, one column after the other.
         let mut left = room.saturating_sub(taken(&widths));
         for (at, width) in widths.iter_mut().enumerate() {
             if let (Kind::Prose, Some(width)) = (self.columns[at].kind, width) {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_least_goes_first() {
+    fn the_least_important_columns_are_dropped_first() {
         let has = |width, heading| on(width).lines().next().unwrap().contains(heading);
         assert!(has(120, "STEP") && has(120, "ENDS"));
         assert!(!has(90, "STEP") && has(90, "ENDS"));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_gets_everything_in_one_line() {
+    fn a_pipe_gets_whole_lines() {
         let text = sheet().on(&Paper::default());
         assert_eq!(text.lines().count(), 3);
         assert!(text.lines().nth(2).unwrap().ends_with(SENTENCE), "{text}");

@@ -1,4 +1,4 @@
-//! `trainmaster status`: the daemon in a few lines.
+//! `trainmaster status`: a summary of the daemon's state.
 
 use clap::Args;
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub(crate) async fn run(server: &ServerArgs, output: Output) -> Result<(), Failu
 struct Status {
     version: String,
     engine: String,
-    /// What decides instead while it fails.
+    /// The fallback engine, while it decides.
     fallback: Option<String>,
     mode: Mode,
     decision: u64,

@@ -1,4 +1,4 @@
-//! `trainmaster submit`: job files to the daemon.
+//! `trainmaster submit`: submits job files to the daemon.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use super::{
     output::away,
 };
 
-/// As many files pass before a bar is worth its line.
+/// Number of files from which a progress bar is shown.
 const FEW: usize = 8;
 
 /// The command's arguments.
@@ -30,20 +30,20 @@ pub(crate) struct SubmitArgs {
     /// Job files in TOML; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
-    /// Show each job's token, for programs that no manager starts: it is told this once, and only its hash is kept
+    /// Show each job's token, for programs that no manager starts; the daemon shows it only now and keeps its hash
     #[arg(long)]
     show_token: bool,
 }
 
-/// Runs the command: reads all files first, so that a mistake in one submits none.
+/// Runs the command. It reads all files first, so that an error in one submits none.
 ///
 /// # Errors
-/// A file makes no sense, or the daemon refuses a job; those before it are submitted.
+/// A file is invalid, or the daemon refuses a job. Jobs before it are submitted.
 pub(crate) async fn run(args: &SubmitArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
     let specs = args.files.iter().map(|file| read(file)).collect::<anyhow::Result<Vec<_>>>()?;
     let daemon = Daemon::connect(server).await?;
     let mut jobs = daemon.jobs();
-    // On standard error, and only where that is a terminal.
+    // On standard error, and only on a terminal.
     let bar = if specs.len() > FEW { ProgressBar::new(specs.len() as u64) } else { ProgressBar::hidden() };
     bar.set_style(
         ProgressStyle::with_template("submitting {bar:30} {pos}/{len}")
@@ -76,7 +76,7 @@ pub(crate) async fn run(args: &SubmitArgs, server: &ServerArgs, output: Output) 
     Ok(())
 }
 
-/// Why nothing that waits is started, whatever an engine decides.
+/// Why no waiting job is started, whatever an engine decides.
 fn idle(status: &StatusReply) -> Option<&'static str> {
     match status.mode() {
         SchedulingMode::Paused => Some("scheduling is paused, so nothing starts it; `trainmaster mode active` goes on"),
@@ -102,7 +102,7 @@ struct Submitted {
     name: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     token: String,
-    /// As a Unix time; null if it has been decided on already.
+    /// As a Unix time. Null if the job is decided already.
     next_decision_ms: Option<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! `trainmaster token`: who may call the daemon, and what.
+//! `trainmaster token`: the tokens of callers.
 
 use std::path::{Path, PathBuf};
 
@@ -20,33 +20,33 @@ use super::{
     sheet::{Column, Entry, Sheet},
 };
 
-/// What to do with tokens.
+/// The commands for tokens.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TokenCommand {
-    /// Make one: its secret is shown once, and only its hash is kept
+    /// Make a token; its secret is shown once, and only its hash is kept
     Create(Answered<CreateArgs>),
-    /// List them, without their secrets
+    /// List the tokens without their secrets
     List(Answered<ListArgs>),
-    /// Give one another secret; `admin` is the administrator's own
+    /// Replace the secret of a token; `admin` is the administrator's own
     Rotate(Answered<RotateArgs>),
-    /// Take one away, at once
+    /// Revoke a token at once
     Revoke(Answered<RevokeArgs>),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct CreateArgs {
-    /// What it is called
+    /// Name of the token
     name: String,
-    /// What its holder may do
+    /// Role of the token
     #[arg(long, value_enum)]
     role: RoleName,
-    /// Whose jobs it may submit, with the role submit; may be repeated
+    /// Tenant whose jobs it may submit, with the role submit; may be repeated
     #[arg(long, value_name = "TENANT")]
     tenant: Vec<String>,
-    /// The manager's name, with the role manager
+    /// Name of the manager, with the role manager
     #[arg(long, value_name = "NAME")]
     manager: Option<String>,
-    /// How long it counts, such as 90d; by default for good
+    /// Lifetime, such as 90d [default: unlimited]
     #[arg(long, value_name = "TIME", value_parser = life)]
     lasts: Option<i64>,
     #[command(flatten)]
@@ -55,9 +55,9 @@ pub(crate) struct CreateArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RotateArgs {
-    /// What it is called
+    /// Name of the token
     name: String,
-    /// How long the old secret still counts, such as 1h
+    /// Time for which the old secret stays valid, such as 1h
     #[arg(long, value_name = "TIME", value_parser = span)]
     overlap: Option<i64>,
     #[command(flatten)]
@@ -66,20 +66,20 @@ pub(crate) struct RotateArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RevokeArgs {
-    /// What it is called
+    /// Name of the token
     name: String,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {}
 
-/// Where a secret comes from and goes to.
+/// Source and destination of a secret.
 #[derive(Args, Debug)]
 pub(crate) struct SecretArgs {
     /// Write the secret into this file, readable by its owner alone, instead of printing it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Take the secret from this file instead of drawing one
+    /// Read the secret from this file, instead of a random one
     #[arg(long, value_name = "FILE", conflicts_with = "out")]
     secret_file: Option<PathBuf>,
 }
@@ -88,7 +88,7 @@ fn span(text: &str) -> Result<i64, String> {
     parse_span(text).map(|span| span.0).map_err(|error| error.to_string())
 }
 
-/// How long something counts that ends.
+/// Parses a limited lifetime.
 fn life(text: &str) -> Result<i64, String> {
     match span(text)? {
         0 => Err("it would never count; leave it out for a token that counts for good".into()),
@@ -97,7 +97,7 @@ fn life(text: &str) -> Result<i64, String> {
 }
 
 impl SecretArgs {
-    /// Whether the secret will get into its file: asked before there is one.
+    /// Checks that the secret can be written to its file, before there is a secret.
     fn check_out(&self, is_new: bool) -> anyhow::Result<()> {
         let Some(path) = &self.out else { return Ok(()) };
         let shown = path.display();
@@ -117,7 +117,7 @@ impl SecretArgs {
         Ok(self.secret_file.as_ref().map(read).transpose()?.unwrap_or_default())
     }
 
-    /// Shows what was made; the secret goes where it is wanted.
+    /// Shows the new token. The secret goes to its destination.
     fn show(&self, reply: CreateTokenReply, output: Output) -> Result<(), Failure> {
         let CreateTokenReply { token, secret } = reply;
         let name = token.map(|token| token.name).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `trainmaster train-policy`: learn what an engine's heuristic doesn't know, on a virtual cluster.
+//! `trainmaster train-policy`: trains a policy for an engine on a virtual cluster.
 
 use std::{
     fs,
@@ -23,46 +23,46 @@ use crate::train::{Course, Means, Point, TrainError, Trained};
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct TrainPolicyArgs {
-    /// What to train on: a workload of `simulate`; --workload list there shows them
+    /// Workload for the training, one of `simulate`'s; `simulate --workload list` shows them
     #[arg(long, value_name = "NAME")]
     workload: String,
     /// The file to write; the learning curve goes beside it, as .svg
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// The engine that is to follow the policy
+    /// The engine that uses the policy
     #[arg(long, value_name = "NAME", default_value = "mlfs")]
     engine: String,
-    /// All that is random follows from it: the same seed writes the same file
+    /// Seed of all random numbers: the same seed writes the same file
     #[arg(long, value_name = "SEED", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..1_000_000_000))]
     seed: u64,
-    /// Jobs of an episode, instead of the workload's own number
+    /// Number of jobs in an episode, instead of the workload's own
     #[arg(long, value_name = "N")]
     jobs: Option<u32>,
-    /// Servers, instead of the workload's own number
+    /// Number of servers, instead of the workload's own
     #[arg(long, value_name = "N")]
     servers: Option<u32>,
-    /// Hidden units of the network
+    /// Number of hidden units of the network
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=256))]
     hidden: u64,
-    /// Steps of the policy gradient, after the imitation
+    /// Number of steps of the policy gradient, after the imitation
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(..=100_000))]
     steps: u32,
     /// Pairs of episodes for each step
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pairs: u32,
-    /// Deviation of the perturbation of the weights
+    /// Standard deviation of the perturbation of the weights
     #[arg(long, value_name = "D", default_value_t = 0.15, value_parser = positive)]
     deviation: f64,
-    /// How far a step goes at most, in each weight
+    /// Maximum change of each weight in a step
     #[arg(long, value_name = "R", default_value_t = 0.05, value_parser = positive)]
     rate: f64,
-    /// Held-out seeds by which the best step is chosen
+    /// Number of held-out seeds for the choice of the best step
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=900))]
     selection: u32,
-    /// Other held-out seeds, for the validation that goes into the file
+    /// Number of other held-out seeds, for the validation in the file
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=900))]
     validation: u32,
-    /// Threads to play on; as many as processors unless set
+    /// Number of threads [default: the number of processors]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct TrainPolicyArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// There is no such workload or engine, the engine follows no policy, or the files can't be written.
+/// The workload or the engine is unknown, the engine uses no policy, or the files can't be written.
 pub(crate) fn run(args: &TrainPolicyArgs, output: Output) -> Result<(), Failure> {
     let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
     let workload = workload::find(&args.workload).map_err(|error| usage(&error))?;
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &TrainPolicyArgs, output: Output) -> Result<(), Failure>
         validation: args.validation,
         threads: args.threads.unwrap_or(processors).clamp(1, 4 * processors),
     };
-    // A file that can't be written is known before anything is played; one that is there stays until there is a better one.
+    // An unwritable file is detected before any episode. An existing file stays until there is a better one.
     let is_new = !args.out.exists();
     let opened = fs::OpenOptions::new().append(true).create(true).open(&args.out);
     opened.map_err(|error| Failure::refused(format!("{}: {error}", args.out.display())))?;
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &TrainPolicyArgs, output: Output) -> Result<(), Failure>
         }
     })?;
     let refused = engines::policy_inputs(engine).and_then(|inputs| trained.policy.check(inputs)).err();
-    // Whoever follows the one that is there goes on with it.
+    // Engines continue to use the existing file.
     if refused.is_some() && !is_new {
         let reason = refused.map(|error| error.to_string()).unwrap_or_default();
         return Err(Failure::refused(format!(
@@ -135,7 +135,7 @@ pub(crate) fn run(args: &TrainPolicyArgs, output: Output) -> Result<(), Failure>
     })
 }
 
-/// A number of which weights are moved.
+/// Parses a positive number for changes of weights.
 fn positive(text: &str) -> Result<f64, String> {
     let within = |number: &f64| (1e-6..=10.0).contains(number);
     text.parse().ok().filter(within).ok_or_else(|| "it must be a number from 0.000001 to 10".into())
@@ -155,7 +155,7 @@ struct Answer<'a> {
     file: String,
     picture: String,
     hash: String,
-    /// In the validation.
+    /// Reward in the validation.
     reward: f64,
     /// Why schedulers will refuse it.
     refused: Option<String>,
@@ -201,7 +201,7 @@ impl Show for Answer<'_> {
     }
 }
 
-/// The learning curve: what perturbed weights earn in training, and the weights themselves on other seeds.
+/// Draws the learning curve: rewards of perturbed weights in training, and of the weights themselves with other seeds.
 fn draw(trained: &Trained, file: &Path) -> Result<(), String> {
     fn failed(error: impl std::fmt::Display) -> String {
         error.to_string()

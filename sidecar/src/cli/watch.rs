@@ -1,4 +1,4 @@
-//! `trainmaster watch`: the jobs as they change.
+//! `trainmaster watch`: the list of jobs after each change.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(crate) struct WatchArgs {
 /// Runs the command until Ctrl-C, or with `--until-idle` until no job is left.
 ///
 /// # Errors
-/// The daemon's, or it goes away.
+/// The daemon's, or the loss of the connection.
 pub(crate) async fn run(args: &WatchArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
     tokio::select! {
         ended = follow(args, server, output) => ended,
@@ -57,13 +57,13 @@ async fn follow(args: &WatchArgs, server: &ServerArgs, output: Output) -> Result
     Err(Failure::Unreachable { address: server.address(), cause: "it has ended".into() })
 }
 
-/// How changes are shown.
+/// The form of updates.
 enum View {
-    /// One object a line.
+    /// One object per line.
     Json,
-    /// A table that is drawn again over itself.
+    /// A table that is drawn over its last version.
     Screen { drawn: usize },
-    /// A line for each job that changed.
+    /// A line for each changed job.
     Lines { seen: BTreeMap<u64, JobRow> },
 }
 
@@ -72,7 +72,7 @@ impl View {
         match self {
             Self::Json => output.stream(list),
             Self::Screen { drawn } => {
-                // The terminal may have another size by now.
+                // The size of the terminal may have changed.
                 let paper = Paper::stdout();
                 let text = list.text(&paper);
                 let room = usize::from(paper.height.unwrap_or(u16::MAX)).saturating_sub(1).max(1);

@@ -1,5 +1,5 @@
-//! The demo of `edge`, which schedules data chunks: a cluster with a cloud, jobs whose chunks outnumber its workers, and what
-//! the training programs say they were sent.
+//! The demo of `edge`, which schedules data chunks: a cluster with a cloud, jobs with more chunks than workers, and the
+//! uploads that the training programs record.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -11,10 +11,10 @@ use crate::cli::{
     sheet::{Column, Entry},
 };
 
-/// The engine whose demo this is.
+/// The engine of this demo.
 pub(super) const ENGINE: &str = "edge";
 
-/// Two servers of the edge, and a cloud that data take long to reach.
+/// Two servers at the edge, and a cloud with long uploads.
 pub(super) const CLUSTER: &str = r#"name = "demo"
 grace = "5s"
 
@@ -40,7 +40,7 @@ memory = "64GiB"
 labels = { zone = "cloud", upload = "5s" }
 "#;
 
-/// A job: when it arrives in seconds, and its data.
+/// A job: its arrival in seconds, and its data.
 struct Job {
     name: &'static str,
     arrival: f64,
@@ -50,7 +50,7 @@ struct Job {
     epochs: u32,
     /// Milliseconds of a mini-batch.
     batch_ms: u32,
-    /// When it has converged.
+    /// Threshold of its convergence.
     delta: f64,
 }
 
@@ -64,7 +64,7 @@ const JOBS: [Job; 6] = [
     Job { name: "inception-bn", arrival: 20.0, mode: "sync", chunks: 2, batches: 10, epochs: 60, batch_ms: 20, delta: 0.03 },
 ];
 
-/// When each arrives, and its job file; data and start of training come from the seed.
+/// Arrival and job file of each job. Data and the start of training come from the seed.
 pub(super) fn jobs(seed: u64) -> Vec<(f64, String)> {
     JOBS.iter().zip(0..).map(|(job, at)| (job.arrival, job.file(seed * 100 + at))).collect()
 }
@@ -75,7 +75,7 @@ impl Job {
         let command = format!(
             "trainmaster-trainer --learning-rate=0.02 --seed={seed} --report-ms=500 --device-step-ms={batch_ms} --device-start-ms=200"
         );
-        // An epoch is all chunks once; 16 examples a mini-batch.
+        // An epoch is all chunks once, with 16 examples per mini-batch.
         let examples = chunks * batches * 16;
         format!(
             "name = \"{name}\"\nmode = \"{mode}\"\nbatch = 16\nexamples = {examples}\n\
@@ -87,10 +87,10 @@ impl Job {
     }
 }
 
-/// What each server was sent of a job's data, as its workers noted it down: how often each chunk.
+/// Uploads of a job's data to each server, as recorded by its workers: the number for each chunk.
 type Sent = BTreeMap<String, BTreeMap<u32, u32>>;
 
-/// Reads it from the folders of the jobs: `<number>-<name>/data/<server>/sent`, a line for each upload.
+/// Reads the uploads from the folders of the jobs: `<number>-<name>/data/<server>/sent`, with a line for each upload.
 fn sent(jobs: &Path) -> Result<Sent> {
     let mut sent = Sent::new();
     for folder in folders(jobs)? {
@@ -114,7 +114,7 @@ fn folders(of: &Path) -> Result<Vec<std::path::PathBuf>> {
     Ok(paths.into_iter().filter(|path| path.is_dir()).collect())
 }
 
-/// Prints what became of workers and chunks.
+/// Prints the results for workers and chunks.
 ///
 /// # Errors
 /// A chunk was sent twice, or never.

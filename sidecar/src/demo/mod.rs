@@ -1,7 +1,7 @@
 //! `trainmaster demo`: nine real training jobs share a virtual cluster, under several engines one after the other.
 //!
-//! Everything is the product: the daemon with its journal, the local adapter, the trainer's processes. Only the device is
-//! emulated (unless `--real`): gradients are computed, then the step is stretched to the device's time.
+//! All parts are those of the product: the daemon with its journal, the local adapter, the trainer's processes. Only
+//! the device is emulated (unless `--real`): gradients are computed, then the step is stretched to the device's time.
 
 mod chunks;
 mod plot;
@@ -32,15 +32,14 @@ use crate::stop::{Stop, StopSignals};
 /// Flags of `trainmaster demo`.
 #[derive(ClapArgs, Clone, Debug)]
 pub struct Args {
-    /// Run this many workloads that differ in arrivals and data
+    /// Number of workloads, which differ in arrivals and data
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub seeds: u32,
-    /// The first of them
+    /// Seed of the first workload
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_SEED)))]
     pub seed: u32,
-    /// Engines, each once, in the order of their runs: names of `trainmaster engines`, or optimus-paper (without what
-    /// goes beyond it). `edge` or `mlfs` alone: other jobs,
-    /// whose data chunks or tasks are scheduled one by one
+    /// Engines, each once, in the order of their runs: names of `trainmaster engines`, or optimus-paper (without the
+    /// additions to the paper). `edge` or `mlfs` alone: other jobs, whose data chunks or tasks are scheduled one by one
     #[arg(
         long,
         visible_alias = "engine",
@@ -49,27 +48,27 @@ pub struct Args {
         default_value = "optimus,drf,fifo"
     )]
     pub engines: Vec<String>,
-    /// No emulated devices: larger models, as fast as this machine computes
+    /// No emulated devices: larger models, at the speed of this machine
     #[arg(long)]
     pub real: bool,
-    /// So many times the work in each job: what happens when the cluster is full
+    /// Factor of the work in each job, to show a full cluster
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub work: u32,
-    /// Write the whole record here
+    /// Write the whole record into this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write the timelines and the fitted curves here, as SVG
+    /// Write the timelines and the fitted curves into this folder, as SVG
     #[arg(long, value_name = "FOLDER", default_value = "demo")]
     pub out: PathBuf,
     /// The training program [default: trainmaster-trainer beside this program, else in PATH]
     #[arg(long, value_name = "FILE")]
     pub trainer: Option<PathBuf>,
-    /// Give a run up after so many seconds
+    /// Maximum duration of a run in seconds
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub limit: u32,
 }
 
-/// Seeds of a workload's jobs are a hundred times its own, and more.
+/// Maximum seed. Seeds of a workload's jobs are a hundred times its own, and more.
 const MOST_SEED: u32 = 1_000_000_000;
 
 const INTERRUPTED: &str = "interrupted; all of the demo's processes have ended";
@@ -77,8 +76,8 @@ const INTERRUPTED: &str = "interrupted; all of the demo's processes have ended";
 /// Runs the demonstration. After Ctrl-C or SIGTERM it ends its processes and then itself.
 ///
 /// # Errors
-/// The training program is missing, an engine is unknown or named twice, a daemon doesn't start, nothing can be written,
-/// or it was interrupted.
+/// The training program is missing, an engine is unknown or named twice, a daemon doesn't start, a file can't be
+/// written, or the run was interrupted.
 pub fn run(args: Args) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
@@ -156,22 +155,22 @@ async fn demo(args: &Args, stop: &Stop) -> Result<ExitCode> {
     }
 }
 
-/// The nine jobs with what was measured of their speeds, each at its arrival.
+/// The nine jobs with measured speeds, each with its arrival.
 async fn profiled(args: &Args, trainer: &Path, seed: u64, stop: &Stop) -> Result<Vec<(f64, String)>> {
     let bar = progress(JOBS.len() as u64, &format!("seed {seed}: profiling 5 shapes of each job"));
     let profiles = profile::profile(trainer, &JOBS, seed, args.real, &bar, stop).await?;
     bar.finish_and_clear();
     let jobs = JOBS.iter().zip(&profiles).zip(0..);
-    // Jobs of one run train on different data; the same job of another engine trains on the same.
+    // Jobs of one run train on different data. A job has the same data under each engine.
     let files = jobs.map(|((job, profile), at)| job.file(seed * 100 + at, args.real, args.work, profile));
     Ok(arrivals(seed).into_iter().zip(files).collect())
 }
 
-/// Every engine has a setting, and a state folder of its own.
+/// Each engine has settings, and a state folder of its own.
 fn check(engines: &[String]) -> Result<()> {
     for (alone, what) in [(chunks::ENGINE, "data chunks"), (tasks::ENGINE, "tasks")] {
         if engines.len() > 1 && engines.iter().any(|engine| engine == alone) {
-            // In one table with the others its jobs would say nothing.
+            // In a table with others, its jobs would not be comparable.
             bail!("--engines {}: {alone} schedules {what} and has jobs of its own; name it alone", engines.join(","));
         }
     }

@@ -1,4 +1,4 @@
-//! Pictures of a run: who had how many workers and parameter servers when, and the fitted curves.
+//! Plots of a run: workers and parameter servers of each job over time, and the fitted curves.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn failed(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("can't draw: {error}")
 }
 
-/// A row per job: workers as a filled step line, parameter servers as a line over it.
+/// A row per job: workers as a filled step line, parameter servers as a line above it.
 pub(super) fn timeline(run: &Run, file: &Path) -> Result<()> {
     let rows = run.jobs.len() as u32;
     let root = SVGBackend::new(file, (WIDTH, 40 + ROW * rows + 30)).into_drawing_area();
@@ -75,7 +75,7 @@ fn steps(job: &JobRecord, count: fn(&super::record::Sample) -> u32) -> Vec<(f64,
     corners
 }
 
-/// A panel per job: the losses by epoch, the curve fitted to all of them and the one fitted to the first half.
+/// A panel per job: the losses by epoch, the curve fitted to all of them, and the one fitted to the first half.
 pub(super) fn curves(run: &Run, file: &Path) -> Result<()> {
     let columns = 3;
     let rows = run.jobs.len().div_ceil(columns).max(1);
@@ -114,7 +114,7 @@ pub(super) fn curves(run: &Run, file: &Path) -> Result<()> {
     root.present().map_err(failed)
 }
 
-/// The last loss seen of each epoch.
+/// The last loss of each epoch.
 fn losses(job: &JobRecord) -> Vec<(f64, f64)> {
     let mut by_epoch: Vec<(f64, f64)> = Vec::new();
     for sample in &job.samples {

@@ -1,4 +1,4 @@
-//! Speeds measured before the jobs are submitted (Optimus §3.2: each job is pre-run at a few (p, w)).
+//! Speeds that are measured before the jobs are submitted (Optimus §3.2: each job is pre-run at a few (p, w)).
 
 use std::{path::Path, pin::pin, process::Stdio, sync::Arc};
 
@@ -10,13 +10,13 @@ use tokio::{process::Command, sync::Semaphore, task::JoinSet};
 use super::{INTERRUPTED, workload::DemoJob};
 use crate::stop::Stop;
 
-/// So many jobs are profiled side by side: emulated steps mostly sleep.
+/// Number of jobs that are profiled at the same time. Emulated steps mostly sleep.
 const AT_ONCE: usize = 3;
 
 /// (p, w, steps per second).
 pub(super) type Profile = Vec<(u32, u32, f64)>;
 
-/// Profiles all jobs with the real trainer, in the order given. All of its processes have ended when this returns.
+/// Profiles all jobs with the real trainer, in the given order. All its processes have ended when this returns.
 pub(super) async fn profile(
     trainer: &Path,
     jobs: &[DemoJob],
@@ -25,7 +25,7 @@ pub(super) async fn profile(
     bar: &ProgressBar,
     stop: &Stop,
 ) -> Result<Vec<Profile>> {
-    // Without emulation, runs side by side would slow each other.
+    // Without emulation, simultaneous runs would slow each other down.
     let permits = Arc::new(Semaphore::new(if real { 1 } else { AT_ONCE }));
     let mut tasks = JoinSet::new();
     for (at, job) in jobs.iter().copied().enumerate() {

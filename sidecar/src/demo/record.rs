@@ -1,4 +1,4 @@
-//! What a run showed: samples of every job, and what follows from them.
+//! Samples of all jobs in a run, and results derived from them.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use trainmaster_proto::v1::JobStatus;
 
 use super::tasks::Tasks;
 
-/// One look at one job.
+/// One sample of one job.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Sample {
     /// Seconds since the run began.
@@ -24,7 +24,7 @@ pub(super) struct Sample {
     pub(super) predicted_epochs: Option<f64>,
     #[serde(skip)]
     incarnation: u32,
-    /// Workers that have nothing to do for now.
+    /// Idle workers.
     #[serde(skip)]
     idle: BTreeSet<u32>,
 }
@@ -36,9 +36,9 @@ pub(super) struct Rescale {
     /// w+p.
     pub(super) from: String,
     pub(super) to: String,
-    /// Whether everything stopped and started again from a checkpoint.
+    /// Whether it was a new incarnation.
     pub(super) restarted: bool,
-    /// Speed after / before: as fitted at the time, and as reported.
+    /// Speed after / before: predicted by the fit at that time, and reported.
     pub(super) predicted_gain: Option<f64>,
     pub(super) measured_gain: Option<f64>,
 }
@@ -52,18 +52,18 @@ pub(super) struct JobRecord {
     pub(super) state: String,
     pub(super) arrival_s: f64,
     pub(super) jct_s: f64,
-    /// Submitted until first running.
+    /// Time from submission to the first running slot.
     pub(super) waited_s: f64,
     pub(super) epochs: u32,
-    /// In all, as predicted when half of them were done.
+    /// Total epochs, as predicted when half of them were done.
     pub(super) predicted_halfway: Option<f64>,
     pub(super) restart_s: f64,
     pub(super) rescales: Vec<Rescale>,
-    /// Times that a worker was another job's for a while.
+    /// Number of times that a worker got its device back from another job.
     pub(super) regained: u32,
     /// How it ended, in words.
     pub(super) reason: String,
-    /// Starts of the whole program.
+    /// Number of incarnations.
     pub(super) incarnations: u32,
     pub(super) samples: Vec<Sample>,
 }
@@ -73,32 +73,33 @@ pub(super) struct JobRecord {
 pub(super) struct Run {
     pub(super) engine: String,
     pub(super) seed: u64,
-    /// All jobs of the workload completed, or were stopped as their owners chose. A run in which one failed, or had no time to end, measures nothing.
+    /// Whether all jobs completed, or were stopped by their owners' rules. Otherwise the run isn't used for
+    /// measurements.
     pub(super) complete: bool,
     pub(super) average_jct_s: f64,
     pub(super) makespan_s: f64,
     pub(super) rescales: u32,
     pub(super) restart_s: f64,
-    /// What became of single tasks, where the run was about them.
+    /// Results of single tasks, if the run is about them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tasks: Option<Tasks>,
     #[serde(skip)]
     pub(super) jobs: Vec<JobRecord>,
 }
 
-/// Gathers samples while a run goes on.
+/// Collects samples during a run.
 pub(super) struct Watch {
     began_ms: i64,
     series: Vec<(JobStatus, Vec<Sample>)>,
 }
 
 impl Watch {
-    /// Of the jobs named, which are submitted later.
+    /// Without samples. The jobs are submitted later.
     pub(super) fn new(began_ms: i64) -> Self {
         Self { began_ms, series: Vec::new() }
     }
 
-    /// Looks at all jobs.
+    /// Adds a sample of all jobs.
     pub(super) fn look(&mut self, now_ms: i64, jobs: Vec<JobStatus>) {
         let t = (now_ms - self.began_ms) as f64 / 1000.0;
         for job in jobs {
@@ -128,22 +129,22 @@ impl Watch {
         }
     }
 
-    /// Seconds since the run began, at the last look.
+    /// Seconds from the start of the run to the last sample.
     pub(super) fn seconds(&self) -> f64 {
         self.series.iter().filter_map(|(_, samples)| samples.last()).map(|sample| sample.t).fold(0.0, f64::max)
     }
 
-    /// The jobs as last seen.
+    /// The last sample of the jobs.
     pub(super) fn latest(&self) -> impl Iterator<Item = &JobStatus> {
         self.series.iter().map(|(job, _)| job)
     }
 
-    /// How many have ended.
+    /// Number of ended jobs.
     pub(super) fn ended(&self) -> usize {
         self.latest().filter(|job| job.ended_ms.is_some()).count()
     }
 
-    /// What the run of a workload of so many jobs showed. Jobs that never ended count until `now_ms`.
+    /// The record of a run with `expected` jobs. Unfinished jobs count until `now_ms`.
     pub(super) fn finish(self, engine: &str, seed: u64, expected: usize, now_ms: i64) -> Run {
         let began_ms = self.began_ms;
         let seconds = |ms: i64| (ms - began_ms) as f64 / 1000.0;
@@ -190,13 +191,13 @@ impl Watch {
     }
 }
 
-/// How often a worker that had trained was idle, and trained again.
+/// Number of times that a worker that had trained was idle, and trained again.
 fn regained(samples: &[Sample]) -> u32 {
     let mut lost: BTreeSet<u32> = BTreeSet::new();
     let mut count = 0;
     for pair in samples.windows(2) {
         let (before, now) = (&pair[0], &pair[1]);
-        // Those whose data were still on their way had not trained.
+        // Workers whose data were still being uploaded had not trained.
         lost.extend(now.idle.difference(&before.idle));
         let back: Vec<u32> = lost.difference(&now.idle).copied().collect();
         count += back.iter().filter(|worker| **worker < now.workers).count() as u32;
@@ -207,7 +208,7 @@ fn regained(samples: &[Sample]) -> u32 {
 
 /// Changes of shape while running, each with the speeds around it.
 fn rescales(samples: &[Sample]) -> Vec<Rescale> {
-    // Stretches of one shape; while a job restarts it has none.
+    // Periods of one shape. A restarting job has no shape.
     let mut stretches: Vec<&[Sample]> = Vec::new();
     let mut from = 0;
     let shape = |sample: &Sample| (sample.workers, sample.servers, sample.incarnation);
@@ -220,7 +221,7 @@ fn rescales(samples: &[Sample]) -> Vec<Rescale> {
         }
     }
     let speed = |stretch: &[Sample]| {
-        // The first report after a change may still be of the shape before it.
+        // The first report after a change may still be for the shape before it.
         let seen: Vec<f64> = stretch.iter().skip(stretch.len() / 3).filter_map(|sample| sample.speed).collect();
         (!seen.is_empty()).then(|| seen.iter().sum::<f64>() / seen.len() as f64)
     };

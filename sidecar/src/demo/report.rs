@@ -1,4 +1,4 @@
-//! What is printed and written at the end.
+//! The printed and written results.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -11,7 +11,7 @@ use crate::cli::{
     sheet::{Column, Entry, Sheet},
 };
 
-/// Means over the seeds whose jobs all completed; null without one.
+/// Means over the seeds whose jobs all completed. Null if there are none.
 #[derive(Serialize)]
 struct Summary {
     average_jct_s: Option<f64>,
@@ -25,15 +25,15 @@ struct Record<'a> {
     emulated: bool,
     seeds: Vec<u64>,
     engines: BTreeMap<&'a str, Summary>,
-    /// Average JCT of each other engine over that of `optimus`, mean over the seeds in which all jobs of both completed:
-    /// above 1, `optimus` wins.
+    /// Average JCT of each other engine divided by that of `optimus`, as the mean over the seeds in which all jobs of
+    /// both completed. Above 1, `optimus` is better.
     ratios: BTreeMap<&'a str, f64>,
     makespan_ratios: BTreeMap<&'a str, f64>,
     runs: &'a [Run],
     jobs: Vec<&'a JobRecord>,
 }
 
-/// The engine that others are compared with.
+/// The engine with which others are compared.
 const BASE: &str = "optimus";
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
@@ -41,7 +41,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The runs of an engine in which every job completed: only they measure what the engine does.
+/// The runs of an engine in which every job completed. Only these measure the engine.
 fn complete<'a>(runs: &'a [Run], engine: &str) -> impl Iterator<Item = &'a Run> {
     runs.iter().filter(move |run| run.engine == engine && run.complete)
 }
@@ -60,7 +60,7 @@ fn engines(runs: &[Run]) -> Vec<&str> {
     names
 }
 
-/// Ratio of one measure to `optimus`'s with the same seed, mean over seeds.
+/// A value divided by that of `optimus` with the same seed, as the mean over seeds.
 fn ratio(runs: &[Run], engine: &str, measure: fn(&Run) -> f64) -> Option<f64> {
     let base = |seed| complete(runs, BASE).find(|run| run.seed == seed).map(measure);
     mean(complete(runs, engine).filter_map(|run| Some(measure(run) / base(run.seed)?)))
@@ -101,7 +101,7 @@ pub(super) fn write_json(runs: &[Run], emulated: bool, file: &Path) -> Result<()
     fs::write(file, text).with_context(|| format!("can't write {}", file.display()))
 }
 
-/// A table of values with a name in front.
+/// A table of values, each row with a name.
 pub(super) fn sheet(name: &'static str, values: impl IntoIterator<Item = Column>) -> Sheet {
     Sheet::new([Column::key(name)].into_iter().chain(values.into_iter().map(Column::right)))
 }
@@ -110,7 +110,7 @@ fn or_dash(value: Option<f64>, show: impl FnOnce(f64) -> String) -> String {
     value.map_or_else(|| "–".into(), show)
 }
 
-/// Per job: epochs predicted halfway and actual, changes of shape and their gains, restarts, time to completion.
+/// For each job: epochs predicted halfway and actual ones, changes of shape and their gains, restarts, completion time.
 pub(super) fn print_run(run: &Run) {
     let paper = Paper::stdout();
     let mut jobs = sheet(
@@ -184,7 +184,7 @@ pub(super) fn print_run(run: &Run) {
     println!("\n{}", gains.on(&paper));
 }
 
-/// All engines beside each other, and the ratios to `optimus`.
+/// All engines side by side, and the ratios to `optimus`.
 pub(super) fn print_summary(runs: &[Run], emulated: bool) {
     let mut summary = sheet(
         "ENGINE",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_in_which_a_job_failed_wins_nothing() {
+    fn runs_with_failed_jobs_are_not_compared() {
         let jct = |runs: &[Run], engine| ratio(runs, engine, |run| run.average_jct_s);
         let mut runs = vec![
             run("optimus", 1, 10.0, true),

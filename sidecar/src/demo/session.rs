@@ -1,4 +1,5 @@
-//! One engine's run over the workload: a daemon of its own, jobs submitted as they arrive, watched to the end.
+//! One engine's run over the workload: a separate daemon, with jobs that are submitted at their arrivals and watched to
+//! their end.
 
 use std::{
     path::{Path, PathBuf},
@@ -24,21 +25,21 @@ use crate::{
     stop::Stop,
 };
 
-/// The jobs are looked at so often.
+/// Interval of the samples.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Should the demo be killed, its training programs find the daemon gone and end after this.
+/// If the demo is killed, its training programs lose the daemon and end after this time.
 pub(super) const ORPHAN_GRACE: Duration = Duration::from_secs(10);
 
-/// What to run.
+/// The plan of a run.
 pub(super) struct Plan<'a> {
     pub(super) engine: &'a str,
     pub(super) seed: u64,
-    /// The virtual cluster's file.
+    /// File of the virtual cluster.
     pub(super) cluster: &'a str,
-    /// The daemon's settings.
+    /// Settings of the daemon.
     pub(super) settings: String,
-    /// When jobs arrive, in seconds, and their files.
+    /// Arrivals of the jobs in seconds, and their files.
     pub(super) jobs: Vec<(f64, String)>,
     pub(super) trainer: &'a Path,
     pub(super) state_dir: PathBuf,
@@ -46,10 +47,10 @@ pub(super) struct Plan<'a> {
     pub(super) stop: &'a Stop,
 }
 
-/// Who takes part in a run from outside: called after every look at the jobs.
+/// A participant outside the run, called after each sample of the jobs.
 pub(super) type Bystander<'a> = &'a mut dyn FnMut(&Watch) -> Result<()>;
 
-/// Runs it. The daemon and all processes it started have ended when this returns.
+/// Runs the plan. The daemon and all its processes have ended when this returns.
 pub(super) async fn run(plan: &Plan<'_>, bystander: Bystander<'_>) -> Result<Run> {
     std::fs::create_dir_all(&plan.state_dir)?;
     let cluster = plan.state_dir.join("cluster.toml");
@@ -59,7 +60,7 @@ pub(super) async fn run(plan: &Plan<'_>, bystander: Bystander<'_>) -> Result<Run
         run = drive(plan, ServerArgs::of(daemon.url(), daemon.admin_token()), bystander) => run,
         () = plan.stop.asked() => Err(anyhow!(INTERRUPTED)),
     };
-    // Whatever became of the run: nothing is left behind.
+    // Whatever the result, no process remains.
     daemon.stop().await;
     run
 }
@@ -94,7 +95,7 @@ async fn drive(plan: &Plan<'_>, server: ServerArgs, bystander: Bystander<'_>) ->
         sleep_until(began + arrival.map_or(next, |arrival| arrival.min(next))).await;
     }
     view.close();
-    // Let the last processes go before the daemon does.
+    // The last processes end before the daemon does.
     sleep(LOOK).await;
     Ok(watch.finish(plan.engine, plan.seed, plan.jobs.len(), now_ms()))
 }

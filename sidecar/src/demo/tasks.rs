@@ -1,5 +1,5 @@
-//! The demo of `mlfs`, which schedules tasks by what is measured: jobs that share devices, a stranger who overloads a server,
-//! and a job that is stopped when it has nothing left to gain.
+//! The demo of `mlfs`, which schedules tasks by measured load: jobs that share devices, a foreign process that
+//! overloads a server, and a job that is stopped when it has no further gain.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,10 +24,10 @@ use crate::cli::{
     sheet::{Column, Entry},
 };
 
-/// The engine whose demo this is.
+/// The engine of this demo.
 pub(super) const ENGINE: &str = "mlfs";
 
-/// Six devices, for ten tasks.
+/// Six devices for ten tasks.
 pub(super) const CLUSTER: &str = r#"name = "demo"
 grace = "5s"
 measure = "1s"
@@ -41,11 +41,11 @@ cpu = 16
 memory = "64GiB"
 "#;
 
-/// A job: when it arrives in seconds, its parts, its replicas, and when it ends.
+/// A job: its arrival in seconds, partitions, replicas, and the condition of its end.
 struct Job {
     name: &'static str,
     arrival: f64,
-    /// Jobs of one model mostly use alike: the later ones are placed by what was measured of the first.
+    /// Jobs of one model have a similar use: later ones are placed by the measurements of the first.
     model: &'static str,
     parts: u32,
     replicas: u32,
@@ -63,17 +63,17 @@ const JOBS: [Job; 5] = [
     Job { name: "lstm", arrival: 3.0, model: "whole", parts: 1, replicas: 2, hidden: "16", epochs: 90, stop: "epochs" },
 ];
 
-/// Steps of an epoch.
+/// Steps per epoch.
 const STEPS: u32 = 5;
 const BATCH: u32 = 32;
 
-/// When each arrives, and its job file; data and start of training come from the seed.
+/// Arrival and job file of each job. Data and the start of training come from the seed.
 pub(super) fn jobs(seed: u64) -> Vec<(f64, String)> {
     JOBS.iter().zip(0..).map(|(job, at)| (job.arrival, job.file(seed * 100 + at))).collect()
 }
 
 impl Job {
-    /// Flags of `trainmaster-trainer` for what is trained.
+    /// Flags of `trainmaster-trainer` for the model.
     fn model_flags(&self, seed: u64) -> [String; 4] {
         let hidden = format!("--hidden={}", self.hidden);
         [hidden, "--learning-rate=0.1".into(), "--noise=0.5".into(), format!("--seed={seed}")]
@@ -81,8 +81,8 @@ impl Job {
 
     fn file(&self, seed: u64) -> String {
         let Self { name, model, parts, replicas, epochs, stop, .. } = self;
-        // A step takes about a tenth of a second, and each worker's device a third of that: the rest is the parameter
-        // server's.
+        // A step takes about a tenth of a second, and a third of that on each worker's device. The rest is on the
+        // parameter server.
         let (workers, update_ms) = (parts * replicas, 60 / replicas);
         let command = format!(
             "trainmaster-trainer {} --report-ms=500 --device-example-ms=1 --device-step-ms={} --device-update-ms={update_ms} \
@@ -100,7 +100,7 @@ impl Job {
         )
     }
 
-    /// Arguments of `trainmaster-trainer` that train the same on one worker, without a device, to the last epoch.
+    /// Arguments of `trainmaster-trainer` for the same training on one worker, without a device, to the last epoch.
     fn reference(&self, seed: u64) -> Vec<String> {
         let mut args: Vec<String> = ["run", "--json", "--workers=1", "--servers=1", "--delta=0"].map(Into::into).into();
         args.extend([
@@ -113,12 +113,12 @@ impl Job {
     }
 }
 
-/// What became of tasks in a run.
+/// Results of tasks in a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Tasks {
     /// The server that was overloaded on purpose, and its device.
     overloaded: Option<(String, u32)>,
-    /// Tasks that left it while it was.
+    /// Tasks that left it during the overload.
     moved: Vec<Moved>,
     /// Validation accuracy of each job.
     accuracies: BTreeMap<String, Accuracy>,
@@ -132,20 +132,21 @@ struct Moved {
     from: String,
     to: String,
     at_s: f64,
-    /// How long the server had been overloaded.
+    /// Duration of the overload until then.
     after_s: f64,
 }
 
-/// How good a job was when it ended, and how good it could have been.
+/// Accuracy of a job at its end, and the possible one.
 #[derive(Clone, Debug, Serialize)]
 struct Accuracy {
-    /// The best of the epochs that it trained.
+    /// The best accuracy of the epochs that it trained.
     best: f64,
-    /// The best of all its epochs, trained to the last beside the run: training is the same bits wherever it runs.
+    /// The best accuracy of all its epochs, from a separate training to the last epoch. Training is bit-identical
+    /// everywhere.
     possible: f64,
 }
 
-/// Runs the jobs, and a stranger beside them.
+/// Runs the jobs, and a foreign process beside them.
 ///
 /// # Errors
 /// The run fails, or a job can't be trained to its end for comparison.
@@ -167,7 +168,7 @@ pub(super) async fn run(plan: &Plan<'_>) -> Result<Run> {
 }
 
 impl Accuracy {
-    /// Of a curve of epochs and accuracies, so many epochs of which were trained.
+    /// From a curve of (epoch, accuracy), of which `epochs` epochs were trained.
     fn of(curve: &[(u32, f64)], epochs: u32) -> Self {
         let best = |last: u32| {
             curve.iter().filter(|(epoch, _)| *epoch <= last).map(|(_, accuracy)| *accuracy).fold(0.0, f64::max)
@@ -201,22 +202,22 @@ async fn curve(plan: &Plan<'_>, args: &[String]) -> Result<Vec<(u32, f64)>> {
     Ok(summary.accuracies)
 }
 
-/// Somebody else's program, on a device that two tasks share: starts when all jobs train, and ends when a task has left.
+/// A foreign process on a device that two tasks share. It starts when all jobs train, and ends when a task has left.
 struct Stranger {
     trainer: PathBuf,
-    /// The adapter's state folder.
+    /// State folder of the adapter.
     folder: PathBuf,
     running: Option<Overload>,
     tasks: Tasks,
 }
 
-/// While the stranger runs.
+/// State while the foreign process runs.
 struct Overload {
     process: Child,
     server: String,
     device: u32,
     began_s: f64,
-    /// The workers that were on the server when it began, as (job, worker).
+    /// The workers on the server at its start, as (job, worker).
     workers: Vec<(u64, u32)>,
 }
 
@@ -229,7 +230,7 @@ impl Stranger {
         let jobs: Vec<&JobStatus> = watch.latest().collect();
         if let Some(overload) = &self.running {
             self.tasks.moved = moved(overload, &jobs, watch.seconds());
-            // If the others ended first, it comes again elsewhere.
+            // If the other tasks ended first, the process starts again elsewhere.
             let alone =
                 shared(&jobs, |server, device| (server, device) == (&overload.server, overload.device)).is_none();
             if alone || !self.tasks.moved.is_empty() {
@@ -269,7 +270,7 @@ impl Stranger {
 
 impl Drop for Overload {
     fn drop(&mut self) {
-        // The end of its input tells it to end.
+        // The end of its input ends it.
         drop(self.process.stdin.take());
         let _ = self.process.wait();
     }
@@ -279,12 +280,12 @@ fn workers(job: &JobStatus) -> impl Iterator<Item = &Slot> {
     job.slots.iter().filter(|slot| slot.role() == SlotRole::Worker)
 }
 
-/// Whether it has trained a while and will train for longer.
+/// Whether the job has trained for a while and will continue.
 fn trains(job: &JobStatus) -> bool {
     job.workers > 0 && job.ended_ms.is_none() && job.speed.is_some() && (2..job.max_epochs / 2).contains(&job.epoch)
 }
 
-/// A device that two tasks share, of those asked for.
+/// A device that two tasks share, among the wanted ones.
 fn shared(jobs: &[&JobStatus], wanted: impl Fn(&String, u32) -> bool) -> Option<(String, u32)> {
     let mut seen = BTreeSet::new();
     let devices = jobs
@@ -294,7 +295,7 @@ fn shared(jobs: &[&JobStatus], wanted: impl Fn(&String, u32) -> bool) -> Option<
     devices.filter(|(server, device)| wanted(server, *device)).find(|device| !seen.insert(device.clone()))
 }
 
-/// The workers that were on the server and are on another one now.
+/// The workers that have moved from the server to another one.
 fn moved(overload: &Overload, jobs: &[&JobStatus], at_s: f64) -> Vec<Moved> {
     let of = |job: &JobStatus| {
         let was = |index: u32| overload.workers.contains(&(job.job, index));
@@ -312,10 +313,10 @@ fn moved(overload: &Overload, jobs: &[&JobStatus], at_s: f64) -> Vec<Moved> {
     jobs.iter().flat_map(|job| of(job)).collect()
 }
 
-/// Prints what became of the tasks.
+/// Prints the results of the tasks.
 ///
 /// # Errors
-/// Nothing moved off the overloaded server, or nobody was stopped early.
+/// No task moved from the overloaded server, or no job was stopped early.
 pub(super) fn report(run: &Run) -> Result<()> {
     let Some(tasks) = &run.tasks else { return Ok(()) };
     let mut table = sheet(
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_of_two_tasks_is_found_and_who_leaves_it() {
+    fn shared_devices_and_moved_tasks_are_found() {
         let (one, two) = (job(1, &[(0, "a", 0), (1, "a", 1)]), job(2, &[(0, "b", 0), (1, "a", 1)]));
         assert_eq!(shared(&[&one, &two], |_, _| true), Some(("a".into(), 1)));
         assert_eq!(shared(&[&one, &two], |server, _| server == "b"), None);

@@ -1,4 +1,4 @@
-//! The live view: on a terminal a bar per job, elsewhere a line now and then.
+//! The live view: a bar per job on a terminal, otherwise a line from time to time.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use std::{
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use trainmaster_proto::v1::JobStatus;
 
-/// Off a terminal a line comes so often.
+/// Interval of lines without a terminal.
 const LINES: Duration = Duration::from_secs(10);
 
 pub(super) struct View {
@@ -31,7 +31,7 @@ impl View {
         view
     }
 
-    /// Shows the jobs as they are, `seconds` after the start.
+    /// Shows the current jobs, `seconds` after the start.
     pub(super) fn show<'a>(&mut self, seconds: f64, jobs: impl Iterator<Item = &'a JobStatus>) {
         let Some((multi, bars)) = &mut self.bars else {
             if self.last_line.is_some_and(|last| last.elapsed() < LINES) {
@@ -56,7 +56,7 @@ impl View {
         }
     }
 
-    /// Takes the bars away.
+    /// Removes the bars.
     pub(super) fn close(self) {
         if let Some((multi, _)) = self.bars {
             let _ = multi.clear();

@@ -1,12 +1,12 @@
-//! The demo's cluster and jobs: fixed before any engine was run on them.
+//! The demo's cluster and jobs. They were fixed before any engine ran on them.
 //!
-//! Nine jobs in the spirit of Optimus's Table 1: the paper's models by parameter size (4 bytes each), large and small,
-//! synchronous and asynchronous, one all-reduce, with convergence thresholds from 1 to 3 %. Time runs about 200 times
-//! faster than in the paper: a round every 3 s instead of 10 minutes, arrivals within 60 s instead of 12,000, and the
-//! site's stability rules scaled alike.
+//! Nine jobs similar to Optimus's Table 1: the paper's models by parameter size (4 bytes each), large and small,
+//! synchronous and asynchronous, one all-reduce, with convergence thresholds from 1 to 3 %. Time is about 200 times
+//! faster than in the paper: a round every 3 s instead of 10 minutes, arrivals within 60 s instead of 12,000, and
+//! stability rules on the same scale.
 //!
-//! What a job requests, and so gets under `fifo`, is what an owner would ask for who knows that more workers help and
-//! not how much: four workers for the large models, two for the small ones, a parameter server for every two.
+//! The requested shape of a job, which it gets under `fifo`, is that of an owner without measurements: four workers for
+//! the large models, two for the small ones, and a parameter server for every two workers.
 
 use std::fmt::Write;
 
@@ -15,13 +15,13 @@ use rand_chacha::{
     rand_core::{RngCore, SeedableRng},
 };
 
-/// Time between rounds, for every engine that has rounds.
+/// Time between rounds, for all engines with rounds.
 pub(super) const INTERVAL: &str = "3s";
 /// The same for `mlfs`, whose rounds are a minute in its paper.
 const MLFS_INTERVAL: &str = "2s";
-/// Arrivals are uniform in this many seconds; the first job arrives at once.
+/// Arrivals are uniform in this number of seconds. The first job arrives at once.
 pub(super) const ARRIVALS: f64 = 60.0;
-/// (p, w) of the five runs that each job's speed is profiled with beforehand, as in the paper (§6.1); spread over w/p.
+/// (p, w) of the five profiling runs of each job, as in the paper (§6.1), spread over w/p.
 pub(super) const PROFILED: [(u32, u32); 5] = [(1, 1), (1, 4), (3, 2), (4, 4), (2, 6)];
 /// The same for all-reduce jobs.
 pub(super) const PROFILED_RING: [(u32, u32); 5] = [(0, 1), (0, 2), (0, 3), (0, 5), (0, 7)];
@@ -59,7 +59,7 @@ memory = "64GiB"
 pub(super) struct DemoJob {
     pub(super) name: &'static str,
     mode: &'static str,
-    /// Examples of a step (of one worker, if asynchronous), ten steps an epoch.
+    /// Examples per step (of one worker, if asynchronous), with ten steps per epoch.
     batch: u32,
     delta: f64,
     learning_rate: f64,
@@ -91,7 +91,7 @@ pub(super) const JOBS: [DemoJob; 9] = [
 
 /// Rate of each process's emulated network interface.
 const NIC_MBIT: u32 = 25_000;
-/// An emulated process needs this long to start.
+/// Start time of an emulated process.
 const START_MS: u32 = 200;
 const MAX_EPOCHS: u32 = 80;
 
@@ -100,12 +100,12 @@ impl DemoJob {
         self.mode == "allreduce"
     }
 
-    /// Flags of `trainmaster-trainer` for what is trained; the data come from the seed.
+    /// Flags of `trainmaster-trainer` for the model. The data come from the seed.
     fn flags(&self, seed: u64, real: bool) -> Vec<String> {
         let mut flags =
             vec![format!("--learning-rate={}", self.learning_rate), format!("--seed={seed}"), "--report-ms=500".into()];
         if real {
-            // Without emulation the computing itself has to take a while: a much wider model on wider data.
+            // Without emulation the computation itself has to take time, so the model and its data are much wider.
             flags.extend(["--features=128".into(), format!("--hidden={}", 8 * self.hidden.max(8))]);
             return flags;
         }
@@ -123,13 +123,13 @@ impl DemoJob {
         flags
     }
 
-    /// The batch and the examples of an epoch, which has `work` times ten steps.
+    /// The batch and the examples per epoch, with `work` times ten steps.
     fn sizes(&self, real: bool, work: u32) -> (u32, u32) {
         let batch = if real { self.batch * 4 } else { self.batch };
         (batch, batch * 10 * work)
     }
 
-    /// The job file, with what was measured beforehand.
+    /// The job file, with its profile.
     pub(super) fn file(&self, seed: u64, real: bool, work: u32, profile: &[(u32, u32, f64)]) -> String {
         let (batch, examples) = self.sizes(real, work);
         let command = format!("trainmaster-trainer {}", self.flags(seed, real).join(" "));
@@ -153,7 +153,7 @@ impl DemoJob {
         file
     }
 
-    /// Arguments of `trainmaster-trainer profile` that measure this job.
+    /// Arguments of `trainmaster-trainer profile` for this job.
     pub(super) fn profile_args(&self, seed: u64, real: bool) -> Vec<String> {
         let (batch, examples) = self.sizes(real, 1);
         let pairs = if self.is_ring() { PROFILED_RING } else { PROFILED };
@@ -165,7 +165,7 @@ impl DemoJob {
             format!("--batch={batch}"),
             format!("--examples={examples}"),
             "--spread=3".into(),
-            // Emulated steps mostly sleep; real ones would slow each other.
+            // Emulated steps mostly sleep. Real ones would slow each other down.
             format!("--concurrent={}", if real { 1 } else { pairs.len() }),
         ];
         args.extend(self.flags(seed, real));
@@ -173,7 +173,7 @@ impl DemoJob {
     }
 }
 
-/// When each job arrives, in seconds, in the order of [`JOBS`]; one of them at once.
+/// Arrival of each job in seconds, in the order of [`JOBS`]. One of them arrives at once.
 pub(super) fn arrivals(seed: u64) -> Vec<f64> {
     let mut lots = ChaCha8Rng::seed_from_u64(seed);
     let mut times: Vec<f64> =
@@ -185,8 +185,8 @@ pub(super) fn arrivals(seed: u64) -> Vec<f64> {
     times
 }
 
-/// The daemon's settings under an engine. Optimus runs with three of its settings beyond the paper, which look at what a
-/// restart costs: here a third of a round, not a hundredth as in the paper. `optimus-paper` goes without.
+/// The daemon's settings for an engine. Optimus has three settings beyond the paper, which consider the cost of a
+/// restart: here a third of a round, and a hundredth in the paper. `optimus-paper` doesn't have them.
 pub(super) fn settings(engine: &str) -> String {
     let parameters = match engine {
         "optimus" => {

@@ -1,24 +1,24 @@
-//! Learnt policies in files: those that ship with the product, and a site's own.
+//! Files of learnt policies: those of the product, and a site's own.
 //!
-//! A file that is missing, spoilt, of another version, or worse than the heuristic in its own validation is told about, and the engine
-//! decides by its heuristic: nothing fails for want of a policy.
+//! If a file is missing, damaged, of another version, or worse than the heuristic in its own validation, there is a
+//! warning, and the engine uses its heuristic. A missing policy is never an error.
 
 use std::{fs, path::Path};
 
 use trainmaster_core::{Policy, engines::policy_inputs};
 
-/// Those that were trained for this version, as `trainmaster train-policy` wrote them; README.md beside them says how.
+/// The policies of this version, as written by `trainmaster train-policy`; see README.md beside them.
 const SHIPPED: &[(&str, &str)] = &[("mlfs.toml", include_str!("mlfs.toml")), ("rl.toml", include_str!("rl.toml"))];
 
-/// Which policies engines follow.
+/// The policies for engines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// Those that ship with the product.
+    /// Those of the product.
     #[default]
     Shipped,
-    /// None: heuristics decide.
+    /// None: engines use their heuristics.
     None,
-    /// A file's; engines that it isn't for have none.
+    /// That of a file. Other engines have none.
     File(std::path::PathBuf),
 }
 
@@ -32,17 +32,17 @@ impl From<&str> for Choice {
     }
 }
 
-/// Policies, and what is wrong with the others.
+/// Policies, and warnings about the others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded {
-    /// At most one an engine.
+    /// At most one per engine.
     pub policies: Vec<Policy>,
-    /// A line for each that can't be used, with its reason.
+    /// A line for each unusable policy, with its reason.
     pub warnings: Vec<String>,
 }
 
 impl Choice {
-    /// Reads and checks them.
+    /// Reads and checks the policies.
     ///
     /// ```
     /// use trainmaster_sidecar::policy::Choice;
@@ -73,7 +73,7 @@ fn read_file(path: &Path) -> Result<Policy, String> {
     read(&text)
 }
 
-/// A policy that may decide.
+/// Parses and checks a policy.
 fn read(text: &str) -> Result<Policy, String> {
     let policy = Policy::from_toml(text).map_err(|error| error.to_string())?;
     let inputs = policy_inputs(policy.engine()).map_err(|error| error.to_string())?;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ships_can_be_used_and_is_small() {
+    fn shipped_policies_are_usable_and_small() {
         let loaded = Choice::Shipped.load();
         assert_eq!(loaded.warnings, Vec::<String>::new());
         assert_eq!(loaded.policies.iter().map(Policy::engine).collect::<Vec<_>>(), ["mlfs", "rl"]);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_told_and_left_out() {
+    fn unusable_policies_are_reported_and_left_out() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("p.toml");
         let version = policy_inputs("mlfs").unwrap().version;

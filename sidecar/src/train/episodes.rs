@@ -1,4 +1,4 @@
-//! Episodes: a workload that is played to its end, and what it earned.
+//! Episodes: a simulated workload, and its reward.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,8 @@ use std::{
 use serde::Serialize;
 use trainmaster_core::{
     Settings, Span, Ticket,
-    engines::{self, Budget},
+    engine::Budget,
+    engines::{self},
     job::StopChoice,
     policy::{Demonstration, Policy},
     scheduler::Outcome,
@@ -22,23 +23,24 @@ use trainmaster_core::{
 
 use super::{Course, TrainError};
 
-/// One to be played.
+/// An episode to run.
 pub(super) struct Episode {
     pub(super) seed: u64,
-    /// None: by the heuristic.
+    /// None: the heuristic.
     pub(super) policy: Option<Policy>,
 }
 
-/// What came of one.
+/// Results of an episode.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Played {
-    /// The part of the jobs that were completed.
+    /// Fraction of completed jobs.
     completed: f64,
-    /// Mean JCT, deadlines met, traffic between servers, accuracies met and mean accuracy, these two by the deadline.
+    /// Mean JCT, deadlines met, traffic between servers, accuracies met and mean accuracy, the last two by the
+    /// deadline.
     goals: [f64; 5],
 }
 
-/// The means of some.
+/// Means over episodes.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Means {
     pub(crate) jct_s: f64,
@@ -63,18 +65,18 @@ impl Means {
 
 /// Weights of the goals: MLFS, Eq. 7 and §4.1.
 const ALL_GOALS: [f64; 5] = [0.5, 0.55, 0.25, 0.15, 0.15];
-/// Of the engine that knows one.
+/// Weights for an engine with one goal.
 const COMPLETION_ALONE: [f64; 5] = [1.0, 0.0, 0.0, 0.0, 0.0];
-/// Goals of which less is better.
+/// Goals for which less is better.
 const LESS: [bool; 5] = [true, false, true, false, false];
-/// A single goal counts at most so many times what the heuristic made of it.
+/// Maximum of a single goal, as a multiple of the heuristic's value.
 const MOST: f64 = 2.0;
 
-/// Reports are at least so far apart: what is fitted to them takes most of an episode's time. Nor are accuracies
-/// forecast: no job is ended early.
+/// Minimum time between reports, because fits take most of an episode's time. Accuracies aren't forecast, because no
+/// job is ended early.
 const REPORT_EVERY: Span = Span::seconds(600);
 
-/// Where episodes are played.
+/// The setting of episodes.
 pub(super) struct Stage<'a> {
     course: &'a Course,
     settings: Settings,
@@ -87,7 +89,7 @@ impl<'a> Stage<'a> {
         let entry = engines::find(course.engine)?;
         let plain =
             course.workload.build(&Request { seed: course.seed, jobs: course.jobs, servers: course.servers })?;
-        let known = |name: &str| entry.parameters.iter().any(|parameter| parameter.name == name);
+        let known = |name: &str| entry.has(name);
         let of_engine = |key: &str| match key.split_once('.') {
             Some((engine, name)) => (engine == course.engine).then(|| name.to_owned()),
             None => Some(key.to_owned()),
@@ -98,7 +100,7 @@ impl<'a> Stage<'a> {
             .filter_map(|(key, value)| Some((of_engine(key).filter(|name| known(name))?, value.clone())))
             .collect();
         if known("stop") {
-            // A job that is ended early is MLF-C's doing.
+            // Early ends are MLF-C's task.
             parameters.insert("stop".into(), Parameter::Flag(false));
         }
         let stability = Stability { enabled: false, ..Stability::default() };
@@ -108,7 +110,7 @@ impl<'a> Stage<'a> {
         Ok(Self { course, settings, weights: if goals { ALL_GOALS } else { COMPLETION_ALONE }, played })
     }
 
-    /// What is played, in words.
+    /// Description of the workload.
     pub(super) fn name(&self) -> String {
         let Course { workload, jobs, servers, .. } = self.course;
         let own =
@@ -121,8 +123,8 @@ impl<'a> Stage<'a> {
         self.weights.iter().sum()
     }
 
-    /// What an episode earned, beside what the heuristic's on the same seed did: each goal as a multiple of that, times the part of
-    /// the jobs that were completed.
+    /// Reward of an episode, relative to the heuristic's with the same seed: each goal as a multiple of the
+    /// heuristic's, times the fraction of completed jobs.
     pub(super) fn reward(&self, played: &Played, heuristic: &Played) -> f64 {
         let goals = played.goals.iter().zip(&heuristic.goals).zip(self.weights.iter().zip(LESS));
         let sum: f64 = goals
@@ -154,7 +156,7 @@ impl<'a> Stage<'a> {
         Ok(Played::of(&report))
     }
 
-    /// Plays them on the course's threads. What comes of it doesn't depend on those.
+    /// Runs episodes on the course's threads. The results don't depend on the threads.
     pub(super) fn play(&self, episodes: &[Episode]) -> Result<Vec<Played>, SimError> {
         let next = AtomicUsize::new(0);
         let done: Vec<Mutex<Option<Result<Played, SimError>>>> = episodes.iter().map(|_| Mutex::new(None)).collect();
@@ -174,7 +176,7 @@ impl<'a> Stage<'a> {
         done.into_iter().map(taken).collect()
     }
 
-    /// What the heuristic chooses in these seeds: at most so many choices, evenly taken.
+    /// The heuristic's choices with these seeds: an even sample of at most `most`.
     pub(super) fn shown(&self, seeds: &[u64], most: usize) -> Result<Vec<Demonstration>, SimError> {
         let mut shown = Vec::new();
         for seed in seeds {
@@ -187,7 +189,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Sees what is chosen.
+/// Records choices.
 struct Onlooker(Vec<Demonstration>);
 
 impl Host for Onlooker {
@@ -243,9 +245,9 @@ mod tests {
             stage.reward(&played, &heuristic) - stage.par()
         };
         assert!((with(0, 200.0) + 0.25).abs() < 1e-12 && (with(0, 80.0) - 0.125).abs() < 1e-12);
-        // However little time it took.
+        // Even with a tiny completion time.
         assert!((with(0, 1.0) - 0.5).abs() < 1e-12 && (with(1, 0.25) + 0.275).abs() < 1e-12);
-        // Traffic where there was none is as bad as it gets.
+        // Traffic where the heuristic had none has the worst value.
         assert!((with(2, 10.0) + 0.25).abs() < 1e-9);
         let left = Played { completed: 0.5, ..heuristic };
         assert!((stage.reward(&left, &heuristic) - stage.par() / 2.0).abs() < 1e-12);

@@ -1,13 +1,14 @@
-//! Training a policy: first to imitate the engine's heuristic, then by the gradient of a reward that whole episodes earn.
+//! Training of a policy: first by imitation of the engine's heuristic, then by the gradient of a reward over whole
+//! episodes.
 //!
-//! The core draws no lots, so exploration is in the weights: each episode is played by a policy whose weights are perturbed once,
-//! and which then decides like any other. The gradient of the mean reward in the weights is estimated from pairs of episodes on
-//! the same seed, perturbed both ways: evolution strategies (Salimans et al., 2017), the simplest of the policy gradients with
-//! parameter-based exploration (Sehnke et al., 2010). Actions are thousands an episode and rewards come at its end, which is
-//! where these do better than gradients by action; and they need no stochastic engine.
+//! The core draws no random numbers, so exploration is in the weights. The weights of a policy are perturbed once per
+//! episode, and the policy then decides as usual. The gradient of the mean reward is estimated from pairs of episodes
+//! with the same seed and opposite perturbations. These are evolution strategies (Salimans et al., 2017), the simplest
+//! policy gradients with parameter-based exploration (Sehnke et al., 2010). An episode has thousands of actions and one
+//! reward at its end. In this case they are better than gradients by action, and they need no stochastic engine.
 //!
-//! Three sets of seeds are kept apart: those trained on, those by which the best weights of all are chosen, and those of the
-//! validation that is written into the policy.
+//! Three sets of seeds are separate: for the training, for the choice of the best weights, and for the validation in
+//! the policy's file.
 
 mod episodes;
 mod net;
@@ -26,46 +27,46 @@ use self::{
     net::{Adam, Imitated, imitate, initial},
 };
 
-/// How a policy is trained.
+/// Parameters of a training.
 #[derive(Clone, Copy)]
 pub(crate) struct Course {
-    /// Whose.
+    /// The engine.
     pub(crate) engine: &'static str,
     pub(crate) workload: &'static workload::Entry,
     /// Instead of the workload's own numbers.
     pub(crate) jobs: Option<u32>,
     pub(crate) servers: Option<u32>,
-    /// All that is random follows from it.
+    /// Seed of all random numbers.
     pub(crate) seed: u64,
     /// Units of the hidden layer.
     pub(crate) hidden: usize,
     /// Steps of the policy gradient …
     pub(crate) steps: u32,
-    /// … with so many pairs of episodes each.
+    /// … with this number of pairs of episodes each.
     pub(crate) pairs: u32,
-    /// Deviation of the weights' perturbation.
+    /// Standard deviation of the weights' perturbation.
     pub(crate) deviation: f64,
-    /// How far a step goes at most, in each weight.
+    /// Maximum change of each weight in a step.
     pub(crate) rate: f64,
-    /// Seeds that decide which step's weights are kept.
+    /// Number of seeds for the choice of the best step.
     pub(crate) selection: u32,
-    /// Seeds of the validation.
+    /// Number of seeds for the validation.
     pub(crate) validation: u32,
-    /// Threads to play on; decides nothing.
+    /// Number of threads. The results don't depend on it.
     pub(crate) threads: usize,
 }
 
-/// Episodes that are imitated.
+/// Number of imitated episodes.
 const SHOWN_EPISODES: u64 = 4;
-/// Choices that are imitated, at most: evenly taken from all.
+/// Maximum number of imitated choices: an even sample of all.
 const SHOWN: usize = 20_000;
 const PASSES: u32 = 12;
-/// Every so many steps the weights are tried on the seeds of the selection.
+/// Interval in steps at which the weights are evaluated on the seeds for the choice.
 const TRY_EVERY: u32 = 4;
-/// Seeds that are trained on, in turn: the heuristic's episode on each is played once.
+/// Number of seeds for the training, used in turn. The heuristic's episode with each runs once.
 const TRAINED: u64 = 64;
 
-/// The first seeds of each set, from the course's own.
+/// The first seed of each set, from the course's own seed.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Seeds {
     pub(crate) training: u64,
@@ -83,34 +84,34 @@ impl Seeds {
 /// A point of the learning curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Point {
-    /// Steps of the policy gradient so far.
+    /// Number of steps of the policy gradient so far.
     pub(crate) step: u32,
-    /// Mean reward of the perturbed episodes of this step; none before the first.
+    /// Mean reward of the perturbed episodes of this step. None before the first step.
     pub(crate) training: Option<f64>,
-    /// Mean reward of the weights on the seeds of the selection, where they were tried.
+    /// Mean reward of the weights on the seeds for the choice, if they were evaluated.
     pub(crate) selection: Option<f64>,
 }
 
-/// What came of it.
+/// Results of a training.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Trained {
     #[serde(skip)]
     pub(crate) policy: Policy,
     pub(crate) seeds: Seeds,
-    /// The reward that equals the heuristic's.
+    /// The heuristic's reward.
     pub(crate) par: f64,
-    /// Choices that were imitated, and the part of them that came out as shown.
+    /// Number of imitated choices, and the fraction that the policy reproduces.
     pub(crate) shown: usize,
     pub(crate) agreed: f64,
     pub(crate) curve: Vec<Point>,
-    /// The step whose weights were best in the selection.
+    /// The step with the best weights.
     pub(crate) best_step: u32,
-    /// In the validation.
+    /// Means in the validation.
     pub(crate) policy_means: Means,
     pub(crate) heuristic_means: Means,
 }
 
-/// A course that can't go on.
+/// A failure of a training.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TrainError {
     #[error(transparent)]
@@ -126,7 +127,7 @@ pub(crate) enum TrainError {
 }
 
 impl Course {
-    /// Episodes that will be played.
+    /// Number of episodes to run.
     pub(crate) fn episodes(&self) -> u64 {
         let tries = u64::from(self.steps.div_ceil(TRY_EVERY)) + 1;
         let trained = TRAINED.min(u64::from(self.steps) * u64::from(self.pairs));
@@ -138,10 +139,10 @@ impl Course {
             + 2 * u64::from(self.validation)
     }
 
-    /// Trains. `played` hears of each episode that is over, `said` of each point of the curve.
+    /// Trains a policy. `played` is called after each episode, `said` for each point of the curve.
     ///
     /// # Errors
-    /// The engine follows no policy, or the workload can't be played.
+    /// The engine uses no policy, or the workload can't be simulated.
     pub(crate) fn train(&self, played: &(dyn Fn() + Sync), said: &mut dyn FnMut(Point)) -> Result<Trained, TrainError> {
         let inputs = policy_inputs(self.engine)?;
         let sizes = (inputs.names.len(), self.hidden);
@@ -214,7 +215,7 @@ impl Course {
             let spread = (spread / f64::from(self.pairs)).sqrt().max(1e-9);
             let mut gradient = vec![0.0; weights.len()];
             for (pair, (up, down)) in (0..self.pairs).zip(&rewards) {
-                // Adam goes down, the reward is to go up.
+                // Adam minimises, and the reward is maximised.
                 let slope = -(up - down) / spread / f64::from(self.pairs);
                 gradient.iter_mut().zip(noise(pair)).for_each(|(sum, noise)| *sum += slope * noise);
             }

@@ -1,4 +1,4 @@
-//! Fitting a network to choices that were shown to it: gradients by hand and Adam, in a fixed order of operations, so that the
+//! Fits a network to demonstrations, with explicit gradients and Adam. The order of operations is fixed, so that the
 //! same examples give the same bits.
 
 use trainmaster_core::{
@@ -6,7 +6,8 @@ use trainmaster_core::{
     sim::Lots,
 };
 
-/// First weights: normal, as small as the layer before is wide, so that scores start out of the order of 1; no biases.
+/// Initial weights: normal, scaled by the width of the previous layer, so that scores are of the order of 1. Biases are
+/// 0.
 pub(super) fn initial(inputs: usize, hidden: usize, lots: Lots) -> Vec<f32> {
     let (first, second) = ((2.0 / inputs as f64).sqrt(), (1.0 / hidden as f64).sqrt());
     (0..Network::size(inputs, hidden))
@@ -22,7 +23,7 @@ pub(super) fn initial(inputs: usize, hidden: usize, lots: Lots) -> Vec<f32> {
         .collect()
 }
 
-/// Adam (Kingma and Ba, 2015), downhill.
+/// Adam (Kingma and Ba, 2015), as a minimiser.
 pub(super) struct Adam {
     rate: f64,
     step: i32,
@@ -50,7 +51,8 @@ impl Adam {
     }
 }
 
-/// Adds the gradient of −log softmax(scores)\[chosen\] to `gradient`. Returns that loss, and whether what was chosen scores highest.
+/// Adds the gradient of −log softmax(scores)\[chosen\] to `gradient`. Returns that loss, and whether the chosen
+/// alternative has the highest score.
 pub(super) fn cross_entropy(network: &Network, shown: &Demonstration, gradient: &mut [f64]) -> (f64, bool) {
     let (inputs, hidden) = (network.inputs(), network.hidden());
     let weights = network.weights();
@@ -88,16 +90,16 @@ pub(super) fn cross_entropy(network: &Network, shown: &Demonstration, gradient: 
     (loss, scores.iter().enumerate().all(|(at, score)| at == shown.chosen || *score < scores[shown.chosen]))
 }
 
-/// What became of imitating.
+/// Results of imitation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Imitated {
-    /// Mean −log of the probability of what was chosen, in the last pass.
+    /// Mean −log of the probability of the chosen alternative, in the last pass.
     pub(super) loss: f64,
-    /// The part of all choices that came out as shown.
+    /// Fraction of all choices that the network reproduces.
     pub(super) agreed: f64,
 }
 
-/// Passes over everything that was shown, in an order of its own each time.
+/// Passes over all demonstrations, each in another order.
 pub(super) fn imitate(
     weights: &mut Vec<f32>,
     (inputs, hidden): (usize, usize),
@@ -133,7 +135,7 @@ mod tests {
     use super::*;
 
     fn shown(lots: Lots) -> Vec<Demonstration> {
-        // The choice whose first input is largest.
+        // The alternative with the largest first input.
         let demonstration = |key: u64| {
             let lots = lots.of(key);
             let choices: Vec<Vec<f32>> =
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_imitated_and_always_alike() {
+    fn demonstrations_are_imitated_reproducibly() {
         let shown = shown(Lots::new(1));
         let learn = || {
             let mut weights = initial(3, 8, Lots::new(5));

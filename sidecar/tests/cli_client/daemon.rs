@@ -1,4 +1,4 @@
-//! A daemon that answers by a script: what commands show then depends on nothing else.
+//! A daemon with scripted answers, so that the output of commands depends on nothing else.
 
 use std::{
     pin::Pin,
@@ -12,10 +12,10 @@ use tokio_stream::{Stream, StreamExt, wrappers::TcpListenerStream, wrappers::Wat
 use tonic::{Request, Response, Status, transport::Server};
 use trainmaster_proto::v1::{self, admin_server, jobs_server};
 
-/// A decision that is overdue: shown as the same whenever it is looked at.
+/// The time of an overdue decision. It is shown the same whenever it is printed.
 const LONG_AGO: i64 = 1;
 
-/// What it knows; the sender tells watchers of every change.
+/// Its state. The sender notifies watchers of each change.
 pub(crate) struct Script {
     jobs: watch::Sender<Vec<v1::JobStatus>>,
     mode: Mutex<v1::SchedulingMode>,
@@ -23,7 +23,7 @@ pub(crate) struct Script {
     token: Option<&'static str>,
 }
 
-/// One that runs until the test ends.
+/// A scripted daemon that runs until the test ends.
 pub(crate) struct Daemon {
     /// Its address.
     pub(crate) address: String,

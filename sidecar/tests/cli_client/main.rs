@@ -1,4 +1,4 @@
-//! The commands that talk to a daemon, run as a user runs them.
+//! The commands that call a daemon, run like by a user.
 
 mod daemon;
 
@@ -37,7 +37,7 @@ impl Ran {
         serde_json::from_str(&self.works()).expect("one JSON document")
     }
 
-    /// Failed with that code, said so in one line, and all of these words are in it.
+    /// Asserts that the command failed with this code and a message of one line with all of these words.
     #[track_caller]
     fn fails(self, code: i32, words: &[&str]) {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
@@ -121,7 +121,7 @@ fn refusals_are_said_without_noise() {
     let at = |args: &[&str]| trainmaster(&daemon.address, args);
     at(&["explain", "nope"]).fails(1, &["error: job \"nope\" isn't known\n"]);
     at(&["plan", "--dry-run", "--engine", "oracle"]).fails(1, &["error: engine \"oracle\" isn't known; there are"]);
-    // The others are cancelled all the same.
+    // The other jobs are cancelled.
     let ran = at(&["cancel", "nope", "first"]);
     assert_eq!(ran.out, "job first cancelled\n");
     ran.fails(1, &["nope"]);
@@ -148,7 +148,7 @@ fn a_mistake_in_one_job_file_submits_none() {
 }
 
 #[test]
-fn a_jobs_token_is_shown_to_who_asks() {
+fn a_jobs_token_is_shown_on_request() {
     let daemon = Daemon::start(None);
     let folder = TempDir::new().unwrap();
     let submit = |name: &str, more: &[&str]| {
@@ -161,7 +161,7 @@ fn a_jobs_token_is_shown_to_who_asks() {
 }
 
 #[test]
-fn what_others_wrote_moves_no_terminal() {
+fn texts_of_others_do_not_control_the_terminal() {
     let daemon = Daemon::start(None);
     submit(&daemon, "first");
     daemon.set(|jobs| jobs[0].reason = "\u{1b}]0;owned\u{7}\u{1b}[2J wait \u{202e}evil\r\n#".into());
@@ -266,7 +266,7 @@ fn watching_ends_when_no_job_is_left() {
 }
 
 #[test]
-fn the_doctor_exits_with_4_where_something_is_wrong() {
+fn the_doctor_exits_with_4_after_a_problem() {
     let folder = TempDir::new().unwrap();
     let state = folder.path().to_str().unwrap();
     let ran = trainmaster("http://127.0.0.1:1", &["doctor", "--state-dir", state, "--json"]);
@@ -282,7 +282,7 @@ fn the_doctor_exits_with_4_where_something_is_wrong() {
     for word in ["version", "journal", "managers", "disk space", "open files", "state folder"] {
         assert!(table.contains(word), "{word} isn't in\n{table}");
     }
-    // Of a daemon elsewhere only what it says itself can be known.
+    // A daemon on another machine is checked only by its own information.
     let elsewhere = trainmaster("http://203.0.113.1.invalid:1", &["doctor", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&elsewhere.out).unwrap()["checks"].as_array().unwrap().len(), 1);
 }
@@ -317,7 +317,7 @@ fn the_doctor_looks_at_the_daemons_folder_and_makes_none() {
 }
 
 #[test]
-fn a_job_that_nobody_will_start_is_worth_a_note() {
+fn a_job_that_no_manager_starts_has_a_note() {
     let daemon = Daemon::start(None);
     trainmaster(&daemon.address, &["mode", "paused"]).works();
     let folder = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! Who asks too much, or makes no sense, is turned away; everybody else is served on.
+//! Excessive and invalid calls are refused, and other callers are served.
 
 use std::{collections::BTreeMap, fs, future::poll_fn, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use trainmaster_sidecar::daemon::{Daemon, read_journal};
 use super::support::{Clients, FakeManager, config, observation, servers, sign, spec, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watchers_that_never_read_are_counted_and_block_nobody() {
+async fn watchers_that_never_read_are_counted_and_block_no_others() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.lists = 32;
@@ -37,7 +37,7 @@ async fn watchers_that_never_read_are_counted_and_block_nobody() {
     assert_eq!(unread.len(), 2, "a sixteenth of all");
     let bearer = format!("authorization: Bearer {reader}\r\n");
     assert!(super::net::get_with(&daemon, "/jobs", &bearer).await.starts_with("HTTP/1.1 503"));
-    // Nobody else is locked out, least of all who could end it.
+    // Other callers keep access, in particular those who can end the attack.
     assert!(super::net::get(&daemon, "/jobs").await.starts_with("HTTP/1.1 200"));
     let other = clients.token("other", v1::TokenRole::Submit, "default").await;
     let other = Clients::at(daemon.url(), Some(&other)).await;
@@ -57,7 +57,7 @@ async fn a_page_counts_until_its_last_byte_is_taken() {
     config.lists = 16;
     let daemon = Daemon::start(config).await.unwrap();
     let reader = Clients::of(&daemon).await.token("reader", v1::TokenRole::Read, "").await;
-    // HTTP/2 sends one byte of each answer to whoever says so, and keeps the rest.
+    // With such a window, HTTP/2 sends one byte of each answer and keeps the rest.
     let endpoint = Endpoint::from_shared(daemon.url().to_owned()).unwrap();
     let channel = endpoint.initial_stream_window_size(1).connect().await.unwrap();
     let page = || {
@@ -70,7 +70,7 @@ async fn a_page_counts_until_its_last_byte_is_taken() {
     };
     let unread = page().await;
     assert_eq!(unread.status(), 200);
-    // The daemon has long handed all of it over.
+    // The daemon has passed on all of it.
     sleep(Duration::from_millis(300)).await;
     assert_eq!(page().await.status(), 503, "a sixteenth of all lists is one");
     let text = axum::body::to_bytes(axum::body::Body::new(unread.into_body()), 1 << 20).await.unwrap();
@@ -104,11 +104,11 @@ async fn messages_that_are_too_big_are_refused_before_they_are_decoded() {
         let (mut feed, request) = (clients.feed.clone(), sign(report(times), token));
         async move { feed.report(request).await }
     };
-    // Whoever shows no token of a job isn't read at all.
+    // Messages without a job's token aren't read.
     assert_eq!(send(100, "no-token-of-any-job").await.unwrap_err().code(), Code::Unauthenticated);
     assert_eq!(send(700_000, "no-token-of-any-job").await.unwrap_err().code(), Code::Unauthenticated);
     assert_eq!(send(700_000, &job.token).await.unwrap_err().code(), Code::OutOfRange);
-    // What fits, but is more than the job has workers, is ignored, and said so.
+    // A report that fits but has more workers than the job is ignored with a reason.
     let reply = send(30_000, &job.token).await.unwrap().into_inner();
     assert!(!reply.accepted && reply.reason == "it has times of workers that the job can't have", "{}", reply.reason);
     daemon.stop().await;
@@ -165,7 +165,7 @@ async fn managers_beyond_their_number_are_turned_away() {
     let more = FakeManager::attach(&clients, "more", Vec::new()).await;
     let ended = more.until("its end", |world| world.ended.clone()).await;
     assert_eq!(ended.code(), Code::ResourceExhausted);
-    // Whoever is there already may come back, and one that goes makes room.
+    // A known manager may attach again, and one that leaves makes room.
     let again = FakeManager::attach(&clients, "m0", Vec::new()).await;
     again.until("its plan", |world| (!world.heard.is_empty()).then_some(())).await;
     attached.pop();
@@ -208,7 +208,7 @@ async fn thousands_of_jobs_are_taken_listed_and_measured() {
     daemon.stop().await;
 }
 
-/// Numbers that break arithmetic, and some that don't.
+/// Numbers at the limits of arithmetic, and some ordinary ones.
 struct Odd(ChaCha8Rng);
 
 impl Odd {
@@ -341,8 +341,8 @@ impl Odd {
     }
 }
 
-/// Random messages whose numbers are at the ends of their ranges, from all sides at once. What is refused is refused; what
-/// is taken must not stop the daemon, now or when it replays its journal.
+/// Random messages with numbers at the ends of their ranges, from all clients at once. They may be refused. Accepted
+/// ones must not stop the daemon, now or during the replay of its journal.
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_at_the_ends_of_their_ranges_end_no_daemon() {
     let mut taken = [0; 3];
@@ -464,7 +464,7 @@ async fn a_damaged_file_is_refused_or_made_up_for_but_never_ends_the_program() {
         match case % 4 {
             0 => bytes.truncate(at),
             1 => bytes[at] ^= 1 << (random.next_u32() % 8),
-            // The head of the file, where a byte says most.
+            // The head of the file, where each byte is significant.
             2 => bytes[at % 512] ^= random.next_u32() as u8,
             _ => {
                 let end = (at + 4096).min(bytes.len());
@@ -492,7 +492,7 @@ async fn a_damaged_file_is_refused_or_made_up_for_but_never_ends_the_program() {
         assert!(error.contains("journal.redb"), "{error}");
         assert_eq!(fs::read(folder.path().join("journal.redb")).unwrap(), odd);
     }
-    // Something else in its place.
+    // A folder in the place of the journal.
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("journal.redb")).unwrap();
     let error = Daemon::start(config(folder.path())).await.unwrap_err().to_string();

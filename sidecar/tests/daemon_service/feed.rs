@@ -1,4 +1,4 @@
-//! What training programs are told, and what they may do.
+//! Assignments of training programs, and their permissions.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn slots_learn_of_each_other_and_of_changes() {
     let both = until_assigned(&mut worker, |seen| address(seen, SlotRole::Server) == "node0:2").await;
     assert_eq!(both.peers.len(), plan.slots.len());
 
-    // A program that was started again replaces its address; the old stream's end doesn't take the new one away.
+    // A restarted program replaces its address. The end of the old stream doesn't remove the new address.
     let again = watch(&clients, &job.token, "one", (1, SlotRole::Server, 0), "node0:3").await.unwrap();
     until_assigned(&mut worker, |seen| address(seen, SlotRole::Server) == "node0:3").await;
     drop(server);
@@ -79,7 +79,7 @@ async fn slots_learn_of_each_other_and_of_changes() {
     let stop = until_assigned(&mut back, |seen| seen.phase() == AssignmentPhase::Stop).await;
     assert_eq!(stop.incarnation, 1);
     clients.pause("one", true).await.unwrap();
-    // Another incarnation: this program is to leave, and its numbers don't count there.
+    // In another incarnation, this program has to end, and its sequence numbers don't count.
     let moved = until_assigned(&mut back, |seen| seen.incarnation == 2).await;
     assert_eq!((moved.phase(), moved.last_seq), (AssignmentPhase::Run, 0));
     clients.cancel("one").await.unwrap();
@@ -99,7 +99,7 @@ async fn worker_end(mut stream: Streaming<v1::Assignment>) -> Code {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_opens_its_own_job_and_nothing_else() {
+async fn a_token_gives_access_to_its_own_job_only() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -175,7 +175,7 @@ async fn a_flood_is_shed_and_the_connection_stays() {
     assert!(trainer.send(burst.clone()).await.unwrap().accepted);
     let shed = trainer.send(burst).await.unwrap();
     assert!(!shed.accepted && shed.reason.starts_with("too many reports"), "{}", shed.reason);
-    // A little later there is room again, for as much as has trickled in.
+    // A little later there is room again for the refilled amount.
     let give_up = tokio::time::Instant::now() + super::support::LIMIT;
     loop {
         let next = trainer.epoch();

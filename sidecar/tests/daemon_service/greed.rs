@@ -1,4 +1,4 @@
-//! What one takes is left to others: connections, room for jobs, servers that are gone for a moment.
+//! One caller's use doesn't affect others: connections, room for jobs, servers that are absent for a moment.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use trainmaster_sidecar::daemon::{Config, Daemon};
 
 use super::support::{Clients, FakeManager, LIMIT, config, lively, observation, servers, spec, until};
 
-/// With these limits.
+/// A configuration with these limits.
 fn limited(folder: &Path, limits: &str) -> Config {
     let text = format!("state_dir = {folder:?}\nlisten = \"127.0.0.1:0\"\nadapters = []\n[limits]\n{limits}");
     let mut config = Config::from_toml(&text).unwrap();
@@ -31,7 +31,7 @@ async fn jobs_leave_connections_to_administrators() {
     let admin = Clients::of(&daemon).await;
     let (mut held, mut refused) = (Vec::new(), 0);
     for tenant in ["a", "b"] {
-        // They needn't run.
+        // The jobs need not run.
         let job = admin.submit(&JobSpec { tenant: tenant.into(), ..spec(tenant) }).await.unwrap();
         for _ in 0..40 {
             let clients = Clients::at(daemon.url(), Some(&job.token)).await;
@@ -42,7 +42,7 @@ async fn jobs_leave_connections_to_administrators() {
             }
         }
     }
-    // A quarter is for those who haven't said yet who they are, and a sixteenth for administrators and adapters.
+    // A quarter is reserved for connections without an admitted call, and a sixteenth for administrators and adapters.
     assert_eq!((held.len(), refused), (44, 36));
     let admin = timeout(LIMIT, Clients::of(&daemon)).await.unwrap();
     timeout(LIMIT, admin.mode(v1::SchedulingMode::Paused)).await.expect("the off switch works");
@@ -73,7 +73,7 @@ async fn a_token_that_is_taken_away_ends_its_connections() {
     daemon.stop().await;
 }
 
-/// What a manager of one server says that takes no notice of plans.
+/// The observations of a manager with one server that ignores plans.
 async fn deaf(clients: &Clients, name: &str) -> mpsc::Sender<v1::Observation> {
     let mut own = servers(1, 8);
     own[0].name = "its-own".into();
@@ -85,7 +85,7 @@ async fn deaf(clients: &Clients, name: &str) -> mpsc::Sender<v1::Observation> {
     observations
 }
 
-/// A manager says that a job runs and has ended, and that its slot is there all the same.
+/// A manager reports that a job runs and has ended, but that its slot still exists.
 async fn end_in_place(admin: &Clients, observations: &mpsc::Sender<v1::Observation>, job: u64, name: &str) {
     let slot = v1::Slot { server: "its-own".into(), ..v1::Slot::default() };
     for phase in [v1::ObservedPhase::Running, v1::ObservedPhase::Completed] {
@@ -97,7 +97,7 @@ async fn end_in_place(admin: &Clients, observations: &mpsc::Sender<v1::Observati
     admin.until_job(name, |job| job.ended_ms.is_some()).await;
 }
 
-/// A job that a manager brings.
+/// Submits a job of a manager's cluster.
 async fn bring(clients: &Clients, cluster: &str, native: String, tenant: &str) -> Result<u64, Status> {
     let job = JobSpec { tenant: tenant.into(), ..spec(&format!("{cluster}-{native}")) };
     let external = Some(v1::ExternalId { cluster: cluster.into(), native });
@@ -120,7 +120,7 @@ async fn a_manager_takes_no_tenants_room() {
     }
     assert_eq!(brought, 10, "{problems:?}");
     assert!(problems.iter().all(|(code, why)| *code == Code::ResourceExhausted && why.contains("half of limits.jobs")));
-    // What it brought for them keeps nobody from submitting.
+    // These jobs don't count for the tenant's own submissions.
     for at in 0..6 {
         admin.submit(&JobSpec { tenant: "vision".into(), ..spec(&format!("own-{at}")) }).await.unwrap();
     }
@@ -153,7 +153,7 @@ async fn jobs_that_ended_and_are_still_seen_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_manager_never_lets_go_keeps_no_tenant_from_submitting() {
+async fn unreleased_slots_do_not_block_submissions() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(limited(folder.path(), "jobs = 20\njobs_per_tenant = 5")).await.unwrap();
     let admin = Clients::of(&daemon).await;
@@ -171,7 +171,7 @@ async fn what_a_manager_never_lets_go_keeps_no_tenant_from_submitting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_observation_holds_nobody_up() {
+async fn a_large_observation_delays_no_others() {
     const MANY: u32 = 30_000;
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
@@ -193,7 +193,7 @@ async fn a_large_observation_holds_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_gone_for_a_moment_stays_its_managers() {
+async fn a_server_absent_for_a_moment_keeps_its_manager() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let admin = Clients::of(&daemon).await;
@@ -213,7 +213,7 @@ async fn a_server_that_is_gone_for_a_moment_stays_its_managers() {
     let reboots = delta(Vec::new(), vec!["node0".into(), "nobody".into()]);
     manager.observations.send(observation("mine", reboots)).await.unwrap();
     servers_there(2).await;
-    // It was heard once a second server of its own is there.
+    // The observation is applied when the second server is there.
     other[0].name = "heard".into();
     let taken = delta([servers(1, 2), other].concat(), Vec::new());
     thief.observations.send(observation("theirs", taken)).await.unwrap();
@@ -239,7 +239,7 @@ async fn servers_leave_in_parts_and_all_of_them() {
         until("the servers", || async { (admin.status().await.servers == count).then_some(()) }).await;
     };
     there(1702).await;
-    // What a snapshot doesn't name, and what is said to have left.
+    // A server that a snapshot doesn't mention, and one that has left.
     let snapshot = v1::Snapshot { servers: own(3), ..v1::Snapshot::default() };
     manager.observations.send(observation("m", Kind::Snapshot(snapshot))).await.unwrap();
     there(5).await;

@@ -1,4 +1,4 @@
-//! What survives: restarts, a full disk, damage.
+//! Durability: restarts, a full disk, damage.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use trainmaster_sidecar::daemon::{Config, Daemon, Faults, read_journal};
 
 use super::support::{Clients, FakeManager, Trainer, World, config, servers, spec, until};
 
-/// The digest of a stopped daemon's journal, and how many jobs are active there.
+/// The digest of a stopped daemon's journal, and the number of active jobs in it.
 fn replay(folder: &Path) -> (String, usize) {
     let records = read_journal(folder).unwrap();
     let scheduler = Scheduler::restore(records.iter().map(|(_, record)| record.as_slice())).unwrap();
@@ -30,7 +30,7 @@ fn last_decision(folder: &Path) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_goes_on_where_it_was() {
+async fn a_restart_continues_from_the_journal() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -52,14 +52,14 @@ async fn a_restart_goes_on_where_it_was() {
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let status = clients.status().await;
-    // It goes on at once: a decision that is due may be there before the question is.
+    // The daemon continues at once: a due decision may come before the call.
     assert!(status.digest == digest || status.decision > decided, "{status:?} after {digest} of {decided}");
     let back = clients.job("one").await.unwrap();
     assert_eq!((back.epoch, back.predicted_epochs, back.loss), (10, fitted.predicted_epochs, fitted.loss));
     let ended = clients.job("over").await.unwrap();
     assert_eq!((ended.job, ended.state.as_str()), (over.job, "cancelled"));
 
-    // The manager is told the same again, under a new term, with the same token.
+    // The manager receives the same plan under a new term, with the same token.
     world.lock().unwrap().heard.clear();
     let manager = FakeManager::attach_with(&clients, "fake", servers(1, 4), world).await;
     let full = manager.until("the full plan", |world| world.heard.first().cloned()).await;
@@ -69,14 +69,14 @@ async fn a_restart_goes_on_where_it_was() {
     trainer.train(1).await;
     assert!(trainer.finish().await.accepted);
     clients.until_job("one", |job| job.state == "completed").await;
-    // Numbers are never used twice.
+    // Numbers are never reused.
     assert_eq!(clients.submit(&spec("one")).await.unwrap().job, over.job + 1);
     daemon.stop().await;
-    // The chain of digests goes through both lives.
+    // The chain of digests continues over both daemons.
     replay(folder.path());
 }
 
-/// A config whose disk can be made to fail, with so little room that waiting records are replaced by a snapshot.
+/// A configuration with a disk that can fail, and so little room that waiting records are replaced by a snapshot.
 fn faulty(folder: &Path) -> (Config, Faults) {
     let mut config = config(folder);
     config.waiting_bytes = 2000;
@@ -84,11 +84,11 @@ fn faulty(folder: &Path) -> (Config, Faults) {
     (config, faults)
 }
 
-/// Longer than several rounds of decisions: for what must not happen meanwhile.
+/// Longer than several rounds of decisions, for events that must not happen meanwhile.
 const ROUNDS: Duration = Duration::from_millis(600);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_a_full_disk_nothing_is_promised_or_decided_and_everything_can_be_stopped() {
+async fn on_a_full_disk_nothing_is_accepted_or_decided_and_jobs_can_be_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let (config, faults) = faulty(folder.path());
     let daemon = Daemon::start(config).await.unwrap();
@@ -113,7 +113,7 @@ async fn on_a_full_disk_nothing_is_promised_or_decided_and_everything_can_be_sto
     assert!(clients.status().await.journal_error.starts_with("journal can't be written"));
     assert!(super::net::get(&daemon, "/metrics").await.contains("trainmaster_journal_broken 1"));
 
-    // The off switch: what is taken away is taken away, and it is said that a restart forgets it.
+    // The off switch: revoked access is revoked, with a warning that a restart would undo it.
     let unwritten = |said: &str| assert!(said.starts_with("journal can't be written"), "{said:?}");
     let cancel = v1::CancelRequest { job: "cancelled".into() };
     unwritten(&clients.jobs.clone().cancel(cancel).await.unwrap().into_inner().not_written);
@@ -122,7 +122,7 @@ async fn on_a_full_disk_nothing_is_promised_or_decided_and_everything_can_be_sto
     unwritten(&clients.jobs.clone().pause(hold).await.unwrap().into_inner().not_written);
     manager.until_plan(jobs[1].0, |plan| plan.action() == v1::Action::Wait).await;
 
-    // Nothing new is decided, though there is a reason to.
+    // Nothing new is decided, although a decision is due.
     let before = clients.status().await.decision;
     let incarnation = clients.job("one").await.unwrap().incarnation;
     let left = v1::Delta { servers: servers(2, 8), servers_left: vec!["node0".into()], ..v1::Delta::default() };
@@ -138,7 +138,7 @@ async fn on_a_full_disk_nothing_is_promised_or_decided_and_everything_can_be_sto
     manager.until_plan(jobs[0].0, |plan| plan.action() == v1::Action::Release).await;
     assert_eq!(clients.status().await.mode(), v1::SchedulingMode::Paused);
 
-    // Once there is room, all of it is written, and everything goes on.
+    // Once there is room, all records are written, and the daemon continues.
     faults.set_full(false);
     until("the journal", || async { clients.status().await.journal_error.is_empty().then_some(()) }).await;
     clients.mode(v1::SchedulingMode::Active).await;
@@ -161,7 +161,7 @@ async fn on_a_full_disk_nothing_is_promised_or_decided_and_everything_can_be_sto
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn numbers_that_a_full_disk_swallowed_were_told_to_nobody() {
+async fn numbers_lost_on_a_full_disk_were_not_sent() {
     let folder = tempfile::tempdir().unwrap();
     let (config, faults) = faulty(folder.path());
     let mut told: BTreeMap<(u64, u32, u32), Vec<v1::Slot>> = BTreeMap::new();
@@ -173,7 +173,7 @@ async fn numbers_that_a_full_disk_swallowed_were_told_to_nobody() {
         let name = format!("job{life}");
         clients.submit(&spec(&name)).await.unwrap();
         clients.until_job(&name, |job| job.state == "running").await;
-        // Whatever happens from here on is forgotten: servers that go and come, a job that is held and resumed.
+        // All following changes are lost: servers that leave and return, and a job that is held and resumed.
         faults.set_full(true);
         let gone = format!("node{}", life % 2);
         let left = v1::Delta { servers_left: vec![gone], ..v1::Delta::default() };
@@ -213,7 +213,7 @@ async fn a_disk_that_does_not_answer_is_a_full_one() {
     let refused = clients.submit(&spec("two")).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().contains("has not answered for 200ms"), "{}", refused.message());
-    // From now on it is said at once, and nothing is decided.
+    // From now on calls fail at once, and nothing is decided.
     assert_eq!(clients.submit(&spec("three")).await.unwrap_err().code(), Code::Unavailable);
     let before = clients.status().await.decision;
     clients.pause("one", false).await.unwrap();
@@ -246,7 +246,7 @@ async fn a_submission_that_cannot_be_promised_is_taken_back() {
     faults.set_full(true);
     let external = Some(v1::ExternalId { cluster: "elsewhere".into(), native: "a1".into() });
     let request = v1::SubmitRequest { job: Some(job_from_spec(&spec("one"))), external };
-    // The first write to fail is this one's own.
+    // The first failed write is this call's own.
     let refused = clients.jobs.clone().submit(request.clone()).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     faults.set_full(false);
@@ -323,7 +323,7 @@ async fn a_file_that_is_cut_off_is_refused_and_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_that_is_dropped_ends_and_leaves_its_journal_whole() {
+async fn a_dropped_daemon_ends_with_a_complete_journal() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     let faults = config.faults.clone();
@@ -340,7 +340,7 @@ async fn a_daemon_that_is_dropped_ends_and_leaves_its_journal_whole() {
     until("the submission to be taken", || async { clients.job("two").await.map(drop) }).await;
     drop(daemon);
     assert!(slow.await.unwrap().is_err(), "it was never answered");
-    // Time in which an end that is begun again and again would fill the journal with snapshots.
+    // Time in which repeated attempts to close would fill the journal with snapshots.
     tokio::time::sleep(Duration::from_millis(300)).await;
     faults.set_stuck(false);
     drop(manager);
@@ -371,7 +371,7 @@ async fn an_engine_that_takes_too_long_is_given_up() {
         (late.rsplit(' ').next()?.parse::<u32>().ok()? >= 2).then_some(())
     })
     .await;
-    // It still serves, and what it wrote replays, whoever won each of these races.
+    // The daemon still serves, and its journal replays, whatever the order of these events.
     assert!(clients.job("one").await.is_some());
     daemon.stop().await;
     replay(folder.path());

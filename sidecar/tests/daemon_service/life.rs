@@ -32,7 +32,7 @@ async fn a_job_is_planned_runs_is_rescaled_and_ends() {
     assert_eq!((fitted.epoch, fitted.step), (20, 2000));
     assert!(fitted.loss.unwrap() < 0.3 && fitted.speed.unwrap() > 1.0);
 
-    // A second job takes its share: the first is resized while it runs.
+    // A second job takes its share, and the first is resized while it runs.
     let before = clients.job("one").await.unwrap();
     let two = clients.submit(&spec("two")).await.unwrap();
     let plan_two = manager.until_plan(two.job, |plan| plan.action() == v1::Action::Run).await;
@@ -50,11 +50,11 @@ async fn a_job_is_planned_runs_is_rescaled_and_ends() {
     manager.until_plan(one.job, |plan| plan.action() == v1::Action::Stop && plan.name == "one").await;
     assert!(clients.explain("one").await[0].starts_with("completed: converged"));
 
-    // What is repeated after the end is ignored, not an error.
+    // Repeated reports after the end are ignored without an error.
     let late = trainer.finish().await;
     assert!(!late.accepted && late.reason.contains("no active job"), "{}", late.reason);
 
-    // Its room goes to the other one.
+    // Its room goes to the other job.
     let small = (plan_two.slots.len(), plan_two.revision);
     manager.until_plan(two.job, |plan| (plan.slots.len(), plan.revision) != small).await;
     clients.cancel("two").await.unwrap();
@@ -118,7 +118,7 @@ async fn decisions_go_on_however_fast_reports_come_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_held_job_gives_back_what_it_has_and_goes_on() {
+async fn a_held_job_releases_its_slots_and_continues_later() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -152,7 +152,7 @@ async fn modes_hand_jobs_back_and_take_them_over_again() {
     assert_eq!((released.workers, released.incarnation), (running.workers, running.incarnation));
     let waiting = clients.submit(&spec("later")).await.unwrap().job;
     manager.until_plan(waiting, |plan| plan.action() == v1::Action::Release).await;
-    // Nobody claims that it runs.
+    // The status doesn't claim that it runs.
     let later = clients.job("later").await.unwrap();
     assert_eq!((later.state.as_str(), later.workers), ("released", 0));
     assert!(later.reason.ends_with("as 1w+1p; nothing of it runs there"), "{}", later.reason);
@@ -164,7 +164,7 @@ async fn modes_hand_jobs_back_and_take_them_over_again() {
     }
     assert_eq!(clients.status().await.mode(), SchedulingMode::Paused);
 
-    // In shadow mode it is decided, and nobody is told.
+    // In shadow mode the job is decided, but nothing is sent.
     assert_eq!(clients.mode(SchedulingMode::Shadow).await, SchedulingMode::Paused);
     let decision = clients.status().await.decision;
     until("decisions", || async { (clients.status().await.decision > decision + 2).then_some(()) }).await;
@@ -175,7 +175,7 @@ async fn modes_hand_jobs_back_and_take_them_over_again() {
     clients.until_job("one", |job| job.state == "running").await;
     daemon.stop().await;
 
-    // The mode outlives the daemon.
+    // The mode is kept over a restart.
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
     assert_eq!(clients.status().await.mode(), SchedulingMode::Active);
@@ -183,7 +183,7 @@ async fn modes_hand_jobs_back_and_take_them_over_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_is_refused_with_its_reason() {
+async fn impossible_jobs_are_refused_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -207,7 +207,7 @@ async fn what_cannot_be_is_refused_with_its_reason() {
     assert!(wrong.message().starts_with("convergence.delta: 2 must be"), "{}", wrong.message());
     assert_eq!(clients.cancel("nobody").await.unwrap_err().code(), tonic::Code::NotFound);
 
-    // A dry check says the same and changes nothing.
+    // The check alone has the same answer, and changes nothing.
     let admit = |spec: trainmaster_core::JobSpec| {
         let mut client = clients.manager.clone();
         let job = Some(trainmaster_proto::job_from_spec(&spec));
@@ -221,7 +221,7 @@ async fn what_cannot_be_is_refused_with_its_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_changes_nothing_and_a_watch_tells_what_changed() {
+async fn a_dry_run_changes_nothing_and_a_watch_streams_changes() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -263,7 +263,7 @@ async fn watch_ends(mut watch: tonic::Streaming<v1::ListReply>) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_from_elsewhere_is_there_once() {
+async fn a_job_with_an_external_id_exists_once() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -274,7 +274,7 @@ async fn a_job_from_elsewhere_is_there_once() {
         async move { jobs.submit(v1::SubmitRequest { job, external }).await.map(tonic::Response::into_inner) }
     };
     let first = from(&clients, "one", &external).await.unwrap();
-    // Whoever missed the answer asks again, perhaps under another name.
+    // A caller that missed the answer repeats its call, perhaps under another name.
     let again = from(&clients, "one-1", &external).await.unwrap();
     assert_eq!((again.job, again.token.as_str()), (first.job, ""));
     assert_eq!(clients.list().await.jobs.len(), 1);
@@ -285,7 +285,7 @@ async fn a_job_from_elsewhere_is_there_once() {
     let wrong = from(&clients, "two", &nobody).await.unwrap_err();
     assert!(wrong.code() == tonic::Code::InvalidArgument && wrong.message().contains("external.native"), "{wrong}");
 
-    // Plans name it, also of a daemon that was started anew, and after its end.
+    // Plans name it, also after a restart and after its end.
     daemon.stop().await;
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -294,7 +294,7 @@ async fn a_job_from_elsewhere_is_there_once() {
     assert_eq!((plan.external.as_ref(), plan.ended.as_str()), (Some(&external), ""));
     assert_eq!(from(&clients, "one", &external).await.unwrap().job, first.job);
     assert_eq!(clients.job("one").await.unwrap().external.as_ref(), Some(&external));
-    // Where it is asked for, what was submitted is told, too.
+    // The list contains the submitted job if requested.
     let told = v1::ListRequest { all: true, specs: true };
     let told = clients.jobs.clone().list(told).await.unwrap().into_inner();
     assert_eq!(told.jobs[0].spec, Some(job_from_spec(&spec("one"))));

@@ -1,4 +1,4 @@
-//! The daemon from outside: every service over its one port, with a scripted manager and scripted training programs.
+//! Tests of the daemon from outside: all services of its port, with a scripted manager and scripted training programs.
 
 mod abuse;
 mod feed;

@@ -1,4 +1,4 @@
-//! The manager's stream: what it must say, what it is told, what it may refuse.
+//! The manager's stream: required messages, received plans, refusals.
 
 use std::sync::{Arc, Mutex};
 
@@ -58,7 +58,7 @@ async fn a_newer_stream_ends_the_older_and_learns_everything() {
     assert_eq!((full.jobs.len(), full.jobs[0].job, full.jobs[0].incarnation), (1, job, incarnation));
     assert_eq!(clients.status().await.managers, ["fake"]);
 
-    // A manager that comes back without the job's slots gets it started again.
+    // A manager that returns without the job's slots receives the job again.
     drop(new);
     let empty = FakeManager::attach(&clients, "fake", servers(1, 2)).await;
     empty.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
@@ -66,7 +66,7 @@ async fn a_newer_stream_ends_the_older_and_learns_everything() {
     daemon.stop().await;
 }
 
-/// Sends a snapshot and, in the same breath, that more servers came.
+/// Sends a snapshot and, immediately after it, a delta with more servers.
 async fn attach_in_a_hurry(clients: &Clients, world: &Arc<Mutex<World>>, more: u32) -> FakeManager {
     let manager = FakeManager::attach_with(clients, "fake", servers(1, 2), world.clone()).await;
     let delta = v1::Delta { servers: servers(more, 2), ..v1::Delta::default() };
@@ -95,7 +95,7 @@ async fn a_manager_is_heard_before_its_attachment_is_written() {
     until_servers(&clients, 2).await;
     assert!(manager.look(|world| world.heard.is_empty()), "nothing is told before it is written");
     faults.set_stuck(false);
-    // It needs the servers of the snapshot and those of the delta.
+    // The job needs the servers of the snapshot and those of the delta.
     manager.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
     clients.until_job("both", |job| job.state == "running").await;
     assert!(manager.look(|world| world.heard[0].full));
@@ -112,7 +112,7 @@ async fn streams_that_come_and_go_while_the_disk_is_slow_leave_the_last_one() {
     let ended = |manager: &FakeManager| manager.look(|world| world.ended.as_ref().map(tonic::Status::code));
 
     faults.set_stuck(true);
-    // Replaced while it was being written, before it was written, and gone by itself.
+    // Streams that were replaced while being written, or before, and one that ended by itself.
     let first = attach_in_a_hurry(&clients, &Arc::default(), 2).await;
     until_servers(&clients, 2).await;
     let second = attach_in_a_hurry(&clients, &Arc::default(), 3).await;
@@ -131,20 +131,20 @@ async fn streams_that_come_and_go_while_the_disk_is_slow_leave_the_last_one() {
         assert!(replaced.look(|world| world.heard.is_empty()), "it was replaced before it could be told anything");
     }
     assert_eq!(clients.status().await.managers, ["fake"]);
-    // The last one is still heard, and told.
+    // The last stream still works in both directions.
     let delta = v1::Delta { servers: servers(6, 2), ..v1::Delta::default() };
     last.observations.send(observation("fake", Kind::Delta(delta))).await.unwrap();
     until_servers(&clients, 6).await;
     let job = clients.submit(&spec("one")).await.unwrap().job;
     last.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
 
-    // One that went before it was written leaves nobody behind.
+    // A stream that ended before it was written leaves nothing behind.
     faults.set_stuck(true);
     let gone = attach_in_a_hurry(&clients, &Arc::default(), 7).await;
     until_servers(&clients, 7).await;
     drop(gone);
     let detached = || async {
-        // The scheduler has heard of its end: what the next one says comes after it.
+        // The scheduler has processed its end, so the next stream's messages come after it.
         let metrics = super::net::get(&daemon, "/metrics").await;
         metrics.contains("trainmaster_managers_connected 0").then_some(())
     };
@@ -156,7 +156,7 @@ async fn streams_that_come_and_go_while_the_disk_is_slow_leave_the_last_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_that_go_take_their_jobs_elsewhere() {
+async fn jobs_of_lost_servers_move() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -175,7 +175,7 @@ async fn servers_that_go_take_their_jobs_elsewhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_manager_says_of_an_end_is_kept() {
+async fn a_managers_message_about_an_end_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -233,7 +233,7 @@ async fn a_job_past_its_time_is_stopped_and_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_manager_hears_of_jobs_on_its_own_servers() {
+async fn each_manager_receives_jobs_on_its_own_servers() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -257,7 +257,7 @@ async fn each_manager_hears_of_jobs_on_its_own_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_is_renewed_before_it_runs_out() {
+async fn a_plan_is_renewed_before_it_expires() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.plan_ttl = std::time::Duration::from_millis(150);

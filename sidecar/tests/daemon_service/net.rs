@@ -1,4 +1,4 @@
-//! The port: everything on it, and everything that doesn't belong there.
+//! The port: all its services, and requests that it must refuse.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) async fn get_with(daemon: &Daemon, path: &str, headers: &str) -> Stri
     ask(daemon, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n")).await
 }
 
-/// Everything that is answered to these words.
+/// The whole answer to a raw request.
 pub(crate) async fn ask(daemon: &Daemon, request: &str) -> String {
     let mut stream = TcpStream::connect(daemon.address()).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -66,7 +66,7 @@ async fn metrics_and_jobs_are_on_the_same_port() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn garbage_and_giants_harm_nobody() {
+async fn invalid_and_oversized_requests_affect_no_others() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -80,10 +80,10 @@ async fn garbage_and_giants_harm_nobody() {
         stream.write_all(garbage).await.unwrap();
         let _ = stream.shutdown().await;
         let mut rest = Vec::new();
-        // Whatever is answered, the connection ends.
+        // Whatever the answer, the connection ends.
         let _ = timeout(LIMIT, stream.read_to_end(&mut rest)).await.expect("the connection ends");
     }
-    // Somebody who never says anything.
+    // A connection without any data.
     let silent = TcpStream::connect(daemon.address()).await.unwrap();
 
     let job = clients.submit(&spec("one")).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_web_page_submits_nothing_even_with_the_administrators_token() {
     body.extend((message.len() as u32).to_be_bytes());
     body.extend(message);
     let token = admin_token(&daemon);
-    // Of what a browser sends without asking first, each with one thing that gives it away.
+    // Requests that a browser sends without a preflight. Each is recognised by one property.
     for (headers, answer) in [
         ("host: localhost\r\ncontent-type: text/plain\r\n", "415"),
         ("host: localhost\r\ncontent-type: application/grpc\r\n", "HTTP/1.1 "),
@@ -155,7 +155,7 @@ async fn tls_serves_grpc() {
     let channel = endpoint.tls_config(tls).unwrap().connect().await.unwrap();
     let clients = Clients::over(channel, Some(&admin_token(&daemon)));
     clients.submit(&spec("one")).await.unwrap();
-    // A certificate that is exchanged is known to whoever has been connected for long.
+    // A long connection detects a replaced certificate.
     let mut params = rcgen::CertificateParams::new(["localhost".into()]).unwrap();
     params.not_after = rcgen::date_time_ymd(2050, 1, 1);
     std::fs::write(&cert, params.self_signed(&made.signing_key).unwrap().pem()).unwrap();
@@ -178,7 +178,7 @@ async fn tls_serves_grpc() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_start_says_why() {
+async fn a_failed_start_has_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let start = |change: &dyn Fn(&mut Config)| {

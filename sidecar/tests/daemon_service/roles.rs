@@ -1,4 +1,4 @@
-//! Who may call what, whose jobs they see, and whose they change: as docs/security.md says, and nothing else.
+//! Permissions of callers, visible jobs and allowed changes, compared with docs/security.md.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,14 +18,15 @@ use super::{
     support::{Clients, FakeManager, LIMIT, admin_token, config, observation, servers, sign, spec},
 };
 
-/// A daemon with a job of tenant `vision` that came from outside and runs on the manager `fake`, and one of each token.
+/// A daemon with a job of tenant `vision` that has an external id and runs on the manager `fake`, and one token of each
+/// kind.
 struct Site {
     _folder: tempfile::TempDir,
     daemon: Daemon,
     admin: Clients,
     _manager: FakeManager,
     job: v1::JobPlan,
-    /// By kind, as the table's columns are called.
+    /// Tokens by the names of the table's columns.
     tokens: BTreeMap<&'static str, Option<String>>,
 }
 
@@ -54,14 +55,14 @@ impl Site {
         Clients::at(self.daemon.url(), self.tokens[kind].as_deref()).await
     }
 
-    /// What a call with an empty message is answered, whatever kind of stream it is.
+    /// The answer to a call with an empty message, for any kind of stream.
     async fn call(&self, channel: &Channel, path: &str, token: Option<&str>) -> Result<(), Status> {
         let mut grpc = Grpc::new(channel.clone());
         grpc.ready().await.unwrap();
         let request = token.map_or_else(|| Request::new(()), |token| sign((), token));
         let path = PathAndQuery::try_from(path.to_owned()).unwrap();
         let answer = grpc.server_streaming(request, path, ProstCodec::<(), ()>::default()).await?;
-        // What is answered at once; streams that are let in stay silent.
+        // Only immediate answers. Admitted streams stay silent.
         match timeout(Duration::from_millis(300), answer.into_inner().message()).await {
             Ok(Err(status)) => Err(status),
             _ => Ok(()),
@@ -78,7 +79,7 @@ async fn every_call_with_every_token_is_as_documented() {
     let kinds = cells(lines.next().unwrap());
     assert_eq!(kinds.len(), 1 + site.tokens.len());
     let (mut calls, mut allowed) = (0, 0);
-    // The administrator's own come last: some of them change who may.
+    // The administrator's calls come last, because some of them change permissions.
     for line in lines.skip(1) {
         let row = cells(line);
         let path = row[0].trim_matches('`');
@@ -93,7 +94,7 @@ async fn every_call_with_every_token_is_as_documented() {
                     Some((_, _)) => format!("/grpc.{path}"),
                     None => format!("/trainmaster.v1.{path}"),
                 };
-                // A connection of its own: what was proven on it counts for no other token.
+                // A separate connection, because an admission on it would count for other tokens.
                 let channel = Channel::from_shared(site.daemon.url().to_owned()).unwrap().connect().await.unwrap();
                 let answer = site.call(&channel, &full, token).await;
                 matches!(answer, Err(status) if [Code::Unauthenticated, Code::PermissionDenied].contains(&status.code()))
@@ -114,16 +115,16 @@ fn the_documentation_has_the_same_table() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_submits_sees_and_changes_its_own_tenants_jobs_alone() {
+async fn submit_tokens_give_access_to_their_tenants_jobs_only() {
     let site = Site::start().await;
     let nlp = site.clients("submit").await;
-    // Its jobs are its tenant's, whatever they say.
+    // Its jobs belong to its tenant, whatever they state.
     nlp.submit(&spec("ours")).await.unwrap();
     assert_eq!(site.admin.job("ours").await.unwrap().tenant, "nlp");
     let escaping = nlp.submit(&JobSpec { tenant: "vision".into(), ..spec("escaping") }).await.unwrap_err();
     assert_eq!(escaping.code(), Code::PermissionDenied);
     assert!(escaping.message().contains("\"vision\" must be nlp"), "{escaping}");
-    // Another's job isn't there for it.
+    // Another tenant's job is invisible.
     let names: Vec<String> = nlp.list().await.jobs.into_iter().map(|job| job.name).collect();
     assert_eq!(names, ["ours"]);
     for job in ["theirs", &site.job.job.to_string()] {
@@ -141,14 +142,14 @@ async fn who_submits_sees_and_changes_its_own_tenants_jobs_alone() {
     )
     .await;
     assert!(page.contains("ours") && !page.contains("theirs"), "{page}");
-    // Nor does it say what a manager's jobs are: an ApplicationMaster would run its command.
+    // It can't name jobs of a manager, because an ApplicationMaster would run its command.
     for cluster in ["fake", "elsewhere"] {
         let external = Some(v1::ExternalId { cluster: cluster.into(), native: "application_1_0001".into() });
         let request = v1::SubmitRequest { job: Some(job_from_spec(&spec("linked"))), external };
         let refused = nlp.jobs.clone().submit(request).await.unwrap_err();
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     }
-    // It may cancel its own.
+    // It can cancel its own job.
     nlp.cancel("ours").await.unwrap();
     assert_eq!(site.admin.job("theirs").await.unwrap().state, "running");
 }
@@ -157,7 +158,7 @@ async fn who_submits_sees_and_changes_its_own_tenants_jobs_alone() {
 async fn a_manager_speaks_for_itself_alone() {
     let site = Site::start().await;
     let other = site.clients("manager").await;
-    // Under another's name it isn't heard.
+    // An observation under another manager's name is refused.
     let posing = observation("fake", Kind::Snapshot(v1::Snapshot::default()));
     let stream = other.manager.clone().attach(tokio_stream::iter([posing])).await;
     let answer = match stream {
@@ -165,7 +166,7 @@ async fn a_manager_speaks_for_itself_alone() {
         Err(status) => Err(status),
     };
     assert_eq!(answer.unwrap_err().code(), Code::PermissionDenied);
-    // Under its own it takes no servers of another, and ends no jobs of another.
+    // Under its own name it can't take servers of another manager, or end its jobs.
     let own = FakeManager::attach(&other, "other", servers(1, 8)).await;
     let (job, incarnation) = (site.job.job, site.job.incarnation);
     let ended =
@@ -173,7 +174,7 @@ async fn a_manager_speaks_for_itself_alone() {
     let delta =
         v1::Delta { servers_left: vec!["node0".into(), "node1".into()], jobs: vec![ended], ..v1::Delta::default() };
     own.observations.send(observation("other", Kind::Delta(delta))).await.unwrap();
-    // It was heard once a server of its own is there.
+    // The observation is applied when its own server is there.
     let mut more = servers(1, 1);
     more[0].name = "its-own".into();
     let delta = v1::Delta { servers: more, ..v1::Delta::default() };
@@ -181,13 +182,13 @@ async fn a_manager_speaks_for_itself_alone() {
     super::support::until("its server", || async { (site.admin.status().await.servers == 3).then_some(()) }).await;
     let job = site.admin.job("theirs").await.unwrap();
     assert_eq!((job.state.as_str(), job.incarnation), ("running", incarnation), "{job:?}");
-    // It doesn't see it, can't cancel it, and doesn't get its token.
+    // It can't see or cancel the job, and doesn't get its token.
     assert_eq!(other.list().await.jobs, []);
     assert_eq!(other.cancel("theirs").await.unwrap_err().code(), Code::NotFound);
     let told =
         own.look(|world| world.heard.iter().flat_map(|plan| &plan.jobs).filter(|told| told.job == job.job).count());
     assert_eq!(told, 0);
-    // Nor does it take a job that waits while nobody decides, which it could then end.
+    // It can't take a job that waits while nothing is decided, which it could then end.
     let waiting = site.admin.submit(&spec("waiting")).await.unwrap().job;
     site.admin.pause("waiting", false).await.unwrap();
     for mode in [v1::SchedulingMode::Paused, v1::SchedulingMode::Shadow] {
@@ -204,7 +205,7 @@ async fn a_manager_speaks_for_itself_alone() {
             let delta = v1::Delta { jobs: vec![job], ..v1::Delta::default() };
             own.observations.send(observation("other", Kind::Delta(delta))).await.unwrap();
         }
-        // It was heard once this server of its own is there.
+        // The observation is applied when this server is there.
         let mut more = servers(1, 1);
         more[0].name = format!("heard-{mode:?}");
         let delta = v1::Delta { servers: more, ..v1::Delta::default() };
@@ -217,7 +218,7 @@ async fn a_manager_speaks_for_itself_alone() {
     }
     site.admin.admin.clone().set_mode(v1::SetModeRequest { mode: v1::SchedulingMode::Active.into() }).await.unwrap();
     site.admin.cancel("waiting").await.unwrap();
-    // What it submits comes from it, and from no other cluster.
+    // Its submissions have its own cluster, and no other one.
     let external = |cluster: &str| Some(v1::ExternalId { cluster: cluster.into(), native: "app-1".into() });
     let submit = |external| v1::SubmitRequest { job: Some(job_from_spec(&spec("its"))), external };
     for foreign in [None, external("fake")] {
@@ -253,7 +254,7 @@ async fn a_jobs_token_reports_for_that_job_and_a_readers_sees_no_commands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_is_taken_away_ends_what_it_opened() {
+async fn revoking_a_token_ends_its_streams() {
     let site = Site::start().await;
     let (submit, manager) = (site.clients("submit").await, site.clients("manager").await);
     let mut watched = submit.jobs.clone().watch(v1::ListRequest::default()).await.unwrap().into_inner();
@@ -275,14 +276,14 @@ async fn a_token_that_is_taken_away_ends_what_it_opened() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_reads_the_name_of_another_tenants_job_in_a_reason() {
+async fn reasons_do_not_name_jobs_of_other_tenants() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.settings = trainmaster_core::Settings::from_toml("engine = \"fifo\"").unwrap();
     let daemon = Daemon::start(config).await.unwrap();
     let admin = Clients::of(&daemon).await;
     let _manager = FakeManager::attach(&admin, "fake", servers(1, 1)).await;
-    // They need all of the GPU, each.
+    // Each needs the whole GPU.
     let job = |name: &str, tenant: &str| {
         let mut job = JobSpec { tenant: tenant.into(), ..spec(name) };
         job.worker.demand.insert("gpu".into(), 1000);

@@ -1,4 +1,4 @@
-//! A manager and training programs that do as they are told, so that the daemon can be tried without any.
+//! A manager and training programs that obey, for tests of the daemon.
 
 use std::{
     collections::BTreeMap,
@@ -28,10 +28,10 @@ use trainmaster_proto::{
 };
 use trainmaster_sidecar::daemon::{Config, Daemon};
 
-/// Far longer than anything here takes; only a failing test waits for it.
+/// Much longer than any test step takes. Only a failing test waits for it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Polls until there is something.
+/// Polls until there is a result.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
     let give_up = Instant::now() + LIMIT;
     loop {
@@ -43,7 +43,7 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look
     }
 }
 
-/// Optimus that decides often and may change everything at any time.
+/// Settings of Optimus with frequent decisions, and without stability rules.
 pub(crate) fn lively() -> Settings {
     Settings::from_toml("engine = \"optimus\"\nstability = \"off\"\n[parameters]\ninterval = \"100ms\"").unwrap()
 }
@@ -67,10 +67,10 @@ pub(crate) fn spec(name: &str) -> JobSpec {
     spec
 }
 
-/// A connection over which whoever signs nothing else calls with one token.
+/// A connection whose calls have a token, unless they have another one.
 pub(crate) type Wire = InterceptedService<Channel, Bearer>;
 
-/// Signs what isn't signed.
+/// Adds the token to calls without one.
 #[derive(Clone)]
 pub(crate) struct Bearer(Option<String>);
 
@@ -93,12 +93,12 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// The administrator's.
+    /// The administrator's clients.
     pub(crate) async fn of(daemon: &Daemon) -> Self {
         Self::at(daemon.url(), Some(&admin_token(daemon))).await
     }
 
-    /// Somebody's on a connection of their own; nobody's without a token.
+    /// Clients with a separate connection, with or without a token.
     pub(crate) async fn at(url: &str, token: Option<&str>) -> Self {
         let endpoint = Channel::from_shared(url.to_owned()).unwrap();
         Self::over(endpoint.connect().await.unwrap(), token)
@@ -114,7 +114,7 @@ impl Clients {
         }
     }
 
-    /// Makes a token, as the administrator.
+    /// Creates a token as the administrator.
     pub(crate) async fn token(&self, name: &str, role: v1::TokenRole, of: &str) -> String {
         let (tenants, manager) = match role {
             v1::TokenRole::Submit => (vec![of.to_owned()], String::new()),
@@ -179,7 +179,7 @@ impl Clients {
     }
 }
 
-/// What the daemon's administrator shows.
+/// The administrator's token of the daemon.
 pub(crate) fn admin_token(daemon: &Daemon) -> String {
     std::fs::read_to_string(daemon.admin_token()).unwrap().trim().to_owned()
 }
@@ -191,7 +191,7 @@ pub(crate) fn sign<T>(message: T, token: &str) -> Request<T> {
     request
 }
 
-/// Servers with so many GPUs each.
+/// Servers with `gpus` GPUs each.
 pub(crate) fn servers(count: u32, gpus: usize) -> Vec<v1::Server> {
     let server = |at| v1::Server {
         name: format!("node{at}"),
@@ -202,22 +202,22 @@ pub(crate) fn servers(count: u32, gpus: usize) -> Vec<v1::Server> {
     (0..count).map(server).collect()
 }
 
-/// What the manager knows.
+/// State of the manager.
 #[derive(Default)]
 pub(crate) struct World {
-    /// What runs: slots that exist, by job.
+    /// Existing slots by job.
     pub(crate) running: BTreeMap<u64, v1::ObservedJob>,
     /// The last plan of each job.
     pub(crate) plans: BTreeMap<u64, v1::JobPlan>,
-    /// Everything that came.
+    /// All received plans.
     pub(crate) heard: Vec<v1::Plan>,
-    /// Refuse what is to run.
+    /// Refuse new slots.
     pub(crate) refuse: bool,
-    /// How the stream ended.
+    /// The end of the stream.
     pub(crate) ended: Option<Status>,
 }
 
-/// A manager that does at once what it is told.
+/// A manager that enacts plans at once.
 pub(crate) struct FakeManager {
     pub(crate) world: Arc<Mutex<World>>,
     pub(crate) observations: mpsc::Sender<v1::Observation>,
@@ -229,7 +229,7 @@ impl FakeManager {
         Self::attach_with(clients, name, servers, Arc::default()).await
     }
 
-    /// The same manager as before, with what runs on it.
+    /// The same manager as before, with its running slots.
     pub(crate) async fn attach_with(
         clients: &Clients,
         name: &str,
@@ -248,7 +248,7 @@ impl FakeManager {
                 match plans.message().await {
                     Ok(Some(plan)) => {
                         for seen in obey(&mut shared.lock().unwrap(), plan) {
-                            // Never waits: the test would hang on a daemon that doesn't listen.
+                            // Never waits, because the test would hang if the daemon doesn't read.
                             let _ = sender.try_send(observation(&name, seen));
                         }
                     }
@@ -274,13 +274,13 @@ impl FakeManager {
         until(what, || async { self.look(&look) }).await
     }
 
-    /// Waits until the last plan of a job is as wanted.
+    /// Waits until the last plan of a job satisfies `wanted`.
     pub(crate) async fn until_plan(&self, job: u64, wanted: impl Fn(&v1::JobPlan) -> bool) -> v1::JobPlan {
         let look = |world: &World| world.plans.get(&job).filter(|plan| wanted(plan)).cloned();
         self.until(&format!("a plan of job {job}"), look).await
     }
 
-    /// Says what became of a job.
+    /// Reports the state of a job.
     pub(crate) async fn say(&self, name: &str, job: v1::ObservedJob) {
         let delta = v1::Delta { jobs: vec![job], ..v1::Delta::default() };
         self.observations.send(observation(name, Kind::Delta(delta))).await.unwrap();
@@ -303,7 +303,7 @@ fn obey(world: &mut World, plan: v1::Plan) -> Vec<Kind> {
     if plan.full {
         let named: Vec<u64> = plan.jobs.iter().map(|job| job.job).collect();
         world.plans.retain(|job, _| named.contains(job));
-        // Jobs that no plan names any more are not wanted.
+        // Jobs that aren't in the plan are removed.
         let gone: Vec<u64> = world.running.keys().copied().filter(|job| !named.contains(job)).collect();
         for job in gone {
             let stopped = world.running.remove(&job).unwrap();
@@ -351,7 +351,7 @@ fn obey(world: &mut World, plan: v1::Plan) -> Vec<Kind> {
     said
 }
 
-/// The first worker of a job, as far as reports go.
+/// The first worker of a job, with its reports.
 pub(crate) struct Trainer {
     pub(crate) feed: FeedClient<Wire>,
     pub(crate) job: String,
@@ -379,7 +379,7 @@ impl Trainer {
         trainer
     }
 
-    /// Takes up a new plan as a program does: a new incarnation counts anew.
+    /// Follows a new plan as a program does: a new incarnation restarts its counters.
     pub(crate) fn follow(&mut self, plan: &v1::JobPlan) {
         if plan.incarnation != self.incarnation {
             self.incarnation = plan.incarnation;
@@ -389,13 +389,13 @@ impl Trainer {
         self.shape = (count(v1::SlotRole::Worker), count(v1::SlotRole::Server));
     }
 
-    /// One epoch's progress, not sent yet.
+    /// The progress of one epoch, not sent yet.
     pub(crate) fn epoch(&mut self) -> v1::Progress {
         let (workers, servers) = self.shape;
         self.seq += 1;
         self.step += STEPS_PER_EPOCH;
         let epoch = self.step / STEPS_PER_EPOCH;
-        // More of both is faster, with something to pay for each worker.
+        // More of both is faster, with a cost for each worker.
         let step_ms = 8.0 / f64::from(workers) + 3.0 * f64::from(workers) / f64::from(servers.max(1)) + 1.0;
         v1::Progress {
             seq: self.seq,

@@ -1,92 +1,55 @@
-//! Dorm: on every arrival and completion, the partition of the cluster that uses most of it, without giving up more than
-//! so much fairness and without disturbing more than so many running jobs.
+//! Dorm: on each arrival and completion, the partition of the cluster that maximises its use, within bounds on
+//! unfairness and on the number of changed running jobs.
 //!
 //! Sun et al., *Towards Distributed Machine Learning in Shared Clusters: A Dynamically-Partitioned Approach*,
-//! SMARTCOMP'17, as OASiS's authors describe it to compare with (INFOCOM'18, §V): every job is admitted, and numbers and
-//! places of workers and parameter servers come from a mixed-integer program. With xⱼ what job j gets, Cᵣ the cluster's
-//! capacity, sⱼ its dominant share and ŝⱼ the one that max-min fairness ([`drf`](super::Drf)) would give it:
+//! SMARTCOMP'17, as described for comparison by OASiS's authors (INFOCOM'18, §V). Every job is admitted. A
+//! mixed-integer program sets the numbers and places of workers and parameter servers. Let xⱼ be the resources of job
+//! j, Cᵣ the cluster's capacity, sⱼ the dominant share of job j, and ŝⱼ its share under max-min fairness
+//! ([`drf`](super::Drf)). The program is:
 //!
 //! maximise Σᵣ Σⱼ `xⱼ[r]` / Cᵣ, subject to capacities, limits and the jobs' bounds, Σⱼ |sⱼ − ŝⱼ| ≤ `fairness` · 2R, and
-//! at most ⌈`adjustment` · running jobs⌉ running jobs changed.
+//! at most ⌈`adjustment` · running jobs⌉ changed running jobs.
 //!
-//! OASiS gives neither bound's value; 0.1 for both. What else is left open, and what is chosen:
-//! * A running job isn't stopped for others; waiting ones may stay out. Where they leave the fairness bound out of reach,
-//!   it is missed by as little as can be before anything is maximised.
-//! * Parameter servers: at most as many as workers, and at least the bandwidth that the workers have, as in OASiS's own
-//!   problem (constraints 6 and 7); else using more of the cluster would mean parameter servers without work.
-//! * Servers with the same devices and labels are one pool to the program (`pools = "kind"`), since telling them apart
-//!   multiplies its size and nearly equal solutions; its counts are then packed on the pool's fullest servers, and a job
-//!   that doesn't fit that way gets a smaller shape. `"server"` makes each server its own pool: exact, for small clusters.
-//! * The search is bounded: by `nodes` and `gap`, and by `jobs` in one program (waiting ones by priority and arrival up to
-//!   half, then running ones; the others keep what they have). It starts from the present plan with waiting jobs in their
-//!   fair or smallest shapes, so a bounded search is never worse than that.
-//! * What is free afterwards goes to waiting jobs in their smallest shapes, in order.
+//! OASiS's paper has no values for the two bounds; both are 0.1 here. The following choices are our own:
+//! * **Preemption.** A running job isn't stopped for others. Waiting jobs may stay out. If the fairness bound is then
+//!   infeasible, its violation is minimised first, before the use is maximised.
+//! * **Parameter servers.** There are at most as many as workers, and they have at least the bandwidth of the workers,
+//!   as in OASiS's problem (constraints 6 and 7). Otherwise a higher use of the cluster would mean idle parameter
+//!   servers.
+//! * **Pools.** Servers with the same devices and labels are one pool in the program (`pools = "kind"`), because
+//!   separate servers multiply its size and the number of nearly equal solutions. Its counts are then packed on the
+//!   pool's fullest servers. A job that doesn't fit gets a smaller shape. With `"server"` each server is its own pool,
+//!   which is exact and suits small clusters.
+//! * **Search.** It is bounded by `nodes` and `gap`, and by `jobs` in one program: waiting jobs by priority and arrival
+//!   up to half, then running ones. The other jobs keep their slots. The search starts from the current plan, with
+//!   waiting jobs in their fair or smallest shapes, so its result is never worse than that.
+//! * **Rest.** Remaining room goes to waiting jobs in their smallest shapes, in order.
 //!
-//! Choose it where a busy cluster counts more than any one job's time, and jobs should rarely be disturbed.
+//! Choose it if a busy cluster is more important than the time of single jobs, and if jobs should rarely be disturbed.
 //!
-//! Cost: a program of about J·P·(R + 6) coefficients for J jobs and P pools; its relaxation takes about the square of
-//! that over J·P, each node a small part of it.
+//! Cost: a program of about J·P·(R + 6) coefficients for J jobs and P pools. Its relaxation takes about the square of
+//! that over J·P, and each node a small part of it.
 
 mod program;
 
 use std::{cmp::Reverse, sync::Arc};
 
-use imbl::Vector;
-
 use self::program::{Candidate, Pools, Program};
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers,
+use crate::engine::{
+    About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers,
     board::{Board, Largest},
     ledger::Ledger,
-    optimus::{run, wait},
-    placing, rounds,
+    placing, round,
 };
 use crate::{
-    decision::{Allocation, Proposal, Role, Shape},
+    decision::Allocation,
     ids::ServerId,
     job::Job,
-    place::SortBy,
     settings::SettingsError,
+    shape::{Role, Shape},
     solver::{self, Limit, Solver},
-    state::{Change, Mandate, State},
+    state::{Mandate, State},
 };
-
-pub(super) const NAME: &str = "dorm";
-pub(super) const SUMMARY: &str = "uses most of the cluster within bounds on unfairness and on changes, by a MILP";
-pub(super) const PAPER: &str = "Sun et al., Dorm, SMARTCOMP'17; baseline of OASiS";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo {
-        name: "fairness",
-        default: Value::Number(0.1),
-        meaning: "most that dominant shares may differ from fair ones in sum, as a part of the worst case, 2 × resource types",
-    },
-    ParameterInfo {
-        name: "adjustment",
-        default: Value::Number(0.1),
-        meaning: "part of the running jobs that one decision may change, rounded up",
-    },
-    ParameterInfo {
-        name: "pools",
-        default: Value::Text("kind"),
-        meaning: "kind: servers with the same devices and labels are told apart when slots are placed; server: already in the program",
-    },
-    ParameterInfo { name: "jobs", default: Value::Number(60.0), meaning: "most jobs that one program decides about" },
-    ParameterInfo {
-        name: "nodes",
-        default: Value::Number(50.0),
-        meaning: "nodes of the search tree, after the root, until the best so far is taken",
-    },
-    ParameterInfo {
-        name: "gap",
-        default: Value::Number(0.001),
-        meaning: "relative distance to the optimum that is good enough",
-    },
-    ParameterInfo {
-        name: "solver",
-        default: Value::Text("microlp"),
-        meaning: "microlp, or highs where the build has it",
-    },
-];
 
 /// The engine, as its module describes it.
 #[derive(Clone)]
@@ -100,39 +63,46 @@ pub struct Dorm {
 }
 
 impl Build for Dorm {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let solver = parameters.choice("solver", &["microlp", "highs"])?;
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "dorm",
+        "uses most of the cluster within bounds on unfairness and on changes, by a MILP",
+        "Sun et al., Dorm, SMARTCOMP'17; baseline of OASiS",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let fairness = "most that dominant shares may differ from fair ones in sum, as a part of the worst case, 2 × resource types";
+        let adjustment = "part of the running jobs that one decision may change, rounded up";
+        let pools = "kind: servers with the same devices and labels are told apart when slots are placed; server: already in the program";
+        let nodes = "nodes of the search tree, after the root, until the best so far is taken";
+        let gap = "relative distance to the optimum that is good enough";
+        let solvers = [("microlp", "microlp"), ("highs", "highs")];
         Ok(Self {
-            fairness: parameters.number("fairness", 0.0..=1.0)?,
-            adjustment: parameters.number("adjustment", 0.0..=1.0)?,
-            by_server: parameters.choice("pools", &["kind", "server"])? == "server",
-            jobs: parameters.whole("jobs", 1..=10_000)? as usize,
+            fairness: parameters.number("fairness", 0.1, 0.0..=1.0, fairness)?,
+            adjustment: parameters.number("adjustment", 0.1, 0.0..=1.0, adjustment)?,
+            by_server: parameters.choice("pools", "kind", &[("kind", false), ("server", true)], pools)?,
+            jobs: parameters.whole("jobs", 60, 1..=10_000, "most jobs that one program decides about")? as usize,
             limit: Limit {
-                nodes: parameters.whole("nodes", 0..=1_000_000_000)?.into(),
-                gap: parameters.number("gap", 0.0..=1.0)?,
+                nodes: parameters.whole("nodes", 50, 0..=1_000_000_000, nodes)?.into(),
+                gap: parameters.number("gap", 0.001, 0.0..=1.0, gap)?,
             },
-            solver: solver::find(solver).map_err(|error| SettingsError::new("parameters.solver", error))?,
+            solver: parameters
+                .choice("solver", "microlp", &solvers, "microlp, or highs where the build has it")
+                .and_then(|name| solver::find(name).map_err(|error| SettingsError::new("parameters.solver", error)))?,
         })
     }
 }
 
 impl Engine for Dorm {
     type Memo = ();
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: None, arrival: true, departure: true }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        _: &mut (),
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
+    fn decide(&self, round: &mut Round<'_>, _: &mut ()) -> Result<(), EngineError> {
+        let state = round.state;
         let mut ledger = Ledger::of(state);
         let (mut waiting, mut running) = (Vec::new(), Vec::new());
         for job in state.jobs.values() {
@@ -140,7 +110,7 @@ impl Engine for Dorm {
                 Mandate::Free if job.verdict.allocation().is_some() => running.push(job),
                 Mandate::Free => waiting.push(job),
                 Mandate::Pinned(kept) => ledger.take(job, &job.total(kept.shape()), 1),
-                // Nobody's to change, but what it has counts.
+                // The job can't be changed, but its slots count.
                 Mandate::Closed => ledger.take(job, &job.total(job.shape()), 1),
             }
         }
@@ -156,20 +126,19 @@ impl Engine for Dorm {
         let mut fair: Vec<_> = waiting.iter().chain(&running).map(|job| (*job, Shape::default())).collect();
         fair.sort_by_key(|(job, _)| job.id);
         let mut handed_out = ledger.clone();
-        rounds::fair_shapes(state, &mut fair, &mut handed_out, budget, |_, _| {})?;
+        round::fair_shapes(state, &mut fair, &mut handed_out, round.budget, |_, _| {})?;
         let fair_of = |job: &Job| fair[fair.binary_search_by_key(&job.id, |(job, _)| job.id).expect("of the same")].1;
 
         for job in &running {
-            board.release(state, job);
+            round.board.release(state, job);
         }
-        let pools = Pools::build(state, &board.room, self.by_server);
+        let pools = Pools::build(state, &round.board.room, self.by_server);
         let candidates: Vec<Candidate<'_>> =
             running.iter().chain(&waiting).map(|job| Candidate::new(job, fair_of(job), &pools)).collect();
         let program = Program { state, pools: &pools, candidates: &candidates, ledger: &ledger };
-        let solved = program.solve(self, changeable, budget)?;
+        let solved = program.solve(self, changeable, round.budget)?;
 
-        let mut proposal = Proposal::default();
-        let mut placing = Placing { state, board, budget, ledger, pools: &pools };
+        let mut placing = Placing { state, board: round.board, budget: round.budget, ledger, pools: &pools };
         let mut moving = Vec::new();
         for (candidate, counts) in candidates.iter().zip(solved) {
             if candidate.now.as_ref() != Some(&counts) || !placing.keep(candidate.job) {
@@ -179,7 +148,7 @@ impl Engine for Dorm {
         let mut still_waiting = left_out;
         for (job, counts) in moving {
             match placing.place(job, &counts)? {
-                Some(allocation) => run(&mut proposal, job, allocation),
+                Some(allocation) => round.proposal.run(job, allocation),
                 None => still_waiting.push(job),
             }
         }
@@ -188,23 +157,18 @@ impl Engine for Dorm {
         for job in still_waiting {
             let least = job.spec.bounds().least();
             match placing.anywhere(job, least)? {
-                Some(allocation) => run(&mut proposal, job, allocation),
+                Some(allocation) => round.proposal.run(job, allocation),
                 None => {
-                    let total = job.total(least);
-                    let reason = if placing.ledger.has(job, &total) {
-                        largest.reason(state, &placing.board.room, job, least)
-                    } else {
-                        placing.ledger.reason(state, job, &total)
-                    };
-                    wait(&mut proposal, job, reason);
+                    let reason = largest.refusal(state, &placing.board.room, &placing.ledger, job, least);
+                    round.proposal.wait(job, reason);
                 }
             }
         }
-        Ok(proposal)
+        Ok(())
     }
 }
 
-/// From counts per pool to servers.
+/// Placement of counts per pool on servers.
 struct Placing<'a> {
     state: &'a State,
     board: &'a mut Board,
@@ -214,7 +178,7 @@ struct Placing<'a> {
 }
 
 impl Placing<'_> {
-    /// Leaves a job as it is.
+    /// Keeps a job unchanged.
     fn keep(&mut self, job: &Job) -> bool {
         let total = job.total(job.shape());
         let Some(allocation) = job.verdict.allocation().filter(|_| self.ledger.has(job, &total)) else { return false };
@@ -225,7 +189,8 @@ impl Placing<'_> {
         kept
     }
 
-    /// The counts as they are; else as many wherever there is room; else what it has; else less and less of them.
+    /// Places the counts in their pools. Otherwise it tries the same shape on any servers, then the current slots, then
+    /// smaller and smaller shapes.
     fn place(&mut self, job: &Job, counts: &[Shape]) -> Result<Option<Arc<Allocation>>, EngineError> {
         let sum = |role| counts.iter().map(|count| count.count(role)).sum();
         let mut shape = Shape { workers: sum(Role::Worker), servers: sum(Role::Server) };
@@ -254,7 +219,7 @@ impl Placing<'_> {
         Ok(None)
     }
 
-    /// Slots on the servers that the job has some on, then on the fullest of each pool.
+    /// Slots on the job's current servers first, then on the fullest servers of each pool.
     fn in_pools(&mut self, job: &Job, counts: &[Shape], shape: Shape) -> Result<Option<Arc<Allocation>>, EngineError> {
         if !self.ledger.has(job, &job.total(shape)) {
             return Ok(None);

@@ -1,41 +1,41 @@
-//! Dorm's mixed-integer program: how many workers and parameter servers each job gets on each pool of servers.
+//! Dorm's mixed-integer program: the numbers of workers and parameter servers of each job on each pool of servers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::Dorm;
 use crate::{
-    decision::{Role, Shape},
-    engines::{Budget, EngineError, ledger::Ledger},
+    engine::{Budget, EngineError, ledger::Ledger},
     ids::{ResourceId, ServerId},
     job::Job,
     place::Room,
     resources::{Amounts, BANDWIDTH},
+    shape::{Role, Shape},
     solver::{Limit, Model, Variable},
     state::State,
 };
 
 const ROLES: [Role; 2] = [Role::Worker, Role::Server];
 
-/// What missing the fairness bound by 1 costs, in utilisations of one resource: more than anything can be worth.
+/// Cost of a violation of the fairness bound by 1, in uses of one resource. It exceeds any possible objective.
 const UNFAIR: f64 = 1000.0;
 
-/// Servers that the program doesn't tell apart.
+/// Servers that the program doesn't distinguish.
 struct Pool {
     first: ServerId,
-    /// Free on all of them together; nothing is below zero.
+    /// Total free room. Negative amounts count as zero.
     free: Amounts,
-    /// What is free on how many of them.
+    /// Number of servers by free room.
     servers: BTreeMap<Amounts, u32>,
 }
 
-/// All pools, and where each server is.
+/// All pools, and the pool of each server.
 pub(super) struct Pools {
     pools: Vec<Pool>,
     of: Vec<Option<usize>>,
 }
 
 impl Pools {
-    /// Servers with the same devices and labels together, or each by itself.
+    /// Builds pools of servers with the same devices and labels, or of single servers.
     pub(super) fn build(state: &State, room: &Room, by_server: bool) -> Self {
         let mut pools: Vec<Pool> = Vec::new();
         let mut of = vec![None; state.servers.len()];
@@ -61,12 +61,12 @@ impl Pools {
     }
 }
 
-/// A job that the program decides about.
+/// A job in the program.
 pub(super) struct Candidate<'a> {
     pub(super) job: &'a Arc<Job>,
-    /// What it has on each pool; none while it waits.
+    /// Its slots on each pool. None while it waits.
     pub(super) now: Option<Vec<Shape>>,
-    /// What max-min fairness would give it.
+    /// Its shape under max-min fairness.
     fair: Shape,
 }
 
@@ -92,15 +92,15 @@ pub(super) struct Program<'a> {
     pub(super) state: &'a State,
     pub(super) pools: &'a Pools,
     pub(super) candidates: &'a [Candidate<'a>],
-    /// What limits leave to the candidates.
+    /// Remaining limits for the candidates.
     pub(super) ledger: &'a Ledger,
 }
 
-/// A job's variables: on each pool, by role.
+/// Variables of a job on each pool, by role.
 type Cells = Vec<[Variable; 2]>;
 
 impl Program<'_> {
-    /// Counts for every candidate on every pool; none for those that stay out.
+    /// Counts of each candidate on each pool. None for jobs that stay out.
     pub(super) fn solve(
         &self,
         dorm: &Dorm,
@@ -112,12 +112,12 @@ impl Program<'_> {
             return Ok(start);
         }
         let (model, cells, hint) = self.model(dorm, changeable, &start);
-        // The relaxation first; then as many nodes as the budget allows, each a small part of it.
+        // The relaxation comes first, then as many nodes as the budget allows. Each node is a small part of it.
         let size = model.size() as u64;
         budget.spend(size.saturating_mul(model.variables() as u64 / 8 + 1))?;
         let nodes = dorm.limit.nodes.min(budget.left() / (size + 1));
         let Ok(solution) = dorm.solver.solve(&model, Limit { nodes, ..dorm.limit }, &hint) else {
-            // Nothing found: what it would have started from.
+            // Nothing was found, so the start is the result.
             return Ok(start);
         };
         budget.spend(solution.nodes.saturating_mul(size).min(budget.left()))?;
@@ -131,7 +131,7 @@ impl Program<'_> {
         Ok(cells.iter().map(counts).collect())
     }
 
-    /// The most of a role that a pool could hold of a job with nobody else on it.
+    /// Maximum number of a role's slots of a job on an otherwise empty pool.
     fn most(&self, job: &Job, role: Role, pool: &Pool) -> u32 {
         if !self.state.server(pool.first).hosts.takes(role) {
             return 0;
@@ -153,7 +153,7 @@ impl Program<'_> {
         self.state.server(pool.first).accepts(&job.spec.labels)
     }
 
-    /// The present plan, and waiting jobs in their fair or smallest shapes, first fit.
+    /// The current plan, with waiting jobs in their fair or smallest shapes by first fit.
     fn start(&self) -> Vec<Vec<Shape>> {
         let pools = &self.pools.pools;
         let mut free: Vec<Amounts> = pools.iter().map(|pool| pool.free.clone()).collect();
@@ -213,13 +213,14 @@ impl Program<'_> {
         self.candidates.iter().map(place).collect()
     }
 
-    /// By how many a job's parameter servers may outnumber its workers: not at all, but where its own bounds say so.
+    /// Maximum difference between a job's parameter servers and workers: zero, unless its own bounds require more.
     fn surplus(job: &Job) -> i64 {
         let least = job.spec.bounds().least();
         (i64::from(least.servers) - i64::from(least.workers)).max(0)
     }
 
-    /// Bandwidth of a worker and of a parameter server, where that of the servers must do for the workers.
+    /// Bandwidths of a worker and of a parameter server, if the parameter servers' bandwidth has to suffice for the
+    /// workers.
     fn bandwidths(job: &Job) -> Option<(i64, i64)> {
         let (worker, server) = (job.worker.amounts[BANDWIDTH], job.server.amounts[BANDWIDTH]);
         let least = job.spec.bounds().least();
@@ -227,7 +228,7 @@ impl Program<'_> {
         (worker > 0 && server > 0 && least_does).then_some((worker, server))
     }
 
-    /// Whether parameter servers are neither too many nor too few for the workers.
+    /// Whether the number of parameter servers is within the bounds for the workers.
     fn well_shaped(&self, job: &Job, shape: Shape) -> bool {
         let (workers, servers) = (i64::from(shape.workers), i64::from(shape.servers));
         let enough = Self::bandwidths(job).is_none_or(|(worker, server)| workers * worker <= servers * server);
@@ -246,7 +247,7 @@ impl Program<'_> {
         let mut hint = Vec::new();
         let mut all_cells: Vec<Cells> = Vec::new();
         let mut changed = Vec::new();
-        // Σ |s − ŝ|, less what it is missed by.
+        // Σ |s − ŝ|, less the violation.
         let mut unfairness = Vec::new();
         for (candidate, counts) in self.candidates.iter().zip(start) {
             let job = candidate.job;
@@ -275,7 +276,7 @@ impl Program<'_> {
                 model.at_least(times(role, 1.0).chain([(runs, -f64::from(least))]), 0.0);
                 model.at_most(times(role, 1.0).chain([(runs, -f64::from(most))]), 0.0);
             }
-            // What already runs in another shape may keep it.
+            // A running job in another shape may keep it.
             if candidate.now.is_none() || self.well_shaped(job, job.shape()) {
                 let surplus = [(runs, -Self::surplus(job) as f64)];
                 model.at_most(times(Role::Server, 1.0).chain(times(Role::Worker, -1.0)).chain(surplus), 0.0);

@@ -1,4 +1,5 @@
-//! A_greedy: each chunk goes to the worker where it adds least to the average training time of all jobs (Alg. 2 and 3).
+//! A_greedy: each chunk goes to the worker at which it adds least to the average training time of all jobs (Alg. 2 and
+//! 3).
 
 use std::{
     cmp::Reverse,
@@ -11,41 +12,41 @@ use super::{
     round::Round,
 };
 use crate::{
-    decision::{Devices, Role},
-    engines::EngineError,
+    decision::Devices,
+    engine::EngineError,
     ids::ServerId,
     job::{Job, Training},
     place::Use,
     resources::GPU,
     server::Server,
+    shape::Role,
     time::{Span, Time},
 };
 
-/// A worker that would take a chunk, and what that adds: the least Q first, then the edge's, then the earlier worker.
+/// A worker and the increase for a chunk. In order of Q, then edge before cloud, then worker.
 type Offer = Reverse<(u128, bool, Worker)>;
 
-/// Who could take the chunks of a job, while they are dispatched.
+/// The possible workers for a job's chunks during their dispatch.
 struct Market<'a> {
     job: &'a Job,
-    /// Time of a chunk where its parameter servers are elsewhere.
+    /// Time of a chunk, if the parameter servers are on another server.
     apart: Span,
-    /// The same where the whole job sits together.
+    /// Time of a chunk, if the whole job is in one place.
     together: Span,
     offers: BinaryHeap<Offer>,
-    /// Workers of the cloud that nobody uses, the one with the shortest upload last.
+    /// Unused workers in the cloud. The one with the shortest upload is last.
     cloud: Vec<(Span, Worker)>,
-    /// Those that the job has, and the indices of their slots.
+    /// Workers of the job, and the indices of their slots.
     own: BTreeMap<Worker, u32>,
-    /// How many it may have.
+    /// Maximum number of workers of the job.
     most: usize,
 }
 
-/// Time that one worker takes for all passes over one chunk, with parameter servers elsewhere, and where the whole job
-/// sits together and sends nothing (Eq. 1). Where the time of a mini-batch is only known from measured speeds, both are
-/// the same.
+/// Time of one worker for all passes over one chunk: with separate parameter servers, and with the whole job in one
+/// place and no communication (Eq. 1). If the mini-batch time is only known from measured speeds, both are equal.
 ///
 /// # Errors
-/// What keeps it from being known.
+/// Why the time is unknown.
 pub(super) fn chunk_times(job: &Job) -> Result<(Span, Span), String> {
     let training = Training::of(job).map_err(|error| error.to_string())?;
     let data = job.spec.dataset.as_ref().expect("it has a training");
@@ -59,16 +60,16 @@ pub(super) fn chunk_times(job: &Job) -> Result<(Span, Span), String> {
 }
 
 impl<'a> Round<'a> {
-    /// Dispatches the chunks of a job that have no worker yet, in their order, as far as somebody can take them. True: all
-    /// of them have one now.
+    /// Dispatches the chunks of a job that have no worker, in order, while workers can take them. Returns true if all
+    /// chunks have a worker now.
     ///
-    /// The first looks at all workers, at O(log n) for n chunks pending there (and for each on its way there); each later
-    /// one at the worker that the one before it chose, O(log n + log workers).
+    /// The first chunk considers all workers, at O(log n) for n chunks that are pending there (and for each on its
+    /// way). Each later chunk only updates the worker chosen for the previous one, O(log n + log workers).
     pub(super) fn dispatch(&mut self, job: &'a Job, times: (Span, Span)) -> Result<bool, EngineError> {
         let unsent: Vec<u32> = self.memo.jobs[&job.id].unsent().collect();
         let mut market = self.market(job, times)?;
-        // The cloud takes a whole job, or all that is left of one, only where it has a worker for each chunk: it isn't
-        // endless.
+        // The cloud is limited. It takes a whole job, or all remaining chunks of one, only if it has a worker for each
+        // chunk.
         let mut whole = market.own.is_empty() && market.cloud.len() >= market.most.min(unsent.len());
         let mut all_to_cloud = false;
         for (sent, chunk) in unsent.iter().enumerate() {
@@ -101,7 +102,7 @@ impl<'a> Round<'a> {
                     if self.state.settings.shape.of(&job.spec).colocate {
                         return Ok(false);
                     }
-                    // Beside another worker they may have room.
+                    // There may be room beside another worker.
                     continue;
                 }
                 if to_cloud && whole && self.is_home_in_cloud(job.id) {
@@ -121,14 +122,14 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Asks all workers.
+    /// Collects the offers of all workers.
     fn market(&mut self, job: &'a Job, (apart, together): (Span, Span)) -> Result<Market<'a>, EngineError> {
         let dispatched = &self.memo.jobs[&job.id];
         let own: BTreeMap<Worker, u32> = dispatched.workers.iter().map(|(index, worker)| (*worker, *index)).collect();
         let most = job.spec.bounds().workers.1 as usize;
         let (apart, together) = if own.is_empty() { (apart, together) } else { (dispatched.each, dispatched.each) };
         if dispatched.each != apart {
-            // It was together, and lost all that it had.
+            // The job was in one place, and lost all its workers.
             self.change(job.id).each = apart;
         }
         let mut market = Market { job, apart, together, offers: BinaryHeap::new(), cloud: Vec::new(), own, most };
@@ -145,7 +146,7 @@ impl<'a> Round<'a> {
                 if !wanted || (!market.own.contains_key(&worker) && self.is_foreign(worker)) {
                     continue;
                 }
-                // Nobody waits in the cloud: a worker there has one job's chunks at a time.
+                // Chunks never wait in the cloud: a worker there has chunks of one job at a time.
                 if server.place.cloud && !market.own.contains_key(&worker) {
                     if lane.pending.is_empty() {
                         market.cloud.push((self.upload(job, server), worker));
@@ -160,7 +161,7 @@ impl<'a> Round<'a> {
         Ok(market)
     }
 
-    /// Whether chunks of a job may be sent to a server at all.
+    /// Whether a server can take chunks of a job.
     fn takes(&self, server: &Server, job: &Job) -> bool {
         self.index.board.room.accepts(self.state, server.id, job)
             && server.hosts.takes(Role::Worker)
@@ -172,9 +173,10 @@ impl<'a> Round<'a> {
         server.place.upload(job.spec.dataset.as_ref().map_or("", |data| &data.upload))
     }
 
-    /// Q (Eq. 5): what one more chunk on this worker adds to Σ_j of the average time of j's chunks, in parts of
-    /// [`ONE`](super::queue::ONE) of a millisecond: its upload, the chunks that it waits for, its training, and those that
-    /// wait for it. Without the second and the fourth where the cloud's worker has no other chunk.
+    /// Q (Eq. 5): the increase of Σ_j of the average time of j's chunks by one more chunk on this worker, in parts of
+    /// [`ONE`](super::queue::ONE) of a millisecond. It consists of the chunk's upload, the chunks before it, its
+    /// training, and the delay of the chunks after it. The second and the fourth are zero for a cloud worker without
+    /// other chunks.
     fn increase(&self, job: &Job, worker: Worker, each: Span) -> Option<u128> {
         let server = self.state.server(worker.server);
         let dispatched = &self.memo.jobs[&job.id];
@@ -187,7 +189,7 @@ impl<'a> Round<'a> {
         Some(weight * (upload.0.max(0) as u128 + found.ahead + takes) + takes * found.behind)
     }
 
-    /// Sends a chunk to a worker for good, where the job has a slot's room.
+    /// Assigns a chunk to a worker permanently. The job has a slot there, with its room reserved.
     fn send(&mut self, job: &'a Job, chunk: u32, worker: Worker, market: &mut Market<'_>) {
         let index = match market.own.get(&worker) {
             Some(index) => *index,
@@ -222,7 +224,7 @@ impl<'a> Round<'a> {
 }
 
 impl Market<'_> {
-    /// The worker with the least Q that the job may still have. Of one with all the workers that it may have, its own.
+    /// The allowed worker with the smallest Q. If the job has its maximum number of workers, one of them.
     fn offer(&mut self) -> Option<(u128, Worker)> {
         loop {
             let Reverse((q, _, worker)) = *self.offers.peek()?;
@@ -233,7 +235,7 @@ impl Market<'_> {
         }
     }
 
-    /// The same of the cloud's that nobody uses: Q is upload and training alone.
+    /// The best unused worker in the cloud. Its Q is upload and training alone.
     fn cloud_offer(&self, each: Span) -> Option<(u128, Worker)> {
         let (upload, worker) = *self.cloud.last().filter(|_| self.own.len() < self.most)?;
         let chunks = self.job.spec.dataset.as_ref().map_or(1, |data| u64::from(data.chunks.max(1)));

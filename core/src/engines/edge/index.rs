@@ -1,4 +1,5 @@
-//! What is derived from the memory and the state: every worker's queue, the room on every server, and what is due when.
+//! Data derived from the memory and the state: the queue of each worker, the room on each server, and the times of due
+//! events.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -9,7 +10,7 @@ use super::{
     queue::{Key, Pending, Running},
 };
 use crate::{
-    engines::board::Board,
+    engine::board::Board,
     ids::{JobId, ResourceId, ServerId},
     place::SortBy,
     resources::{BANDWIDTH, GPU},
@@ -23,13 +24,14 @@ use crate::{
 pub struct Index {
     built: bool,
     pub(super) board: Board,
-    /// By server and GPU.
+    /// Workers by server and GPU.
     pub(super) lanes: Vec<Vec<Lane>>,
     /// MiB of chunks on each server.
     pub(super) stored: Vec<i64>,
     /// Ends of uploads.
     pub(super) coming: BTreeSet<(Time, Worker, Key)>,
-    /// Workers that don't train the first of their queue: it has no room, or isn't ours to run.
+    /// Workers that don't train the first chunk of their queue, because there is no room, or because its job can't be
+    /// changed.
     pub(super) stalled: BTreeSet<Worker>,
 }
 
@@ -41,8 +43,8 @@ pub(super) struct Lane {
 }
 
 impl Index {
-    /// Brings it up to the state. True if it was built anew: nothing of what changed is known then.
-    /// O(what changed), built anew O(servers · log + chunks · log).
+    /// Updates the index to the state. Returns true if it was rebuilt; then it is unknown what changed. O(changes), or
+    /// O(servers · log + chunks · log) for a rebuild.
     pub(super) fn sync(&mut self, state: &State, memo: &Memo, changes: &Vector<Change>) -> bool {
         self.board.sync(state, changes, SortBy::Amount(BANDWIDTH));
         let rebuilt = !self.built || self.lanes.len() > state.servers.len();
@@ -91,7 +93,7 @@ impl Index {
         self.lanes.get_mut(worker.server.index())?.get_mut(usize::from(worker.gpu))
     }
 
-    /// All workers there are.
+    /// All workers.
     pub(super) fn workers(&self) -> impl Iterator<Item = (Worker, &Lane)> {
         (0..).zip(&self.lanes).flat_map(|(server, lanes)| {
             let worker = move |gpu: usize| Worker { server: ServerId(server), gpu: gpu as u16 };
@@ -99,8 +101,8 @@ impl Index {
         })
     }
 
-    /// Whose chunks were on GPUs of a server that it hasn't any more. O(its GPUs); where they are others, O(chunks on
-    /// their way).
+    /// Adapts the workers of a server to its GPUs. Returns the jobs with chunks on GPUs that are gone. O(its GPUs); if
+    /// its GPUs changed, O(chunks on their way).
     pub(super) fn refit(&mut self, state: &State, id: ServerId) -> BTreeSet<JobId> {
         let kinds = gpus(state.server(id));
         let lanes = &mut self.lanes[id.index()];
@@ -123,13 +125,13 @@ impl Index {
             .collect()
     }
 
-    /// Whether a server may get another chunk of a job: within its storage (§VI).
+    /// Whether a server can store another chunk of a job (§VI).
     pub(super) fn stores(&self, server: &Server, size: i64) -> bool {
         server.place.storage.is_none_or(|most| self.stored[server.id.index()] + size <= most)
     }
 }
 
-/// The kind of each GPU of a server. Where they aren't listed, as many as its capacity has.
+/// The kinds of a server's GPUs. If they aren't listed, their number comes from the capacity.
 fn gpus(server: &Server) -> Vec<ResourceId> {
     if !server.present {
         return Vec::new();

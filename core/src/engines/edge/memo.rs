@@ -1,4 +1,4 @@
-//! What is remembered between decisions: where each chunk was sent, and what is left of it.
+//! The engine's memory between decisions: the worker of each chunk, and its remaining time.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::queue::{Entry, Key, ONE};
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Role, Slot, Work, WorkItem, WorkState},
+    decision::{Allocation, DeviceShare, Devices, Slot, Work, WorkItem, WorkState},
     ids::{JobId, ServerId},
     job::Dataset,
+    shape::Role,
     state::State,
     tables::table,
     time::{Span, Time},
@@ -19,83 +20,83 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Item {
     pub(super) job: JobId,
-    /// Its place in the dataset.
+    /// Index in the dataset.
     pub(super) chunk: u32,
 }
 
-/// One GPU of a server, which trains one chunk at a time.
+/// One GPU of a server. It trains one chunk at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Worker {
     pub(super) server: ServerId,
-    /// Its place in the server's list; where there is none, one of so many.
+    /// Index in the server's device list, or a number below its GPU count if there is no list.
     pub(super) gpu: u16,
 }
 
-/// The engine's memory. What was dispatched stays where it is until the job is over.
+/// The engine's memory. Dispatched chunks stay on their server until the end of the job.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
     #[serde(deserialize_with = "table")]
     pub(super) jobs: OrdMap<JobId, Arc<Dispatched>>,
-    /// Jobs to be served: new ones, those that have chunks which nobody could take yet or no room for their slots, and those
-    /// that weren't the engine's to run.
+    /// Jobs to be served: new ones, those with undispatched chunks or without room for their slots, and those that the
+    /// engine couldn't change before.
     pub(super) waiting: OrdSet<JobId>,
-    /// Counts the chunks dispatched.
+    /// Number of dispatched chunks.
     pub(super) orders: u64,
-    /// Chunks whose upload was over by then are in their queues.
+    /// Time up to which finished uploads are in their queues.
     pub(super) landed: Time,
-    /// Σ min Q of all of them, in parts of [`ONE`] of a millisecond.
+    /// Σ min Q of all dispatched chunks, in parts of [`ONE`] of a millisecond.
     pub(super) increase: u128,
 }
 
-/// A job's chunks and slots.
+/// Chunks and slots of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Dispatched {
     /// E·Mb/n: the time of a whole chunk.
     pub(super) each: Span,
-    /// By their place in the dataset.
+    /// By index in the dataset.
     pub(super) chunks: Vec<Chunk>,
-    /// By the index of their slots.
+    /// Workers by the index of their slots.
     pub(super) workers: BTreeMap<u32, Worker>,
-    /// The index of the next slot.
+    /// Index of the next slot.
     pub(super) next: u32,
-    /// Where its parameter servers are.
+    /// Server of its parameter servers.
     pub(super) home: Option<ServerId>,
-    /// Its slots are in the plan.
+    /// Whether its slots are in the plan.
     pub(super) placed: bool,
-    /// Chunks that are being trained.
+    /// Number of chunks in training.
     pub(super) running: u32,
-    /// MiB of a chunk.
+    /// MiB of one chunk.
     pub(super) size: i64,
 }
 
-/// A chunk.
+/// State of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Chunk {
-    /// The index of its slot, once it was dispatched.
+    /// Index of its slot, once it is dispatched.
     pub(super) worker: Option<u32>,
     pub(super) order: u64,
-    /// When its upload is over.
+    /// End of its upload.
     pub(super) ready: Time,
-    /// p̂, as of `stage`.
+    /// p̂ at the start of `stage`.
     pub(super) left: Span,
     pub(super) stage: Stage,
 }
 
-/// What happens to a chunk.
+/// Progress of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Stage {
-    /// It was not trained yet where it is.
+    /// Not trained yet on its worker.
     Queued,
-    /// What it trained since then isn't taken off `left` yet.
+    /// In training since this time. The time isn't subtracted from `left` yet.
     Running(Time),
-    /// It was, and will be.
+    /// Interrupted, to be continued.
     Preempted,
-    /// To its end.
+    /// Trained completely.
     Done,
 }
 
 impl Dispatched {
-    /// A job of which no chunk was dispatched.
+    /// A job without dispatched chunks.
     pub(super) fn new(data: &Dataset, each: Span) -> Self {
         let chunk = Chunk { worker: None, order: 0, ready: Time(0), left: each, stage: Stage::Queued };
         Self {
@@ -110,7 +111,7 @@ impl Dispatched {
         }
     }
 
-    /// Each of its chunks takes so long after all.
+    /// Changes the time of each chunk.
     pub(super) fn train_in(&mut self, each: Span) {
         self.each = each;
         self.chunks.iter_mut().for_each(|chunk| chunk.left = chunk.left.min(each));
@@ -134,7 +135,7 @@ impl Dispatched {
         Entry { item, left: self.chunks[item.chunk as usize].left, weight: self.weight() }
     }
 
-    /// Chunks that are dispatched and not trained to their end, and who has them.
+    /// Dispatched chunks that aren't trained completely, with their workers.
     pub(super) fn pending(&self) -> impl Iterator<Item = (u32, &Chunk, Worker)> {
         (0..).zip(&self.chunks).filter(|(_, chunk)| chunk.stage != Stage::Done).filter_map(|(at, chunk)| {
             let worker = self.workers.get(&chunk.worker?)?;
@@ -142,13 +143,13 @@ impl Dispatched {
         })
     }
 
-    /// Chunks that are to be dispatched.
+    /// Chunks to dispatch.
     pub(super) fn unsent(&self) -> impl Iterator<Item = u32> {
         let unsent = |(_, chunk): &(u32, &Chunk)| chunk.worker.is_none() && chunk.stage != Stage::Done;
         (0..).zip(&self.chunks).filter(unsent).map(|(at, _)| at)
     }
 
-    /// Its plan, with so many parameter servers in one place. Ranks are among its own chunks on each worker.
+    /// The job's plan, with `servers` parameter servers in one place. Ranks count the job's own chunks on each worker.
     pub(super) fn allocation(&self, state: &State, servers: u32) -> Option<Allocation> {
         let home = self.home?;
         let of_servers =
@@ -177,7 +178,7 @@ impl Dispatched {
 }
 
 impl Worker {
-    /// Its slot in a job. Managers that list no devices pick one themselves.
+    /// The worker's slot in a job. Managers that don't list devices pick one themselves.
     pub(super) fn slot(self, state: &State, index: u32) -> Slot {
         let listed = !state.server(self.server).devices.is_empty();
         let devices = listed.then_some(DeviceShare { device: self.gpu, milli: 1000 }).into_iter().collect();

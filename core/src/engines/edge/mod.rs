@@ -1,41 +1,45 @@
-//! A_online: data chunks are sent to workers once, at the edge or in the cloud, and workers are preempted one by one.
+//! A_online: each data chunk is assigned to one worker for good, at the edge or in the cloud, and workers are preempted
+//! one by one.
 //!
-//! The edge-cloud scheduler of `papers/edge.txt` in the project's terms: servers at the edge hold workers (a GPU each) of
-//! several types, the cloud (servers labelled `zone = "cloud"`) as many as it has, further from the data. A job's data are D chunks, each to be
-//! trained E times over. On arrival each chunk goes for good to the worker where it adds least to the average training time of all
-//! jobs (`dispatch.rs`, Eq. 5): its upload, the chunks that it waits for, its training, and the chunks that wait for it.
-//! A worker trains the chunk with the highest average processing rate first (`queue.rs`); who is interrupted keeps its
-//! place and what it has trained, and the rest of its job goes on. Data never move.
+//! The edge-cloud scheduler A_online (preemptive scheduling of distributed ML jobs in edge-cloud networks), in the
+//! project's terms: edge servers have workers (one GPU each) of several types. The cloud (servers with the label
+//! `zone = "cloud"`) has more workers, farther from the data. The data of a job are D chunks, each trained E times. On
+//! arrival, each chunk is assigned to the worker at which it adds least to the average training time of all jobs
+//! (`dispatch.rs`, Eq. 5). This is the sum of its upload, the chunks before it, its training, and the delay of the
+//! chunks after it. A worker trains the chunk with the highest average processing rate first (`queue.rs`). An
+//! interrupted chunk keeps its place and its progress, and the other workers of its job continue. Data never move.
 //!
-//! In the plan a job has a slot for every worker that has chunks of it, from its arrival to its end, and says what each
-//! chunk does ([`Work`](crate::decision::Work)). A slot without a running chunk is charged memory and disk only, so that
-//! the jobs that share a GPU need that much memory on its server. Preempting is a change of work, not of slots: nobody
-//! restarts, and it isn't a change of shape that stability forbids.
+//! In the plan, a job has a slot for each worker that has chunks of it, from its arrival to its end, with the state of
+//! each chunk ([`Work`](crate::decision::Work)). A slot without a running chunk is charged memory and disk only. So
+//! jobs that share a GPU need memory for all of them on its server. Preemption changes the work of slots, not the
+//! slots: nothing restarts, and stability rules don't forbid it.
 //!
-//! Where the paper is silent, or isn't about real clusters:
-//! * time isn't cut into slots: whatever happens is decided at once, jobs of one moment by id;
-//! * t0 is in the future, so the queue is projected: worked off from now on in its order, with chunks that land before
-//!   then. Q misses chunks of a lower rate that are still on their way at t0; with `count_coming` it counts those that would
-//!   have to wait (beyond the paper);
-//! * the cloud isn't endless. It takes a whole job at the rate without communication, or all remaining chunks after the
-//!   first that went there, only if it has a free worker for each; else it takes chunks one by one. A worker there has
-//!   chunks of one job at a time, so nobody is preempted;
-//! * a job may have fewer workers than chunks (`worker.max`): past them, only its own workers are asked;
-//! * parameter servers (A_ps) stay where they are, breaks included, as long as there is room: moving them is a restart. Else, and
-//!   at first, they go to the edge's server with the most free bandwidth (`ps = "random"` as in the paper), where none is free to
-//!   the cloud; all of a job's share one server, as many as its least;
-//! * a server is asked only if its `storage` holds the chunk (§VI), and its memory another idle slot; who finds no place
-//!   for some chunk waits for one with it;
-//! * chunks whose server is lost are dispatched again, with what they had left to train;
-//! * the time of a mini-batch is that of the job's dataset, else measured; until it is known the job waits.
+//! Deviations from the paper, for open points and for real clusters:
+//! * Time isn't divided into slots. Every event is decided at once, and simultaneous jobs are ordered by id.
+//! * t0 is in the future, so the queue is projected: worked off from now on in its order, with the chunks that arrive
+//!   before then. Q ignores chunks with a lower rate that are still on their way at t0. With `count_coming` it includes
+//!   those that would have to wait (an addition to the paper).
+//! * The cloud is limited. It takes a whole job at the rate without communication, or all remaining chunks after the
+//!   first one that went there, only if it has a free worker for each. Otherwise it takes single chunks. A worker there
+//!   has chunks of one job at a time, so nothing is preempted.
+//! * A job can have fewer workers than chunks (`worker.max`). Beyond this number, only its own workers are considered.
+//! * Parameter servers (A_ps) stay on their server, also during breaks, while there is room, because moving them is a
+//!   restart. Otherwise, and at first, they go to the edge server with the most free bandwidth (`ps = "random"` as in
+//!   the paper), or to the cloud if no edge server has room. All parameter servers of a job share one server; their
+//!   number is its minimum.
+//! * A server is only considered if its `storage` holds the chunk (§VI) and its memory another idle slot. If a chunk
+//!   has no place, its job waits for one.
+//! * Chunks on a lost server are dispatched again, with their remaining training.
+//! * The time of a mini-batch comes from the job's dataset, or else from measurements. While it is unknown, the job
+//!   waits.
 //!
-//! A chunk is taken as trained when the training program says so; predictions only order and weigh.
+//! A chunk is complete when the training program reports it. Predictions only affect orders and weights.
 //!
-//! It runs jobs with parameter servers whose workers take one whole GPU each, where managers can give a GPU to one job's process
-//! while another's waits (`local`). Choose it for data that must not move, workers of several types and a cloud to fall
-//! back on. Cost of an arrival with D chunks: O(W·(log n + u)) for the first, with W workers asked, n chunks
-//! pending on each and u on their way there; O(log W + log n + u) for each later one. Anything else that happens costs
-//! O(D) for each job, and O(log n) for each worker, that it touches.
+//! The engine runs jobs with parameter servers whose workers take one whole GPU each, under managers that can give a
+//! GPU to a process of one job while another job's process waits (`local`). Choose it for data that must not move,
+//! several types of workers, and a cloud as overflow. Cost of an arrival with D chunks, with W workers, n pending
+//! chunks on each and u on their way there: O(W·(log n + u)) for the first chunk, and O(log W + log n + u) for each
+//! later one. Other events cost O(D) per affected job, and O(log n) per affected worker.
 
 mod dispatch;
 mod index;
@@ -43,48 +47,24 @@ mod memo;
 mod queue;
 mod round;
 
-use imbl::Vector;
-
+use self::memo::Stage;
 pub(super) use self::{index::Index, memo::Memo};
-use self::{memo::Stage, round::Round};
-use super::{Budget, Build, DefaultValue as Value, Engine, EngineError, Gang, ParameterInfo, Parameters, Triggers};
+use crate::engine::{About, Build, Engine, EngineError, Gang, Parameters, Round, Triggers};
 use crate::{
-    decision::Proposal,
     job::{Dataset, JobSpec, Resize},
+    place::SortBy,
     resources::is_gpu,
     settings::SettingsError,
-    state::{Change, State},
+    state::State,
     time::Span,
 };
 
-pub(super) const NAME: &str = "edge";
-pub(super) const SUMMARY: &str =
-    "sends each data chunk to one worker for good, at the edge or in the cloud, and preempts workers one by one";
-pub(super) const PAPER: &str = "A_online: preemptive scheduling of distributed ML jobs in edge-cloud networks";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo {
-        name: "cloud",
-        default: Value::Flag(true),
-        meaning: "off: nothing is sent to servers labelled zone = \"cloud\" (the paper's A_online-E)",
-    },
-    ParameterInfo {
-        name: "ps",
-        default: Value::Text("bandwidth"),
-        meaning: "where parameter servers go: \"bandwidth\", where most is free, or \"random\" as in the paper",
-    },
-    ParameterInfo {
-        name: "count_coming",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: chunks of a lower rate that would land while the new one is trained count as waiting for it",
-    },
-];
-
-/// Who found no place is tried again after so long, whatever happens.
+/// Time after which jobs without a place are tried again.
 const RETRY: Span = Span::seconds(60);
-/// A chunk doesn't take longer than thirty years.
+/// Maximum time of a chunk: thirty years.
 const LONGEST: Span = Span::seconds(30 * 365 * 86_400);
 
-/// Where parameter servers go.
+/// Choice of the server for parameter servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Servers {
     Bandwidth,
@@ -100,18 +80,33 @@ pub struct Edge {
 }
 
 impl Build for Edge {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let servers = match parameters.choice("ps", &["bandwidth", "random"])? {
-            "random" => Servers::Random,
-            _ => Servers::Bandwidth,
-        };
-        Ok(Self { cloud: parameters.flag("cloud")?, servers, count_coming: parameters.flag("count_coming")? })
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "edge",
+        "sends each data chunk to one worker for good, at the edge or in the cloud, and preempts workers one by one",
+        "A_online: preemptive scheduling of distributed ML jobs in edge-cloud networks",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let cloud = "off: nothing is sent to servers labelled zone = \"cloud\" (the paper's A_online-E)";
+        let ps = "where parameter servers go: \"bandwidth\", where most is free, or \"random\" as in the paper";
+        let choices = [("bandwidth", Servers::Bandwidth), ("random", Servers::Random)];
+        let coming = "beyond the paper: chunks of a lower rate that would land while the new one is trained count as waiting for it";
+        Ok(Self {
+            cloud: parameters.flag("cloud", true, cloud)?,
+            servers: parameters.choice("ps", "bandwidth", &choices, ps)?,
+            count_coming: parameters.flag("count_coming", false, coming)?,
+        })
     }
 }
 
 impl Engine for Edge {
     type Memo = Memo;
     type Index = Index;
+
+    fn order(&self) -> Option<SortBy> {
+        None
+    }
 
     fn triggers(&self) -> Triggers {
         Triggers { interval: None, arrival: true, departure: true }
@@ -125,18 +120,14 @@ impl Engine for Edge {
         runs(spec)
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        index: &mut Index,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        Round::new(self, state, memo, index, budget).run(changes)
+    fn decide(&self, round: &mut Round<'_, Index>, memo: &mut Memo) -> Result<(), EngineError> {
+        let chunks = round::Round::new(self, round.state, memo, round.index, round.budget);
+        round.proposal = chunks.run(round.changes)?;
+        Ok(())
     }
 
-    /// `increase_s`: Σ min Q of all chunks dispatched so far; `chunks_waiting`: dispatched and not being trained.
+    /// `increase_s`: Σ min Q of all chunks dispatched so far; `chunks_waiting`: chunks that are dispatched and not in
+    /// training.
     fn readings(&self, _: &State, memo: &Memo) -> Vec<(String, f64)> {
         let waits = |stage: Stage| matches!(stage, Stage::Queued | Stage::Preempted);
         let waiting = memo.jobs.values().flat_map(|job| &job.chunks).filter(|chunk| waits(chunk.stage)).count();
@@ -145,7 +136,7 @@ impl Engine for Edge {
     }
 }
 
-/// Whether it could ever run such a job.
+/// Whether the engine can run such a job.
 fn runs(spec: &JobSpec) -> Result<(), String> {
     let Some(data) = &spec.dataset else {
         return Err(

@@ -1,30 +1,29 @@
-//! The chunks that wait on one worker, and what they will be when another one comes.
+//! The queue of chunks on one worker, and its projection to the arrival of another chunk.
 //!
-//! They are kept in a search tree (a treap: balanced by priorities that are hashed from the order of dispatch, so that the
-//! same chunks always make the same tree) whose nodes know the sums of their subtrees: time that is left to train, and
-//! weights. All sums are of integers, so a tree that was built anew gives what one that was kept gives.
+//! The queue is a search tree whose nodes store sums of their subtrees: remaining training time, and weights. It is a
+//! treap, balanced by priorities that are hashed from the order of dispatch, so that the same chunks always make the
+//! same tree. All sums are of integers, so a rebuilt tree equals one that was updated.
 
 use std::collections::BTreeMap;
 
 use super::memo::Item;
 use crate::time::{Span, Time};
 
-/// What 1/D_j is counted in.
+/// Fixed-point unit of 1/D_j.
 pub(super) const ONE: u64 = 1 << 40;
 
-/// The place of a chunk in a worker's queue: highest average processing rate first, γ_jd = n_j/(E_j·D_j·Mb_j), of equal ones the
-/// one that was dispatched earlier (engines.md §4). A rate is kept as its inverse, which is a whole number of
-/// milliseconds: D_j times the time of a chunk.
+/// Position of a chunk in a worker's queue: highest average processing rate γ_jd = n_j/(E_j·D_j·Mb_j) first, then the
+/// earlier dispatch. The rate is stored as its inverse, a whole number of milliseconds: D_j times the time of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     /// 1/γ, D_j · E_j·Mb_j/n, in milliseconds.
     pub(super) inverse: u128,
-    /// Of dispatch, over all chunks.
+    /// Number of the dispatch, over all chunks.
     pub(super) order: u64,
 }
 
 impl Key {
-    /// After all chunks of this rate or a higher one.
+    /// The position after all chunks with at least this rate.
     fn after(inverse: u128) -> Self {
         Self { inverse, order: u64::MAX }
     }
@@ -34,13 +33,13 @@ impl Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) item: Item,
-    /// p̂: time that is left to train.
+    /// p̂: remaining training time.
     pub(super) left: Span,
     /// 1/D_j, in parts of [`ONE`].
     pub(super) weight: u64,
 }
 
-/// Time left and weights of several chunks.
+/// Sums of remaining times and weights over several chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) left: u128,
@@ -64,7 +63,7 @@ struct Node {
     key: Key,
     entry: Entry,
     priority: u64,
-    /// Of the whole subtree.
+    /// Sums of the whole subtree.
     sums: Sums,
     before: Link,
     after: Link,
@@ -81,7 +80,7 @@ fn sums(link: &Link) -> Sums {
     link.as_ref().map_or(Sums::default(), |node| node.sums)
 }
 
-/// Parts a tree: keys below `at`, and the others.
+/// Splits a tree into keys below `at`, and the others.
 fn split(link: Link, at: Key) -> (Link, Link) {
     let Some(mut node) = link else { return (None, None) };
     if node.key < at {
@@ -95,7 +94,7 @@ fn split(link: Link, at: Key) -> (Link, Link) {
     }
 }
 
-/// Joins two trees, all keys of the first below those of the second.
+/// Joins two trees. All keys of the first are below those of the second.
 fn join(first: Link, second: Link) -> Link {
     match (first, second) {
         (Some(mut a), Some(mut b)) => Some(if a.priority >= b.priority {
@@ -109,7 +108,7 @@ fn join(first: Link, second: Link) -> Link {
     }
 }
 
-/// Spreads consecutive numbers (the finaliser of SplitMix64).
+/// Hashes consecutive numbers (the finaliser of SplitMix64).
 fn hashed(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -117,7 +116,7 @@ fn hashed(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Chunks that are there, by key.
+/// Uploaded chunks by key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue(Link);
 
@@ -138,12 +137,12 @@ impl Queue {
         this.map(|node| node.entry)
     }
 
-    /// Of all that are here. O(1).
+    /// Sums of all chunks. O(1).
     pub(super) fn sums(&self) -> Sums {
         sums(&self.0)
     }
 
-    /// Of those with a key below this one. O(log n).
+    /// Sums of the chunks with a smaller key. O(log n).
     fn below(&self, at: Key) -> Sums {
         let (mut link, mut found) = (&self.0, Sums::default());
         while let Some(node) = link {
@@ -157,7 +156,7 @@ impl Queue {
         found
     }
 
-    /// Of the first ones, as many as this much work trains to their ends. O(log n).
+    /// Sums of the first chunks that this amount of work completes. O(log n).
     fn trained_by(&self, work: u128) -> Sums {
         let (mut link, mut found) = (&self.0, Sums::default());
         while let Some(node) = link {
@@ -172,7 +171,7 @@ impl Queue {
         found
     }
 
-    /// The one after this key, or the first. O(log n).
+    /// The first chunk after this key, or the first of all. O(log n).
     pub(super) fn next(&self, after: Option<Key>) -> Option<(Key, Item)> {
         let (mut link, mut found) = (&self.0, None);
         while let Some(node) = link {
@@ -186,7 +185,7 @@ impl Queue {
         found
     }
 
-    /// In their order; the first is found in O(log n), each next one in O(1) amortised.
+    /// All chunks in order. The first takes O(log n), each next one amortised O(1).
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Entry)> {
         let mut path = Vec::new();
         let mut link = &self.0;
@@ -202,31 +201,31 @@ impl Queue {
     }
 }
 
-/// A worker: chunks that are there, and chunks on their way.
+/// The chunks of one worker: uploaded ones, and those on their way.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pending {
     pub(super) queue: Queue,
-    /// By the end of their upload.
+    /// Chunks on their way, by the end of their upload.
     pub(super) coming: BTreeMap<(Time, Key), Entry>,
-    /// Who is being trained.
+    /// The chunk in training.
     pub(super) running: Option<Running>,
 }
 
-/// A chunk that is being trained.
+/// A chunk in training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Running {
     pub(super) key: Key,
     pub(super) item: Item,
-    /// What it trained since then isn't taken off what it has left.
+    /// Time since which its training isn't subtracted from its remaining time.
     pub(super) since: Time,
 }
 
-/// What a chunk of some rate finds on a worker when it arrives.
+/// The queue that an arriving chunk of some rate meets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Σ p̂(t0) of chunks with at least its rate: it waits for them.
+    /// Σ p̂(t0) of chunks with at least its rate, which come before it.
     pub(super) ahead: u128,
-    /// Σ 1/D of chunks with a lower rate: they wait for it.
+    /// Σ 1/D of chunks with a lower rate, which it delays.
     pub(super) behind: u128,
 }
 
@@ -235,11 +234,11 @@ impl Pending {
         self.queue.0.is_none() && self.coming.is_empty()
     }
 
-    /// The queue as it will be at `t0`: worked off in its order from now on, with the chunks whose upload ends by then.
-    /// Work that is done of the queue is always done of its beginning, so one number says how far it has come. With
-    /// `coming` those of a lower rate that come later, but before the new chunk would end, count as well.
+    /// The queue at `t0`, worked off in order from now on, with the chunks whose upload ends by then. Completed work is
+    /// always at the start of the queue, so one number describes its progress. With `coming`, chunks of a lower rate
+    /// count as well if they arrive later, but before the end of the new chunk.
     ///
-    /// O(log n) for n chunks in the queue, and for each chunk on its way that much again.
+    /// O(log n) for n chunks in the queue, and the same for each chunk on its way.
     pub(super) fn at(&self, now: Time, t0: Time, inverse: u128, takes: Span, coming: bool) -> Found {
         let mut done = self.trained(now);
         let mut landed: Vec<(Key, Sums)> = Vec::new();
@@ -271,14 +270,14 @@ impl Pending {
         found
     }
 
-    /// What the first chunk of the queue has trained that isn't booked.
+    /// Work on the first chunk of the queue that isn't booked yet.
     fn trained(&self, now: Time) -> u128 {
         let first = self.queue.iter().next();
         let runs = first.zip(self.running).filter(|((first, _), running)| *first == running.key);
         runs.map_or(0, |((_, entry), running)| (now - running.since).0.clamp(0, entry.left.0.max(0)) as u128)
     }
 
-    /// Time passes: what comes first among the queue and the landed chunks is worked off.
+    /// Advances time: the first chunks of the queue and of the arrived ones are worked off.
     fn work(&self, done: &mut u128, landed: &mut Vec<(Key, Sums)>, span: Span) {
         let mut span = span.0.max(0) as u128;
         while span > 0 {
@@ -298,7 +297,7 @@ impl Pending {
         }
     }
 
-    /// What the running chunk has trained until now is taken off what it has left: that much then. O(log n).
+    /// Subtracts the running chunk's work until now from its remaining time, which is returned. O(log n).
     pub(super) fn book(&mut self, now: Time) -> Option<(Item, Span)> {
         let running = self.running.as_mut()?;
         let mut entry = self.queue.remove(running.key)?;

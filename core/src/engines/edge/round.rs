@@ -1,5 +1,5 @@
-//! One decision: what happened is heard, what is uploaded joins its queue, arrivals are dispatched, every worker trains the
-//! first of its queue, and parameter servers follow (A_ps).
+//! One decision. Changes are applied, uploaded chunks join their queues, and arrivals are dispatched. Then each worker
+//! trains the first chunk of its queue, and parameter servers follow (A_ps).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,18 +16,14 @@ use super::{
     queue::{Entry, Key, Running},
 };
 use crate::{
-    decision::{Allocation, Devices, Proposal, Role, Shape},
-    engines::{
-        Budget, EngineError,
-        board::Largest,
-        ledger::Ledger,
-        optimus::{run, wait},
-    },
+    decision::{Allocation, Devices, Proposal},
+    engine::{Budget, EngineError, board::Largest, ledger::Ledger},
     ids::{JobId, ServerId},
     job::Job,
     place::Use,
     reason::Reason,
     settings::Mode,
+    shape::{Role, Shape},
     state::{Change, Mandate, State},
     time::{Span, Time},
 };
@@ -39,9 +35,9 @@ pub(super) struct Round<'a> {
     pub(super) index: &'a mut Index,
     pub(super) budget: &'a mut Budget,
     ledger: Ledger,
-    /// Jobs whose plan may be another one.
+    /// Jobs whose plan may have changed.
     touched: BTreeSet<JobId>,
-    /// Workers whose first chunk may be another one.
+    /// Workers whose first chunk may have changed.
     dirty: BTreeSet<Worker>,
     reasons: BTreeMap<JobId, Reason>,
 }
@@ -76,13 +72,13 @@ impl<'a> Round<'a> {
         Ok(self.propose())
     }
 
-    /// A job's memory, to change it; its plan may then be another one.
+    /// A job's memory for changes. Its plan may change with it.
     pub(super) fn change(&mut self, id: JobId) -> &mut Dispatched {
         self.touched.insert(id);
         Arc::make_mut(self.memo.jobs.get_mut(&id).expect("only known jobs change"))
     }
 
-    // What happened.
+    // Changes.
 
     fn hear(&mut self, changes: &Vector<Change>, rebuilt: bool) {
         let mut jobs: BTreeMap<JobId, bool> = BTreeMap::new();
@@ -92,13 +88,13 @@ impl<'a> Round<'a> {
                 Change::Dropped(id) => _ = jobs.insert(*id, true),
                 Change::Server(id) => {
                     let orphaned = self.index.refit(self.state, *id);
-                    // Who waits for room there is among the stalled.
+                    // Chunks that wait for room there are on stalled workers.
                     jobs.extend(orphaned.into_iter().map(|job| (job, true)));
                 }
                 Change::Measured(_) | Change::Settings => {}
             }
         }
-        // In shadow mode every round starts from what runs, not from the last plan.
+        // In shadow mode every round starts from the running slots, not from the last plan.
         if rebuilt || changes.contains(&Change::Settings) || self.state.mode == Mode::Shadow {
             let all = self.state.jobs.keys().chain(self.memo.jobs.keys());
             jobs.extend(all.map(|id| (*id, true)));
@@ -112,7 +108,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// A job is over: its chunks are gone, and their room.
+    /// Removes an ended job with its chunks.
     fn forget(&mut self, id: JobId) {
         self.memo.waiting.remove(&id);
         let Some(job) = self.memo.jobs.remove(&id) else { return };
@@ -125,7 +121,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Takes a chunk out of its worker's queue.
+    /// Removes a chunk from its worker's queue.
     fn take_out(&mut self, worker: Worker, ready: Time, key: Key) {
         self.dirty.insert(worker);
         self.index.coming.remove(&(ready, worker, key));
@@ -135,7 +131,7 @@ impl<'a> Round<'a> {
         lane.pending.running.take_if(|running| running.key == key);
     }
 
-    /// What became of a job: chunks that are trained, slots that are lost, a plan that isn't what was proposed.
+    /// Applies the changes of a job: trained chunks, lost slots, or a plan other than the proposed one.
     fn look_at(&mut self, job: &Arc<Job>, doubtful: bool) {
         let Some(dispatched) = self.memo.jobs.get(&job.id).cloned() else {
             self.memo.waiting.insert(job.id);
@@ -154,7 +150,7 @@ impl<'a> Round<'a> {
             }
             let known = dispatched.allocation(self.state, servers);
             match planned.filter(|plan| !closed && known.is_some_and(|known| known.slots() == plan.slots())) {
-                // It has its slots, which do something else than was proposed: nothing, until they are told anew.
+                // The job has its slots, with other work than proposed. They are idle until the next plan.
                 Some(plan) => self.adopt(job, &plan.clone(), &dispatched),
                 None => _ = self.memo.waiting.insert(job.id),
             }
@@ -163,8 +159,8 @@ impl<'a> Round<'a> {
         self.finish(job);
     }
 
-    /// What a job has isn't, or isn't any more, what is remembered: nothing of it is being trained until it is served again.
-    /// The room of what it is planned to have is still taken.
+    /// The job's slots differ from the memory. None of its chunks trains until it is served again. The room of its
+    /// planned slots stays reserved.
     fn displace(&mut self, id: JobId, dispatched: &Dispatched) {
         for (at, chunk, worker) in dispatched.pending() {
             if matches!(chunk.stage, Stage::Running(_)) {
@@ -175,7 +171,7 @@ impl<'a> Round<'a> {
         (dispatched.placed, dispatched.running) = (false, 0);
     }
 
-    /// The slots of a job's plan are its own, and idle.
+    /// Takes the planned slots as the job's own, and idle.
     fn adopt(&mut self, job: &Job, plan: &Allocation, dispatched: &Dispatched) {
         for slot in plan.slots().iter().filter(|slot| plan.is_busy(slot)) {
             self.shift(job, slot.role, slot.server, &slot.devices, Use::Busy, Use::Idle);
@@ -184,7 +180,7 @@ impl<'a> Round<'a> {
         self.dirty.extend(dispatched.workers.values());
     }
 
-    /// A chunk isn't trained any more. Its room is the caller's to give back.
+    /// Interrupts a chunk. The caller releases its room.
     fn interrupt(&mut self, worker: Worker, item: Item) {
         self.dirty.insert(worker);
         let now = self.state.now;
@@ -199,7 +195,8 @@ impl<'a> Round<'a> {
         chunk.stage = Stage::Preempted;
     }
 
-    /// Chunks whose worker is gone are dispatched anew: what of a job isn't in the plan goes where it may come.
+    /// Marks chunks whose worker is gone for another dispatch. If the job isn't in the plan, its slots must also be
+    /// accepted by their servers now.
     fn lose_workers(&mut self, job: &Arc<Job>) {
         let dispatched = self.memo.jobs[&job.id].clone();
         let room = &self.index.board.room;
@@ -223,7 +220,7 @@ impl<'a> Round<'a> {
             return;
         }
         if dispatched.placed {
-            // Slots change: that is for when the job is free.
+            // Its slots change, which has to wait until the job can be changed.
             self.displace(job.id, &dispatched);
         }
         let dispatched = self.memo.jobs[&job.id].clone();
@@ -239,16 +236,16 @@ impl<'a> Round<'a> {
         self.memo.waiting.insert(job.id);
     }
 
-    /// Chunks that are reported as trained to their ends.
+    /// Marks reported chunks as trained.
     fn finish(&mut self, job: &Arc<Job>) {
         let dispatched = &self.memo.jobs[&job.id];
         let done = dispatched.chunks.iter().filter(|chunk| chunk.stage == Stage::Done).count();
-        if job.chunks.len() == done {
+        if job.learnt.chunks.len() == done {
             return;
         }
         let dispatched = dispatched.clone();
         let trained = |at: &u32| dispatched.chunks.get(*at as usize).is_some_and(|chunk| chunk.stage != Stage::Done);
-        for at in job.chunks.iter().copied().filter(trained) {
+        for at in job.learnt.chunks.iter().copied().filter(trained) {
             let chunk = dispatched.chunks[at as usize];
             let item = Item { job: job.id, chunk: at };
             if let Some(worker) = chunk.worker.and_then(|index| dispatched.workers.get(&index)).copied() {
@@ -277,7 +274,7 @@ impl<'a> Round<'a> {
         self.memo.landed = self.memo.landed.max(now);
     }
 
-    /// A chunk joins its worker's queue. What runs there may no longer be the first of it: what it has trained is booked.
+    /// Adds a chunk to its worker's queue. The running chunk may no longer be the first, so its work is booked.
     pub(super) fn land(&mut self, worker: Worker, key: Key, entry: Entry) {
         let now = self.state.now;
         self.dirty.insert(worker);
@@ -290,7 +287,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    // Arrivals, and jobs that found no place before.
+    // Arrivals, and jobs without a place.
 
     fn serve_waiting(&mut self) -> Result<(), EngineError> {
         let waiting: Vec<JobId> = self.memo.waiting.iter().copied().collect();
@@ -310,7 +307,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Gives a job its slots and dispatches its chunks. Why that can't be, or not wholly.
+    /// Gives a job its slots, and dispatches its chunks. Returns the reason if that fails, or succeeds partly.
     fn serve(&mut self, job: &'a Arc<Job>) -> Result<Option<Reason>, EngineError> {
         if let Err(what) = super::runs(&job.spec).and_then(|()| self.rules(job)) {
             return Ok(Some(Reason::Unsupported { what: what.into() }));
@@ -325,19 +322,19 @@ impl<'a> Round<'a> {
             self.finish(job);
         }
         if !self.memo.jobs[&job.id].placed {
-            // Slots that come back are new to the plan: they go where slots may come now.
+            // Returning slots are new in the plan, so their servers must accept them now.
             self.lose_workers(job);
         }
         let before = self.memo.jobs[&job.id].clone();
         if let Some(planned) = job.verdict.allocation().filter(|_| !before.placed) {
-            // Another engine's, or one that was put back: it is void.
+            // A plan of another engine, or a restored one, is void.
             for slot in planned.slots() {
                 let from = if planned.is_busy(slot) { Use::Busy } else { Use::Idle };
                 self.shift(job, slot.role, slot.server, &slot.devices, from, Use::None);
             }
         }
         if !before.placed {
-            // Its place is looked for with its first worker's.
+            // A place for the parameter servers is chosen with the first worker.
             self.change(job.id).home = None;
             if !before.workers.is_empty() && !self.move_in(job, &before) {
                 return Ok(Some(self.no_room(job)));
@@ -368,7 +365,7 @@ impl<'a> Round<'a> {
         Largest::default().reason(self.state, &self.index.board.room, job, Shape { workers: 1, servers })
     }
 
-    /// Slots that a job had come back where their chunks are, idle; false, and nothing taken, where there is no room.
+    /// Restores a job's slots at its chunks, as idle. Returns false, without changes, if there is no room.
     fn move_in(&mut self, job: &'a Arc<Job>, dispatched: &Dispatched) -> bool {
         let servers: Vec<ServerId> = dispatched.workers.values().map(|worker| worker.server).collect();
         let mut moved = 0;
@@ -399,7 +396,7 @@ impl<'a> Round<'a> {
 
     // Room.
 
-    /// One slot of a job is used in another way; false, and nothing changed, where there is no room for that.
+    /// Changes the use of one slot. Returns false, without changes, if there is no room.
     pub(super) fn shift(
         &mut self,
         job: &Job,
@@ -431,7 +428,7 @@ impl<'a> Round<'a> {
         self.shift_servers(job, server, Use::None, Use::Idle)
     }
 
-    /// All parameter servers of a job, which are in one place.
+    /// Changes the use of all parameter servers of a job, which are on one server.
     fn shift_servers(&mut self, job: &Job, server: ServerId, from: Use, to: Use) -> bool {
         let count = job.spec.bounds().servers.0;
         for done in 0..count {
@@ -453,8 +450,8 @@ impl<'a> Round<'a> {
             && (rules.colocate || workers.values().all(|worker| worker.server != server))
     }
 
-    /// A place for a job's parameter servers, if it has none (A_ps): where its first worker is the cloud's, in the cloud, else at
-    /// the edge, and where none is free there, in the cloud.
+    /// Finds a place for a job's parameter servers, if it has none (A_ps): in the zone of its first worker, or else in
+    /// the other zone.
     pub(super) fn find_home(&mut self, job: &'a Job, first: Worker) -> bool {
         if let Some(home) = self.memo.jobs[&job.id].home {
             let rules = self.state.settings.shape.of(&job.spec);
@@ -484,7 +481,7 @@ impl<'a> Round<'a> {
                 && (rules.colocate || *id != first.server)
                 && room.holds(*id, job, &need, 0, job.spec.bounds().servers.0)
         };
-        // Together with the whole job, if that is where it is.
+        // On the server of the first worker, if that is in the cloud.
         let with_first = cloud && self.state.server(first.server).place.cloud && suits(&first.server);
         let home = match self.engine.servers {
             _ if with_first => Some(first.server),
@@ -500,19 +497,19 @@ impl<'a> Round<'a> {
         home.filter(|home| self.settle_servers(job, *home))
     }
 
-    /// Whether work that isn't ours has a worker's GPU.
+    /// Whether a worker's GPU is in foreign use.
     pub(super) fn is_foreign(&self, worker: Worker) -> bool {
         let foreign = &self.state.server(worker.server).foreign;
         foreign.devices.get(usize::from(worker.gpu)).is_some_and(|milli| *milli > 0)
     }
 
-    // Who trains.
+    // Training.
 
-    /// Each worker trains the first chunk of its queue that can be (highest average processing rate first).
+    /// Each worker trains the first chunk of its queue that can run (highest average processing rate first).
     fn train(&mut self) -> Result<(), EngineError> {
         let mut workers = std::mem::take(&mut self.index.stalled);
         workers.append(&mut self.dirty);
-        // Room first: what is interrupted here may be what another needs there.
+        // Interruptions come first, because other workers may need their room.
         for worker in &workers {
             let Some(lane) = self.index.lane(*worker) else { continue };
             let Some(running) = lane.pending.running.filter(|running| self.first(*worker) != Some(running.key)) else {
@@ -529,7 +526,7 @@ impl<'a> Round<'a> {
                 self.index.stalled.insert(worker);
             }
         }
-        // Jobs were touched on the way, queues weren't.
+        // Jobs have changed meanwhile, but queues haven't.
         self.dirty.clear();
         Ok(())
     }
@@ -557,8 +554,8 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Trains a chunk from now on, if its job is in the plan and there is room; its parameter servers move where theirs
-    /// was taken while nothing of the job ran.
+    /// Starts a chunk if its job is in the plan and there is room. If nothing of the job ran, its parameter servers may
+    /// have to move to a server with room.
     fn start(&mut self, worker: Worker, key: Key, item: Item) -> bool {
         let state = self.state;
         let (Some(job), Some(known)) = (state.job(item.job), self.memo.jobs.get(&item.job)) else { return false };
@@ -580,7 +577,7 @@ impl<'a> Round<'a> {
         true
     }
 
-    /// The parameter servers of a job of which nothing ran until now.
+    /// Reactivates the parameter servers of a job without running chunks.
     fn wake_servers(&mut self, job: &'a Arc<Job>) -> bool {
         let known = &self.memo.jobs[&job.id];
         let (Some(home), Some(first)) = (known.home, known.workers.values().next().copied()) else { return false };
@@ -601,12 +598,12 @@ impl<'a> Round<'a> {
             self.shift_servers(job, home, Use::Idle, Use::None);
         }
         self.change(job.id).home = Some(home);
-        // It has just been given up.
+        // This room was released just before.
         self.shift_servers(job, home, Use::None, Use::Idle);
         false
     }
 
-    /// Interrupts a chunk, or ends its training, and gives its room back.
+    /// Interrupts or completes a chunk, and releases its room.
     fn pause(&mut self, job: &Arc<Job>, worker: Worker, item: Item) {
         self.interrupt(worker, item);
         let dispatched = self.change(item.job);
@@ -620,7 +617,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    // What comes of it.
+    // The proposal.
 
     fn propose(self) -> Proposal {
         let mut proposal = Proposal::default();
@@ -632,9 +629,9 @@ impl<'a> Round<'a> {
             let dispatched = self.memo.jobs.get(id).filter(|job| job.placed);
             let planned = dispatched.and_then(|known| known.allocation(self.state, job.spec.bounds().servers.0));
             match (planned, self.reasons.get(id)) {
-                (Some(planned), _) => run(&mut proposal, job, Arc::new(planned)),
+                (Some(planned), _) => proposal.run(job, Arc::new(planned)),
                 (None, Some(reason)) if self.state.mandate(job) == Mandate::Free => {
-                    wait(&mut proposal, job, reason.clone());
+                    proposal.wait(job, reason.clone());
                 }
                 _ => {}
             }

@@ -1,40 +1,41 @@
-//! Where a task goes: to the server nearest to the ideal one, and there to the least loaded GPU (MLFS, §3.3.2).
+//! The place of a task: the server nearest to the ideal one, and its least loaded GPU (MLFS, §3.3.2).
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use smallvec::SmallVec;
 
 use super::{
-    Mlfs,
+    parameters::Mlfs,
     policy::{Candidate, Choice, Chooser, NEAREST, SCORE},
 };
 use crate::{
-    decision::{Allocation, Devices, Role, Slot},
-    engines::{Budget, EngineError, board::Board, sharing},
+    decision::{Allocation, Devices, Slot},
+    engine::{Budget, EngineError, board::Board, sharing},
     ids::ServerId,
     job::Job,
     place::{Load, exchanged},
     reason::{Reason, Share, Worth},
     resources::Amounts,
+    shape::Role,
     state::State,
 };
 
-/// The cluster under the decision in the making.
+/// The cluster under the decision in progress.
 pub(super) struct Hosts<'a> {
     pub(super) state: &'a State,
     pub(super) engine: &'a Mlfs,
     pub(super) board: &'a mut Board,
     pub(super) load: Load,
     pub(super) chooser: Chooser<'a>,
-    /// How many tasks are to leave each of these servers and have no other place yet: nobody comes there meanwhile.
+    /// Number of tasks that should leave a server and have no other place yet. No task is placed there meanwhile.
     pub(super) relieved: BTreeMap<ServerId, u32>,
 }
 
-/// What became of a job that was to be placed.
+/// The result of placing a job.
 pub(super) enum Home {
-    /// All of its tasks have a place.
+    /// All tasks have a place.
     At(Arc<Allocation>),
-    /// The policy would rather wait.
+    /// The policy prefers to wait.
     HeldBack(Reason),
     /// There is no room.
     Nowhere,
@@ -48,7 +49,7 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// Its partition; a parameter server has none.
+    /// Its partition. A parameter server has none.
     pub(super) fn part(self, job: &Job) -> Option<usize> {
         let parts = job.spec.partitions.len().max(1);
         (self.role == Role::Worker).then_some(self.index as usize % parts)
@@ -61,12 +62,12 @@ impl From<&Slot> for Task {
     }
 }
 
-/// What two tasks of a job send each other.
+/// Traffic between two tasks of a job.
 fn traffic(job: &Job, shares: &[f64], a: Task, b: Task) -> f64 {
     exchanged(&job.spec, shares, (a.role, a.index), (b.role, b.index))
 }
 
-/// All tasks of a job as it was requested.
+/// All tasks of a job's requested shape.
 pub(super) fn tasks(job: &Job) -> impl Iterator<Item = Task> + Clone + use<> {
     let shape = job.spec.requested();
     let of = |role, count| (0..count).map(move |index| Task { role, index });
@@ -74,7 +75,7 @@ pub(super) fn tasks(job: &Job) -> impl Iterator<Item = Task> + Clone + use<> {
 }
 
 impl Hosts<'_> {
-    /// What a task uses, or is expected to.
+    /// Measured or expected use of a task.
     pub(super) fn expected(&self, job: &Job, task: Task) -> Amounts {
         self.state.expected_use(job, task.role, task.index, self.engine.overload)
     }
@@ -90,7 +91,7 @@ impl Hosts<'_> {
         self.state.servers.len() as u64 + scores * SCORE
     }
 
-    /// A home for every task of a job, in this order, or for none and why. The room is taken.
+    /// Places all tasks of a job in this order and reserves their room, or none with the reason.
     /// O(tasks · (servers · resources + tasks)).
     pub(super) fn place(
         &mut self,
@@ -142,7 +143,7 @@ impl Hosts<'_> {
         Ok(Home::At(Arc::new(Allocation::new(placed))))
     }
 
-    /// Whether there may be room for all workers of a job: soon told, where tasks tried one by one would find out in the end.
+    /// Whether there may be room for all workers of a job. This check is faster than trying all tasks in vain.
     /// O(servers · (resources + devices)).
     fn could_hold(&self, job: &Job) -> bool {
         let uses = self.expected(job, Task { role: Role::Worker, index: 0 });
@@ -154,7 +155,8 @@ impl Hosts<'_> {
         })
     }
 
-    /// The task's best place beside those that have one; `from` is what it has. O(servers · resources + tasks placed).
+    /// The best place of a task beside the placed ones. `from` is its current place. O(servers · resources + placed
+    /// tasks).
     pub(super) fn host(
         &mut self,
         job: &Job,
@@ -187,7 +189,7 @@ impl Hosts<'_> {
             let resources =
                 self.load.parts(slot.server).zip(&ideal).map(|(part, least)| (part - least) * (part - least));
             let apart = nearest.max(near) - near;
-            // The penalty of moving is the same wherever it goes, and 0 for who waits.
+            // The penalty of a move is the same for every target, and 0 for waiting tasks.
             let distance = (resources.sum::<f64>(), if self.engine.bandwidth { apart * apart } else { 0.0 });
             Candidate { slot, stays, distance, near }
         };
@@ -198,7 +200,7 @@ impl Hosts<'_> {
         self.chooser.choose(&self.load, job, task, uses, places)
     }
 
-    /// The part of the task's traffic that stays on each server where peers of it are.
+    /// The fraction of the task's traffic that stays on each server with peers of it.
     pub(super) fn nearness(
         &self,
         job: &Job,
@@ -222,7 +224,7 @@ impl Hosts<'_> {
         near
     }
 
-    /// Why a task finds no place although servers have room for it: they carry too much.
+    /// Why a task has no place although servers have room: they are overloaded.
     pub(super) fn crowded(&self, job: &Job, task: Task) -> Option<Reason> {
         let (state, board, load) = (self.state, &*self.board, &self.load);
         let uses = self.expected(job, task);
@@ -247,12 +249,12 @@ impl Hosts<'_> {
         Some(Reason::Overloaded { server, resource, used: Share::of(part) })
     }
 
-    /// A task comes to a place.
+    /// Adds a task at a place.
     pub(super) fn take(&mut self, job: &Job, slot: &Slot, uses: &Amounts) {
         sharing::take(self.board, &mut self.load, job, slot, uses);
     }
 
-    /// It leaves again.
+    /// Removes it again.
     pub(super) fn give_back(&mut self, job: &Job, slot: &Slot, uses: &Amounts) {
         sharing::give_back(self.state, self.board, &mut self.load, job, slot, uses);
     }

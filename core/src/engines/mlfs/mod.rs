@@ -1,42 +1,49 @@
-//! MLFS: tasks of model-parallel jobs by what they add to accuracy and deadlines, on servers as they are measured.
+//! MLFS: tasks of model-parallel jobs, ordered by their contribution to accuracy and deadlines, on servers with
+//! measured load.
 //!
-//! Wang, Liu and Shen, *Job Scheduling for Large-Scale Machine Learning Clusters*, CoNEXT'20. A job's tasks are its slots: a
-//! worker for each [partition](crate::job::Partition) of each replica of its model, and its parameter servers.
-//! * **MLF-H** (`priority.rs`, `host.rs`, `overload.rs`): tasks are placed one by one in the order of their priority, each on the
-//!   server nearest to an ideal one (least used, nearest to its peers). What servers carry is measured; tasks leave
-//!   servers that carry more than `overload` of something.
-//! * **MLF-RL** (`policy.rs`): a learnt [policy](crate::policy), if one is [set](crate::Event::PolicySet), says whose turn it is and
-//!   which place a task takes: a server's, its own, or the queue. Without one MLF-H does.
-//! * **MLF-C** (`stop.rs`): jobs stop as their owners chose; while the cluster is overloaded, as early as owners consent to.
+//! Wang, Liu and Shen, *Job Scheduling for Large-Scale Machine Learning Clusters*, CoNEXT'20. The tasks of a job are
+//! its slots: a worker for each [partition](crate::job::Partition) of each replica of its model, and its parameter
+//! servers.
+//! * **MLF-H** (`priority.rs`, `host.rs`, `overload.rs`): tasks are placed one by one in order of their priority, each
+//!   on the server nearest to an ideal one (least used, nearest to its peers). The load of servers is measured. Tasks
+//!   leave servers that carry more than `overload` of a resource.
+//! * **MLF-RL** (`policy.rs`): a learnt [policy](crate::policy), if one is [set](crate::Event::PolicySet), chooses the
+//!   order and the place of each task: a server, its current place, or the queue. Without a policy, MLF-H chooses.
+//! * **MLF-C** (`stop.rs`): jobs stop by their owners' rule, and while the cluster is overloaded by their rule for that
+//!   case.
 //!
-//! `mlf-h` is this engine with `stop = false` and `policy = false`; with the first alone it is the paper's MLF-RL.
+//! `mlf-h` is this engine with `stop = false` and `policy = false`. With `stop = false` alone it is the paper's MLF-RL.
 //!
-//! Where the paper is silent, or isn't about real clusters:
-//! * an iteration is an epoch: losses are kept so;
-//! * a job's tasks need each other in every iteration, so all are placed or none, in the turn of the one that goes first; the
-//!   parameter servers are first among them. A job that doesn't fit holds nobody up;
-//! * a task that nobody has measured is expected to use what its model's tasks use, else `overload` of what it demands: a server
-//!   that is full by reservations isn't overloaded by them. Without measurements this is an engine of reservations; to let
-//!   tasks share GPUs, measure and let the pool [overbook](crate::settings::ShapeRules::overbook);
-//! * what a single task uses up alone is no overload: moving it would help nobody. Nor may a server without other tasks refuse one;
-//! * r is the predicted remaining time, at least a round; where nothing predicts it, its term is 0. A task's deadline is its job's
-//!   less the parts of r that its descendants take, in proportion to their parameters;
-//! * who gives no deadline has the latest of all; no urgency is the least;
-//! * the ML and C terms are each divided by the largest of all active tasks before they are mixed (`scaled`), so that α means what
-//!   it says;
-//! * what partitions of a replica hand to each other counts as much as an average partition's parameters: job files don't tell it. The
-//!   penalty of a move is the same for every host, so it decides nothing;
-//! * which tasks may leave an overloaded server is MLF-H's word under a policy, too; it then says whether and where to. Nobody is
-//!   held back while nothing runs. Where a job's servers must be alike a policy says whose turn it is, and no more;
-//! * a job is preempted if a task must leave and no server is underloaded; its tasks wait together.
+//! Deviations from the paper, for open points and for real clusters:
+//! * An iteration is an epoch, because losses are stored by epoch.
+//! * The tasks of a job need each other in each iteration. So all are placed or none, in the turn of the first one.
+//!   Parameter servers are first among them. A job that doesn't fit blocks no others.
+//! * A task without measurements is expected to use as much as its model's tasks, or else `overload` of its demand. So
+//!   a server that is full by reservations isn't overloaded. Without measurements this is an engine of reservations. To
+//!   let tasks share GPUs, measure them and let the pool [overbook](crate::settings::ShapeRules::overbook).
+//! * A single task never overloads a server, because moving it would not help. Likewise, a server without other tasks
+//!   can't refuse one.
+//! * r is the predicted remaining time, at least a round. If there is no prediction, its term is 0. A task's deadline
+//!   is its job's, less the parts of r for its descendants, in proportion to their parameters.
+//! * A job without a deadline has the latest of all. A job without an urgency has the lowest.
+//! * The ML and C terms are each divided by the largest one of all active tasks before they are mixed (`scaled`), so
+//!   that α is the actual weight.
+//! * The traffic between partitions of a replica is assumed to equal the size of an average partition, because job
+//!   files don't contain it. The penalty of a move is the same for every host, so it has no effect.
+//! * MLF-H chooses the tasks that may leave an overloaded server, also under a policy. The policy then decides whether
+//!   they leave, and where to. No task is held back while nothing runs. If a job's servers must have equal
+//!   reservations, a policy only chooses the order.
+//! * A job is preempted if a task must leave and no server is underloaded. All its tasks wait together.
 //!
-//! Choose it for deadlines and accuracies that matter, and for model-parallel jobs on GPUs that tasks share. Cost: O(partitions
-//! of all jobs + slots planned + servers · resources) a decision, and O(servers · resources) for each task that is placed; a policy
-//! adds a score (30 inputs · hidden units) for each job that waits, and ten for each task that is placed. Once a class of jobs
-//! found no room, larger jobs of it aren't tried, and none is for which there are too few GPUs.
+//! Choose it if deadlines and accuracies are important, and for model-parallel jobs on GPUs that tasks share. Cost:
+//! O(partitions of all jobs + planned slots + servers · resources) per decision, and O(servers · resources) for each
+//! placed task. A policy adds a score (30 inputs · hidden units) for each waiting job, and ten for each placed task.
+//! After a class of jobs found no room, larger jobs of the same class aren't tried, and neither are jobs for which
+//! there are too few GPUs.
 
 mod host;
 mod overload;
+mod parameters;
 mod policy;
 mod priority;
 mod stop;
@@ -50,7 +57,7 @@ use std::{
 use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::policy::INPUTS;
+pub use self::parameters::Mlfs;
 use self::{
     host::{Home, Hosts, Task, tasks},
     overload::{Mover, movers},
@@ -58,14 +65,14 @@ use self::{
     priority::{Active, Jobs, Known, Priorities},
     stop::stops,
 };
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, Limits, ParameterInfo, Parameters, Triggers,
+pub(super) use self::{parameters::for_completion, policy::INPUTS};
+use crate::engine::{
+    About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers,
     board::{Board, Largest},
     ledger::Ledger,
-    optimus::{run, wait},
 };
 use crate::{
-    decision::{Allocation, Proposal, Role, Shape, Slot, Verdict},
+    decision::{Allocation, Proposal, Slot, Verdict},
     ids::JobId,
     job::Job,
     place::{Load, SortBy},
@@ -73,143 +80,55 @@ use crate::{
     reason::{Reason, ReasonKind, Scope, Share},
     resources::Amounts,
     settings::SettingsError,
-    state::{Change, State},
+    shape::{Role, Shape},
+    state::State,
     time::{Span, Time},
 };
 
-pub(super) const NAME: &str = "mlfs";
-pub(super) const SUMMARY: &str =
-    "places tasks by accuracy, deadline and measured load, and stops jobs with nothing to gain";
-pub(super) const PAPER: &str = "Wang et al., Job Scheduling for Large-Scale Machine Learning Clusters, CoNEXT'20";
-pub(super) const PARAMETERS: &[ParameterInfo] = &parameters(true);
+/// Derived data of jobs.
+#[derive(Default)]
+pub struct Index(Jobs);
 
-/// MLF-H alone.
-pub(super) const HEURISTIC_NAME: &str = "mlf-h";
-pub(super) const HEURISTIC_SUMMARY: &str =
-    "places tasks by accuracy, deadline and measured load (mlfs without its early stops and its policy)";
-pub(super) const HEURISTIC_PARAMETERS: &[ParameterInfo] = &parameters(false);
-
-const fn parameters(full: bool) -> [ParameterInfo; 15] {
-    const fn number(name: &'static str, default: f64, meaning: &'static str) -> ParameterInfo {
-        ParameterInfo { name, default: Value::Number(default), meaning }
-    }
-    const fn flag(name: &'static str, default: bool, meaning: &'static str) -> ParameterInfo {
-        ParameterInfo { name, default: Value::Flag(default), meaning }
-    }
-    [
-        ParameterInfo { name: "interval", default: Value::Text("60s"), meaning: "longest time between rounds" },
-        number("alpha", 0.3, "weight of the ML features beside deadline, remaining and waiting time (Eq. 6)"),
-        number("gamma", 0.8, "what of a child's priority its parents get (Eq. 3 and 5)"),
-        number("gamma_deadline", 0.3, "weight of the deadline (Eq. 4)"),
-        number("gamma_remaining", 0.3, "weight of the remaining time"),
-        number("gamma_waited", 0.35, "weight of the waiting time"),
-        number("overload", 0.9, "a server that uses more of a resource than this part is overloaded (h_r)"),
-        number("cluster_overload", 0.9, "so is a cluster whose servers on average use more of everything (h_s)"),
-        number("movable", 0.1, "part of an overloaded GPU's tasks, those of the lowest priority, that may leave (p_s)"),
-        flag("urgency", true, "urgency counts"),
-        flag("bandwidth", true, "tasks are placed near their peers"),
-        flag("migrate", true, "tasks leave overloaded servers"),
-        flag("stop", full, "jobs stop as their owners chose, under load as far as they consent (MLF-C)"),
-        flag(
-            "policy",
-            full,
-            "tasks go where a learnt policy says, if one is set (MLF-RL); off: by the heuristic (MLF-H)",
-        ),
-        flag("scaled", true, "ML and computation features are scaled before they are mixed; off: as in the paper"),
-    ]
-}
-
-/// The engine, as its module describes it.
-#[derive(Clone, Debug)]
-pub struct Mlfs {
-    interval: Span,
-    alpha: f64,
-    gamma: f64,
-    gamma_deadline: f64,
-    gamma_remaining: f64,
-    gamma_waited: f64,
-    overload: f64,
-    cluster_overload: f64,
-    movable: f64,
-    urgency: bool,
-    bandwidth: bool,
-    migrate: bool,
-    stop: bool,
-    policy: bool,
-    scaled: bool,
-    /// Whose policy it follows.
-    learnt_by: &'static str,
-    /// Goals beside the time of completion count.
-    goals: bool,
-}
-
-/// Since when jobs wait that ran before, or were held; the others wait since they came.
+/// Start of the wait of jobs that ran before or were held. Other jobs wait since their arrival.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
     again: BTreeMap<JobId, Time>,
 }
 
-/// Room, and what is known of the jobs.
-#[derive(Default)]
-pub struct Index {
-    board: Board,
-    jobs: Jobs,
-}
+const PAPER: &str = "Wang et al., Job Scheduling for Large-Scale Machine Learning Clusters, CoNEXT'20";
 
 impl Build for Mlfs {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self {
-            interval: parameters.span("interval")?,
-            alpha: parameters.number("alpha", 0.0..=1.0)?,
-            gamma: parameters.number("gamma", 0.0..=1.0)?,
-            gamma_deadline: parameters.number("gamma_deadline", 0.0..=1e6)?,
-            gamma_remaining: parameters.number("gamma_remaining", 0.0..=1e6)?,
-            gamma_waited: parameters.number("gamma_waited", 0.0..=1e6)?,
-            overload: parameters.number("overload", 0.1..=1.0)?,
-            cluster_overload: parameters.number("cluster_overload", 0.1..=1.0)?,
-            movable: parameters.number("movable", 0.0..=1.0)?,
-            urgency: parameters.flag("urgency")?,
-            bandwidth: parameters.flag("bandwidth")?,
-            migrate: parameters.flag("migrate")?,
-            stop: parameters.flag("stop")?,
-            policy: parameters.flag("policy")?,
-            scaled: parameters.flag("scaled")?,
-            learnt_by: NAME,
-            goals: true,
-        })
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "mlfs",
+        "places tasks by accuracy, deadline and measured load, and stops jobs with nothing to gain",
+        PAPER,
+    )
+    .learning(&INPUTS);
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        Self::read(Self::ABOUT.name, parameters, true)
     }
 }
 
-impl Mlfs {
-    /// Parameters that belong to placing alone.
-    pub(super) const COMMON: &[ParameterInfo] = &[PARAMETERS[0], PARAMETERS[6], PARAMETERS[13]];
+/// MLF-H alone.
+pub struct MlfH;
 
-    /// An engine with these that knows no other goal than an early completion, and nothing but the time waited as its heuristic.
-    pub(super) fn for_completion(learnt_by: &'static str, parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(Self {
-            interval: parameters.span("interval")?,
-            alpha: 0.0,
-            gamma: 0.0,
-            gamma_deadline: 0.0,
-            gamma_remaining: 0.0,
-            gamma_waited: 1.0,
-            overload: parameters.number("overload", 0.1..=1.0)?,
-            cluster_overload: 1.0,
-            movable: 0.0,
-            urgency: false,
-            bandwidth: true,
-            migrate: false,
-            stop: false,
-            policy: parameters.flag("policy")?,
-            scaled: true,
-            learnt_by,
-            goals: false,
-        })
+impl Build for MlfH {
+    type Engine = Mlfs;
+    const ABOUT: About = About::new(
+        "mlf-h",
+        "places tasks by accuracy, deadline and measured load (mlfs without its early stops and its policy)",
+        PAPER,
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Mlfs, SettingsError> {
+        Mlfs::read(Mlfs::ABOUT.name, parameters, false)
     }
 }
 
 impl Memo {
-    /// Since when a job waits.
+    /// Start of a job's wait.
     fn since(&self, job: &Job) -> Time {
         self.again.get(&job.id).copied().unwrap_or(job.arrival)
     }
@@ -218,34 +137,34 @@ impl Memo {
         self.again.retain(|id, _| state.job(*id).is_some_and(|job| job.verdict.allocation().is_none()));
         for job in state.jobs.values().filter(|job| job.verdict.allocation().is_none()) {
             if job.held {
-                // It waits for a person, not for room.
+                // The job is held by a user and doesn't wait for room.
                 self.again.insert(job.id, state.now);
-            } else if job.started.is_some() {
+            } else if job.seen.started.is_some() {
                 self.again.entry(job.id).or_insert(state.now);
             }
         }
     }
 }
 
-/// Who has its turn: the highest priority, then the first come, whose number is lower; the last is its place among [`Next`].
+/// A turn: by priority, highest first, then by job number. The last is its index in [`Next`].
 type Turn = (Reverse<u64>, JobId, usize);
 
-/// Who that is.
+/// The object of a turn.
 enum Next<'a> {
-    /// A job that waits, and its task that goes first.
+    /// A waiting job, and its first task.
     Job(Waiting<'a>, Task),
-    /// A task that leaves its server, by its place among those.
+    /// A task that leaves its server, with its index among those.
     Mover(usize, &'a Mover<'a>),
 }
 
-/// A job that waits.
+/// A waiting job.
 #[derive(Clone, Copy)]
 struct Waiting<'a> {
     job: &'a Arc<Job>,
     known: &'a Known,
     class: u32,
     shape: Shape,
-    /// What it waits for is room, as the plan says already: a decision names it again only when the kind of its reason changes.
+    /// Whether the plan states already that it waits for room. A decision repeats a reason only if its kind changes.
     told: bool,
 }
 
@@ -261,29 +180,23 @@ impl Engine for Mlfs {
         Limits::Measured(libm::round(self.overload * 1000.0) as u16)
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        index: &mut Index,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        let policy = self.policy.then(|| state.policy(self.learnt_by, &INPUTS)).flatten();
+    fn decide(&self, round: &mut Round<'_, Index>, memo: &mut Memo) -> Result<(), EngineError> {
+        let policy = self.policy.then(|| round.state.policy(self.learnt_by, &INPUTS)).flatten();
         let chooser = policy.map_or(Choosing::Heuristic, |policy| Choosing::Policy(policy.network()));
-        let (proposal, known, _) = self.round(state, changes, memo, index, budget, chooser)?;
-        *memo = known;
-        Ok(proposal)
+        (*memo, _) = self.round(round, memo, chooser)?;
+        Ok(())
     }
 
     fn demonstrate(&self, state: &State, memo: &Memo) -> Vec<Demonstration> {
-        let (mut index, mut budget) = (Index::default(), Budget::UNLIMITED);
-        let round = self.round(state, &Vector::new(), memo, &mut index, &mut budget, Choosing::Shown);
-        round.map_or_else(|_| Vec::new(), |(_, _, shown)| shown)
+        let (changes, mut board, mut index) = (Vector::new(), Board::default(), Index::default());
+        board.sync(state, &changes, SortBy::Share);
+        let (mut last, mut budget) = (0, Budget::UNLIMITED);
+        let mut round = Round::new(state, &changes, &mut board, &mut index, &mut last, &mut budget);
+        self.round(&mut round, memo, Choosing::Shown).map_or_else(|_| Vec::new(), |(_, shown)| shown)
     }
 }
 
-/// Who is to choose in a round.
+/// The chooser of a round.
 enum Choosing<'a> {
     Heuristic,
     Shown,
@@ -291,22 +204,19 @@ enum Choosing<'a> {
 }
 
 impl Mlfs {
-    /// One round: what is proposed, what to remember, and what somebody who looked on has seen.
+    /// Runs one round. Returns the new memory, and the demonstrations for an observer.
     fn round(
         &self,
-        state: &State,
-        changes: &Vector<Change>,
+        round: &mut Round<'_, Index>,
         memo: &Memo,
-        index: &mut Index,
-        budget: &mut Budget,
         choosing: Choosing<'_>,
-    ) -> Result<(Proposal, Memo, Vec<Demonstration>), EngineError> {
-        budget.spend(state.jobs.len() as u64)?;
+    ) -> Result<(Memo, Vec<Demonstration>), EngineError> {
+        let state = round.state;
+        round.budget.spend(state.jobs.len() as u64)?;
         let mut known = memo.clone();
         known.remember(state);
-        index.board.sync(state, changes, SortBy::Share);
-        index.jobs.sync(self, state, changes);
-        let jobs = &index.jobs;
+        round.index.0.sync(self, state, round.changes);
+        let jobs = &round.index.0;
         let waited = |job: &Job| match job.verdict.allocation() {
             Some(_) => Span::ZERO,
             None => state.now - known.since(job),
@@ -319,39 +229,40 @@ impl Mlfs {
             Choosing::Shown => Chooser::Shown(sight(&load), Vec::new()),
             Choosing::Policy(network) => Chooser::Policy(sight(&load), network),
         };
-        let mut hosts =
-            Hosts { state, engine: self, board: &mut index.board, load, chooser, relieved: BTreeMap::new() };
+        let mut hosts = Hosts { state, engine: self, board: round.board, load, chooser, relieved: BTreeMap::new() };
         let leaving = if self.migrate { movers(&mut hosts, jobs, &priorities) } else { Vec::new() };
         let proposal = Proposal::default();
-        let mut round =
-            Round { hosts, jobs, priorities: &priorities, proposal, moved: BTreeMap::new(), kept: Vec::new() };
-        let waiting = round.serve(&leaving, budget)?;
-        round.settle(&leaving);
+        let mut turns =
+            Turns { hosts, jobs, priorities: &priorities, proposal, moved: BTreeMap::new(), kept: Vec::new() };
+        let waiting = turns.serve(&leaving, round.budget)?;
+        turns.settle(&leaving);
         if self.stop {
-            round.stop(waiting);
+            turns.stop(waiting);
         }
-        let Round { proposal, hosts, .. } = round;
+        let Turns { proposal, hosts, .. } = turns;
         let shown = hosts.chooser.into_shown();
-        Ok((proposal, known, shown))
+        round.proposal = proposal;
+        Ok((known, shown))
     }
 }
 
-/// A task that was to leave and found no place, and whether the policy wants it to stay; none: it wasn't asked.
+/// A task that should leave and has no place, with the policy's choice to stay. None: the policy wasn't asked.
 type Stuck<'a> = (&'a Mover<'a>, Option<bool>);
 
-struct Round<'a, 'b> {
+/// Jobs and tasks while they are served in order.
+struct Turns<'a, 'b> {
     hosts: Hosts<'b>,
     jobs: &'a Jobs,
     priorities: &'a Priorities<'a>,
     proposal: Proposal,
     /// New places of tasks that leave overloaded servers.
     moved: BTreeMap<JobId, Vec<Slot>>,
-    /// Tasks that were to leave, and for which the policy chose to stay, or to wait, by their places among those.
+    /// Tasks that should leave, and for which the policy chose to stay (`true`) or to wait, by index.
     kept: Vec<(usize, bool)>,
 }
 
-impl Round<'_, '_> {
-    /// Places who waits, and who leaves, in their turn. Whether someone still waits.
+impl Turns<'_, '_> {
+    /// Places waiting jobs and leaving tasks in order. Returns whether a job still waits.
     fn serve(&mut self, leaving: &[Mover<'_>], budget: &mut Budget) -> Result<bool, EngineError> {
         let state = self.hosts.state;
         if !matches!(self.hosts.chooser, Chooser::Heuristic) {
@@ -383,7 +294,7 @@ impl Round<'_, '_> {
         self.show_turns(turns.clone());
         let mut ledger = Ledger::left(state);
         let mut full: Vec<Option<Shape>> = vec![None; self.jobs.classes()];
-        // Since the last one who found a place, by class: why servers with room for its tasks don't take them.
+        // Since the last placement, by class: why servers with room don't take its tasks.
         let mut crowds: BTreeMap<u32, Option<Reason>> = BTreeMap::new();
         let mut largest = Largest::default();
         let mut waiting = false;
@@ -393,7 +304,7 @@ impl Round<'_, '_> {
                 Next::Job(job, _) => *job,
                 Next::Mover(at, mover) => {
                     if self.move_task(*at, mover, budget)? {
-                        // It has left room behind.
+                        // The move has freed room.
                         full.fill(None);
                         crowds.clear();
                     }
@@ -409,9 +320,9 @@ impl Round<'_, '_> {
             }
             if !ledger.has(job, &known.total) {
                 let reason = ledger.reason(state, job, &known.total);
-                // Its tenant's or queue's limit is nobody else's concern.
+                // A limit of its tenant or queue doesn't affect others.
                 waiting |= matches!(reason, Reason::Exhausted { scope: Scope::Cluster, .. });
-                wait(&mut self.proposal, job, reason);
+                self.proposal.wait(job, reason);
                 continue;
             }
             if !hopeless {
@@ -419,13 +330,13 @@ impl Round<'_, '_> {
                 match self.hosts.place(job, &known.shares, &order, budget)? {
                     Home::At(allocation) => {
                         ledger.take(job, &known.total, 1);
-                        run(&mut self.proposal, job, allocation);
+                        self.proposal.run(job, allocation);
                         crowds.clear();
                         continue;
                     }
                     Home::HeldBack(reason) => {
                         waiting = true;
-                        wait(&mut self.proposal, job, reason);
+                        self.proposal.wait(job, reason);
                         continue;
                     }
                     Home::Nowhere => *failed = Some(shape),
@@ -436,7 +347,7 @@ impl Round<'_, '_> {
                 let crowded = match crowds.entry(class) {
                     Entry::Occupied(known) => known.get().clone(),
                     Entry::Vacant(unknown) => {
-                        // Tasks of a role are alike.
+                        // Tasks of one role are alike.
                         budget.spend(2 * state.servers.len() as u64)?;
                         let roles = [Role::Server, Role::Worker].into_iter().filter(|role| shape.count(*role) > 0);
                         let mut tasks = roles.map(|role| Task { role, index: 0 });
@@ -444,13 +355,13 @@ impl Round<'_, '_> {
                     }
                 };
                 let reason = crowded.unwrap_or_else(|| largest.reason(state, &self.hosts.board.room, job, shape));
-                wait(&mut self.proposal, job, reason);
+                self.proposal.wait(job, reason);
             }
         }
         Ok(waiting)
     }
 
-    /// Shows somebody who looks on in what order jobs have their turns.
+    /// Shows an observer the order of jobs.
     fn show_turns<'n>(&mut self, turns: impl Iterator<Item = &'n Next<'n>>) {
         if !matches!(self.hosts.chooser, Chooser::Shown(..)) {
             return;
@@ -463,7 +374,7 @@ impl Round<'_, '_> {
         self.hosts.chooser.show_turns(tasks.into_iter());
     }
 
-    /// A job's tasks in the order in which they choose their places: parameter servers, then by priority.
+    /// A job's tasks in the order of their placement: parameter servers, then by priority.
     fn order(&self, job: &Job, known: &Known) -> Vec<Task> {
         let mut order: Vec<Task> = tasks(job).collect();
         if job.spec.partitions.len() > 1 {
@@ -474,7 +385,7 @@ impl Round<'_, '_> {
         order
     }
 
-    /// Finds a place for a task that leaves its server; whether it did.
+    /// Finds a place for a task that leaves its server. Returns whether there is one.
     fn move_task(&mut self, at: usize, mover: &Mover<'_>, budget: &mut Budget) -> Result<bool, EngineError> {
         let Mover { job, slot, uses, .. } = mover;
         budget.spend(self.hosts.steps())?;
@@ -507,7 +418,7 @@ impl Round<'_, '_> {
         Ok(true)
     }
 
-    /// What becomes of the jobs whose tasks were to leave.
+    /// Proposes the changes of the jobs with leaving tasks.
     fn settle(&mut self, leaving: &[Mover<'_>]) {
         let state = self.hosts.state;
         let mut of_job: BTreeMap<JobId, (Vec<Stuck<'_>>, Vec<Slot>)> = BTreeMap::new();
@@ -518,7 +429,7 @@ impl Round<'_, '_> {
             match new {
                 Some(new) => moved.push(new.clone()),
                 None => {
-                    // It is where it was, for now.
+                    // For now, the task stays.
                     self.hosts.load.put(mover.slot, &mover.uses, 1.0);
                     let kept = self.kept.iter().find(|(kept, _)| *kept == at);
                     stuck.push((mover, kept.map(|(_, stays)| *stays)));
@@ -530,7 +441,7 @@ impl Round<'_, '_> {
             let room_left = state.present_servers().any(|server| !self.hosts.load.is_overloaded(server.id));
             let full = stuck.iter().find_map(|(mover, stays)| {
                 let server = mover.slot.server;
-                // The policy's word, or else whether there is room anywhere.
+                // The policy's choice, or else whether there is room on any server.
                 let leaves = stays.map_or(!room_left, |stays| !stays);
                 let over = state.server(server).first_overload(self.hosts.engine.overload).filter(|_| leaves);
                 over.map(|(resource, used)| Reason::Overloaded { server, resource, used: Share::of(used) })
@@ -545,14 +456,14 @@ impl Round<'_, '_> {
                     let uses = self.hosts.expected(job, slot.into());
                     self.hosts.load.put(slot, &uses, -1.0);
                 }
-                wait(&mut self.proposal, job, reason);
+                self.proposal.wait(job, reason);
             } else if !moved.is_empty() {
-                run(&mut self.proposal, job, Arc::new(Allocation::new(with_moved(allocation, &moved))));
+                self.proposal.run(job, Arc::new(Allocation::new(with_moved(allocation, &moved))));
             }
         }
     }
 
-    /// Stops who has nothing to gain, while someone waits or servers are full as far as owners consent to.
+    /// Stops jobs without further gain. The cluster counts as overloaded if jobs wait or the mean load is high.
     fn stop(&mut self, waiting: bool) {
         let state = self.hosts.state;
         let overloaded = waiting || {
@@ -568,7 +479,7 @@ impl Round<'_, '_> {
             }
             let Some(reason) = stops(job, overloaded) else { continue };
             if let Some(at) = self.proposal.changes.iter().position(|(id, _)| *id == job.id) {
-                // It was to move; the board outlives this decision.
+                // The job was about to move. The board outlives this decision, so its room is restored.
                 let (_, verdict) = self.proposal.changes.remove(at);
                 let before = job.verdict.allocation();
                 for new in verdict.allocation().iter().flat_map(|after| after.slots()) {
@@ -583,7 +494,7 @@ impl Round<'_, '_> {
     }
 }
 
-/// The task of a job of this shape that has its turn first: a parameter server, else of the partition with the highest priority.
+/// The first task of a job: a parameter server, or else the worker of the partition with the highest priority.
 fn first(shape: Shape, part: usize) -> Task {
     match shape.servers {
         0 => Task { role: Role::Worker, index: part as u32 },
@@ -591,7 +502,7 @@ fn first(shape: Shape, part: usize) -> Task {
     }
 }
 
-/// Bits that order as floats do.
+/// Bits in the order of floats.
 fn ordered(number: f64) -> u64 {
     let bits = number.to_bits();
     if bits >> 63 == 0 { bits | 1 << 63 } else { !bits }
@@ -601,7 +512,7 @@ fn same(a: &Slot, b: &Slot) -> bool {
     (a.role, a.index) == (b.role, b.index)
 }
 
-/// A job's slots with some of them elsewhere.
+/// A job's slots with some of them moved.
 fn with_moved(allocation: &Allocation, moved: &[Slot]) -> Vec<Slot> {
     let now = |slot: &Slot| moved.iter().find(|new| same(new, slot)).unwrap_or(slot).clone();
     allocation.slots().iter().map(now).collect()

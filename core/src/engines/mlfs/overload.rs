@@ -1,4 +1,4 @@
-//! Which tasks leave an overloaded server (MLFS, §3.3.3).
+//! Selection of the tasks that leave an overloaded server (MLFS, §3.3.3).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,13 +6,7 @@ use super::{
     host::{Hosts, Task},
     priority::{Jobs, Priorities},
 };
-use crate::{
-    decision::{Role, Slot},
-    engines::sharing,
-    ids::ServerId,
-    job::Job,
-    resources::Amounts,
-};
+use crate::{decision::Slot, engine::sharing, ids::ServerId, job::Job, resources::Amounts, shape::Role};
 
 /// A task on an overloaded server.
 struct Candidate<'a> {
@@ -20,11 +14,11 @@ struct Candidate<'a> {
     slot: &'a Slot,
     priority: f64,
     uses: Amounts,
-    /// The part of its traffic that stays on the server.
+    /// The fraction of its traffic that stays on the server.
     near: f64,
 }
 
-/// A task that is to leave, as long as there is a host for it.
+/// A task that should leave if there is a host for it.
 pub(super) struct Mover<'a> {
     pub(super) job: &'a Arc<Job>,
     pub(super) slot: &'a Slot,
@@ -32,8 +26,8 @@ pub(super) struct Mover<'a> {
     pub(super) uses: Amounts,
 }
 
-/// Chooses tasks until no server is overloaded any more, or nothing there may move. Their load is taken off; their room isn't
-/// until they have another. O(slots planned), and for each overloaded server O(its tasks² · resources).
+/// Selects tasks until no server is overloaded, or no other task can move. Their load is subtracted. Their room is kept
+/// until they have another place. O(planned slots), and for each overloaded server O(its tasks² · resources).
 pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priorities<'_>) -> Vec<Mover<'a>> {
     let state = hosts.state;
     let overloaded: Vec<ServerId> = state
@@ -56,7 +50,7 @@ pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priori
             here.push(Candidate {
                 job,
                 slot,
-                // The parameter server goes before all tasks that need it.
+                // A parameter server comes before all tasks that need it.
                 priority: task
                     .part(job)
                     .map_or_else(|| priorities.first(known).1, |part| priorities.of_part(known, part)),
@@ -77,8 +71,8 @@ pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priori
     movers
 }
 
-/// The task nearest to the ideal one to leave: per overloaded resource the largest use, per other resource the smallest, and no
-/// traffic with those that stay.
+/// The task nearest to the ideal one to leave: the largest use of each overloaded resource, the smallest use of each
+/// other one, and no traffic with staying tasks.
 fn next(hosts: &Hosts<'_>, server: ServerId, here: &[Candidate<'_>]) -> Option<usize> {
     let load = &hosts.load;
     let parts: Vec<Vec<f64>> = here.iter().map(|task| load.parts_of(server, &task.uses).collect()).collect();

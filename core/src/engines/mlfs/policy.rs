@@ -1,10 +1,10 @@
-//! What MLFS's learnt policy (MLF-RL: §3.4) sees of a task and a place for it, and how choices are made: by the heuristic of
-//! MLF-H, or by a [`Network`] that scores each (task, place).
+//! Inputs of MLFS's learnt policy (MLF-RL: §3.4) for a task and its possible places, and the choice: by the heuristic
+//! of MLF-H, or by a [`Network`] that scores each (task, place).
 //!
-//! A place is a server's least loaded devices, the place the task has, or the queue. Two things are chosen: whose turn it is
-//! next, and the place of each task whose turn it is. A policy takes whoever scores highest on the
-//! best server there could be, and then the place that scores highest. It sees only the [`NEAREST`] servers to the heuristic's ideal, so
-//! that a choice costs the same in a cluster of any size.
+//! A place is the least loaded devices of a server, the task's current place, or the queue. Two things are chosen: the
+//! next task, and its place. A policy takes the task with the highest score on an ideal server, and then the place with
+//! the highest score. It considers only the [`NEAREST`] servers to the heuristic's ideal, so the cost of a choice
+//! doesn't grow with the cluster.
 
 use std::cmp::Ordering;
 
@@ -13,25 +13,25 @@ use super::{
     priority::{Jobs, Priorities},
 };
 use crate::{
-    decision::{Role, Slot},
-    engines::rounds,
+    decision::Slot,
     ids::ServerId,
     job::Job,
     place::Load,
     policy::{Demonstration, Inputs, Network},
     resources::{Amounts, GPU},
+    shape::Role,
     state::State,
     time::Span,
 };
 
-/// Servers that a task may choose from under a policy.
+/// Number of servers that a policy chooses from.
 pub(super) const NEAREST: usize = 8;
 /// Steps of the [budget](crate::Budget) for one score.
 pub(super) const SCORE: u64 = 4;
-/// Jobs that one demonstration of whose turn it is shows.
+/// Maximum number of jobs in one demonstration of an order.
 const SHOWN: usize = 24;
 
-/// What a policy sees. All are of the order of 1. Times are hours, as ln(1 + h) / 4; what isn't known is 0.
+/// Inputs of a policy, all of the order of 1. Times are hours, as ln(1 + h) / 4. Unknown values are 0.
 pub(in crate::engines) const INPUTS: Inputs = Inputs {
     version: 1,
     names: &[
@@ -71,46 +71,46 @@ pub(in crate::engines) const INPUTS: Inputs = Inputs {
     ],
 };
 
-/// How many of them are the place's.
+/// Number of inputs for the place.
 const OF_PLACE: usize = 9;
-/// How many are the task's and the cluster's.
+/// Number of inputs for the task and the cluster.
 const OF_TASK: usize = INPUTS.names.len() - OF_PLACE;
 
-/// Of a place.
+/// Inputs for a place.
 pub(super) type PlaceInputs = [f32; OF_PLACE];
-/// Of a task, in a cluster.
+/// Inputs for a task in a cluster.
 pub(super) type TaskInputs = [f32; OF_TASK];
 
-/// The queue.
+/// Inputs for the queue.
 pub(super) const QUEUE: PlaceInputs = [0.0; OF_PLACE];
 
-/// Where a task goes.
+/// The chosen place of a task.
 pub(super) enum Choice {
-    /// There.
+    /// This slot.
     To(Slot),
-    /// It stays where it is.
+    /// Its current place.
     Stay,
-    /// To the queue, although there is a place for it.
+    /// The queue, although there is a place.
     Wait {
-        /// What waiting scores.
+        /// Score of waiting.
         waiting: f32,
-        /// The best place's server …
+        /// Server of the best place …
         server: ServerId,
-        /// … and score.
+        /// … and its score.
         score: f32,
     },
     /// No server has room for it.
     Nowhere,
 }
 
-/// A place that a task may have.
+/// A possible place of a task.
 pub(super) struct Candidate {
     pub(super) slot: Slot,
-    /// It is where the task is.
+    /// Whether it is the current place.
     pub(super) stays: bool,
-    /// From the ideal, squared: in what is used, and in the traffic that would stay on the server.
+    /// Squared distance from the ideal: in use, and in the traffic that stays on the server.
     pub(super) distance: (f64, f64),
-    /// The part of the task's traffic that would stay there.
+    /// The fraction of the task's traffic that stays on the server.
     pub(super) near: f64,
 }
 
@@ -133,28 +133,28 @@ impl Candidate {
     }
 }
 
-/// Who chooses.
+/// The method of choice.
 pub(super) enum Chooser<'a> {
     /// MLF-H.
     Heuristic,
-    /// MLF-H, and somebody looks on.
+    /// MLF-H, with demonstrations for an observer.
     Shown(Sight<'a>, Vec<Demonstration>),
     /// MLF-RL.
     Policy(Sight<'a>, &'a Network),
 }
 
-/// What a policy sees tasks by.
+/// Data for the inputs of tasks.
 pub(super) struct Sight<'a> {
     pub(super) state: &'a State,
     pub(super) jobs: &'a Jobs,
     pub(super) priorities: &'a Priorities<'a>,
     pub(super) waited: &'a dyn Fn(&Job) -> Span,
-    /// Goals beside the time of completion are seen, too.
+    /// Whether goals other than the completion time are among the inputs.
     pub(super) goals: bool,
-    /// Something runs: nobody waits for an empty cluster.
+    /// Whether slots run: no task waits for an empty cluster.
     may_wait: bool,
     cluster: [f32; 3],
-    /// The best place there could be.
+    /// Inputs of an ideal place.
     ideal: PlaceInputs,
 }
 
@@ -203,11 +203,11 @@ impl<'a> Sight<'a> {
         Self { state, jobs, priorities, waited, goals, may_wait, cluster, ideal }
     }
 
-    /// What a policy sees of a task. O(1) beside what is [known](super::priority::Known) of its job.
+    /// Inputs of a task. O(1), apart from the [known](super::priority::Known) values of its job.
     fn task(&self, job: &Job, task: Task, uses: &Amounts) -> TaskInputs {
         let known = self.jobs.get(job);
         let (part, shape) = (task.part(job), job.spec.requested());
-        let gpus = rounds::gpus(job, shape) as f64 / 1000.0;
+        let gpus = job.gpus(shape) as f64 / 1000.0;
         let epochs = f64::from(job.spec.convergence.max_epochs);
         let mut inputs = [0.0; OF_TASK];
         let of_job = [
@@ -219,8 +219,8 @@ impl<'a> Sight<'a> {
             known.remaining.map_or(0.0, of_hours),
             flag(known.remaining.is_some()),
             of_hours(hours((self.waited)(job))),
-            flag(job.started.is_some()),
-            (f64::from(job.progress.epoch) / epochs.max(1.0)).min(1.0) as f32,
+            flag(job.seen.started.is_some()),
+            (f64::from(job.learnt.progress.epoch) / epochs.max(1.0)).min(1.0) as f32,
             (libm::log1p(epochs) / 6.0) as f32,
         ];
         inputs[..of_job.len()].copy_from_slice(&of_job);
@@ -229,7 +229,7 @@ impl<'a> Sight<'a> {
             let span = job.spec.deadline;
             let left = span.map(|span| hours(job.arrival + span - self.state.now));
             let slack = left.map_or(1.0, |left| (left - known.remaining.unwrap_or(0.0)) / 24.0);
-            let gap = job.spec.accuracy.map_or(0.0, |wanted| wanted - job.accuracies.best().unwrap_or(0.0));
+            let gap = job.spec.accuracy.map_or(0.0, |wanted| wanted - job.learnt.accuracies.best().unwrap_or(0.0));
             let of_goals = [
                 ml as f32,
                 computation as f32,
@@ -253,7 +253,7 @@ fn mean_and_most(parts: impl Iterator<Item = f64>) -> (f32, f32) {
 }
 
 impl Chooser<'_> {
-    /// How soon a job's turn comes, by the first of its tasks. O(1).
+    /// Score of a job's turn, by its first task. O(1).
     pub(super) fn turn(&self, job: &Job, first: Task, uses: impl FnOnce() -> Amounts, priority: f64) -> f64 {
         match self {
             Self::Heuristic | Self::Shown(..) => priority,
@@ -263,7 +263,7 @@ impl Chooser<'_> {
         }
     }
 
-    /// Shows somebody who looks on whose turn it is: of the first tasks of jobs, in their order, some.
+    /// Records the order of jobs for an observer, by a sample of their first tasks.
     pub(super) fn show_turns<'j>(&mut self, in_order: impl Iterator<Item = (&'j Job, Task, Amounts)>) {
         let Self::Shown(sight, shown) = self else { return };
         let tasks: Vec<TaskInputs> = in_order.map(|(job, task, uses)| sight.task(job, task, &uses)).collect();
@@ -274,7 +274,7 @@ impl Chooser<'_> {
         }
     }
 
-    /// Chooses between places that a task may have, and the queue. O(candidates).
+    /// Chooses between possible places and the queue. O(candidates).
     pub(super) fn choose(
         &mut self,
         load: &Load,
@@ -304,7 +304,7 @@ impl Chooser<'_> {
             }
             Self::Policy(sight, network) => {
                 if candidates.len() > NEAREST {
-                    // Who stays is last, whatever its distance.
+                    // The current place is last, whatever its distance.
                     let staying = candidates.iter().position(|candidate| candidate.stays);
                     let staying = staying.map(|at| candidates.swap_remove(at));
                     candidates.select_nth_unstable_by(NEAREST - 1, Candidate::order);
@@ -314,7 +314,7 @@ impl Chooser<'_> {
                 candidates.sort_by(Candidate::order);
                 let begun = network.begin(&sight.task(job, task, uses));
                 let scored = candidates.into_iter().map(|place| (network.finish(&begun, &place.inputs(load)), place));
-                // Of equals the nearest.
+                // Among equal scores the nearest.
                 let best = scored.reduce(|best, next| if next.0 > best.0 { next } else { best });
                 let Some((score, place)) = best else { return Choice::Nowhere };
                 let waiting = network.finish(&begun, &QUEUE);
@@ -326,7 +326,7 @@ impl Chooser<'_> {
         }
     }
 
-    /// What somebody who looked on has seen.
+    /// The recorded demonstrations.
     pub(super) fn into_shown(self) -> Vec<Demonstration> {
         match self {
             Self::Shown(_, shown) => shown,

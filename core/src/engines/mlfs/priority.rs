@@ -1,53 +1,54 @@
-//! Which task goes first (MLFS, §3.3.1, Eq. 2 to 6).
+//! The priority of tasks (MLFS, §3.3.1, Eq. 2 to 6).
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use imbl::Vector;
 
-use super::Mlfs;
+use super::parameters::Mlfs;
 use crate::{
-    decision::Shape,
-    engines::rounds,
+    engine::round,
     ids::JobId,
     job::{Job, JobSpec},
     place::partition_shares,
     resources::Amounts,
+    shape::Shape,
     state::{Change, Mandate, State},
     time::{Span, Time},
 };
 
-/// A sum over the graph is cut here: it grows as (γ · out-degree) to the depth.
+/// Limit of a sum over the graph, which grows as (γ · out-degree) to the depth.
 const MOST: f64 = 1e100;
-/// Classes of jobs that are told apart before all are looked at anew.
+/// Number of job classes after which all are recomputed.
 const MOST_CLASSES: usize = 4096;
 
-/// What a decision needs of a job, from one report to the next.
+/// Data of a job for decisions, valid from one report to the next.
 pub(super) struct Known {
     /// S_k / S_J, by partition.
     pub(super) shares: Box<[f64]>,
-    /// Where its partitions and their edges are among [`Parts`].
+    /// Range of its partitions and their edges in [`Parts`].
     parts: Range<usize>,
     edges: Range<usize>,
-    /// The largest ML_k before it is scaled.
+    /// The largest ML_k before scaling.
     most_ml: f64,
     deadline: Option<Time>,
-    /// r in hours; none: nothing says it.
+    /// r in hours. None: unknown.
     pub(super) remaining: Option<f64>,
-    /// Jobs of one class need the same of a server.
+    /// Jobs of one class have the same demands on a server.
     pub(super) class: u32,
-    /// Its shape as requested, and what that needs.
+    /// Its requested shape, and the total demand.
     pub(super) shape: Shape,
     pub(super) total: Amounts,
 }
 
-/// The partitions of all jobs, job by job. They lie side by side since every decision goes through all of them.
+/// The partitions of all jobs, job by job. They are contiguous because every decision visits all of them.
 #[derive(Default)]
 struct Parts {
-    /// The part of the job's remaining time that comes after each: its tasks' deadlines are so much earlier.
+    /// The fraction of the job's remaining time that comes after each partition. Deadlines of its tasks are earlier by
+    /// that.
     later: Vec<f64>,
-    /// ML_k before it is scaled (Eq. 2 and 3).
+    /// ML_k before scaling (Eq. 2 and 3).
     ml: Vec<f64>,
-    /// Dependencies as (part, one of those it needs), counted from the job's first part, the last parts first.
+    /// Dependencies as (part, one of its prerequisites), relative to the job's first part, the last parts first.
     edges: Vec<(u32, u32)>,
 }
 
@@ -66,7 +67,7 @@ impl Parts {
         (first..self.ml.len(), first_edge..self.edges.len())
     }
 
-    /// Takes over what another has of a job.
+    /// Copies the data of a job from another instance.
     fn take(&mut self, from: &Self, known: &mut Known) {
         let (first, first_edge) = (self.ml.len(), self.edges.len());
         self.later.extend_from_slice(&from.later[known.parts.clone()]);
@@ -76,22 +77,22 @@ impl Parts {
     }
 }
 
-/// What jobs of one class have in common.
+/// The common demands of a class of jobs.
 type Class = (BTreeMap<String, i64>, Option<BTreeMap<String, i64>>, BTreeMap<String, String>, bool, String);
 
-/// [`Known`] of every active job, kept up by the changes.
+/// [`Known`] of all active jobs, updated by changes.
 #[derive(Default)]
 pub(super) struct Jobs {
     known: BTreeMap<JobId, Known>,
     parts: Parts,
-    /// How many of the parts are of jobs that ended.
+    /// Number of parts of ended jobs.
     ended: usize,
     classes: BTreeMap<Class, u32>,
 }
 
 impl Jobs {
-    /// O(changes), each job that changed O(epochs with a loss + partitions with their edges); once half of the partitions are of
-    /// jobs that ended, or after new settings, O(partitions of all jobs).
+    /// O(changes), with O(epochs with a loss + partitions with their edges) per changed job. After new settings, or
+    /// once half of the partitions belong to ended jobs, O(partitions of all jobs).
     pub(super) fn sync(&mut self, engine: &Mlfs, state: &State, changes: &Vector<Change>) {
         if self.known.is_empty() || self.classes.len() > MOST_CLASSES || changes.contains(&Change::Settings) {
             *self = Self::default();
@@ -125,7 +126,7 @@ impl Jobs {
         &self.known[&job.id]
     }
 
-    /// Of every active job, in the order of the state's.
+    /// Data of all active jobs, in the state's order.
     fn values(&self) -> impl Iterator<Item = &Known> {
         self.known.values()
     }
@@ -149,7 +150,7 @@ impl Jobs {
                 total: job.total(shape),
             }
         });
-        known.remaining = rounds::remaining_time(job, known.shape).map(|left| left.as_seconds() / 3600.0);
+        known.remaining = round::remaining_time(job, known.shape).map(|left| left.as_seconds() / 3600.0);
         let urgency = if engine.urgency { f64::from(state.urgency(job).unwrap_or(1)) } else { 1.0 };
         let gain = urgency * loss_term(job);
         let ml = &mut parts.ml[known.parts.clone()];
@@ -171,7 +172,7 @@ fn class(spec: &JobSpec) -> Class {
     (spec.worker.demand.clone(), server, spec.labels.clone(), spec.separate_roles, spec.model.clone())
 }
 
-/// Adds to what each partition is worth alone what its children add; the most that one is worth then.
+/// Adds the values of its children to each partition's own value. Returns the largest value.
 fn with_children(worth: &mut [f64], edges: &[(u32, u32)], gamma: f64) -> f64 {
     for (part, before) in edges {
         let child = worth[*part as usize].min(MOST);
@@ -185,22 +186,22 @@ fn with_children(worth: &mut [f64], edges: &[(u32, u32)], gamma: f64) -> f64 {
     most
 }
 
-/// How much the next epoch is likely to gain: 1 in the first.
+/// Expected gain of the next epoch; 1 in the first.
 fn loss_term(job: &Job) -> f64 {
-    let points = job.losses.points();
+    let points = job.learnt.losses.points();
     let gains: Vec<f64> = points.windows(2).map(|pair| (pair[0].loss - pair[1].loss).max(0.0)).collect();
-    let epoch = f64::from(job.progress.epoch) + 1.0;
+    let epoch = f64::from(job.learnt.progress.epoch) + 1.0;
     let Some(last) = gains.last() else { return 1.0 / epoch };
     let total: f64 = gains.iter().sum();
     if total > 0.0 { last / total / epoch } else { 0.0 }
 }
 
-/// Priorities of all tasks of all active jobs. Replicas of a partition are alike.
+/// Priorities of all tasks of all active jobs. Replicas of a partition have the same priority.
 pub(super) struct Priorities<'a> {
     jobs: &'a Jobs,
-    /// C_k before it is scaled, of every one of [`Parts`].
+    /// C_k before scaling, for all [`Parts`].
     c: Vec<f64>,
-    /// What scales ML_k and C_k, and what they weigh when they are mixed.
+    /// Scales of ML_k and C_k, and their scaled weights in the mix.
     scales: (f64, f64),
     weights: (f64, f64),
     active: Vec<Active<'a>>,
@@ -211,7 +212,7 @@ pub(super) struct Priorities<'a> {
 pub(super) struct Active<'a> {
     pub(super) job: &'a Arc<Job>,
     pub(super) known: &'a Known,
-    /// Whether this decision may change what it has.
+    /// Whether this decision may change its slots.
     pub(super) is_free: bool,
 }
 
@@ -244,19 +245,19 @@ impl<'a> Priorities<'a> {
             let highest = with_children(c, &parts.edges[known.edges.clone()], engine.gamma);
             let is_free = state.mandate(job) == Mandate::Free;
             active.push(Active { job, known, is_free });
-            // Who can't be scheduled sets no scale.
+            // Jobs that can't be scheduled don't affect the scale.
             if is_free || job.verdict.allocation().is_some() {
                 most = (most.0.max(known.most_ml), most.1.max(highest));
             }
         }
-        // Without a largest one nobody has a turn.
+        // If the largest value is 0, all values are, and need no scale.
         let scale = |most: f64| if engine.scaled && most > 0.0 { 1.0 / most } else { 1.0 };
         let scales = (scale(most.0), scale(most.1));
         let weights = (engine.alpha * scales.0, (1.0 - engine.alpha) * scales.1);
         Self { jobs, c, scales, weights, active }
     }
 
-    /// ML_k and C_k of a job's partitions, before they are scaled.
+    /// ML_k and C_k of a job's partitions before scaling.
     fn terms(&self, known: &Known) -> impl Iterator<Item = (f64, f64)> {
         let parts = known.parts.clone();
         self.jobs.parts.ml[parts.clone()].iter().copied().zip(self.c[parts].iter().copied())
@@ -267,13 +268,13 @@ impl<'a> Priorities<'a> {
         self.weights.0 * ml + self.weights.1 * c
     }
 
-    /// ML_k and C_k of a partition, of the order of 1: what a policy sees.
+    /// ML_k and C_k of a partition, scaled to the order of 1, as inputs of a policy.
     pub(super) fn terms_of(&self, known: &Known, part: usize) -> (f64, f64) {
         let (ml, c) = self.terms(known).nth(part).expect("it is one of the job's");
         ((ml * self.scales.0).min(4.0), (c * self.scales.1).min(4.0))
     }
 
-    /// P_k of a job's partitions.
+    /// P_k of all partitions of a job.
     pub(super) fn of_parts(&self, known: &Known) -> impl Iterator<Item = f64> {
         self.terms(known).map(|terms| self.mixed(terms))
     }
@@ -283,12 +284,12 @@ impl<'a> Priorities<'a> {
         self.of_parts(known).nth(part).expect("it is one of the job's")
     }
 
-    /// Every active job, in the order of the state's.
+    /// All active jobs, in the state's order.
     pub(super) fn active(&self) -> &[Active<'a>] {
         &self.active
     }
 
-    /// Which of a job's partitions goes first, and its priority.
+    /// The first partition of a job, and its priority.
     pub(super) fn first(&self, known: &Known) -> (usize, f64) {
         let of = self.of_parts(known).enumerate();
         of.reduce(|best, next| if next.1 > best.1 { next } else { best }).unwrap_or_default()

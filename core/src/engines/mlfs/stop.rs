@@ -1,4 +1,4 @@
-//! Which jobs have nothing left to gain (MLF-C: MLFS, §3.5).
+//! Jobs without further gain (MLF-C: MLFS, §3.5).
 
 use crate::{
     fit::Stop,
@@ -6,20 +6,20 @@ use crate::{
     reason::{Reason, Share},
 };
 
-/// Why a job stops now; none: it trains on. While the cluster is overloaded its owner's consent counts. O(1): the forecast was
-/// made when the job reported.
+/// Reason for a job to stop now. None: it continues. While the cluster is overloaded, its owner's rule for that case
+/// applies. O(1), because the forecast was computed with the job's last report.
 pub(super) fn stops(job: &Job, overloaded: bool) -> Option<Reason> {
     let choice = if overloaded { job.spec.stop_under_load } else { job.spec.stop };
     let reached = || {
-        let (accuracy, wanted) = (job.accuracies.best()?, job.spec.accuracy?);
+        let (accuracy, wanted) = (job.learnt.accuracies.best()?, job.spec.accuracy?);
         let shares = (Share::of(accuracy), Share::of(wanted));
         (accuracy >= wanted).then_some(Reason::AccuracyReached { accuracy: shares.0, wanted: shares.1 })
     };
     match choice {
         StopChoice::Epochs => None,
         StopChoice::Accuracy if job.spec.accuracy.is_some() => reached(),
-        // Without an accuracy asked for the best there is will do.
-        StopChoice::Optimal | StopChoice::Accuracy => match job.fits.stop? {
+        // Without a requested accuracy, the best possible one suffices.
+        StopChoice::Optimal | StopChoice::Accuracy => match job.learnt.fits.stop? {
             Stop::Reached { .. } => reached(),
             Stop::OutOfReach { predicted, probability } => Some(Reason::OutOfReach {
                 wanted: Share::of(job.spec.accuracy?),

@@ -1,4 +1,4 @@
-//! What is promised to whom: the engine's memory between decisions.
+//! The engine's memory between decisions: bookings and admissions.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -7,42 +7,42 @@ use serde::{Deserialize, Serialize};
 
 use super::prices::Sample;
 use crate::{
-    decision::Shape,
     ids::{JobId, ServerId},
     job::{Job, Phase},
     place::Count,
     resources::Amounts,
+    shape::Shape,
     tables::{table, tables},
     time::{Span, Time},
 };
 
-/// Bookings, admitted jobs and what was learnt. Its tables share their parts with copies, so a copy costs nothing and a
-/// booking what it touches.
+/// Bookings, admitted jobs, and data for learnt bounds. The tables share structure with their copies, so a copy is free
+/// and a booking costs what it changes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
-    /// Booked amounts (g and v of Alg. 1) by slot and server; what has none isn't listed.
+    /// Booked amounts (g and v of Alg. 1) by slot and server. Servers without bookings aren't listed.
     #[serde(deserialize_with = "tables")]
     pub(super) booked: OrdMap<i64, OrdMap<ServerId, Amounts>>,
     /// Admitted jobs.
     #[serde(deserialize_with = "table")]
     pub(super) admitted: OrdMap<JobId, Arc<Admission>>,
-    /// Rejected jobs, and when they are tried again.
+    /// Rejected jobs, with the time of the next attempt.
     #[serde(deserialize_with = "table")]
     pub(super) rejected: OrdMap<JobId, Option<Time>>,
-    /// The last jobs that arrived, for bounds that are learnt.
+    /// The last arrivals, for learnt bounds.
     pub(super) window: Vector<Arc<Sample>>,
 }
 
 /// An admitted job and its schedule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Admission {
-    /// What is still to come, by slot; empty where there is no room for it until the horizon.
+    /// The future schedule by slot. Empty if there is no room for it until the horizon.
     pub(super) plan: VecDeque<Planned>,
-    /// Chunks that were done when the schedule was made.
+    /// Completed chunks when the schedule was made.
     pub(super) base: u64,
-    /// Work of the schedule's slots that are over.
+    /// Work of the schedule's past slots.
     pub(super) passed: u64,
-    /// Worker-time that it was seen to have since its last report, up to a moment.
+    /// Observed worker-time since the last report, up to `seen_to`.
     seen: Span,
     seen_to: Time,
     worker: Amounts,
@@ -53,7 +53,7 @@ pub(super) struct Admission {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Planned {
     pub(super) slot: i64,
-    /// In the engine's unit of work.
+    /// Work in the engine's unit.
     pub(super) work: u64,
     /// y_h and z_k, by server.
     pub(super) counts: Vec<(ServerId, Shape)>,
@@ -73,7 +73,7 @@ impl Planned {
 }
 
 impl Admission {
-    /// One without a schedule yet.
+    /// An admission without a schedule.
     pub(super) fn new(job: &Job, now: Time, base: u64) -> Self {
         Self {
             plan: VecDeque::new(),
@@ -86,34 +86,39 @@ impl Admission {
         }
     }
 
-    /// Worker-time that the job had since its last report until `to`, of which `from` on wasn't looked at yet. How it is
-    /// now is as near as can be told to how it was: reports come when they come, and between them it goes on.
+    /// Worker-time between the job's last report and `to`. The part from `from` on wasn't counted before, and is
+    /// approximated by the current number of running workers. Reports can be late, and training continues between them.
     pub(super) fn unreported(&self, job: &Job, from: Time, to: Time) -> Span {
-        let known = if job.progress.at.is_some_and(|at| at >= self.seen_to) { Span::ZERO } else { self.seen };
-        let ran = job.observed.as_ref().filter(|_| job.phase == Phase::Running).map_or(0, |ran| ran.shape().workers);
-        let from = from.max(self.seen_to).max(job.changed).max(job.progress.at.unwrap_or(from));
+        let known = if job.learnt.progress.at.is_some_and(|at| at >= self.seen_to) { Span::ZERO } else { self.seen };
+        let ran = job
+            .seen
+            .allocation
+            .as_ref()
+            .filter(|_| job.seen.phase == Phase::Running)
+            .map_or(0, |ran| ran.shape().workers);
+        let from = from.max(self.seen_to).max(job.issued.changed).max(job.learnt.progress.at.unwrap_or(from));
         Span(known.0.saturating_add((to - from).0.max(0).saturating_mul(ran.into())))
     }
 
-    /// Notes it.
+    /// Counts the worker-time up to `to`.
     pub(super) fn watch(&mut self, job: &Job, from: Time, to: Time) {
         self.seen = self.unreported(job, from, to);
         self.seen_to = self.seen_to.max(to);
     }
 
-    /// The same job from now on, with its future open.
+    /// The same job from now on, without a future schedule.
     pub(super) fn rebased(&self, job: &Job, from: Time, now: Time, base: u64) -> Self {
         let mut rebased = Self { plan: VecDeque::new(), base, passed: 0, ..self.clone() };
         rebased.watch(job, from, now);
         rebased
     }
 
-    /// What it has in a slot.
+    /// Its schedule in a slot.
     pub(super) fn at(&self, slot: i64) -> Option<&Planned> {
         self.plan.front().filter(|planned| planned.slot == slot)
     }
 
-    /// What some slots of its roles take.
+    /// Total demand of a shape.
     pub(super) fn amounts(&self, shape: Shape) -> Amounts {
         let mut amounts = self.worker.times(shape.workers.into());
         amounts.add_times(&self.server, shape.servers.into());
@@ -122,12 +127,12 @@ impl Admission {
 }
 
 impl Memo {
-    /// What is booked: slot, server, amounts.
+    /// All bookings: slot, server, amounts.
     pub fn bookings(&self) -> impl Iterator<Item = (i64, ServerId, &Amounts)> {
         self.booked.iter().flat_map(|(slot, page)| page.iter().map(|(server, amounts)| (*slot, *server, amounts)))
     }
 
-    /// Admits a job under a schedule, or gives it another one. O(slots · servers of the schedule).
+    /// Admits a job with a schedule, or replaces its schedule. O(slots · servers of the schedule).
     pub(super) fn book(&mut self, id: JobId, admission: Admission) {
         self.release(id);
         self.charge(&admission, 1);
@@ -135,7 +140,7 @@ impl Memo {
         self.admitted.insert(id, Arc::new(admission));
     }
 
-    /// Takes a job's future bookings away; it stays admitted, without a schedule.
+    /// Releases a job's future bookings. It stays admitted, without a schedule.
     pub(super) fn release(&mut self, id: JobId) {
         let Some(admission) = self.admitted.get(&id).filter(|admission| !admission.plan.is_empty()).cloned() else {
             return;
@@ -145,7 +150,7 @@ impl Memo {
         self.admitted.insert(id, Arc::new(admission));
     }
 
-    /// Slots that are over must have left the plan.
+    /// Past slots must have been removed from the plan before.
     fn charge(&mut self, admission: &Admission, times: i64) {
         for planned in &admission.plan {
             let page = self.booked.entry(planned.slot).or_default();
@@ -162,7 +167,7 @@ impl Memo {
         }
     }
 
-    /// Slots before this one are over: their bookings go.
+    /// Removes the bookings of slots before this one.
     pub(super) fn forget_before(&mut self, slot: i64) {
         while let Some((first, _)) = self.booked.get_min().filter(|(first, _)| *first < slot) {
             let first = *first;

@@ -1,29 +1,30 @@
-//! What one slot offers a job: amounts of work, and what each costs.
+//! The cost curve of one slot for a job: amounts of work, and the cost of each.
 
 use std::cmp::Ordering;
 
 /// One choice in a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Work that it does: chunks, or worker-slots.
+    /// Amount of work: chunks, or worker-slots.
     pub work: u64,
-    /// In the parts of utility that a search counts in.
+    /// Cost in the search's parts of utility.
     pub cost: u64,
-    /// Workers that it takes.
+    /// Number of workers.
     pub workers: u32,
 }
 
-/// The choices of a slot, from nothing on: more work costs more. `y` workers finish ⌊y/m⌋ chunks, so there are at most
-/// N + 1 of them, however much work the job has.
+/// The choices of a slot, starting with no work. More work costs more. `y` workers finish ⌊y/m⌋ chunks, so there are at
+/// most N + 1 choices, however much work the job has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Curve {
     choices: Vec<Choice>,
-    /// Positions of those on the lower convex hull, from nothing on.
+    /// Indices of the choices on the lower convex hull, starting with no work.
     hull: Vec<u32>,
 }
 
 impl Curve {
-    /// From choices in any order; what another one does for no more is left out.
+    /// Builds a curve from choices in any order. Choices that do less work at the same or a higher cost than another
+    /// one are dropped.
     pub fn new(mut choices: Vec<Choice>) -> Self {
         choices.retain(|choice| choice.work > 0);
         choices.sort_unstable_by_key(|choice| (std::cmp::Reverse(choice.work), choice.cost, choice.workers));
@@ -49,50 +50,50 @@ impl Curve {
         Self { choices, hull }
     }
 
-    /// The choices by work, the first of them nothing at all.
+    /// The choices by work. The first one is no work.
     pub fn choices(&self) -> &[Choice] {
         &self.choices
     }
 
-    /// The most work.
+    /// Maximum work.
     pub fn most(&self) -> u64 {
         self.choices.last().map_or(0, |choice| choice.work)
     }
 
-    /// The cheapest choice that does at least so much.
+    /// The cheapest choice with at least this work.
     pub fn choice_for(&self, work: u64) -> Option<Choice> {
         self.choices.get(self.choices.partition_point(|choice| choice.work < work)).copied()
     }
 
-    /// The same curve with no more work than this.
+    /// The same curve with at most this work.
     pub(super) fn up_to(&self, work: u64) -> Self {
         let past = self.choices.partition_point(|choice| choice.work < work);
         let last = self.choices.get(past).map(|choice| Choice { work, ..*choice });
         Self::new(self.choices[..past].iter().copied().chain(last).collect())
     }
 
-    /// Corners of the lower hull.
+    /// Number of corners of the lower hull.
     pub(super) fn corners(&self) -> usize {
         self.hull.len()
     }
 
-    /// A corner's position among the choices.
+    /// Index of a corner among the choices.
     pub(super) fn corner(&self, level: usize) -> usize {
         self.hull[level] as usize
     }
 
-    /// From one corner to the next.
+    /// The slope from a corner to the next one.
     pub(super) fn slope(&self, level: usize) -> Slope {
         Slope::between(self.choices[self.corner(level)], self.choices[self.corner(level + 1)])
     }
 }
 
-/// What more work costs, as an exact fraction.
+/// Marginal cost of work, as an exact fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slope {
-    /// More cost …
+    /// Additional cost …
     pub(super) rise: u64,
-    /// … for so much more work.
+    /// … for this additional work.
     pub(super) run: u64,
 }
 
@@ -115,14 +116,15 @@ mod tests {
         let of = |triples: &[(u64, u64, u32)]| {
             Curve::new(triples.iter().map(|&(work, cost, workers)| Choice { work, cost, workers }).collect())
         };
-        // The third costs more than the fourth, which does more; the second is above the line from nothing to the fourth.
+        // The third costs more than the fourth, which does more work. The second is above the line from no work to the
+        // fourth.
         let curve = of(&[(1, 10, 1), (2, 30, 2), (3, 50, 3), (4, 44, 4), (5, 99, 5), (0, 7, 0)]);
         let left: Vec<u64> = curve.choices().iter().map(|choice| choice.work).collect();
         assert_eq!(left, [0, 1, 2, 4, 5]);
         assert_eq!(curve.hull, [0, 1, 3, 4]);
         assert_eq!(curve.choice_for(3).unwrap().workers, 4);
         assert_eq!(curve.choice_for(6), None);
-        // Three of four: at the price of four.
+        // Three of four, at the cost of four.
         assert_eq!(curve.up_to(3).choices()[3], Choice { work: 3, cost: 44, workers: 4 });
         assert_eq!(curve.up_to(9), curve);
         assert_eq!(of(&[]).most(), 0);

@@ -1,11 +1,11 @@
-//! A slot's bookings become allocations.
+//! Converts a slot's bookings to allocations.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{bookings::Planned, round::Round};
 use crate::{
-    decision::{Allocation, Proposal, Role, Shape, Verdict},
-    engines::{
+    decision::{Allocation, Proposal, Verdict},
+    engine::{
         EngineError,
         board::{Board, Largest},
         ledger::Ledger,
@@ -13,13 +13,14 @@ use crate::{
     ids::ServerId,
     job::{Job, Training},
     reason::Reason,
+    shape::{Role, Shape},
     state::{Mandate, State},
 };
 
 impl Round<'_> {
-    /// Gives every job what it has booked in this slot. Where servers turn out to have no room for it (a job that is
-    /// pinned stands there, devices don't add up, the manager can only do even shapes) it is put elsewhere, and if
-    /// nothing else helps with fewer workers; what is missing at the slot's end is scheduled anew then.
+    /// Gives each job its bookings of this slot. A server may lack room for them: a pinned job uses it, devices don't
+    /// add up, or the manager can only reserve equal amounts. Then the job is placed elsewhere, with fewer workers if
+    /// necessary. The missing work is scheduled again at the slot's end.
     pub(super) fn deploy(&mut self, board: &mut Board) -> Result<Proposal, EngineError> {
         let state = self.state;
         let mut proposal = Proposal::default();
@@ -50,20 +51,14 @@ impl Round<'_> {
             let found = self.place(board, &mut ledger, job, &planned)?;
             let verdict = match found {
                 Some(allocation) => Verdict::Run(allocation),
-                None => {
-                    let total = job.total(shape);
-                    Verdict::Wait(match ledger.has(job, &total) {
-                        true => largest.reason(state, &board.room, job, shape),
-                        false => ledger.reason(state, job, &total),
-                    })
-                }
+                None => Verdict::Wait(largest.refusal(state, &board.room, &ledger, job, shape)),
             };
             set(&mut proposal, job, verdict);
         }
         Ok(proposal)
     }
 
-    /// What is said of a job that has nothing in this slot.
+    /// The verdict for a job without bookings in this slot.
     fn verdict(&self, job: &Job) -> Verdict {
         if let Some(verdict) = self.verdicts.get(&job.id) {
             return verdict.clone();
@@ -106,7 +101,7 @@ impl Round<'_> {
             if !ledger.has(job, &job.total(shape)) {
                 continue;
             }
-            // Rather where it is: moving it for nothing would restart it.
+            // The current place is preferred, because a move would restart the job.
             let has = job.verdict.allocation().filter(|has| has.shape() == shape);
             let found = match has {
                 Some(has) if board.restore(state, job, has) => Some(has.clone()),

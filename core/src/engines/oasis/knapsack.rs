@@ -1,15 +1,16 @@
-//! A multiple-choice knapsack: one choice of every slot, so that together they do the work at least cost.
+//! A multiple-choice knapsack: one choice for each slot, so that together they do the work at minimum cost.
 //!
-//! The relaxation takes the corners' steps by slope until the work is covered; the last step, of slope λ, only in part.
-//! Let every slot's *deviation* be the work that it does more (or less) than at its corner, and its *regret* how much
-//! dearer the choice is than λ times that. Then cost = relaxed cost + regrets + λ · excess, and all are at least 0: only
-//! choices of little regret matter (Dyer, Zemel 1984; Pisinger 1995). Two steps, each exact where it answers:
+//! The relaxation takes the steps between corners by slope until the work is covered. It takes only a part of the last
+//! step, of slope λ. Define a slot's *deviation* as its additional work compared with its corner (negative for less),
+//! and its *regret* as its additional cost, less λ times the deviation. Then cost = relaxed
+//! cost + regrets + λ · excess, and all terms are ≥ 0. So only choices with a small regret matter (Dyer, Zemel 1984;
+//! Pisinger 1995). There are two steps, each of which may give the exact answer:
 //!
-//! 1. one slot alone makes up for what is missing: an upper bound;
-//! 2. any number of deviations, each as often as one likes ([`Reach`]): a lower bound, and the optimum if there are as many
-//!    slots as it takes.
+//! 1. One slot alone makes up for the missing work. This is an upper bound.
+//! 2. Any number of deviations, each with unlimited repetition ([`Reach`]). This is a lower bound, and the optimum if
+//!    there are enough slots.
 //!
-//! Where they don't meet, a pass over all slots has to tell ([`pass`](super::pass)).
+//! If the bounds differ, a pass over all slots decides ([`pass`](super::pass)).
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use super::{
     curve::{Curve, Slope},
     reach::Reach,
 };
-use crate::engines::{Budget, EngineError};
+use crate::engine::{Budget, EngineError};
 
 /// Slots that share a curve.
 #[derive(Clone, Copy)]
@@ -26,16 +27,16 @@ pub(super) struct Group<'a> {
     pub(super) count: u32,
 }
 
-/// Places among the curve's choices, one for each slot of a group.
+/// Indices among the curve's choices, one for each slot of a group.
 type Chosen = Vec<Vec<u32>>;
 
-/// What is known of the cheapest way, `T`.
+/// Result of a search for the cheapest cover `T`.
 pub(super) enum Covered<T> {
-    /// It costs the limit or more.
+    /// The cost is the limit or more.
     Dear,
-    /// It costs this.
+    /// The optimum with its cost.
     Cheapest(u64, T),
-    /// None is known that costs less than this one, or than the limit; there may be.
+    /// The best known cover below the limit, if any. There may be a better one.
     Unsettled(Option<(u64, T)>),
 }
 
@@ -49,27 +50,27 @@ impl<T> Covered<T> {
     }
 }
 
-/// Slots of a group that rest at one corner, as the relaxation has it.
+/// Slots of a group at one corner in the relaxation.
 struct Rest {
     group: u32,
-    /// Position among the curve's choices.
+    /// Index among the curve's choices.
     at: u32,
     count: u32,
 }
 
-/// A choice away from the corner.
+/// A choice other than the corner.
 #[derive(Clone, Copy)]
 pub(super) struct Move {
     rest: u32,
     choice: u32,
-    /// Work more than at the corner.
+    /// Work beyond that of the corner.
     pub(super) deviation: i64,
-    /// What it costs above λ a unit, times the run of λ.
+    /// Cost above λ per unit, times the run of λ.
     pub(super) regret: i128,
 }
 
-/// For each group what its slots choose, and the whole cost, if that is below `limit`. `steps` are all steps from corner
-/// to corner, by slope: (slope, group, level reached). Without `thorough` only one slot leaves its corner.
+/// The choices of each group's slots and the total cost, if it is below `limit`. `steps` are all steps between corners,
+/// by slope: (slope, group, reached level). Without `thorough` only one slot leaves its corner.
 ///
 /// # Errors
 /// The budget is used up.
@@ -119,7 +120,7 @@ pub(super) fn cover(
         return Ok(Covered::Cheapest(cost, chosen));
     };
     let core = Core { groups, rests: &rests, slope, missing: left as i64 };
-    // In the core's unit, the relaxed cost is paid already.
+    // In the core's unit, the relaxed cost is already included.
     let paid = i128::from(cost) * i128::from(slope.run) + i128::from(left) * i128::from(slope.rise);
     let gap = (i128::from(limit) * i128::from(slope.run)).saturating_sub(paid);
     Ok(match core.solve(gap, thorough, budget)? {
@@ -132,7 +133,7 @@ pub(super) fn cover(
     })
 }
 
-/// What all slots choose after these moves, and what that costs.
+/// The choices of all slots after these moves, and their cost.
 fn choose(groups: &[Group<'_>], rests: &[Rest], moved: &[Move]) -> (u64, Chosen) {
     let mut chosen: Chosen = vec![Vec::new(); groups.len()];
     let mut counts: Vec<u32> = rests.iter().map(|rest| rest.count).collect();
@@ -150,7 +151,7 @@ fn choose(groups: &[Group<'_>], rests: &[Rest], moved: &[Move]) -> (u64, Chosen)
     (costs.sum(), chosen)
 }
 
-/// What is left to decide once the relaxation is known.
+/// The remaining problem after the relaxation.
 struct Core<'a> {
     groups: &'a [Group<'a>],
     rests: &'a [Rest],
@@ -160,7 +161,7 @@ struct Core<'a> {
     missing: i64,
 }
 
-/// What [`Core::solve`] finds, as in [`Covered`].
+/// The result of [`Core::solve`], as in [`Covered`].
 enum Moved {
     Dear,
     Cheapest(Vec<Move>),
@@ -168,7 +169,7 @@ enum Moved {
 }
 
 impl Core<'_> {
-    /// The moves of least regret and excess that make up for what is missing, if they come to less than `gap`.
+    /// The moves with the smallest regret and excess that make up for the missing work, if their cost is below `gap`.
     fn solve(&self, mut gap: i128, thorough: bool, budget: &mut Budget) -> Result<Moved, EngineError> {
         let mut moves = Vec::new();
         let mut alone = None;
@@ -185,7 +186,7 @@ impl Core<'_> {
                 }
                 let step = Move { rest: at as u32, choice: choice as u32, deviation, regret };
                 moves.push(step);
-                // What work beyond the need costs, at λ.
+                // Cost of work beyond the need, at λ.
                 let excess = i128::from(deviation - self.missing) * i128::from(self.slope.rise);
                 if deviation >= self.missing && regret + excess < gap {
                     (gap, alone) = (regret + excess, Some(step));
@@ -205,7 +206,7 @@ impl Core<'_> {
         Ok(self.made(reach.path(0)).map_or(Moved::Unsettled(alone), Moved::Cheapest))
     }
 
-    /// Slots for the moves of a path, if there are as many.
+    /// Assigns slots to the moves of a path, if there are enough.
     fn made(&self, path: BTreeMap<i64, (&[&Move], u32)>) -> Option<Vec<Move>> {
         let mut left: Vec<u32> = self.rests.iter().map(|rest| rest.count).collect();
         let mut made = Vec::new();

@@ -1,41 +1,42 @@
-//! What one job is offered in every slot, at the prices of its arrival: COST_t of Alg. 2, for all amounts of work at once.
+//! The cost curves of one job in all slots, at the prices of its arrival: COST_t of Alg. 2, for all amounts of work at
+//! once.
 
 use std::collections::{BTreeMap, VecDeque, btree_map::Entry};
 
 use super::{
-    Oasis, WorkUnit,
     bookings::{Memo, Planned},
     curve::{Choice, Curve},
     offers::{Offers, Page, Servers},
+    parameters::{Oasis, WorkUnit},
     prices::{Tariff, Totals},
     search::{Problem, Schedule},
 };
 use crate::{
-    decision::{Role, Shape},
-    engines::{Budget, EngineError, ledger::Owner},
+    engine::{Budget, EngineError, ledger::Owner},
     ids::ResourceId,
     job::{Job, Slots, Training, Utility},
     reason::{PricedOut, Worth},
     resources::{Amounts, CPU},
     server::Hosts,
+    shape::{Role, Shape},
     state::{Account, State},
     time::{Span, Time},
 };
 
-/// So many parts is the scale that a search counts in: the most that the job can be worth.
+/// Number of parts in the search's scale: the maximum worth of the job.
 const PARTS: u64 = 1 << 40;
-/// Where a slot could hold more chunks than this, they are counted in grains of several.
+/// Maximum number of grains per slot. If a slot could hold more chunks, one grain is several chunks.
 const MOST_GRAINS: u64 = 1 << 18;
-/// No schedule may cost more than this, so that sums fit.
+/// Maximum cost of a schedule, so that sums fit.
 const MOST_COST: u64 = 1 << 61;
 
-/// A limited tenant or queue: what it may be given, and what its other jobs have booked by slot.
+/// A limited tenant or queue: its limit, and the bookings of its other jobs by slot.
 struct Limited {
     limits: BTreeMap<ResourceId, i64>,
     booked: BTreeMap<i64, Amounts>,
 }
 
-/// One job before the market: its problem, and what its schedules are made of.
+/// One job at the current prices: its problem, and the data for its schedules.
 pub(super) struct Market<'a> {
     state: &'a State,
     job: &'a Job,
@@ -43,19 +44,19 @@ pub(super) struct Market<'a> {
     slots: Slots,
     first: i64,
     servers: Servers<'a>,
-    /// Parts of utility in a unit of it.
+    /// Parts in one unit of utility.
     unit: f64,
     utility: Utility,
     shapes: Vec<Shape>,
-    /// Work (of the engine's unit) in a unit of the problem.
+    /// Work (in the engine's unit) per unit of the problem.
     grain: u64,
-    /// The bookings of a slot with each curve.
+    /// Bookings of a slot with each curve.
     pages: Vec<Page>,
     pub(super) problem: Problem,
 }
 
 impl<'a> Market<'a> {
-    /// Prices by the learnt (or known) bounds and today's bookings; `left` chunks are to be trained.
+    /// Prices by the learnt (or known) bounds and the current bookings. `left` chunks remain to be trained.
     pub(super) fn new(
         engine: &Oasis,
         state: &'a State,
@@ -74,7 +75,7 @@ impl<'a> Market<'a> {
         let bounds = engine.bounds(state, memo, own.as_ref(), &totals);
         let shapes: Vec<Shape> = training.shapes().collect();
         let most = shapes.last().copied().unwrap_or_default();
-        // Four times the job's worth for a single slot at least, which nobody pays.
+        // At least four times the job's worth for a single slot, which is never paid.
         let dearest = MOST_COST / (u64::from(most.workers + most.servers).max(1) * u64::from(count.max(1)));
         let worth = utility.at(Span::ZERO);
         let unit = PARTS.min(dearest / 4) as f64 / if worth > 0.0 { worth } else { 1.0 };
@@ -120,7 +121,7 @@ impl<'a> Market<'a> {
             };
             self.shapes.iter().map(work).collect()
         };
-        // The slot that it arrives in may be partly over.
+        // The first slot may be partly over.
         let (mut rest, mut whole) = (done(engine.rest(self.state.now)), done(length));
         self.grain = whole.last().map_or(1, |most| (*most).min(needed)).div_ceil(MOST_GRAINS).max(1);
         rest.iter_mut().chain(&mut whole).for_each(|done| *done /= self.grain);
@@ -128,7 +129,7 @@ impl<'a> Market<'a> {
         let a = self.slots.of(self.job.arrival);
         let limited = self.limits(memo);
         let empty = Page::new();
-        // Slots of the same bookings share a curve: the last one with any, and all without.
+        // Slots with equal bookings share a curve: the last one with bookings, and all without.
         let mut shared: Vec<(Page, u32)> = Vec::new();
         for slot in self.first..self.first + i64::from(count) {
             let whole_slot = slot > self.first || rest == whole;
@@ -158,8 +159,8 @@ impl<'a> Market<'a> {
         Ok(())
     }
 
-    /// Counts work in grains of several times as much, for a search that takes too long: each choice does up to one of
-    /// them less than it could.
+    /// Counts work in grains that are larger by `times`, for a search that takes too long. Each choice does up to one
+    /// grain less than it could.
     pub(super) fn coarsen(&mut self, times: u64) {
         self.grain *= times;
         self.problem.work = self.problem.work.div_ceil(times);
@@ -190,8 +191,8 @@ impl<'a> Market<'a> {
         accounts.into_iter().filter(|(account, _)| !account.limits.is_empty()).map(limited).collect()
     }
 
-    /// The choices of a slot: for every number of workers the cheapest servers with room, and so for their parameter
-    /// servers. `work` is what each shape does in it, `left` what accounts may still be given.
+    /// The choices of a slot: for each number of workers, the cheapest servers with room, and the same for their
+    /// parameter servers. `work` is the work of each shape in the slot, `left` the remaining limits.
     fn curve(
         &self,
         offers: &Offers<'_>,
@@ -212,7 +213,7 @@ impl<'a> Market<'a> {
             if w >= workers.len() || p >= servers.len() || !left.iter().all(within) {
                 break;
             }
-            // The fewest workers for an amount of work, and none beyond what is left to do.
+            // The minimum number of workers for an amount of work, and none beyond the remaining work.
             let work = (*work).min(self.problem.work);
             if work == 0 || choices.last().is_some_and(|last| last.work >= work) {
                 continue;
@@ -229,7 +230,7 @@ impl<'a> Market<'a> {
         Ok(Curve::new(choices))
     }
 
-    /// A schedule as servers have it: the slots in which it does something.
+    /// Assigns a schedule to servers: the slots with work.
     pub(super) fn plan(&self, work: &[u64], budget: &mut Budget) -> Result<VecDeque<Planned>, EngineError> {
         let mut known: BTreeMap<u32, Offers<'_>> = BTreeMap::new();
         let mut plan = VecDeque::new();
@@ -247,28 +248,28 @@ impl<'a> Market<'a> {
         Ok(plan)
     }
 
-    /// The problem, and the parts of a unit of utility.
+    /// The problem, and the parts in one unit of utility.
     pub(super) fn into_problem(self) -> (Problem, f64) {
         (self.problem, self.unit)
     }
 
-    /// When a slot ends.
+    /// End of a slot.
     pub(super) fn end_of(&self, at: usize) -> Time {
         self.slots.start(self.first + at as i64 + 1)
     }
 
-    /// A cost or payoff of the search, as utility.
+    /// Converts a cost or payoff of the search to utility.
     pub(super) fn worth(&self, parts: i64) -> Worth {
         Worth::of(parts as f64 / self.unit)
     }
 
-    /// All work that there is room for until the horizon.
+    /// Total work for which there is room until the horizon.
     pub(super) fn room(&self) -> u64 {
         let most = |curve: &u32| self.problem.curves[*curve as usize].most().saturating_mul(self.grain);
         self.problem.slots.iter().map(most).fold(0, u64::saturating_add)
     }
 
-    /// What a schedule that isn't worth its cost pays most for.
+    /// The most expensive resource of the best schedule, for a job whose schedules cost more than they are worth.
     pub(super) fn priced_out(
         &self,
         schedule: &Schedule,
@@ -317,7 +318,7 @@ impl<'a> Market<'a> {
 }
 
 impl Limited {
-    /// What is left in a slot.
+    /// The remaining limits in a slot.
     fn left(&self, slot: i64) -> BTreeMap<ResourceId, i64> {
         let mut left = self.limits.clone();
         if let Some(booked) = self.booked.get(&slot) {

@@ -1,39 +1,43 @@
-//! OASiS: on arrival a job is admitted or rejected, by prices, and its whole future schedule is booked.
+//! OASiS: on arrival, a job is admitted or rejected by prices, and its whole schedule is booked.
 //!
-//! Bao, Peng, Wu and Li, *Online Job Scheduling in Distributed Machine Learning Clusters*, INFOCOM'18. It maximises
-//! Σ f_i(t̂_i − a_i), the utility of the admitted jobs by the time they take. Time is cut into slots. A job's payoff is
-//! what its best schedule (workers and parameter servers on every server in every slot, Alg. 2) is worth, less what those
-//! resources cost at today's prices; above 0 it is admitted, booked, and prices rise (Alg. 1). A unit of a resource costs
-//! L·(U/L)^(booked/capacity): low enough at first for any job, too dear for every job when nothing is left (§IV-B).
+//! Bao, Peng, Wu and Li, *Online Job Scheduling in Distributed Machine Learning Clusters*, INFOCOM'18. It maximises Σ
+//! f_i(t̂_i − a_i), the utility of the admitted jobs by their completion times. Time is divided into slots. A job's
+//! payoff is the utility of its best schedule (workers and parameter servers on each server in each slot, Alg. 2), less
+//! the cost of these resources at current prices. A job with a positive payoff is admitted and booked, and prices rise
+//! (Alg. 1). A unit of a resource costs L·(U/L)^(booked/capacity): low enough for any job at first, and too expensive
+//! for every job when nothing is left (§IV-B).
 //!
-//! Where the paper is silent or can't be meant:
-//! * demands are counted as shares of what the cluster has of a resource before they are added up over resources;
-//! * a job that ends in the slot it arrives in earns f(0), and for U and L no job is worth less than κ·f(0), else with
-//!   time-critical jobs L, and with it all prices, would be nothing;
-//! * U and L come from the last jobs that arrived, the arriving one included (`bounds = "learnt"`), or from a workload
-//!   that is known ([`known_bounds`]); U is at least e·L;
-//! * T is a horizon that rolls on with time (`timespan = "fixed"` counts T slots from time zero, as the paper does);
-//! * a job that arrives within a slot may use the rest of it, and up to `drift` late the whole; at a slot's beginning this
-//!   changes nothing;
-//! * of equal payoffs the earliest end wins, then the least work in the last slot;
-//! * where a server hosts both roles it has one price for both, from the smaller L to the larger U, and the cheapest choice
-//!   of servers is a good guess instead of an optimum. Label servers `hosts = "workers"` and `"servers"` as the paper does;
-//! * a job without a utility is worth `default_value` whenever it ends;
-//! * a job that couldn't run here even alone isn't judged: it waits for servers or limits to change;
-//! * where a slot could hold more than 2¹⁸ chunks, or a search would take more than 4 million steps, work is counted in
+//! Deviations from the paper, for open points and for real clusters:
+//! * Demands are divided by the cluster's total of a resource before they are summed over resources.
+//! * A job that ends in its arrival slot earns f(0). For U and L, no job is worth less than κ·f(0). Otherwise L, and
+//!   with it all prices, would be zero with time-critical jobs.
+//! * U and L come from the last arrivals, including the current one (`bounds = "learnt"`), or from a known workload
+//!   ([`known_bounds`]). U is at least e·L.
+//! * T is a rolling horizon (`timespan = "fixed"` counts T slots from time zero, as the paper does).
+//! * A job that arrives within a slot may use the rest of it, or the whole slot if it is at most `drift` late. At a
+//!   slot's start this changes nothing.
+//! * Among equal payoffs the earliest end wins, then the least work in the last slot.
+//! * A server that hosts both roles has one price for both, from the smaller L to the larger U, and the choice of the
+//!   cheapest servers is a good heuristic instead of an optimum. Label servers `hosts = "workers"` and `"servers"` as
+//!   in the paper.
+//! * A job without a utility is worth `default_value` whenever it ends.
+//! * A job that couldn't run here even alone is neither admitted nor rejected. It waits for servers or limits to
+//!   change.
+//! * If a slot could hold more than 2¹⁸ chunks, or a search would take more than 4 million steps, work is counted in
 //!   grains of several chunks.
 //!
-//! **Execution.** Each slot deploys what is booked. Progress is what was last reported, and what the workers that are seen
-//! running train since: reports may be slots apart. When a job's progress leaves its schedule by more than `drift`, when a
-//! server that it is booked on loses room, or when a slot of it could not run, its future bookings are released and the
-//! remaining work is scheduled anew at today's prices with its own utility. It stays admitted: where nothing has a positive
-//! payoff it takes the earliest end, and of those the cheapest. The paper's competitive bound doesn't cover that.
+//! **Execution.** Each slot deploys its bookings. Progress is the last report, plus the training of the observed
+//! workers since then, because reports may be slots apart. Future bookings are released if a job's progress deviates
+//! from its schedule by more than `drift`, if a booked server loses room, or if a slot couldn't run. Then the remaining
+//! work is scheduled again at current prices with the job's own utility. The job stays admitted: without a positive
+//! payoff it takes the earliest end, and the cheapest schedule for it. The paper's competitive bound doesn't cover
+//! this.
 //!
-//! Choose it where jobs name their worth and their work ([`Utility`], [`Dataset`](crate::job::Dataset)),
-//! where it is better to refuse a job than to be late with all, and where asynchronous training lets the number of workers
-//! change for nothing. Cost of an arrival, for T slots, S servers, R resources and N chunks: O(T·(S·R + S log S + N)) for
-//! prices and curves of slots whose bookings differ, plus the search ([`best`]), which is about as much again and not
-//! E·N times it; T·E·N·(S + E·N) in the paper. Slots of equal bookings are looked at once.
+//! Choose it if jobs state their utility and their work ([`Utility`], [`Dataset`](crate::job::Dataset)), if refusing a
+//! job is better than delaying all, and if asynchronous training lets the number of workers change without cost. Cost
+//! of an arrival, for T slots, S servers, R resources and N chunks: O(T·(S·R + S log S + N)) for prices and curves of
+//! slots with different bookings, plus the search ([`best`]), which is about the same again and doesn't grow with E·N.
+//! The paper's algorithm costs T·E·N·(S + E·N). Slots with equal bookings share a curve.
 
 mod bookings;
 mod curve;
@@ -41,6 +45,7 @@ mod deploy;
 mod knapsack;
 mod market;
 mod offers;
+mod parameters;
 mod pass;
 mod prices;
 mod reach;
@@ -49,187 +54,38 @@ mod search;
 #[cfg(test)]
 mod tests;
 
-use imbl::Vector;
-
 pub use self::{
     bookings::Memo,
     curve::{Choice, Curve},
+    parameters::Oasis,
     prices::known_bounds,
     search::{Problem, Schedule, best, earliest},
 };
 use self::{
     market::Market,
-    prices::{Bounds, Known, Sample, Totals},
-    round::Round,
+    prices::{Bounds, Sample, Totals},
 };
-use super::{
-    Budget, Build, DefaultValue as Value, Engine, EngineError, ParameterInfo, Parameters, Triggers, board::Board,
-};
+use crate::engine::{Budget, Engine, EngineError, Round, Triggers};
 use crate::{
-    decision::{Proposal, Role},
     ids::ResourceId,
-    job::{Job, JobSpec, Slots, Training, TrainingError, Utility, UtilityKind},
-    place::SortBy,
-    settings::{Parameter, SettingsError},
-    state::{Change, State},
+    job::{Job, JobSpec, Training, TrainingError, Utility},
+    shape::Role,
+    state::State,
     time::{Span, Time},
 };
 
-pub(super) const NAME: &str = "oasis";
-pub(super) const SUMMARY: &str =
-    "admits a job if its best schedule is worth more than its resources cost, and books it";
-pub(super) const PAPER: &str = "Bao et al., OASiS, INFOCOM'18";
-pub(super) const PARAMETERS: &[ParameterInfo] = &[
-    ParameterInfo {
-        name: "slot",
-        default: Value::Text("20m"),
-        meaning: "length of a time slot; numbers of workers change between slots only (§V-B: 20 minutes)",
-    },
-    ParameterInfo {
-        name: "horizon",
-        default: Value::Number(300.0),
-        meaning: "T: slots that are looked ahead, or that there are in all (§V-A: 100 to 300)",
-    },
-    ParameterInfo {
-        name: "timespan",
-        default: Value::Text("rolling"),
-        meaning: "\"rolling\": the horizon moves on with time; \"fixed\": T slots from time zero, as in the paper",
-    },
-    ParameterInfo {
-        name: "bounds",
-        default: Value::Text("learnt"),
-        meaning: "U and L of the prices: \"learnt\" from the last arrivals, or known, as l1 = …, l2 = …, u1 = { gpu = … }, u2 = { … }",
-    },
-    ParameterInfo {
-        name: "window",
-        default: Value::Number(100.0),
-        meaning: "so many of the last arrivals teach U and L",
-    },
-    ParameterInfo {
-        name: "price_scale",
-        default: Value::Number(1.0),
-        meaning: "U/L times this (Fig. 6: 0.2 to 10; below 1 where resources are scarce)",
-    },
-    ParameterInfo {
-        name: "kappa",
-        default: Value::Number(0.01),
-        meaning: "for L a job is worth at least this part of f(0), however late it ends",
-    },
-    ParameterInfo {
-        name: "drift",
-        default: Value::Number(0.1),
-        meaning: "a job whose progress is off its schedule by more than this part is scheduled anew",
-    },
-    ParameterInfo {
-        name: "rejected",
-        default: Value::Text("held"),
-        meaning: "what becomes of a rejected job: \"held\" until someone resumes it, \"cancelled\", or \"retry\"",
-    },
-    ParameterInfo { name: "retry_after", default: Value::Text("1h"), meaning: "when a rejected job is tried again" },
-    ParameterInfo {
-        name: "default_value",
-        default: Value::Number(1.0),
-        meaning: "what a job without a utility is worth, whenever it ends",
-    },
-    ParameterInfo {
-        name: "work_unit",
-        default: Value::Text("chunk"),
-        meaning: "work is counted in whole chunks a slot; beyond the paper, \"worker_slot\": as constraint (2) has it, never dearer",
-    },
-    ParameterInfo {
-        name: "own_demand",
-        default: Value::Flag(false),
-        meaning: "beyond the paper: a slot's price counts the slot itself as booked, which matters where servers hold few slots",
-    },
-];
-
-/// How work is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WorkUnit {
-    /// A worker trains whole chunks in a slot (§IV-C).
-    Chunk,
-    /// A chunk may go on in the next slot.
-    WorkerSlot,
-}
-
-/// What becomes of a rejected job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rejected {
-    Held,
-    Cancelled,
-    Retry(Span),
-}
-
-/// The engine. See the [module](self).
-#[derive(Clone, Debug)]
-pub struct Oasis {
-    slots: Slots,
-    horizon: u32,
-    fixed: bool,
-    /// Instead of learning.
-    known: Option<Known>,
-    window: usize,
-    price_scale: f64,
-    kappa: f64,
-    drift: f64,
-    rejected: Rejected,
-    default_value: f64,
-    work_unit: WorkUnit,
-    own_demand: bool,
-}
-
-impl Build for Oasis {
-    fn build(parameters: &Parameters) -> Result<Self, SettingsError> {
-        let retry_after = parameters.span("retry_after")?;
-        let known = match parameters.text("bounds")? {
-            "learnt" => None,
-            text => Some(Known::parse(text).map_err(|problem| {
-                let given = Parameter::Text(text.into());
-                let allowed = "\"learnt\" or l1 = …, l2 = …, u1 = { … }, u2 = { … }";
-                SettingsError::new("parameters.bounds", format!("{given} must be {allowed}: {problem}"))
-            })?),
-        };
-        Ok(Self {
-            slots: Slots { length: parameters.span("slot")? },
-            horizon: parameters.whole("horizon", 1..=100_000)?,
-            fixed: parameters.choice("timespan", &["rolling", "fixed"])? == "fixed",
-            known,
-            window: parameters.whole("window", 1..=10_000)? as usize,
-            price_scale: parameters.number("price_scale", 1e-6..=1e6)?,
-            kappa: parameters.number("kappa", 1e-12..=1.0)?,
-            drift: parameters.number("drift", 0.0..=1e6)?,
-            rejected: match parameters.choice("rejected", &["held", "cancelled", "retry"])? {
-                "held" => Rejected::Held,
-                "cancelled" => Rejected::Cancelled,
-                _ => Rejected::Retry(retry_after),
-            },
-            default_value: parameters.number("default_value", 0.0..=1e9)?,
-            work_unit: match parameters.choice("work_unit", &["chunk", "worker_slot"])? {
-                "chunk" => WorkUnit::Chunk,
-                _ => WorkUnit::WorkerSlot,
-            },
-            own_demand: parameters.flag("own_demand")?,
-        })
-    }
-}
-
-/// What a job is worth whose owner doesn't say.
-fn unnamed_worth() -> Utility {
-    Utility::new(UtilityKind::Constant)
-}
-
 impl Engine for Oasis {
     type Memo = Memo;
-    type Index = Board;
+    type Index = ();
 
     fn triggers(&self) -> Triggers {
-        // An end frees no booking of anyone else, but a server that comes may hold what had no room.
+        // A job's end frees no bookings of others, but a new server may have room for waiting jobs.
         Triggers { interval: None, arrival: true, departure: true }
     }
 
     fn accepts(&self, spec: &JobSpec) -> Result<(), String> {
         match Training::new(spec, None) {
-            // A fit may still tell it.
+            // A fit may still determine it.
             Err(TrainingError::NoBatchTime) => Ok(()),
             training => {
                 training.and_then(|training| training.check(self.slots.length)).map_err(|error| error.to_string())
@@ -237,26 +93,18 @@ impl Engine for Oasis {
         }
     }
 
-    fn decide(
-        &self,
-        state: &State,
-        changes: &Vector<Change>,
-        memo: &mut Memo,
-        board: &mut Board,
-        budget: &mut Budget,
-    ) -> Result<Proposal, EngineError> {
-        board.sync(state, changes, SortBy::Share);
-        let mut round = Round::new(self, state, memo, budget);
-        round.close_slots();
-        round.give_back(changes)?;
-        round.plan()?;
-        let mut proposal = round.deploy(board)?;
-        proposal.wake_at = round.wake_at();
-        Ok(proposal)
+    fn decide(&self, round: &mut Round<'_>, memo: &mut Memo) -> Result<(), EngineError> {
+        let mut slot = round::Round::new(self, round.state, memo, round.budget);
+        slot.close_slots();
+        slot.give_back(round.changes)?;
+        slot.plan()?;
+        round.proposal = slot.deploy(round.board)?;
+        round.proposal.wake_at = slot.wake_at();
+        Ok(())
     }
 
-    /// What one per cent of all there is of a resource costs for the slot that it is now, on average over the servers
-    /// that host a role.
+    /// The price of one per cent of a resource's total in the current slot, as the mean over the servers that host a
+    /// role.
     fn readings(&self, state: &State, memo: &Memo) -> Vec<(String, f64)> {
         let totals = Totals::of(state);
         let bounds = self.bounds(state, memo, None, &totals);
@@ -285,8 +133,8 @@ impl Engine for Oasis {
 }
 
 impl Oasis {
-    /// What the arrival of an active job poses at today's prices, for [`best`] to solve, and how many of its parts are a
-    /// unit of utility. `None` if it can't be counted in slots.
+    /// The problem of an active job's arrival at current prices, for [`best`], and the parts in a unit of utility.
+    /// `None` if the job can't be counted in slots.
     ///
     /// # Errors
     /// The budget is used up.
@@ -299,12 +147,12 @@ impl Oasis {
     ) -> Result<Option<(Problem, f64)>, EngineError> {
         let training = Training::of(job).ok().filter(|training| training.check(self.slots.length).is_ok());
         let Some(training) = training else { return Ok(None) };
-        let left = (training.work() - training.done(&job.progress)).max(1);
+        let left = (training.work() - training.done(&job.learnt.progress)).max(1);
         let market = Market::new(self, state, memo, (job, &training), self.utility(state, job), left, budget)?;
         Ok(Some(market.into_problem()))
     }
 
-    /// Slots from one on until the horizon, itself included.
+    /// Number of slots from this one to the horizon, itself included.
     fn ahead(&self, slot: i64) -> u32 {
         if self.fixed {
             u32::try_from(i64::from(self.horizon) - slot).unwrap_or(0).min(self.horizon)
@@ -313,18 +161,18 @@ impl Oasis {
         }
     }
 
-    /// What is left of the slot that it is now: all of it, while no more than the tolerated drift has passed.
+    /// Rest of the current slot. It is the whole slot while at most the tolerated drift has passed.
     fn rest(&self, now: Time) -> Span {
         let (left, length) = (self.slots.left(now), self.slots.length);
         if (length.0 - left.0) as f64 <= self.drift * length.0 as f64 { length } else { left }
     }
 
-    /// What a job is worth, within the site's cap.
+    /// A job's utility, limited by the site's cap.
     fn utility(&self, state: &State, job: &Job) -> Utility {
-        state.utility(job).unwrap_or_else(|| Utility { value: self.default_value, ..unnamed_worth() })
+        state.utility(job).unwrap_or_else(|| Utility { value: self.default_value, ..prices::unnamed_worth() })
     }
 
-    /// U and L, as known or as the last arrivals and this one teach.
+    /// U and L: known, or learnt from the last arrivals and this one.
     fn bounds(&self, state: &State, memo: &Memo, own: Option<&Sample>, totals: &Totals) -> Bounds {
         let bounds = match &self.known {
             Some(known) => known.bounds(&state.resources),
@@ -336,7 +184,7 @@ impl Oasis {
         bounds.scaled(self.price_scale)
     }
 
-    /// What a job that arrives in this slot teaches about prices.
+    /// The sample of a job that arrives in this slot, for learnt bounds.
     fn sample(&self, job: &Job, training: &Training, utility: &Utility, slot: i64) -> Option<Sample> {
         let of = (job.id, &job.worker, &job.server);
         Sample::new(of, training, utility, self.ahead(slot).into(), (self.slots.length, self.kappa))

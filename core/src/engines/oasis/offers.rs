@@ -1,4 +1,4 @@
-//! What servers offer one job in a slot: room for its workers and parameter servers, and its price.
+//! Offers of servers to one job in a slot: room for its workers and parameter servers, and their prices.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,48 +6,48 @@ use imbl::OrdMap;
 
 use super::prices::Tariff;
 use crate::{
-    decision::{Role, Shape},
-    engines::{Budget, EngineError},
+    engine::{Budget, EngineError},
     ids::ServerId,
     job::{Demand, Job},
     resources::{Amounts, GPU},
     server::{Hosts, Server},
+    shape::{Role, Shape},
     state::State,
 };
 
-/// A slot's bookings; none is an empty page.
+/// Bookings of one slot. Without bookings the page is empty.
 pub(super) type Page = OrdMap<ServerId, Amounts>;
 
 /// Room for slots of one role on a server, and the price of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Offer {
-    /// In parts of utility.
+    /// Price in parts of utility.
     price: u64,
     server: ServerId,
     room: u32,
 }
 
-/// The servers that would take a job, at the prices of its arrival.
+/// The servers that can host a job, at the prices of its arrival.
 pub(super) struct Servers<'a> {
     job: &'a Job,
-    /// By id, with what of them isn't used by others than us.
+    /// Servers by id, with their usable amounts.
     open: Vec<(&'a Arc<Server>, Amounts)>,
-    /// What each offers, by role, where nothing is booked.
+    /// The offers without bookings, by role.
     idle: Vec<[Offer; 2]>,
-    /// Workers and parameter servers compete for the same servers; the cheapest choice of both is then a guess.
+    /// Workers and parameter servers compete for the same servers, so the cheapest choice of both is a heuristic.
     pub(super) shared: bool,
-    /// Whether they may stand on one server.
+    /// Whether both may be on one server.
     colocate: bool,
     tariffs: [Tariff; 2],
-    /// Parts of utility in a unit of it.
+    /// Parts in a unit of utility.
     unit: f64,
-    /// No price is above this.
+    /// Upper limit of prices.
     dearest: u64,
-    /// More servers than this are never looked at: the largest shape needs no more.
+    /// Maximum number of servers that the largest shape needs. No more are considered.
     enough: usize,
 }
 
-/// What servers offer in a slot: the cheapest first, as many as the largest shape may need.
+/// Offers in a slot: the cheapest first, as many as the largest shape can need.
 pub(super) struct Offers<'a> {
     page: &'a Page,
     workers: Vec<Offer>,
@@ -66,14 +66,14 @@ impl<'a> Servers<'a> {
         let open: Vec<_> = accepting.map(|server| (server, server.usable())).collect();
         let shared = job.spec.server.is_some() && open.iter().any(|(server, _)| server.hosts == Hosts::Both);
         let colocate = state.settings.shape.of(&job.spec).colocate;
-        // Each has room for one at least; beside a worker there may be none.
+        // Each has room for at least one. Beside a worker there may be none.
         let enough = (most.workers + most.servers) as usize;
         let mut servers = Self { job, open, idle: Vec::new(), shared, colocate, tariffs, unit, dearest, enough };
         servers.idle = (0..servers.open.len()).map(|at| servers.quote(at, None)).collect();
         servers
     }
 
-    /// What a server offers, by role.
+    /// The offers of a server, by role.
     fn quote(&self, at: usize, booked: Option<&Amounts>) -> [Offer; 2] {
         let (server, usable) = &self.open[at];
         let free = booked.map(|booked| {
@@ -90,7 +90,7 @@ impl<'a> Servers<'a> {
         })
     }
 
-    /// Room and prices under these bookings. O(servers), and for those with bookings what a price takes.
+    /// Room and prices with these bookings. O(servers), plus the computation of prices on servers with bookings.
     pub(super) fn offers<'p>(&self, page: &'p Page, budget: &mut Budget) -> Result<Offers<'p>, EngineError> {
         budget.spend((self.open.len() + 8 * page.len()) as u64)?;
         let mut offers = Offers { page, workers: Vec::new(), servers: Vec::new() };
@@ -114,8 +114,8 @@ impl<'a> Servers<'a> {
         Ok(offers)
     }
 
-    /// Workers on the cheapest servers, then parameter servers on the cheapest with room beside them: where, and at what
-    /// cost.
+    /// Places workers on the cheapest servers, then parameter servers on the cheapest ones with room beside them.
+    /// Returns the places and the cost.
     pub(super) fn deploy(&self, offers: &Offers<'_>, shape: Shape) -> Option<(Vec<(ServerId, Shape)>, u64)> {
         let mut counts: BTreeMap<ServerId, Shape> = BTreeMap::new();
         let mut cost = 0;
@@ -145,7 +145,7 @@ impl<'a> Servers<'a> {
         (left == 0 && missing == 0).then(|| (counts.into_iter().collect(), cost))
     }
 
-    /// How many parameter servers still fit beside some workers of this job.
+    /// Number of parameter servers that fit beside `workers` workers of this job.
     fn room_beside(&self, offer: &Offer, page: &Page, workers: u32) -> u32 {
         if workers == 0 {
             return offer.room;
@@ -167,7 +167,7 @@ impl<'a> Servers<'a> {
 }
 
 impl Offers<'_> {
-    /// What 0, 1, 2, … of a role on the cheapest servers cost together, as far as there is room, up to `most`.
+    /// Total costs of 0, 1, 2, … slots of a role on the cheapest servers, up to the available room and `most`.
     pub(super) fn prices(&self, role: Role, most: u32) -> Vec<u64> {
         let offers = match role {
             Role::Worker => &self.workers,
@@ -184,13 +184,13 @@ impl Offers<'_> {
         sums
     }
 
-    /// How many servers are in it.
+    /// Number of servers.
     pub(super) fn len(&self) -> usize {
         self.workers.len() + self.servers.len()
     }
 }
 
-/// How many slots of a demand fit what is free; a share of a device fits no two of them.
+/// Number of slots of a demand that fit in the free room. A share of a device isn't split between devices.
 fn room(server: &Server, demand: &Demand, free: &Amounts) -> u32 {
     let by_amount = demand.amounts.iter().filter(|(_, need)| *need > 0).map(|(resource, need)| free[resource] / need);
     let by_device = demand.devices.filter(|_| !server.devices.is_empty()).map(|(wanted, milli)| {

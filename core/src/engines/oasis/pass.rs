@@ -1,34 +1,35 @@
-//! The cheapest schedules of several end slots in one pass over the slots: what any amount of work costs by the end of
-//! each, from what it cost by the end of the one before (Alg. 2's recursion, the other way round).
+//! The cheapest schedules for several end slots in one pass over the slots. The pass computes the cost of each amount
+//! of work by the end of a slot from the costs by the end of the previous one (Alg. 2's recursion in the other
+//! direction).
 //!
-//! It looks at few choices. With any price λ for work, a choice's *regret* is how much more it costs than the slot's best
-//! one, work counted at λ. A schedule costs at least the Lagrangian bound plus its choices' regrets, so one below the limit
-//! has none whose regret is the gap between the two or more. λ is the slope at which the relaxation breaks: most slots are
-//! left with one choice.
+//! Only few choices are examined. For any price λ of work, define a choice's *regret* as its cost above that of the
+//! slot's best choice, both less λ times their work. A schedule costs at least the Lagrangian bound plus the regrets of
+//! its choices. So a schedule below the limit has no choice whose regret reaches the gap between the two. λ is the
+//! slope at which the relaxation breaks. Then most slots have one remaining choice.
 
 use super::{
     curve::{Choice, Slope},
     search::Problem,
 };
-use crate::engines::{Budget, EngineError};
+use crate::engine::{Budget, EngineError};
 
-/// No schedule costs that much; twice it can be counted.
+/// An unreachable cost. Its double still fits the type.
 pub(super) const NEVER: u64 = 1 << 62;
-/// All slots' costs are kept where there are no more, else those of every √T-th slot.
+/// Maximum number of stored costs. If there are more, only those of every √T-th slot are stored.
 const MOST_KEPT: usize = 1 << 22;
 
-/// An end slot that may be the best one.
+/// A candidate for the best end slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     pub(super) slot: usize,
-    /// What costs as much is of no use.
+    /// Costs from this limit on are useless.
     pub(super) limit: u64,
     /// λ.
     pub(super) slope: Slope,
 }
 
-/// The best of these end slots (the earliest of equal payoff), its cost, and the work of each slot up to it, the least of
-/// it in the last; `None` if none has a schedule below its limit.
+/// The best of these end slots (the earliest among equal payoffs), its cost, and the work of each slot up to it, with
+/// the least work in the last one. `None` if none has a schedule below its limit.
 ///
 /// # Errors
 /// The budget is used up.
@@ -41,7 +42,7 @@ pub(super) fn pass(
     let ends = pass.keep(ends, budget)?;
     let Some(last) = ends.iter().map(|end| end.slot).max() else { return Ok(None) };
     let every = if (last + 1).saturating_mul(pass.work + 1) <= MOST_KEPT { 1 } else { (last + 1).isqrt().max(1) };
-    // Before the first slot nothing is done.
+    // Before the first slot no work is done.
     let mut costs = Costs { from: 0, costs: vec![0] };
     let mut stations = Vec::new();
     let mut best: Option<(i64, End, u64)> = None;
@@ -62,7 +63,7 @@ pub(super) fn pass(
     Ok(Some((end.slot, cost, work)))
 }
 
-/// What amounts of work cost by the end of a slot; those outside can't be made.
+/// Costs of amounts of work by the end of a slot. Amounts outside the range are unreachable.
 #[derive(Clone, Debug)]
 struct Costs {
     from: usize,
@@ -77,13 +78,13 @@ impl Costs {
 
 struct Pass<'a> {
     problem: &'a Problem,
-    /// By curve, the choices that may be part of a schedule below its limit.
+    /// By curve, the choices that can be part of a schedule below its limit.
     kept: Vec<Vec<Choice>>,
     work: usize,
 }
 
 impl Pass<'_> {
-    /// Finds the choices to keep; returns the ends whose bound is below their limit.
+    /// Selects the choices. Returns the ends whose bound is below their limit.
     fn keep(&mut self, ends: &[End], budget: &mut Budget) -> Result<Vec<End>, EngineError> {
         let problem = self.problem;
         let mut left = ends.to_vec();
@@ -122,7 +123,7 @@ impl Pass<'_> {
         Ok(possible)
     }
 
-    /// One slot further. All amounts beyond the work are as good as the work.
+    /// Adds one slot. All amounts beyond the work are equivalent to the work.
     fn next(&self, before: &Costs, slot: usize, budget: &mut Budget) -> Result<Costs, EngineError> {
         let choices = &self.kept[self.problem.slots[slot] as usize];
         let (Some(fewest), Some(most)) = (choices.first(), choices.last()) else {
@@ -132,7 +133,7 @@ impl Pass<'_> {
         let from = capped(before.from + fewest.work as usize);
         let to = capped(before.from + before.costs.len().saturating_sub(1) + most.work as usize);
         let mut costs = vec![NEVER; to + 1 - from];
-        // A sum of two and the smaller one, for many amounts at once.
+        // One addition and one minimum, vectorised over many amounts.
         budget.spend(1 + (choices.len() * before.costs.len()) as u64 / 16)?;
         for choice in choices {
             let first = before.from + choice.work as usize;
@@ -151,7 +152,7 @@ impl Pass<'_> {
         Ok(Costs { from, costs })
     }
 
-    /// The work of each slot of a cheapest schedule: in the last slot as little as can be, in the others what is left.
+    /// The work of each slot of a cheapest schedule: as little as possible in the last slot, the rest in the others.
     fn back(
         &self,
         end: usize,
@@ -172,7 +173,7 @@ impl Pass<'_> {
             }
             while let Some(before) = known.pop() {
                 slot -= 1;
-                // Of the last slot's choices the one that leaves most to the others, of the others any that is exact.
+                // In the last slot, the choice that leaves most work to the others. In the others, any exact one.
                 let fitting = self.kept[self.problem.slots[slot] as usize].iter().filter_map(|choice| {
                     let least = left.saturating_sub(choice.work as usize);
                     let most = if slot == end && choice.work > 0 { left.saturating_sub(1).max(least) } else { least };

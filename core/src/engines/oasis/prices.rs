@@ -1,21 +1,21 @@
-//! Prices of resources (§IV-B): low while little is booked, exponentially higher the more is.
+//! Prices of resources (§IV-B). They are low while little is booked, and grow exponentially with the bookings.
 
 use imbl::Vector;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    decision::Role,
     ids::{JobId, ResourceId},
-    job::{Demand, Job, JobSpec, Training, Utility},
+    job::{Demand, Job, JobSpec, Training, Utility, UtilityKind},
     resources::{Amounts, ResourceTypes},
     server::{Hosts, ServerSpec},
+    shape::Role,
     state::State,
     text::{LONGEST, read_toml},
     time::{Span, Time},
 };
 
-/// What bounds are made of: one job that is known.
+/// One known job, as input of the bounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Sample {
     pub(super) job: JobId,
@@ -23,14 +23,15 @@ pub(super) struct Sample {
     best: f64,
     /// f of an end at the horizon, at least κ·f(0).
     last: f64,
-    /// ⌈E·N·m⌉, worker-slots.
+    /// ⌈E·N·m⌉ in worker-slots.
     work: u64,
     worker: Amounts,
     server: Amounts,
 }
 
 impl Sample {
-    /// From a job's worth and work; `slots` lie between its arrival and the horizon. `None` if it is worth nothing.
+    /// A sample from a job's utility and work. `slots` is the number of slots between its arrival and the horizon.
+    /// `None` if its utility is 0.
     pub(super) fn new(
         (id, worker, server): (JobId, &Demand, &Demand),
         training: &Training,
@@ -60,8 +61,8 @@ impl Sample {
     }
 }
 
-/// What there is of each resource on servers that host a role. Demands are counted as shares of it, so that a Σ over
-/// resource types adds up things of one kind and a byte doesn't weigh like a GPU.
+/// Total amounts of each resource on servers that host a role. Demands are divided by them, so that a Σ over resource
+/// types adds comparable terms.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Totals([Amounts; 2]);
 
@@ -76,7 +77,7 @@ impl Totals {
         totals
     }
 
-    /// w̃: each resource's share of the total; those that nobody has are skipped.
+    /// w̃: fractions of the totals. Resources that no server has are skipped.
     pub(super) fn shares<'a>(
         &'a self,
         role: Role,
@@ -103,11 +104,11 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// From known jobs over T slots.
+    /// Bounds from known jobs over T slots.
     pub(super) fn of<'a>(samples: impl Iterator<Item = &'a Sample> + Clone, totals: &Totals, slots: u64) -> Self {
         let mut bounds = Self { low: [0.0; 2], high: [Vec::new(), Vec::new()] };
         for role in [Role::Worker, Role::Server] {
-            // 1/η and the least worth of a unit, both over jobs that have this role.
+            // 1/η and the smallest worth of a unit, both over jobs with this role.
             let (mut scale, mut unit) = (f64::INFINITY, f64::INFINITY);
             for sample in samples.clone() {
                 let share: f64 = totals.shares(role, sample.demand(role)).fold(0.0, |sum, (_, share)| sum + share);
@@ -132,7 +133,7 @@ impl Bounds {
         bounds
     }
 
-    /// U/L times a factor, U at least e·L.
+    /// U/L times a factor, with U at least e·L.
     pub(super) fn scaled(mut self, factor: f64) -> Self {
         for (low, high) in self.low.iter().zip(&mut self.high) {
             for high in high {
@@ -142,8 +143,8 @@ impl Bounds {
         self
     }
 
-    /// (L, ln U/L) of a resource on a server that hosts these roles, for a slot of `role`. Where both roles are hosted
-    /// there is one price for both, from the smaller L to the larger U.
+    /// (L, ln U/L) of a resource on a server that hosts these roles, for a slot of `role`. If the server hosts both
+    /// roles, they have one price, from the smaller L to the larger U.
     pub(super) fn of_server(&self, hosts: Hosts, role: Role, resource: ResourceId) -> (f64, f64) {
         let high = |role: Role| self.high[role as usize].get(resource.index()).copied().unwrap_or(0.0);
         let (mut low, mut most) = (self.low[role as usize], high(role));
@@ -158,13 +159,13 @@ impl Bounds {
         (low, libm::log(most / low).max(1.0))
     }
 
-    /// P^r(g): what all of a resource would cost at the price that a server asks with so much of what it has taken.
+    /// P^r(g): the price of the resource's whole total, at the rate of a server with `taken` of `has` booked.
     pub(super) fn price(&self, hosts: Hosts, role: Role, resource: ResourceId, taken: i64, has: i64) -> f64 {
         let (low, rise) = self.of_server(hosts, role, resource);
         raised(low, rise, taken, has)
     }
 
-    /// As the text of the engine's parameter `bounds`.
+    /// The text of the engine's parameter `bounds`.
     fn text(&self, types: &ResourceTypes) -> String {
         let table = |high: &[f64]| {
             let known = high.iter().enumerate().filter(|(_, high)| **high > 0.0);
@@ -180,7 +181,7 @@ impl Bounds {
     }
 }
 
-/// Bounds as written in the settings, by resource name.
+/// Bounds from the settings, by resource name.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Known {
@@ -216,12 +217,12 @@ impl Known {
     }
 }
 
-/// The bounds of a whole workload, for experiments that know it beforehand: the text for the engine's parameter `bounds`.
-/// Jobs are given with their arrivals; `slots` are counted from time zero. Jobs that the engine would refuse count for
-/// nothing.
+/// The bounds of a whole workload, as a text for the engine's parameter `bounds`, for experiments with a known
+/// workload. `jobs` come with their arrivals; `slots` count from time zero. Jobs that the engine would refuse are
+/// ignored.
 ///
 /// # Errors
-/// A server that can't be accepted.
+/// An invalid server.
 pub fn known_bounds(
     jobs: &[(Time, JobSpec)],
     servers: &[ServerSpec],
@@ -239,7 +240,7 @@ pub fn known_bounds(
         let Ok(training) = Training::new(spec, None) else { continue };
         let worker = Demand::new(&spec.worker.demand, &mut types);
         let server = spec.server.as_ref().map(|role| Demand::new(&role.demand, &mut types)).unwrap_or_default();
-        let utility = spec.utility.clone().unwrap_or_else(super::unnamed_worth);
+        let utility = spec.utility.clone().unwrap_or_else(unnamed_worth);
         let passed = u64::try_from(arrival.0.div_euclid(slot.0)).unwrap_or(0);
         let of = (JobId(at as u64), &worker, &server);
         samples.extend(Sample::new(of, &training, &utility, slots.saturating_sub(passed), (slot, kappa)).map(Arc::new));
@@ -248,25 +249,25 @@ pub fn known_bounds(
     Ok(Bounds::of(samples.iter().map(|sample| &**sample), &totals, slots).text(&types))
 }
 
-/// What one slot of a role costs on a server, by what is booked there: Σ_r P^r(g)·w̃^r.
+/// Price of one slot of a role on a server, by the bookings there: Σ_r P^r(g)·w̃^r.
 pub(super) struct Tariff {
-    /// By kind of server.
+    /// Parts by the roles that a server hosts.
     parts: [Vec<Part>; 3],
 }
 
-/// What one resource adds to a tariff.
+/// Contribution of one resource to a tariff.
 struct Part {
     resource: ResourceId,
     /// w̃·L.
     low: f64,
     /// ln U/L.
     rise: f64,
-    /// What counts as booked although it isn't yet.
+    /// Amount that counts as booked in addition.
     own: i64,
 }
 
 impl Tariff {
-    /// `counts_own`: the slot that is priced counts as booked.
+    /// `counts_own`: the priced slot counts as booked.
     pub(super) fn new(bounds: &Bounds, totals: &Totals, job: &Job, role: Role, counts_own: bool) -> Self {
         let demand = &job.demand(role).amounts;
         let of = |hosts: Hosts| {
@@ -282,7 +283,7 @@ impl Tariff {
         Self { parts: [of(Hosts::Both), of(Hosts::Workers), of(Hosts::Servers)] }
     }
 
-    /// The price on a server with this capacity and these bookings, resource by resource.
+    /// The price per resource on a server with this capacity and these bookings.
     pub(super) fn parts<'a>(
         &'a self,
         hosts: Hosts,
@@ -295,7 +296,7 @@ impl Tariff {
         })
     }
 
-    /// Their sum.
+    /// The sum of the parts.
     pub(super) fn price(&self, hosts: Hosts, capacity: &Amounts, booked: Option<&Amounts>) -> f64 {
         self.parts(hosts, capacity, booked).fold(0.0, |sum, (_, price)| sum + price)
     }
@@ -304,4 +305,8 @@ impl Tariff {
 /// L·(U/L)^(g/C) (Eq. 21 and 22), with rise = ln U/L.
 fn raised(low: f64, rise: f64, taken: i64, has: i64) -> f64 {
     if taken <= 0 || has <= 0 { low } else { low * libm::exp(rise * (taken as f64 / has as f64).min(1.0)) }
+}
+/// The utility of a job without its own.
+pub(super) fn unnamed_worth() -> Utility {
+    Utility::new(UtilityKind::Constant)
 }

@@ -1,8 +1,8 @@
-//! What it costs at least to come from any sum of deviations to the target, if each move could be made any number of
-//! times: the relaxation of [`knapsack`](super::knapsack) that sees which remainders can't be made.
+//! Minimum costs from any sum of deviations to the target, with unlimited repetition of each move. This relaxation of
+//! [`knapsack`](super::knapsack) detects remainders that no sum of moves reaches.
 //!
-//! A sum below the target needs moves up first, one above it moves down; in that order no sum leaves the window of one
-//! move around the target (Steinitz), so a shortest path over the window says it all.
+//! A sum below the target needs moves up first, and one above it moves down. In that order no sum leaves the window of
+//! one move around the target (Steinitz). So a shortest path over the window is sufficient.
 
 use std::{
     cmp::Reverse,
@@ -10,28 +10,28 @@ use std::{
 };
 
 use super::knapsack::Move;
-use crate::engines::{Budget, EngineError};
+use crate::engine::{Budget, EngineError};
 
-/// More than any gap.
+/// Larger than any gap.
 const FAR: i128 = i128::MAX;
 
-/// A window times the moves from each of its sums that is worth a try.
+/// Maximum product of the window and the moves from each of its sums.
 const MOST_STEPS: u64 = 1 << 16;
 
-/// Least costs to the target.
+/// Minimum costs to the target.
 pub(super) struct Reach<'a> {
-    /// Of moves of one deviation those of the least regret.
+    /// For each deviation, the moves with the smallest regret.
     moves: BTreeMap<i64, Vec<&'a Move>>,
     target: i64,
-    /// The largest deviation: the window is so wide to both sides.
+    /// The largest deviation: the half-width of the window.
     widest: i64,
     /// (cost, deviation of the next move) for the sums of the window.
     window: Vec<(i128, i64)>,
 }
 
 impl<'a> Reach<'a> {
-    /// From moves, the largest of which is no smaller than the target; costs from `gap` on don't matter. `None` where it
-    /// would take long.
+    /// Builds the table from moves, the largest of which is at least the target. Costs from `gap` on don't matter.
+    /// `None` if it would take too long.
     pub(super) fn new(
         moves: &'a [Move],
         target: i64,
@@ -90,12 +90,12 @@ impl<'a> Reach<'a> {
         at.and_then(|at| self.window.get(at)).copied().unwrap_or((FAR, 0))
     }
 
-    /// The least cost from a sum.
+    /// Minimum cost from a sum.
     pub(super) fn cost(&self, sum: i64) -> i128 {
         self.known(sum).0
     }
 
-    /// The moves of the cheapest way from a sum: all that can be made of each deviation, and how often it is made.
+    /// The moves of the cheapest path from a sum: all possible moves of each deviation, and the number of its uses.
     pub(super) fn path(&self, mut sum: i64) -> BTreeMap<i64, (&[&'a Move], u32)> {
         let mut path: BTreeMap<i64, (&[&Move], u32)> = BTreeMap::new();
         loop {

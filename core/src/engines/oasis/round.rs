@@ -1,5 +1,5 @@
-//! One decision: what is over is closed, what was lost is given back, arrivals and those who left their schedule are
-//! planned, in the order of their arrival.
+//! One decision: past slots are closed, lost bookings are released, and jobs that need a schedule are planned. These
+//! are arrivals and jobs that deviate from their schedule.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,24 +9,25 @@ use std::{
 use imbl::Vector;
 
 use super::{
-    Oasis, Rejected, WorkUnit,
     bookings::{Admission, Memo, Planned},
     market::Market,
+    parameters::{Oasis, Rejected, WorkUnit},
     search::{Problem, Schedule, best, earliest},
 };
 use crate::{
-    decision::{Shape, Verdict},
-    engines::{Budget, EngineError},
+    decision::Verdict,
+    engine::{Budget, EngineError},
     ids::{JobId, ServerId},
     job::{Job, Training},
     reason::{Reason, ReasonKind},
+    shape::Shape,
     state::{Change, Mandate, State},
     time::Time,
 };
 
-/// Steps of one search; then it is tried again with a coarser grain of work.
+/// Maximum number of steps of one search. Then it is repeated with a coarser grain of work.
 const MOST_SEARCHED: u64 = 1 << 22;
-/// So many times.
+/// Factor by which the grain grows.
 const COARSER: u64 = 8;
 
 pub(super) struct Round<'a> {
@@ -34,13 +35,13 @@ pub(super) struct Round<'a> {
     pub(super) state: &'a State,
     pub(super) memo: &'a mut Memo,
     pub(super) budget: &'a mut Budget,
-    /// The slot that it is now.
+    /// The current slot.
     pub(super) slot: i64,
-    /// Admitted jobs whose remaining work is to be scheduled anew.
+    /// Admitted jobs whose remaining work needs a new schedule.
     anew: BTreeSet<JobId>,
-    /// Arrivals were left to the next decision.
+    /// Whether arrivals were left to the next decision.
     unfinished: bool,
-    /// What to say of jobs that have no schedule.
+    /// Verdicts of jobs without a schedule.
     pub(super) verdicts: BTreeMap<JobId, Verdict>,
 }
 
@@ -50,7 +51,7 @@ impl<'a> Round<'a> {
         Self { engine, state, memo, budget, slot, anew: BTreeSet::new(), unfinished: false, verdicts: BTreeMap::new() }
     }
 
-    /// Slots that are over leave the schedules; who did not do in them what was planned is scheduled anew.
+    /// Removes past slots from the schedules. Jobs that didn't do their planned work are scheduled again.
     pub(super) fn close_slots(&mut self) {
         let admitted: Vec<(JobId, Arc<Admission>)> =
             self.memo.admitted.iter().map(|(id, admission)| (*id, admission.clone())).collect();
@@ -79,18 +80,18 @@ impl<'a> Round<'a> {
         self.memo.forget_before(self.slot);
     }
 
-    /// By more than a part of all it was to do until now, or by half of what the `last` slot was for: the longer a job has
-    /// run, the less would a slot that it missed count.
+    /// Whether a job deviates by more than the fraction `drift` of all planned work so far, or by half of the `last`
+    /// slot's work. The second rule is needed because a missed slot is a small fraction of a long run.
     fn has_drifted(&self, job: &Job, admission: &Admission, last: u64) -> bool {
         let Ok(training) = Training::of(job) else { return false };
         let meant = admission.base + self.chunks(&training, admission.passed);
-        // Both are whole chunks: one of them is rounding.
+        // Both are whole chunks, so a difference of one can be rounding.
         let off = self.done(job, &training, admission).abs_diff(meant);
         let most = (self.engine.drift * meant as f64).min(self.chunks(&training, last) as f64 / 2.0);
         off as f64 > most.max(1.0)
     }
 
-    /// Chunks in an amount of work.
+    /// Number of chunks in an amount of work.
     fn chunks(&self, training: &Training, work: u64) -> u64 {
         match self.engine.work_unit {
             WorkUnit::Chunk => work,
@@ -98,13 +99,13 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Chunks that are trained: as reported, and what its workers do in the time that they had since.
+    /// Trained chunks: the reported ones, plus the work of the job's workers since then.
     fn done(&self, job: &Job, training: &Training, admission: &Admission) -> u64 {
         let since = admission.unreported(job, self.engine.slots.start(self.slot), self.state.now);
-        training.done_since(&job.progress, since)
+        training.done_since(&job.learnt.progress, since)
     }
 
-    /// Bookings of jobs that are over or not ours for now, and those that a server no longer has room for.
+    /// Releases bookings of jobs that have ended or can't be changed now, and bookings for which a server lacks room.
     pub(super) fn give_back(&mut self, changes: &Vector<Change>) -> Result<(), EngineError> {
         let state = self.state;
         let of = |id: &JobId| state.job(*id).map(|job| state.mandate(job));
@@ -138,7 +139,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// The youngest jobs leave a server that has less room than is booked on it.
+    /// Moves the youngest jobs from a server with less room than is booked.
     fn shrink(&mut self, id: ServerId) {
         let server = self.state.server(id);
         let usable = if server.draining { Default::default() } else { server.usable() };
@@ -156,7 +157,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Releases a job's bookings and counts what it did until now.
+    /// Releases a job's bookings, and counts its work until now.
     fn rebase(&mut self, id: JobId) {
         self.memo.release(id);
         let (Some(job), Some(admission)) = (self.state.job(id), self.memo.admitted.get(&id)) else { return };
@@ -167,7 +168,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Schedules those who need one: first who has run before, then arrivals, by their numbers.
+    /// Schedules jobs that need it: those that ran before, then arrivals, by their numbers.
     pub(super) fn plan(&mut self) -> Result<(), EngineError> {
         let state = self.state;
         let mut arrivals = Vec::new();
@@ -179,9 +180,9 @@ impl<'a> Round<'a> {
             if self.memo.admitted.contains_key(&job.id) {
                 continue;
             }
-            if job.verdict.allocation().is_some() || job.started.is_some() {
-                // Another engine's, or ours before the settings changed: what runs isn't thrown out.
-                let done = Training::of(job).map_or(0, |training| training.done(&job.progress));
+            if job.verdict.allocation().is_some() || job.seen.started.is_some() {
+                // Running jobs of another engine, or from before a change of settings, aren't stopped.
+                let done = Training::of(job).map_or(0, |training| training.done(&job.learnt.progress));
                 self.memo.book(job.id, Admission::new(job, state.now, done));
                 self.anew.insert(job.id);
                 continue;
@@ -198,7 +199,7 @@ impl<'a> Round<'a> {
         }
         for (planned, job) in arrivals.into_iter().enumerate() {
             match self.schedule(job) {
-                // What was planned is kept; the others have the next decision, at once.
+                // Planned jobs are kept. The others are part of the next decision, which is due at once.
                 Err(EngineError::Exhausted { .. }) if planned > 0 => {
                     self.unfinished = true;
                     break;
@@ -209,7 +210,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Alg. 1 for one job. One that is admitted already stays so.
+    /// Alg. 1 for one job. An admitted job stays admitted.
     fn schedule(&mut self, job: &Arc<Job>) -> Result<(), EngineError> {
         let (engine, state) = (self.engine, self.state);
         let length = engine.slots.length;
@@ -224,8 +225,8 @@ impl<'a> Round<'a> {
         };
         let utility = engine.utility(state, job);
         let admitted = self.memo.admitted.get(&job.id).cloned();
-        let base = admitted.as_ref().map_or_else(|| training.done(&job.progress), |admission| admission.base);
-        // It hasn't ended, so there is something left of it.
+        let base = admitted.as_ref().map_or_else(|| training.done(&job.learnt.progress), |admission| admission.base);
+        // The job hasn't ended, so some work remains.
         let left = (training.work() - base.min(training.work())).max(1);
         let mut market = Market::new(engine, state, self.memo, (job, &training), utility.clone(), left, self.budget)?;
         let found = self.search(&mut market, best)?;
@@ -247,7 +248,7 @@ impl<'a> Round<'a> {
                 self.reject(job.id, reason);
                 return Ok(());
             }
-            // What couldn't run here alone either waits for servers or limits: its worth isn't in question.
+            // A job that couldn't run here even alone waits for servers or limits. Its utility doesn't matter.
             (None, None) if state.present_servers().next().is_some() && state.never_fits(job).is_none() => {
                 self.reject(job.id, unfinishable());
                 return Ok(());
@@ -268,8 +269,8 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Searches with as fine a grain of work as a bounded search can do: a job of millions of chunks is no reason to let
-    /// others wait.
+    /// Searches with the finest grain of work that the bound allows, so that a job of millions of chunks doesn't delay
+    /// others.
     fn search(
         &mut self,
         market: &mut Market<'_>,
@@ -313,8 +314,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The next slot in which a schedule changes something, a rejected job's time, or when a job that is pinned to what it
-    /// has may take what is booked.
+    /// The next slot in which a schedule changes, a rejected job's next attempt, or the time when a pinned job can take
+    /// its bookings.
     pub(super) fn wake_at(&self) -> Option<Time> {
         let (state, slots) = (self.state, self.engine.slots);
         if self.unfinished {
@@ -329,7 +330,7 @@ impl<'a> Round<'a> {
         let pinned = self.memo.admitted.iter().filter_map(|(id, admission)| {
             let job = state.job(*id).filter(|job| matches!(state.mandate(job), Mandate::Pinned(_)))?;
             let planned = admission.at(self.slot).map_or(Shape::default(), Planned::shape);
-            (job.shape() != planned).then(|| job.changed + state.settings.stability.min_run)
+            (job.shape() != planned).then(|| job.issued.changed + state.settings.stability.min_run)
         });
         next.chain(retries).chain(pinned).filter(|at| *at > state.now).min()
     }

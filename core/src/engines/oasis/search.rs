@@ -1,14 +1,16 @@
 //! The best schedule of one job at given prices: the exact optimum of Alg. 2, without its D² work.
 //!
-//! For one end slot it is a multiple-choice knapsack: slots are classes, numbers of workers their items, D the work to
-//! cover at least cost. Its linear relaxation walks the corners of all slots' curves by slope and breaks in one of them;
-//! the other slots stay at corners, and mostly a few slots that leave theirs make it whole ([`knapsack`]).
+//! For one end slot it is a multiple-choice knapsack: slots are classes, numbers of workers are their items, and D is
+//! the work to cover at minimum cost. Its linear relaxation takes the corners of all slots' curves by slope, and breaks
+//! in one of them. The other slots stay at corners. Mostly a few slots that leave their corners complete the solution
+//! ([`knapsack`]).
 //!
-//! Over the end slots it is best first: worth never grows and cost never falls with time, so a range of end slots is
-//! bounded by the worth of its first and the relaxed cost of its last, and nearly all of them are never looked at. Those
-//! that may still be the best when nothing short settles it are left to one [`pass`] over all slots, with few choices each.
+//! Over the end slots, the search is best-first. Worth never grows and cost never falls with time. So a range of end
+//! slots is bounded by the worth of its first slot and the relaxed cost of its last one, and almost all of them are
+//! never examined. If the knapsack doesn't settle some candidates, one [`pass`] over all slots does, with few choices
+//! each.
 //!
-//! Costs and worths are integers, so that every way of searching finds the same payoff to the last bit.
+//! Costs and worths are integers, so every method of search finds exactly the same payoff.
 //!
 //! [`knapsack`]: super::knapsack
 //! [`pass`]: super::pass
@@ -23,18 +25,18 @@ use super::{
     knapsack::{Covered, Group, cover},
     pass::{End, NEVER, pass},
 };
-use crate::engines::{Budget, EngineError};
+use crate::engine::{Budget, EngineError};
 
-/// One job to be scheduled. Work and the sum of all costs must be below 2^62.
+/// The scheduling problem of one job. Work and the sum of all costs must be below 2^62.
 #[derive(Clone, Debug, Default)]
 pub struct Problem {
-    /// D: work to be done in all.
+    /// D: the total work.
     pub work: u64,
-    /// Curves; slots of equal prices share one.
+    /// Curves. Slots with equal prices share one.
     pub curves: Vec<Curve>,
-    /// The curve of each slot, in the order of time.
+    /// Index of the curve of each slot, in order of time.
     pub slots: Vec<u32>,
-    /// What an end in each slot is worth; never more in a later one.
+    /// Worth of an end in each slot. It never increases.
     pub worth: Vec<i64>,
 }
 
@@ -45,14 +47,14 @@ pub struct Schedule {
     pub end: usize,
     /// Work in each slot up to the end.
     pub work: Vec<u64>,
-    /// What it costs.
+    /// Cost of the schedule.
     pub cost: u64,
-    /// Worth − cost; the job is admitted if it is above 0.
+    /// Worth − cost. The job is admitted if it is above 0.
     pub payoff: i64,
 }
 
-/// The schedule of the highest payoff; of equal ones the earliest end, then the least work in the last slot. `None` if
-/// the work doesn't fit the slots.
+/// The schedule with the highest payoff; among equal ones the earliest end, then the least work in the last slot.
+/// `None` if the work doesn't fit in the slots.
 ///
 /// # Errors
 /// The budget is used up.
@@ -61,7 +63,7 @@ pub fn best(problem: &Problem, budget: &mut Budget) -> Result<Option<Schedule>, 
     let Some(first) = search.first_end() else { return Ok(None) };
     let mut found = Found { problem, best: None };
     let mut unsettled: Vec<usize> = Vec::new();
-    // Ranges of end slots, those that promise most first; of equal ones the earliest.
+    // Ranges of end slots by their bound, then the earliest.
     let mut ranges = BinaryHeap::new();
     ranges.push((i64::MAX, Reverse(first), problem.slots.len() - 1));
     while let Some((promised, Reverse(from), to)) = ranges.pop() {
@@ -84,8 +86,8 @@ pub fn best(problem: &Problem, budget: &mut Budget) -> Result<Option<Schedule>, 
             }
             continue;
         }
-        // The last of them is the cheapest; the first that is as cheap wins. Once a pass is needed anyhow, it takes little
-        // more to have it look at other ends.
+        // The last slot is the cheapest. The first slot with the same cost wins. If a pass is needed anyway, further
+        // ends in it cost little.
         match search.solve(to, found.limit(to, from), None, unsettled.is_empty(), budget)? {
             Covered::Dear => {}
             Covered::Unsettled(known) => {
@@ -126,7 +128,7 @@ pub fn best(problem: &Problem, budget: &mut Budget) -> Result<Option<Schedule>, 
     search.finish(end, work, budget).map(Some)
 }
 
-/// The schedule that ends earliest, and of those the cheapest. `None` if the work doesn't fit the slots.
+/// The schedule with the earliest end, and the cheapest of these. `None` if the work doesn't fit in the slots.
 ///
 /// # Errors
 /// The budget is used up.
@@ -156,12 +158,12 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Whether so much is better, by an end in this slot.
+    /// Whether a payoff of `promise` with an end from this slot on is better.
     fn beaten_by(&self, promise: i64, from: usize) -> bool {
         self.best.as_ref().is_none_or(|(payoff, end, _)| (promise, Reverse(from)) > (*payoff, Reverse(*end)))
     }
 
-    /// A cost that is at least this can't win at an end; the same payoff does if it may come as early as `from`.
+    /// The cost from which an end can't win. A schedule with the same payoff wins if it may end as early as `from`.
     fn limit(&self, end: usize, from: usize) -> u64 {
         let Some((payoff, best, _)) = &self.best else { return NEVER };
         let limit = i128::from(self.problem.worth[end]) - i128::from(*payoff) + i128::from(from < *best);
@@ -178,11 +180,11 @@ impl Found<'_> {
 
 struct Search<'a> {
     problem: &'a Problem,
-    /// Every corner-to-corner step of every curve, cheapest work first: (slope, curve, level).
+    /// All steps between corners of all curves, cheapest work first: (slope, curve, level).
     steps: Vec<(Slope, u32, u32)>,
-    /// Relaxed costs, by end slot, and the slopes at which they break.
+    /// Relaxed costs by end slot, and the slopes at which the relaxations break.
     relaxed: BTreeMap<usize, (u64, Slope)>,
-    /// No end up to this slot costs less: from exact solutions.
+    /// Lower bounds of the cost of all ends up to a slot, from exact solutions.
     known: Vec<(usize, u64)>,
 }
 
@@ -210,7 +212,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// How many slots before `end` have each curve.
+    /// Number of slots before `end` with each curve.
     fn counts(&self, end: usize) -> Vec<u32> {
         let mut counts = vec![0; self.problem.curves.len()];
         for curve in &self.problem.slots[..end] {
@@ -219,7 +221,8 @@ impl<'a> Search<'a> {
         counts
     }
 
-    /// No schedule that ends in a slot up to this one costs less; and the slope at which the relaxation breaks.
+    /// A lower bound of the cost of schedules that end in a slot up to this one, and the slope at which the relaxation
+    /// breaks.
     fn bound(&mut self, end: usize, budget: &mut Budget) -> Result<(u64, Slope), EngineError> {
         let known = self.known.iter().filter(|(at, _)| *at >= end).map(|(_, cost)| *cost).max().unwrap_or(0);
         if let Some((cost, slope)) = self.relaxed.get(&end) {
@@ -246,8 +249,8 @@ impl<'a> Search<'a> {
         Ok((known.max(cost), broken))
     }
 
-    /// The cheapest schedule that ends in a slot (which may stay empty), if one costs less than `limit`; with at most
-    /// `last` work in that slot. Tells the work of each slot, no more than there is in all.
+    /// The cheapest schedule that ends in this slot (which may stay empty), if its cost is below `limit`, with at most
+    /// `last` work in that slot. Returns the work of each slot, in total no more than required.
     fn solve(
         &mut self,
         end: usize,
@@ -278,7 +281,7 @@ impl<'a> Search<'a> {
             _ => {}
         }
         Ok(covered.map(|mut chosen| {
-            // Of equal slots the earlier does more.
+            // Among equal slots the earlier one does more.
             chosen.iter_mut().for_each(|choices| choices.sort_unstable());
             let mut take = |group: usize| {
                 let choice = chosen[group].pop().expect("a choice for each slot");
@@ -296,13 +299,13 @@ impl<'a> Search<'a> {
         }))
     }
 
-    /// The least work in the last slot at the same cost.
+    /// Minimises the work in the last slot at the same cost.
     fn finish(&mut self, end: usize, mut work: Vec<u64>, budget: &mut Budget) -> Result<Schedule, EngineError> {
         let problem = self.problem;
         let choice = |(curve, work): (&u32, &u64)| problem.curves[*curve as usize].choice_for(*work);
         let cost = problem.slots.iter().zip(&work).filter_map(choice).map(|choice| choice.cost).sum();
         let (mut low, mut high) = (0, work[end]);
-        // Mostly there is no other way at this cost, so one less is tried first.
+        // Mostly there is no alternative at this cost, so one less is tried first.
         let mut middle = high.saturating_sub(1);
         while low < high {
             match self.solve(end, cost + 1, Some(middle), true, budget)? {
@@ -321,7 +324,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Two lists that are sorted by slope, as one.
+/// Merges two lists that are sorted by slope.
 fn merge(
     a: impl Iterator<Item = (Slope, u32, u32)>,
     b: impl Iterator<Item = (Slope, u32, u32)>,

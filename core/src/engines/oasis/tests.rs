@@ -1,15 +1,16 @@
-//! Schedules against the plain recursion, the paper's constraints, and an example by hand.
+//! Schedules against the plain recursion, the paper's constraints, and an example computed by hand.
 
 use std::collections::BTreeMap;
 
 use imbl::Vector;
 use proptest::{collection::vec, prelude::*, sample::select};
 
-use super::{Build, Engine, Memo, Oasis, Problem, Schedule, WorkUnit, best, curve::*, earliest};
+use super::{Memo, Oasis, Problem, Schedule, best, curve::*, earliest, parameters::WorkUnit};
+use crate::engine::{Build, Engine};
 use crate::{
     Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Shape, Span, Time, Verdict,
     decision::Proposal,
-    engines::{Budget, board::Board, find},
+    engine::{Budget, Parameters, Round, board::Board},
     job::{Dataset, RoleSpec, Training, Utility, UtilityKind},
     reason::{Reason, Worth},
     resources::Amounts,
@@ -27,7 +28,7 @@ fn unlimited() -> Budget {
 }
 
 fn curves() -> impl Strategy<Value = Vec<Curve>> {
-    // Few different prices, so that there are ties, or many.
+    // A few different prices, so that there are ties, or many.
     let price = prop_oneof![1..4_u64, 1..1000_u64, Just(5_u64)];
     let curve = (vec((price, 0..4_u64), 0..8), 1..6_u64, 1..6_u64, 1..5_u64).prop_map(|(workers, m, per, ratio)| {
         let (mut cost, mut choices) = (0, Vec::new());
@@ -72,7 +73,7 @@ proptest! {
         prop_assert_eq!(plain::one_pass(&problem), expected.as_ref().map(|schedule| (schedule.payoff, schedule.end)));
         if let Some(found) = &found {
             check_schedule(&problem, found);
-            // What counts is the end alone: worth that falls off a cliff after it.
+            // Only the end counts: the worth drops sharply after it.
             let first = earliest(&problem, &mut unlimited()).unwrap().unwrap();
             check_schedule(&problem, &first);
             let steep: Vec<i64> = (0..problem.slots.len() as i64).map(|at| -at * 1_000_000).collect();
@@ -95,7 +96,7 @@ proptest! {
 
 fn engine(parameters: &[(&str, Parameter)]) -> Oasis {
     let given = parameters.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-    Oasis::build(&find("oasis").unwrap().parameters(&given).unwrap()).unwrap()
+    Oasis::build(&mut Parameters::new(&given)).unwrap()
 }
 
 fn text(text: &str) -> Parameter {
@@ -121,7 +122,7 @@ fn role(amounts: &[(&str, i64)], max: u32) -> RoleSpec {
     }
 }
 
-/// One engine, its memory, and a cluster that does nothing but be there.
+/// One engine, its memory, and a cluster without changes.
 struct Bench {
     engine: Oasis,
     scheduler: Scheduler,
@@ -154,18 +155,23 @@ impl Bench {
         self.scheduler.state()
     }
 
-    /// One decision of the engine; who is rejected leaves.
+    /// One decision of the engine. Rejected jobs are removed.
     fn decide(&mut self) -> Proposal {
         let state = self.scheduler.state().clone();
         let (memo, board) = (&mut self.memo, &mut self.board);
-        let proposal = self.engine.decide(&state, &Vector::new(), memo, board, &mut unlimited()).unwrap();
+        let (changes, mut budget) = (Vector::new(), unlimited());
+        board.sync(&state, &changes, crate::place::SortBy::Share);
+        let (mut nothing, mut last) = ((), 0);
+        let mut round = Round::new(&state, &changes, board, &mut nothing, &mut last, &mut budget);
+        self.engine.decide(&mut round, memo).unwrap();
+        let proposal = round.proposal;
         for job in self.memo.rejected.keys().filter(|id| state.job(**id).is_some()) {
             self.scheduler.apply(state.now, Event::JobEnded { job: *job, end: crate::End::Cancelled }).unwrap();
         }
         proposal
     }
 
-    /// The job's problem at today's prices.
+    /// The job's problem at current prices.
     fn problem(&self, id: JobId) -> Option<(Problem, f64)> {
         let state = self.state();
         self.engine.problem(state, &self.memo, &state.jobs[&id], &mut unlimited()).unwrap()
@@ -178,11 +184,12 @@ impl Bench {
     }
 }
 
-/// By hand: one worker server of 4 CPUs, one parameter server of 2, four slots. Every job trains two chunks twice, a chunk
-/// a worker and slot, and falls linearly from its value v to nothing after eight slots.
+/// By hand: one worker server of 4 CPUs, one parameter server of 2, four slots. Each job trains two chunks twice, a
+/// chunk per worker and slot. Its utility falls linearly from v to zero after eight slots.
 ///
-/// w̃ = 1/4, s̃ = 1/2, E·N·m = 4, so 1/η1 = 4·¼/4 = ¼ and 1/η2 = 4·½/4 = ½; with the least f(T−1) = 5v/8 of all jobs,
-/// L1 = ¼·¼·(5v/8)/1 and L2 = ¼·½·(5v/8)/2, both 5v/128. U1 = 28 and U2 = 14 by the first job, f(⌈E·m⌉−1) = f(1) = 7.
+/// w̃ = 1/4, s̃ = 1/2, E·N·m = 4, so 1/η1 = 4·¼/4 = ¼ and 1/η2 = 4·½/4 = ½. With the smallest f(T−1) = 5v/8 of all
+/// jobs, L1 = ¼·¼·(5v/8)/1 and L2 = ¼·½·(5v/8)/2, both 5v/128. U1 = 28 and U2 = 14 by the first job,
+/// f(⌈E·m⌉−1) = f(1) = 7.
 #[test]
 fn prices_and_payoffs_are_those_of_the_example() {
     let servers = vec![server("h", "workers", &[("cpu", 4000)]), server("k", "servers", &[("cpu", 2000)])];
@@ -213,8 +220,8 @@ fn prices_and_payoffs_are_those_of_the_example() {
     };
     let two = Shape { workers: 2, servers: 1 };
     assert_eq!(plan(&bench, a), [(0, two), (1, two)]);
-    // Slots 0 and 1 are half full, so their prices are √(U/L) times L; L is half of what it was. The idle slots 2 and 3
-    // cost 0.3125 and end at f(3) = 2.5.
+    // Slots 0 and 1 are half full, so their prices are √(U/L) times L. L is half of its earlier value. The idle slots 2
+    // and 3 cost 0.3125 and end at f(3) = 2.5.
     let b = bench.submit(Time(0), spec("b", 4.0)).unwrap();
     close(bench.payoff(b), 2.5 - 0.3125);
     bench.decide();
@@ -336,7 +343,7 @@ proptest! {
         let mut bench = Bench::new(engine, servers);
         let mut at = 0;
         for (number, (spec, after)) in jobs.into_iter().enumerate() {
-            // All arrive within the first slots, before any of them is over: nothing runs in this test.
+            // All arrive within the first slot, because nothing runs in this test.
             at = (at + after * 100).min(SLOT.0 - 1);
             let Some(id) = bench.submit(Time(at), JobSpec { name: format!("j{number}"), ..spec }) else { continue };
             let expected = bench.problem(id).and_then(|(problem, _)| {
@@ -359,7 +366,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A chunk that may go on in the next slot needs no more than one that may not.
+    /// A chunk that may continue in the next slot costs no more than one that may not.
     #[test]
     fn worker_slots_are_never_dearer_than_chunks(servers in cluster(), (spec, _) in job(), horizon in 1..24_u32) {
         let payoff = |unit: &str| {
@@ -379,7 +386,7 @@ proptest! {
 fn tiny_chunks_are_counted_in_grains() {
     let servers = vec![server("h", "workers", &[("cpu", 100_000)]), server("k", "servers", &[("cpu", 100_000)])];
     let mut bench = Bench::new(engine(&[("horizon", Parameter::Number(4.0))]), servers);
-    // A chunk a millisecond: 120 million a slot, and 200 million to do.
+    // A chunk takes a millisecond: 120 million per slot, and 200 million in total.
     let data = Dataset {
         chunks: 100,
         batches_per_chunk: 1,

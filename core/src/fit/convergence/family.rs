@@ -1,41 +1,41 @@
-//! The curves a loss may follow, and fitting one of them.
+//! Families of loss curves, and the fit of one of them.
 
-#![allow(clippy::needless_range_loop)] // matrix code reads best with the indices of the textbook
+#![allow(clippy::needless_range_loop)] // the code follows the indices of the textbook
 
 use serde::{Deserialize, Serialize};
 
 use super::super::linear::inverse;
 
-/// The form of a loss curve over k, the epochs since its segment began. All parameters are ≥ 0.
+/// Form of a loss curve over k, the number of epochs since its segment began. All parameters are ≥ 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Family {
-    /// l = 1/(β0·k + β1) + β2 (Optimus, Eq. 1): SGD's O(1/k).
+    /// l = 1/(β0·k + β1) + β2 (Optimus, Eq. 1): the O(1/k) of SGD.
     Inverse,
-    /// l = a·e^(−b·k) + c: a strongly convex end game.
+    /// l = a·e^(−b·k) + c: the last phase of a strongly convex problem.
     Exponential,
     /// l = a·(k+1)^(−b) + c: the power law of large models.
     Power,
 }
 
-/// One point for the solvers: epochs since the segment's start, normalised loss, weight (an inverse variance).
+/// One point for the solvers: epochs since the segment's start, normalised loss, and weight (an inverse variance).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Obs {
     pub(super) k: f64,
     pub(super) l: f64,
     pub(super) weight: f64,
-    /// Epochs the point is the mean of.
+    /// Number of epochs that the point averages.
     pub(super) epochs: f64,
 }
 
-/// Values of the searched parameter tried before refining.
+/// Number of values of the searched parameter before refinement.
 const GRID: usize = 24;
-/// Golden-section steps, each narrowing the bracket to 0.618 of it; the polish does the rest.
+/// Number of golden-section steps. Each narrows the bracket to 0.618 of its width; `polish` does the rest.
 const GOLDEN: usize = 8;
-/// Levenberg–Marquardt steps in l.
+/// Number of Levenberg–Marquardt steps in l.
 const POLISH: usize = 12;
 
 impl Family {
-    /// The curve at k.
+    /// Value of the curve at k.
     pub(super) fn value(self, q: &[f64; 3], k: f64) -> f64 {
         match self {
             Self::Inverse => 1.0 / (q[0] * k + q[1]).max(f64::MIN_POSITIVE) + q[2],
@@ -44,7 +44,7 @@ impl Family {
         }
     }
 
-    /// l(k−1) − l(k), in forms that stay exact where the curve is nearly flat; for k ≥ 1.
+    /// l(k−1) − l(k) for k ≥ 1, in forms that stay exact where the curve is nearly flat.
     pub(super) fn drop(self, q: &[f64; 3], k: f64) -> f64 {
         match self {
             Self::Inverse => {
@@ -88,12 +88,12 @@ impl Family {
         if sum.is_finite() { sum } else { f64::INFINITY }
     }
 
-    /// The parameters that fit best in l. `points` is not empty, losses are ≥ 0.
+    /// The parameters with the smallest error in l. Requires a non-empty `points` and losses ≥ 0.
     pub(super) fn fit(self, points: &[Obs]) -> [f64; 3] {
         let low = points.iter().map(|p| p.l).fold(f64::INFINITY, f64::min);
         let last = points.iter().map(|p| p.k).fold(1.0, f64::max);
         let start = match self {
-            // β2 on [0, min l): the step sizes shrink towards min l, where the fit is most sensitive.
+            // β2 is in [0, min l). The step sizes shrink towards min l, where the fit is most sensitive.
             Self::Inverse => search(&|s| inverse_at(points, low * (1.0 - s) * (1.0 + s)), self, points, 1e-4, 1.0),
             Self::Exponential => {
                 let at = |log_b: f64| {
@@ -116,7 +116,7 @@ impl Family {
         if self.cost(&fitted, points).is_finite() { fitted } else { self.constant(points) }
     }
 
-    /// The flat curve through the mean: what remains where nothing else fits (all losses zero, for one).
+    /// The flat curve through the mean, for points that no other curve fits (such as losses of zero).
     fn constant(self, points: &[Obs]) -> [f64; 3] {
         let total: f64 = points.iter().map(|p| p.weight).sum();
         let mean = points.iter().map(|p| p.weight * p.l).sum::<f64>() / total;
@@ -126,14 +126,14 @@ impl Family {
         }
     }
 
-    /// Levenberg–Marquardt in l with the parameters held at ≥ 0; never worse than `start`.
+    /// Levenberg–Marquardt in l with the parameters bounded by 0. The result is never worse than `start`.
     pub(super) fn polish(self, start: [f64; 3], points: &[Obs]) -> [f64; 3] {
         let (mut q, mut cost, mut damping) = (start, self.cost(&start, points), 1e-3);
         for _ in 0..POLISH {
             let (normal, slope) = self.normal(&q, points);
             let mut damped = normal;
             for i in 0..3 {
-                // A parameter at its bound that wants below it stays there.
+                // A parameter at its bound with a step beyond it stays at the bound.
                 if q[i] == 0.0 && slope[i] < 0.0 || normal[i][i] <= 0.0 {
                     for j in 0..3 {
                         damped[i][j] = 0.0;
@@ -188,7 +188,7 @@ impl Family {
     }
 }
 
-/// The best of a grid over [from, to], refined by golden section between its neighbours.
+/// The best point of a grid over [from, to], refined by golden section between its neighbours.
 fn search(at: &dyn Fn(f64) -> [f64; 3], family: Family, points: &[Obs], from: f64, to: f64) -> [f64; 3] {
     let width = (to - from) / (GRID - 1) as f64;
     let mut best = (f64::INFINITY, 0, at(from));
@@ -217,7 +217,7 @@ fn search(at: &dyn Fn(f64) -> [f64; 3], family: Family, points: &[Obs], from: f6
     q
 }
 
-/// β0, β1 for a fixed β2: non-negative least squares on (l−β2)²·(β0·k + β1) = (l−β2), which to first order is the
+/// β0, β1 for a fixed β2, by non-negative least squares on (l−β2)²·(β0·k + β1) = (l−β2). To first order, this is the
 /// residual in l.
 fn inverse_at(points: &[Obs], floor: f64) -> [f64; 3] {
     let rows = points.iter().map(|p| {
@@ -229,7 +229,7 @@ fn inverse_at(points: &[Obs], floor: f64) -> [f64; 3] {
     [slope, offset, floor]
 }
 
-/// min Σ weight·(x0·φ(k) + x1 − l)² over x ≥ 0.
+/// Minimises Σ weight·(x0·φ(k) + x1 − l)² over x ≥ 0.
 fn two_columns(points: &[Obs], basis: &dyn Fn(f64) -> f64) -> [f64; 2] {
     solve_pair(points.iter().map(|p| {
         let root = p.weight.sqrt();
@@ -237,7 +237,7 @@ fn two_columns(points: &[Obs], basis: &dyn Fn(f64) -> f64) -> [f64; 2] {
     }))
 }
 
-/// NNLS for two columns, by its four cases: exact, and cheap enough for the inner loop of a search.
+/// NNLS for two columns, by its four cases. It is exact, and cheap enough for the inner loop of a search.
 fn solve_pair(rows: impl Iterator<Item = [f64; 3]>) -> [f64; 2] {
     let (mut aa, mut ab, mut bb, mut ay, mut by) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for [a, b, y] in rows {
@@ -256,6 +256,6 @@ fn solve_pair(rows: impl Iterator<Item = [f64; 3]>) -> [f64; 2] {
     }
     let one = if aa > 0.0 { (ay / aa).max(0.0) } else { 0.0 };
     let two = if bb > 0.0 { (by / bb).max(0.0) } else { 0.0 };
-    // What each lowers the squared residual by.
+    // The decrease of the squared residual by each column alone.
     if one * ay > two * by { [one, 0.0] } else { [0.0, two] }
 }

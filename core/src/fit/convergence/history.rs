@@ -1,24 +1,24 @@
-//! The losses a job has reported, kept in bounded memory.
+//! History of a job's reported losses, in bounded memory.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-/// Points that reach the solver at most.
+/// Maximum number of points for the solver.
 pub const MAX_POINTS: usize = 512;
-/// First epochs that are never merged: a loss curve is steepest there.
+/// Number of first epochs that are never merged, because a loss curve is steepest there.
 const HEAD: usize = 64;
-/// Latest epochs kept apart from merging: enough for any sensible patience.
+/// Number of latest epochs that are kept unmerged. It is larger than any sensible patience.
 pub(super) const RECENT: usize = 64;
 
-/// The mean loss over one epoch, or over a few neighbouring epochs once a history is long.
+/// Mean loss of one epoch, or of a few neighbouring epochs in a long history.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossPoint {
-    /// The epoch; the mean of the epochs if several were merged.
+    /// The epoch, or the mean of the merged epochs.
     pub epoch: f64,
-    /// Mean loss, in the job's own unit.
+    /// Mean loss, in the job's unit.
     pub loss: f64,
-    /// How many epochs the point stands for.
+    /// Number of epochs that the point averages.
     pub epochs: f64,
 }
 
@@ -30,7 +30,7 @@ impl LossPoint {
     }
 }
 
-/// The epoch that reports are being averaged into.
+/// The epoch whose reports are being averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Open {
     epoch: u64,
@@ -38,10 +38,10 @@ struct Open {
     reports: u64,
 }
 
-/// Losses of one job, averaged per epoch: O(1) per report (amortised) and at most [`MAX_POINTS`] points for ever.
+/// Losses of one job, averaged per epoch. A report costs amortised O(1). There are at most [`MAX_POINTS`] points.
 ///
-/// The first 64 epochs keep a point each. When there are too many points, the later ones are merged two by two, so that
-/// they all stand for equally many epochs.
+/// The first 64 epochs keep a point each. When there are too many points, the later ones are merged in pairs, so that
+/// each of them averages the same number of epochs.
 ///
 /// # Examples
 ///
@@ -60,7 +60,7 @@ struct Open {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LossHistory {
     closed: Vec<LossPoint>,
-    /// How often the later points were merged: each stands for 2^`halvings` epochs.
+    /// Number of merges of the later points: each averages 2^`halvings` epochs.
     halvings: u32,
     recent: VecDeque<LossPoint>,
     open: Option<Open>,
@@ -72,10 +72,10 @@ pub struct LossHistory {
 }
 
 impl LossHistory {
-    /// Takes the loss reported at a step of an epoch. Reports of one epoch are averaged.
+    /// Adds the loss that was reported at a step of an epoch. Reports of one epoch are averaged.
     ///
-    /// A loss that is NaN or infinite is left out and counted, and so is a report that goes back, in step or in epoch,
-    /// behind one already taken: after a restart from a checkpoint the steps run again are not counted twice.
+    /// NaN and infinite losses are ignored and counted. So are reports whose step or epoch is before an accepted one:
+    /// after a restart from a checkpoint, repeated steps count once.
     pub fn push(&mut self, step: u64, epoch: u64, loss: f64) {
         let back = self.last.is_some_and(|(s, e)| step < s || epoch < e);
         if !loss.is_finite() || back {
@@ -109,7 +109,7 @@ impl LossHistory {
             Some(last) if self.halvings > 0 && last.epochs < width => *last = LossPoint::merge(*last, point),
             _ => self.closed.push(point),
         }
-        // One place stays free for the open epoch.
+        // One entry is reserved for the open epoch.
         if self.closed.len() >= MAX_POINTS {
             let merged = |pair: &[LossPoint]| match *pair {
                 [a, b] => LossPoint::merge(a, b),
@@ -121,44 +121,44 @@ impl LossHistory {
         }
     }
 
-    /// The points, by ascending epoch: at most [`MAX_POINTS`].
+    /// The points by ascending epoch, at most [`MAX_POINTS`].
     #[must_use]
     pub fn points(&self) -> Vec<LossPoint> {
         self.closed.iter().copied().chain(self.open.map(|o| o.point())).collect()
     }
 
-    /// The latest epochs, unmerged, by ascending epoch.
+    /// The latest epochs by ascending epoch, without merges.
     pub(super) fn recent(&self) -> Vec<LossPoint> {
         let all: Vec<LossPoint> = self.recent.iter().copied().chain(self.open.map(|o| o.point())).collect();
         all[all.len().saturating_sub(RECENT)..].to_vec()
     }
 
-    /// The mean loss of the first epoch: what δ is a fraction of. `None` before the first report.
+    /// Mean loss of the first epoch; δ is a fraction of it. `None` before the first report.
     #[must_use]
     pub fn first_loss(&self) -> Option<f64> {
         self.first_loss.or(self.open.map(|o| o.mean))
     }
 
-    /// The epoch of the latest report.
+    /// Epoch of the latest report.
     #[must_use]
     pub fn last_epoch(&self) -> Option<u64> {
         self.last.map(|(_, epoch)| epoch)
     }
 
-    /// The step of the latest report.
+    /// Step of the latest report.
     #[must_use]
     pub fn last_step(&self) -> Option<u64> {
         self.last.map(|(step, _)| step)
     }
 
-    /// Mean steps per epoch so far; `None` within the first epoch.
+    /// Mean steps per epoch so far. `None` during the first epoch.
     #[must_use]
     pub fn steps_per_epoch(&self) -> Option<f64> {
         let ((s0, e0), (s1, e1)) = (self.start?, self.last?);
         (e1 > e0).then(|| (s1 - s0) as f64 / (e1 - e0) as f64)
     }
 
-    /// Reports left out: NaN, infinite, or going back.
+    /// Number of ignored reports: NaN, infinite, or of an earlier step or epoch.
     #[must_use]
     pub fn ignored(&self) -> u64 {
         self.ignored

@@ -1,12 +1,12 @@
-//! Losses that do not belong to their neighbourhood.
+//! Outliers in the losses.
 
 use super::LossPoint;
 
-/// Replaces what lies outside [min of the next `window` points, max of the previous `window` points] by the mean of its
-/// neighbours, and returns how many were replaced (Optimus, §3.1).
+/// Replaces losses outside [min of the next `window` points, max of the previous `window` points] by the mean of their
+/// neighbours. Returns the number of replacements (Optimus, §3.1).
 ///
-/// The bounds are taken from the points as reported, so that one replacement does not cause the next. The first point has
-/// nothing before it and the last nothing after it: they are kept.
+/// The bounds come from the points as reported, so that a replacement doesn't cause another one. The first and the last
+/// point are kept, because they have neighbours on one side only.
 pub(super) fn replace(points: &mut [LossPoint], window: usize) -> usize {
     let raw: Vec<f64> = points.iter().map(|p| p.loss).collect();
     let mut replaced = 0;

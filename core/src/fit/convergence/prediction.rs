@@ -1,63 +1,65 @@
-//! When a fitted curve meets the convergence rule.
+//! Predictions of the epoch at which a fitted curve meets the convergence rule.
 
-#![allow(clippy::needless_range_loop)] // matrix code reads best with the indices of the textbook
+#![allow(clippy::needless_range_loop)] // the code follows the indices of the textbook
 
 use serde::{Deserialize, Serialize};
 
 use super::{Family, LossFit};
 
-/// Where a job is expected to converge.
+/// The epoch at which a job is expected to converge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// e, the epoch at the end of which the rule is met, or the job's limit.
+    /// e: the job meets the rule at the end of this epoch, or reaches its limit.
     pub epochs: u64,
-    /// An epoch below which convergence is unlikely (about one in ten).
+    /// Convergence before this epoch is unlikely (about one in ten).
     pub low: u64,
-    /// An epoch above which convergence is unlikely (about one in ten).
+    /// Convergence after this epoch is unlikely (about one in ten).
     pub high: u64,
-    /// Epochs left until e, at least those still missing from the run of flat epochs.
+    /// Remaining epochs until e, at least the number of flat epochs that are still missing.
     pub remaining_epochs: u64,
-    /// The rule is not met before the job's limit.
+    /// The job reaches its limit before it meets the rule.
     pub capped: bool,
 }
 
 impl Prediction {
-    /// Q: steps left at so many steps an epoch ([`LossHistory::steps_per_epoch`](super::LossHistory::steps_per_epoch)).
+    /// Q: remaining steps, for a number of steps per epoch
+    /// ([`LossHistory::steps_per_epoch`](super::LossHistory::steps_per_epoch)).
     #[must_use]
     pub fn remaining_steps(&self, steps_per_epoch: f64) -> f64 {
         self.remaining_epochs as f64 * steps_per_epoch.max(0.0)
     }
 }
 
-/// Epochs the noisy forecast walks at most, from the first that can be flat; further away the smooth curve decides.
+/// Maximum number of epochs in the noisy forecast, from the first one that can be flat. Beyond them the smooth curve is
+/// used.
 const WALK: u64 = 512;
-/// Equally likely values of an epoch's noise, in standard deviations: the normal distribution's quantiles at
+/// Equally likely values of an epoch's noise, in standard deviations: the quantiles of the normal distribution at
 /// (i + ½)/15, from tables.
 const NOISE: [f64; 15] = [
     -1.833_915, -1.281_552, -0.967_422, -0.727_913, -0.524_401, -0.340_695, -0.167_894, 0.0, 0.167_894, 0.340_695,
     0.524_401, 0.727_913, 0.967_422, 1.281_552, 1.833_915,
 ];
 
-/// The rule in the job's unit of loss.
+/// The convergence rule in the job's unit of loss.
 #[derive(Clone, Copy)]
 struct Rule {
     /// δ times the first loss.
     threshold: f64,
     patience: u64,
-    /// Flat epochs in a row at the end of what was reported.
+    /// Number of consecutive flat epochs up to the latest report.
     run: u64,
     done: u64,
     limit: u64,
 }
 
 impl LossFit {
-    /// When the job converges: e is the *last* epoch of the first run of `patience` epochs in each of which the loss
-    /// falls by less than `delta` times the first epoch's loss.
+    /// Predicts the job's convergence. e is the *last* epoch of the first run of `patience` epochs in which the loss
+    /// falls by less than `delta` times the first epoch's loss each.
     ///
-    /// `done` is the epoch the job has completed (counted as in the reports), `max_epochs` the last epoch it may run. A
-    /// job that is not finished has at least the epochs left that are missing from its current run, and at least one;
-    /// past `max_epochs` it has none. With [`Options::noise`](super::Options) e is the epoch with the least expected relative
-    /// error over noise and parameters, and the interval is from their 10th to their 90th percentile.
+    /// `done` is the last completed epoch (counted as in the reports), `max_epochs` the last epoch that the job may
+    /// run. An unfinished job has at least one remaining epoch, and at least those that its current run lacks. Past
+    /// `max_epochs` it has none. With [`Options::noise`](super::Options), e is the epoch with the smallest expected
+    /// relative error over noise and parameters, and the interval ranges from their 10th to their 90th percentile.
     #[must_use]
     pub fn converges(&self, delta: f64, patience: u32, max_epochs: u64, done: u64) -> Prediction {
         let threshold = delta.max(0.0) * self.first_loss.abs();
@@ -85,7 +87,7 @@ impl LossFit {
         }
         stops.sort_by_key(|(_, epoch)| *epoch);
         let epochs = if self.options.noise {
-            // The median under weights 1/e minimises the expectation of |e − true|/true.
+            // The median with weights 1/e minimises the expectation of |e − true|/true.
             let relative: Vec<(f64, u64)> = stops.iter().map(|&(p, e)| (p / e.max(1) as f64, e)).collect();
             quantile(&relative, 0.5)
         } else {
@@ -100,7 +102,7 @@ impl LossFit {
         }
     }
 
-    /// Flat epochs in a row up to the latest.
+    /// Number of consecutive flat epochs up to the latest one.
     fn run(&self, threshold: f64) -> u64 {
         let mut run = 0.0;
         for pair in self.recent.windows(2).rev() {
@@ -113,10 +115,10 @@ impl LossFit {
         run as u64
     }
 
-    /// The fitted parameters and others one would not be surprised by, with their weights: 7 sigma points.
+    /// The fitted parameters and plausible alternatives, with their weights: 7 sigma points.
     fn plausible(&self) -> Vec<(f64, [f64; 3])> {
         let mut out = vec![(0.4, self.parameters)];
-        // Rows of the lower Cholesky factor's transpose: directions in which the fit is loose.
+        // Rows of the transposed lower Cholesky factor: directions in which the fit is uncertain.
         let mut l = [[0.0; 3]; 3];
         for i in 0..3 {
             for j in 0..=i {
@@ -129,7 +131,7 @@ impl LossFit {
                 };
             }
         }
-        // Weight 0.1 each at √5 standard deviations keeps the covariance: 2·0.1·5 = 1.
+        // Weights of 0.1 at √5 standard deviations keep the covariance: 2·0.1·5 = 1.
         let far = 5.0_f64.sqrt();
         for column in 0..3 {
             for sign in [far, -far] {
@@ -143,22 +145,23 @@ impl LossFit {
         out
     }
 
-    /// Adds where the curve `q` stops, with the probability of each epoch times `share`.
+    /// Adds the epochs at which curve `q` stops, with the probability of each epoch times `share`.
     fn stops(&self, q: &[f64; 3], share: f64, rule: &Rule, out: &mut Vec<(f64, u64)>) {
         if rule.done.saturating_add(rule.patience - rule.run) >= rule.limit {
-            // Not even if every epoch from now on were flat.
+            // The limit is too near, even if every epoch from now on is flat.
             out.push((share, rule.limit));
             return;
         }
         let smooth = smooth(self.family, q, self.scale, self.origin, rule);
         let now = self.noise_at(rule.done);
-        // Noise far below δ changes nothing, and none is known from an exact fit.
+        // Noise far below δ has no effect. An exact fit has no estimate of the noise.
         if !self.options.noise || now.is_nan() || now <= 1e-3 * rule.threshold {
             out.push((share, smooth));
             return;
         }
         let patience = rule.patience.min(WALK) as usize;
-        // chances[run][value]: not stopped yet, `run` flat epochs behind, the last epoch's noise being NOISE[value].
+        // chances[run][value]: the probability that the job hasn't stopped, after `run` flat epochs, with NOISE[value]
+        // as the last epoch's noise.
         let mut chances = vec![[0.0; NOISE.len()]; patience];
         let widest = (NOISE[NOISE.len() - 1] - NOISE[0]) * now;
         let fall = |epoch: u64| self.family.drop(q, (epoch as f64 - self.origin).max(1.0)) * self.scale;
@@ -207,13 +210,13 @@ impl LossFit {
         }
     }
 
-    /// How far the latest epoch's loss lies above the curve.
+    /// Difference between the latest epoch's loss and the curve.
     fn last_noise(&self) -> f64 {
         self.recent.last().map_or(0.0, |p| p.loss - self.loss_at(p.epoch))
     }
 }
 
-/// Where the smooth curve stops.
+/// The epoch at which the smooth curve stops.
 fn smooth(family: Family, q: &[f64; 3], scale: f64, origin: f64, rule: &Rule) -> u64 {
     let fall = |epoch: u64| family.drop(q, (epoch as f64 - origin).max(1.0)) * scale;
     let first = first_below(&fall, rule.threshold, rule.done + 1, rule.limit);
@@ -221,9 +224,9 @@ fn smooth(family: Family, q: &[f64; 3], scale: f64, origin: f64, rule: &Rule) ->
     (first - 1).saturating_add(missing).min(rule.limit)
 }
 
-/// The first epoch in [from, to] at which the loss falls by less than `threshold`; `to` if there is none.
+/// The first epoch in [from, to] in which the loss falls by less than `threshold`; `to` if there is none.
 ///
-/// Every family falls ever more slowly, so this begins once and for all: bisection finds it.
+/// The decrease per epoch shrinks monotonically in every family, so bisection finds the epoch.
 fn first_below(fall: &dyn Fn(u64) -> f64, threshold: f64, from: u64, to: u64) -> u64 {
     if fall(from) < threshold {
         return from;
@@ -236,7 +239,7 @@ fn first_below(fall: &dyn Fn(u64) -> f64, threshold: f64, from: u64, to: u64) ->
     flat
 }
 
-/// The first epoch by which the share `at` of the probability has stopped. `stops` is sorted and not empty.
+/// The first epoch with a cumulative probability of at least `at`. Requires a sorted, non-empty `stops`.
 fn quantile(stops: &[(f64, u64)], at: f64) -> u64 {
     let total: f64 = stops.iter().map(|(p, _)| p).sum();
     let mut sum = 0.0;

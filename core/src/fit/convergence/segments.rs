@@ -1,20 +1,21 @@
-//! Where the current stretch of a loss curve begins.
+//! The start of the current segment of a loss curve.
 
 use super::family::{Family, Obs};
 
-/// Points on each side whose means are compared.
+/// Number of points on each side whose means are compared.
 const SIDE: usize = 3;
-/// Fewest points after a break: three parameters and one to spare.
+/// Minimum number of points after a break: three parameters and one degree of freedom.
 const AFTER: usize = 4;
-/// Breaks examined, the most striking first.
+/// Number of examined breaks, in descending order of slope change.
 const TRIED: usize = 4;
-/// A break must lower the squared error to this share of one curve's, whatever the noise.
+/// Required reduction: with a break, the squared error is at most this fraction of the error of one curve, whatever the
+/// noise.
 const GAIN: f64 = 0.5;
 
-/// The index at which the latest segment starts; 0 if there was no sudden drop.
+/// Start index of the latest segment; 0 without a sudden drop.
 pub(super) fn last(points: &[Obs]) -> usize {
     let mut start = 0;
-    // Each round looks for the first break after the one before: the number of rounds is bounded by the points.
+    // Each round searches after the previous break, so the number of points bounds the rounds.
     while let Some(at) = next_break(&points[start..]) {
         start += at;
     }
@@ -27,13 +28,13 @@ fn next_break(points: &[Obs]) -> Option<usize> {
         return None;
     }
     let mean = |from: usize, of: fn(&Obs) -> f64| points[from..from + SIDE].iter().map(of).sum::<f64>() / SIDE as f64;
-    // Fall per epoch (merged points lie further apart) from the means of three points to those of the next three.
+    // Decrease per epoch from the mean of three points to that of the next three. Merged points have larger distances.
     let slope = |from: usize| {
         let fall = mean(from, |p| p.l) - mean(from + SIDE, |p| p.l);
         fall / (mean(from + SIDE, |p| p.k) - mean(from, |p| p.k))
     };
-    // A cut of the learning rate shows as a slope that is steeper than the one just before it: on a curve that flattens
-    // out, each is gentler than the last.
+    // After a cut of the learning rate the slope is steeper than before. On a curve that flattens out, it is always
+    // gentler.
     let mut striking: Vec<(f64, usize)> = (2 * SIDE..=n - AFTER)
         .filter_map(|i| {
             let (across, before) = (slope(i - SIDE), slope(i - 2 * SIDE).max(0.0));
@@ -53,7 +54,7 @@ fn next_break(points: &[Obs]) -> Option<usize> {
         let right: Vec<Obs> = right.iter().map(|p| Obs { k: p.k - origin, ..*p }).collect();
         let left_fit = Family::Inverse.fit(left);
         let left_cost = Family::Inverse.cost(&left_fit, left);
-        // The drop has to stand out of the noise around the curve before it.
+        // The drop has to exceed the noise around the previous curve.
         let noise = (left_cost / left.iter().map(|p| p.weight).sum::<f64>()).sqrt();
         let expected = Family::Inverse.value(&left_fit, points[at + 1].k);
         if expected - points[at + 1].l < 4.0 * noise + 1e-9 {

@@ -1,6 +1,6 @@
-//! The shapes that a learning curve may have.
+//! Families of learning curves.
 
-/// What is left of the way to the end of a curve y = c − a·g(k), over k ≥ 1: g, falling.
+/// g in y = c − a·g(k) over k ≥ 1: the decreasing remainder of the way to the curve's end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Family {
     /// k^(−α).
@@ -9,20 +9,20 @@ pub(super) enum Family {
     Stretched(f64, f64),
     /// 1/(1 + (k/κ)^η): Hill's, and Morgan's, Mercer's and Flodin's.
     Hill(f64, f64),
-    /// −ln k: rises for ever.
+    /// −ln k: increases without bound.
     Logarithm,
 }
 
 const POWERS: [f64; 8] = [0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0];
-/// τ as a share of the whole training.
+/// τ as a fraction of the whole training.
 const TIMES: [f64; 12] = [0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3, 0.6];
 const STRETCHES: [f64; 3] = [0.5, 1.0, 2.0];
-/// κ as a share of the whole training.
+/// κ as a fraction of the whole training.
 const HALVES: [f64; 4] = [0.01, 0.03, 0.1, 0.3];
 const SLOPES: [f64; 3] = [1.0, 2.0, 4.0];
 
 impl Family {
-    /// Those of a grid for a training of so many epochs.
+    /// All shapes of the grid for a training of `epochs` epochs.
     pub(super) fn all(epochs: f64) -> impl Iterator<Item = Self> {
         let stretched = TIMES
             .iter()
@@ -43,7 +43,7 @@ impl Family {
         }
     }
 
-    /// Whether c is where it ends.
+    /// Whether the curve converges to c.
     pub(super) fn saturates(self) -> bool {
         self != Self::Logarithm
     }

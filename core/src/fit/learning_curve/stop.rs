@@ -1,71 +1,71 @@
-//! When training on is not worth it.
+//! The decision to stop a training early.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{AccuracyHistory, Forecast, Options};
 
-/// MLF-C's optimal stopping (MLFS, §3.5): stop when the target is out of reach, or as good as nothing is left to gain.
+/// Optimal stopping of MLF-C (MLFS, §3.5): stop if the target is out of reach, or if hardly any gain remains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptStop {
-    /// Epochs it would train at most.
+    /// Maximum number of epochs.
     pub max_epochs: u64,
-    /// Accuracy that is wanted; none: the best there is.
+    /// Requested accuracy. `None`: the best that the job can reach.
     pub target: Option<f64>,
-    /// ε: so near to the best there is will do.
+    /// ε: tolerated distance from the best accuracy.
     pub tolerance: f64,
-    /// How sure one has to be, from 0.5 to below 1.
+    /// Required confidence, from 0.5 to below 1.
     pub confidence: f64,
 }
 
-/// Settings that make no sense.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{name}: {value} must be {allowed}")]
 pub struct OptStopError {
-    /// Which one.
+    /// Name of the setting.
     pub name: &'static str,
-    /// What it is.
+    /// Its value.
     pub value: String,
-    /// What it may be.
+    /// The allowed values.
     pub allowed: &'static str,
 }
 
-/// Why a job stops before its last epoch.
+/// Reason to stop before the last epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Stop {
-    /// The accuracy that is wanted was reached.
+    /// The requested accuracy is reached.
     Reached {
-        /// What it has.
+        /// The reached accuracy.
         accuracy: f64,
     },
-    /// It would end below what is wanted.
+    /// The final accuracy would be below the requested one.
     OutOfReach {
-        /// What it will have in the end, most likely.
+        /// The expected final accuracy.
         predicted: f64,
-        /// How probably that is below what is wanted.
+        /// The probability that it is below the requested one.
         probability: f64,
     },
-    /// What is left to gain is less than the tolerance.
+    /// The remaining gain is less than the tolerance.
     Settled {
-        /// The best it has had.
+        /// The best accuracy so far.
         accuracy: f64,
-        /// What it would have in the end, most likely.
+        /// The expected final accuracy.
         predicted: f64,
-        /// How probably no more than the tolerance is left.
+        /// The probability that at most the tolerance remains.
         probability: f64,
     },
 }
 
 impl OptStop {
-    /// ε of one percentage point, 90 % sure.
+    /// A rule with ε of one percentage point and 90 % confidence.
     pub fn new(max_epochs: u64, target: Option<f64>) -> Self {
         Self { max_epochs, target, tolerance: 0.01, confidence: 0.9 }
     }
 
-    /// Whether the settings make sense.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// The first that doesn't.
+    /// The first invalid setting.
     pub fn check(&self) -> Result<(), OptStopError> {
         let wrong = |name, value: f64, allowed| Err(OptStopError { name, value: value.to_string(), allowed });
         if let Some(target) = self.target.filter(|target| !(0.0..=1.0).contains(target)) {
@@ -80,7 +80,7 @@ impl OptStop {
         Ok(())
     }
 
-    /// Why to stop now; none: train on. O(points).
+    /// Reason to stop now. `None`: continue training. O(points).
     ///
     /// ```
     /// use trainmaster_core::fit::{AccuracyHistory, OptStop, Stop, learning_curve::Options};
@@ -120,7 +120,7 @@ impl OptStop {
 mod tests {
     use super::*;
 
-    /// The epoch at which it stops, and why.
+    /// The epoch of the stop, and its reason.
     fn stop(rule: OptStop, options: Options, accuracy: impl Fn(f64) -> f64) -> Option<(u64, Stop)> {
         let mut history = AccuracyHistory::default();
         (0..rule.max_epochs).find_map(|epoch| {

@@ -1,14 +1,14 @@
-//! A speed function ready to be evaluated millions of times.
+//! A speed function in a form for millions of evaluations.
 
 use serde::{Deserialize, Serialize};
 
-use super::SpeedModel;
+use super::model::SpeedModel;
 
-/// f(p, w) with the coefficients multiplied out: all models one formula, no branch, no heap.
+/// f(p, w) with multiplied coefficients: one formula for all models, without branches and without heap memory.
 ///
-/// Once M is known, each model of [`SpeedModel`] is a time C for computing and a time S for communicating, both sums of
-/// terms in 1/w, 1, w/p, w, p, 1/p and p/w. [`speed`](Self::speed) evaluates them times p·w, without a division, and divides once.
-/// `Copy`, 80 bytes: keep it beside the job it belongs to and evaluate it in the inner loop.
+/// With known M, each model of [`SpeedModel`] has a computation time C and a communication time S. Both are sums of
+/// terms in 1/w, 1, w/p, w, p, 1/p and p/w. [`speed`](Self::speed) evaluates them times p·w without a division, and
+/// divides once at the end. The type is `Copy` and has 80 bytes, so that jobs can store it for inner loops.
 ///
 /// # Examples
 ///
@@ -30,15 +30,15 @@ pub struct SpeedCurve {
 }
 
 impl SpeedCurve {
-    /// Multiplies out `theta` (as in [`SpeedModel`], seconds) for the batch of `model`: the paper's form.
+    /// Multiplies `theta` (as in [`SpeedModel`], seconds) by the batch of `model`, in the paper's form.
     ///
-    /// Negative or non-finite coefficients count as 0; if none is positive, a step takes one second.
+    /// Negative and non-finite coefficients count as 0. If none is positive, a step takes one second.
     #[must_use]
     pub fn new(model: SpeedModel, theta: &[f64; 5]) -> Self {
         Self::overlapping(model, theta, 2.0)
     }
 
-    /// The same with compute and communication overlapping: `cross` as in [`SpeedFit`](super::SpeedFit), 0 to 2.
+    /// The same with overlapping computation and communication: `cross` as in [`SpeedFit`](super::SpeedFit), 0 to 2.
     #[must_use]
     pub fn overlapping(model: SpeedModel, theta: &[f64; 5], cross: f64) -> Self {
         let mut t = theta.map(|v| if v.is_finite() && v > 0.0 { v } else { 0.0 });
@@ -55,9 +55,9 @@ impl SpeedCurve {
         Self { compute, rest, cross: if cross.is_finite() { cross.clamp(0.0, 2.0) } else { 2.0 } }
     }
 
-    /// Training speed with `servers` parameter servers and `workers` workers, in steps a second.
+    /// Training speed with `servers` parameter servers and `workers` workers, in steps per second.
     ///
-    /// No workers make no steps; a count of 0 servers is read as 1, which all-reduce does not look at.
+    /// The speed without workers is 0. 0 servers count as 1; all-reduce ignores the number.
     #[inline]
     #[must_use]
     pub fn speed(&self, servers: u32, workers: u32) -> f64 {
@@ -75,18 +75,18 @@ impl SpeedCurve {
         self.scaled_time(p, w) / (p * w)
     }
 
-    /// Step time × p × w: the form that needs no division.
+    /// Step time × p × w, which needs no division.
     #[inline]
     fn scaled_time(&self, p: f64, w: f64) -> f64 {
         let [r0, r1, r2, r3, r4, r5, r6] = self.rest;
         let c = p * (self.compute[0] + w * self.compute[1]);
         let s = p * (r0 + p * r6 + w * (r1 + w * r3 + p * r4)) + w * (r5 + w * r2);
         let t = (c * c + self.cross * c * s + s * s).sqrt();
-        // The floor matters only where a fitted time is 0 (every measured term vanishes at this pair).
+        // The lower bound only matters if the fitted time is 0 (all measured terms vanish at this pair).
         t.max(p * w * 1e-12).max(f64::MIN_POSITIVE)
     }
 
-    /// The same curve where computing is `factor` times as fast (`factor` > 0) and communication is not.
+    /// The same curve with computation `factor` times as fast (`factor` > 0) and unchanged communication.
     #[must_use]
     pub fn computing_faster(&self, factor: f64) -> Self {
         Self { compute: self.compute.map(|c| c / factor), ..*self }

@@ -1,16 +1,21 @@
-//! Other speed functions that the same measurements could have come from.
+//! Random speed functions that are consistent with a fit's measurements.
 
-use super::{ADDED, Confidence, SpeedFit, SpeedOptions, SpeedPrior, SpeedSample, solve::SPARSE};
+use super::{
+    fit::ADDED, fit::SpeedFit, model::Confidence, model::SpeedOptions, model::SpeedPrior, model::SpeedSample,
+    solve::SPARSE,
+};
 
-/// Deviation of the logarithm of a guessed coefficient: one in six is more than twice its guess, as the pull towards the
-/// guess takes it to be.
+/// Standard deviation of the logarithm of a guessed coefficient: one in six is more than twice its guess. The pull
+/// towards the guess makes the same assumption.
 const GUESS: f64 = std::f64::consts::LN_2;
 
 impl SpeedFit {
-    /// A speed function that one would not be surprised by: fitted as this one was, to `samples` that scatter as these do.
-    /// What they leave open is as in the prior, which should be drawn too; without one it is off by as much as guesses are.
+    /// Draws a plausible speed function: a fit like this one, to `samples` with the scatter of the actual ones.
+    /// Coefficients that the samples don't determine follow the prior, which the caller should draw too. Without a
+    /// prior they scatter as guesses do.
     ///
-    /// `samples` and `options` are those of this fit; `normal` draws from the normal distribution of mean 0 and deviation 1.
+    /// `samples` and `options` are those of this fit. `normal` draws from the normal distribution with mean 0 and
+    /// deviation 1.
     ///
     /// # Examples
     /// ```
@@ -20,8 +25,10 @@ impl SpeedFit {
     /// let fit = SpeedFit::fit(SpeedModel::Async, &samples, &options);
     /// let draw = |seed| fit.draw(&samples, &options, &mut (0..).map(|key| Lots::new(seed).normal(key)));
     /// let speeds = |p, w| (0..50).map(|seed| draw(seed).speed(p, w)).collect::<Vec<_>>();
-    /// let spread = |speeds: Vec<f64>| speeds.iter().fold(0.0_f64, |a, b| a.max(*b)) / speeds.iter().fold(9.9_f64, |a, b| a.min(*b));
-    /// // One pair was measured; far from it nobody knows.
+    /// let spread = |speeds: Vec<f64>| {
+    ///     speeds.iter().fold(0.0_f64, |a, b| a.max(*b)) / speeds.iter().fold(9.9_f64, |a, b| a.min(*b))
+    /// };
+    /// // One pair was measured. Far from it the fit is uncertain.
     /// assert!(spread(speeds(2, 2)) < 1.4 && spread(speeds(2, 16)) > 2.0);
     /// ```
     #[must_use]
@@ -30,7 +37,7 @@ impl SpeedFit {
         let mut off_by = |deviation: f64| libm::exp(deviation * normal.next().unwrap_or(0.0));
         let samples: Vec<SpeedSample> =
             samples.iter().map(|sample| SpeedSample { speed: sample.speed * off_by(scatter), ..*sample }).collect();
-        // A shape of one's own counts as much as the generic one would.
+        // A prior of full weight has the same pull as the generic shape.
         let strength =
             if self.confidence == Confidence::Fitted { 0.0 } else { (SPARSE - options.pull).max(0.0) / 0.01 };
         let guess = || {

@@ -1,30 +1,31 @@
-//! The speeds a job has shown, kept in bounded memory.
+//! History of a job's measured speeds, in bounded memory.
 
 use serde::{Deserialize, Serialize};
 
-use super::{SpeedFit, SpeedModel, SpeedOptions, SpeedSample};
+use super::{fit::SpeedFit, model::SpeedModel, model::SpeedOptions, model::SpeedSample};
 
-/// Pairs kept. A job visits few; what it visited longest ago goes first.
+/// Maximum number of pairs. A job uses few; the pair that was used longest ago is dropped first.
 const CELLS: usize = 64;
-/// Reports after which a new one moves the mean by 1/`HORIZON`: older ones are forgotten exponentially.
+/// Number of reports after which a new one moves the mean by 1/`HORIZON`. Older reports are forgotten exponentially.
 const HORIZON: f64 = 20.0;
-/// Reports that a profiled measurement is worth: careful, but made on a sample of the data before the job ran.
+/// Weight of a profiled measurement in reports: it is careful, but made on a sample of the data before the job ran.
 const PROFILED: f64 = 3.0;
-/// A pair with this many reports counts half; the model's own error keeps thousands from drowning the other pairs.
+/// Number of reports at which a pair has half of the full weight. Because of the model's own error, thousands of
+/// reports of one pair must not outweigh the other pairs.
 const HALF: f64 = 2.0;
-/// Reports of other pairs after which a pair not seen since counts half.
+/// Number of reports of other pairs after which an unused pair has half of its weight.
 const STALE: f64 = 200.0;
-/// A report contradicts a profile where it is so many times slower or faster than the profile leaves possible. Ordinary noise
-/// and a cold start stay below.
+/// A report contradicts a profile if it is slower or faster by this factor than the profile allows. Ordinary noise and
+/// a cold start stay below it.
 const CONTRADICTS: f64 = 1.5;
-/// After so many reports in a row that contradict it a profile is forgotten; until then each halves its weight.
+/// Number of consecutive contradicting reports after which a profile is dropped. Each one before halves its weight.
 const STRIKES: u32 = 3;
 
 /// Measured speeds of one job: a running mean per (p, w, M, server type) with exponential forgetting.
 ///
-/// [`profile`](Self::profile) takes what was measured before the job ran, [`report`](Self::report) what it reports live:
-/// both go to the same mean, so live reports calibrate the profile and outlive it. A profile that reports contradict loses
-/// weight fast ([`contradiction`](Self::contradiction)). At most 64 pairs are kept.
+/// [`profile`](Self::profile) adds measurements from before the job ran, [`report`](Self::report) the job's own
+/// reports. Both enter the same mean, so reports calibrate the profile and eventually replace it. A profile that
+/// reports contradict loses weight quickly ([`contradiction`](Self::contradiction)). At most 64 pairs are kept.
 ///
 /// # Examples
 ///
@@ -42,27 +43,27 @@ const STRIKES: u32 = 3;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpeedHistory {
     cells: Vec<Cell>,
-    /// Reports and measurements taken so far: the clock by which pairs age.
+    /// Number of reports and measurements so far: the clock for the age of pairs.
     taken: u64,
     ignored: u64,
-    /// Reports in a row that contradicted the profile.
+    /// Number of consecutive reports that contradict the profile.
     strikes: u32,
-    /// The last one of them.
+    /// The last contradiction.
     contradiction: Option<Contradiction>,
 }
 
-/// A report that a profile can't be true with.
+/// A report that is inconsistent with the profile.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contradiction {
-    /// p that was reported.
+    /// p of the report.
     pub servers: u32,
-    /// w that was reported.
+    /// w of the report.
     pub workers: u32,
-    /// Steps per second that were reported.
+    /// Reported steps per second.
     pub reported: f64,
-    /// The nearest that the profile leaves possible there: with twice the workers nothing is more than twice as fast.
+    /// The nearest speed that the profile allows: twice the workers are at most twice as fast.
     pub profiled: f64,
-    /// The profile isn't believed any more.
+    /// The profile was dropped.
     pub dropped: bool,
 }
 
@@ -72,27 +73,27 @@ struct Cell {
     workers: u32,
     batch: Option<f64>,
     server_type: u16,
-    /// Mean seconds per step: durations add up, speeds do not.
+    /// Mean seconds per step, because durations add up and speeds don't.
     time: f64,
-    /// Reports the mean rests on, at most [`HORIZON`].
+    /// Number of reports in the mean, at most [`HORIZON`].
     count: f64,
-    /// `taken` at the last one.
+    /// `taken` at the last report.
     last: u64,
-    /// Seconds per step as profiled, of a pair that was.
+    /// Profiled seconds per step, if the pair was profiled.
     profiled: Option<f64>,
-    /// Mean seconds per step over reports alone, and how many it rests on.
+    /// Mean seconds per step over reports alone, and their number.
     reported: (f64, f64),
 }
 
 impl SpeedHistory {
-    /// Takes a speed measured before the job ran.
+    /// Adds a speed that was measured before the job ran.
     pub fn profile(&mut self, sample: &SpeedSample) {
         if let Some(at) = self.take(sample, PROFILED) {
             self.cells[at].profiled = Some(1.0 / sample.speed);
         }
     }
 
-    /// Takes a live report.
+    /// Adds a report of the running job.
     pub fn report(&mut self, sample: &SpeedSample) {
         self.weigh_profile(sample);
         let Some(at) = self.take(sample, 1.0) else { return };
@@ -101,14 +102,14 @@ impl SpeedHistory {
         *mean += (1.0 / sample.speed - *mean) / *count;
     }
 
-    /// How reports contradict the profile, if the last one that could did. O(pairs).
+    /// The contradiction between reports and profile, if the last comparable report contradicts it. O(pairs).
     #[must_use]
     pub fn contradiction(&self) -> Option<&Contradiction> {
         self.contradiction.as_ref()
     }
 
-    /// Compares a report with what the nearest profiled pair leaves possible: of either role twice as many make a job at most
-    /// twice as fast or slow.
+    /// Compares a report with the speeds that the nearest profiled pair allows: twice as many slots of a role make a
+    /// job at most twice as fast or slow.
     fn weigh_profile(&mut self, sample: &SpeedSample) {
         let far = |c: &Cell| {
             let away = |a: u32, b: u32| libm::fabs(libm::log(f64::from(a.max(1)) / f64::from(b.max(1))));
@@ -138,25 +139,25 @@ impl SpeedHistory {
         }
     }
 
-    /// Reports that held no usable speed.
+    /// Number of reports without a usable speed.
     #[must_use]
     pub fn ignored(&self) -> u64 {
         self.ignored
     }
 
-    /// Distinct (p, w, M, server type) kept.
+    /// Number of distinct (p, w, M, server type).
     #[must_use]
     pub fn len(&self) -> usize {
         self.cells.len()
     }
 
-    /// Whether nothing usable was seen.
+    /// Whether there is no usable report.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
 
-    /// One sample per pair, weighted below 1 by how often and how long ago it was seen.
+    /// One sample per pair, with a weight below 1 by the number and the age of its reports.
     #[must_use]
     pub fn samples(&self) -> Vec<SpeedSample> {
         let doubt = libm::exp2(-f64::from(self.strikes));
@@ -175,13 +176,13 @@ impl SpeedHistory {
         self.cells.iter().map(to_sample).collect()
     }
 
-    /// Fits the speed function to what was seen. See [`SpeedFit::fit`].
+    /// Fits the speed function to the history. See [`SpeedFit::fit`].
     #[must_use]
     pub fn fit(&self, model: SpeedModel, options: &SpeedOptions) -> SpeedFit {
         SpeedFit::fit(model, &self.samples(), options)
     }
 
-    /// Where it went; `None`: it is no usable speed.
+    /// Adds a speed, and returns its index. `None`: the speed isn't usable.
     fn take(&mut self, s: &SpeedSample, worth: f64) -> Option<usize> {
         let time = 1.0 / s.speed;
         let usable = |v: f64| v.is_finite() && v > 0.0;
@@ -203,7 +204,7 @@ impl SpeedHistory {
             return known;
         }
         if self.cells.len() == CELLS {
-            // Among equally old pairs (there are none: every report has its own number) the first would go.
+            // Every report has its own number, so pairs have different ages.
             let oldest = (0..CELLS).min_by_key(|&i| self.cells[i].last).unwrap_or(0);
             self.cells.remove(oldest);
         }

@@ -1,19 +1,21 @@
-//! From measured step times to θ.
+//! The solver: from measured step times to θ.
 
 use super::super::linear::inverse;
 use super::super::nnls::nnls;
-use super::{Confidence, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample, TypeFactor};
+use super::{
+    model::Confidence, model::SpeedModel, model::SpeedOptions, model::SpeedPrior, model::SpeedSample, model::TypeFactor,
+};
 
-/// Rounds of re-weighting; each is one small NNLS, and most fits settle in under ten.
+/// Number of rounds of re-weighting. Each is one small NNLS; most fits settle in under ten.
 const ROUNDS: usize = 20;
-/// Residuals beyond this many (robust) standard deviations count with their size, not its square.
+/// Residuals beyond this number of (robust) standard deviations count linearly instead of quadratically.
 const HUBER: f64 = 1.5;
 
-/// Pull while samples are fewer than coefficients: a few percent of scatter must not turn into a term several times its
+/// Pull for fewer samples than coefficients: a scatter of a few percent must not become a term of several times its
 /// guess.
 pub(super) const SPARSE: f64 = 2.5e-3;
 
-/// A usable sample in the solver's terms.
+/// One usable sample for the solver.
 pub(super) struct Row {
     pub(super) terms: [f64; 5],
     pub(super) time: f64,
@@ -35,22 +37,22 @@ impl Row {
     }
 }
 
-/// A solution for one degree of overlap.
+/// The solution for one degree of overlap.
 #[derive(Clone)]
 pub(super) struct Solution {
     pub(super) theta: [f64; 5],
     pub(super) cross: f64,
     pub(super) factors: Vec<TypeFactor>,
-    /// Root mean square of the relative error of f; `None` without rows.
+    /// Root mean square of the relative error of f. `None` without rows.
     pub(super) rms: Option<f64>,
-    /// What the solver minimised: large errors count less when it is robust.
+    /// The solver's objective. With `robust`, large errors count less.
     pub(super) cost: f64,
 }
 
-/// Time of a row under θ, and how it changes with compute and with the rest.
+/// Time of a row for θ, with its derivatives by computation and by communication.
 ///
-/// T² = C² + cross·C·S + S²: cross = 2 is C + S, cross = 0 their root sum of squares. T is homogeneous in θ, so with
-/// rows scaled by (∂T/∂C, ∂T/∂S) the linear problem at the current θ is a Gauss–Newton step.
+/// T² = C² + cross·C·S + S²: cross = 2 is C + S, cross = 0 the root of the sum of squares. T is homogeneous in θ. So
+/// with rows scaled by (∂T/∂C, ∂T/∂S), the linear problem at the current θ is a Gauss–Newton step.
 pub(super) fn time_of(model: SpeedModel, terms: &[f64; 5], theta: &[f64; 5], cross: f64) -> Time {
     let mut parts = [0.0; 2];
     for j in 0..5 {
@@ -66,7 +68,7 @@ pub(super) fn time_of(model: SpeedModel, terms: &[f64; 5], theta: &[f64; 5], cro
     Time { total, compute, by_compute, by_rest }
 }
 
-/// A step time, its part spent computing, and its derivatives by that part and by the rest.
+/// Step time, its part of computation, and its derivatives by computation and by communication.
 pub(super) struct Time {
     pub(super) total: f64,
     compute: f64,
@@ -74,7 +76,7 @@ pub(super) struct Time {
     pub(super) by_rest: f64,
 }
 
-/// The rows and what keeps θ sane where they say nothing.
+/// The rows, and the pull for coefficients that they don't determine.
 pub(super) struct Problem<'a> {
     pub(super) model: SpeedModel,
     pub(super) rows: &'a [Row],
@@ -108,7 +110,7 @@ impl Problem<'_> {
         best.unwrap_or_else(|| Solution { cross, ..start.clone() })
     }
 
-    /// (f fitted − f measured)/f measured of every row.
+    /// (f fitted − f measured)/f measured of each row.
     fn errors(&self, at: &Solution) -> Vec<f64> {
         self.rows.iter().map(|r| r.time / self.time(r, at).total - 1.0).collect()
     }
@@ -117,7 +119,7 @@ impl Problem<'_> {
         time_of(self.model, &self.terms(r, at), &at.theta, at.cross)
     }
 
-    /// The row's terms on its own server type: there, computing takes 1/factor of the time.
+    /// The row's terms on its server type, where computation takes 1/factor of the time.
     fn terms(&self, r: &Row, at: &Solution) -> [f64; 5] {
         let slower = 1.0 / factor_of(&at.factors, r.server_type);
         let mut terms = r.terms;
@@ -138,7 +140,7 @@ impl Problem<'_> {
         sum + pulled
     }
 
-    /// Rows of the linear problem at θ: each scaled to relative error, and by how well it agrees with the others.
+    /// Rows of the linear problem at θ, each scaled to relative error and by its agreement with the others.
     fn linearised(&self, at: &Solution) -> (Vec<f64>, Vec<f64>) {
         let mut a = Vec::with_capacity((self.rows.len() + 5) * 5);
         let mut b = Vec::with_capacity(self.rows.len() + 5);
@@ -165,21 +167,21 @@ impl Problem<'_> {
         (a, b)
     }
 
-    /// Given θ, a Gauss–Newton step in 1/factor of each type but the first.
+    /// For fixed θ, a Gauss–Newton step in 1/factor of each type but the first.
     fn update_factors(&self, at: &mut Solution) {
         for i in 1..at.factors.len() {
             let TypeFactor { server_type, factor } = at.factors[i];
             let (mut num, mut den) = (0.0, 0.0);
             for r in self.rows.iter().filter(|r| r.server_type == server_type) {
                 let time = self.time(r, at);
-                // ∂(time/measured)/∂(1/factor): the compute part is proportional to 1/factor.
+                // ∂(time/measured)/∂(1/factor): computation is proportional to 1/factor.
                 let slope = time.by_compute * time.compute * factor / r.time;
                 num += r.weight * slope * (1.0 - time.total / r.time);
                 den += r.weight * slope * slope;
             }
             let slower = 1.0 / factor + num / den;
             if slower.is_finite() {
-                // At most a halving or doubling a round: θ moves at the same time.
+                // A round changes a factor at most by two, because θ moves at the same time.
                 at.factors[i].factor = (1.0 / slower.max(0.5 / factor)).clamp(0.5 * factor, 2.0 * factor);
             }
         }
@@ -197,14 +199,14 @@ impl Problem<'_> {
             }
         }
         for j in 0..5 {
-            // A coefficient without any row (there is no θ4 in some models) must not make the matrix singular.
+            // A coefficient without rows (some models have no θ4) must not make the matrix singular.
             gram[j][j] = if gram[j][j] > 0.0 { gram[j][j] * (1.0 + 1e-9) } else { 1.0 };
         }
         inverse(&gram).unwrap_or([[0.0; 5]; 5])
     }
 }
 
-/// θ of the linear rows; `None` if they overflow (times near the ends of f64) or nothing is positive.
+/// θ of the linear rows. `None` if they overflow (times near the limits of f64) or if no θ is positive.
 fn solution(a: &[f64], b: &[f64]) -> Option<[f64; 5]> {
     let answer = nnls(a, 5, b).ok()?;
     let mut theta = [0.0; 5];
@@ -212,9 +214,9 @@ fn solution(a: &[f64], b: &[f64]) -> Option<[f64; 5]> {
     theta.iter().any(|t| *t > 0.0).then_some(theta)
 }
 
-/// The weak rows that keep undetermined coefficients near a shape.
+/// The weak rows that pull undetermined coefficients towards a shape.
 pub(super) struct Pull {
-    /// Where each coefficient is pulled to.
+    /// The target of each coefficient.
     pub(super) target: [f64; 5],
     /// Weight of each coefficient's row: row j is `row[j]`·(θ_j − `target[j]`).
     pub(super) row: [f64; 5],
@@ -230,7 +232,7 @@ impl Pull {
         pull: f64,
         prior: Option<SpeedPrior>,
     ) -> Self {
-        // The shape's size: the factor that fits it to the samples' times in the relative sense.
+        // Scale of the shape: the factor with the best relative fit to the samples' times.
         let (mut num, mut den) = (0.0, 0.0);
         for r in rows {
             let u = time_of(model, &r.terms, &shape, cross).total / r.time;
@@ -239,7 +241,7 @@ impl Pull {
         }
         let size = if den > 0.0 { num / den } else { 1.0 };
         let target = shape.map(|s| s * size);
-        // The terms at (1, 1); what is 0 there, (w−1)/w, at many workers.
+        // The terms at (1, 1). (w−1)/w is 0 there, so it counts as at many workers.
         let unit = model.terms(1.0, 1.0, model.batch()).0.map(|t| if t > 0.0 { t } else { 1.0 });
         let step = time_of(model, &unit, &target, cross).total;
         let strength = match (confidence, prior) {
@@ -250,7 +252,7 @@ impl Pull {
         let strength = if strength.is_finite() && strength > 0.0 { strength } else { 0.0 };
         let mut row = [0.0; 5];
         for j in 0..model.coefficients() {
-            // A coefficient may well be twice its guess, and a guess of nearly nothing a few percent of a step.
+            // A coefficient may be twice its guess. If its guess is almost zero, it may be a few percent of a step.
             row[j] = strength.sqrt() * unit[j] / (target[j] * unit[j] + 0.02 * step);
         }
         Self { target, row }
@@ -266,12 +268,12 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Whether the samples can show an overlap at all: with parameter servers, w/p must vary, or any form fits.
+/// Whether the samples can show an overlap. With parameter servers, w/p must vary; otherwise any form fits.
 pub(super) fn tells_overlap(model: SpeedModel, rows: &[Row]) -> bool {
     if !model.has_servers() {
         return true;
     }
-    // w/p is the first term of communication in both models.
+    // w/p is the first communication term in both models.
     let place = model.compute_terms();
     let mut ratios: Vec<u64> = rows.iter().map(|r| r.terms[place].to_bits()).collect();
     ratios.sort_unstable();

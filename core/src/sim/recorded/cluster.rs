@@ -1,4 +1,4 @@
-//! Servers as they came, went and were used by others.
+//! Recorded servers, with their arrivals, departures and foreign use.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ type Foreign = (BTreeMap<String, i64>, Vec<DeviceShare>);
 
 #[derive(Default)]
 pub(super) struct Cluster {
-    /// Those that were there when the recording begins.
+    /// Servers at the start of the recording.
     pub(super) first: Vec<ServerSpec>,
     pub(super) changes: Vec<(Time, ServerChange)>,
-    /// Those that are there now, by name.
+    /// Present servers, by name.
     there: BTreeMap<String, (ServerSpec, Foreign)>,
 }
 
@@ -19,7 +19,7 @@ impl Cluster {
     pub(super) fn new(state: &State) -> Self {
         let mut cluster = Self::default();
         cluster.jump(state);
-        // What others use is said of servers that are there.
+        // Foreign use refers to servers that are present.
         let (servers, uses) = std::mem::take(&mut cluster.changes)
             .into_iter()
             .partition::<Vec<_>, _>(|(_, change)| matches!(change, ServerChange::Set(_)));
@@ -34,7 +34,7 @@ impl Cluster {
         cluster
     }
 
-    /// A manager described a server: news or, in a resync, the same again.
+    /// Records a manager's description of a server, which a resync may repeat.
     pub(super) fn set(&mut self, at: Time, server: &ServerSpec) {
         let known = self.there.get_mut(&server.name);
         if known.as_ref().is_some_and(|(known, _)| known == server) {
@@ -47,7 +47,7 @@ impl Cluster {
         self.changes.push((at, ServerChange::Set(server.clone())));
     }
 
-    /// Finds out who left, and what others use.
+    /// Records departures and foreign use.
     pub(super) fn look(&mut self, at: Time, state: &State) {
         let is_there = |name: &str| state.find_server(name).is_some_and(|server| server.present);
         let gone: Vec<String> = self.there.keys().filter(|name| !is_there(name)).cloned().collect();
@@ -65,7 +65,7 @@ impl Cluster {
         }
     }
 
-    /// What happened in between isn't recorded.
+    /// Continues after a gap in the recording.
     pub(super) fn jump(&mut self, state: &State) {
         for server in state.present_servers() {
             self.set(state.now, &state.server_spec(server.id));

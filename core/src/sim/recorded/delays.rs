@@ -1,35 +1,34 @@
-//! How long managers and programs took to do as they were told.
+//! Recorded delays of managers and programs.
 
 use std::collections::BTreeMap;
 
 use super::job::Watched;
 use crate::{
-    decision::Verdict,
+    decision::{Issue, Verdict},
     ids::{Incarnation, JobId},
-    scheduler::Issue,
     state::State,
     time::{Span, Time},
 };
 
 #[derive(Default)]
 pub(super) struct Delays {
-    /// Who was told to start, as which incarnation, and when.
+    /// Jobs with an order to start: the incarnation, and the time of the order.
     starting: BTreeMap<JobId, (Incarnation, Time)>,
-    /// Who was told to stop while this incarnation ran, and when.
+    /// Jobs with an order to stop: the running incarnation, and the time of the order.
     stopping: BTreeMap<JobId, (Incarnation, Time)>,
-    /// Since when slots of an incarnation are seen.
+    /// Time since which slots of an incarnation are observed.
     seen: BTreeMap<JobId, (Incarnation, Time)>,
     enacted: Vec<Span>,
     released: Vec<Span>,
 }
 
-/// What is taken of them.
+/// Medians of the delays.
 pub(super) struct Medians {
-    /// From a decision to the manager's acting on it.
+    /// From a decision to its enactment by the manager.
     pub(super) enact: Span,
-    /// From having its slots to the first step; none if nobody was seen to start.
+    /// From the observed slots to the first step. None if no start was observed.
     pub(super) start: Option<Span>,
-    /// From being told to stop, by the manager, to having let go.
+    /// From the manager's order to stop to the release of the slots.
     pub(super) checkpoint: Span,
 }
 
@@ -37,7 +36,7 @@ impl Delays {
     pub(super) fn told(&mut self, state: &State, issue: &Issue) {
         let (id, now) = (issue.job, state.now);
         let Some(job) = state.job(id) else { return };
-        let running = job.observed.as_ref().map(|_| job.observed_incarnation);
+        let running = job.seen.allocation.as_ref().map(|_| job.seen.incarnation);
         match (&issue.verdict, running) {
             (Verdict::Run(_), None) => {
                 if self.starting.get(&id).is_none_or(|(told, _)| *told != issue.incarnation) {
@@ -74,7 +73,7 @@ impl Delays {
         }
     }
 
-    /// Since when slots of this incarnation are seen.
+    /// Time since which slots of this incarnation are observed.
     pub(super) fn seen(&self, id: JobId, incarnation: Incarnation) -> Option<Time> {
         self.seen.get(&id).filter(|(seen, _)| *seen == incarnation).map(|(_, at)| *at)
     }
@@ -96,7 +95,7 @@ impl Delays {
     }
 }
 
-/// The lower one of two in the middle.
+/// The median; the lower one of two.
 pub(super) fn median(mut spans: Vec<Span>) -> Option<Span> {
     spans.sort_unstable();
     spans.get(spans.len().saturating_sub(1) / 2).copied()

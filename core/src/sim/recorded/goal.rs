@@ -1,4 +1,4 @@
-//! How much a recorded job has to train.
+//! The amount of training of a recorded job.
 
 use std::sync::Arc;
 
@@ -12,59 +12,59 @@ use crate::{
     event::End,
     fit::{Convergence, LossFit},
     job::Job,
-    sim::{Curve, Goal, Loss, Lots},
+    sim::{lots::Lots, truth::Curve, truth::Goal, truth::Loss},
 };
 
-/// What a job's work is known from.
+/// The basis of a job's amount of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GoalBasis {
-    /// It completed.
+    /// The job completed.
     Completed,
-    /// It failed or was cancelled, and is taken to need no more than it had trained by then.
+    /// The job failed or was cancelled. It is assumed to need only the training that it had.
     Abandoned,
-    /// Where its fitted losses meet its rule.
+    /// The point at which its fitted losses meet its convergence rule.
     Losses,
-    /// Jobs of its model that completed.
+    /// Completed jobs of its model.
     Model,
-    /// Its owner's word: the epochs of its dataset, or the most it may run.
+    /// The job file: the epochs of its dataset, or the maximum epochs.
     Declared,
 }
 
-/// How much a job has to train.
+/// The amount of training of a job.
 #[derive(Clone, Debug)]
 pub struct KnownGoal {
-    /// What it is known from.
+    /// Basis of the amount.
     pub basis: GoalBasis,
     /// Epochs.
     pub epochs: u32,
-    /// It is unlikely (one in ten) that it is fewer, or more.
+    /// Interval: fewer epochs are unlikely (one in ten), and so are more.
     pub interval: (u32, u32),
-    /// Steps that it had trained before it came into the recording.
+    /// Steps from before the recording.
     pub done: u64,
     pub(super) epoch_steps: u64,
     losses: Option<(Arc<LossFit>, f64)>,
 }
 
-/// More steps in an epoch are nobody's, whatever was reported.
+/// Upper limit of plausible steps per epoch, whatever is reported.
 const MOST_STEPS: u64 = 1 << 40;
 
-/// Epochs that a job trained, and steps of one: together all its steps.
+/// Trained epochs of a job, and steps per epoch. Their product is the total of its steps.
 pub(super) fn trained(job: &Job) -> Option<(u32, u64)> {
-    let (progress, epochs) = (&job.progress, job.progress.epoch.max(1));
+    let (progress, epochs) = (&job.learnt.progress, job.learnt.progress.epoch.max(1));
     if progress.step == 0 {
         return None;
     }
     let mean = (progress.step / u64::from(epochs)).clamp(1, MOST_STEPS);
     let told = progress.steps_per_epoch;
     let off = told.saturating_mul(epochs.into()).abs_diff(progress.step);
-    // A last epoch that isn't full is spread over all.
+    // The steps of an incomplete last epoch are spread over all epochs.
     Some((epochs, if (1..=MOST_STEPS).contains(&told) && off <= progress.step / 50 { told } else { mean }))
 }
 
-/// Steps of an epoch: as reported, else as declared.
+/// Steps per epoch: reported, or else declared.
 fn epoch_steps(job: &Job) -> Option<u64> {
-    let (progress, spec) = (&job.progress, &job.spec);
+    let (progress, spec) = (&job.learnt.progress, &job.spec);
     let steps = match (&spec.dataset, progress.steps_per_epoch) {
         (_, reported @ 1..) => Some(reported),
         _ if progress.epoch > 0 && progress.step > 0 => Some((progress.step / u64::from(progress.epoch)).max(1)),
@@ -77,13 +77,13 @@ fn epoch_steps(job: &Job) -> Option<u64> {
 impl KnownGoal {
     pub(super) fn of(watched: &Watched, models: &Models) -> Result<Self, LeftOut> {
         let job = &watched.last;
-        let losses = Convergence::fit(&job.losses, &Default::default()).ok().map(|fit| {
+        let losses = Convergence::fit(&job.learnt.losses, &Default::default()).ok().map(|fit| {
             let noise = relative_noise(&fit);
             (Arc::new(fit), noise)
         });
         let siblings = models.completed.get(&job.model).filter(|siblings| !siblings.is_empty());
         let (basis, epochs, interval, epoch_steps) = match watched.end.map(|(_, end)| end) {
-            Some(End::Completed) if job.progress.step > 0 => {
+            Some(End::Completed) if job.learnt.progress.step > 0 => {
                 let (epochs, steps) = trained(job).ok_or(LeftOut::UnknownWork)?;
                 (GoalBasis::Completed, epochs, (epochs, epochs), steps)
             }
@@ -98,8 +98,8 @@ impl KnownGoal {
                 (basis, epochs, interval, steps)
             }
         };
-        // Its own steps may be counted in epochs of another length than it turned out to have.
-        let before = if job.arrival < watched.since { watched.first.progress.step } else { 0 };
+        // The job's own steps may be counted in epochs of another length.
+        let before = if job.arrival < watched.since { watched.first.learnt.progress.step } else { 0 };
         let all = epoch_steps.saturating_mul(epochs.into());
         Ok(Self { basis, epochs, interval, done: before.min(all - 1), epoch_steps, losses })
     }
@@ -109,7 +109,7 @@ impl KnownGoal {
     }
 
     pub(super) fn draw(&self, lots: Lots, most: u32) -> Goal {
-        /// Of the normal distribution's ninth decile.
+        /// The ninth decile of the normal distribution.
         const DECILE: f64 = 1.2816;
         let (low, high) = self.interval;
         let z = lots.normal(0);
@@ -123,10 +123,10 @@ impl KnownGoal {
     }
 }
 
-/// Of a job that hasn't come to its own end: where it would.
+/// Predicted training of a job that hasn't come to its own end.
 fn ahead(job: &Job, losses: Option<&LossFit>, siblings: Option<&Vec<(u32, u64)>>) -> (GoalBasis, u32, (u32, u32)) {
     let rule = &job.spec.convergence;
-    let done = job.progress.epoch;
+    let done = job.learnt.progress.epoch;
     let narrow = |epochs: u64| u32::try_from(epochs).unwrap_or(u32::MAX).max(done.saturating_add(1));
     if let Some(fit) = losses {
         let end = fit.converges(rule.delta, rule.patience, rule.max_epochs.into(), done.into());
@@ -144,7 +144,7 @@ fn ahead(job: &Job, losses: Option<&LossFit>, siblings: Option<&Vec<(u32, u64)>>
     (GoalBasis::Declared, epochs, (epochs, epochs))
 }
 
-/// The noise of a simulated loss ([`Loss::noise`]) that is as large as the fitted one at the end, where it matters.
+/// Noise of a simulated loss ([`Loss::noise`]) that equals the fitted noise near the end, where it matters.
 fn relative_noise(fit: &LossFit) -> f64 {
     let last = fit.last_epoch.max(1);
     let relative = fit.noise_at(last) * (last as f64).sqrt() / fit.loss_at(last as f64).abs();

@@ -1,4 +1,4 @@
-//! What is seen of one job.
+//! Observations of one recorded job.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,10 +10,10 @@ use crate::{
     time::{Span, Time},
 };
 
-/// A job, from when it came or the recording began.
+/// A job, from its arrival or the start of the recording.
 pub(super) struct Watched {
     pub(super) first: Arc<Job>,
-    /// As it was when it ended, or as it was left.
+    /// Its state at its end, or the last known one.
     pub(super) last: Arc<Job>,
     pub(super) since: Time,
     pub(super) end: Option<(Time, End)>,
@@ -23,18 +23,18 @@ pub(super) struct Watched {
     pub(super) waited: Span,
     counted: Time,
     has_slots: bool,
-    /// From the reports alone: a profile was measured elsewhere, at another time.
+    /// Speeds from reports alone, because a profile was measured elsewhere and at another time.
     pub(super) speeds: SpeedHistory,
     /// Step times by shape.
     paces: BTreeMap<(u32, u32), Pace>,
-    /// Epochs that reports cover, and how many reports.
+    /// Epochs covered by reports, and the number of reports.
     covered: (f64, u32),
-    /// Time between reports of one incarnation, and how many.
+    /// Total time between reports of one incarnation, and their number.
     gaps: (Span, u32),
     reported: Option<(Incarnation, Time)>,
 }
 
-/// Count, mean and sum of squared deviations (Welford) of the logarithm of a step's time.
+/// Count, mean and sum of squared deviations (Welford) of the logarithm of the step time.
 #[derive(Clone, Copy, Default)]
 struct Pace {
     count: f64,
@@ -42,7 +42,7 @@ struct Pace {
     squares: f64,
 }
 
-/// No deviation of an epoch's time is taken to be larger: it is a change of the job then, not noise.
+/// Maximum deviation of an epoch's time. A larger deviation is a change of the job, not noise.
 const MOST_NOISE: f64 = 0.3;
 
 impl Watched {
@@ -51,7 +51,7 @@ impl Watched {
         Self {
             since,
             counted: since,
-            has_slots: job.observed.is_some(),
+            has_slots: job.seen.allocation.is_some(),
             first: job.clone(),
             last: job,
             end: None,
@@ -67,7 +67,7 @@ impl Watched {
         }
     }
 
-    /// A report was accepted; slots of its incarnation are seen since `seen`.
+    /// Adds an accepted report. Slots of its incarnation are observed since `seen`.
     pub(super) fn reported(&mut self, at: Time, incarnation: Incarnation, report: &Report, seen: Option<Time>) {
         self.reports += 1;
         if let Some(restart) = report.restart {
@@ -114,20 +114,21 @@ impl Watched {
         self.last = job;
     }
 
-    /// Starts after the first.
+    /// Number of starts after the first.
     pub(super) fn restarts(&self) -> u32 {
-        let before = self.first.last_incarnation.0.max(1);
-        self.last.last_incarnation.0.saturating_sub(before)
+        let before = self.first.issued.last_incarnation.0.max(1);
+        self.last.issued.last_incarnation.0.saturating_sub(before)
     }
 
-    /// Relative deviation of the time that an epoch takes, among epochs of one shape.
+    /// Relative deviation of the time of an epoch, among epochs of one shape.
     pub(super) fn noise(&self) -> f64 {
         let spare: f64 = self.paces.values().map(|pace| pace.count - 1.0).sum();
         if spare < 1.0 {
             return 0.0;
         }
         let of_report = (self.paces.values().map(|pace| pace.squares).sum::<f64>() / spare).sqrt();
-        // An epoch of several reports has their mean. Of a report over several epochs the simulator makes one draw.
+        // If an epoch has several reports, its time is their mean. If a report has several epochs, the simulator draws
+        // once for it.
         let epochs = if self.covered.1 > 0 { self.covered.0 / f64::from(self.covered.1) } else { 1.0 };
         (of_report * epochs.min(1.0).sqrt()).min(MOST_NOISE)
     }

@@ -1,4 +1,4 @@
-//! What is known of a recorded job, and how well.
+//! Knowledge about a recorded job, and its uncertainty.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,25 +14,25 @@ use crate::{
     event::End,
     fit::SpeedHistory,
     job::JobSpec,
-    sim::{Lots, Truth},
+    sim::{lots::Lots, truth::Truth},
     state::State,
     time::Span,
 };
 
-/// Everything that is known of a job that can be simulated.
+/// Knowledge about a job that can be simulated.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// Steps a second.
+    /// Steps per second.
     pub speed: KnownSpeed,
-    /// How much it has to train.
+    /// Amount of training.
     pub goal: KnownGoal,
-    /// From having its slots to the first step.
+    /// Time from the allocation of slots to the first step.
     pub start: Span,
-    /// From being told to stop to having let go.
+    /// Time from the order to stop to the release of the slots.
     pub checkpoint: Span,
-    /// Relative deviation of the time that an epoch takes.
+    /// Relative deviation of the time of an epoch.
     pub noise: f64,
-    /// How old it was when it came into the recording, and how long ago it had first run.
+    /// Age of the job at the start of the recording, and time since its first start.
     pub(super) age: Span,
     pub(super) ran: Span,
     accuracy: Option<f64>,
@@ -42,24 +42,25 @@ pub struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeftOut {
-    /// Neither it nor another job of its model reported, and its description has no profile and no time of a mini-batch.
+    /// Neither the job nor another one of its model reported, and the job file has neither a profile nor a mini-batch
+    /// time.
     UnknownSpeed,
-    /// Neither a report nor its description tells the steps of an epoch.
+    /// Neither reports nor the job file contain the steps per epoch.
     UnknownWork,
-    /// It was cancelled, or failed, before it had trained.
+    /// The job was cancelled or failed before it trained.
     NeverTrained,
 }
 
-/// What jobs of one model taught together.
+/// Knowledge from jobs of the same model.
 #[derive(Default)]
 pub(super) struct Models {
     pub(super) speeds: BTreeMap<Arc<str>, Arc<SpeedHistory>>,
-    /// (epochs, steps of one) of those that completed, sorted.
+    /// (epochs, steps per epoch) of completed jobs, sorted.
     pub(super) completed: BTreeMap<Arc<str>, Vec<(u32, u64)>>,
 }
 
 impl Models {
-    /// Takes what the state knows of a model.
+    /// Adds the state's knowledge of a model.
     pub(super) fn learn(&mut self, state: &State, model: &str) {
         if let Some((name, known)) = state.models.get_key_value(model).filter(|(_, known)| !known.speeds.is_empty()) {
             self.speeds.insert(name.clone(), known.speeds.clone());
@@ -89,17 +90,17 @@ impl Known {
             checkpoint: delays.checkpoint,
             noise: watched.noise(),
             age: watched.since - job.arrival,
-            ran: watched.first.started.map_or(Span::ZERO, |started| Span((watched.since - started).0.max(0))),
-            accuracy: job.progress.accuracy,
+            ran: watched.first.seen.started.map_or(Span::ZERO, |started| Span((watched.since - started).0.max(0))),
+            accuracy: job.learnt.progress.accuracy,
         })
     }
 
-    /// Whether truths differ in more than luck: a declared speed and number of epochs are taken at their word.
+    /// Whether truths differ in more than random noise. A declared speed and number of epochs are taken as exact.
     pub fn is_drawn(&self) -> bool {
         self.speed.is_drawn() || self.goal.is_drawn()
     }
 
-    /// A truth that agrees with what is known; `lots` are the job's.
+    /// Draws a truth that is consistent with the knowledge. `lots` are the job's.
     pub(super) fn draw(&self, spec: &JobSpec, lots: Lots) -> Truth {
         Truth {
             speed: self.speed.draw(lots.of(1)),

@@ -1,4 +1,4 @@
-//! How much of the cluster jobs held.
+//! Use of the recorded cluster by jobs.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::{
 pub(super) struct Load {
     held: BTreeMap<JobId, Amounts>,
     used: Amounts,
-    /// Unit-seconds that were held and there were, of GPUs and cores, while there were jobs.
+    /// Unit-seconds of GPUs and cores, used and available, while there were jobs.
     taken: [f64; 2],
     there: [f64; 2],
 }
@@ -23,7 +23,7 @@ impl Load {
         Self::default().jump(state)
     }
 
-    /// What is held is what this state says.
+    /// Continues with the use in this state.
     pub(super) fn jump(&self, state: &State) -> Self {
         let mut load = Self { held: BTreeMap::new(), used: Amounts::default(), ..self.clone() };
         let ids: Vec<JobId> = state.jobs.keys().chain(state.leaving.keys()).copied().collect();
@@ -31,20 +31,20 @@ impl Load {
         load
     }
 
-    /// What is seen of a job may have changed.
+    /// Records a possible change of a job's observed slots.
     pub(super) fn observed(&mut self, state: &State, id: JobId) {
         if let Some(before) = self.held.remove(&id) {
             self.used -= &before;
         }
         let job = state.jobs.get(&id).or_else(|| state.leaving.get(&id));
-        if let Some((job, seen)) = job.and_then(|job| Some((job, job.observed.as_ref()?))) {
+        if let Some((job, seen)) = job.and_then(|job| Some((job, job.seen.allocation.as_ref()?))) {
             let now = job.total(seen.shape());
             self.used += &now;
             self.held.insert(id, now);
         }
     }
 
-    /// Time passes.
+    /// Adds the time until `to`.
     pub(super) fn pass(&mut self, state: &State, to: Time) {
         if state.jobs.is_empty() {
             return;
@@ -56,7 +56,7 @@ impl Load {
         }
     }
 
-    /// Of the GPUs; of the cores, where there are none.
+    /// Used fraction of the GPUs, or of the cores if there are no GPUs.
     pub(super) fn utilisation(&self) -> f64 {
         let share = |at: usize| (self.there[at] > 0.0).then(|| self.taken[at] / self.there[at]);
         share(0).or_else(|| share(1)).unwrap_or(0.0)

@@ -1,20 +1,20 @@
-//! A recorded cluster as a workload: a daemon's journal is gone through again, what its jobs reported is fitted, and the
-//! same arrivals on the same servers can be played under any engine.
+//! A recorded cluster as a workload. The journal of a daemon is replayed, and models are fitted to the jobs' reports.
+//! Then the same arrivals on the same servers can be simulated under any engine.
 //!
-//! What was reported under one allocation tells another engine nothing by itself: engines hear only what the simulated
-//! programs report. What is known of a job is how fast it is at the shapes that it had and how many epochs it took;
-//! everything else is a fit with an uncertainty, and each seed [draws](Recording::workload) another truth that agrees with
-//! what was seen.
+//! Reports under one allocation contain no direct information for another engine: engines get the reports of simulated
+//! programs only. The recording determines a job's speed in the shapes that it had, and its number of epochs.
+//! Everything else is a fit with an uncertainty. Each seed [draws](Recording::workload) another truth that is
+//! consistent with the recording.
 //!
-//! | what | where from |
-//! |---|---|
-//! | steps a second | [`SpeedFit`](crate::fit::SpeedFit) of the job's reports and profile, pulled towards its model's other jobs; a job that never reported has its model's, else what its description says |
-//! | epochs | as many as it took; of a job that hasn't ended, where its fitted losses meet its rule; else its model's other jobs', else what its description says |
-//! | losses | [`LossFit`](crate::fit::LossFit) with its noise |
-//! | start, checkpoint, delay of the manager | medians of what was seen, of the job where it was |
-//! | servers | as they came, went and were used by others |
+//! - **Steps per second**: the [`SpeedFit`](crate::fit::SpeedFit) of the job's reports and profile, pulled towards its
+//!   model's other jobs. A job without reports has its model's speed, or else the one in its job file.
+//! - **Epochs**: the number that the job took. For an unfinished job it is the point at which its fitted losses meet
+//!   its rule, or else the epochs of its model's other jobs, or else those in its job file.
+//! - **Losses**: the [`LossFit`](crate::fit::LossFit) with its noise.
+//! - **Start, checkpoint, delay of the manager**: medians of the observations, of the job itself if there are any.
+//! - **Servers**: as recorded, with arrivals, departures and foreign use.
 //!
-//! A job of which nothing tells the speed or the work, or that ended before it had trained, is [left out](LeftOut).
+//! A job is [left out](LeftOut) if its speed or its amount of training is unknown, or if it ended before it trained.
 
 mod cluster;
 mod delays;
@@ -43,10 +43,10 @@ use crate::{
     time::{Span, Time},
 };
 
-/// Goes through a journal and keeps what a [`Recording`] needs.
+/// Replays a journal, and collects the data of a [`Recording`].
 pub struct Recorder {
     replay: Replay,
-    /// When it begins; none until something has happened.
+    /// Start of the recording. None before the first event.
     from: Option<Time>,
     cluster: Cluster,
     jobs: BTreeMap<JobId, Watched>,
@@ -57,13 +57,13 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Starts at a snapshot.
+    /// Starts from a snapshot.
     ///
     /// # Errors
     /// As [`Replay::new`].
     pub fn new(saved: Saved) -> Result<Self, SettingsError> {
         let mut replay = Replay::new(saved)?;
-        // What was told before is no news.
+        // Issues before the snapshot aren't part of the recording.
         replay.take_issues();
         let state = replay.scheduler().state();
         let mut recorder = Self {
@@ -80,12 +80,12 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// The scheduler as it was after the records so far.
+    /// The scheduler's state after the records so far.
     pub fn replay(&self) -> &Replay {
         &self.replay
     }
 
-    /// Takes the next record.
+    /// Adds the next record.
     ///
     /// # Errors
     /// As [`Replay::step`].
@@ -153,18 +153,18 @@ impl Recorder {
         }
     }
 
-    /// Jobs that are new here.
+    /// Adds new jobs.
     fn welcome(&mut self) {
         let state = self.replay.scheduler().state();
         let from = self.from.unwrap_or(Time(i64::MIN));
         let known = self.jobs.last_key_value().map_or(JobId(0), |(last, _)| *last);
-        // Numbers grow: whoever is new is behind all who are known.
+        // Job numbers increase, so new jobs come after all known ones.
         for job in state.jobs.values().rev().take_while(|job| job.id > known) {
             self.jobs.insert(job.id, Watched::new(job.clone(), from));
         }
     }
 
-    /// Jobs that are gone.
+    /// Records jobs that are gone.
     fn farewell(&mut self, record: &Record, before: &State) {
         let now = self.replay.scheduler().state();
         let gone = match record {
@@ -188,7 +188,7 @@ impl Recorder {
         }
     }
 
-    /// What it all comes to.
+    /// Finishes the recording.
     pub fn finish(mut self) -> Recording {
         let state = self.replay.finish().state().clone();
         for job in state.jobs.values() {
@@ -222,7 +222,7 @@ impl Recorder {
                 reports: watched.reports,
                 waited: watched.waited,
                 restarts: watched.restarts(),
-                rescales: watched.last.rescales.saturating_sub(watched.first.rescales),
+                rescales: watched.last.issued.rescales.saturating_sub(watched.first.issued.rescales),
                 known: Known::of(watched, &self.models, &delays),
             })
             .collect();

@@ -1,4 +1,4 @@
-//! What a journal tells, and workloads made of it.
+//! The content of a journal, and workloads from it.
 
 use std::sync::Arc;
 
@@ -11,33 +11,33 @@ use crate::{
     job::JobSpec,
     server::ServerSpec,
     settings::Settings,
-    sim::{Lots, SimJob, Workload, workload::ServerChange},
+    sim::{lots::Lots, workload::ServerChange, workload::SimJob, workload::Workload},
     time::{Span, Time},
 };
 
-/// A draw's random numbers, apart from those of the play.
+/// Key of a draw's random numbers, separate from those of the simulation.
 const DRAWS: u64 = 7 << 32;
-/// Parameters that are the site's rather than the engine's.
+/// Parameters of the site rather than the engine.
 const EXPERIMENT: [&str; 2] = ["interval", "slot"];
-/// Slots and intervals that divide a day begin when they began.
+/// The origin of time is on a day boundary, so that slots and intervals that divide a day keep their phase.
 const DAY: i64 = 86_400_000;
 
-/// What a journal tells of a cluster and its jobs.
+/// The content of a journal: a cluster and its jobs.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// When it begins.
+    /// Start of the recording.
     pub from: Time,
-    /// When it ends.
+    /// End of the recording.
     pub to: Time,
-    /// As they were at the end.
+    /// Settings at the end.
     pub settings: Settings,
-    /// By arrival.
+    /// Jobs by arrival.
     pub jobs: Vec<RecordedJob>,
-    /// From a decision to the manager's acting on it.
+    /// Time from a decision to its enactment by the manager.
     pub enact_delay: Span,
-    /// For so long nobody enacted decisions: shadow mode, or paused.
+    /// Time without enactment of decisions: shadow mode, or paused.
     pub inactive: Span,
-    /// Share of the GPUs (of the cores, where there are none) that jobs held while there were jobs.
+    /// Fraction of the GPUs (of the cores, if there are no GPUs) that jobs held while there were jobs.
     pub utilisation: f64,
     pub(super) servers: Vec<ServerSpec>,
     pub(super) changes: Vec<(Time, ServerChange)>,
@@ -47,55 +47,55 @@ pub struct Recording {
 /// A job of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordedJob {
-    /// Its number.
+    /// Number of the job.
     pub id: JobId,
-    /// Its name; with its number where several have that name.
+    /// Name of the job, with its number if several jobs have the same name.
     pub name: String,
-    /// What its owner asked for.
+    /// The job file.
     pub spec: Arc<JobSpec>,
-    /// When it came, or when the recording begins.
+    /// Time of arrival, or start of the recording.
     pub arrival: Time,
-    /// It was there before the recording begins.
+    /// The job existed at the start of the recording.
     pub was_there: bool,
-    /// When and how it ended; none if it hadn't, or if that isn't recorded.
+    /// Time and kind of the end. None if the job hadn't ended, or if the end isn't recorded.
     pub end: Option<(Time, End)>,
-    /// It is gone without an end: records are missing.
+    /// The job is gone without an end, because records are missing.
     pub lost: bool,
-    /// Reports that were accepted.
+    /// Number of accepted reports.
     pub reports: u32,
-    /// Time without a slot.
+    /// Time without slots.
     pub waited: Span,
-    /// Starts after the first.
+    /// Number of starts after the first.
     pub restarts: u32,
-    /// Changes of shape while it ran.
+    /// Number of shape changes while it ran.
     pub rescales: u32,
-    /// What is known of it, or why it can't be simulated.
+    /// Knowledge about the job, or why it can't be simulated.
     pub known: Result<Known, LeftOut>,
 }
 
-/// How the jobs of a recording that [ended](RecordedJob::ended), and that can be simulated, fared in fact. Times in
-/// seconds, none where no job ended.
+/// Actual results of the jobs that [ended](RecordedJob::ended) and that can be simulated. Times in seconds, none
+/// without such jobs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Reality {
-    /// How many.
+    /// Number of these jobs.
     pub jobs: usize,
-    /// How many more there were.
+    /// Number of other jobs.
     pub left: usize,
     /// Mean of end − arrival.
     pub average_jct_s: Option<f64>,
-    /// Half of them took at most so long.
+    /// Median of end − arrival.
     pub median_jct_s: Option<f64>,
-    /// 99 in 100 did.
+    /// 99th percentile of end − arrival.
     pub p99_jct_s: Option<f64>,
-    /// From the first arrival to the last end.
+    /// Time from the first arrival to the last end.
     pub makespan_s: Option<f64>,
-    /// Sum of what their ends were worth.
+    /// Total utility.
     pub utility: f64,
-    /// Mean time without a slot.
+    /// Mean time without slots.
     pub waiting_s: Option<f64>,
-    /// Sum of starts after the first.
+    /// Total of starts after the first.
     pub restarts: u32,
-    /// Sum of changes of shape of running jobs.
+    /// Total of shape changes of running jobs.
     pub rescales: u32,
     /// [`Recording::utilisation`].
     pub utilisation: f64,
@@ -107,11 +107,11 @@ impl Recording {
         self.jobs.iter().filter_map(|job| Some((job, job.known.as_ref().ok()?)))
     }
 
-    /// The same arrivals on the same servers, with truths drawn from what is known. Its time starts on the day on which
+    /// The same arrivals on the same servers, with truths drawn from the recording. Its time starts on the day on which
     /// the recording begins.
     ///
-    /// How often the engine decided belongs to the experiment: its `interval` or `slot` is in [`Workload::parameters`] as far
-    /// as it was set.
+    /// The frequency of decisions is part of the experiment: [`Workload::parameters`] contains the engine's `interval`
+    /// or `slot` if it was set.
     pub fn workload(&self, seed: u64) -> Workload {
         let origin = self.from.0.div_euclid(DAY) * DAY;
         let shift = |at: Time| Time(at.0 - origin);
@@ -136,7 +136,7 @@ impl Recording {
         }
     }
 
-    /// How it was in fact.
+    /// The actual results.
     pub fn reality(&self) -> Reality {
         let ended: Vec<(&RecordedJob, Time)> =
             self.simulated().filter_map(|(job, _)| Some((job, job.ended()?))).collect();
@@ -168,12 +168,13 @@ impl Recording {
 }
 
 impl RecordedJob {
-    /// When it ended by itself, or by a person. What the scheduler stopped another engine may complete: it hasn't ended.
+    /// Time of its own end, or of its cancellation. A job that the scheduler stopped hasn't ended, because another
+    /// engine may complete it.
     pub fn ended(&self) -> Option<Time> {
         self.end.filter(|(_, end)| *end != End::Stopped).map(|(at, _)| at)
     }
 
-    /// What its owner asks for, of a job that was there before: with what was left of its deadline and its time.
+    /// The job file of a job from before the recording, with its remaining deadline and time limit.
     fn remaining_spec(&self, known: &Known) -> JobSpec {
         let less = |span: Span, gone: Span| Span((span.0 - gone.0).max(1000));
         let spec = &self.spec;

@@ -1,4 +1,4 @@
-//! How fast a recorded job is in any shape.
+//! Speed of a recorded job in any shape.
 
 use std::collections::BTreeMap;
 
@@ -11,34 +11,33 @@ use super::{
 use crate::{
     fit::{Confidence, SpeedFit, SpeedHistory, SpeedModel, SpeedOptions, SpeedSample},
     job::{Job, JobSpec},
-    scheduler::speed_model,
-    sim::{Lots, Speed},
+    sim::{lots::Lots, truth::Speed},
 };
 
-/// What a job's speed is known from.
+/// The basis of a job's speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpeedBasis {
     /// Its own reports.
     Reports,
-    /// The profile that it was submitted with.
+    /// The profile in its job file.
     Profile,
     /// Other jobs of its model.
     Model,
-    /// Its owner's word: the time of a mini-batch, and bandwidths.
+    /// The job file: the time of a mini-batch, and bandwidths.
     Declared,
 }
 
-/// How fast a job is.
+/// Speed of a job.
 #[derive(Clone, Debug)]
 pub struct KnownSpeed {
-    /// What it is known from.
+    /// Basis of the speed.
     pub basis: SpeedBasis,
-    /// Shapes that were measured.
+    /// Number of measured shapes.
     pub shapes: usize,
-    /// Standard error at the shapes that were measured, relative; none where it is only declared.
+    /// Relative standard error at the measured shapes. None if the speed is only declared.
     pub error: Option<f64>,
-    /// The same at twice the workers and parameter servers of the largest of them, as far as the job may have so many.
+    /// The same at twice the workers and parameter servers of the largest measured shape, within the job's bounds.
     pub error_beyond: Option<f64>,
     kind: Kind,
 }
@@ -49,12 +48,12 @@ enum Kind {
     Declared(Speed),
 }
 
-/// A fit and what it was made of, so that others can be drawn.
+/// A fit with its input, for draws of alternatives.
 #[derive(Clone, Debug)]
 struct Measured {
     fit: SpeedFit,
     samples: Vec<SpeedSample>,
-    /// What the samples leave open is as here; else as in any job.
+    /// Source of coefficients that the samples don't determine. None: as in any job.
     like: Option<Box<Measured>>,
 }
 
@@ -74,18 +73,18 @@ impl Measured {
 impl KnownSpeed {
     pub(super) fn of(watched: &Watched, models: &Models) -> Result<Self, LeftOut> {
         let job = &watched.last;
-        let form = speed_model(job);
+        let form = job.speed_model();
         let model = models.speeds.get(&job.model).map(|speeds| Measured::new(speeds, form, None));
-        if job.speeds.is_empty() {
+        if job.learnt.speeds.is_empty() {
             return match model.filter(|model| model.fit.confidence >= Confidence::Sparse) {
                 Some(model) => Ok(Self::fitted(SpeedBasis::Model, job, model)),
                 None => declared(&job.spec).map(Self::declared).ok_or(LeftOut::UnknownSpeed),
             };
         }
-        // As the scheduler fits it: profile and reports, towards what its model's jobs taught.
-        let scheduled = Measured::new(&job.speeds, form, model);
+        // As the scheduler fits it: profile and reports, pulled towards the model's jobs.
+        let scheduled = Measured::new(&job.learnt.speeds, form, model);
         if watched.speeds.is_empty() {
-            let reported = job.progress.speed.is_some();
+            let reported = job.learnt.progress.speed.is_some();
             let basis = if reported { SpeedBasis::Reports } else { SpeedBasis::Profile };
             return Ok(Self::fitted(basis, job, scheduled));
         }
@@ -113,7 +112,7 @@ impl KnownSpeed {
         Self { basis, shapes: 0, error: None, error_beyond: None, kind: Kind::Declared(speed) }
     }
 
-    /// The likeliest.
+    /// The most probable speed.
     pub fn best(&self) -> Speed {
         match &self.kind {
             Kind::Fitted(measured) => Speed::Fitted(measured.fit.curve()),
@@ -133,7 +132,7 @@ impl KnownSpeed {
     }
 }
 
-/// Mini-batches one by one, gradients sent and parameters fetched over the reserved bandwidth (OASiS, §III).
+/// Separate mini-batches, with gradients and parameters sent over the reserved bandwidth (OASiS, §III).
 fn declared(spec: &JobSpec) -> Option<Speed> {
     let time = spec.dataset.as_ref()?.batch_time?;
     let bandwidth = |table: &BTreeMap<String, i64>| table.get("bandwidth").copied().filter(|mbit| *mbit > 0);

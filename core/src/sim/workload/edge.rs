@@ -1,32 +1,43 @@
-//! The experiments of the edge-cloud scheduler A_online, fixed before any engine was run on them: `edge` is its
-//! simulation, `edge-testbed` its nine machines.
+//! The experiments of the edge-cloud scheduler A_online: `edge` is its simulation, `edge-testbed` its testbed of nine
+//! machines. They were fixed before any engine ran on them.
 //!
-//! | what | `edge` | source |
-//! |---|---|---|
-//! | slots | of an hour; jobs arrive at their beginning | §V-A |
-//! | servers | 100 at the edge, with 8 or 2 GPUs in Philly's mix ([`trace`]), and 6 cores a GPU | §V-A: as in the trace, which doesn't tell cores |
-//! | worker types | 8 to 10, `gpu:t0` …; all GPUs of a server are of one, drawn evenly | §V-A; "each worker in each server", here each server |
-//! | cloud | a server for each type, with a GPU for every chunk of every job of that type: none ever waits for one | "unlimited capacities" |
-//! | network | reserved by the job, never scarce; one parameter server has what all workers need | ours: the paper knows b alone |
-//! | model | six in pairs of one dataset: 27, 115 or 60 chunks of 58 mini-batches, evenly | Table II |
-//! | size of a chunk | 6, 1 or 2 MiB: CIFAR-10 (163 MB), Caltech101 (131 MB), ImageNet-12 (101.8 MB) over their chunks | the data sets; §V-B |
-//! | E | 20–60 epochs | §V-A |
-//! | m, G | 0.001–0.05 h, 10–100 ms a mini-batch | §V-A |
-//! | q, b | 30–575 MB of gradients, 100–5120 Mbit/s a worker | §V-A |
-//! | worker | 1 GPU of the job's type, drawn among those at the edge, and 1 core | ours |
-//! | parameter server | one, of 1 core | §III: one a job |
-//! | workers | at most a chunk each; requested 2, 4, 8, 16 or 32 as often as Philly's jobs of several GPUs (1217, 1461, 1136, 106, 30), at most as many as chunks and as GPUs of the type at the edge | "according to the number of GPUs of the real trace"; one worker is no distributed training |
-//! | upload of a chunk | 1–4 whole hours to a server of the edge, 10–15 to the cloud, by the zone of the job's data, z0 to z7 | §V-A; the paper draws for each job and server |
-//! | arrivals | within 336 slots: 20 % evenly, the others around slots 84 and 252 (normal, 24 slots) | Fig. 11 has two peaks; two weeks and the rest are ours |
-//! | end | when all are done | "T is large enough" |
-//! | a mini-batch | m + G + 2q/b; m + G where the job is on one server or in the cloud alone | Eq. (1) |
+//! The values of `edge`, with their sources:
 //!
-//! All else is drawn uniformly. Starting and stopping cost nothing, as in the paper: what interrupting costs is moving data.
-//! A job needs 4,100 worker-hours on average: 300 of them keep the 450 GPUs of the edge busy for 115 days.
+//! - **Slots**: of an hour; jobs arrive at their start (§V-A).
+//! - **Servers**: 100 at the edge, with 8 or 2 GPUs in Philly's mix ([`trace`]) and 6 cores per GPU (§V-A: as in the
+//!   trace, which has no cores).
+//! - **Worker types**: 8 to 10, `gpu:t0` …; all GPUs of a server have one type, drawn evenly (§V-A: "each worker in
+//!   each server", here each server).
+//! - **Cloud**: one server per type, with a GPU for each chunk of all jobs of that type, so that no chunk ever waits
+//!   for a GPU ("unlimited capacities").
+//! - **Network**: reserved by the job and never scarce; one parameter server has the bandwidth of all workers (our
+//!   choice; the paper only has b).
+//! - **Model**: six models in pairs with one dataset: 27, 115 or 60 chunks of 58 mini-batches, drawn evenly (Table II).
+//! - **Size of a chunk**: 6, 1 or 2 MiB: CIFAR-10 (163 MB), Caltech101 (131 MB) and ImageNet-12 (101.8 MB), divided by
+//!   their chunks (the datasets; §V-B).
+//! - **E**: 20–60 epochs (§V-A).
+//! - **m, G**: 0.001–0.05 h and 10–100 ms per mini-batch (§V-A).
+//! - **q, b**: 30–575 MB of gradients, 100–5120 Mbit/s per worker (§V-A).
+//! - **Worker**: 1 GPU of the job's type, drawn from the types at the edge, and 1 core (our choice).
+//! - **Parameter server**: one, of 1 core (§III: one per job).
+//! - **Workers**: at most one per chunk. Requested are 2, 4, 8, 16 or 32, as often as by Philly's jobs with several
+//!   GPUs (1217, 1461, 1136, 106, 30), within the chunks and the GPUs of the type at the edge ("according to the number
+//!   of GPUs of the real trace"; one worker isn't distributed training).
+//! - **Upload of a chunk**: 1–4 whole hours to a server at the edge, 10–15 to the cloud, by the zone of the job's data,
+//!   z0 to z7 (§V-A; the paper draws for each job and server).
+//! - **Arrivals**: within 336 slots: 20 % evenly, the others around slots 84 and 252 (normal, 24 slots). Fig. 11 has
+//!   two peaks; two weeks and the rest are our choice.
+//! - **End**: when all jobs are done ("T is large enough").
+//! - **A mini-batch**: m + G + 2q/b, or m + G if the job is on one server or in the cloud alone (Eq. (1)).
 //!
-//! `edge-testbed`: 30 jobs, 8 servers of one GPU and a cloud with the ninth, two worker types in turn (the paper's second one
-//! has no GPU). Its jobs were scaled down, nobody says how far: here a slot is a minute, for uploads and arrivals too, m is
-//! 5 to 150 ms, and 1 to 9 MiB go over 1 Gbit/s, which is 31 hours' work for the nine GPUs.
+//! All other values are drawn uniformly. Starts and stops cost nothing, as in the paper; interruptions cost the
+//! transfer of data. A job needs 4,100 worker-hours on average: 300 jobs keep the 450 GPUs of the edge busy for
+//! 115 days.
+//!
+//! `edge-testbed` has 30 jobs, 8 servers with one GPU, a cloud with the ninth, and two alternating worker types (the
+//! paper's second one has no GPU). The paper scales its jobs down by an unknown factor. Here a slot is a minute, for
+//! uploads and arrivals too, m is 5 to 150 ms, and 1 to 9 MiB go over 1 Gbit/s. This is 31 hours of work for the nine
+//! GPUs.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +46,7 @@ use crate::{
     job::{Convergence, Dataset, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
     settings::Parameter,
-    sim::{Goal, Lots, Speed, Truth},
+    sim::{lots::Lots, truth::Goal, truth::Speed, truth::Truth},
     time::{Span, Time},
 };
 
@@ -43,7 +54,8 @@ const SOURCE: &str = "A_online (edge-cloud scheduling of distributed training), 
 
 pub(super) const LARGE: Entry = Entry {
     name: "edge",
-    summary: "300 jobs in two weeks on 100 servers of the edge with 8 to 10 kinds of GPU, and a cloud that takes long to reach",
+    summary: "300 jobs in two weeks on 100 servers of the edge with 8 to 10 kinds of GPU, and a cloud that takes long \
+              to reach",
     source: SOURCE,
     build: |request| Ok(build(request, &SIMULATION)),
 };
@@ -55,14 +67,14 @@ pub(super) const TESTBED: Entry = Entry {
     build: |request| Ok(build(request, &NINE_MACHINES)),
 };
 
-/// What sets the two apart.
+/// The differences between the two experiments.
 struct Kind {
     slot: Span,
     jobs: u32,
     servers: u32,
-    /// From, to.
+    /// Minimum and maximum.
     types: (u64, u64),
-    /// Philly's GPUs and an endless cloud, or one GPU each.
+    /// Philly's GPUs and an unlimited cloud, or one GPU each.
     large: bool,
     /// m in seconds.
     compute: (f64, f64),
@@ -95,24 +107,24 @@ const NINE_MACHINES: Kind = Kind {
     bandwidth: (1000, 1000),
 };
 
-/// Slots in which jobs arrive, and the peaks of it.
+/// Slots in which jobs arrive, and their peaks.
 const ARRIVALS: i64 = 336;
 const PEAKS: [f64; 2] = [84.0, 252.0];
 const WIDTH: f64 = 24.0;
 const EVENLY: f64 = 0.2;
-/// Where data comes from.
+/// Zones of the data.
 const ZONES: u64 = 8;
-/// Slots that an upload takes, to the edge and to the cloud.
+/// Slots of an upload, to the edge and to the cloud.
 const UPLOAD: (u64, u64) = (1, 4);
 const UPLOAD_TO_CLOUD: (u64, u64) = (10, 15);
 /// E.
 const EPOCHS: (u64, u64) = (20, 60);
-/// Chunks, and MiB of one.
+/// Number of chunks, and MiB of one.
 const DATASETS: [(u32, i64); 3] = [(27, 6), (115, 1), (60, 2)];
 const BATCHES: u32 = 58;
-/// Workers of Philly's jobs, and how many have so many.
+/// Worker counts of Philly's jobs, and the number of jobs with each.
 const REQUESTED: [(u32, u64); 5] = [(2, 1217), (4, 1461), (8, 1136), (16, 106), (32, 30)];
-/// Mbit/s of a server: more than anybody asks for.
+/// Mbit/s of a server: more than all jobs need.
 const NETWORK: i64 = 1_000_000_000;
 
 fn build(request: &Request, kind: &Kind) -> Workload {
@@ -142,9 +154,9 @@ fn build(request: &Request, kind: &Kind) -> Workload {
             ("slot".to_owned(), slot()),
             ("interval".to_owned(), slot()),
             ("on_change".to_owned(), Parameter::Flag(true)),
-            // All that arrive within a slot, which they do at its beginning.
+            // All jobs that arrive within a slot, at its start.
             ("batch".to_owned(), slot()),
-            // They stay at the edge; batch may go where it is cheapest.
+            // They stay at the edge, while batch may use the cheapest place.
             ("srtf.cloud".to_owned(), Parameter::Flag(false)),
             ("tiresias.cloud".to_owned(), Parameter::Flag(false)),
             ("srtf.placement".to_owned(), Parameter::Text("consolidate".into())),
@@ -155,7 +167,7 @@ fn build(request: &Request, kind: &Kind) -> Workload {
     }
 }
 
-/// The slot of an arrival.
+/// Slot of an arrival.
 fn arrival(lots: Lots) -> i64 {
     if lots.unit(0) < EVENLY {
         return lots.whole(1, 0, ARRIVALS as u64 - 1) as i64;
@@ -165,7 +177,7 @@ fn arrival(lots: Lots) -> i64 {
     around.into_iter().find(|slot| (0..ARRIVALS).contains(slot)).expect("most are")
 }
 
-/// With its type.
+/// An edge server with its type.
 fn edge_server(number: u32, types: u64, kind: &Kind, lots: Lots) -> (ServerSpec, u64) {
     let of = if kind.large { lots.whole(0, 0, types - 1) } else { u64::from(number) % types };
     let gpus = if kind.large { trace::gpus(number) } else { 1 };
@@ -173,15 +185,15 @@ fn edge_server(number: u32, types: u64, kind: &Kind, lots: Lots) -> (ServerSpec,
     (server(format!("s{number}"), of, gpus, labels), of)
 }
 
-/// What the whole cloud is, a server a type.
+/// The whole cloud: one server per type.
 fn cloud(types: &[(u64, u32)], jobs: &[SimJob], kind: &Kind, lots: Lots) -> Vec<(ServerSpec, u64)> {
-    // They are one place: as far from each zone.
+    // The cloud is one place, with the same upload time for each zone.
     let mut labels = uploads(UPLOAD_TO_CLOUD, kind, lots);
     labels.insert("zone".into(), "cloud".into());
     let of_type = |(of, _): &(u64, u32)| {
         let wants = |job: &&SimJob| job.spec.worker.demand.contains_key(&gpu(*of));
         let gpus: u32 = jobs.iter().filter(wants).map(|job| job.spec.worker.max).sum();
-        // A server's devices are numbered in 16 bits.
+        // Devices of a server have 16-bit numbers.
         (server(format!("cloud-t{of}"), *of, gpus.clamp(1, 60_000), labels.clone()), *of)
     };
     if kind.large {
@@ -304,7 +316,7 @@ mod tests {
                 let workers = &job.spec.worker;
                 assert!(workers.requested.is_power_of_two() || workers.requested < 32, "{workers:?}");
                 assert_eq!(workers.max, data.chunks);
-                // The model that engines know is what is true.
+                // The engines' model equals the truth.
                 let work = Training::new(&job.spec, None).unwrap();
                 assert_eq!(work.shapes().map(|shape| shape.workers).max(), Some(data.chunks));
                 let Speed::MiniBatches { seconds, together, .. } = job.truth.speed else { panic!("of another kind") };

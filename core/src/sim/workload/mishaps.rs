@@ -1,19 +1,19 @@
-//! What goes wrong, for workloads that say nothing of it themselves.
+//! Failures and stragglers for workloads without their own.
 
 use super::{Outage, Workload};
 use crate::{
-    sim::{Lots, Stragglers},
+    sim::{lots::Lots, truth::Stragglers},
     time::{Span, Time},
 };
 
-/// Servers' random numbers, apart from those of the jobs.
+/// Key of servers' random numbers, separate from those of jobs.
 const FAILURES: u64 = 9 << 32;
-/// Servers fail for so long after the last arrival; a run without an end must come to one.
+/// Servers fail until this time after the last arrival, so that every run ends.
 const AFTER: Span = Span::seconds(30 * 86_400);
 
 impl Workload {
-    /// Lets every server fail at random, `per_day` times a day of its presence on average, each time for a while: until
-    /// the workload's end, or until 30 days after the last arrival.
+    /// Lets every server fail at random: `per_day` times per day of its presence on average, for `away` each time.
+    /// Failures end with the workload, or 30 days after the last arrival.
     pub fn fail_servers(&mut self, per_day: f64, away: Span, seed: u64) {
         let last = self.jobs.iter().map(|job| job.arrival).max().unwrap_or_default();
         let end = self.end.unwrap_or(last + AFTER);

@@ -1,22 +1,23 @@
-//! Model-parallel jobs with deadlines and accuracies, whose tasks may share GPUs (MLFS, §4.1).
+//! Model-parallel jobs with deadlines and accuracies, whose tasks can share GPUs (MLFS, §4.1).
 //!
-//! From the paper: 20 servers of 4 V100, 32 vCPUs and 244 GB (simulated: 550 servers, 2,474 GPUs), 620 jobs in a week
-//! (117,325 in 137 days), of five kinds; 1 to 32 GPUs; a model is cut into as many partitions as it has GPUs, an SVM isn't cut; 50 to 100 MB
-//! an exchange; deadline max(1.1·t, U[½, 24] h) with t the job's own time; urgency 1 to 10; OptStop for all, under load the
-//! required accuracy.
+//! From the paper: 20 servers with 4 V100, 32 vCPUs and 244 GB (simulated: 550 servers, 2,474 GPUs). 620 jobs in a week
+//! (117,325 in 137 days), of five kinds. 1 to 32 GPUs per job; a model has as many partitions as the job has GPUs,
+//! except for an SVM. 50 to 100 MB per exchange. Deadline max(1.1·t, U[½, 24] h), with t the job's own time. Urgency 1
+//! to 10. OptStop for all jobs, and the required accuracy under load.
 //!
-//! Chosen, before any engine ran on it: arrivals are even over the time (the trace's weeks differ a lot); t is log-normal with a
-//! median of 40 minutes and a deviation of 1.3, from 5 minutes to a day (most of Philly's jobs take minutes, their mean hours). The required
-//! accuracy is a hundredth below the best a job gets, which it gets near the end of its epochs, of which owners ask for a fifth
-//! to a half too many. Tasks use a part of what they reserve, by kind, with a deviation of 15 % from ten minutes to ten minutes: a GPU is used by half on
-//! average (as Philly's are), so that two tasks often share one without loss, and sometimes don't. Everything crossing
-//! between servers makes an iteration a tenth to a half longer.
+//! Our choices, made before any engine ran on it: Arrivals are uniform (weeks of the trace differ a lot). t is
+//! log-normal with a median of 40 minutes and a deviation of 1.3, from 5 minutes to a day (most of Philly's jobs take
+//! minutes, their mean is hours). The required accuracy is a hundredth below the best accuracy of a job. The job
+//! reaches the best near the end of its epochs, and owners request a fifth to a half more epochs. Tasks use a fraction
+//! of their demand, by kind, with a deviation of 15 % between windows of ten minutes. The mean use of a GPU is one half
+//! (as in Philly), so two tasks often share one without loss, but not always. Traffic entirely between servers makes an
+//! iteration a tenth to a half longer.
 
 use super::{Entry, Request, SimJob, Workload, trace};
 use crate::{
     job::{Convergence, JobSpec, Partition, Resize, RoleSpec, StopChoice, TrainingMode},
     server::ServerSpec,
-    sim::{Curve, Goal, Loss, Lots, SlotLoad, Speed, Truth},
+    sim::{lots::Lots, truth::Curve, truth::Goal, truth::Loss, truth::SlotLoad, truth::Speed, truth::Truth},
     time::{Span, Time},
 };
 
@@ -44,7 +45,7 @@ pub(super) const TRACE: Entry = Entry {
 /// Hours.
 const WEEK: f64 = 7.0 * 24.0;
 const SIZES: [u32; 6] = [1, 2, 4, 8, 16, 32];
-/// Steps of an epoch.
+/// Steps per epoch.
 const STEPS: u64 = 100;
 
 /// A kind of model.
@@ -52,7 +53,7 @@ struct Kind {
     name: &'static str,
     /// MiB of parameters.
     size: i64,
-    /// The parts of a GPU and of its CPUs that a task uses.
+    /// The fractions of a GPU and of its CPUs that a task uses.
     gpu: f64,
     cpu: f64,
     is_cut: bool,
@@ -107,7 +108,7 @@ fn job(number: u32, most: u32, span: f64, lots: Lots) -> SimJob {
         requested: count,
         command: String::new(),
     };
-    // Layers differ in size.
+    // Layers have different sizes.
     let part = |at: u32| Partition {
         parameters: lots.whole(100 + u64::from(at), 1, 10),
         after: at.checked_sub(1).into_iter().collect(),
@@ -135,7 +136,7 @@ fn job(number: u32, most: u32, span: f64, lots: Lots) -> SimJob {
     let exchange = if gpus > 1 || with_servers { step * lots.between(9, 0.1, 0.5) } else { 0.0 };
     // An iteration's exchanges between neighbours, 50 to 100 MB each.
     let megabits = 8.0 * lots.between(10, 50.0, 100.0) * f64::from(gpus - 1 + u32::from(with_servers));
-    // 1/(b·k + 1) has a hundredth of its fall left where owners' last fifth to half begins.
+    // 1/(b·k + 1) has a hundredth of its fall left at the start of the owners' last fifth to half.
     let curve = Curve::Inverse([lots.between(11, 10.0, 40.0) / f64::from(epochs), 1.0, 0.05]);
     SimJob {
         arrival: Time((lots.unit(12) * span * 3_600_000.0) as i64),

@@ -1,5 +1,4 @@
-//! Workloads: a cluster, the jobs that arrive, and what goes wrong. Each generator is a file and a line in
-//! [`WORKLOADS`].
+//! Workloads: a cluster, arriving jobs, and failures. Each generator is a file and a line in [`WORKLOADS`].
 
 mod edge;
 mod mishaps;
@@ -14,7 +13,10 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use super::{Lots, Speed, Truth};
+use super::{
+    lots::Lots,
+    truth::{Speed, Truth},
+};
 use crate::{
     decision::DeviceShare,
     job::JobSpec,
@@ -23,103 +25,103 @@ use crate::{
     time::{Span, Time},
 };
 
-/// Everything that a simulation plays.
+/// The input of a simulation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Workload {
-    /// The cluster.
+    /// Servers of the cluster.
     pub servers: Vec<ServerSpec>,
-    /// By arrival.
+    /// Jobs by arrival.
     pub jobs: Vec<SimJob>,
-    /// Servers that fail, and come back.
+    /// Failures of servers, with their ends.
     pub outages: Vec<Outage>,
-    /// What else happens to the cluster, by time.
+    /// Other changes of the cluster, by time.
     pub changes: Vec<(Time, ServerChange)>,
-    /// From a decision to the manager's acting on it.
+    /// Time from a decision to its enactment by the manager.
     pub enact_delay: Span,
-    /// Reports are at least so far apart; besides, there is at most one an epoch.
+    /// Minimum time between reports. In addition, there is at most one per epoch.
     pub report_every: Span,
-    /// Thousandths of devices and cores that may be [reserved](crate::settings::ShapeRules::overbook), beyond 1000; the
-    /// settings' own where they overbook.
+    /// Thousandths of devices and cores that can be [reserved](crate::settings::ShapeRules::overbook), if above 1000.
+    /// The settings have priority if they overbook.
     pub overbook: u16,
-    /// Stop here even if jobs are left. None: when nothing can happen any more.
+    /// End of the simulation, even if jobs remain. None: until nothing can happen any more.
     pub end: Option<Time>,
-    /// Engine parameters that belong to the experiment (its interval, its slots), before what the user sets: `name` for
-    /// every engine that has such a parameter, `engine.name` for one.
+    /// Engine parameters of the experiment (its interval, its slots), with lower priority than the user's. `name`
+    /// applies to all engines with such a parameter, `engine.name` to one.
     pub parameters: BTreeMap<String, Parameter>,
 }
 
-/// A job that arrives.
+/// A job of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimJob {
-    /// When its owner submits it.
+    /// Time of its submission by the owner.
     pub arrival: Time,
-    /// What the owner asks for; the name must be unique in the workload.
+    /// The job file. The name must be unique in the workload.
     pub spec: JobSpec,
-    /// Measured before it is handed to the scheduler, where `spec` has no profile.
+    /// Measurements before submission, if `spec` has no profile.
     pub profiling: Option<Profiling>,
-    /// Steps that it was trained before it came here, as its checkpoint says.
+    /// Steps from before the workload, contained in its checkpoint.
     pub done: u64,
-    /// What no engine sees.
+    /// The truth, which engines don't see.
     pub truth: Truth,
 }
 
-/// Short runs of a job at a few shapes before it joins the cluster's queue. They take time, which counts as the job's.
+/// Short runs of a job in a few shapes before its submission. They take time, which counts as the job's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profiling {
     /// (p, w) to measure.
     pub pairs: Vec<(u32, u32)>,
-    /// Time that one run takes.
+    /// Time of one run.
     pub each: Span,
-    /// Relative deviation of what is measured.
+    /// Relative deviation of the measurements.
     pub noise: f64,
 }
 
-/// What happens to a server.
+/// A change of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerChange {
-    /// It comes, or is another one than before.
+    /// The server arrives, or has changed.
     Set(ServerSpec),
-    /// It leaves, with all that runs there.
+    /// The server leaves, with all its slots.
     Left(String),
-    /// All that other work uses of it from now on.
+    /// New total of foreign use on the server.
     ForeignUse {
-        /// The server's name.
+        /// Name of the server.
         server: String,
-        /// By resource name, in sub-units.
+        /// Amounts by resource name, in sub-units.
         amounts: BTreeMap<String, i64>,
         /// Shares of its devices.
         devices: Vec<DeviceShare>,
     },
 }
 
-/// A server that is away for a while.
+/// A temporary failure of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Its place in [`Workload::servers`].
+    /// Index in [`Workload::servers`].
     pub server: usize,
-    /// When it fails, with all that runs there.
+    /// Time of the failure, which ends all slots there.
     pub at: Time,
-    /// When it is back; none: never.
+    /// Time of its return. None: it doesn't return.
     pub back: Option<Time>,
 }
 
-/// What a generator is asked for.
+/// Parameters of a generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Draws arrivals, jobs and all that is random in them.
+    /// Seed for arrivals, jobs and their random parts.
     pub seed: u64,
-    /// Instead of the generator's own number of jobs.
+    /// Number of jobs, instead of the generator's own.
     pub jobs: Option<u32>,
-    /// Instead of the generator's own number of servers.
+    /// Number of servers, instead of the generator's own.
     pub servers: Option<u32>,
 }
 
 impl Workload {
-    /// Lets every worker be so many times as fast, its network too, and lets jobs say so (speed augmentation: edge-cloud
-    /// paper, Definition 1). Uploads take what they took.
+    /// Makes every worker and its network faster by a factor, also in the job files (speed augmentation: edge-cloud
+    /// paper, Definition 1). Uploads keep their times.
     ///
     /// # Errors
-    /// The factor is out of range, or a job doesn't train in chunks of mini-batches whose time it tells.
+    /// The factor is out of range, or a job doesn't train in chunks of mini-batches with a known time.
     pub fn speed_up(&mut self, factor: f64) -> Result<(), WorkloadError> {
         let wrong = |problem: String| WorkloadError { key: "speed", problem };
         if !(0.1..=10.0).contains(&factor) {
@@ -145,10 +147,10 @@ impl Workload {
 }
 
 impl Request {
-    /// Whether the numbers can be met at all.
+    /// Checks the numbers against the allowed ranges.
     ///
     /// # Errors
-    /// One is out of range.
+    /// A number is out of range.
     pub fn check(&self) -> Result<(), WorkloadError> {
         for (key, asked, most) in [("jobs", self.jobs, 1_000_000), ("servers", self.servers, 100_000)] {
             if let Some(asked) = asked.filter(|asked| *asked == 0 || *asked > most) {
@@ -159,30 +161,30 @@ impl Request {
     }
 }
 
-/// A request that a generator can't meet.
+/// An invalid request to a generator.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{key}: {problem}")]
 pub struct WorkloadError {
-    /// What of the request.
+    /// The invalid part of the request.
     pub key: &'static str,
-    /// The value and what is allowed.
+    /// Its value and the allowed range.
     pub problem: String,
 }
 
 /// A line of [`WORKLOADS`].
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the workload.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// Description in one line.
     pub summary: &'static str,
-    /// Where its numbers come from.
+    /// Source of its numbers.
     pub source: &'static str,
     build: fn(&Request) -> Result<Workload, WorkloadError>,
 }
 
 impl Entry {
-    /// The workload of a seed, with its jobs in the order of their arrival.
+    /// Generates the workload of a seed, with jobs in order of arrival.
     ///
     /// # Errors
     /// The request is out of range.
@@ -194,7 +196,7 @@ impl Entry {
     }
 }
 
-/// All workloads that the core can make by itself.
+/// All workloads that the core generates without files.
 pub const WORKLOADS: &[Entry] = &[
     optimus::UNIFORM,
     optimus::SYNC,
@@ -213,7 +215,7 @@ pub const WORKLOADS: &[Entry] = &[
     mlfs::TRACE,
 ];
 
-/// An arrival, in intervals from the start, most of which are quiet, as in the Google cluster trace: the weight of an
+/// An arrival in intervals from the start. As in the Google cluster trace, most intervals are quiet: the weight of an
 /// interval is exponential to the third power, so that a few hold most jobs.
 fn spikes(lots: Lots, job: u64, intervals: u32) -> f64 {
     let weight = |interval: u64| {
@@ -230,10 +232,10 @@ fn spikes(lots: Lots, job: u64, intervals: u32) -> f64 {
     interval.unwrap_or(intervals - 1) as f64 + lots.unit(2 * job + 1)
 }
 
-/// The workload of a name.
+/// Finds a workload by name.
 ///
 /// # Errors
-/// There is none; the error lists those there are.
+/// The name is unknown. The error lists the known ones.
 pub fn find(name: &str) -> Result<&'static Entry, WorkloadError> {
     WORKLOADS.iter().find(|entry| entry.name == name).ok_or_else(|| {
         let known: Vec<_> = WORKLOADS.iter().map(|entry| entry.name).collect();
@@ -245,12 +247,12 @@ pub fn find(name: &str) -> Result<&'static Entry, WorkloadError> {
 }
 
 impl SimJob {
-    /// The spec as it is submitted: with the profile, if one is measured. `lots` are the job's.
+    /// The job file as submitted, with the measured profile. `lots` are the job's.
     pub fn submitted(&self, lots: Lots) -> JobSpec {
         let mut spec = self.spec.clone();
         if let Some(profiling) = self.profiling.as_ref().filter(|_| spec.profile.is_empty()) {
             let measure = |(at, &(servers, workers)): (usize, &(u32, u32))| {
-                let shape = crate::decision::Shape { workers, servers };
+                let shape = crate::shape::Shape { workers, servers };
                 let speed = self.truth.speed.alone(&self.spec, shape);
                 let error = 1.0 + profiling.noise * lots.normal(at as u64);
                 crate::job::ProfiledSpeed { servers, workers, speed: speed * error.max(0.1) }
@@ -260,7 +262,7 @@ impl SimJob {
         spec
     }
 
-    /// When it is submitted.
+    /// Time of its submission to the scheduler.
     pub fn submission(&self) -> Time {
         match &self.profiling {
             Some(profiling) if self.spec.profile.is_empty() => {

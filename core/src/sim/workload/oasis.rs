@@ -1,29 +1,31 @@
-//! The experiments of OASiS (Bao et al., INFOCOM'18, §V), fixed before any engine was run on them.
+//! The experiments of OASiS (Bao et al., INFOCOM'18, §V). They were fixed before any engine ran on them.
 //!
-//! | what | value | source |
-//! |---|---|---|
-//! | slots | of an hour; T = 300 (`oasis`), 100 (`oasis-timely`), 10 (`oasis-small`) | Fig. 3, 4, 5 |
-//! | servers | half for workers (EC2 P2 and G3 at random), half for parameter servers (c4.8xlarge); 20–50 Gbit/s | §V-A; the paper has it the other way round, but C4 has no GPU |
-//! | disk | 500 GiB a server | ours; never scarce |
-//! | worker | 0–4 GPU, 1–10 vCPU, 2–32 GiB, 5–10 GiB disk, 0.1–5 Gbit/s | §V-A |
-//! | parameter server | 1–10 vCPU, 2–32 GiB, 5–10 GiB disk, 5–20 Gbit/s | §V-A |
-//! | E, N, M | 50–200 epochs, 5–100 chunks, 10–100 mini-batches a chunk | §V-A |
-//! | τ, e | 0.001–0.1 slot a mini-batch; 30–575 MB of gradients | §V-A |
-//! | utility | sigmoid: γ1 1–100, γ3 1–15 slots; γ2 = 0 (10 %), 0.01–1 (55 %), 4–6 (35 %) | §V-A |
-//! | arrivals | in spikes over all slots, at their beginning | "as in the Google cluster trace" |
-//! | requested | 1–30 workers (at most N), the fewest parameter servers with their bandwidth | what FIFO and RRH use, §V-A |
-//! | most parameter servers | what N workers need | ours; more would only take room |
+//! - **Slots**: of an hour; T = 300 (`oasis`), 100 (`oasis-timely`), 10 (`oasis-small`) (Fig. 3, 4, 5).
+//! - **Servers**: half for workers (EC2 P2 and G3 at random), half for parameter servers (c4.8xlarge); 20–50 Gbit/s
+//!   (§V-A; the paper has it the other way round, but C4 has no GPU).
+//! - **Disk**: 500 GiB per server (our choice; never scarce).
+//! - **Worker**: 0–4 GPU, 1–10 vCPU, 2–32 GiB, 5–10 GiB disk, 0.1–5 Gbit/s (§V-A).
+//! - **Parameter server**: 1–10 vCPU, 2–32 GiB, 5–10 GiB disk, 5–20 Gbit/s (§V-A).
+//! - **E, N, M**: 50–200 epochs, 5–100 chunks, 10–100 mini-batches per chunk (§V-A).
+//! - **τ, e**: 0.001–0.1 slot per mini-batch; 30–575 MB of gradients (§V-A).
+//! - **Utility**: sigmoid with γ1 1–100, γ3 1–15 slots, and γ2 = 0 (10 %), 0.01–1 (55 %), 4–6 (35 %) (§V-A).
+//! - **Arrivals**: in spikes over all slots, at their start ("as in the Google cluster trace").
+//! - **Requested shape**: 1–30 workers (at most N), and the minimum of parameter servers for their bandwidth (as FIFO
+//!   and RRH use it, §V-A).
+//! - **Maximum of parameter servers**: as many as N workers need (our choice; more would only use room).
 //!
-//! All are drawn uniformly. A job of the middle of these ranges needs hundreds of slots even with N workers at once, so of
-//! `oasis`'s jobs 44 % can't finish within 300 slots and 2 % within 15: most utility is lost whoever decides. Where the
-//! paper looks at timeliness and at single jobs that can't have been so. In `oasis-timely` τ is therefore drawn so that
-//! E·m ≤ γ3: a job with N workers ends by its target. Three servers for workers, as in `oasis-small`, can't hold N of them,
-//! and no such job would end there in ten slots. Of workers with four GPUs they hold three or four on average, so there
-//! three are enough to end by the target: E·N·m ≤ 3·γ3. Where no τ from 0.001 on would do, all of the job but its class is
-//! drawn again, which favours few epochs, few mini-batches, fast networks and, in `oasis-small`, few chunks.
+//! All values are drawn uniformly. A job in the middle of these ranges needs hundreds of slots even with N workers at
+//! once. So 44 % of the jobs of `oasis` can't finish within 300 slots, and only 2 % can finish within 15: most utility
+//! is lost under any engine. The paper's experiments on timeliness and on single jobs can't have had such jobs.
+//! Therefore `oasis-timely` draws τ so that E·m ≤ γ3: a job with N workers ends by its target. The three servers for
+//! workers in `oasis-small` can't hold N workers, and no such job would end there in ten slots. They hold three or four
+//! workers with four GPUs on average. So in `oasis-small` three workers are enough to end by the target: E·N·m ≤ 3·γ3.
+//! If no τ from 0.001 on is small enough, the whole job except its class is drawn again. This favours few epochs, few
+//! mini-batches, fast networks and, in `oasis-small`, few chunks.
 //!
-//! Fig. 4: 100 sensitive and 100 critical jobs. Fig. 5: 10 jobs, γ1 from 50 to 100, 6 servers (3 to 12 there).
-//! Training is asynchronous and takes what the paper's model says; starting and stopping cost nothing, as there.
+//! Fig. 4: 100 time-sensitive and 100 time-critical jobs. Fig. 5: 10 jobs, γ1 from 50 to 100, 6 servers (3 to 12 in the
+//! paper). Training is asynchronous with the durations of the paper's model. Starts and stops cost nothing, as in the
+//! paper.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +34,7 @@ use crate::{
     job::{Convergence, Dataset, JobSpec, RoleSpec, TrainingMode, Utility, UtilityKind},
     server::ServerSpec,
     settings::Parameter,
-    sim::{Goal, Lots, Speed, Truth},
+    sim::{lots::Lots, truth::Goal, truth::Speed, truth::Truth},
     time::{Span, Time},
 };
 
@@ -67,14 +69,14 @@ pub(super) const SMALL: Entry = Entry {
     },
 };
 
-/// What sets the experiments apart.
+/// The differences between the experiments.
 struct Kind {
     slots: u32,
     jobs: u32,
     servers: u32,
-    /// τ is drawn so that each job ends by its target with so many workers at once, or N.
+    /// τ is drawn so that each job ends by its target with this number of workers at once, or with N.
     in_time: Option<u32>,
-    /// The least γ1.
+    /// Minimum of γ1.
     value: f64,
     class: fn(u32, Lots) -> Class,
 }
@@ -149,7 +151,7 @@ fn server(number: u32, lots: Lots) -> ServerSpec {
     }
 }
 
-/// What a job has to train, and over what.
+/// The training work of a job, and its network.
 struct Training {
     epochs: u32,
     chunks: u32,
@@ -166,7 +168,7 @@ struct Training {
 
 impl Training {
     fn drawn(in_time: Option<u32>, lots: Lots) -> Self {
-        // About half of the draws have a τ that does where N workers are meant, one in eighty where three are.
+        // About half of the draws have a suitable τ for N workers, and one in eighty for three workers.
         for attempt in 0.. {
             let lots = lots.of(attempt);
             let mut training = Self {
@@ -187,7 +189,7 @@ impl Training {
         unreachable!("an endless search")
     }
 
-    /// The τ, in slots, with which so many workers (at most N) end at the target: γ3·w / (E·N·M) − 2e/b.
+    /// The τ, in slots, with which this number of workers (at most N) ends at the target: γ3·w / (E·N·M) − 2e/b.
     fn longest_batch_time(&self, workers: u32) -> f64 {
         let share = f64::from(workers.min(self.chunks)) / f64::from(self.chunks);
         self.target * share / f64::from(self.epochs * self.batches) - self.exchange() / SLOT.as_seconds()
@@ -281,8 +283,8 @@ fn job(number: u32, arrival: Time, kind: &Kind, lots: Lots) -> SimJob {
 mod tests {
     use super::*;
     use crate::{
-        engines::offline::Instance,
         job::{Slots, Training as Work},
+        sim::offline::Instance,
     };
 
     fn built(entry: &Entry, jobs: u32) -> Workload {
@@ -306,7 +308,7 @@ mod tests {
                 assert!((3_600..=360_000).contains(&time), "{time} ms");
                 assert_eq!(job.arrival.0 % SLOT.0, 0);
                 assert!(workload.end.is_some_and(|end| job.arrival < end));
-                // The model that engines know is what is true.
+                // The engines' model equals the truth.
                 let work = Work::new(&job.spec, None).unwrap();
                 let Speed::MiniBatches { seconds, .. } = job.truth.speed else { panic!("of another kind") };
                 let chunk = seconds * f64::from(data.batches_per_chunk) / 3600.0;

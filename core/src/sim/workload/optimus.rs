@@ -1,4 +1,4 @@
-//! The experiment of Optimus (Peng et al., EuroSys'18, §6.1), fixed before any engine was run on it.
+//! The experiment of Optimus (Peng et al., EuroSys'18, §6.1). It was fixed before any engine ran on it.
 //!
 //! | what | value | source |
 //! |---|---|---|
@@ -7,24 +7,26 @@
 //! | arrivals | uniform in 0–12,000 s; Poisson with 3 per interval; bursts over 7 h | §6.1, §6.3 |
 //! | mode, δ | sync or async at random; δ uniform in 1–5 % | §6.1 |
 //! | flat epochs to converge | 10 | the authors' released settings, `pengyanghua/optimus`, `scheduler/params.py` |
-//! | worker, parameter server | 1 GPU, 2 cores, 8 GB; 2 cores, 9 GB; CNN-rand and DSSM without GPU | `scheduler/jobrepo.py`; what the speeds below were measured with |
+//! | worker | 1 GPU, 2 cores, 8 GB; CNN-rand and DSSM without GPU | `scheduler/jobrepo.py`, as for the speeds below |
+//! | parameter server | 2 cores, 9 GB | the same |
 //! | step times | below | fitted to the speeds that the authors measured on their testbed |
 //! | speed of five (p, w) known | p:w spread from 1:4 to 6:2, 30 s a run | §6.1 (5 pairs); §3.2 ("tens of seconds") |
 //! | interval | 600 s | §6.1 |
-//! | loss | Eq. 1 with β0 from 0.05 to 0.4, β1 = 1, β2 to 0.3, 2 % noise | §3.1; Fig. 7's Seq2Seq is β = (0.21, 1.07, 0.07) |
+//! | loss | Eq. 1 with β0 from 0.05 to 0.4, β1 = 1, β2 to 0.3, 2 % noise | §3.1; Fig. 7: Seq2Seq has 0.21, 1.07, 0.07 |
 //! | checkpoint + restart | 10 s + 25 s | §6.2: 2.54 % of a makespan of 4.1 h over about a dozen changes of shape |
 //!
-//! **Step times.** The same group published the measured speeds of seven of the models, one to 23 parameter servers by
-//! one to 23 workers, synchronous (`pengyanghua/DL2`, `config_speed.txt`, testbed with GPU workers). [`StepTime`]'s terms
-//! were fitted by least squares of the relative error to about 35 pairs of each: mean errors 9 % (ResNet-50), 6 %
-//! (ResNext-110), 5 % (Inception-BN), 7 % (Seq2Seq), 2 % (CNN-rand), 4 % (DSSM), 5 % (RNN-LSTM). They show what §2.3
-//! describes: with the global batch fixed, more workers soon slow a job down, more parameter servers help. `local` is the
-//! ratio of the bandwidths that `trace.py` there gives between and inside servers. Two models were not measured:
-//! DeepSpeech2 has ResNet-50's exchange by size (38 to 25 M parameters) and computes as the Pollux authors measured;
-//! KAGGLE has ResNext-110's times, which it resembles in kind and size.
+//! **Step times.** The same group published measured speeds of seven of the models in synchronous training, with 1 to
+//! 23 parameter servers and 1 to 23 workers (`pengyanghua/DL2`, `config_speed.txt`, testbed with GPU workers). The
+//! terms of [`StepTime`] were fitted by least squares of the relative error to about 35 pairs of each: mean errors 9 %
+//! (ResNet-50), 6 % (ResNext-110), 5 % (Inception-BN), 7 % (Seq2Seq), 2 % (CNN-rand), 4 % (DSSM), 5 % (RNN-LSTM). They
+//! agree with §2.3: with a fixed global batch, additional workers soon slow a job down, and additional parameter
+//! servers help. `local` is the ratio of the bandwidths between and inside servers in `trace.py` of that repository.
+//! Two models were not measured: DeepSpeech2 has ResNet-50's exchange by size (38 to 25 M parameters), and computation
+//! times measured by the Pollux authors. KAGGLE has the times of ResNext-110, because kind and size are similar.
 //!
-//! **Sizes.** Datasets are those of Table 1; PTB's words are taken in sequences of 35. As in the paper the large ones are
-//! downscaled so that a run takes hours (theirs: 4 to 7): ResNet-50 to 2 %, DeepSpeech2 to 20 %, Seq2Seq to 10 %.
+//! **Sizes.** The datasets are those of Table 1, with PTB's words in sequences of 35. As in the paper, the large ones
+//! are downscaled so that a run takes hours (4 to 7 in the paper): ResNet-50 to 2 %, DeepSpeech2 to 20 %, Seq2Seq to
+//! 10 %.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +35,7 @@ use crate::{
     job::{Convergence, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
     settings::Parameter,
-    sim::{Curve, Goal, Loss, Lots, Speed, StepTime, Truth},
+    sim::{lots::Lots, truth::Curve, truth::Goal, truth::Loss, truth::Speed, truth::StepTime, truth::Truth},
     time::{Span, Time},
 };
 
@@ -80,15 +82,15 @@ pub(super) const BURSTY: Entry = Entry {
 
 /// The paper's testbed.
 const SERVERS: u32 = 13;
-/// Cores, GiB and GPUs of its servers, in an order that keeps the mix for any number of them.
+/// Cores, GiB and GPUs of its servers, in an order that keeps the mix for any number of servers.
 const KINDS: [(i64, i64, usize); SERVERS as usize] = {
     const CPU: (i64, i64, usize) = (16, 80, 0);
     const GPU: (i64, i64, usize) = (8, 48, 2);
     [CPU, GPU, CPU, GPU, CPU, GPU, CPU, GPU, CPU, GPU, CPU, GPU, CPU]
 };
-/// (p, w) measured beforehand.
+/// (p, w) of the profile.
 const PAIRS: [(u32, u32); 5] = [(1, 1), (1, 4), (4, 4), (6, 2), (3, 8)];
-/// The most workers, and the most parameter servers, that a job can be given.
+/// Maximum number of workers, and of parameter servers, of a job.
 const MOST: u32 = 16;
 
 struct Model {
@@ -180,7 +182,7 @@ fn job(number: u32, model: &Model, arrival: f64, lots: Lots) -> SimJob {
         demand: demand.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
         min: 1,
         max: MOST,
-        // For engines that don't choose: what §2.3 calls a configuration fixed by the owner, at the usual ratio 1:1.
+        // For engines that don't choose: a configuration that is fixed by the owner (§2.3), at the usual ratio 1:1.
         requested: 4,
         command: String::new(),
     };
@@ -223,7 +225,7 @@ fn job(number: u32, model: &Model, arrival: f64, lots: Lots) -> SimJob {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::Shape;
+    use crate::shape::Shape;
 
     fn request(seed: u64) -> Request {
         Request { seed, jobs: None, servers: None }

@@ -1,12 +1,14 @@
-//! Jobs like those of Microsoft's Philly cluster, and [recorded ones](super::trace) of that trace.
+//! Jobs like those of Microsoft's Philly cluster, and [recorded ones](super::trace) from its trace.
 //!
-//! The generator draws from the marginal distributions of the public trace (Jeon et al., *Analysis of Large-Scale
+//! The generator uses the marginal distributions of the public trace (Jeon et al., *Analysis of Large-Scale
 //! Multi-Tenant GPU Clusters for DNN Training Workloads*, USENIX ATC'19; 64,483 jobs from 2017-09-04 to 2017-11-14, as
-//! shipped with `petuum/adaptdl`): GPUs, duration given the GPUs, and time between arrivals given its position among all
-//! (from 2017-09-24 on: almost nothing came before). Each is kept as quantiles and interpolated between them, by ratio.
-//! What is lost: who sent which job, days and nights, and that jobs which come together resemble each other.
+//! shipped with `petuum/adaptdl`): GPUs, duration given the GPUs, and time between arrivals given its position among
+//! all (from 2017-09-24 on, because there are few earlier arrivals). Each distribution is stored as quantiles, with
+//! interpolation by ratio. The generator doesn't reproduce the jobs' owners, days and nights, or the similarity of jobs
+//! that arrive together.
 //!
-//! A cluster of fewer servers than Philly's 550 gets as many jobs per server: times between arrivals grow alike.
+//! A cluster with fewer servers than Philly's 550 gets the same number of jobs per server, so times between arrivals
+//! grow in proportion.
 
 use super::{
     Entry, Request,
@@ -23,7 +25,7 @@ pub(super) const ENTRY: Entry = Entry {
 
 const SERVERS: u32 = trace::SERVERS / 10;
 
-/// GPUs, how many of the 64,483 jobs had so many, and the quantiles of their durations in seconds.
+/// Number of GPUs, number of the 64,483 jobs with it, and the quantiles of their durations in seconds.
 type Size = (u32, u32, [(f64, f64); 11]);
 
 const fn durations(seconds: [f64; 11]) -> [(f64, f64); 11] {
@@ -37,7 +39,7 @@ const fn durations(seconds: [f64; 11]) -> [(f64, f64); 11] {
     quantiles
 }
 
-/// Those of 12 GPUs and more are few, and share their durations.
+/// Jobs with 12 or more GPUs are few, and share their durations.
 const MANY: [(f64, f64); 11] = durations([
     20.0,
     41.0,
@@ -54,17 +56,25 @@ const MANY: [(f64, f64); 11] = durations([
 
 #[rustfmt::skip] // a table
 const SIZES: [Size; 8] = [
-    (1, 60_522, durations([1.0, 52.0, 63.0, 185.0, 1258.0, 2651.0, 6850.0, 15_566.0, 119_456.0, 1_021_124.0, 3_256_045.0])),
-    (2, 1217, durations([2.0, 8.0, 10.0, 14.0, 19.0, 103.0, 135_547.0, 254_365.0, 686_106.0, 1_521_148.0, 2_582_803.0])),
-    (4, 1461, durations([9.0, 84.0, 143.0, 666.0, 17_388.0, 89_581.0, 188_593.0, 386_982.0, 1_106_514.0, 2_641_566.0, 2_750_674.0])),
-    (8, 1136, durations([17.0, 86.0, 186.0, 835.0, 29_834.0, 193_256.0, 403_361.0, 603_739.0, 1_780_406.0, 2_658_784.0, 4_628_226.0])),
+    (1, 60_522, durations([
+        1.0, 52.0, 63.0, 185.0, 1258.0, 2651.0, 6850.0, 15_566.0, 119_456.0, 1_021_124.0, 3_256_045.0,
+    ])),
+    (2, 1217, durations([
+        2.0, 8.0, 10.0, 14.0, 19.0, 103.0, 135_547.0, 254_365.0, 686_106.0, 1_521_148.0, 2_582_803.0,
+    ])),
+    (4, 1461, durations([
+        9.0, 84.0, 143.0, 666.0, 17_388.0, 89_581.0, 188_593.0, 386_982.0, 1_106_514.0, 2_641_566.0, 2_750_674.0,
+    ])),
+    (8, 1136, durations([
+        17.0, 86.0, 186.0, 835.0, 29_834.0, 193_256.0, 403_361.0, 603_739.0, 1_780_406.0, 2_658_784.0, 4_628_226.0,
+    ])),
     (12, 7, MANY),
     (16, 106, MANY),
     (24, 4, MANY),
     (32, 30, MANY),
 ];
 
-/// Seconds between arrivals; 5 % come in the same second.
+/// Seconds between arrivals. 5 % arrive in the same second.
 const GAPS: [(f64, f64); 14] = [
     (0.05, 0.5),
     (0.1, 1.0),
@@ -82,7 +92,7 @@ const GAPS: [(f64, f64); 14] = [
     (1.0, 29_048.0),
 ];
 
-/// The value at a share of all, between the quantiles on both sides of it by ratio.
+/// The value at a fraction of all jobs, interpolated by ratio between the quantiles.
 fn at(quantiles: &[(f64, f64)], share: f64) -> f64 {
     let above = quantiles.partition_point(|(at, _)| *at <= share);
     match (above.checked_sub(1).map(|below| quantiles[below]), quantiles.get(above)) {
@@ -112,7 +122,7 @@ fn jobs(request: &Request) -> impl Iterator<Item = Recorded> {
         Recorded {
             name: format!("job-{number}"),
             arrival: Span::from_seconds(arrival),
-            // No more than a small cluster may have.
+            // Limited to the size of a small cluster.
             gpus: (*gpus).min(servers * 2),
             duration: Span::from_seconds(at(durations, lots.unit(2)).max(1.0)),
         }
@@ -141,7 +151,7 @@ mod tests {
         // Of all jobs of the trace: 1278 s and 33,200 s.
         let (median, high) = (durations[20_000], durations[38_000]);
         assert!((1100.0..1450.0).contains(&median) && (25_000.0..42_000.0).contains(&high), "{median} {high}");
-        // One in 70 s, of the trace from 24 September on.
+        // One in 70 s, in the trace from 24 September on.
         let gap = jobs[39_999].arrival.as_seconds() / count;
         assert!((55.0..90.0).contains(&gap), "{gap}");
         assert!(jobs.windows(2).all(|pair| pair[0].arrival <= pair[1].arrival));

@@ -1,23 +1,25 @@
-//! The workloads of Pollux (Qiao et al., OSDI'21): what their files name, on 16 servers of 4 GPUs.
+//! The workloads of Pollux (Qiao et al., OSDI'21): the jobs of its files, on 16 servers of 4 GPUs.
 //!
-//! A file's row is a job with its model, number of GPUs and global batch; here it trains for as long as its authors' runs
-//! did with that batch, at speeds fitted to what they measured. The generator has the jobs and the arrivals by hour of
-//! the four files of `simulator/workloads` in `petuum/adaptdl`, branch `osdi21-artifact`.
+//! A row of a file is a job with its model, number of GPUs and global batch. Here it trains for as long as the authors'
+//! runs with that batch, at speeds fitted to their measurements. The generator has the jobs of the four files of
+//! `simulator/workloads` in `petuum/adaptdl`, branch `osdi21-artifact`, and their arrivals by hour.
 //!
-//! **Step times** are [`StepTime`]'s terms, fitted by least squares of the relative error to the authors' measured step
-//! times by placement and batch per GPU (`simulator/traces/*/placements.csv` and `scalability.csv`); mean errors 8 %
-//! (CIFAR-10), 9 % (DeepSpeech2), 4 % (ImageNet), 4 % (BERT), 7 % (YOLOv3), 8 % (NCF). `local` is the exchange inside a
-//! server over that between servers; NCF's wasn't looked at: it runs on one GPU. **Length**: iterations at a batch over
-//! all epochs (`validation-*.csv`), between two batches in proportion on logarithmic scales.
+//! **Step times** are the terms of [`StepTime`], fitted by least squares of the relative error to the authors' measured
+//! step times by placement and batch per GPU (`simulator/traces/*/placements.csv` and `scalability.csv`). Mean errors
+//! are 8 % (CIFAR-10), 9 % (DeepSpeech2), 4 % (ImageNet), 4 % (BERT), 7 % (YOLOv3), 8 % (NCF). `local` is the time of
+//! the exchange inside a server, divided by that between servers; it wasn't determined for NCF, which runs on one GPU.
+//! **Length**: iterations with a batch over all epochs (`validation-*.csv`), interpolated between two batches on
+//! logarithmic scales.
 //!
-//! Pollux itself chooses batches while it trains; engines here leave them as submitted, as its "tuned" jobs do elsewhere.
-//! CPU and memory (4 cores and 16 GiB a worker, of 48 and 192 on a server) are ours: the GPUs are what is scarce.
+//! Pollux itself chooses batches during training. Engines here keep the submitted ones, as its "tuned" jobs do
+//! elsewhere. CPU and memory (4 cores and 16 GiB per worker, of 48 and 192 on a server) are our choice, so that GPUs
+//! are the scarce resource.
 
 use super::{Entry, Request, SimJob, Workload, WorkloadError};
 use crate::{
     job::{Convergence, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
-    sim::{Goal, Lots, Speed, StepTime, Truth},
+    sim::{lots::Lots, truth::Goal, truth::Speed, truth::StepTime, truth::Truth},
     time::{Span, Time},
 };
 
@@ -33,28 +35,28 @@ pub(super) const ENTRY: Entry = Entry {
 const SERVERS: u32 = 16;
 const GPUS: u32 = 4;
 
-/// A row of a workload file.
+/// One row of a workload file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Unique in the file.
+    /// Unique name in the file.
     pub name: String,
-    /// From the file's start.
+    /// Time since the file's start.
     pub time: Span,
     /// The model.
     pub application: String,
-    /// GPUs.
+    /// Number of GPUs.
     pub replicas: u32,
-    /// Examples of a step, over all GPUs.
+    /// Examples per step, over all GPUs.
     pub batch: u64,
 }
 
 struct Application {
     name: &'static str,
     epochs: u32,
-    /// Iterations over all epochs at a batch, by batch.
+    /// (batch, iterations over all epochs with it), by batch.
     iterations: &'static [(f64, f64)],
     time: StepTime,
-    /// GPUs, batch, and how many of the 640 jobs of the four files had them.
+    /// (GPUs, batch, number of the 640 jobs in the four files with both).
     configurations: &'static [(u32, u64, u32)],
 }
 
@@ -129,17 +131,17 @@ static APPLICATIONS: [Application; 6] = [
     },
 ];
 
-/// Jobs of the four files by the hour of their arrival.
+/// Number of jobs in the four files by hour of arrival.
 const HOURS: [u32; 8] = [73, 72, 32, 84, 95, 138, 77, 69];
 
 impl Application {
-    /// Over all epochs, at a batch.
+    /// Number of iterations over all epochs with a batch.
     fn iterations(&self, batch: u64) -> f64 {
         let (batch, known) = (batch as f64, self.iterations);
         let above = known.partition_point(|(at, _)| *at <= batch);
         let (low, high) = match (above.checked_sub(1).map(|at| known[at]), known.get(above)) {
             (Some(low), Some(high)) => (low, *high),
-            // Beyond what was run, and between nothing: as many examples as there.
+            // Outside the measured range, the number of examples stays constant.
             (Some(last), None) | (None, Some(&last)) => return last.1 * last.0 / batch,
             (None, None) => unreachable!("every application has a batch"),
         };
@@ -148,10 +150,10 @@ impl Application {
     }
 }
 
-/// The jobs of a file, on so many servers; 16 unless given.
+/// The jobs of a file on `servers` servers, 16 by default.
 ///
 /// # Errors
-/// An application that isn't known, or a batch smaller than the number of GPUs; names the job.
+/// An unknown application, or a batch smaller than the number of GPUs. The error names the job.
 pub fn from_rows(rows: &[Row], servers: Option<u32>) -> Result<Workload, WorkloadError> {
     let jobs = rows.iter().map(job).collect::<Result<Vec<_>, _>>()?;
     Ok(Workload {
@@ -163,7 +165,7 @@ pub fn from_rows(rows: &[Row], servers: Option<u32>) -> Result<Workload, Workloa
     })
 }
 
-/// What is wrong with a row, if anything.
+/// The error of a row, if any.
 pub fn check(row: &Row) -> Result<(), WorkloadError> {
     let fail = |key, problem| Err(WorkloadError { key, problem });
     if !APPLICATIONS.iter().any(|known| known.name == row.application) {
@@ -218,7 +220,7 @@ fn job(row: &Row) -> Result<SimJob, WorkloadError> {
             goal: Goal::Epochs(application.epochs, None),
             epoch_steps: None,
             speed_noise: 0.02,
-            // Pollux's authors measured 15 to 120 s, by model; the simulator of theirs takes 30.
+            // Pollux's authors measured 15 to 120 s, by model. Their simulator uses 30 s.
             start: Span::seconds(20),
             checkpoint: Span::seconds(10),
             stragglers: None,
@@ -253,7 +255,7 @@ fn rows(request: &Request) -> Vec<Row> {
     rows
 }
 
-/// One of some, each as often as it was counted.
+/// Draws one entry, with a probability proportional to its count.
 fn drawn<T>(from: &[T], count: impl Fn(&T) -> u32, lots: Lots, key: u64) -> &T {
     let total: u64 = from.iter().map(|each| u64::from(count(each))).sum();
     let mut left = lots.whole(key, 0, total - 1);
@@ -269,7 +271,7 @@ fn drawn<T>(from: &[T], count: impl Fn(&T) -> u32, lots: Lots, key: u64) -> &T {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::Shape;
+    use crate::shape::Shape;
 
     #[test]
     fn every_job_is_valid_and_ends_within_what_its_class_takes() {
@@ -280,8 +282,8 @@ mod tests {
             let Goal::Epochs(epochs, _) = job.truth.goal else { panic!("of another kind") };
             let steps = f64::from(epochs) * job.truth.steps_per_epoch(&job.spec) as f64;
             let hours = steps / job.truth.speed.alone(&job.spec, shape) * f64::from(shape.workers) / 3600.0;
-            // GPU-hours: small 0–1, medium 1–10, large 10–100, extra large 100–1000 (Table 1), with room for what is
-            // lost to more GPUs than one.
+            // GPU-hours: small 0–1, medium 1–10, large 10–100, extra large 100–1000 (Table 1), with a margin for the
+            // losses with several GPUs.
             let most = match job.spec.model.as_str() {
                 "ncf" => 1.0,
                 "cifar10" | "bert" => 10.0,

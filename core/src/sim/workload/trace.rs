@@ -1,31 +1,30 @@
-//! Recorded jobs: when each came, how many GPUs it had and for how long. Reading files is the host's.
+//! Recorded jobs: the arrival, GPUs and duration of each. The host reads the files.
 //!
-//! What a trace doesn't tell, and what is taken instead:
+//! A trace lacks the following values, which are assumed:
 //!
-//! | what | value |
-//! |---|---|
-//! | training | all-reduce; one worker a GPU; as recorded with the recorded number, 100 steps an epoch |
-//! | another number w of workers | a step takes (1 + 0.05·(w − 1)) / w of what one worker takes: exchange is a twentieth of computing |
-//! | least and most workers | 1, and twice the recorded number |
-//! | worker | 1 GPU, 4 cores, 32 GiB |
-//! | servers | Philly's mix: 229 of 8 GPUs to 321 of 2 (together its 2,474 GPUs); 6 cores and 64 GiB a GPU |
-//! | start, checkpoint | 30 s, 10 s |
+//! - **Training**: all-reduce; one worker per GPU; the recorded duration with the recorded number; 100 steps per epoch.
+//! - **Another number w of workers**: a step takes (1 + 0.05·(w − 1)) / w of the time on one worker. Exchange is a
+//!   twentieth of computation.
+//! - **Minimum and maximum of workers**: 1, and twice the recorded number.
+//! - **Worker**: 1 GPU, 4 cores, 32 GiB.
+//! - **Servers**: Philly's mix: 229 with 8 GPUs to 321 with 2 (together its 2,474 GPUs); 6 cores and 64 GiB per GPU.
+//! - **Start, checkpoint**: 30 s, 10 s.
 //!
-//! Epochs take about ten minutes, and there are at most a hundred of them; the owner allows no more than the job did.
+//! Epochs take about ten minutes, and there are at most a hundred of them. The owner's maximum is the recorded length.
 
 use super::{SimJob, Workload};
 use crate::{
     job::{Convergence, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
-    sim::{Goal, Speed, StepTime, Truth},
+    sim::{truth::Goal, truth::Speed, truth::StepTime, truth::Truth},
     time::{Span, Time},
 };
 
-/// Philly's servers.
+/// Number of Philly's servers.
 pub(super) const SERVERS: u32 = 550;
-/// Of these, those with 8 GPUs; the others have 2.
+/// Number of those with 8 GPUs. The others have 2.
 const LARGE: u32 = 229;
-/// The exchange of all gradients over the computing of one worker.
+/// Time of the exchange of all gradients, divided by the computation time of one worker.
 const EXCHANGE: f64 = 0.05;
 const STEPS_PER_EPOCH: u64 = 100;
 const BATCH: u64 = 4096;
@@ -33,17 +32,17 @@ const BATCH: u64 = 4096;
 /// A job of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Unique in the trace.
+    /// Unique name in the trace.
     pub name: String,
-    /// From the trace's start.
+    /// Time since the trace's start.
     pub arrival: Span,
-    /// At least 1.
+    /// Number of GPUs, at least 1.
     pub gpus: u32,
-    /// How long it ran with them; above 0.
+    /// Duration with these GPUs, above 0.
     pub duration: Span,
 }
 
-/// These jobs on so many servers.
+/// These jobs on `servers` servers.
 pub fn recorded(jobs: impl IntoIterator<Item = Recorded>, servers: u32) -> Workload {
     let mut jobs: Vec<SimJob> = jobs.into_iter().map(job).collect();
     jobs.sort_by_key(|job| job.arrival);
@@ -56,7 +55,7 @@ pub fn recorded(jobs: impl IntoIterator<Item = Recorded>, servers: u32) -> Workl
     }
 }
 
-/// GPUs of a server in Philly's mix, which is spread evenly, so that any number of servers has it.
+/// Number of GPUs of a server in Philly's mix. The mix is spread evenly, so that any number of servers has it.
 pub(super) fn gpus(number: u32) -> u32 {
     let large = |number: u32| u64::from(number) * u64::from(LARGE) / u64::from(SERVERS);
     if large(number + 1) > large(number) { 8 } else { 2 }
@@ -79,7 +78,7 @@ fn job(recorded: Recorded) -> SimJob {
     let epochs = (duration.0.saturating_add(599_999) / 600_000).clamp(1, 100);
     let step = duration.as_seconds() / (epochs as u64 * STEPS_PER_EPOCH) as f64;
     let w = f64::from(gpus);
-    // What a step takes on one worker.
+    // Time of a step on one worker.
     let alone = step * w / (1.0 + EXCHANGE * (w - 1.0));
     let demand = [("gpu", 1000), ("cpu", 4000), ("memory", 32 << 10)];
     let spec = JobSpec {
@@ -123,7 +122,7 @@ fn job(recorded: Recorded) -> SimJob {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decision::Shape, sim::Lots};
+    use crate::{shape::Shape, sim::Lots};
 
     #[test]
     fn a_job_takes_what_it_took_with_the_gpus_that_it_had() {

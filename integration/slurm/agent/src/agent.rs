@@ -382,7 +382,7 @@ impl Agent {
         }
         for (id, verdict) in changes {
             let planned = verdict.allocation().map_or(Shape::default(), |allocation| allocation.shape());
-            let observed = state.job(*id).and_then(|job| job.observed.as_ref());
+            let observed = state.job(*id).and_then(|job| job.seen.allocation.as_ref());
             let observed = observed.map_or(Shape::default(), |allocation| allocation.shape());
             if planned != observed {
                 let name = state.job_name(*id);
@@ -410,14 +410,14 @@ impl Agent {
         let state = self.scheduler.state();
         for job in state.jobs.values() {
             let given = self.translator.given(job.id);
-            let follows = |given: &(u32, u32)| *given == (job.incarnation.0, job.revision.0);
-            let issued = job.issued.as_ref().filter(|_| given.as_ref().is_some_and(follows));
+            let follows = |given: &(u32, u32)| *given == (job.issued.incarnation.0, job.issued.revision.0);
+            let issued = job.issued.allocation.as_ref().filter(|_| given.as_ref().is_some_and(follows));
             let known = self.told.get(&job.id);
             let (incarnation, revision, slots) = match (issued, known) {
-                (Some(slots), _) => (job.incarnation, job.revision, Some(slots)),
+                (Some(slots), _) => (job.issued.incarnation, job.issued.revision, Some(slots)),
                 (None, Some(_)) => continue,
                 // Since before a restart of slurmctld.
-                (None, None) => (job.observed_incarnation, job.revision, job.observed.as_ref()),
+                (None, None) => (job.seen.incarnation, job.issued.revision, job.seen.allocation.as_ref()),
             };
             let assignment = JobAssignment {
                 cluster: job.external.as_ref().map_or_else(String::new, |external| external.cluster.clone()),
@@ -430,7 +430,7 @@ impl Agent {
                 slots: slots.map(|allocation| slots_to_wire(state, allocation)).unwrap_or_default(),
                 work: slots.map(|allocation| work_to_wire(allocation)).unwrap_or_default(),
                 grace: Span::seconds(self.config.slurm.grace),
-                accepted: job.reported.clone(),
+                accepted: job.learnt.reported.clone(),
             };
             let same = known.is_some_and(|known| {
                 (known.incarnation, known.revision, known.standing, &known.slots)
@@ -486,9 +486,9 @@ impl Agent {
             id: self.translator.native(job.id),
             name: job.spec.name.clone(),
             planned: job.shape().to_string(),
-            observed: job.observed.as_ref().map_or(Shape::default(), |seen| seen.shape()).to_string(),
-            incarnation: job.incarnation.0,
-            epoch: f64::from(job.progress.epoch),
+            observed: job.seen.allocation.as_ref().map_or(Shape::default(), |seen| seen.shape()).to_string(),
+            incarnation: job.issued.incarnation.0,
+            epoch: f64::from(job.learnt.progress.epoch),
             reason: state.effective(job).reason().map(|reason| reason.describe(state)),
         });
         Status {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, thread, time::Duration};
 
 use serde::Deserialize;
-use trainmaster_core::{Scheduler, engines::Panicking};
+use trainmaster_core::{Scheduler, testing::Scripted};
 
 /// What is to go wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -36,7 +36,7 @@ impl Faults {
 
     pub(crate) fn before_decision(&self, scheduler: &mut Scheduler) {
         if self.engine {
-            scheduler.replace_engine(Arc::new(Panicking));
+            scheduler.replace_engine(Arc::new(Scripted::panicking()));
         }
     }
 

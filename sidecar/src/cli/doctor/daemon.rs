@@ -1,4 +1,4 @@
-//! What can be asked of the daemon.
+//! Checks of the daemon.
 
 use std::path::PathBuf;
 
@@ -12,21 +12,21 @@ use crate::cli::{
     output::left,
 };
 
-/// A decision older than this, while there are jobs, is longer ago than engines let pass by default.
+/// Age of a decision that is unusual while there are jobs: longer than engines' default intervals.
 const OLD: Span = Span::seconds(20 * 60);
 
-/// A certificate that ends sooner than this is to be renewed now: people have weekends and holidays.
+/// Remaining lifetime at which a certificate should be renewed. It includes weekends and holidays.
 const RENEW: Span = Span::seconds(14 * 24 * 3600);
 
-/// What the daemon says of its machine.
+/// The daemon's information about its machine.
 pub(super) struct Theirs {
     /// Its state folder.
     pub(super) state_dir: PathBuf,
-    /// Its adapters, as `--adapter` takes them.
+    /// Its adapters, in the form of `--adapter`.
     pub(super) adapters: Vec<String>,
 }
 
-/// Everything about the daemon, and what it runs; only that it isn't there where it isn't.
+/// All checks of the daemon and its jobs. If it isn't running, the only result is that.
 pub(super) async fn examine(server: &ServerArgs) -> (Vec<Found>, Option<Theirs>) {
     let status = async {
         let daemon = Daemon::connect(server).await?;
@@ -95,7 +95,7 @@ fn judge(address: &str, status: &StatusReply) -> Vec<Found> {
     all
 }
 
-/// Of the daemon's own, which lasts so long.
+/// The check of the daemon's certificate with its remaining lifetime.
 fn certificate(left: Option<Span>) -> Found {
     let found = |verdict, detail| Found::new("daemon", "certificate", verdict, detail);
     let renew = "renew it, for example with `trainmaster certs init`";

@@ -1,4 +1,4 @@
-//! What can be seen of this machine.
+//! Checks of this machine.
 
 use std::path::{Path, absolute};
 
@@ -18,14 +18,14 @@ use crate::{
 };
 
 const MIB: u64 = 1 << 20;
-/// The journal of a busy day, and what is left for no more than a few snapshots.
+/// Disk space for the journal of a busy day, and for a few snapshots only.
 const MUCH_SPACE: u64 = 1024 * MIB;
 const LITTLE_SPACE: u64 = 64 * MIB;
-/// A stream each for a few hundred slots.
+/// Open files for the streams of a few hundred slots.
 const MANY_FILES: u64 = 1024;
 
-/// The state folder, its disk, the limits, and what the adapters say of themselves. `theirs`: the folder of the daemon
-/// that answered.
+/// Checks of the state folder, its disk, the limits, and the adapters. `theirs`: state folder of the daemon that
+/// answered.
 pub(super) fn examine(config: &Config, theirs: Option<&Path>, server: &ServerArgs) -> Vec<Found> {
     let mut found = vec![state_folder(&config.state_dir, theirs), disk(&config.state_dir), files()];
     for choice in chosen(config) {
@@ -45,7 +45,7 @@ pub(super) fn examine(config: &Config, theirs: Option<&Path>, server: &ServerArg
 fn state_folder(folder: &Path, theirs: Option<&Path>) -> Found {
     let shown = folder.display();
     if theirs == Some(&*absolute(folder).unwrap_or_else(|_| folder.to_owned())) {
-        // Whether it can be written the daemon has said itself; it may be another user.
+        // The daemon itself reports whether it can write there. It may belong to another user.
         return Found::new("machine", "state folder", Verdict::Good, format!("{shown}, the daemon's"));
     }
     let mut check = Check::folder("state folder", folder);

@@ -1,4 +1,4 @@
-//! `trainmaster doctor`: what works, what doesn't, and what to do about it.
+//! `trainmaster doctor`: checks with advice for problems.
 
 mod daemon;
 mod machine;
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::daemon::{AdapterChoice, Flags};
 
-/// The command's arguments: what `serve` is told, as far as it matters here.
+/// The command's arguments: the relevant ones of `serve`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// The daemon's configuration file (TOML)
@@ -25,7 +25,7 @@ pub(crate) struct DoctorArgs {
     /// The daemon's state folder [default: that of the daemon that answers, else ~/.local/state/trainmaster]
     #[arg(long, value_name = "FOLDER")]
     state_dir: Option<PathBuf>,
-    /// Look at this adapter, with its configuration file; may be repeated [default: those of the daemon that answers]
+    /// Check this adapter, with its configuration file; may be repeated [default: those of the daemon that answers]
     #[arg(long, value_name = "NAME[=FILE]")]
     adapter: Vec<String>,
     /// The program of jobs without a command
@@ -39,7 +39,7 @@ pub(crate) struct DoctorArgs {
 /// A problem was found, or standard output can't be written.
 pub(crate) async fn run(args: &DoctorArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
     let (mut checks, theirs) = daemon::examine(server).await;
-    // Of a daemon elsewhere only what it says itself can be known.
+    // A daemon on another machine is checked only by its own information.
     if server.is_local() {
         let flags = Flags {
             config: args.config.clone(),
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: &DoctorArgs, server: &ServerArgs, output: Output) 
         };
         match flags.config() {
             Ok(mut config) => {
-                // Where nothing else is asked for, what that daemon really runs.
+                // Without other arguments, the adapters and the folder of the running daemon are checked.
                 if let (Some(theirs), None) = (&theirs, &args.config) {
                     if args.state_dir.is_none() {
                         config.state_dir.clone_from(&theirs.state_dir);
@@ -79,7 +79,7 @@ struct Findings {
     checks: Vec<Found>,
 }
 
-/// A check, and what it belongs to.
+/// The result of a check.
 #[derive(Serialize)]
 struct Found {
     /// `daemon`, `machine` or an adapter's name.

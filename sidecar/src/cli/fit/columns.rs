@@ -1,11 +1,11 @@
-//! Numbers from the named columns of a CSV file.
+//! Numbers from named columns of a CSV file.
 
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use csv::{ReaderBuilder, Trim};
 
-/// The wanted columns of a file with a header line. Their order is free; others are not looked at.
+/// The requested columns of a file with a header line, in any order. Other columns are ignored.
 pub(crate) struct Columns {
     file: String,
     names: Vec<String>,
@@ -15,22 +15,22 @@ pub(crate) struct Columns {
 /// One line.
 struct Row {
     line: u64,
-    /// As `names`; `None` where the file lacks an optional column.
+    /// In the order of `names`. `None` for a missing optional column.
     values: Vec<Option<f64>>,
 }
 
-/// A column to read.
+/// A requested column.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     /// Its heading.
     pub(crate) name: &'a str,
-    /// Whether there is no doing without it.
+    /// Whether the file must have it.
     pub(crate) required: bool,
-    /// What its values may be.
+    /// Its allowed values.
     pub(crate) allowed: Allowed,
 }
 
-/// Which numbers make sense.
+/// Ranges of numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowed {
     /// 0, 1, 2, …
@@ -65,7 +65,7 @@ impl Allowed {
 }
 
 impl Columns {
-    /// Which headings a file has, for files whose first column goes by several names.
+    /// The headings of a file, for files whose first column has several possible names.
     pub(crate) fn headings(path: &Path) -> anyhow::Result<Vec<String>> {
         let file = path.display().to_string();
         let mut reader =
@@ -74,10 +74,10 @@ impl Columns {
         Ok(headings.iter().map(ToOwned::to_owned).collect())
     }
 
-    /// Reads the wanted columns.
+    /// Reads the requested columns.
     ///
     /// # Errors
-    /// Names the file and, where they matter, line, column, value and what is allowed.
+    /// Names the file and, if relevant, line, column, value and allowed range.
     pub(crate) fn read(path: &Path, wanted: &[Wanted<'_>]) -> anyhow::Result<Self> {
         let file = path.display().to_string();
         let mut reader =
@@ -118,17 +118,17 @@ impl Columns {
         Ok(Self { file, names: wanted.iter().map(|column| column.name.to_owned()).collect(), rows })
     }
 
-    /// The file's name.
+    /// Name of the file.
     pub(crate) fn file(&self) -> &str {
         &self.file
     }
 
-    /// The values of every row, in the order the columns were asked for.
+    /// The values of all rows, in the order of the requested columns.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &[Option<f64>]> {
         self.rows.iter().map(|row| row.values.as_slice())
     }
 
-    /// A column that can't do without values.
+    /// The values of a required column.
     pub(crate) fn column(&self, place: usize) -> Vec<f64> {
         self.rows().map(|row| row[place].unwrap_or_default()).collect()
     }

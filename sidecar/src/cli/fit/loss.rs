@@ -1,4 +1,4 @@
-//! `trainmaster fit loss`: a loss curve, how it goes on and where it converges.
+//! `trainmaster fit loss`: a loss curve with its prediction and its convergence.
 
 use std::path::PathBuf;
 
@@ -19,22 +19,22 @@ pub(crate) struct LossArgs {
     /// A file with the columns epoch or step, and loss
     #[arg(long, value_name = "FILE")]
     csv: PathBuf,
-    /// Fit to this part of the rows, from the first; the rest shows how good the prediction is
+    /// Fit to this fraction of the rows, from the first; the rest shows the error of the prediction
     #[arg(long, value_name = "FRACTION", allow_negative_numbers = true, default_value_t = 1.0, value_parser = fraction)]
     until: f64,
     /// Converged when an epoch lowers the loss by less than this fraction of the first loss …
     #[arg(long, value_name = "D", allow_negative_numbers = true, default_value_t = 0.01, value_parser = fraction)]
     delta: f64,
-    /// … for so many epochs in a row
+    /// … in this number of consecutive epochs
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     patience: u32,
-    /// The last epoch training may reach [default: ten times the file's epochs, at least 1000]
+    /// The last epoch of the training [default: ten times the file's epochs, at least 1000]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     max_epochs: Option<u32>,
-    /// Steps in an epoch, for files with steps [default: the usual distance between two rows, so that a row is an epoch]
+    /// Steps per epoch, for files with steps [default: the usual distance between two rows, so that a row is an epoch]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     steps_per_epoch: Option<u32>,
-    /// The published method alone: one curve for all rows, without what was added to it
+    /// Use the published method alone: one curve for all rows, without additions
     #[arg(long)]
     paper: bool,
 }
@@ -46,11 +46,11 @@ fn fraction(text: &str) -> Result<f64, String> {
 
 /// The rows of a file, in epochs.
 struct Curve {
-    /// What the file counts in: `step` or `epoch`.
+    /// The file's unit: `step` or `epoch`.
     unit: &'static str,
     epochs: Vec<u64>,
     losses: Vec<f64>,
-    /// Where epoch 0 ends, and how long an epoch is, in the file's unit.
+    /// End of epoch 0, and length of an epoch, in the file's unit.
     start: f64,
     length: f64,
 }
@@ -64,11 +64,11 @@ impl Curve {
 /// Runs the command.
 ///
 /// # Errors
-/// The file can't be read, a value isn't allowed, or there are fewer than three epochs to fit to.
+/// The file can't be read, a value is invalid, or there are fewer than three epochs.
 pub(crate) fn run(args: &LossArgs, output: Output) -> Result<(), Failure> {
     let curve = read(args)?;
     let rows = curve.losses.len();
-    // A product such as 0.07 · 100 lies a little above the whole number that is meant.
+    // A product such as 0.07 · 100 is slightly above the intended whole number.
     let fitted = ((rows as f64 * args.until - 1e-9).ceil() as usize).clamp(1, rows);
     let mut history = LossHistory::default();
     for (&epoch, &loss) in curve.epochs.iter().zip(&curve.losses).take(fitted) {
@@ -153,7 +153,7 @@ fn read(args: &LossArgs) -> anyhow::Result<Curve> {
     };
     let epoch = |place: &f64| match (unit, args.steps_per_epoch) {
         ("epoch", _) => place.floor(),
-        // An epoch's rows are those up to and with its last step.
+        // The rows of an epoch are those up to its last step, included.
         (_, Some(_)) => (place / length).ceil(),
         _ => ((place - start) / length).round(),
     };
@@ -161,18 +161,18 @@ fn read(args: &LossArgs) -> anyhow::Result<Curve> {
     Ok(Curve { unit, epochs, losses, start, length })
 }
 
-/// The median distance between neighbouring rows that differ.
+/// The median of the non-zero distances between neighbouring rows.
 fn usual_gap(places: &[f64]) -> Option<f64> {
     let mut gaps: Vec<_> = places.windows(2).map(|pair| pair[1] - pair[0]).filter(|gap| *gap > 0.0).collect();
     gaps.sort_by(f64::total_cmp);
     gaps.get(gaps.len() / 2).copied()
 }
 
-/// Where the rows themselves meet the rule.
+/// The point at which the rows themselves meet the rule.
 #[derive(Clone, Copy)]
 struct Met {
     epoch: u64,
-    /// Not because the loss stays, but because it rises by more than what counts as a gain.
+    /// The rule is met because the loss rises, not because it stays constant.
     rises: bool,
 }
 
@@ -198,7 +198,7 @@ fn met(epochs: &[u64], losses: &[f64], threshold: f64, patience: u32) -> Option<
     None
 }
 
-/// Over the rows the curve was fitted to, as a share of the largest loss among all that were looked at.
+/// Error over the fitted rows, as a fraction of the largest loss of the file's examined rows.
 fn rmse(fit: &LossFit, curve: &Curve, fitted: usize) -> f64 {
     let largest = curve.losses[..fitted].iter().copied().fold(f64::MIN_POSITIVE, f64::max);
     let rows = curve.epochs.iter().zip(&curve.losses).take(fitted).filter(|(epoch, _)| **epoch as f64 >= fit.origin);
@@ -206,7 +206,7 @@ fn rmse(fit: &LossFit, curve: &Curve, fitted: usize) -> f64 {
     (squares.iter().sum::<f64>() / squares.len().max(1) as f64).sqrt()
 }
 
-/// Six places, or powers of ten where they would be too few or the number too long.
+/// Formats with six decimals, or with an exponent if they are insufficient or too long.
 fn short(number: f64) -> String {
     if number == 0.0 || (1e-4..1e7).contains(&number.abs()) { format!("{number:.6}") } else { format!("{number:.4e}") }
 }
@@ -236,7 +236,7 @@ struct Report {
     actual_final: f64,
     converges_at: f64,
     interval: [f64; 2],
-    /// The rule isn't met before the last epoch allowed.
+    /// The rule isn't met before the last allowed epoch.
     capped: bool,
     unit: &'static str,
     /// k = (column − origin)/epoch_length.
@@ -244,7 +244,7 @@ struct Report {
     epoch_length: f64,
     scale: f64,
     rows_fitted: usize,
-    /// The rule is met by losses that rise.
+    /// The rule is met by rising losses.
     rises: bool,
     #[serde(skip)]
     met: bool,

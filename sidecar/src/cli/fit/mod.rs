@@ -1,4 +1,4 @@
-//! `trainmaster fit`: the fits that engines predict with, on measurements of one's own.
+//! `trainmaster fit`: the fits of the engines on the user's measurements.
 
 mod columns;
 mod loss;
@@ -8,13 +8,13 @@ use clap::Subcommand;
 
 use super::{Answered, Failure, Output, client::without_daemon};
 
-/// What can be fitted.
+/// The models.
 #[derive(Subcommand, Debug)]
 pub(crate) enum FitCommand {
     /// Training speed by numbers of parameter servers and workers
     #[command(args(without_daemon()))]
     Speed(Answered<speed::SpeedArgs>),
-    /// A loss curve, its end and where it converges
+    /// A loss curve with its end and its convergence
     #[command(args(without_daemon()))]
     Loss(Answered<loss::LossArgs>),
 }
@@ -22,7 +22,7 @@ pub(crate) enum FitCommand {
 /// Runs the command.
 ///
 /// # Errors
-/// The file can't be read, has a value that isn't allowed, or too few rows.
+/// The file can't be read, has an invalid value, or too few rows.
 pub(crate) fn run(command: &FitCommand, output: impl Fn(bool) -> Output) -> Result<(), Failure> {
     match command {
         FitCommand::Speed(Answered { args, json }) => speed::run(args, output(*json)),

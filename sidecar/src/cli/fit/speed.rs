@@ -19,23 +19,23 @@ use crate::cli::{
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct SpeedArgs {
-    /// A file with the columns p (parameter servers), w (workers), speed (steps a second) and, if it differs between
-    /// rows, batch (examples a step)
+    /// A file with the columns p (parameter servers), w (workers), speed (steps per second) and, if it differs between
+    /// rows, batch (examples per step)
     #[arg(long, value_name = "FILE")]
     csv: PathBuf,
-    /// How the workers keep in step; all-reduce has no parameter servers and needs no column p
+    /// How workers synchronise; all-reduce has no parameter servers and needs no column p
     #[arg(long, value_enum)]
     mode: TrainingMode,
-    /// Global batch where the file has none: then θ0 is seconds an example; without it, seconds a batch
+    /// Global batch if the file has none: then θ0 is seconds per example; without it, seconds per batch
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
-    /// Fit to so many rows drawn at random, and see how well the others are predicted
+    /// Fit to this number of random rows, and show the error of the prediction for the others
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
-    /// Which rows are drawn: the same seed draws the same
+    /// Seed of the random rows
     #[arg(long, value_name = "S", default_value_t = 0, requires = "sample", allow_negative_numbers = true, value_parser = seed)]
     seed: u64,
-    /// Plain non-negative least squares as published, without what was added to it
+    /// Use plain non-negative least squares as published, without additions
     #[arg(long)]
     paper: bool,
 }
@@ -44,12 +44,12 @@ fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
 }
 
-/// How the workers keep in step.
+/// How workers synchronise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TrainingMode {
-    /// Parameter servers, all workers a step together
+    /// Parameter servers; all workers make steps together
     Sync,
-    /// Parameter servers, each worker at its own pace
+    /// Parameter servers; each worker makes its own steps
     Async,
     /// Workers only
     #[value(name = "allreduce")]
@@ -81,7 +81,7 @@ impl TrainingMode {
 /// Runs the command.
 ///
 /// # Errors
-/// The file can't be read, a value isn't allowed, or there are fewer rows than are to be drawn.
+/// The file can't be read, a value is invalid, or there are fewer rows than requested.
 pub(crate) fn run(args: &SpeedArgs, output: Output) -> Result<(), Failure> {
     let samples = read(args)?;
     let drawn = match args.sample {
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &SpeedArgs, output: Output) -> Result<(), Failure> {
     };
     let chosen: Vec<_> = samples.iter().zip(&drawn).filter(|(_, drawn)| **drawn).map(|(sample, _)| *sample).collect();
     let options = if args.paper { SpeedOptions::paper() } else { SpeedOptions::default() };
-    // Where rows have batches of their own the model's only sets the scale of what they leave open.
+    // If rows have their own batches, the model's batch only sets the scale of undetermined coefficients.
     let own = mean(samples.iter().filter_map(|sample| sample.batch));
     let batch = args.batch.map(f64::from).or(own).unwrap_or(1.0);
     let fit = SpeedFit::fit(args.mode.model(batch), &chosen, &options);
@@ -142,13 +142,13 @@ fn read(args: &SpeedArgs) -> anyhow::Result<Vec<SpeedSample>> {
     Ok(columns.rows().map(sample).collect())
 }
 
-/// Which of `rows` are among `count` drawn without putting back.
+/// Marks `count` random rows of `rows`, without repetition.
 fn draw(rows: usize, count: usize, seed: u64) -> Vec<bool> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut order: Vec<usize> = (0..rows).collect();
     for place in 0..count {
         let left = (rows - place) as u64;
-        // 2^64 is no multiple of most numbers of rows: what would make the first ones likelier is drawn again.
+        // 2^64 isn't a multiple of most numbers of rows. Draws that would favour the first ones are repeated.
         let fair = u64::MAX - u64::MAX % left;
         let number = std::iter::repeat_with(|| random.next_u64()).find(|number| *number < fair).unwrap_or(0);
         order.swap(place, place + (number % left) as usize);
@@ -158,7 +158,7 @@ fn draw(rows: usize, count: usize, seed: u64) -> Vec<bool> {
     drawn
 }
 
-/// Why rows say less than their fit seems to.
+/// Why rows contain less information than their fit suggests.
 fn warnings(mode: TrainingMode, rows: &[SpeedSample]) -> Vec<String> {
     let mut warnings = Vec::new();
     let shapes: BTreeSet<_> = rows.iter().map(|row| (row.servers, row.workers, row.batch.map(f64::to_bits))).collect();
@@ -176,7 +176,7 @@ fn warnings(mode: TrainingMode, rows: &[SpeedSample]) -> Vec<String> {
     warnings
 }
 
-/// Whether w/p is the same everywhere, so that terms with it can't be told from constant ones.
+/// Whether w/p is constant, so that terms with it can't be distinguished from constant terms.
 fn has_one_ratio(samples: &[SpeedSample]) -> bool {
     let products = |a: &SpeedSample, b: &SpeedSample| {
         (u64::from(a.workers) * u64::from(b.servers), u64::from(b.workers) * u64::from(a.servers))
@@ -192,7 +192,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 #[derive(Serialize)]
 struct Report {
     theta: Vec<f64>,
-    /// How compute C and communication S make a step's time: T² = C² + cross·C·S + S²; 2 = C + S.
+    /// Composition of a step's time from computation C and communication S: T² = C² + cross·C·S + S²; 2 = C + S.
     cross: f64,
     points_used: u32,
     mape_all: f64,
@@ -201,7 +201,7 @@ struct Report {
     mode: TrainingMode,
     #[serde(skip)]
     unseen: usize,
-    /// Why the coefficients may not mean much.
+    /// Why the coefficients may be unreliable.
     warnings: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What a simulation of recorded jobs rests on, and how far it can be trusted.
+//! The basis of a simulation of recorded jobs, and its reliability.
 
 use std::collections::BTreeMap;
 
@@ -14,22 +14,22 @@ use crate::cli::simulate::runs::Run;
 /// Jobs with fewer reports are mentioned.
 const FEW: u32 = 3;
 
-/// How the decisions came out again on the way.
+/// Results of the repeated decisions.
 #[derive(Clone, Copy, Default, Serialize)]
 pub(super) struct Replayed {
     pub(super) agree: u64,
     pub(super) differ: u64,
 }
 
-/// The journal's own engine, simulated, beside what it did in fact: jobs that ended in both.
+/// The journal's own engine in the simulation, compared with the recording, for jobs that ended in both.
 #[derive(Serialize)]
 pub(super) struct Trust {
     jobs: usize,
     recorded_jct_s: f64,
     simulated_jct_s: f64,
-    /// Simulated over recorded.
+    /// Simulated mean divided by recorded mean.
     ratio: f64,
-    /// Half of the jobs are off by at most this share.
+    /// Median relative error over the jobs.
     median_error: f64,
 }
 
@@ -55,7 +55,7 @@ impl Trust {
         })
     }
 
-    /// For people.
+    /// As a sentence.
     pub(super) fn sentence(&self) -> String {
         format!(
             "How far to trust it: the {} jobs that ended took {:.0} s on average; simulated under the same engine {:.0} s \
@@ -69,7 +69,7 @@ impl Trust {
     }
 }
 
-/// What the truths were made of. Counts of jobs.
+/// The sources of the truths, as numbers of jobs.
 #[derive(Serialize)]
 pub(super) struct Basis {
     jobs: usize,
@@ -77,19 +77,19 @@ pub(super) struct Basis {
     left_out: BTreeMap<LeftOut, usize>,
     speed: BTreeMap<SpeedBasis, usize>,
     epochs: BTreeMap<GoalBasis, usize>,
-    /// Simulated with fewer than three reports.
+    /// Simulated jobs with fewer than three reports.
     few_reports: usize,
-    /// Simulated, and seen in one shape only.
+    /// Simulated jobs that were observed in one shape only.
     one_shape: usize,
-    /// There before the recording begins.
+    /// Jobs from before the recording.
     there_before: usize,
-    /// Medians of the standard errors of speeds, at shapes that were seen and at twice the largest.
+    /// Medians of the standard errors of speeds, in observed shapes and in twice the largest.
     speed_error: Option<f64>,
     speed_error_beyond: Option<f64>,
     enact_delay_s: f64,
     start_s: f64,
     checkpoint_s: f64,
-    /// For so long decisions weren't enacted.
+    /// Time without enactment of decisions.
     inactive_s: f64,
     decisions: Replayed,
 }
@@ -123,7 +123,7 @@ impl Basis {
         }
     }
 
-    /// How many jobs are left out, and why.
+    /// The number of jobs left out, with reasons.
     pub(super) fn left_out(&self) -> Option<String> {
         let told = self.left_out.iter().map(|(why, count)| {
             let because = match why {
@@ -139,7 +139,7 @@ impl Basis {
         (!told.is_empty()).then(|| told.join("; "))
     }
 
-    /// For people.
+    /// As sentences.
     pub(super) fn sentences(&self) -> String {
         let speed = told(&self.speed, |basis| match basis {
             SpeedBasis::Reports => "from their own reports",
@@ -200,7 +200,7 @@ fn count<T: Ord>(kinds: impl Iterator<Item = T>) -> BTreeMap<T, usize> {
     })
 }
 
-/// What is known of one job.
+/// Knowledge about one job.
 #[derive(Serialize)]
 pub(super) struct JobRow {
     job: u64,
@@ -208,7 +208,7 @@ pub(super) struct JobRow {
     reports: u32,
     ended: Option<&'static str>,
     recorded_jct_s: Option<f64>,
-    /// Under the journal's own engine, mean over draws.
+    /// Under the journal's own engine, as the mean over draws.
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated_jct_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -243,7 +243,7 @@ pub(super) fn rows(recording: &Recording, own: &[Run]) -> Vec<JobRow> {
     recording.jobs.iter().map(&mut row).collect()
 }
 
-/// Of the simulated job at a place, over the draws in which it ended.
+/// Mean JCT of a simulated job by index, over the draws in which it ended.
 fn mean_jct(runs: &[Run], at: usize) -> Option<f64> {
     let jcts: Vec<f64> = runs.iter().filter_map(|run| run.report.jobs[at].jct_s).collect();
     (!jcts.is_empty()).then(|| jcts.iter().sum::<f64>() / jcts.len() as f64)

@@ -1,4 +1,4 @@
-//! What a journal holds.
+//! Content of a journal.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +17,15 @@ use crate::cli::{
     sheet::{Column, Sheet},
 };
 
-/// Counted without deciding anything.
+/// Counts of records, without any decisions.
 #[derive(Default, Serialize)]
 pub(super) struct Contents {
     journal: String,
-    /// Of the records.
+    /// Format of the records.
     format: u8,
-    /// Of the program that wrote last.
+    /// Version of the program that wrote last.
     version: Option<String>,
-    /// A daemon was using it.
+    /// Whether a daemon was using it.
     in_use: bool,
     records: usize,
     first_record: u64,
@@ -38,7 +38,7 @@ pub(super) struct Contents {
     fits: u64,
     engines: Vec<InCharge>,
     terms: u64,
-    /// Numbers of the records.
+    /// Numbers of the snapshots' records.
     snapshots: Vec<u64>,
     unreadable: Vec<Unreadable>,
     damage: Option<String>,
@@ -46,9 +46,9 @@ pub(super) struct Contents {
 
 #[derive(Default, Serialize)]
 struct Jobs {
-    /// Active at the first snapshot.
+    /// Active jobs in the first snapshot.
     there_before: usize,
-    /// Asked for since then; some may have been refused.
+    /// Submissions since then. Some may have been refused.
     submitted: u64,
     completed: u64,
     failed: u64,
@@ -62,15 +62,15 @@ struct Decisions {
     by_engine: u64,
     pruned: u64,
     by_fallback: u64,
-    /// The engine failed and the last plan stood.
+    /// Failures of the engine after which the last plan stayed in force.
     kept: u64,
-    /// Verdicts that they changed.
+    /// Changed verdicts.
     changes: u64,
     late: u64,
     lost: u64,
 }
 
-/// An engine, its settings and when they came into force.
+/// An engine with its settings, and the time since which they apply.
 #[derive(Serialize)]
 struct InCharge {
     from_ms: Option<i64>,
@@ -197,7 +197,7 @@ fn kind(event: &Event) -> &'static str {
     }
 }
 
-/// `3 completed, 1 failed`, without what there is none of.
+/// `3 completed, 1 failed`, without zero counts.
 fn list(counts: &[(u64, &str)]) -> String {
     let some = counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
     some.collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! The records of a journal, and those that can't be read.
+//! The records of a journal, including unreadable ones.
 
 use std::path::Path;
 
@@ -7,16 +7,16 @@ use trainmaster_core::journal::{Record, Saved};
 
 use crate::{cli::Failure, daemon::JournalFile};
 
-/// A journal that begins with a snapshot.
+/// A journal from its first snapshot on.
 pub(super) struct Records {
     pub(super) path: String,
     pub(super) file: JournalFile,
-    /// Place of the first snapshot that can be read.
+    /// Index of the first readable snapshot.
     start: usize,
     pub(super) unreadable: Vec<Unreadable>,
 }
 
-/// A record that can't be read.
+/// An unreadable record.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Unreadable {
     pub(super) record: u64,
@@ -27,7 +27,7 @@ impl Records {
     /// Reads a journal.
     ///
     /// # Errors
-    /// It can't be read, it isn't one, or it has no snapshot to start from.
+    /// The file can't be read, isn't a journal, or has no snapshot.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let file = JournalFile::read(path).map_err(|error| Failure::refused(error.to_string()))?;
@@ -50,7 +50,7 @@ impl Records {
         Ok(Self { path: name, file, start, unreadable })
     }
 
-    /// The snapshot to start from, and its number.
+    /// The first snapshot, and its number.
     pub(super) fn snapshot(&self) -> (u64, Saved) {
         let (number, frame) = &self.file.records[self.start];
         match Record::decode(frame) {
@@ -59,8 +59,8 @@ impl Records {
         }
     }
 
-    /// What follows the snapshot, each with its number. Behind a record that can't be read nothing follows until the next
-    /// snapshot: the records between are of a state that nobody knows.
+    /// The records after the snapshot, with their numbers. After an unreadable record, all records up to the next
+    /// snapshot are omitted, because their state is unknown.
     pub(super) fn following(&self) -> impl Iterator<Item = (u64, Record)> + '_ {
         let mut lost = false;
         self.file.records[self.start + 1..].iter().filter_map(move |(number, frame)| {
@@ -74,12 +74,12 @@ impl Records {
         })
     }
 
-    /// Every record that can be read, whatever stands before it.
+    /// All readable records, independent of the ones before them.
     pub(super) fn readable(&self) -> impl Iterator<Item = (u64, Record)> + '_ {
         self.file.records.iter().filter_map(|(number, frame)| Some((*number, Record::decode(frame).ok()?)))
     }
 
-    /// What is damaged, in a sentence.
+    /// The damage, in a sentence.
     pub(super) fn problem(&self) -> Option<String> {
         let damage =
             || self.file.damage.as_ref().map(|damage| format!("{}: its end can't be read: {damage}", self.path));

@@ -1,4 +1,4 @@
-//! `replay --verify`: the same events through the same core.
+//! `replay --verify`: repeats the same events in the same core.
 
 use serde::Serialize;
 use trainmaster_core::{
@@ -12,10 +12,10 @@ use crate::cli::{
     sheet::{Column, Sheet},
 };
 
-/// Runs the comparison and shows what came of it.
+/// Runs the comparison and prints its result.
 ///
 /// # Errors
-/// Something differs or can't be read; or the engine that made the first snapshot is gone.
+/// A decision differs, a record is unreadable, or the engine of the first snapshot doesn't exist any more.
 pub(super) fn run(records: &Records, output: Output) -> Result<(), Failure> {
     let verified = verify(records)?;
     output.show(&verified)?;
@@ -25,7 +25,7 @@ pub(super) fn run(records: &Records, output: Output) -> Result<(), Failure> {
 #[derive(Default, Serialize)]
 struct Verified {
     journal: String,
-    /// The snapshot that it began with.
+    /// Number of the first snapshot.
     from_record: u64,
     records: u64,
     decisions: Counts,
@@ -40,23 +40,23 @@ struct Verified {
 struct Counts {
     agree: u64,
     differ: u64,
-    /// Between a difference or an unreadable record and the next snapshot.
+    /// Decisions between a difference or an unreadable record and the next snapshot.
     not_compared: u64,
 }
 
 #[derive(Default, Serialize)]
 struct Snapshots {
-    /// What the records before them lead to.
+    /// Snapshots that are consistent with the records before them.
     follow: u64,
     differ: u64,
 }
 
-/// A decision that came out differently.
+/// A decision that differs.
 #[derive(Serialize)]
 struct Found {
     record: u64,
     at_ms: i64,
-    /// Since the first record.
+    /// Time since the first record.
     #[serde(skip)]
     after: Span,
     ticket: u64,
@@ -104,7 +104,7 @@ fn verify(records: &Records) -> Result<Verified, Failure> {
                 }
             }
             Step::Snapshot { follows } => {
-                // Behind a difference, or a record that is lost, nobody expects it to.
+                // After a difference or a lost record, the snapshot isn't expected to follow.
                 if follows {
                     verified.snapshots.follow += 1;
                 } else {
@@ -170,7 +170,7 @@ fn hex(made: &Made) -> String {
     made.digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Everything in which two decisions differ.
+/// All differences between two decisions.
 fn compare<'a>(recorded: &'a Decision, replayed: &'a Decision, state: &State) -> Vec<Differs> {
     let mut found = Vec::new();
     let mut field = |what: &str, recorded: String, replayed: String| {
@@ -195,7 +195,7 @@ fn compare<'a>(recorded: &'a Decision, replayed: &'a Decision, state: &State) ->
         let name = state.job(job).map_or_else(|| job.to_string(), |known| format!("{job} ({})", known.spec.name));
         let text = |verdict: Option<&Verdict>| verdict.map_or_else(|| "no change".to_owned(), |v| describe(v, state));
         match (text(before), text(after)) {
-            // The same servers, and others of their devices.
+            // The same servers with other devices.
             (a, b) if a == b => field(&name, format!("{before:?}"), format!("{after:?}")),
             (a, b) => field(&name, a, b),
         }
@@ -214,7 +214,7 @@ fn describe(verdict: &Verdict, state: &State) -> String {
             names.dedup();
             format!("run {} on {}", allocation.shape(), names.join(", "))
         }
-        // As it is, not in words: those are for numbers that this state knows.
+        // The debug form, because words would refer to numbers that this state knows.
         Verdict::Wait(reason) => format!("wait: {reason:?}"),
         Verdict::Reject(reason) => format!("reject: {reason:?}"),
         Verdict::Stop(reason) => format!("stop: {reason:?}"),

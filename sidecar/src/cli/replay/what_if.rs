@@ -32,13 +32,13 @@ use crate::{
     daemon::Config,
 };
 
-/// The first row: what the others are compared with.
+/// Name of the first row, with which the others are compared.
 const OWN: &str = "own";
 
-/// Simulates and shows what came of it.
+/// Simulates, and prints the results.
 ///
 /// # Errors
-/// An engine or a parameter doesn't exist; no job can be simulated; a simulation can't go on; records can't be read.
+/// An engine or a parameter is unknown, no job can be simulated, a simulation fails, or records are unreadable.
 pub(super) fn run(args: &ReplayArgs, records: &Records, output: Output) -> Result<(), Failure> {
     let contenders = Contender::read_all("--what-if", &args.what_if, &[])?;
     let sets = args.set.iter().map(|text| read_set(text, &contenders)).collect::<Result<Vec<_>, _>>()?;
@@ -55,7 +55,7 @@ pub(super) fn run(args: &ReplayArgs, records: &Records, output: Output) -> Resul
     let own = &recording.settings;
     let mut names = vec![format!("{OWN} ({})", own.engine)];
     let mut all = vec![own.clone()];
-    // What the daemon runs without settings it runs with these parameters.
+    // An engine without settings runs with the daemon's default parameters.
     let product = Config::new("").settings;
     let mut experiment = first.parameters.clone();
     experiment
@@ -116,7 +116,7 @@ fn record(records: &Records) -> Result<(Recording, Replayed), Failure> {
     Ok((recorder.finish(), replayed))
 }
 
-/// Why engines don't take jobs.
+/// Why engines refuse jobs.
 fn refused(engines: &[String], runs: &[Vec<Run>]) -> Named<String> {
     let why = |runs: &Vec<Run>| {
         let jobs = runs.iter().flat_map(|run| &run.report.jobs);
@@ -133,9 +133,9 @@ fn written(parameters: &BTreeMap<String, Parameter>) -> BTreeMap<String, String>
 struct WhatIf {
     #[serde(flatten)]
     answer: Answer,
-    /// Those that were set; others have their defaults.
+    /// The parameters that were set. Others have their defaults.
     parameters: Named<BTreeMap<String, String>>,
-    /// Why engines don't take some of the jobs: one of the reasons of each.
+    /// Why engines refuse some of the jobs: one of the reasons for each.
     refused: Named<String>,
     trust: Option<Trust>,
     rests_on: Basis,

@@ -1,4 +1,4 @@
-//! What the simulations came to, as a table and as JSON.
+//! Results of simulations, as a table and as JSON.
 
 use serde::{Serialize, Serializer};
 use trainmaster_core::sim::{Report, recorded::Reality, workload::WORKLOADS};
@@ -9,7 +9,7 @@ use crate::cli::{
     sheet::{Column, Sheet},
 };
 
-/// A table of names that keeps its order.
+/// A table of names in a given order.
 pub(in crate::cli) struct Named<T>(pub(in crate::cli) Vec<(String, T)>);
 
 impl<T: Serialize> Serialize for Named<T> {
@@ -18,38 +18,38 @@ impl<T: Serialize> Serialize for Named<T> {
     }
 }
 
-/// What the plays of an engine differ in, and so what an interval around their mean says.
+/// The differences between the runs of an engine, which determine the meaning of an interval around their mean.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::cli) enum Over {
-    /// Workloads that are equally likely: where the mean over all of them lies.
+    /// Equally likely workloads. The interval is for the mean over all of them.
     Seeds,
-    /// Truths that agree with what was recorded: where the one that is true lies.
+    /// Truths that are consistent with a recording. The interval is for the actual one.
     Draws,
-    /// Luck alone, since no truth was drawn: where the one that is true lies nobody knows.
+    /// Random numbers only, because no truth was drawn. There is no interval for the actual truth.
     Nothing,
 }
 
-/// Everything: means over seeds, ratios paired by seed.
+/// All results: means over seeds, and ratios paired by seed.
 #[derive(Serialize)]
 pub(in crate::cli) struct Answer {
     pub(super) workload: String,
     pub(super) seeds: usize,
-    /// Mean number of jobs that arrive on each day from the first.
+    /// Mean number of arrivals on each day from the first.
     pub(super) arrivals_by_day: Vec<f64>,
     #[serde(skip)]
     over: Over,
     /// Whether jobs have utilities.
     #[serde(skip)]
     valued: bool,
-    /// How it was in fact, where that was recorded.
+    /// The actual results, if there is a recording.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::cli) recorded: Option<Reality>,
     pub(super) engines: Named<Means>,
     pub(super) ratios: Named<Ratios>,
-    /// The best that could have been, where that was asked for.
+    /// The offline optimum, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) offline: Option<Offline>,
-    /// Rows of the workload's file that make no sense.
+    /// Number of invalid rows in the workload's file.
     #[serde(skip_serializing_if = "no_rows")]
     pub(super) left_out: usize,
 }
@@ -58,7 +58,7 @@ fn no_rows(count: &usize) -> bool {
     *count == 0
 }
 
-/// One engine, mean over seeds; what may be missing is the mean of the seeds that have it.
+/// Results of one engine as means over seeds. Missing values are means over the seeds that have them.
 #[derive(Serialize)]
 pub(super) struct Means {
     pub(super) average_jct_s: Option<f64>,
@@ -78,7 +78,7 @@ pub(super) struct Means {
     pub(super) communication_s: Option<f64>,
     pub(super) utilisation: f64,
     pub(super) edge_utilisation: f64,
-    /// Of each of the first 60 days in which some seed had jobs.
+    /// For each of the first 60 days on which some seed had jobs.
     pub(super) edge_utilisation_by_day: Vec<f64>,
     pub(super) cpu_utilisation: f64,
     pub(super) waiting_s: Option<f64>,
@@ -91,32 +91,32 @@ pub(super) struct Means {
     pub(super) mean_accuracy: Option<f64>,
     pub(super) stopped_early: f64,
     pub(super) overloads: f64,
-    /// Of jobs with a utility.
+    /// For jobs with a utility.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lateness: Option<Lateness>,
     pub(super) decisions: f64,
     pub(super) failed_decisions: f64,
     pub(super) failure: Option<String>,
     pub(super) decision_ms: Option<Milliseconds>,
-    /// Half the width of the 95 % interval of the mean over seeds.
+    /// Half-widths of the 95 % intervals of the means over seeds.
     pub(super) intervals: Intervals,
-    /// Over every seed's decisions and ends: equal for equal runs.
+    /// Digest over the decisions and ends of all seeds. Equal runs have equal digests.
     pub(super) digest: String,
 }
 
-/// Ends against targets, all seeds together.
+/// Ends relative to targets, over all seeds.
 #[derive(Serialize)]
 pub(super) struct Lateness {
-    /// Utility falls slowly, by a factor of e in an hour or more.
+    /// Jobs whose utility decreases slowly, by a factor of e in an hour or more.
     pub(super) sensitive: Late,
-    /// It falls at once.
+    /// Jobs whose utility decreases at once.
     pub(super) critical: Late,
 }
 
 /// Hours from the target to the end, negative before it.
 #[derive(Serialize)]
 pub(super) struct Late {
-    /// Share of the jobs that were completed, which are those counted below.
+    /// Fraction of completed jobs. Only these are counted below.
     pub(super) completed: f64,
     pub(super) mean_h: Option<f64>,
     pub(super) deviation_h: Option<f64>,
@@ -142,7 +142,7 @@ impl Lateness {
     }
 }
 
-/// Half-widths of 95 % intervals; none for one seed.
+/// Half-widths of 95 % intervals. None for one seed.
 #[derive(Serialize)]
 pub(super) struct Intervals {
     pub(super) average_jct_s: Option<f64>,
@@ -150,7 +150,7 @@ pub(super) struct Intervals {
     pub(super) utility: Option<f64>,
 }
 
-/// How long decisions took, over all seeds.
+/// Durations of decisions over all seeds.
 #[derive(Serialize)]
 pub(super) struct Milliseconds {
     pub(super) p50: f64,
@@ -158,8 +158,8 @@ pub(super) struct Milliseconds {
     pub(super) max: f64,
 }
 
-/// One engine's measure over the first engine's with the same seed, mean over seeds that have both; none where the
-/// first's is zero.
+/// An engine's value divided by the first engine's with the same seed, as the mean over seeds with both. None if the
+/// first engine's is zero.
 #[derive(Serialize)]
 pub(super) struct Ratios {
     pub(super) average_jct: Option<f64>,
@@ -264,7 +264,7 @@ impl Ratios {
         let ratios = |measure: fn(&Report) -> Option<f64>| -> Vec<f64> {
             let pairs = runs.iter().zip(first);
             let pairs = pairs.filter_map(|(mine, theirs)| measure(&mine.report).zip(measure(&theirs.report)));
-            // Sums of what is left of late jobs' utilities can be as good as nothing.
+            // Sums of late jobs' remaining utilities can be almost zero.
             pairs.filter(|(_, theirs)| theirs.abs() > 1e-9).map(|(mine, theirs)| mine / theirs).collect()
         };
         let (jct, makespan) = (ratios(|report| report.average_jct_s), ratios(|report| report.makespan_s));
@@ -295,7 +295,7 @@ fn arrivals(runs: &[Run]) -> Vec<f64> {
     days
 }
 
-/// A day on which a seed has no jobs any more counts as none of it taken.
+/// A day without jobs in a seed counts as zero use.
 fn by_day(runs: &[Run]) -> Vec<f64> {
     let shares = || runs.iter().map(|run| &run.report.edge_by_day);
     let days = shares().map(Vec::len).max().unwrap_or(0);
@@ -319,7 +319,7 @@ const STUDENT: [f64; 30] = [
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
-/// Half the width of the 95 % interval of the mean, or of one more such value; none for fewer than two values.
+/// Half-width of the 95 % interval of the mean, or of another value of the same kind. None for fewer than two values.
 fn interval(over: Over, values: Vec<f64>) -> Option<f64> {
     let count = values.len();
     let middle = mean(values.iter().copied()).filter(|_| count > 1 && over != Over::Nothing)?;
@@ -330,31 +330,31 @@ fn interval(over: Over, values: Vec<f64>) -> Option<f64> {
     Some(t * (variance * if over == Over::Draws { 1.0 + share } else { share }).sqrt())
 }
 
-/// A value and its unit, or a dash.
+/// A value with its unit, or a dash.
 pub(super) fn shown(value: Option<f64>, digits: usize, unit: &str) -> String {
     with(value, None, digits, unit)
 }
 
-/// A mean, its interval and its unit, or a dash.
+/// A mean with its interval and its unit, or a dash.
 pub(super) fn with(value: Option<f64>, half: Option<f64>, digits: usize, unit: &str) -> String {
     let Some(value) = value else { return "–".into() };
     half.map_or_else(|| format!("{value:.digits$}{unit}"), |half| format!("{value:.digits$} ± {half:.digits$}{unit}"))
 }
 
 impl Means {
-    /// Jobs that weren't completed.
+    /// Mean number of jobs that weren't completed.
     pub(super) fn left(&self) -> f64 {
         self.refused + self.rejected + self.stopped + self.unfinished
     }
 }
 
 impl Answer {
-    /// What was earned, where jobs have utilities.
+    /// The utility, if jobs have utilities.
     pub(super) fn earned(&self, utility: f64) -> Option<f64> {
         self.valued.then_some(utility)
     }
 
-    /// What stands below the tables, a paragraph each.
+    /// Notes below the tables, one paragraph each.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(Offline::Times(best)) = &self.offline {
@@ -452,7 +452,7 @@ impl Show for Answer {
                 shown(means.p99_jct_s, 0, " s"),
                 with(means.makespan_s, means.intervals.makespan_s, 0, " s"),
                 with(self.earned(means.utility), means.intervals.utility, 1, ""),
-                // The cloud's share says nothing: it has no end.
+                // The cloud is unlimited, so its fraction has no meaning.
                 format!("{:.0} %", means.edge_utilisation * 100.0),
                 format!("{:.1}", means.rescales),
                 format!("{:.1}", means.preemptions),
@@ -525,11 +525,11 @@ mod tests {
 
     #[test]
     fn intervals_are_students() {
-        // Three values of deviation 1 around 2: 4.303/√3.
+        // Three values with deviation 1 around 2: 4.303/√3.
         let of_mean = |values| interval(Over::Seeds, values);
         assert!((of_mean(vec![1.0, 2.0, 3.0]).unwrap() - 4.303 / 3.0_f64.sqrt()).abs() < 1e-9);
         assert_eq!(of_mean(vec![5.0]), None);
-        // One more value: √(1 + 1/3) of the deviation.
+        // Another value: √(1 + 1/3) of the deviation.
         let more = interval(Over::Draws, vec![1.0, 2.0, 3.0]).unwrap();
         assert!((more - 4.303 * (4.0_f64 / 3.0).sqrt()).abs() < 1e-9);
         // 2.009 for 50 degrees of freedom.

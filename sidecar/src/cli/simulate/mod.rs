@@ -1,4 +1,4 @@
-//! `trainmaster simulate`: what would engines have done with these jobs?
+//! `trainmaster simulate`: a comparison of engines on a simulated workload.
 
 pub(in crate::cli) mod answer;
 mod offline;
@@ -28,19 +28,19 @@ use crate::policy::Choice;
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct SimulateArgs {
-    /// What to play: a cluster, jobs and their arrivals; --workload list shows them. Recorded jobs: philly:FILE,
-    /// pollux:FILE, or csv:FILE with --columns
+    /// The workload: a cluster, jobs and their arrivals; --workload list shows the known ones. Recorded jobs:
+    /// philly:FILE, pollux:FILE, or csv:FILE with --columns
     #[arg(long, value_name = "NAME")]
     workload: String,
     /// Headings of a csv:FILE: time (seconds, or date and time), gpus, duration (seconds) and, if there is one, name
     #[arg(long, value_name = "time=H,gpus=H,duration=H")]
     columns: Option<String>,
-    /// Engines to compare, the first of them being what the others are compared with; NAME=ENGINE is an engine under
-    /// another name, with parameters of its own; `offline` adds the most that could have been earned, or the
-    /// soonest that jobs in chunks could have ended
+    /// Engines to compare; the others are compared with the first one. NAME=ENGINE is an engine under another name,
+    /// with parameters of its own. `offline` adds the maximum utility, or the minimum completion times of jobs in
+    /// chunks
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = ["optimus".to_owned(), "drf".into(), "tetris".into()])]
     engines: Vec<String>,
-    /// How many times to play it, each time with other arrivals, losses and luck; all engines meet the same
+    /// Number of simulations, each with other arrivals, losses and random numbers; they are the same for all engines
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     seeds: u64,
     /// The first seed
@@ -49,34 +49,35 @@ pub(crate) struct SimulateArgs {
     /// Set an engine's parameter; may be repeated
     #[arg(long, value_name = "ENGINE.PARAMETER=VALUE")]
     set: Vec<String>,
-    /// Jobs, instead of the workload's own number
+    /// Number of jobs, instead of the workload's own
     #[arg(long, value_name = "N")]
     jobs: Option<u32>,
-    /// Servers, instead of the workload's own number
+    /// Number of servers, instead of the workload's own
     #[arg(long, value_name = "N")]
     servers: Option<u32>,
-    /// Let workers be so many times as fast, while `offline` counts with what they were: only jobs in chunks (edge)
+    /// Make workers faster by this factor, while `offline` uses the original speed; only for jobs in chunks (edge)
     #[arg(long, value_name = "FACTOR")]
     speed: Option<f64>,
-    /// Give engines predictions with these relative errors instead of fitted ones, shrinking with progress
+    /// Give engines predictions with these relative errors, decreasing with progress, instead of fitted ones
     #[arg(long, value_name = "conv=E,speed=E")]
     errors: Option<String>,
-    /// Let every server fail so often a day on average, with all that runs there; it is back after 10 minutes
+    /// Let every server fail this often per day on average, with all its slots; it returns after 10 minutes
     #[arg(long, value_name = "PER_DAY", value_parser = rate::<24>)]
     failures: Option<f64>,
-    /// Let every worker slow down so often an hour of training on average, to a third of its speed for 10 minutes
+    /// Let every worker slow down this often per hour of training on average, to a third of its speed for 10 minutes
     #[arg(long, value_name = "PER_HOUR", value_parser = rate::<6>)]
     stragglers: Option<f64>,
-    /// Keep the product's stability rules on; papers are reproduced without
+    /// Use the product's stability rules, which the papers don't have
     #[arg(long)]
     stability: bool,
-    /// Threads to play on, at most four times the processors; as many as processors unless set
+    /// Number of threads, at most four times the processors [default: the number of processors]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Leave out how long decisions took, so that equal runs print the same bytes
+    /// Omit the durations of decisions, so that equal runs print the same bytes
     #[arg(long)]
     no_timing: bool,
-    /// Policy for engines that follow one (mlfs, rl): a file of `train-policy`, or none; by default those that ship with the product
+    /// Policy for engines that use one (mlfs, rl): a file of `train-policy`, or none; by default the policies that are
+    /// part of the product
     #[arg(long, value_name = "FILE")]
     policy: Option<String>,
     /// Write a page with plots of the first seed into this directory
@@ -87,8 +88,8 @@ pub(crate) struct SimulateArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// The arguments name no workload, engine or parameter, or are out of range; a simulation can't go on; the page can't be
-/// written.
+/// The arguments name an unknown workload, engine or parameter, or are out of range; a simulation fails; or the page
+/// can't be written.
 pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     if args.workload == "list" {
         return output.show(&answer::Workloads);
@@ -120,7 +121,7 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
         Ok::<_, WorkloadError>(workload)
     };
     let seeds: Vec<u64> = (0..args.seeds).map(|number| args.first_seed.wrapping_add(number)).collect();
-    // Once here, so that a request that is out of range is refused before anything runs.
+    // Built once here, so that an invalid request is refused before any run.
     let first = build(seeds[0]).map_err(usage)?;
     if let Some(search) = &search {
         search.check(&plain(seeds[0]).map_err(usage)?)?;
@@ -165,23 +166,23 @@ pub(crate) fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     shown
 }
 
-/// How long a server is away, and a worker slow.
+/// Duration of a server's failure, and of a worker's slow-down.
 const WHILE: Span = Span::seconds(600);
 
-/// How often, up to so often.
+/// Parses a frequency up to `MOST`.
 fn rate<const MOST: u32>(text: &str) -> Result<f64, String> {
     let within = |rate: &f64| (0.0..=f64::from(MOST)).contains(rate);
     text.parse().ok().filter(within).ok_or_else(|| format!("it must be a number from 0 to {MOST}"))
 }
 
-/// What engines are to follow; what is wrong with it goes to standard error.
+/// The policies for engines. Warnings about them go to standard error.
 pub(in crate::cli) fn policies(choice: Option<&str>) -> Vec<Policy> {
     let loaded = choice.map_or(Choice::Shipped, Choice::from).load();
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     loaded.policies
 }
 
-/// Which rows of a file were left out; the first of them, and how many.
+/// Prints the number of rows that were left out, with the first ones.
 fn tell(source: &Source) {
     const NAMED: usize = 10;
     let left_out = &source.left_out;
@@ -197,10 +198,10 @@ fn usage(error: impl std::fmt::Display) -> Failure {
     Failure::Usage(error.to_string())
 }
 
-/// A parameter of an engine, and its value.
+/// A parameter of an engine with its value.
 pub(in crate::cli) type Set = (String, String, Parameter);
 
-/// An engine's settings, beside those of any: the experiment's parameters, then the user's.
+/// An engine's settings: the common ones, the experiment's parameters, then the user's.
 pub(in crate::cli) fn settings(
     contender: &Contender,
     base: &Settings,
@@ -209,7 +210,7 @@ pub(in crate::cli) fn settings(
 ) -> Result<Settings, Failure> {
     let engine = contender.engine.as_str();
     let entry = engines::find(engine).map_err(usage)?;
-    let known = |name: &str| entry.parameters.iter().any(|parameter| parameter.name == name);
+    let known = |name: &str| entry.has(name);
     let mut parameters: BTreeMap<String, Parameter> = BTreeMap::new();
     for (key, value) in experiment {
         let name = match key.split_once('.') {
@@ -228,17 +229,17 @@ pub(in crate::cli) fn settings(
     Ok(settings)
 }
 
-/// An engine that plays, under its name or another.
+/// An engine in the comparison, under its own or another name.
 pub(in crate::cli) struct Contender {
     pub(in crate::cli) name: String,
     pub(in crate::cli) engine: String,
 }
 
 impl Contender {
-    /// Each `engine` or `name=engine`, or one of `others`, which take part under their own names only.
+    /// Reads each `engine` or `name=engine`, or one of `others`, which can't be renamed.
     ///
     /// # Errors
-    /// There is no such engine, a name is taken twice, or `--set` couldn't name it.
+    /// The engine is unknown, a name is used twice, or `--set` can't refer to it.
     pub(in crate::cli) fn read_all(option: &str, texts: &[String], others: &[&str]) -> Result<Vec<Self>, Failure> {
         let mut all: Vec<Self> = Vec::new();
         for text in texts {
@@ -270,7 +271,7 @@ impl Contender {
     }
 }
 
-/// `engine.parameter=value`.
+/// Parses `engine.parameter=value`.
 pub(in crate::cli) fn read_set(text: &str, contenders: &[Contender]) -> Result<Set, Failure> {
     let parts = text.split_once('=').and_then(|(path, value)| {
         let (engine, parameter) = path.split_once('.')?;
@@ -293,7 +294,7 @@ pub(in crate::cli) fn read_set(text: &str, contenders: &[Contender]) -> Result<S
     Ok((engine.into(), parameter.into(), value))
 }
 
-/// `conv=0.2,speed=0.1`; what isn't named has no error.
+/// Parses `conv=0.2,speed=0.1`. Missing parts have no error.
 fn read_errors(text: &str) -> Result<Errors, Failure> {
     let mut errors = Errors::default();
     for part in text.split(',') {
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_what_is_allowed() {
+    fn errors_name_the_allowed_values() {
         let read = |text: &str| {
             let texts: Vec<String> = text.split(',').map(Into::into).collect();
             Contender::read_all("--engines", &texts, &["offline"])

@@ -1,12 +1,12 @@
-//! `offline` among the engines: what could have been earned, or how soon jobs could have ended, with every arrival known
-//! from the start.
+//! `offline` among the engines: the maximum utility, or the minimum completion times, with all arrivals known in
+//! advance.
 
 use serde::Serialize;
 use trainmaster_core::{
     Span, amount,
-    engines::offline::{self, Instance},
     job::{JobSpec, Slots},
     settings::Parameter,
+    sim::offline::{self, Instance},
     sim::{Report, Workload},
     solver::{self, Limit, Solver},
 };
@@ -14,59 +14,60 @@ use trainmaster_core::{
 use super::answer::Named;
 use crate::cli::Failure;
 
-/// Its name where engines are named.
+/// Its name in the list of engines.
 pub(super) const NAME: &str = "offline";
 
-/// More would take days, and gigabytes.
+/// Maximum number of variables. More would take days, and gigabytes.
 const MOST_VARIABLES: u64 = 20_000;
 
 /// Means over seeds.
 #[derive(Serialize)]
 pub(super) struct Optimum {
-    /// Of the best schedules found.
+    /// Utility of the best schedules found.
     pub(super) utility: f64,
-    /// No schedule is worth more.
+    /// Upper bound of the utility.
     pub(super) bound: f64,
     /// Distance between the two, relative to the utility.
     pub(super) gap: f64,
-    /// Seeds whose optimum is proven.
+    /// Number of seeds with a proven optimum.
     pub(super) proven: usize,
-    /// Over what each engine earned, all seeds together; none where it earned nothing.
+    /// The optimum divided by each engine's utility, over all seeds. None if the engine's utility is zero.
     pub(super) ratios: Named<Option<f64>>,
-    /// The largest of any seed.
+    /// The largest ratio of any seed.
     pub(super) worst: Named<Option<f64>>,
-    /// The bound over what each engine earned, which no optimum can exceed.
+    /// The bound divided by each engine's utility, which no optimum can exceed.
     pub(super) bound_ratios: Named<Option<f64>>,
-    /// The largest of any seed.
+    /// The largest ratio of any seed.
     pub(super) worst_bound: Named<Option<f64>>,
 }
 
-/// Means over seeds of what no schedule of jobs in chunks beats.
+/// Lower bounds for schedules of jobs in chunks, as means over seeds.
 #[derive(Serialize)]
 pub(super) struct Soonest {
-    /// No schedule's jobs take less on average.
+    /// Lower bound of the average completion time.
     pub(super) average_jct_s: f64,
-    /// The relaxed program's objective: average fractional flow time of a job's chunks, which counts half of their training.
+    /// The relaxed program's objective: average fractional flow time of a job's chunks, which includes half of their
+    /// training.
     pub(super) fractional_s: f64,
-    /// Each engine's completion times over the bound, all seeds together; none where a job is left.
+    /// Each engine's completion times divided by the bound, over all seeds. None if a job is unfinished.
     pub(super) ratios: Named<Option<f64>>,
-    /// The largest of any seed.
+    /// The largest ratio of any seed.
     pub(super) worst: Named<Option<f64>>,
-    /// Over the program's objective.
+    /// The same with the program's objective.
     pub(super) fractional_ratios: Named<Option<f64>>,
 }
 
-/// What was asked for.
+/// The result.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(super) enum Offline {
-    /// The most that jobs with utilities could have earned.
+    /// The maximum utility of jobs with utilities.
     Utility(Optimum),
-    /// The soonest that jobs in chunks could have ended.
+    /// The minimum completion times of jobs in chunks.
     Times(Soonest),
 }
 
-/// How hard to look.
+/// Parameters of the search.
 pub(super) struct Search {
     solver: &'static dyn Solver,
     limit: Limit,
@@ -76,7 +77,7 @@ impl Search {
     /// From `--set offline.solver=…`, `offline.nodes=…`, `offline.gap=…`.
     ///
     /// # Errors
-    /// Another parameter, or a value that isn't allowed.
+    /// Another parameter, or an invalid value.
     pub(super) fn of(sets: &[(String, String, Parameter)]) -> Result<Self, Failure> {
         let mut search = Self { solver: solver::SOLVERS[0], limit: Limit { nodes: 300, gap: 0.01 } };
         for (_, name, value) in sets.iter().filter(|(engine, ..)| engine == NAME) {
@@ -98,18 +99,18 @@ impl Search {
         Ok(search)
     }
 
-    /// Whether a workload can be searched.
+    /// Checks whether a workload can be searched.
     ///
     /// # Errors
-    /// It is neither one in slots with an end nor one of jobs in chunks, or too large.
+    /// It has neither slots with an end nor jobs in chunks, or it is too large.
     pub(super) fn check(&self, workload: &Workload) -> Result<(), Failure> {
         if in_chunks(workload) { self.soonest(workload).map(drop) } else { instance(workload).map(drop) }
     }
 
-    /// The best that could be with these workloads, beside what the engines did with them, by seed.
+    /// The optimum for these workloads, compared with the engines' results, by seed.
     ///
     /// # Errors
-    /// As [`check`](Self::check); a solver that failed.
+    /// As [`check`](Self::check), or a failure of the solver.
     pub(super) fn solve(&self, workloads: &[Workload], engines: &[(String, Vec<&Report>)]) -> Result<Offline, Failure> {
         if workloads.iter().all(in_chunks) {
             self.times(workloads, engines).map(Offline::Times)
@@ -127,7 +128,7 @@ impl Search {
         let jobs: usize = workloads.iter().map(|workload| workload.jobs.len()).sum();
         let bound = || found.iter().map(|best| best.completion_s);
         let fractional: f64 = found.iter().map(|best| best.fractional_s).sum();
-        // Sums over a seed's jobs, where all of them ended.
+        // Sums over a seed's jobs, if all of them ended.
         let taken = |reports: &[&Report]| -> Option<Vec<f64>> {
             let of = |report: &&Report| report.jobs.iter().map(|job| job.jct_s).sum();
             reports.iter().map(of).collect()
@@ -152,7 +153,8 @@ impl Search {
             .map_err(|error| Failure::refused(format!("offline: {error}")))
     }
 
-    /// The best schedules of these workloads and bounds on any; `earned` are the engines' utilities, by seed.
+    /// The best schedules of these workloads, and bounds of all schedules. `earned` are the engines' utilities, by
+    /// seed.
     fn utility(&self, workloads: &[Workload], earned: &[(String, Vec<f64>)]) -> Result<Optimum, Failure> {
         let mut found = Vec::new();
         for workload in workloads {
@@ -163,7 +165,8 @@ impl Search {
         }
         let mean =
             |value: &dyn Fn(&offline::Optimum) -> f64| found.iter().map(value).sum::<f64>() / found.len().max(1) as f64;
-        // Of totals, since an engine may earn nothing with some seed; the worst is of the seeds where it earned something.
+        // Ratios of totals, because an engine's utility may be zero with some seed. The worst ratio is over the seeds
+        // with a positive one.
         let total = |value: fn(&offline::Optimum) -> f64| {
             let best = mean(&value);
             let ratios = earned.iter().map(|(name, earned)| {
@@ -193,7 +196,7 @@ impl Search {
     }
 }
 
-/// Whether jobs come in chunks that train for a known time, and earn nothing.
+/// Whether jobs consist of chunks with a known training time, without utilities.
 fn in_chunks(workload: &Workload) -> bool {
     let timed = |spec: &JobSpec| spec.dataset.as_ref().is_some_and(|data| data.batch_time.is_some());
     workload.jobs.iter().all(|job| timed(&job.spec) && job.spec.utility.is_none())

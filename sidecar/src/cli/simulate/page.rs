@@ -1,4 +1,4 @@
-//! One page with everything in it: tables and plots, readable without a network.
+//! One page with all tables and plots, readable offline.
 
 use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
 
@@ -14,15 +14,15 @@ use super::{
 use crate::cli::Failure;
 
 const WIDTH: u32 = 960;
-/// Servers whose jobs are drawn; more rows can't be told apart.
+/// Maximum number of servers in the plot of jobs. More rows aren't distinguishable.
 const ROWS: usize = 40;
-/// Columns of points that can be told apart.
+/// Number of distinguishable columns of points.
 const COLUMNS: f64 = WIDTH as f64;
 
-/// Makes the directory of a page, if it isn't there.
+/// Creates the directory of a page if it doesn't exist.
 ///
 /// # Errors
-/// It can't be made.
+/// The directory can't be created.
 pub(super) fn make_room(directory: &Path) -> Result<(), Failure> {
     Ok(fs::create_dir_all(directory).with_context(|| format!("--report {} can't be made", directory.display()))?)
 }
@@ -30,7 +30,7 @@ pub(super) fn make_room(directory: &Path) -> Result<(), Failure> {
 /// Writes `index.html` into a directory.
 ///
 /// # Errors
-/// It can't be written.
+/// The file can't be written.
 pub(super) fn write(
     directory: &Path,
     source: &Source,
@@ -174,12 +174,12 @@ fn failed(error: impl std::fmt::Display) -> anyhow::Error {
 
 type Points = Vec<(f64, f64)>;
 
-/// Lines with a legend, from 0.
+/// A line chart with a legend, from 0.
 fn lines(title: &str, x: &str, y: &str, lines: &[(&str, Points)]) -> anyhow::Result<String> {
     chart(title, x, y, lines, |value| value.to_string())
 }
 
-/// Lines with a legend; from 0, or below where there are such values.
+/// A line chart with a legend, from 0 or the smallest negative value.
 fn chart(title: &str, x: &str, y: &str, lines: &[(&str, Points)], label: fn(&f64) -> String) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
@@ -262,7 +262,7 @@ fn worth(names: &[&str], workload: &Workload, reports: &[&Report]) -> anyhow::Re
     lines(title, "hours", y, &curves)
 }
 
-/// What an engine went by, on a logarithmic scale: prices span many orders of magnitude.
+/// An engine's values on a logarithmic scale, because prices span many orders of magnitude.
 fn readings(name: &str, trace: &Trace) -> anyhow::Result<String> {
     let logs = |points: &[(f64, f64)]| {
         let above_zero = points.iter().filter(|(_, value)| *value > 0.0);
@@ -273,7 +273,7 @@ fn readings(name: &str, trace: &Trace) -> anyhow::Result<String> {
     chart(&format!("Prices of {name}"), "hours", "price", &curves, |exponent| format!("{:.1e}", 10_f64.powf(*exponent)))
 }
 
-/// The corners of a step function, each value lasting to the next, and the last to where it was given last.
+/// The corners of a step function. Each value lasts to the next one, and the last to its last occurrence.
 fn steps(values: impl Iterator<Item = (f64, f64)>) -> Points {
     let mut values: Points = values.collect();
     let end = values.last().copied();
@@ -289,7 +289,7 @@ fn steps(values: impl Iterator<Item = (f64, f64)>) -> Points {
     corners
 }
 
-/// Of each column of points the first, the least, the greatest and the last: what is drawn looks the same.
+/// The first, smallest, largest and last point of each column of points. The drawing looks the same.
 fn thinned(points: &[(f64, f64)]) -> Points {
     let (Some((from, _)), Some((to, _))) = (points.first(), points.last()) else { return Points::new() };
     let column = |at: f64| ((at - from) / (to - from).max(1e-9) * COLUMNS) as u32;
@@ -306,7 +306,7 @@ fn thinned(points: &[(f64, f64)]) -> Points {
     kept
 }
 
-/// A row per server; in it a line per job, in a lane of its own while it is there.
+/// A row per server. In it, each job has a line in its own lane while it is there.
 fn places(name: &str, workload: &Workload, trace: &Trace) -> anyhow::Result<String> {
     let rows = workload.servers.len().min(ROWS);
     let end = trace.places.iter().map(|place| place.to).fold(1.0, f64::max) / 3600.0;
@@ -347,7 +347,7 @@ fn places(name: &str, workload: &Workload, trace: &Trace) -> anyhow::Result<Stri
     Ok(svg)
 }
 
-/// By server, what was there, each with the lowest lane that had as many free ones from there on as it has slots.
+/// The slots on each server, each with the lowest lane from which as many lanes as slots are free.
 fn lanes(trace: &Trace, rows: usize) -> BTreeMap<usize, Vec<(u32, &Place)>> {
     let mut by_server: BTreeMap<usize, Vec<(u32, &Place)>> = BTreeMap::new();
     let mut places: Vec<&Place> = trace.places.iter().filter(|place| place.server < rows).collect();
@@ -388,9 +388,9 @@ mod tests {
     fn steps_keep_their_corners() {
         let corners = steps([(0.0, 1.0), (2.0, 1.0), (3.0, 5.0)].into_iter());
         assert_eq!(corners, [(0.0, 1.0), (3.0, 1.0), (3.0, 5.0)]);
-        // The last value lasts to where it was given last.
+        // The last value lasts to its last occurrence.
         assert_eq!(steps([(0.0, 1.0), (4.0, 1.0)].into_iter()), [(0.0, 1.0), (4.0, 1.0)]);
-        // However many there are, one peak among them stays, and no line is slanted.
+        // Whatever the number of points, a single peak stays, and no line is slanted.
         let many = steps((0..100_000).map(|at| (f64::from(at), if at == 77_777 { 9.0 } else { f64::from(at % 2) })));
         assert!(many.len() <= 8 * COLUMNS as usize && many.iter().any(|point| point.1 == 9.0), "{}", many.len());
         assert!(many.windows(2).all(|pair| pair[0].0 == pair[1].0 || pair[0].1 == pair[1].1));

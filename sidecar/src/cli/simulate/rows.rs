@@ -1,4 +1,4 @@
-//! The rows of a CSV file, one by one: those that make no sense are named and left out.
+//! The rows of a CSV file. Invalid ones are reported and left out.
 
 use std::{fs, path::Path};
 
@@ -7,7 +7,7 @@ use csv::{ReaderBuilder, StringRecord, Terminator, Trim};
 
 use crate::cli::Failure;
 
-/// The wanted columns of a file with a header line, a row a line. Their order is free; others aren't looked at.
+/// The requested columns of a file with a header line, one row per line, in any order. Other columns are ignored.
 pub(super) struct Rows {
     file: String,
     names: Vec<String>,
@@ -16,23 +16,23 @@ pub(super) struct Rows {
 
 /// One row.
 pub(super) struct Row<'a> {
-    /// Its line in the file.
+    /// Line number in the file.
     pub(super) line: u64,
     values: &'a StringRecord,
 }
 
-/// A value that isn't allowed.
+/// An invalid value.
 pub(super) struct Wrong {
-    /// Place among the wanted columns.
+    /// Index among the requested columns.
     pub(super) column: usize,
-    /// The value and what is allowed.
+    /// The value and the allowed ones.
     pub(super) problem: String,
 }
 
-/// What became of a file's rows.
+/// Results of reading a file's rows.
 pub(super) struct Found<T> {
     pub(super) rows: Vec<T>,
-    /// A line each: where, the value and what is allowed.
+    /// One line per invalid row: place, value and allowed values.
     pub(super) wrong: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Rows {
     /// Reads a file.
     ///
     /// # Errors
-    /// It can't be read, or lacks a column.
+    /// The file can't be read, or lacks a column.
     pub(super) fn read(path: &Path, wanted: &[&str]) -> Result<Self, Failure> {
         Ok(Self::open(path, wanted)?)
     }
@@ -77,10 +77,10 @@ impl Rows {
         Ok(Self { file, names: wanted.iter().map(|name| (*name).to_owned()).collect(), rows })
     }
 
-    /// Reads every row.
+    /// Converts all rows.
     ///
     /// # Errors
-    /// None of them makes sense.
+    /// No row is valid.
     pub(super) fn map<T>(&self, mut read: impl FnMut(&Row<'_>) -> Result<T, Wrong>) -> Result<Found<T>, Failure> {
         let mut found = Found { rows: Vec::new(), wrong: Vec::new() };
         for (line, row) in &self.rows {
@@ -102,7 +102,7 @@ impl Rows {
     }
 }
 
-/// The values of a line. No value goes on in the next one, so that a quote that isn't closed spoils no other row.
+/// The values of a line. Values don't continue in the next line, so an unclosed quote affects no other row.
 fn values(line: &[u8]) -> Result<StringRecord, String> {
     if line.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
         return Err("a quote isn't closed; a row takes one line".into());
@@ -117,7 +117,7 @@ fn values(line: &[u8]) -> Result<StringRecord, String> {
     }
 }
 
-/// A value in quotes; what is long is cut.
+/// A value in quotes, truncated if it is long.
 fn quoted(value: &str) -> String {
     const SHOWN: usize = 40;
     let cut = value.char_indices().nth(SHOWN).map_or(value, |(at, _)| &value[..at]);
@@ -125,7 +125,7 @@ fn quoted(value: &str) -> String {
 }
 
 impl Row<'_> {
-    /// A value as it stands there.
+    /// A value as text.
     pub(super) fn text(&self, column: usize) -> &str {
         &self.values[column]
     }
@@ -134,7 +134,7 @@ impl Row<'_> {
         Wrong { column, problem: format!("{} isn't allowed; it must be {allowed}", quoted(self.text(column))) }
     }
 
-    /// A number that is allowed.
+    /// A number in an allowed range.
     pub(super) fn number(&self, column: usize, allowed: &str, holds: impl Fn(f64) -> bool) -> Result<f64, Wrong> {
         let number = self.text(column).parse().ok().filter(|number| holds(*number));
         number.ok_or_else(|| self.wrong(column, allowed))
@@ -147,7 +147,7 @@ impl Row<'_> {
         Ok(number as u32)
     }
 
-    /// A time: seconds from any start, or a date and time of day.
+    /// A time: seconds from any start, or a date with the time of day.
     pub(super) fn moment(&self, column: usize) -> Result<f64, Wrong> {
         if let Some(seconds) = date_and_time(self.text(column)) {
             return Ok(seconds);
@@ -157,7 +157,7 @@ impl Row<'_> {
     }
 }
 
-/// Seconds since 1970 of `2017-10-01 12:30:00`, with a blank or a `T`; parts of a second and `Z` may follow.
+/// Seconds since 1970 of `2017-10-01 12:30:00`, with a blank or a `T`; fractions of a second and `Z` may follow.
 fn date_and_time(text: &str) -> Option<f64> {
     let (date, time) = text.trim_end_matches('Z').split_once([' ', 'T'])?;
     let mut date = date.splitn(3, '-').map(str::parse::<i64>);
@@ -174,7 +174,7 @@ fn date_and_time(text: &str) -> Option<f64> {
     if !sensible {
         return None;
     }
-    // Days since 1970: years begin in March, so that a leap day is the last of its year.
+    // Days since 1970. Years begin in March, so that a leap day is the last of its year.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     let days = days + (153 * month + 2) / 5 + day - 1 - 719_468;

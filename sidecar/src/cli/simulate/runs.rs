@@ -1,4 +1,4 @@
-//! Every engine plays every seed, on as many threads as there are processors.
+//! Runs of all engines with all seeds, in parallel on the processors.
 
 use std::{
     io::{self, IsTerminal},
@@ -13,41 +13,41 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use trainmaster_core::{
     Ticket,
-    engines::Budget,
+    engine::Budget,
     scheduler::Outcome,
     sim::{self, Host, Options, Report, Workload, WorkloadError},
 };
 
 use crate::cli::Failure;
 
-/// What is to be played.
+/// The simulations to run.
 pub(in crate::cli) struct Plan<'a> {
     pub(in crate::cli) build: &'a (dyn Fn(u64) -> Result<Workload, WorkloadError> + Sync),
-    /// Jobs of one workload.
+    /// Number of jobs in one workload.
     pub(in crate::cli) jobs: usize,
     pub(in crate::cli) options: &'a (dyn Fn(usize, u64, bool) -> Options + Sync),
     pub(in crate::cli) seeds: &'a [u64],
     pub(in crate::cli) engines: &'a [String],
-    /// Keep what the page of the first seed needs.
+    /// Keep the data for the page of the first seed.
     pub(in crate::cli) trace: bool,
     pub(in crate::cli) threads: Option<usize>,
 }
 
-/// What one engine made of one seed.
+/// The run of one engine with one seed.
 pub(in crate::cli) struct Run {
     pub(in crate::cli) report: Report,
     /// Milliseconds of each decision.
     pub(in crate::cli) decisions: Vec<f64>,
 }
 
-/// Of each engine, its runs by seed.
+/// For each engine, its runs by seed.
 pub(in crate::cli) type Runs = Vec<Vec<Run>>;
 
 impl Plan<'_> {
-    /// Plays everything. The order of the results doesn't depend on the threads.
+    /// Runs all simulations. The order of the results doesn't depend on the threads.
     ///
     /// # Errors
-    /// The first simulation, in that order, that couldn't go on.
+    /// The first simulation in that order that failed.
     pub(in crate::cli) fn play(&self) -> Result<Runs, Failure> {
         let (seeds, engines) = (self.seeds.len(), self.engines.len());
         let threads = threads(self.threads, seeds * engines);
@@ -85,13 +85,13 @@ impl Plan<'_> {
         let options = (self.options)(engine, number, self.trace && seed == 0);
         let mut host = Stopwatch { bar, over: 0, decisions: Vec::new() };
         let report = sim::play(&workload, &options, &mut host).map_err(|error| error.to_string())?;
-        // Those that were never over count as well.
+        // Unfinished jobs count as well.
         bar.inc((workload.jobs.len() - host.over) as u64);
         Ok(Run { report, decisions: host.decisions })
     }
 }
 
-/// As many as there are processors unless asked otherwise; more than four times as many only take memory.
+/// The number of processors by default. More than four times as many threads only use memory.
 fn threads(asked: Option<usize>, plays: usize) -> usize {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     asked.unwrap_or(processors).clamp(1, 4 * processors).min(plays)

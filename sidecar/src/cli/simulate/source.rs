@@ -1,4 +1,4 @@
-//! Where a workload comes from: a generator, or a file of recorded jobs.
+//! Sources of workloads: a generator, or a file of recorded jobs.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use trainmaster_core::{
 use super::rows::{Found, Rows, Wrong};
 use crate::cli::Failure;
 
-/// A workload by its name, or by its file.
+/// A workload by its name or its file.
 pub(super) struct Source {
-    /// As the user named it.
+    /// Name given by the user.
     pub(super) name: String,
     pub(super) summary: String,
-    /// Where its numbers come from.
+    /// Source of its numbers.
     pub(super) origin: String,
-    /// Rows of the file that make no sense.
+    /// Invalid rows of the file.
     pub(super) left_out: Vec<String>,
     kind: Kind,
 }
@@ -31,14 +31,14 @@ enum Kind {
     Pollux(Vec<pollux::Row>),
 }
 
-/// What a file can be, and its columns.
+/// The kinds of files.
 const LAYOUTS: &str = "philly:FILE, pollux:FILE or csv:FILE";
 
 impl Source {
-    /// A generator's name, or one of [`LAYOUTS`]. `columns` belong to `csv:FILE`.
+    /// A generator's name, or one of [`LAYOUTS`]. `columns` are for `csv:FILE`.
     ///
     /// # Errors
-    /// There is no such workload; the file can't be read, or nothing in it is a job.
+    /// The workload is unknown, the file can't be read, or it contains no job.
     pub(super) fn of(text: &str, columns: Option<&str>) -> Result<Self, Failure> {
         if columns.is_some() && !text.starts_with("csv:") {
             return Err(Failure::Usage("--columns says what a csv:FILE holds; other workloads have none".into()));
@@ -70,10 +70,10 @@ impl Source {
         })
     }
 
-    /// The workload of a seed; a file's is the same with any.
+    /// The workload of a seed. A file's workload is the same for all seeds.
     ///
     /// # Errors
-    /// The request is out of range, or lacks the number of servers that a trace doesn't tell.
+    /// The request is out of range, or lacks the number of servers for a trace without it.
     pub(super) fn build(&self, request: &Request) -> Result<Workload, WorkloadError> {
         let first = |count: usize| request.jobs.map_or(count, |jobs| count.min(jobs as usize));
         match &self.kind {
@@ -101,7 +101,8 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// `time=…,gpus=…,duration=…` and perhaps `name=…`; those not named are headed by their own names.
+    /// Parses `time=…,gpus=…,duration=…` and possibly `name=…`. Columns that aren't named have their own names as
+    /// headings.
     fn read(text: Option<&'a str>) -> Result<Self, Failure> {
         let mut columns = Self { time: "time", gpus: "gpus", duration: "duration", name: None };
         for part in text.into_iter().flat_map(|text| text.split(',')) {
@@ -126,7 +127,7 @@ impl<'a> Columns<'a> {
 
 type Read = (Kind, usize, Vec<String>);
 
-/// A trace's jobs, from the first arrival on.
+/// The jobs of a trace, from the first arrival on.
 fn jobs(path: &Path, columns: &Columns<'_>) -> Result<Read, Failure> {
     let mut wanted = vec![columns.time, columns.gpus, columns.duration];
     wanted.extend(columns.name);
@@ -176,7 +177,7 @@ fn pollux_rows(path: &Path) -> Result<Read, Failure> {
     Ok((Kind::Pollux(found.rows), count, found.wrong))
 }
 
-/// Names of jobs, each once.
+/// Unique names of jobs.
 #[derive(Default)]
 struct Names(std::collections::BTreeSet<String>);
 
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_starts_with_its_first_job_whatever_the_order_of_its_rows() {
+    fn a_trace_starts_with_its_first_job_in_any_order_of_rows() {
         let source = of(
             "philly",
             "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-01 00:01:00,60.0,8,480.0,a\n2017-09-30 23:59:30,10,1,10,b\n",
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_what_it_lacks() {
+    fn unreadable_sources_name_the_problem() {
         let problem = |result: Result<Source, Failure>| match result {
             Ok(_) => panic!("it was read"),
             Err(failure) => failure.to_string(),

@@ -219,7 +219,7 @@ impl Owner {
             self.metrics.shadow.set(0);
             return;
         }
-        let differs = state.jobs.values().filter(|job| job.verdict.allocation() != job.observed.as_ref());
+        let differs = state.jobs.values().filter(|job| job.verdict.allocation() != job.seen.allocation.as_ref());
         let count = differs.count();
         self.metrics.shadow.set(count as i64);
         tracing::info!(decision = decision.id.0, differences = count, "shadow mode: nothing is enacted");
@@ -227,11 +227,13 @@ impl Owner {
 
     fn measure_fits(&self) {
         for job in self.scheduler.state().jobs.values() {
-            if job.fits.loss.is_none() && job.losses.last_epoch().is_some_and(|epoch| epoch > 5) {
+            if job.learnt.fits.loss.is_none() && job.learnt.losses.last_epoch().is_some_and(|epoch| epoch > 5) {
                 self.metrics.fits_failed.inc();
             }
-            let (Some(fit), Some(speed)) = (&job.fits.speed, job.progress.speed) else { continue };
-            let Some(shape) = job.observed.as_ref().map(|seen| seen.shape()).filter(|_| speed > 0.0) else { continue };
+            let (Some(fit), Some(speed)) = (&job.learnt.fits.speed, job.learnt.progress.speed) else { continue };
+            let Some(shape) = job.seen.allocation.as_ref().map(|seen| seen.shape()).filter(|_| speed > 0.0) else {
+                continue;
+            };
             let error = (fit.speed(shape.servers, shape.workers) - speed).abs() / speed;
             self.metrics.fit_error.observe(error);
         }

@@ -212,8 +212,8 @@ impl Owner {
     /// Whether a manager runs a job: it came from there, was told to it, or has slots there.
     fn is_run_by(&self, speaker: Speaker<'_>, job: &Job) -> bool {
         job.external.as_ref().is_some_and(|external| external.cluster == speaker.name)
-            || self.is_on(speaker, job.issued.as_deref())
-            || self.is_on(speaker, job.observed.as_deref())
+            || self.is_on(speaker, job.issued.allocation.as_deref())
+            || self.is_on(speaker, job.seen.allocation.as_deref())
             || self.sessions.get(speaker.name).is_some_and(|session| session.told.contains(&job.id.0))
     }
 
@@ -221,7 +221,8 @@ impl Owner {
     fn objection(&self, speaker: Speaker<'_>, event: &Event) -> Option<String> {
         let state = self.scheduler.state();
         let job = |id: JobId| state.known_job(id);
-        let is_free = |job: &Job| job.external.is_none() && job.observed.is_none() && job.issued.is_none();
+        let is_free =
+            |job: &Job| job.external.is_none() && job.seen.allocation.is_none() && job.issued.allocation.is_none();
         let anothers = |job: &Job| format!("{} ({}) is not run by it", job.id, job.spec.name);
         match event {
             Event::ServerSet { server: ServerSpec { name, .. }, .. }
@@ -279,7 +280,7 @@ impl Owner {
     /// Whether a manager says that it has nothing of a job that another manager runs: it moved away from here.
     fn is_elsewhere(&self, speaker: Speaker<'_>, event: &Event) -> bool {
         let Event::Observed { job, slots, .. } = event else { return false };
-        let seen = self.scheduler.state().job(*job).and_then(|job| job.observed.as_deref());
+        let seen = self.scheduler.state().job(*job).and_then(|job| job.seen.allocation.as_deref());
         slots.is_empty() && seen.is_some() && !self.is_on(speaker, seen)
     }
 

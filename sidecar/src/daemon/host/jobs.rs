@@ -303,7 +303,7 @@ impl Owner {
 
     /// Jobs that the scheduler stops are over once nothing of them is seen.
     pub(super) fn end_stopped(&mut self, at: Time) {
-        let gone = |job: &Job| job.observed.is_none() && job.issued.is_none();
+        let gone = |job: &Job| job.seen.allocation.is_none() && job.issued.allocation.is_none();
         let jobs = &self.scheduler.state().jobs;
         let over: Vec<JobId> =
             self.stopping.iter().copied().filter(|id| jobs.get(id).is_none_or(|job| gone(job))).collect();

@@ -185,7 +185,9 @@ impl Owner {
         let given = match state.effective(job) {
             Verdict::Run(allocation) => Some(allocation),
             // Handed back: what runs goes on.
-            Verdict::Release(_) if state.mode != Mode::Active => job.observed.clone().or_else(|| job.issued.clone()),
+            Verdict::Release(_) if state.mode != Mode::Active => {
+                job.seen.allocation.clone().or_else(|| job.issued.allocation.clone())
+            }
             _ => None,
         };
         JobAssignment {
@@ -193,13 +195,13 @@ impl Owner {
             tenant: job.spec.tenant.clone(),
             cluster: job.external.as_ref().map_or_else(String::new, |external| external.cluster.clone()),
             token_hash: job.token_hash,
-            incarnation: job.incarnation,
-            revision: job.revision,
+            incarnation: job.issued.incarnation,
+            revision: job.issued.revision,
             standing: if given.is_some() { Standing::Run } else { Standing::Stop },
             slots: given.as_ref().map(|allocation| slots_to_wire(state, allocation)).unwrap_or_default(),
             work: given.as_ref().map(|allocation| work_to_wire(allocation)).unwrap_or_default(),
             grace: self.options.grace,
-            accepted: job.reported.clone(),
+            accepted: job.learnt.reported.clone(),
         }
     }
 

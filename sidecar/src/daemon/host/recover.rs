@@ -61,10 +61,7 @@ impl Opened {
 /// Engines follow these policies and no others, if one that may be in charge follows any.
 fn follow(scheduler: &mut Scheduler, now: Time, policies: &[Policy]) {
     let settings = &scheduler.state().settings;
-    let learns = |name: &String| {
-        let parameters = engines::find(name).map(|entry| entry.parameters).unwrap_or_default();
-        parameters.iter().any(|parameter| parameter.name == "policy")
-    };
+    let learns = |name: &String| engines::find(name).is_ok_and(|entry| entry.has("policy"));
     if ![&settings.engine, &settings.fallback].into_iter().any(learns) {
         return;
     }

@@ -1,15 +1,16 @@
-//! The relaxed optimum of A_online's problem: a time below which no schedule's jobs stay, had every arrival been known.
+//! The relaxed optimum of A_online's problem: a lower bound of the jobs' times under any schedule, with all arrivals
+//! known.
 //!
-//! Edge-cloud paper, ILP (4) with ζ = 1 for every job (§V-B, Fig. 12 and 13) and without integrality: y_jst of a job's chunks
-//! train on server s in slot t, each worker one at a time, at the rate without communication, no earlier than the upload
-//! there allows; parameter servers, storage and where a chunk was before aren't asked about. What is minimised is the chunks'
-//! average fractional flow time (3): of every bit of work, the time from the arrival to it.
+//! Edge-cloud paper, ILP (4) with ζ = 1 for every job (§V-B, Fig. 12 and 13) and without integrality. y_jst of a job's
+//! chunks train on server s in slot t, each worker one at a time, at the rate without communication, and no earlier
+//! than the upload there allows. Parameter servers, storage and earlier places of chunks are ignored. The objective is
+//! the chunks' average fractional flow time (3): the time from the arrival to each bit of work.
 //!
-//! A job's chunks are alike, so that y counts them (4e: at most D_j at once), and jobs that share no server are solved apart.
-//! The program is bounded by slots: where some server has room for every chunk that could come to it (a cloud), no optimum
-//! trains later than there.
+//! The chunks of a job are alike, so y counts them (4e: at most D_j at once). Jobs that share no server are solved
+//! separately. The number of slots in the program is bounded: if some server has room for every chunk that could use it
+//! (a cloud), no optimum trains later than there.
 //!
-//! Cost: a variable for each job, server that it may use, and slot until it would have ended in the cloud.
+//! Cost: a variable for each job, allowed server, and slot until the job would have ended in the cloud.
 
 use std::collections::BTreeMap;
 
@@ -23,52 +24,52 @@ use crate::{
     time::{Span, Time},
 };
 
-/// What no schedule beats; sums over the jobs.
+/// Lower bounds for all schedules, as sums over the jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Relaxed {
-    /// The objective of ILP (4): average fractional flow times, in seconds.
+    /// The objective of ILP (4): average fractional flow times in seconds.
     pub fractional_s: f64,
-    /// Completion times less arrivals, in seconds. A chunk that trains for p ends p/2 or more after the mean time of its
-    /// work, and its job no earlier: this is the above and half of each job's p.
+    /// Completion times less arrivals in seconds. A chunk that trains for p ends at least p/2 after the mean time of
+    /// its work, and its job no earlier. So this is `fractional_s` plus half of each job's p.
     pub completion_s: f64,
 }
 
-/// Why there is none.
+/// Reasons for a missing result.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum RelaxedError {
     /// A job that can't be counted in chunks.
     #[error("job {job}: {problem}")]
     Job {
-        /// Its name.
+        /// Name of the job.
         job: String,
-        /// What is missing.
+        /// The missing value.
         problem: &'static str,
     },
-    /// A label that no server may have.
+    /// A server with an invalid label.
     #[error("server {server}: {problem}")]
     Server {
-        /// Its name.
+        /// Name of the server.
         server: String,
-        /// What is wrong.
+        /// The error.
         problem: String,
     },
-    /// More than can be solved.
+    /// The program is too large.
     #[error("{variables} variables are more than {most}; fewer jobs, or longer slots, have fewer")]
     Large {
-        /// Of the jobs that share servers.
+        /// Number of variables for the jobs that share servers.
         variables: usize,
-        /// How many may be.
+        /// Maximum number of variables.
         most: usize,
     },
-    /// The solver gave up.
+    /// The solver failed.
     #[error(transparent)]
     Solver(#[from] SolverError),
 }
 
-/// More takes hours.
+/// Maximum number of variables. More take hours.
 const MOST_VARIABLES: usize = 100_000;
 
-/// A server: what it trains at once, and how far it is from where.
+/// A server: its number of workers, and its upload times.
 struct Host {
     workers: f64,
     kinds: Vec<String>,
@@ -79,22 +80,22 @@ struct Host {
 struct Task {
     arrival: i64,
     chunks: f64,
-    /// p: slots that a chunk trains.
+    /// p: the number of slots that a chunk trains.
     each: f64,
-    /// Servers that it may use, and slots that an upload there takes.
+    /// Allowed servers, with the number of slots of an upload.
     hosts: Vec<(usize, i64)>,
 }
 
-/// The relaxed optimum of these servers and jobs, each with its arrival.
+/// The relaxed optimum for these servers and jobs with their arrivals.
 ///
 /// # Errors
-/// A job without chunks, without the time of a mini-batch, or that no server has the GPUs of; a server with wrong labels;
-/// more variables than can be solved; the solver failed.
+/// A job has no chunks, no mini-batch time, or no server with its kind of GPU; a server has an invalid label; there are
+/// too many variables; or the solver failed.
 ///
 /// ```
 /// use std::collections::BTreeMap;
 /// use trainmaster_core::{
-///     Span, Time, engines::offline::relaxed, job::{Dataset, JobSpec, Slots}, server::ServerSpec, solver,
+///     Span, Time, sim::offline::relaxed, job::{Dataset, JobSpec, Slots}, server::ServerSpec, solver,
 /// };
 /// let mut job = JobSpec::minimal("a");
 /// job.worker.demand = BTreeMap::from([("gpu".into(), 1000)]);
@@ -143,7 +144,7 @@ fn task(arrival: Time, spec: &JobSpec, hosts: &[Host], slots: Slots) -> Result<T
     };
     let kind = spec.worker.demand.keys().find(|name| is_gpu(name)).ok_or_else(|| wrong("worker: it needs a gpu"))?;
     let has = |host: &&Host| host.kinds.iter().any(|one| one == kind || kind == "gpu");
-    // In whole slots, the last of which counts as if it were not needed: no schedule is sooner.
+    // Upload times in whole slots, without the last one, so that the result is a lower bound.
     let away = |host: &Host| host.place.upload(upload).0.div_euclid(slots.length.0);
     let eligible: Vec<_> =
         hosts.iter().enumerate().filter(|(_, host)| has(host)).map(|(at, host)| (at, away(host))).collect();
@@ -159,7 +160,7 @@ fn task(arrival: Time, spec: &JobSpec, hosts: &[Host], slots: Slots) -> Result<T
     })
 }
 
-/// The jobs that share servers, directly or by way of others.
+/// Groups of jobs that share servers, directly or indirectly.
 fn groups(tasks: &[Task], hosts: usize) -> Vec<Vec<usize>> {
     let mut group_of: Vec<usize> = (0..hosts).collect();
     for task in tasks {
@@ -177,8 +178,8 @@ fn groups(tasks: &[Task], hosts: usize) -> Vec<Vec<usize>> {
 fn solve(tasks: &[&Task], hosts: &[Host], solver: &dyn Solver) -> Result<f64, RelaxedError> {
     let all: f64 = tasks.iter().map(|task| task.chunks).sum();
     let endless = |host: usize| hosts[host].workers >= all;
-    // Whoever could still train then could have done so before: in a cloud that never is full, or with one worker after
-    // the last upload.
+    // Work after this slot could have been done earlier: in a cloud that is never full, or with one worker after the
+    // last upload.
     let last_upload = tasks.iter().flat_map(|task| task.hosts.iter().map(|(_, away)| task.arrival + away)).max();
     let alone: f64 = tasks.iter().map(|task| (task.chunks * task.each).ceil()).sum();
     let end = |task: &Task| {
@@ -211,12 +212,12 @@ fn solve(tasks: &[&Task], hosts: &[Host], solver: &dyn Solver) -> Result<f64, Re
         }
         let work = at.values().flat_map(|(all, _)| all).map(|trained| (*trained, 1.0));
         model.at_least(work, task.chunks * task.each);
-        // (4e), where it could be broken.
+        // (4e), where it could be violated.
         for (all, _) in at.into_values().filter(|(_, most)| *most > task.chunks) {
             model.at_most(all.into_iter().map(|trained| (trained, 1.0)), task.chunks);
         }
     }
-    // (4b); of one job alone the variable's own bound says so.
+    // (4b). For a single job the variable's own bound is sufficient.
     for ((host, _), trained) in on_server.into_iter().filter(|(_, trained)| trained.len() > 1) {
         model.at_most(trained.into_iter().map(|trained| (trained, 1.0)), hosts[host].workers);
     }
@@ -230,7 +231,7 @@ mod tests {
 
     const HOUR: Slots = Slots { length: Span::seconds(3600) };
 
-    /// Each chunk of it trains for so many hours.
+    /// A job whose chunks train for `hours` hours each.
     fn job(kind: &str, chunks: u32, hours: u32) -> JobSpec {
         let mut job = JobSpec::minimal("a");
         job.worker.demand = BTreeMap::from([(kind.to_owned(), 1000)]);
@@ -254,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Average fractional flow, and average completion, in hours.
+    /// Average fractional flow time and average completion time, in hours.
     fn hours(servers: &[ServerSpec], jobs: &[(i64, JobSpec)]) -> (f64, f64) {
         let jobs = jobs.iter().map(|(at, spec)| (Time(at * 3_600_000), spec));
         let best = relaxed(servers, jobs, HOUR, solver::SOLVERS[0]).unwrap();
@@ -263,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_job_alone_trains_all_its_chunks_at_once_where_the_upload_is_shortest() {
-        // Hours 3 to 6 of the edge, each of whose work counts from its beginning: 3 + (0 + 1 + 2 + 3)/4.
+        // Hours 3 to 6 at the edge, where work counts from the start of its hour: 3 + (0 + 1 + 2 + 3)/4.
         let servers = [server("gpu:a", 2, 3), server("gpu:b", 99, 0), server("gpu:a", 99, 12)];
         assert_eq!(hours(&servers, &[(7, job("gpu:a", 2, 4))]), (4.5, 6.5));
     }
@@ -271,14 +272,14 @@ mod tests {
     #[test]
     fn what_the_edge_has_no_room_for_goes_to_the_cloud_or_waits_whichever_is_sooner() {
         let one = |away: u32| [server("gpu", 1, 0), server("gpu", 99, away)];
-        // Two chunks of two hours: the second one in hours 2 and 3 of the edge, or from hour 1 on in the cloud.
+        // Two chunks of two hours: the second one in hours 2 and 3 at the edge, or from hour 1 on in the cloud.
         assert_eq!(hours(&one(9), &[(0, job("gpu", 2, 2))]).0, (0.0 + 1.0 + 2.0 + 3.0) / 4.0);
         assert_eq!(hours(&one(1), &[(0, job("gpu", 2, 2))]).0, (0.0 + 1.0 + 1.0 + 2.0) / 4.0);
     }
 
     #[test]
     fn short_jobs_go_first_and_kinds_of_gpu_are_apart() {
-        // The short one in hour 0, the long one in 1 to 3; the other order would take 0 + 1 + 2 and 3.
+        // The short one in hour 0, the long one in 1 to 3. The other order would take 0 + 1 + 2 and 3.
         let both = [(0, job("gpu:a", 1, 3)), (0, job("gpu:a", 1, 1))];
         assert_eq!(hours(&[server("gpu:a", 1, 0)], &both).0, 0.0 + (1.0 + 2.0 + 3.0) / 3.0);
         let apart = [(0, job("gpu:a", 1, 3)), (0, job("gpu:b", 1, 1))];

@@ -12,14 +12,14 @@ use crate::{
 
 /// Whose limit it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(crate) enum Owner {
     Tenant(TenantId),
     Queue(QueueId),
 }
 
 impl Owner {
     /// Whether a job counts against it.
-    pub(super) fn owns(self, job: &Job) -> bool {
+    pub(crate) fn owns(self, job: &Job) -> bool {
         match self {
             Self::Tenant(id) => job.tenant == id,
             Self::Queue(id) => job.queue == id,
@@ -29,7 +29,7 @@ impl Owner {
 
 /// What is left to hand out.
 #[derive(Clone)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     cluster: Amounts,
     tenants: Vec<BTreeMap<ResourceId, i64>>,
     queues: Vec<BTreeMap<ResourceId, i64>>,
@@ -38,7 +38,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// All that is usable and within limits, with nothing handed out.
-    pub(super) fn of(state: &State) -> Self {
+    pub(crate) fn of(state: &State) -> Self {
         let limits = |account: &Account| account.limits.clone();
         let tenants: Vec<_> = state.tenants.iter().map(limits).collect();
         let queues: Vec<_> = state.queues.iter().map(limits).collect();
@@ -54,7 +54,7 @@ impl Ledger {
     }
 
     /// What the plan leaves within limits. The cluster's total counts in full: servers say what is left there.
-    pub(super) fn left(state: &State) -> Self {
+    pub(crate) fn left(state: &State) -> Self {
         let mut ledger = Self::of(state);
         let accounts = ledger.tenants.iter_mut().zip(&state.tenants).chain(ledger.queues.iter_mut().zip(&state.queues));
         for (left, account) in accounts {
@@ -64,19 +64,19 @@ impl Ledger {
     }
 
     /// Whether any queue or tenant has limits.
-    pub(super) fn is_limited(&self) -> bool {
+    pub(crate) fn is_limited(&self) -> bool {
         self.limited
     }
 
     /// Whether this much more is left to a job.
     #[inline]
-    pub(super) fn has(&self, job: &Job, amounts: &Amounts) -> bool {
+    pub(crate) fn has(&self, job: &Job, amounts: &Amounts) -> bool {
         amounts.fits(&self.cluster) && (!self.limited || self.limit_reason(job, amounts).is_none())
     }
 
     /// Hands it out; `times` = −1 takes it back.
     #[inline]
-    pub(super) fn take(&mut self, job: &Job, amounts: &Amounts, times: i64) {
+    pub(crate) fn take(&mut self, job: &Job, amounts: &Amounts, times: i64) {
         self.cluster.add_times(amounts, -times);
         if !self.limited {
             return;
@@ -89,7 +89,7 @@ impl Ledger {
     }
 
     /// Whether what one of these jobs has may keep the other from its tenant's or queue's limit.
-    pub(super) fn share_a_limit(&self, a: &Job, b: &Job) -> bool {
+    pub(crate) fn share_a_limit(&self, a: &Job, b: &Job) -> bool {
         let limits = |left: &BTreeMap<ResourceId, i64>| !left.is_empty();
         self.limited
             && ((a.tenant == b.tenant && limits(&self.tenants[a.tenant.0 as usize]))
@@ -97,7 +97,7 @@ impl Ledger {
     }
 
     /// What is left within limits, account by account.
-    pub(super) fn limits(&self) -> impl Iterator<Item = (Owner, ResourceId, i64)> + '_ {
+    pub(crate) fn limits(&self) -> impl Iterator<Item = (Owner, ResourceId, i64)> + '_ {
         let owner = |of: fn(u32) -> Owner| move |(at, left): (usize, _)| (of(at as u32), left);
         let tenants = self.tenants.iter().enumerate().map(owner(|at| Owner::Tenant(TenantId(at))));
         let queues = self.queues.iter().enumerate().map(owner(|at| Owner::Queue(QueueId(at))));
@@ -118,7 +118,7 @@ impl Ledger {
     }
 
     /// Why it isn't left.
-    pub(super) fn reason(&self, state: &State, job: &Job, amounts: &Amounts) -> Reason {
+    pub(crate) fn reason(&self, state: &State, job: &Job, amounts: &Amounts) -> Reason {
         let (scope, resource, left, limit) = match self.limit_reason(job, amounts) {
             Some((true, resource)) => {
                 let tenant = &state.tenants[job.tenant.0 as usize];

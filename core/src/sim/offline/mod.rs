@@ -1,26 +1,27 @@
-//! The offline optimum of OASiS's problem: the most that all jobs together could have been worth, had every arrival been
-//! known from the start.
+//! The offline optimum of OASiS's problem: the maximum total utility of all jobs, with all arrivals known in advance.
 //!
 //! Bao et al., *Online Job Scheduling in Distributed Machine Learning Clusters*, INFOCOM'18, problem (1): which jobs to
-//! admit, and how many workers and parameter servers of each on every server in every slot, so that the sum of the
-//! admitted jobs' utilities is the largest. It measures engines (Fig. 5: the offline optimum over what OASiS earns) and
-//! can't be one: it needs the future. [`solve`] is a function over an [`Instance`] for that reason.
+//! admit, and how many workers and parameter servers of each to place on each server in each slot, so that the sum of
+//! the admitted jobs' utilities is maximal. It is a reference for engines (Fig. 5: the offline optimum divided by the
+//! utility of OASiS). It can't be an engine itself, because it needs the future. Therefore [`solve`] is a function over
+//! an [`Instance`].
 //!
-//! The program: cᵢₜ = 1 if job i completes in slot t (at most one t per job), worth fᵢ(t − aᵢ); Yᵢₜ ≤ Nᵢ·Σ_{u ≥ t} cᵢᵤ
-//! workers in slot t (3, 8); Σ_{u ≤ t} Yᵢᵤ ≥ workᵢ·Σ_{u ≤ t} cᵢᵤ (2, for every t rather than for the last one alone, which
-//! tightens the relaxation); capacities (4, 5); bandwidth of parameter servers (6) and no more of them than workers (7).
-//! Work counts in worker-slots as in (2), so the optimum is never below that of schedules in whole chunks.
+//! The program: cᵢₜ = 1 if job i completes in slot t (at most one t per job), with worth fᵢ(t − aᵢ). There are
+//! Yᵢₜ ≤ Nᵢ·Σ_{u ≥ t} cᵢᵤ workers in slot t (3, 8). Σ_{u ≤ t} Yᵢᵤ ≥ workᵢ·Σ_{u ≤ t} cᵢᵤ (2; for every t instead of only
+//! the last one, which tightens the relaxation). Further constraints are capacities (4, 5), the bandwidth of parameter
+//! servers (6), and no more of them than workers (7). Work counts in worker-slots as in (2), so the optimum is at least
+//! that of schedules in whole chunks.
 //!
-//! It is solved twice at most, from a list schedule improved by exchanges. First with servers that are alike as one pool: a relaxation, hence a bound; where every
-//! slot's counts then pack onto the real servers, its schedule is one of the problem too. Else with every server apart,
-//! starting from as much of that schedule as packs. What comes back says how far from the bound it may be: the problem
-//! is NP-hard, ten jobs in ten slots on twelve servers took the paper's authors two days.
+//! It is solved at most twice, starting from a list schedule improved by exchanges. First, equal servers form one pool.
+//! This is a relaxation, and therefore a bound. If the counts of every slot can be packed on the real servers, its
+//! schedule is also a solution of the problem. Otherwise the program is solved with separate servers, starting from the
+//! part of that schedule that can be packed. The result states its maximum distance from the bound. The problem is
+//! NP-hard: ten jobs in ten slots on twelve servers took the paper's authors two days.
 //!
-//! Cost: J·T·P·2 + J·T integer variables for J jobs, T slots and P pools of servers; the search is bounded by nodes or by
-//! gap.
-
+//! Cost: J·T·P·2 + J·T integer variables for J jobs, T slots and P pools of servers. The search is bounded by nodes or
+//! by gap.
 //!
-//! [`relaxed`] bounds another measure, the completion times of jobs in chunks, for A_online.
+//! [`relaxed`] bounds another objective for A_online: the completion times of jobs in chunks.
 
 mod build;
 mod chunks;
@@ -35,15 +36,15 @@ pub use self::{
     chunks::{Relaxed, RelaxedError, relaxed},
 };
 use crate::{
-    decision::{Role, Shape},
     resources::Amounts,
+    shape::{Role, Shape},
     solver::{self, Limit, Solver, SolverError},
 };
 
-/// A whole workload, known in advance, in slots.
+/// A whole workload in slots, known in advance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Instance {
-    /// T: slots 0 to T − 1.
+    /// T: the slots are 0 to T − 1.
     pub slots: u32,
     /// The servers.
     pub hosts: Vec<Host>,
@@ -54,11 +55,11 @@ pub struct Instance {
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Host {
-    /// What it has in every slot.
+    /// Capacity in each slot.
     pub capacity: Amounts,
-    /// Whether workers may be here.
+    /// Whether the server hosts workers.
     pub workers: bool,
-    /// Whether parameter servers may be here.
+    /// Whether the server hosts parameter servers.
     pub servers: bool,
 }
 
@@ -78,17 +79,18 @@ pub struct Task {
     pub arrival: u32,
     /// E·N·m in worker-slots, rounded up.
     pub work: u64,
-    /// The fewest and the most workers in a slot in which it has any (N).
+    /// Minimum and maximum of workers (N) in a slot with workers.
     pub workers: (u32, u32),
-    /// The fewest and the most parameter servers beside them; (0, 0) for all-reduce.
+    /// Minimum and maximum of parameter servers beside them; (0, 0) for all-reduce.
     pub servers: (u32, u32),
-    /// What one worker takes.
+    /// Demand of one worker.
     pub worker: Amounts,
-    /// What one parameter server takes.
+    /// Demand of one parameter server.
     pub server: Amounts,
-    /// b and B: bandwidth of a worker, which as many parameter servers must have in sum; b = 0 where it doesn't matter.
+    /// b and B: the bandwidths of a worker and of a parameter server. The parameter servers' total must be at least the
+    /// workers'. b = 0 if bandwidth doesn't matter.
     pub bandwidth: (i64, i64),
-    /// What it is worth to complete in its first slot, in the one after it, and so on; 0 beyond. Never rising.
+    /// Worth of a completion in its first slot, in the next one, and so on; 0 beyond. It never increases.
     pub worth: Vec<f64>,
 }
 
@@ -113,13 +115,13 @@ impl Task {
         total
     }
 
-    /// What completing in a slot is worth.
+    /// Worth of a completion in a slot.
     fn worth_at(&self, slot: u32) -> f64 {
         let elapsed = slot.checked_sub(self.arrival).and_then(|slots| self.worth.get(slots as usize));
         elapsed.copied().unwrap_or(0.0)
     }
 
-    /// Whether parameter servers are within bounds, have the workers' bandwidth, and aren't more than the workers.
+    /// Whether the parameter servers are within bounds, have the workers' bandwidth, and don't exceed the workers.
     fn allows(&self, shape: Shape) -> bool {
         let within = |role: Role| {
             let (least, most) = self.bounds(role);
@@ -133,10 +135,10 @@ impl Task {
     }
 }
 
-/// One job's part of a schedule.
+/// The part of a schedule for one job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// From its arrival on, for each slot: (place in [`Instance::hosts`], how many).
+    /// For each slot from its arrival on: (index in [`Instance::hosts`], numbers).
     pub slots: Vec<Vec<(usize, Shape)>>,
 }
 
@@ -149,66 +151,66 @@ impl Run {
         })
     }
 
-    /// The last slot with a worker, from the arrival.
+    /// The last slot with a worker, relative to the arrival.
     fn last(&self) -> Option<usize> {
         (0..self.slots.len()).rev().find(|slot| self.shape(*slot).workers > 0)
     }
 }
 
-/// For every job what it gets; none where it isn't admitted.
+/// The runs of all jobs. None for a job that isn't admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// In the order of [`Instance::jobs`].
     pub runs: Vec<Option<Run>>,
 }
 
-/// What [`solve`] finds.
+/// The result of [`solve`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimum {
     /// The best schedule found.
     pub schedule: Schedule,
-    /// What it is worth.
+    /// Its utility.
     pub utility: f64,
-    /// No schedule is worth more.
+    /// Upper bound of the utility of all schedules.
     pub bound: f64,
 }
 
 impl Optimum {
-    /// Whether nothing can be worth more.
+    /// Whether the utility equals the bound.
     pub fn is_optimal(&self) -> bool {
         self.bound <= self.utility
     }
 
-    /// How much more, at most, relative to its worth; 0 at the optimum.
+    /// Maximum possible improvement, relative to the utility; 0 at the optimum.
     pub fn gap(&self) -> f64 {
         solver::gap(self.utility, self.bound)
     }
 }
 
-/// A schedule that can't be.
+/// An invalid schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("job {job}, slot {slot}: {problem}")]
 pub struct Misfit {
-    /// Place in [`Instance::jobs`].
+    /// Index in [`Instance::jobs`].
     pub job: usize,
-    /// Of the instance.
+    /// Slot of the instance.
     pub slot: u32,
-    /// What is wrong.
+    /// The error.
     pub problem: &'static str,
 }
 
 impl Instance {
-    /// Integer variables of its program with servers that are alike as one pool; about the square of it is what a node of
-    /// the search takes.
+    /// Number of integer variables of its program with equal servers as one pool. A node of the search takes about its
+    /// square.
     pub fn variables(&self) -> u64 {
         let pools = program::Pools::alike(self).len() as u64;
         self.jobs.iter().map(|task| u64::from(self.slots.saturating_sub(task.arrival)) * (2 * pools + 1)).sum()
     }
 
-    /// What a schedule is worth.
+    /// Utility of a schedule.
     ///
     /// # Errors
-    /// The first job and slot that break a constraint of the problem.
+    /// The first job and slot that violate a constraint of the problem.
     pub fn utility(&self, schedule: &Schedule) -> Result<f64, Misfit> {
         let mut free: Vec<Vec<Amounts>> =
             vec![self.hosts.iter().map(|host| host.capacity.clone()).collect(); self.slots as usize];
@@ -249,13 +251,14 @@ impl Instance {
     }
 }
 
-/// The best schedule found within the limit (which holds for each of at most two searches), and a bound on any.
+/// The best schedule found within the limit (which holds for each of at most two searches), and a bound of all
+/// schedules.
 ///
 /// # Errors
-/// The solver failed; a search that merely found nothing is no error: the empty schedule and the bound come back.
+/// The solver failed. A search without a result isn't an error: it returns the empty schedule and the bound.
 ///
 /// ```
-/// use trainmaster_core::{engines::offline::{solve, Host, Instance, Task}, resources::{Amounts, GPU}, solver};
+/// use trainmaster_core::{sim::offline::{solve, Host, Instance, Task}, resources::{Amounts, GPU}, solver};
 /// let gpus = |count: i64| Amounts::of(&[(GPU, 1000 * count)]);
 /// // Two jobs of three worker-slots each, both worth 10 less 4 a slot, on two GPUs: one after the other.
 /// let task = Task {

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use super::{Host, Instance, Schedule, Task};
 use crate::{
-    decision::{Role, Shape},
     resources::Amounts,
+    shape::{Role, Shape},
     solver::{Limit, Model, Solver, SolverError, Variable},
 };
 
 pub(super) const ROLES: [Role; 2] = [Role::Worker, Role::Server];
 
-/// Servers that the program doesn't tell apart, by their places in the instance.
+/// Servers that the program doesn't distinguish, by their index in the instance.
 pub(super) struct Pools(Vec<Vec<usize>>);
 
 impl Pools {
-    /// Servers that are alike together.
+    /// Pools of equal servers.
     pub(super) fn alike(instance: &Instance) -> Self {
         let mut alike: BTreeMap<&Host, Vec<usize>> = BTreeMap::new();
         for (at, host) in instance.hosts.iter().enumerate() {
@@ -24,7 +24,7 @@ impl Pools {
         Self(alike.into_values().collect())
     }
 
-    /// Each server by itself.
+    /// One pool per server.
     pub(super) fn apart(instance: &Instance) -> Self {
         Self((0..instance.hosts.len()).map(|at| vec![at]).collect())
     }
@@ -38,10 +38,10 @@ impl Pools {
     }
 }
 
-/// For each job, if it is admitted: from its arrival on, for each slot, how many on each pool.
+/// For each admitted job and each slot from its arrival on: the numbers on each pool.
 pub(super) type Counts = Vec<Option<Vec<Vec<Shape>>>>;
 
-/// A schedule's counts on these pools.
+/// Counts of a schedule on these pools.
 pub(super) fn counts_of(instance: &Instance, pools: &Pools, schedule: &Schedule) -> Counts {
     let mut pool_of = vec![0; instance.hosts.len()];
     for (pool, hosts) in pools.iter().enumerate() {
@@ -58,17 +58,17 @@ pub(super) fn counts_of(instance: &Instance, pools: &Pools, schedule: &Schedule)
     schedule.runs.iter().map(|run| run.as_ref().map(|run| run.slots.iter().map(counts).collect())).collect()
 }
 
-/// The variables of one job in one slot.
+/// Variables of one job in one slot.
 struct Cells {
-    /// On each pool, by role.
+    /// Numbers on each pool, by role.
     counts: Vec<[Variable; 2]>,
-    /// It completes here.
+    /// The job completes in this slot.
     completes: Variable,
-    /// It has slots here, where it may not have too few.
+    /// The job has slots in this slot. Only for jobs with minimum numbers above one.
     runs: Option<Variable>,
 }
 
-/// The best counts found, and a bound on what any are worth.
+/// The best counts found, and a bound of the worth of all counts.
 pub(super) fn solve(
     instance: &Instance,
     pools: &Pools,
@@ -81,7 +81,7 @@ pub(super) fn solve(
     capacities(&mut model, instance, pools, &cells);
     let solution = match solver.solve(&model, limit, &hint(&cells, start)) {
         Ok(solution) => solution,
-        // Nothing found: the empty schedule stands, and so does what is known of the best.
+        // Nothing was found, so the result is the empty schedule with the known bound.
         Err(SolverError::Limit { bound, .. }) => {
             let all = instance.jobs.iter().map(|task| task.worth_at(task.arrival)).sum::<f64>();
             return Ok((vec![None; instance.jobs.len()], bound.min(all)));
@@ -99,7 +99,7 @@ pub(super) fn solve(
     Ok((cells.iter().map(counts).collect(), solution.bound))
 }
 
-/// The most of a role that a pool could hold of a job with nobody else on it.
+/// Maximum number of a role's slots of a job on an otherwise empty pool.
 fn most(instance: &Instance, task: &Task, role: Role, pool: &[usize]) -> u32 {
     let host = &instance.hosts[pool[0]];
     if !host.takes(role) {
@@ -111,13 +111,13 @@ fn most(instance: &Instance, task: &Task, role: Role, pool: &[usize]) -> u32 {
     each.map_or(bound, |each| (each * pool.len() as i64).min(bound.into()) as u32)
 }
 
-/// One job: its variables, and the constraints that are its own.
+/// Adds the variables and constraints of one job.
 fn job(model: &mut Model, instance: &Instance, pools: &Pools, task: &Task) -> Vec<Cells> {
     let slots = task.arrival..instance.slots.max(task.arrival);
     let most: Vec<[u32; 2]> = pools.iter().map(|pool| ROLES.map(|role| most(instance, task, role, pool))).collect();
     let workers = most.iter().map(|most| u64::from(most[0])).sum::<u64>().min(task.workers.1.into());
     let soonest = task.work.div_ceil(workers.max(1)).max(1) - 1;
-    // With fewer than so many workers it never has any: the least ones, where that is more than one of each.
+    // The job has either no slots or at least its minimum, if that is more than one of each role.
     let least = task.workers.0 > 1 || task.servers.0 > 1;
     let cells: Vec<Cells> = slots
         .clone()
@@ -141,13 +141,13 @@ fn job(model: &mut Model, instance: &Instance, pools: &Pools, task: &Task) -> Ve
         // (3), (8), (9): workers from the arrival to the completion.
         let later = cells[at..].iter().map(|cells| (cells.completes, -workers));
         model.at_most(terms(here, Role::Worker, 1.0).into_iter().chain(later), 0.0);
-        // (2): what completes here has its work done by now.
+        // (2): a job that completes here has its work done by now.
         let done = cells[..=at]
             .iter()
             .flat_map(|cells| terms(cells, Role::Worker, 1.0 / work).into_iter().chain([(cells.completes, -1.0)]));
         model.at_least(done, 0.0);
         if task.servers.1 > 0 {
-            // (6), (7), and at least one beside any worker.
+            // (6), (7), and at least one parameter server beside any worker.
             let (b, capacity) = (task.bandwidth.0 as f64, task.bandwidth.1 as f64);
             if b > 0.0 {
                 let served = terms(here, Role::Server, capacity / b).into_iter().chain(terms(here, Role::Worker, -1.0));
@@ -171,7 +171,7 @@ fn job(model: &mut Model, instance: &Instance, pools: &Pools, task: &Task) -> Ve
     cells
 }
 
-/// (4), (5): capacities of every pool in every slot, each as parts of the whole.
+/// (4), (5): capacities of every pool in every slot, each as a fraction of the total.
 fn capacities(model: &mut Model, instance: &Instance, pools: &Pools, cells: &[Vec<Cells>]) {
     for slot in 0..instance.slots {
         for (at, pool) in pools.iter().enumerate() {
@@ -195,7 +195,7 @@ fn capacities(model: &mut Model, instance: &Instance, pools: &Pools, cells: &[Ve
     }
 }
 
-/// A start for the search from counts that are a schedule.
+/// A start for the search from the counts of a schedule.
 fn hint(cells: &[Vec<Cells>], start: &Counts) -> Vec<(Variable, f64)> {
     let mut hint = Vec::new();
     for (cells, counts) in cells.iter().zip(start) {

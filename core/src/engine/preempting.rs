@@ -7,72 +7,65 @@
 use std::sync::Arc;
 
 use super::{
-    Budget, DefaultValue, EngineError, ParameterInfo,
     board::{Board, Largest},
     ledger::Ledger,
-    optimus::{run, wait},
+    parameters::Parameters,
     placing::Placing,
-    rounds::leaving,
+    round::Round,
+    round::leaving,
 };
-use crate::{
-    decision::{Allocation, Proposal, Shape},
-    job::Job,
-    state::State,
-};
+use crate::budget::{Budget, EngineError};
+use crate::{decision::Allocation, job::Job, settings::SettingsError, shape::Shape, state::State};
 
-/// Whether jobs may go to the cloud.
-pub(super) const CLOUD: ParameterInfo = ParameterInfo {
-    name: "cloud",
-    default: DefaultValue::Flag(true),
-    meaning: "off: jobs stay off servers labelled zone = \"cloud\", as A_online's authors have it",
-};
+/// The parameter that says whether jobs may go to the cloud.
+pub(crate) fn cloud(parameters: &mut Parameters<'_>) -> Result<bool, SettingsError> {
+    let meaning = "off: jobs stay off servers labelled zone = \"cloud\", as A_online's authors have it";
+    parameters.flag("cloud", true, meaning)
+}
 
 /// The shape that a job is to run in: the one it has, else what its owner requested.
-pub(super) fn shape(job: &Job) -> Shape {
+pub(crate) fn shape(job: &Job) -> Shape {
     job.verdict.allocation().map_or_else(|| job.spec.requested(), |allocation| allocation.shape())
 }
 
-/// Serves jobs in their order, out of what `ledger` leaves them. `last` is for round-robin.
-///
-/// O(slots · log servers) for what each job has, gets or is refused; a job that others have to make room for costs that
-/// much for each of those tried, from the last one on.
-pub(super) fn serve_in_turn(
-    state: &State,
-    order: &[&Arc<Job>],
-    ledger: Ledger,
-    board: &mut Board,
-    proposal: &mut Proposal,
-    budget: &mut Budget,
-    (placing, last): (Placing, &mut u32),
-) -> Result<(), EngineError> {
-    let has: Vec<_> = order.iter().map(|job| job.verdict.allocation().cloned()).collect();
-    let mut left = ledger.clone();
-    for job in order.iter().filter(|job| job.verdict.allocation().is_some()) {
-        left.take(job, &job.total(shape(job)), 1);
-    }
-    let mut line = Line { state, order, has, board, left, above: ledger, above_board: None, placing, last, budget };
-    let leaving = leaving(state);
-    for (at, job) in order.iter().enumerate() {
-        if line.has[at].is_none() {
-            line.start(at)?;
-        } else if leaving(job) {
-            line.relocate(at)?;
+impl<'a, I> Round<'a, I> {
+    /// Serves jobs in their order, out of what `ledger` leaves them.
+    ///
+    /// O(slots · log servers) for what each job has, gets or is refused; a job that others have to make room for costs that
+    /// much for each of those tried, from the last one on.
+    pub(crate) fn serve_in_turn(
+        &mut self,
+        order: &[&'a Arc<Job>],
+        ledger: Ledger,
+        placing: Placing,
+    ) -> Result<(), EngineError> {
+        let state = self.state;
+        let has: Vec<_> = order.iter().map(|job| job.verdict.allocation().cloned()).collect();
+        let mut left = ledger.clone();
+        for job in order.iter().filter(|job| job.verdict.allocation().is_some()) {
+            left.take(job, &job.total(shape(job)), 1);
         }
-        line.settle(at);
-    }
-    let Line { has, board, left, .. } = line;
-    let mut largest = Largest::default();
-    for (job, has) in order.iter().zip(has) {
-        let total = job.total(shape(job));
-        match has {
-            Some(allocation) => run(proposal, job, allocation),
-            None if left.has(job, &total) => {
-                wait(proposal, job, largest.reason(state, &board.room, job, shape(job)));
+        let (board, budget, last) = (&mut *self.board, &mut *self.budget, &mut *self.last);
+        let mut line = Line { state, order, has, board, left, above: ledger, above_board: None, placing, last, budget };
+        let leaving = leaving(state);
+        for (at, job) in order.iter().enumerate() {
+            if line.has[at].is_none() {
+                line.start(at)?;
+            } else if leaving(job) {
+                line.relocate(at)?;
             }
-            None => wait(proposal, job, left.reason(state, job, &total)),
+            line.settle(at);
         }
+        let Line { has, left, .. } = line;
+        let mut largest = Largest::default();
+        for (job, has) in order.iter().zip(has) {
+            match has {
+                Some(allocation) => self.proposal.run(job, allocation),
+                None => self.proposal.wait(job, largest.refusal(state, &self.board.room, &left, job, shape(job))),
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Jobs while they are served.

@@ -1,25 +1,25 @@
-//! From counts on pools to the servers in them.
+//! Converts counts on pools to counts on their servers.
 
 use super::{
     Instance, Run, Schedule,
     program::{Counts, Pools, ROLES},
 };
 use crate::{
-    decision::{Role, Shape},
     resources::Amounts,
+    shape::{Role, Shape},
     solver::{Limit, Model, Solver, Variable},
 };
 
-/// Nodes that one slot's packing of one pool is worth.
+/// Maximum number of search nodes for the packing of one slot on one pool.
 const NODES: u64 = 2000;
 
-/// What some jobs have on one pool: (job, how many).
+/// The slots of some jobs on one pool: (job, numbers).
 type Load = Vec<(usize, Shape)>;
-/// The same on each server of the pool.
+/// The same for each server of the pool.
 type Packed = Vec<Load>;
 
-/// The schedule of these counts. Where a pool's servers can't hold a slot's counts one by one, the job of least worth
-/// among them isn't admitted, until the others can be.
+/// The schedule for these counts. If a pool's servers can't hold the counts of a slot, the job with the smallest worth
+/// among them isn't admitted, until the others fit.
 pub(super) fn pack(instance: &Instance, pools: &Pools, counts: &Counts, solver: &dyn Solver) -> Schedule {
     let mut admitted: Vec<bool> = counts.iter().map(Option::is_some).collect();
     let worth = |job: usize| instance.jobs[job].worth.first().copied().unwrap_or(0.0);
@@ -56,7 +56,7 @@ fn pack_pool(instance: &Instance, hosts: &[usize], load: &Load, solver: &dyn Sol
     first_fit(instance, hosts.len(), capacity, load).or_else(|| exactly(instance, hosts.len(), capacity, load, solver))
 }
 
-/// Slot after slot, those of the largest share first, onto the first server with room.
+/// Places slot after slot, the largest share first, on the first server with room.
 fn first_fit(instance: &Instance, hosts: usize, capacity: &Amounts, load: &Load) -> Option<Packed> {
     let share = |job: usize, role: Role| instance.jobs[job].demand(role).dominant_share(capacity);
     let mut items: Vec<(usize, Role, u32)> =
@@ -86,7 +86,7 @@ fn note(load: &mut Load, job: usize, role: Role, count: u32) {
     }
 }
 
-/// The same as a program of its own, where first fit finds nothing; `None` where that can't either.
+/// The same as a separate program, if first fit fails. `None` if this fails too.
 fn exactly(instance: &Instance, hosts: usize, capacity: &Amounts, load: &Load, solver: &dyn Solver) -> Option<Packed> {
     let mut model = Model::default();
     let variables: Vec<Vec<[Variable; 2]>> = (0..hosts)
@@ -126,7 +126,7 @@ fn exactly(instance: &Instance, hosts: usize, capacity: &Amounts, load: &Load, s
         };
         variables.iter().map(on_host).collect()
     };
-    // In whole numbers: the program allows for rounding.
+    // In integers, because the program tolerates rounding.
     let fits = |load: &Load| {
         let mut total = Amounts::default();
         load.iter().for_each(|(job, shape)| total += &instance.jobs[*job].total(*shape));

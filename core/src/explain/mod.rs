@@ -1,16 +1,19 @@
 //! Why a job has what it has: typed findings, each with its numbers.
 
+mod words;
+
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::{
-    decision::{Role, Shape, Slot, Verdict, WorkState},
+    decision::{Slot, Verdict, WorkState},
     ids::JobId,
     job::Job,
     reason::ReasonKind,
     scheduler::Scheduler,
     settings::Mode,
+    shape::{Role, Shape},
     state::{Mandate, State},
     time::{Span, Time},
 };
@@ -97,8 +100,8 @@ impl Scheduler {
             job: id,
             name: job.spec.name.clone(),
             planned: job.shape(),
-            issued: shape(job.issued.as_deref()),
-            observed: shape(job.observed.as_deref()),
+            issued: shape(job.issued.allocation.as_deref()),
+            observed: shape(job.seen.allocation.as_deref()),
             findings,
         })
     }
@@ -133,7 +136,7 @@ fn mode(state: &State, job: &Job, findings: &mut Vec<Finding>) {
         Mode::Paused => "scheduling is paused",
     };
     // Nothing of it runs: many a manager starts nothing by itself.
-    let whose = match job.observed {
+    let whose = match job.seen.allocation {
         Some(_) => "its manager runs it on as it is",
         None => "whether it starts is up to its manager",
     };
@@ -153,7 +156,7 @@ fn reason(state: &State, job: &Job, findings: &mut Vec<Finding>) {
 
 fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     let mut add = |topic, blocks, text: String| findings.push(Finding { topic, blocks, text });
-    if let (Verdict::Run(planned), Some(reason)) = (&job.verdict, &job.issue_reason) {
+    if let (Verdict::Run(planned), Some(reason)) = (&job.verdict, &job.issued.reason) {
         let text = format!("planned {}: {}", planned.shape(), reason.describe_to(state, &job.spec.tenant));
         add(Topic::Issue, true, text);
     }
@@ -181,7 +184,7 @@ fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
             rules.min_run,
             rules.rescales_per_hour,
             rules.payback,
-            job.restart_cost
+            job.learnt.restart_cost
         );
         add(Topic::Stability, false, text);
     }
@@ -228,12 +231,12 @@ fn work(state: &State, job: &Job, findings: &mut Vec<Finding>) {
 fn predictions(job: &Job, findings: &mut Vec<Finding>) {
     let mut add = |topic, text: String| findings.push(Finding { topic, blocks: false, text });
     let rule = &job.spec.convergence;
-    match &job.fits.convergence {
+    match &job.learnt.fits.convergence {
         Some(at) => add(
             Topic::Convergence,
             format!(
                 "at epoch {}; converges at epoch {} ({} to {}), when {} epochs in a row gain less than {} of the first loss{}",
-                job.progress.epoch,
+                job.learnt.progress.epoch,
                 at.epochs,
                 at.low,
                 at.high,
@@ -246,11 +249,11 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
             Topic::Convergence,
             format!(
                 "at epoch {} of at most {}; too few losses to predict convergence",
-                job.progress.epoch, rule.max_epochs
+                job.learnt.progress.epoch, rule.max_epochs
             ),
         ),
     }
-    match &job.fits.speed {
+    match &job.learnt.fits.speed {
         Some(fit) => {
             let shape = job.shape();
             let now = if shape.is_empty() { job.spec.requested() } else { shape };
@@ -262,13 +265,13 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
                     format!(", {:.2} with {more}", fit.speed(more.servers, more.workers))
                 }),
                 counted(fit.samples, "measured shape"),
-                job.progress.speed.map_or_else(String::new, |speed| format!("; {speed:.2} reported")),
+                job.learnt.progress.speed.map_or_else(String::new, |speed| format!("; {speed:.2} reported")),
             );
             add(Topic::Speed, text);
         }
         None => add(Topic::Speed, "no speed measured yet, so a generic curve is assumed".into()),
     }
-    if let Some(at) = job.speeds.contradiction() {
+    if let Some(at) = job.learnt.speeds.contradiction() {
         let shape = Shape { workers: at.workers, servers: at.servers };
         let text = format!(
             "its profile {}: {:.2} steps/s reported with {shape}, where it leaves {} {:.2} possible",
@@ -279,7 +282,7 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
         );
         add(Topic::Speed, text);
     }
-    for slow in &job.stragglers.found {
+    for slow in &job.learnt.stragglers.found {
         let text = format!("worker {} runs at {:.0} % of the median speed", slow.worker, slow.relative_speed * 100.0);
         add(Topic::Straggler, text);
     }
@@ -287,26 +290,26 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
 
 fn history(job: &Job, findings: &mut Vec<Finding>) {
     let mut add = |topic, text: String| findings.push(Finding { topic, blocks: false, text });
-    if job.incarnation.0 > 0 {
-        let restarts = job.incarnation.0.saturating_sub(1);
+    if job.issued.incarnation.0 > 0 {
+        let restarts = job.issued.incarnation.0.saturating_sub(1);
         add(
             Topic::History,
             format!(
                 "changed shape {}, {} that took {} in all; the next is expected to take {}",
-                counted(job.rescales, "time"),
+                counted(job.issued.rescales, "time"),
                 counted(restarts, "restart"),
-                job.restart_total,
-                Span(job.restart_cost.0)
+                job.learnt.restart_total,
+                Span(job.learnt.restart_cost.0)
             ),
         );
     }
-    if job.late_refusals > 0 {
-        let refusals = counted(job.late_refusals, "refusal");
+    if job.issued.late_refusals > 0 {
+        let refusals = counted(job.issued.late_refusals, "refusal");
         let text = format!("{refusals} came when something else had been issued, and were ignored");
         add(Topic::History, text);
     }
-    if job.progress.ignored > 0 {
-        let reports = counted(job.progress.ignored, "report");
+    if job.learnt.progress.ignored > 0 {
+        let reports = counted(job.learnt.progress.ignored, "report");
         add(Topic::Reports, format!("ignored {reports} as nonsense, repeated or late"));
     }
 }

@@ -1,50 +1,50 @@
-//! From servers and jobs, as they are described, to an instance.
+//! Converts servers and jobs to an instance.
 
 use thiserror::Error;
 
 use super::{Host, Instance, Task};
 use crate::{
-    decision::Role,
     job::{JobSpec, Slots, Training, TrainingError},
     resources::{Amounts, GPU, ResourceTypes},
     server::{Hosts, ServerSpec},
+    shape::Role,
     time::Time,
 };
 
-/// A workload that can't be an instance.
+/// An invalid workload for an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InstanceError {
     /// A job that can't be counted in slots.
     #[error("job {job}: {error}")]
     Job {
-        /// Its name.
+        /// Name of the job.
         job: String,
-        /// Why.
+        /// The error.
         error: TrainingError,
     },
-    /// A job without a worth.
+    /// A job without a utility.
     #[error("job {job}: utility: is missing; the optimum is one of utilities")]
     NoUtility {
-        /// Its name.
+        /// Name of the job.
         job: String,
     },
-    /// A label that no server may have.
+    /// A server with an invalid label.
     #[error("server {server}: {problem}")]
     Server {
-        /// Its name.
+        /// Name of the server.
         server: String,
-        /// What is wrong.
+        /// The error.
         problem: String,
     },
 }
 
 impl Instance {
-    /// These servers and jobs, each with its arrival, in so many slots from the origin of time. A job arrives at the
-    /// beginning of its slot, and its work counts in worker-slots, so that nobody who decides in slots can earn more than
-    /// the bound. Placement labels other than [`Hosts`] aren't looked at.
+    /// Builds an instance from servers and jobs with their arrivals, in `slots` slots from the origin of time. A job
+    /// arrives at the start of its slot, and its work counts in worker-slots, so that no engine that decides in slots
+    /// can exceed the bound. Placement labels other than [`Hosts`] are ignored.
     ///
     /// # Errors
-    /// A job without dataset or utility, or whose numbers don't go together; a server with a wrong `hosts` label.
+    /// A job has no dataset or utility, or inconsistent numbers, or a server has an invalid `hosts` label.
     pub fn of<'a>(
         servers: &[ServerSpec],
         jobs: impl IntoIterator<Item = (Time, &'a JobSpec)>,

@@ -2,29 +2,20 @@
 
 use std::sync::Arc;
 
-use super::{Budget, DefaultValue as Value, EngineError, ParameterInfo, Parameters, board::Board};
+use super::{board::Board, parameters::Parameters};
+use crate::budget::{Budget, EngineError};
 use crate::{
-    decision::{Allocation, Role, Shape},
+    decision::Allocation,
     ids::ServerId,
     job::Job,
     settings::SettingsError,
+    shape::{Role, Shape},
     state::State,
 };
 
-/// The parameter, with an engine's own default.
-pub(super) const fn placement(default: &'static str) -> ParameterInfo {
-    ParameterInfo {
-        name: NAME,
-        default: Value::Text(default),
-        meaning: "even: both roles evenly on the fewest servers (Optimus, Theorem 1); consolidate: even, or pack where that fits nowhere; spread: each slot to the freest server; pack: to the fullest; round_robin: to the next server with room (OASiS, §V)",
-    }
-}
-
-const NAME: &str = "placement";
-
 /// A value of the parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placing {
+pub(crate) enum Placing {
     Even,
     Consolidate,
     Spread,
@@ -33,19 +24,22 @@ pub(super) enum Placing {
 }
 
 impl Placing {
-    pub(super) fn of(parameters: &Parameters) -> Result<Self, SettingsError> {
-        Ok(match parameters.choice(NAME, &["even", "consolidate", "spread", "pack", "round_robin"])? {
-            "even" => Self::Even,
-            "consolidate" => Self::Consolidate,
-            "spread" => Self::Spread,
-            "pack" => Self::Pack,
-            _ => Self::RoundRobin,
-        })
+    /// The parameter, with an engine's own default.
+    pub(crate) fn of(parameters: &mut Parameters<'_>, default: &'static str) -> Result<Self, SettingsError> {
+        let choices = [
+            ("even", Self::Even),
+            ("consolidate", Self::Consolidate),
+            ("spread", Self::Spread),
+            ("pack", Self::Pack),
+            ("round_robin", Self::RoundRobin),
+        ];
+        let meaning = "even: both roles evenly on the fewest servers (Optimus, Theorem 1); consolidate: even, or pack where that fits nowhere; spread: each slot to the freest server; pack: to the fullest; round_robin: to the next server with room (OASiS, §V)";
+        parameters.choice("placement", default, &choices, meaning)
     }
 
     /// Places a shape and takes its room; none if it has none. `last` is the server that had the last slot, which
     /// round-robin goes on from. O(log S) a slot; round-robin O(S) where the cluster is full.
-    pub(super) fn place(
+    pub(crate) fn place(
         self,
         state: &State,
         board: &mut Board,
@@ -72,7 +66,7 @@ impl Placing {
 }
 
 /// The freest server that holds one more of a role.
-pub(super) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
+pub(crate) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
     |board, job, role| {
         let need = &job.demand(role).amounts;
         board.free.freest(&board.room, need).find(|id| holds(state, board, *id, job, role))
@@ -80,7 +74,7 @@ pub(super) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<Ser
 }
 
 /// The fullest server that holds one more of a role.
-pub(super) fn fullest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
+pub(crate) fn fullest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
     |board, job, role| {
         let need = &job.demand(role).amounts;
         board.free.fullest(&board.room, need).find(|id| holds(state, board, *id, job, role))
@@ -95,7 +89,7 @@ fn next(state: &State, board: &Board, job: &Job, role: Role, last: u32) -> Optio
 }
 
 /// Whether a server takes one more of a role.
-pub(super) fn holds(state: &State, board: &Board, id: ServerId, job: &Job, role: Role) -> bool {
+pub(crate) fn holds(state: &State, board: &Board, id: ServerId, job: &Job, role: Role) -> bool {
     let (w, p) = match role {
         Role::Worker => (1, 0),
         Role::Server => (0, 1),

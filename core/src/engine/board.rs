@@ -4,14 +4,16 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use imbl::Vector;
 
-use super::{Budget, EngineError};
+use super::ledger::Ledger;
+use crate::budget::{Budget, EngineError};
 use crate::{
-    decision::{Allocation, Devices, Role, Shape, Slot},
+    decision::{Allocation, Devices, Slot},
     ids::{ResourceId, ServerId},
     job::{Demand, Job},
     place::{self, Count, FreeIndex, Room, SortBy, Use},
     reason::Reason,
     resources::CPU,
+    shape::{Role, Shape},
     state::{Change, State},
 };
 
@@ -20,13 +22,13 @@ use crate::{
 /// Building it is O(S log S); keeping it costs what changed.
 #[derive(Clone, Default)]
 pub struct Board {
-    pub(super) room: Room,
-    pub(super) free: FreeIndex,
+    pub(crate) room: Room,
+    pub(crate) free: FreeIndex,
 }
 
 impl Board {
     /// Brings it up to the state's plan.
-    pub(super) fn sync(&mut self, state: &State, changes: &Vector<Change>, sort_by: SortBy) {
+    pub(crate) fn sync(&mut self, state: &State, changes: &Vector<Change>, sort_by: SortBy) {
         if !self.free.is_current(state, sort_by) || self.room.len() > state.servers.len() {
             self.room = Room::of(state);
             self.free = FreeIndex::build(state, &self.room, sort_by);
@@ -41,7 +43,7 @@ impl Board {
     }
 
     /// Gives back what the plan gives a job.
-    pub(super) fn release(&mut self, state: &State, job: &Job) {
+    pub(crate) fn release(&mut self, state: &State, job: &Job) {
         if let Some(allocation) = job.verdict.allocation() {
             self.room.release(job, allocation);
             self.moved(state, allocation);
@@ -58,7 +60,7 @@ impl Board {
     }
 
     /// Places a shape by Theorem 1 and takes its room.
-    pub(super) fn place_even(
+    pub(crate) fn place_even(
         &mut self,
         state: &State,
         job: &Job,
@@ -70,7 +72,7 @@ impl Board {
     }
 
     /// Places a shape slot by slot, each where `choose` says, and takes its room.
-    pub(super) fn place_each(
+    pub(crate) fn place_each(
         &mut self,
         state: &State,
         job: &Job,
@@ -103,7 +105,7 @@ impl Board {
     }
 
     /// Places tasks in their order, each where `choose` says, and takes their room; none of it where one finds no place.
-    pub(super) fn place_tasks(
+    pub(crate) fn place_tasks(
         &mut self,
         state: &State,
         job: &Job,
@@ -128,7 +130,7 @@ impl Board {
 
     /// Places a running job that gets another number of workers: what stays is where it was, new workers come first to
     /// the job's own servers, the one with the fewest of them first, then to the freest others. Takes the room.
-    pub(super) fn resize(
+    pub(crate) fn resize(
         &mut self,
         state: &State,
         job: &Job,
@@ -176,7 +178,7 @@ impl Board {
     }
 
     /// A slot is used in another way.
-    pub(super) fn use_slot(
+    pub(crate) fn use_slot(
         &mut self,
         state: &State,
         id: ServerId,
@@ -189,13 +191,13 @@ impl Board {
     }
 
     /// Gives back what was taken for a job in this round.
-    pub(super) fn give_back(&mut self, state: &State, job: &Job, allocation: &Allocation) {
+    pub(crate) fn give_back(&mut self, state: &State, job: &Job, allocation: &Allocation) {
         self.room.release(job, allocation);
         self.moved(state, allocation);
     }
 
     /// Places a job by counts, which must fit, and takes its room. Slots that it has there are kept.
-    pub(super) fn take(&mut self, state: &State, job: &Job, counts: &[Count]) -> Option<Arc<Allocation>> {
+    pub(crate) fn take(&mut self, state: &State, job: &Job, counts: &[Count]) -> Option<Arc<Allocation>> {
         let allocation = place::assign(&mut self.room, job, counts, job.verdict.allocation().map(|before| &**before))?;
         for count in counts {
             self.free.update(&self.room, count.server, state.server(count.server).present);
@@ -204,7 +206,7 @@ impl Board {
     }
 
     /// Takes the room of an allocation again, slot by slot; false, and nothing taken, if it is no longer there.
-    pub(super) fn restore(&mut self, state: &State, job: &Job, allocation: &Allocation) -> bool {
+    pub(crate) fn restore(&mut self, state: &State, job: &Job, allocation: &Allocation) -> bool {
         let mut taken = Vec::new();
         for slot in allocation.slots() {
             let stays = state.server(slot.server).present
@@ -223,7 +225,7 @@ impl Board {
 /// The most that is free of each resource on one server that a job may use, found once a round for each role and set of labels.
 /// O(servers) each.
 #[derive(Default)]
-pub(super) struct Largest<'a>(BTreeMap<Wanted<'a>, (i64, Option<ServerId>)>);
+pub(crate) struct Largest<'a>(BTreeMap<Wanted<'a>, (i64, Option<ServerId>)>);
 
 /// Labels, and what is wanted for a role.
 type Wanted<'a> = (&'a BTreeMap<String, String>, Role, ResourceId);
@@ -245,8 +247,21 @@ impl<'a> Largest<'a> {
         })
     }
 
+    /// Why a shape isn't given: a limit's or the cluster's resource that runs short, else what has [no room](Self::reason).
+    pub(crate) fn refusal(
+        &mut self,
+        state: &State,
+        room: &Room,
+        ledger: &Ledger,
+        job: &'a Job,
+        shape: Shape,
+    ) -> Reason {
+        let total = job.total(shape);
+        if ledger.has(job, &total) { self.reason(state, room, job, shape) } else { ledger.reason(state, job, &total) }
+    }
+
     /// Why a shape has no room, by the resource of one slot that is shortest on any server.
-    pub(super) fn reason(&mut self, state: &State, room: &Room, job: &'a Job, shape: Shape) -> Reason {
+    pub(crate) fn reason(&mut self, state: &State, room: &Room, job: &'a Job, shape: Shape) -> Reason {
         let mut worst: Option<(f64, Reason)> = None;
         for role in [Role::Worker, Role::Server].into_iter().filter(|role| shape.count(*role) > 0) {
             for (resource, needed) in job.demand(role).amounts.iter().filter(|(_, needed)| *needed > 0) {

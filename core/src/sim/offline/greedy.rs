@@ -1,13 +1,13 @@
-//! A schedule to start from: jobs one after the other as early and as wide as they fit, in a good order.
+//! A start schedule: jobs one after the other, as early and as wide as they fit, in a good order.
 
 use super::{Instance, Run, Schedule, Task, program::ROLES};
 use crate::{
-    decision::{Role, Shape},
     resources::Amounts,
+    shape::{Role, Shape},
 };
 
-/// Of the orders by worth, by worth per work and by arrival, each improved by exchanging two jobs for as long as that
-/// helps, the best. O(J³) list schedules at each improvement.
+/// The best schedule from the orders by worth, by worth per work, and by arrival. Each order is improved by exchanges
+/// of two jobs while that helps. O(J³) list schedules per improvement.
 pub(super) fn schedule(instance: &Instance) -> Schedule {
     let count = instance.jobs.len();
     let first = |task: &Task| task.worth.first().copied().unwrap_or(0.0);
@@ -29,7 +29,7 @@ pub(super) fn schedule(instance: &Instance) -> Schedule {
     best.1
 }
 
-/// The first exchange of two jobs in the order that earns more.
+/// The first exchange of two jobs in the order that increases the utility.
 fn exchange(instance: &Instance, order: &[usize], earned: f64) -> Option<(usize, usize, f64, Schedule)> {
     let pairs = (0..order.len()).flat_map(|a| (a + 1..order.len()).map(move |b| (a, b)));
     pairs.into_iter().find_map(|(a, b)| {
@@ -40,7 +40,7 @@ fn exchange(instance: &Instance, order: &[usize], earned: f64) -> Option<(usize,
     })
 }
 
-/// Each job in turn, if it is worth anything by when it ends.
+/// Schedules each job in turn, if its utility at its end is positive.
 fn in_order(instance: &Instance, order: &[usize]) -> (f64, Schedule) {
     let mut free =
         vec![instance.hosts.iter().map(|host| host.capacity.clone()).collect::<Vec<_>>(); instance.slots as usize];
@@ -60,7 +60,7 @@ fn in_order(instance: &Instance, order: &[usize]) -> (f64, Schedule) {
     (earned, schedule)
 }
 
-/// As many workers as fit in every slot from the arrival on, until the work is done.
+/// The earliest run: as many workers as fit in each slot from the arrival on, until the work is done.
 fn earliest(instance: &Instance, task: &Task, free: &[Vec<Amounts>]) -> Option<(Run, f64)> {
     let mut left = task.work;
     let mut run = Run::default();
@@ -80,8 +80,8 @@ fn earliest(instance: &Instance, task: &Task, free: &[Vec<Amounts>]) -> Option<(
     None
 }
 
-/// The most workers up to `most` that fit into a slot with the parameter servers that they need; by halving, since fewer
-/// fit where more do.
+/// The maximum number of workers up to `most` that fit in a slot with their parameter servers, by bisection, because
+/// any smaller number fits too.
 fn widest(instance: &Instance, task: &Task, free: &[Amounts], most: u32) -> Vec<(usize, Shape)> {
     let (mut fits, mut found) = (task.workers.0.max(1) - 1, Vec::new());
     let mut too_many = most + 1;

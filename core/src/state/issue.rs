@@ -8,31 +8,25 @@ use std::sync::Arc;
 
 use imbl::OrdSet;
 
-use super::Scheduler;
+use super::State;
 use crate::{
-    decision::{Allocation, Role},
+    decision::Allocation,
     ids::{JobId, ResourceId, ServerId},
     job::{Job, Resize, TrainingMode},
     reason::Reason,
     server::Usage,
     settings::Mode,
-    state::State,
+    shape::Role,
     time::Time,
 };
 
-impl Scheduler {
-    /// Issues what fits. O(slots of the jobs that may move).
-    pub(super) fn issue(&mut self) {
-        self.state.issue();
-    }
-}
-
 impl State {
-    fn issue(&mut self) {
+    /// Issues what fits. O(slots of the jobs that may move).
+    pub(crate) fn issue(&mut self) {
         // What one gives up may be what another waits for, so until nothing moves: a job moves twice at most.
         // Inside a resync nobody knows yet what is free.
-        while self.mode == Mode::Active && !self.unissued.is_empty() && !self.is_syncing() {
-            let candidates = std::mem::take(&mut self.unissued);
+        while self.mode == Mode::Active && !self.pending.unissued.is_empty() && !self.is_syncing() {
+            let candidates = std::mem::take(&mut self.pending.unissued);
             self.issue_all(candidates);
         }
     }
@@ -42,11 +36,14 @@ impl State {
         let (planned, idle): (Vec<JobId>, Vec<JobId>) = candidates
             .into_iter()
             .partition(|id| self.jobs.get(id).is_some_and(|job| job.verdict.allocation().is_some()));
+        let now = self.now;
         for id in idle {
             if let Some(job) = self.job_mut(id) {
-                job.revoked |= job.issued.is_some();
-                job.issue_reason = None;
-                self.unsent.insert(id);
+                if job.issued.allocation.is_some() {
+                    job.revoke(now);
+                }
+                job.issued.reason = None;
+                self.outbox.unsent.insert(id);
             }
         }
         for id in planned {
@@ -57,11 +54,11 @@ impl State {
     fn issue_job(&mut self, id: JobId) {
         let job = self.jobs[&id].clone();
         let Some(target) = job.verdict.allocation().cloned() else { return };
-        if job.blocked.as_ref().is_some_and(|(until, _)| *until > self.now) {
+        if job.issued.blocked.as_ref().is_some_and(|(until, _)| *until > self.now) {
             // Its timer brings it back.
             return;
         }
-        if !job.revoked && job.issued.as_ref() == Some(&target) {
+        if !job.issued.revoked && job.issued.allocation.as_ref() == Some(&target) {
             self.clear_issue_reason(id);
             return;
         }
@@ -71,9 +68,9 @@ impl State {
             self.give(job, target, &own, &needed);
             return;
         };
-        self.parked.insert((server, id));
+        self.pending.parked.insert((server, id));
         let reason = Reason::Releasing { server, resource, missing };
-        let Some(issued) = job.issued.as_ref().filter(|_| !job.revoked) else {
+        let Some(issued) = job.issued.allocation.as_ref().filter(|_| !job.issued.revoked) else {
             self.set_issue_reason(id, reason);
             return;
         };
@@ -85,8 +82,8 @@ impl State {
             }
         } else {
             // Nothing runnable is common to both: it stops now and starts at its new place.
-            let job = self.job_mut(id).expect("active");
-            job.revoked = true;
+            let now = self.now;
+            self.job_mut(id).expect("active").revoke(now);
         }
         self.set_issue_reason(id, reason);
     }
@@ -117,61 +114,50 @@ impl State {
         needed: &[(ServerId, Usage)],
     ) {
         let (id, now, decision) = (job.id, self.now, self.decision);
-        let stays = !job.revoked && self.in_place(&job, &allocation);
-        let was_running = job.started.is_some();
+        let stays = !job.issued.revoked && self.in_place(&job, &allocation);
+        let was_running = job.seen.started.is_some();
         // What is paused and goes on as it was has not changed.
-        let shape_changed = job.last_shape != allocation.shape();
-        let only_work = stays && job.issued.as_ref().is_some_and(|issued| issued.slots() == allocation.slots());
+        let shape_changed = job.issued.last_shape != allocation.shape();
+        let only_work =
+            stays && job.issued.allocation.as_ref().is_some_and(|issued| issued.slots() == allocation.slots());
         drop(job);
         self.move_charge(own, needed);
         let job = self.job_mut(id).expect("active");
-        job.last_shape = allocation.shape();
-        job.issued = Some(allocation);
-        job.issued_in = decision;
-        job.issue_reason = None;
+        job.issued.last_shape = allocation.shape();
+        job.issue(Some(allocation), now);
+        job.issued.decision = decision;
+        job.issued.reason = None;
         job.renumber(stays);
-        job.revoked = false;
-        job.retried = true;
+        job.issued.revoked = false;
+        job.issued.retried = true;
         if !only_work {
-            job.changed = now;
+            job.issued.changed = now;
         }
         if was_running && shape_changed {
-            job.rescales += 1;
-            job.rescaled_at.retain(|at| *at > Time(now.0 - 3_600_000));
-            job.rescaled_at.push(now);
+            job.issued.rescales += 1;
+            job.issued.rescaled_at.retain(|at| *at > Time(now.0 - 3_600_000));
+            job.issued.rescaled_at.push(now);
         }
-        self.unsent.insert(id);
+        self.outbox.unsent.insert(id);
     }
 
     fn set_issue_reason(&mut self, id: JobId, reason: Reason) {
         let job = self.job_mut(id).expect("active");
-        job.issue_reason = Some(reason);
-        self.unsent.insert(id);
+        job.issued.reason = Some(reason);
+        self.outbox.unsent.insert(id);
     }
 
     fn clear_issue_reason(&mut self, id: JobId) {
-        if self.jobs.get(&id).is_some_and(|job| job.issue_reason.is_some()) {
-            self.job_mut(id).expect("active").issue_reason = None;
-        }
-    }
-
-    /// Lets those try again who wait for room on these servers.
-    pub(crate) fn unpark(&mut self, servers: impl IntoIterator<Item = ServerId>) {
-        for server in servers {
-            let waiting: Vec<JobId> =
-                self.parked.range((server, JobId(0))..=(server, JobId(u64::MAX))).map(|(_, job)| *job).collect();
-            for job in waiting {
-                self.parked.remove(&(server, job));
-                self.unissued.insert(job);
-            }
+        if self.jobs.get(&id).is_some_and(|job| job.issued.reason.is_some()) {
+            self.job_mut(id).expect("active").issued.reason = None;
         }
     }
 
     /// Whether a running job can become `next` without a restart: its parameter servers stay as they are (its first worker
     /// where there are none: it keeps the parameters), and the manager can add the workers that are new.
     pub(crate) fn in_place(&self, job: &Job, next: &Allocation) -> bool {
-        let Some(issued) = job.issued.as_ref() else { return false };
-        if job.incarnation.0 == 0
+        let Some(issued) = job.issued.allocation.as_ref() else { return false };
+        if job.issued.incarnation.0 == 0
             || job.spec.resize == Resize::Fixed
             || issued.of(Role::Server) != next.of(Role::Server)
         {

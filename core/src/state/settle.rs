@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
+use super::{Account, Change, State, usage_by_server};
 use crate::{
     decision::{Allocation, Verdict},
     ids::{JobId, ResourceId, ServerId},
@@ -9,7 +10,6 @@ use crate::{
     reason::{Reason, Scope},
     resources::Amounts,
     server::devices_match,
-    state::{Account, Change, State, usage_by_server},
     time::Time,
 };
 
@@ -24,7 +24,7 @@ impl State {
     /// O(servers touched + accounts); where something is over, O(slots planned) once, and O(log jobs) a cut beside what
     /// the cut changes.
     pub(crate) fn settle(&mut self, before: &[(JobId, Verdict)]) -> Vec<JobId> {
-        let mut servers: BTreeSet<ServerId> = std::mem::take(&mut self.unsettled).into_iter().collect();
+        let mut servers: BTreeSet<ServerId> = std::mem::take(&mut self.pending.unsettled).into_iter().collect();
         for (id, _) in before {
             let slots = self.job(*id).and_then(|job| job.verdict.allocation()).map(|allocation| allocation.slots());
             servers.extend(slots.unwrap_or_default().iter().map(|slot| slot.server));
@@ -39,7 +39,7 @@ impl State {
                 cut.push(id);
             }
         }
-        if std::mem::take(&mut self.limits_changed) || !before.is_empty() {
+        if std::mem::take(&mut self.pending.limits_changed) || !before.is_empty() {
             self.settle_accounts(before, &mut cut);
         }
         cut
@@ -167,8 +167,8 @@ impl State {
 
     /// Ends waits that are over, and stops jobs that are past their time limit.
     pub(crate) fn expire_timers(&mut self) {
-        while let Some((at, id)) = self.timers.get_min().copied().filter(|(at, _)| *at <= self.now) {
-            self.timers.remove(&(at, id));
+        while let Some((at, id)) = self.pending.timers.get_min().copied().filter(|(at, _)| *at <= self.now) {
+            self.pending.timers.remove(&(at, id));
             let Some(job) = self.job(id).cloned() else { continue };
             if self.is_over_time(&job) {
                 let limit = job.spec.time_limit.unwrap_or_default();
@@ -176,9 +176,9 @@ impl State {
                     self.set_verdict(id, Verdict::Stop(Reason::TimeLimit { limit }));
                     self.note(Change::Job(id));
                 }
-            } else if job.blocked.as_ref().is_some_and(|(until, _)| *until <= self.now) {
-                self.job_mut(id).expect("looked up").blocked = None;
-                self.unissued.insert(id);
+            } else if job.issued.blocked.as_ref().is_some_and(|(until, _)| *until <= self.now) {
+                self.job_mut(id).expect("looked up").issued.blocked = None;
+                self.pending.unissued.insert(id);
                 if matches!(job.verdict, Verdict::Wait(Reason::Refused { .. })) {
                     // Engines that look at new jobs only look at it again.
                     self.set_verdict(id, Verdict::Wait(Reason::NotConsidered));
@@ -193,10 +193,10 @@ impl State {
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
             let job = &self.jobs[&id];
-            let runs = job.observed.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
+            let runs = job.seen.allocation.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
             self.plan_as_it_is(id, runs.map_or(Verdict::Wait(Reason::NotConsidered), Verdict::Run));
         }
-        self.revised.clear();
+        self.pending.revised.clear();
     }
 
     /// Who takes over starts from what really runs, whatever was planned meanwhile, and waits for the next decision.
@@ -208,12 +208,14 @@ impl State {
             if job.held || matches!(job.verdict, Verdict::Stop(_)) {
                 continue;
             }
-            let starting = !job.revoked && job.issued.is_some() && job.issued.as_ref() == job.verdict.allocation();
-            let runs = job.observed.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
+            let starting = !job.issued.revoked
+                && job.issued.allocation.is_some()
+                && job.issued.allocation.as_ref() == job.verdict.allocation();
+            let runs = job.seen.allocation.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
             match runs {
                 Some(seen) => {
-                    let now = self.decision;
-                    self.recharge(id, |job| job.adopt(seen.clone(), now));
+                    let (now, decision) = (self.now, self.decision);
+                    self.recharge(id, |job| job.adopt(seen.clone(), decision, now));
                     self.plan_as_it_is(id, Verdict::Run(seen));
                 }
                 None if starting => {}
@@ -226,8 +228,10 @@ impl State {
         let job = &self.jobs[&id];
         let theirs = !job.held && !matches!(job.verdict, Verdict::Stop(_));
         if theirs && !job.verdict.same_kind(&verdict) {
-            self.unsettled.extend(verdict.allocation().iter().flat_map(|seen| seen.slots()).map(|slot| slot.server));
-            self.limits_changed = true;
+            self.pending
+                .unsettled
+                .extend(verdict.allocation().iter().flat_map(|seen| seen.slots()).map(|slot| slot.server));
+            self.pending.limits_changed = true;
             self.set_verdict(id, verdict);
         }
     }
@@ -238,7 +242,7 @@ fn planned_on(job: &Job) -> impl Iterator<Item = ServerId> {
 }
 
 fn turn(job: &Job) -> Turn {
-    let seen = job.observed.as_ref() == job.verdict.allocation() && job.phase == Phase::Running;
+    let seen = job.seen.allocation.as_ref() == job.verdict.allocation() && job.seen.phase == Phase::Running;
     (!seen, job.arrival, job.id)
 }
 

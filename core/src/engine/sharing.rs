@@ -5,20 +5,22 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Budget, EngineError, board::Board};
+use super::board::Board;
+use crate::budget::{Budget, EngineError};
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Role, Slot},
+    decision::{Allocation, DeviceShare, Devices, Slot},
     ids::ResourceId,
     job::Job,
     place::Load,
     resources::{Amounts, GPU},
     server::Server,
+    shape::Role,
     state::{Mandate, State},
 };
 
 /// The devices that a task would get on a server which has room for it and isn't overloaded by what it uses: the least loaded ones.
 /// O(resources + devices · log devices).
-pub(super) fn devices(
+pub(crate) fn devices(
     state: &State,
     board: &Board,
     load: &Load,
@@ -33,7 +35,7 @@ pub(super) fn devices(
 }
 
 /// The same by what is reserved alone, whatever the server carries.
-pub(super) fn devices_free(
+pub(crate) fn devices_free(
     state: &State,
     board: &Board,
     load: &Load,
@@ -79,7 +81,7 @@ fn least_loaded(board: &Board, load: &Load, server: &Server, wanted: ResourceId,
 
 /// No more slots of a role than this come to a server, one after another, until there is no room for the next or it would be
 /// overloaded by what it `uses`. O(resources + devices).
-pub(super) fn at_most(
+pub(crate) fn at_most(
     state: &State,
     board: &Board,
     load: &Load,
@@ -115,7 +117,7 @@ pub(super) fn at_most(
 }
 
 /// Where a job's servers must be alike task by task won't do: an even spread, if that overloads nobody.
-pub(super) fn place_evenly(
+pub(crate) fn place_evenly(
     state: &State,
     board: &mut Board,
     load: &mut Load,
@@ -142,16 +144,16 @@ pub(super) fn place_evenly(
 }
 
 /// What a job has, if its tasks may move one by one.
-pub(super) fn movable<'a>(state: &State, job: &'a Job) -> Option<&'a Arc<Allocation>> {
+pub(crate) fn movable<'a>(state: &State, job: &'a Job) -> Option<&'a Arc<Allocation>> {
     let allocation = job.verdict.allocation()?;
     let rules = state.settings.shape.of(&job.spec);
     // What isn't there yet isn't measured yet, and what must be spread evenly can't move one by one.
-    let settled = job.observed.as_ref() == Some(allocation);
+    let settled = job.seen.allocation.as_ref() == Some(allocation);
     (settled && !rules.equal_per_server && rules.colocate && state.mandate(job) == Mandate::Free).then_some(allocation)
 }
 
 /// A task comes to a place that was just found for it.
-pub(super) fn take(board: &mut Board, load: &mut Load, job: &Job, slot: &Slot, uses: &Amounts) {
+pub(crate) fn take(board: &mut Board, load: &mut Load, job: &Job, slot: &Slot, uses: &Amounts) {
     let taken = board.room.take_again(slot.server, job.demand(slot.role), &slot.devices);
     debug_assert!(taken, "it was just found to fit");
     board.free.update(&board.room, slot.server, true);
@@ -159,7 +161,7 @@ pub(super) fn take(board: &mut Board, load: &mut Load, job: &Job, slot: &Slot, u
 }
 
 /// It leaves again.
-pub(super) fn give_back(state: &State, board: &mut Board, load: &mut Load, job: &Job, slot: &Slot, uses: &Amounts) {
+pub(crate) fn give_back(state: &State, board: &mut Board, load: &mut Load, job: &Job, slot: &Slot, uses: &Amounts) {
     board.give_back(state, job, &Allocation::new(vec![slot.clone()]));
     load.put(slot, uses, -1.0);
 }

@@ -1,0 +1,238 @@
+//! What can be set of an engine: each parameter is read once, by its name, its default, what is allowed, and what it means.
+
+use std::{collections::BTreeMap, fmt::Display, ops::RangeInclusive};
+
+use crate::{
+    settings::{Parameter, SettingsError},
+    time::Span,
+};
+
+/// One parameter of an engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParameterInfo {
+    /// As written in the settings.
+    pub name: &'static str,
+    /// What it is without being set.
+    pub default: DefaultValue,
+    /// What else it may be.
+    pub allowed: String,
+    /// What it does, with its unit.
+    pub meaning: &'static str,
+}
+
+/// A parameter's default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum DefaultValue {
+    /// A number.
+    Number(f64),
+    /// On or off.
+    Flag(bool),
+    /// A choice or a duration.
+    Text(&'static str),
+}
+
+impl From<DefaultValue> for Parameter {
+    fn from(default: DefaultValue) -> Self {
+        match default {
+            DefaultValue::Number(number) => Self::Number(number),
+            DefaultValue::Flag(flag) => Self::Flag(flag),
+            DefaultValue::Text(text) => Self::Text(text.into()),
+        }
+    }
+}
+
+/// The parameters that an engine is built from. What it reads is what can be set of it, in that order.
+#[derive(Clone, Debug)]
+pub struct Parameters<'a> {
+    given: &'a BTreeMap<String, Parameter>,
+    read: Vec<ParameterInfo>,
+}
+
+impl<'a> Parameters<'a> {
+    /// Those given; what isn't has its default.
+    pub fn new(given: &'a BTreeMap<String, Parameter>) -> Self {
+        Self { given, read: Vec::new() }
+    }
+
+    /// Those read so far.
+    pub fn into_read(self) -> Vec<ParameterInfo> {
+        self.read
+    }
+
+    /// A parameter's value, if that is allowed.
+    fn read<T>(
+        &mut self,
+        name: &'static str,
+        default: DefaultValue,
+        allowed: impl Display,
+        meaning: &'static str,
+        of: impl FnOnce(&Parameter) -> Option<T>,
+    ) -> Result<T, SettingsError> {
+        let allowed = allowed.to_string();
+        let value = self.given.get(name).cloned().unwrap_or_else(|| default.into());
+        let wrong = || SettingsError::new(format!("parameters.{name}"), format!("{value} must be {allowed}"));
+        let read = of(&value).ok_or_else(wrong);
+        self.read.push(ParameterInfo { name, default, allowed, meaning });
+        read
+    }
+
+    /// A number within a range.
+    ///
+    /// # Errors
+    /// It isn't.
+    pub fn number(
+        &mut self,
+        name: &'static str,
+        default: f64,
+        range: RangeInclusive<f64>,
+        meaning: &'static str,
+    ) -> Result<f64, SettingsError> {
+        let allowed = format!("a number from {} to {}", range.start(), range.end());
+        self.read(name, DefaultValue::Number(default), allowed, meaning, |value| match value {
+            Parameter::Number(number) if range.contains(number) => Some(*number),
+            _ => None,
+        })
+    }
+
+    /// A whole number within a range.
+    ///
+    /// # Errors
+    /// It isn't.
+    pub fn whole(
+        &mut self,
+        name: &'static str,
+        default: u32,
+        range: RangeInclusive<u32>,
+        meaning: &'static str,
+    ) -> Result<u32, SettingsError> {
+        let (least, most) = (*range.start(), *range.end());
+        let allowed = format!("a whole number from {least} to {most}");
+        self.read(name, DefaultValue::Number(default.into()), allowed, meaning, |value| match value {
+            Parameter::Number(number)
+                if number.fract() == 0.0 && (f64::from(least)..=f64::from(most)).contains(number) =>
+            {
+                Some(*number as u32)
+            }
+            _ => None,
+        })
+    }
+
+    /// On or off.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn flag(&mut self, name: &'static str, default: bool, meaning: &'static str) -> Result<bool, SettingsError> {
+        self.read(name, DefaultValue::Flag(default), "true or false", meaning, |value| match value {
+            Parameter::Flag(flag) => Some(*flag),
+            _ => None,
+        })
+    }
+
+    /// A duration above zero.
+    ///
+    /// # Errors
+    /// It isn't.
+    pub fn span(
+        &mut self,
+        name: &'static str,
+        default: &'static str,
+        meaning: &'static str,
+    ) -> Result<Span, SettingsError> {
+        let allowed = "a duration above zero such as \"30s\"";
+        self.read(name, DefaultValue::Text(default), allowed, meaning, |value| match value {
+            Parameter::Text(text) => crate::amount::parse_span(text).ok().filter(|span| *span > Span::ZERO),
+            _ => None,
+        })
+    }
+
+    /// One number or several, from least to most, with commas between them.
+    ///
+    /// # Errors
+    /// There is none, one is out of range, or they don't ascend.
+    pub fn ascending(
+        &mut self,
+        name: &'static str,
+        default: &'static str,
+        range: RangeInclusive<f64>,
+        meaning: &'static str,
+    ) -> Result<Vec<f64>, SettingsError> {
+        let allowed = format!("ascending numbers from {} to {}", range.start(), range.end());
+        self.read(name, DefaultValue::Text(default), allowed, meaning, |value| {
+            let numbers: Vec<f64> = match value {
+                Parameter::Number(number) => vec![*number],
+                Parameter::Text(text) => text.split(',').map(|part| part.trim().parse().ok()).collect::<Option<_>>()?,
+                Parameter::Flag(_) => return None,
+            };
+            let ascend = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+            (ascend && numbers.iter().all(|number| range.contains(number))).then_some(numbers)
+        })
+    }
+
+    /// Any text.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn text(
+        &mut self,
+        name: &'static str,
+        default: &'static str,
+        meaning: &'static str,
+    ) -> Result<String, SettingsError> {
+        self.read(name, DefaultValue::Text(default), "a text", meaning, |value| match value {
+            Parameter::Text(text) => Some(text.clone()),
+            _ => None,
+        })
+    }
+
+    /// One of some choices, by their names.
+    ///
+    /// # Errors
+    /// It isn't.
+    pub fn choice<T: Copy>(
+        &mut self,
+        name: &'static str,
+        default: &'static str,
+        choices: &[(&'static str, T)],
+        meaning: &'static str,
+    ) -> Result<T, SettingsError> {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        let allowed = format!("one of {}", names.join(", "));
+        self.read(name, DefaultValue::Text(default), allowed, meaning, |value| {
+            let is = |choice: &&(&str, T)| matches!(value, Parameter::Text(text) if text == choice.0);
+            choices.iter().find(is).map(|(_, chosen)| *chosen)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engines::{REGISTRY, find};
+
+    use super::*;
+
+    #[test]
+    fn every_engine_allows_its_own_defaults_and_names_each_parameter_once() {
+        for entry in REGISTRY {
+            let known = entry.parameters();
+            let mut names: Vec<_> = known.iter().map(|known| known.name).collect();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), known.len(), "{}", entry.name);
+            let defaults = known.iter().map(|known| (known.name.to_owned(), known.default.into())).collect();
+            assert!(entry.build(&defaults).is_ok(), "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn parts_of_what_is_counted_are_refused() {
+        for (engine, name) in [("oasis", "horizon"), ("oasis", "window"), ("dorm", "jobs"), ("dorm", "nodes")] {
+            let entry = find(engine).unwrap();
+            let build = |value| entry.build(&[(name.to_owned(), Parameter::Number(value))].into());
+            assert!(build(2.0).is_ok(), "{engine}.{name}");
+            for wrong in [1.5, -1.0, 1e12, f64::NAN] {
+                let error = build(wrong).err().expect("it is refused").to_string();
+                assert!(error.contains(name) && error.contains("a whole number from"), "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Managers and servers by name, while they are there and for a while afterwards.
+
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet, Vector};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ids::{JobId, ManagerId, ServerId},
+    server::Server,
+    tables::table,
+    time::Time,
+};
+
+/// Among more managers than this, those without a server are forgotten.
+const MANY_MANAGERS: usize = 64;
+/// Among more servers than this that have left, half are forgotten.
+pub(crate) const MOST_ABSENT: usize = 1024;
+
+/// A cluster manager.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manager {
+    /// Its name.
+    pub(crate) name: Arc<str>,
+    /// While a resync is open: servers and jobs that it has mentioned.
+    pub(crate) sync: Option<(OrdSet<ServerId>, OrdSet<JobId>)>,
+}
+
+/// Managers and servers by name.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Roster {
+    pub(crate) managers: Vector<Manager>,
+    #[serde(deserialize_with = "table")]
+    pub(crate) server_ids: OrdMap<Arc<str>, ServerId>,
+    /// Servers that aren't there, in the order in which they left.
+    #[serde(deserialize_with = "table")]
+    pub(crate) absent: OrdMap<u64, ServerId>,
+    /// Since when there has always been a manager whose resync is open.
+    pub(crate) syncing_since: Option<Time>,
+    /// With so many absent servers some are forgotten.
+    pub(crate) forget_at: usize,
+    /// Numbers of forgotten servers, to be used again.
+    pub(crate) free: Vector<ServerId>,
+}
+
+impl Default for Roster {
+    fn default() -> Self {
+        Self {
+            managers: Vector::new(),
+            server_ids: OrdMap::new(),
+            absent: OrdMap::new(),
+            syncing_since: None,
+            forget_at: MOST_ABSENT,
+            free: Vector::new(),
+        }
+    }
+}
+
+impl Roster {
+    /// The number of a manager, which is new if its name is. Among many managers it takes the number of one without a server.
+    pub(crate) fn manager(&mut self, name: &str, servers: &Vector<Arc<Server>>) -> ManagerId {
+        let known = self.managers.iter().position(|manager| &*manager.name == name);
+        let at = known.unwrap_or_else(|| {
+            let manager = Manager { name: name.into(), sync: None };
+            // Names come and go with their servers.
+            let free = (0..self.managers.len()).find(|at| {
+                let none = |server: &Arc<Server>| server.manager.0 as usize != *at;
+                self.managers.len() >= MANY_MANAGERS && self.managers[*at].sync.is_none() && servers.iter().all(none)
+            });
+            let at = free.unwrap_or(self.managers.len());
+            if free.is_some() {
+                self.managers[at] = manager
+            } else {
+                self.managers.push_back(manager)
+            }
+            at
+        });
+        ManagerId(at as u32)
+    }
+}
