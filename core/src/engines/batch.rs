@@ -34,7 +34,13 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, board::Largest, ledger::Ledger, placing::{self, Placing}, round};
+use crate::engine::{
+    About, Build, Engine, EngineError, Parameters, Round, Triggers,
+    board::Largest,
+    ledger::Ledger,
+    placing::{self, Placing},
+    round,
+};
 use crate::{
     decision::{Allocation, Proposal},
     ids::JobId,

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
-use crate::{shape::Shape, job::Job, settings::SettingsError, time::Span};
+use crate::{job::Job, settings::SettingsError, shape::Shape, time::Span};
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]

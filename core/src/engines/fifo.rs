@@ -7,7 +7,9 @@
 //!
 //! Cost: O(J log J) for J waiting jobs, plus O(log S) per placed slot (round-robin: O(S) if the cluster is full).
 
-use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, in_line::by_arrival, placing::Placing};
+use crate::engine::{
+    About, Build, Engine, EngineError, Parameters, Round, Triggers, in_line::by_arrival, placing::Placing,
+};
 use crate::settings::SettingsError;
 
 /// The engine, as its module describes it.

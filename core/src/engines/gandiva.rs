@@ -34,15 +34,19 @@ use std::{
     sync::Arc,
 };
 
-use crate::engine::{About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers, board::Board, in_line::by_arrival, ledger::Ledger, round, sharing};
+use crate::engine::{
+    About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers, board::Board, in_line::by_arrival,
+    ledger::Ledger, round, sharing,
+};
 use crate::{
-    decision::{Allocation, Slot}, shape::Role,
+    decision::{Allocation, Slot},
     ids::{JobId, ServerId},
     job::Job,
     place::Load,
     resources::{Amounts, GPU},
     server::Server,
     settings::SettingsError,
+    shape::Role,
     state::State,
     time::Span,
 };

@@ -32,13 +32,16 @@
 
 use std::sync::Arc;
 
-use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::Board, placing::holds, round};
+use crate::engine::{
+    About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::Board, placing::holds, round,
+};
 use crate::{
-    decision::Allocation, shape::Role,
+    decision::Allocation,
     ids::ServerId,
     job::{Job, Partition},
     resources::Amounts,
     settings::SettingsError,
+    shape::Role,
     state::State,
     time::Span,
 };

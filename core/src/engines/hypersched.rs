@@ -31,11 +31,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{
-    shape::Shape,
     fit::{AccuracyHistory, Forecast, learning_curve::Options},
     ids::JobId,
     job::Job,
     settings::SettingsError,
+    shape::Shape,
     state::State,
     time::Span,
 };
@@ -140,7 +140,8 @@ impl Ahead {
     fn of(job: &Job) -> Self {
         let best = job.learnt.accuracies.best().unwrap_or(0.0);
         // Histories count epochs from 0.
-        let (end, seen) = (u64::from(job.spec.convergence.max_epochs).saturating_sub(1), job.learnt.accuracies.last_epoch());
+        let (end, seen) =
+            (u64::from(job.spec.convergence.max_epochs).saturating_sub(1), job.learnt.accuracies.last_epoch());
         let (done, epochs) = (seen.map_or(0.0, |seen| seen as f64 + 1.0), end.saturating_sub(seen.unwrap_or(0)) as f64);
         let forecast = Forecast::new(&job.learnt.accuracies, end, &Options::default());
         match (forecast, job.learnt.accuracies.gain(1)) {

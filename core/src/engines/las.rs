@@ -17,12 +17,7 @@
 //! Cost: O(J log J) for J jobs, plus what [`Round::serve_in_turn`] costs.
 
 use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
-use crate::{
-    job::Service,
-    reason::Reason,
-    settings::SettingsError,
-    time::Span,
-};
+use crate::{job::Service, reason::Reason, settings::SettingsError, time::Span};
 
 /// Thousandths of a GPU times milliseconds in a GPU-second.
 const GPU_SECOND: f64 = 1e6;

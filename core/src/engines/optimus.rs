@@ -31,15 +31,22 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::{Board, Largest}, ledger::Ledger, placing::Placing, round::leaving};
+use crate::engine::{
+    About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers,
+    board::{Board, Largest},
+    ledger::Ledger,
+    placing::Placing,
+    round::leaving,
+};
 use crate::{
-    decision::Allocation, shape::Shape,
+    decision::Allocation,
     fit::{SpeedCurve, SpeedFit, SpeedOptions},
     ids::JobId,
     job::{Bounds, Job},
     place::SortBy,
     resources::{Amounts, CPU, GPU},
     settings::SettingsError,
+    shape::Shape,
     state::{Mandate, State},
     time::{Span, Time},
 };

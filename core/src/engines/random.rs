@@ -11,12 +11,16 @@ use rand_chacha::{
     rand_core::{RngCore, SeedableRng},
 };
 
-use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, board::{Board, Largest}, placing::freest};
+use crate::engine::{
+    About, Build, Engine, EngineError, Parameters, Round, Triggers,
+    board::{Board, Largest},
+    placing::freest,
+};
 use crate::{
-    shape::{Role, Shape},
     ids::ServerId,
     job::Job,
     settings::SettingsError,
+    shape::{Role, Shape},
     state::State,
 };
 

@@ -18,8 +18,8 @@
 //!
 //! Choose it for comparisons. Cost: as [`mlfs`](super::mlfs).
 
+use super::mlfs::{self, Mlfs};
 use crate::engine::{About, Build, Parameters};
-use super::{mlfs::{self, Mlfs}};
 use crate::settings::SettingsError;
 
 /// The engine, as its module describes it.

@@ -25,7 +25,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, board::Largest, ledger::Ledger, placing::Placing, round};
+use crate::engine::{
+    About, Build, Engine, EngineError, Parameters, Round, Triggers, board::Largest, ledger::Ledger, placing::Placing,
+    round,
+};
 use crate::{
     decision::{Allocation, Verdict},
     ids::JobId,

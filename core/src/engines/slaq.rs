@@ -29,7 +29,7 @@
 use std::collections::BTreeMap;
 
 use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
-use crate::{shape::Shape, ids::JobId, job::Job, settings::SettingsError, time::Span};
+use crate::{ids::JobId, job::Job, settings::SettingsError, shape::Shape, time::Span};
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]

@@ -23,7 +23,12 @@
 
 use std::sync::Arc;
 
-use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, preempting::{cloud, shape}, round};
+use crate::engine::{
+    About, Build, Engine, EngineError, Parameters, Round, Triggers,
+    placing::Placing,
+    preempting::{cloud, shape},
+    round,
+};
 use crate::{job::Job, settings::SettingsError, state::State, time::Span};
 
 /// The engine, as its module describes it.

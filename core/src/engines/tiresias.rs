@@ -40,7 +40,9 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, preempting::cloud, round};
+use crate::engine::{
+    About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, preempting::cloud, round,
+};
 use crate::{
     ids::JobId,
     job::{Job, Service},

@@ -4,7 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{program::Program, program::Stage, truth::Speed, workload::Workload};
+use super::{
+    program::Program,
+    program::Stage,
+    truth::Speed,
+    workload::{SimJob, Workload},
+};
 use crate::{
     ids::ServerId,
     resources::{Amounts, CPU, GPU},
@@ -288,7 +293,7 @@ fn share(taken: f64, there: f64) -> f64 {
 
 impl<'a> Meter<'a> {
     pub(super) fn new(workload: &'a Workload, trace: bool) -> Self {
-        let record = |job: &super::SimJob| Record { counted: job.arrival, ..Record::default() };
+        let record = |job: &SimJob| Record { counted: job.arrival, ..Record::default() };
         Self {
             workload,
             records: workload.jobs.iter().map(record).collect(),
@@ -551,7 +556,7 @@ impl<'a> Meter<'a> {
     }
 }
 
-fn of_job(job: &super::SimJob, record: &Record) -> JobReport {
+fn of_job(job: &SimJob, record: &Record) -> JobReport {
     let jct = record.completed().map(|end| end - job.arrival);
     let deadline = job.spec.deadline;
     let utility = job.spec.utility.as_ref();

@@ -35,12 +35,18 @@ mod program;
 use std::{cmp::Reverse, sync::Arc};
 
 use self::program::{Candidate, Pools, Program};
-use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, board::{Board, Largest}, ledger::Ledger, placing, round};
+use crate::engine::{
+    About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers,
+    board::{Board, Largest},
+    ledger::Ledger,
+    placing, round,
+};
 use crate::{
-    decision::Allocation, shape::{Role, Shape},
+    decision::Allocation,
     ids::ServerId,
     job::Job,
     settings::SettingsError,
+    shape::{Role, Shape},
     solver::{self, Limit, Solver},
     state::{Mandate, State},
 };

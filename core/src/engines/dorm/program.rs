@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::Dorm;
 use crate::{
-    shape::{Role, Shape},
     engine::{Budget, EngineError, ledger::Ledger},
     ids::{ResourceId, ServerId},
     job::Job,
     place::Room,
     resources::{Amounts, BANDWIDTH},
+    shape::{Role, Shape},
     solver::{Limit, Model, Variable},
     state::State,
 };

@@ -12,13 +12,14 @@ use super::{
     round::Round,
 };
 use crate::{
-    decision::Devices, shape::Role,
+    decision::Devices,
     engine::EngineError,
     ids::ServerId,
     job::{Job, Training},
     place::Use,
     resources::GPU,
     server::Server,
+    shape::Role,
     time::{Span, Time},
 };
 

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::queue::{Entry, Key, ONE};
 use crate::{
-    decision::{Allocation, DeviceShare, Devices, Slot, Work, WorkItem, WorkState}, shape::Role,
+    decision::{Allocation, DeviceShare, Devices, Slot, Work, WorkItem, WorkState},
     ids::{JobId, ServerId},
     job::Dataset,
+    shape::Role,
     state::State,
     tables::table,
     time::{Span, Time},

@@ -16,13 +16,14 @@ use super::{
     queue::{Entry, Key, Running},
 };
 use crate::{
-    decision::{Allocation, Devices, Proposal}, shape::{Role, Shape},
+    decision::{Allocation, Devices, Proposal},
     engine::{Budget, EngineError, board::Largest, ledger::Ledger},
     ids::{JobId, ServerId},
     job::Job,
     place::Use,
     reason::Reason,
     settings::Mode,
+    shape::{Role, Shape},
     state::{Change, Mandate, State},
     time::{Span, Time},
 };

@@ -5,17 +5,18 @@ use std::{collections::BTreeMap, sync::Arc};
 use smallvec::SmallVec;
 
 use super::{
-    Mlfs,
+    parameters::Mlfs,
     policy::{Candidate, Choice, Chooser, NEAREST, SCORE},
 };
 use crate::{
-    decision::{Allocation, Devices, Slot}, shape::Role,
+    decision::{Allocation, Devices, Slot},
     engine::{Budget, EngineError, board::Board, sharing},
     ids::ServerId,
     job::Job,
     place::{Load, exchanged},
     reason::{Reason, Share, Worth},
     resources::Amounts,
+    shape::Role,
     state::State,
 };
 

@@ -43,6 +43,7 @@
 
 mod host;
 mod overload;
+mod parameters;
 mod policy;
 mod priority;
 mod stop;
@@ -56,7 +57,7 @@ use std::{
 use imbl::Vector;
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::policy::INPUTS;
+pub use self::parameters::Mlfs;
 use self::{
     host::{Home, Hosts, Task, tasks},
     overload::{Mover, movers},
@@ -64,9 +65,14 @@ use self::{
     priority::{Active, Jobs, Known, Priorities},
     stop::stops,
 };
-use crate::engine::{About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers, board::{Board, Largest}, ledger::Ledger, round};
+pub(super) use self::{parameters::for_completion, policy::INPUTS};
+use crate::engine::{
+    About, Budget, Build, Engine, EngineError, Limits, Parameters, Round, Triggers,
+    board::{Board, Largest},
+    ledger::Ledger,
+};
 use crate::{
-    decision::{Allocation, Proposal, Slot, Verdict}, shape::{Role, Shape},
+    decision::{Allocation, Proposal, Slot, Verdict},
     ids::JobId,
     job::Job,
     place::{Load, SortBy},
@@ -74,33 +80,10 @@ use crate::{
     reason::{Reason, ReasonKind, Scope, Share},
     resources::Amounts,
     settings::SettingsError,
+    shape::{Role, Shape},
     state::State,
     time::{Span, Time},
 };
-
-/// The engine, as its module describes it.
-#[derive(Clone, Debug)]
-pub struct Mlfs {
-    interval: Span,
-    alpha: f64,
-    gamma: f64,
-    gamma_deadline: f64,
-    gamma_remaining: f64,
-    gamma_waited: f64,
-    overload: f64,
-    cluster_overload: f64,
-    movable: f64,
-    urgency: bool,
-    bandwidth: bool,
-    migrate: bool,
-    stop: bool,
-    policy: bool,
-    scaled: bool,
-    /// Name of the engine whose policy is used.
-    learnt_by: &'static str,
-    /// Whether goals other than the completion time count.
-    goals: bool,
-}
 
 /// Derived data of jobs.
 #[derive(Default)]
@@ -124,7 +107,7 @@ impl Build for Mlfs {
     .learning(&INPUTS);
 
     fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
-        Self::read(parameters, true)
+        Self::read(Self::ABOUT.name, parameters, true)
     }
 }
 
@@ -140,75 +123,7 @@ impl Build for MlfH {
     );
 
     fn build(parameters: &mut Parameters<'_>) -> Result<Mlfs, SettingsError> {
-        Mlfs::read(parameters, false)
-    }
-}
-
-/// An engine whose only goal is early completion, with the waiting time as its heuristic.
-pub(super) fn for_completion(learnt_by: &'static str, parameters: &mut Parameters<'_>) -> Result<Mlfs, SettingsError> {
-    Ok(Mlfs {
-        interval: round::minute(parameters)?,
-        alpha: 0.0,
-        gamma: 0.0,
-        gamma_deadline: 0.0,
-        gamma_remaining: 0.0,
-        gamma_waited: 1.0,
-        overload: overload(parameters)?,
-        cluster_overload: 1.0,
-        movable: 0.0,
-        urgency: false,
-        bandwidth: true,
-        migrate: false,
-        stop: false,
-        policy: policy(parameters, true)?,
-        scaled: true,
-        learnt_by,
-        goals: false,
-    })
-}
-
-fn overload(parameters: &mut Parameters<'_>) -> Result<f64, SettingsError> {
-    let meaning = "a server that uses more of a resource than this part is overloaded (h_r)";
-    parameters.number("overload", 0.9, 0.1..=1.0, meaning)
-}
-
-fn policy(parameters: &mut Parameters<'_>, default: bool) -> Result<bool, SettingsError> {
-    let meaning = "tasks go where a learnt policy says, if one is set (MLF-RL); off: by the heuristic (MLF-H)";
-    parameters.flag("policy", default, meaning)
-}
-
-impl Mlfs {
-    /// With or without its early stops and policy as the default.
-    fn read(parameters: &mut Parameters<'_>, full: bool) -> Result<Self, SettingsError> {
-        let alpha = "weight of the ML features beside deadline, remaining and waiting time (Eq. 6)";
-        let cluster = "so is a cluster whose servers on average use more of everything (h_s)";
-        let movable = "part of an overloaded GPU's tasks, those of the lowest priority, that may leave (p_s)";
-        let stop = "jobs stop as their owners chose, under load as far as they consent (MLF-C)";
-        let scaled = "ML and computation features are scaled before they are mixed; off: as in the paper";
-        Ok(Self {
-            interval: round::minute(parameters)?,
-            alpha: parameters.number("alpha", 0.3, 0.0..=1.0, alpha)?,
-            gamma: parameters.number(
-                "gamma",
-                0.8,
-                0.0..=1.0,
-                "what of a child's priority its parents get (Eq. 3 and 5)",
-            )?,
-            gamma_deadline: parameters.number("gamma_deadline", 0.3, 0.0..=1e6, "weight of the deadline (Eq. 4)")?,
-            gamma_remaining: parameters.number("gamma_remaining", 0.3, 0.0..=1e6, "weight of the remaining time")?,
-            gamma_waited: parameters.number("gamma_waited", 0.35, 0.0..=1e6, "weight of the waiting time")?,
-            overload: overload(parameters)?,
-            cluster_overload: parameters.number("cluster_overload", 0.9, 0.1..=1.0, cluster)?,
-            movable: parameters.number("movable", 0.1, 0.0..=1.0, movable)?,
-            urgency: parameters.flag("urgency", true, "urgency counts")?,
-            bandwidth: parameters.flag("bandwidth", true, "tasks are placed near their peers")?,
-            migrate: parameters.flag("migrate", true, "tasks leave overloaded servers")?,
-            stop: parameters.flag("stop", full, stop)?,
-            policy: policy(parameters, full)?,
-            scaled: parameters.flag("scaled", true, scaled)?,
-            learnt_by: Self::ABOUT.name,
-            goals: true,
-        })
+        Mlfs::read(Mlfs::ABOUT.name, parameters, false)
     }
 }
 

@@ -6,13 +6,7 @@ use super::{
     host::{Hosts, Task},
     priority::{Jobs, Priorities},
 };
-use crate::{
-    decision::Slot, shape::Role,
-    engine::sharing,
-    ids::ServerId,
-    job::Job,
-    resources::Amounts,
-};
+use crate::{decision::Slot, engine::sharing, ids::ServerId, job::Job, resources::Amounts, shape::Role};
 
 /// A task on an overloaded server.
 struct Candidate<'a> {

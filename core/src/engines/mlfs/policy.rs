@@ -13,12 +13,13 @@ use super::{
     priority::{Jobs, Priorities},
 };
 use crate::{
-    decision::Slot, shape::Role,
+    decision::Slot,
     ids::ServerId,
     job::Job,
     place::Load,
     policy::{Demonstration, Inputs, Network},
     resources::{Amounts, GPU},
+    shape::Role,
     state::State,
     time::Span,
 };

@@ -4,14 +4,14 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use imbl::Vector;
 
-use super::Mlfs;
+use super::parameters::Mlfs;
 use crate::{
-    shape::Shape,
     engine::round,
     ids::JobId,
     job::{Job, JobSpec},
     place::partition_shares,
     resources::Amounts,
+    shape::Shape,
     state::{Change, Mandate, State},
     time::{Span, Time},
 };

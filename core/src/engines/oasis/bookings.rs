@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::prices::Sample;
 use crate::{
-    shape::Shape,
     ids::{JobId, ServerId},
     job::{Job, Phase},
     place::Count,
     resources::Amounts,
+    shape::Shape,
     tables::{table, tables},
     time::{Span, Time},
 };
@@ -90,7 +90,12 @@ impl Admission {
     /// approximated by the current number of running workers. Reports can be late, and training continues between them.
     pub(super) fn unreported(&self, job: &Job, from: Time, to: Time) -> Span {
         let known = if job.learnt.progress.at.is_some_and(|at| at >= self.seen_to) { Span::ZERO } else { self.seen };
-        let ran = job.seen.allocation.as_ref().filter(|_| job.seen.phase == Phase::Running).map_or(0, |ran| ran.shape().workers);
+        let ran = job
+            .seen
+            .allocation
+            .as_ref()
+            .filter(|_| job.seen.phase == Phase::Running)
+            .map_or(0, |ran| ran.shape().workers);
         let from = from.max(self.seen_to).max(job.issued.changed).max(job.learnt.progress.at.unwrap_or(from));
         Span(known.0.saturating_add((to - from).0.max(0).saturating_mul(ran.into())))
     }

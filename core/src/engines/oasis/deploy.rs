@@ -4,11 +4,16 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{bookings::Planned, round::Round};
 use crate::{
-    decision::{Allocation, Proposal, Verdict}, shape::{Role, Shape},
-    engine::{EngineError, board::{Board, Largest}, ledger::Ledger},
+    decision::{Allocation, Proposal, Verdict},
+    engine::{
+        EngineError,
+        board::{Board, Largest},
+        ledger::Ledger,
+    },
     ids::ServerId,
     job::{Job, Training},
     reason::Reason,
+    shape::{Role, Shape},
     state::{Mandate, State},
 };
 

@@ -4,21 +4,21 @@
 use std::collections::{BTreeMap, VecDeque, btree_map::Entry};
 
 use super::{
-    Oasis, WorkUnit,
     bookings::{Memo, Planned},
     curve::{Choice, Curve},
     offers::{Offers, Page, Servers},
+    parameters::{Oasis, WorkUnit},
     prices::{Tariff, Totals},
     search::{Problem, Schedule},
 };
 use crate::{
-    shape::{Role, Shape},
     engine::{Budget, EngineError, ledger::Owner},
     ids::ResourceId,
     job::{Job, Slots, Training, Utility},
     reason::{PricedOut, Worth},
     resources::{Amounts, CPU},
     server::Hosts,
+    shape::{Role, Shape},
     state::{Account, State},
     time::{Span, Time},
 };

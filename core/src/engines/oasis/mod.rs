@@ -45,6 +45,7 @@ mod deploy;
 mod knapsack;
 mod market;
 mod offers;
+mod parameters;
 mod pass;
 mod prices;
 mod reach;
@@ -56,123 +57,22 @@ mod tests;
 pub use self::{
     bookings::Memo,
     curve::{Choice, Curve},
+    parameters::Oasis,
     prices::known_bounds,
     search::{Problem, Schedule, best, earliest},
 };
 use self::{
     market::Market,
-    prices::{Bounds, Known, Sample, Totals},
+    prices::{Bounds, Sample, Totals},
 };
-use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers};
+use crate::engine::{Budget, Engine, EngineError, Round, Triggers};
 use crate::{
-    shape::Role,
     ids::ResourceId,
-    job::{Job, JobSpec, Slots, Training, TrainingError, Utility, UtilityKind},
-    settings::{Parameter, SettingsError},
+    job::{Job, JobSpec, Training, TrainingError, Utility},
+    shape::Role,
     state::State,
     time::{Span, Time},
 };
-
-/// The unit of work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WorkUnit {
-    /// A worker trains whole chunks in a slot (§IV-C).
-    Chunk,
-    /// A chunk may continue in the next slot.
-    WorkerSlot,
-}
-
-/// Treatment of rejected jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rejected {
-    Held,
-    Cancelled,
-    Retry(Span),
-}
-
-/// The engine. See the [module](self).
-#[derive(Clone, Debug)]
-pub struct Oasis {
-    slots: Slots,
-    horizon: u32,
-    fixed: bool,
-    /// Known bounds, instead of learnt ones.
-    known: Option<Known>,
-    window: usize,
-    price_scale: f64,
-    kappa: f64,
-    drift: f64,
-    rejected: Rejected,
-    default_value: f64,
-    work_unit: WorkUnit,
-    own_demand: bool,
-}
-
-impl Build for Oasis {
-    type Engine = Self;
-    const ABOUT: About = About::new(
-        "oasis",
-        "admits a job if its best schedule is worth more than its resources cost, and books it",
-        "Bao et al., OASiS, INFOCOM'18",
-    );
-
-    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
-        let slot = "length of a time slot; numbers of workers change between slots only (§V-B: 20 minutes)";
-        let horizon = "T: slots that are looked ahead, or that there are in all (§V-A: 100 to 300)";
-        let timespan =
-            "\"rolling\": the horizon moves on with time; \"fixed\": T slots from time zero, as in the paper";
-        let bounds = "U and L of the prices: \"learnt\" from the last arrivals, or known, as l1 = …, l2 = …, u1 = { \
-            gpu = … }, u2 = { … }";
-        let price_scale = "U/L times this (Fig. 6: 0.2 to 10; below 1 where resources are scarce)";
-        let kappa = "for L a job is worth at least this part of f(0), however late it ends";
-        let drift = "a job whose progress is off its schedule by more than this part is scheduled anew";
-        let rejected = "what becomes of a rejected job: \"held\" until someone resumes it, \"cancelled\", or \"retry\"";
-        let default_value = "what a job without a utility is worth, whenever it ends";
-        let work_unit = "work is counted in whole chunks a slot; beyond the paper, \"worker_slot\": as constraint (2) \
-            has it, never dearer";
-        let own_demand = "beyond the paper: a slot's price counts the slot itself as booked, which matters where \
-            servers hold few slots";
-        // The time is parsed after this.
-        let ends =
-            [("held", Rejected::Held), ("cancelled", Rejected::Cancelled), ("retry", Rejected::Retry(Span::ZERO))];
-        let units = [("chunk", WorkUnit::Chunk), ("worker_slot", WorkUnit::WorkerSlot)];
-        Ok(Self {
-            slots: Slots { length: parameters.span("slot", "20m", slot)? },
-            horizon: parameters.whole("horizon", 300, 1..=100_000, horizon)?,
-            fixed: parameters.choice("timespan", "rolling", &[("rolling", false), ("fixed", true)], timespan)?,
-            known: known(parameters.text("bounds", "learnt", bounds)?)?,
-            window: parameters.whole("window", 100, 1..=10_000, "so many of the last arrivals teach U and L")? as usize,
-            price_scale: parameters.number("price_scale", 1.0, 1e-6..=1e6, price_scale)?,
-            kappa: parameters.number("kappa", 0.01, 1e-12..=1.0, kappa)?,
-            drift: parameters.number("drift", 0.1, 0.0..=1e6, drift)?,
-            rejected: {
-                let rejected = parameters.choice("rejected", "held", &ends, rejected)?;
-                let after = parameters.span("retry_after", "1h", "when a rejected job is tried again")?;
-                if let Rejected::Retry(_) = rejected { Rejected::Retry(after) } else { rejected }
-            },
-            default_value: parameters.number("default_value", 1.0, 0.0..=1e9, default_value)?,
-            work_unit: parameters.choice("work_unit", "chunk", &units, work_unit)?,
-            own_demand: parameters.flag("own_demand", false, own_demand)?,
-        })
-    }
-}
-
-/// Parses the configured bounds of the prices. None if they are learnt.
-fn known(bounds: String) -> Result<Option<Known>, SettingsError> {
-    if bounds == "learnt" {
-        return Ok(None);
-    }
-    Known::parse(&bounds).map(Some).map_err(|problem| {
-        let given = Parameter::Text(bounds);
-        let allowed = "\"learnt\" or l1 = …, l2 = …, u1 = { … }, u2 = { … }";
-        SettingsError::new("parameters.bounds", format!("{given} must be {allowed}: {problem}"))
-    })
-}
-
-/// The utility of a job without its own.
-fn unnamed_worth() -> Utility {
-    Utility::new(UtilityKind::Constant)
-}
 
 impl Engine for Oasis {
     type Memo = Memo;
@@ -269,7 +169,7 @@ impl Oasis {
 
     /// A job's utility, limited by the site's cap.
     fn utility(&self, state: &State, job: &Job) -> Utility {
-        state.utility(job).unwrap_or_else(|| Utility { value: self.default_value, ..unnamed_worth() })
+        state.utility(job).unwrap_or_else(|| Utility { value: self.default_value, ..prices::unnamed_worth() })
     }
 
     /// U and L: known, or learnt from the last arrivals and this one.

@@ -6,12 +6,12 @@ use imbl::OrdMap;
 
 use super::prices::Tariff;
 use crate::{
-    shape::{Role, Shape},
     engine::{Budget, EngineError},
     ids::ServerId,
     job::{Demand, Job},
     resources::{Amounts, GPU},
     server::{Hosts, Server},
+    shape::{Role, Shape},
     state::State,
 };
 

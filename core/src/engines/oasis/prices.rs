@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    shape::Role,
     ids::{JobId, ResourceId},
-    job::{Demand, Job, JobSpec, Training, Utility},
+    job::{Demand, Job, JobSpec, Training, Utility, UtilityKind},
     resources::{Amounts, ResourceTypes},
     server::{Hosts, ServerSpec},
+    shape::Role,
     state::State,
     text::{LONGEST, read_toml},
     time::{Span, Time},
@@ -240,7 +240,7 @@ pub fn known_bounds(
         let Ok(training) = Training::new(spec, None) else { continue };
         let worker = Demand::new(&spec.worker.demand, &mut types);
         let server = spec.server.as_ref().map(|role| Demand::new(&role.demand, &mut types)).unwrap_or_default();
-        let utility = spec.utility.clone().unwrap_or_else(super::unnamed_worth);
+        let utility = spec.utility.clone().unwrap_or_else(unnamed_worth);
         let passed = u64::try_from(arrival.0.div_euclid(slot.0)).unwrap_or(0);
         let of = (JobId(at as u64), &worker, &server);
         samples.extend(Sample::new(of, &training, &utility, slots.saturating_sub(passed), (slot, kappa)).map(Arc::new));
@@ -305,4 +305,8 @@ impl Tariff {
 /// L·(U/L)^(g/C) (Eq. 21 and 22), with rise = ln U/L.
 fn raised(low: f64, rise: f64, taken: i64, has: i64) -> f64 {
     if taken <= 0 || has <= 0 { low } else { low * libm::exp(rise * (taken as f64 / has as f64).min(1.0)) }
+}
+/// The utility of a job without its own.
+pub(super) fn unnamed_worth() -> Utility {
+    Utility::new(UtilityKind::Constant)
 }

@@ -9,17 +9,18 @@ use std::{
 use imbl::Vector;
 
 use super::{
-    Oasis, Rejected, WorkUnit,
     bookings::{Admission, Memo, Planned},
     market::Market,
+    parameters::{Oasis, Rejected, WorkUnit},
     search::{Problem, Schedule, best, earliest},
 };
 use crate::{
-    decision::Verdict, shape::Shape,
+    decision::Verdict,
     engine::{Budget, EngineError},
     ids::{JobId, ServerId},
     job::{Job, Training},
     reason::{Reason, ReasonKind},
+    shape::Shape,
     state::{Change, Mandate, State},
     time::Time,
 };

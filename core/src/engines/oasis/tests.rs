@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use imbl::Vector;
 use proptest::{collection::vec, prelude::*, sample::select};
 
-use super::{Build, Engine, Memo, Oasis, Problem, Schedule, WorkUnit, best, curve::*, earliest};
+use super::{Memo, Oasis, Problem, Schedule, best, curve::*, earliest, parameters::WorkUnit};
+use crate::engine::{Build, Engine};
 use crate::{
     Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Shape, Span, Time, Verdict,
     decision::Proposal,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::SpeedModel;
+use super::model::SpeedModel;
 
 /// f(p, w) with multiplied coefficients: one formula for all models, without branches and without heap memory.
 ///

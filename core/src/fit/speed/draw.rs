@@ -1,6 +1,9 @@
 //! Random speed functions that are consistent with a fit's measurements.
 
-use super::{ADDED, Confidence, SpeedFit, SpeedOptions, SpeedPrior, SpeedSample, solve::SPARSE};
+use super::{
+    fit::ADDED, fit::SpeedFit, model::Confidence, model::SpeedOptions, model::SpeedPrior, model::SpeedSample,
+    solve::SPARSE,
+};
 
 /// Standard deviation of the logarithm of a guessed coefficient: one in six is more than twice its guess. The pull
 /// towards the guess makes the same assumption.

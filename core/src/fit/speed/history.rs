@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{SpeedFit, SpeedModel, SpeedOptions, SpeedSample};
+use super::{fit::SpeedFit, model::SpeedModel, model::SpeedOptions, model::SpeedSample};
 
 /// Maximum number of pairs. A job uses few; the pair that was used longest ago is dropped first.
 const CELLS: usize = 64;

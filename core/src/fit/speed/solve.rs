@@ -2,7 +2,9 @@
 
 use super::super::linear::inverse;
 use super::super::nnls::nnls;
-use super::{Confidence, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample, TypeFactor};
+use super::{
+    model::Confidence, model::SpeedModel, model::SpeedOptions, model::SpeedPrior, model::SpeedSample, model::TypeFactor,
+};
 
 /// Number of rounds of re-weighting. Each is one small NNLS; most fits settle in under ten.
 const ROUNDS: usize = 20;

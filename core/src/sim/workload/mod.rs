@@ -13,7 +13,10 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use super::{Lots, Speed, Truth};
+use super::{
+    lots::Lots,
+    truth::{Speed, Truth},
+};
 use crate::{
     decision::DeviceShare,
     job::JobSpec,

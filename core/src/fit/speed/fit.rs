@@ -1,0 +1,203 @@
+//! A fitted speed function.
+
+#![allow(clippy::needless_range_loop)] // matrix code is most readable with the indices of the textbook
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    curve::SpeedCurve,
+    model::{Confidence, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample, TypeFactor},
+    solve::{Problem, Pull, Row, Solution, distinct_rows, factor_of, tells_overlap, time_of},
+};
+use crate::fit::linear::quadratic;
+
+/// A fitted speed function.
+///
+/// # Examples
+///
+/// ```
+/// use trainmaster_core::fit::speed::{SpeedFit, SpeedModel, SpeedOptions, SpeedSample};
+///
+/// let model = SpeedModel::Sync { batch: 128.0 };
+/// let truth = |p: f64, w: f64| 1.0 / (0.01 * 128.0 / w + 0.05 + 0.1 * w / p + 0.002 * w);
+/// let samples: Vec<_> = [(1, 1), (1, 4), (4, 4), (8, 2), (2, 8), (6, 12)]
+///     .map(|(p, w)| SpeedSample::new(p, w, truth(f64::from(p), f64::from(w))))
+///     .to_vec();
+/// let fit = SpeedFit::fit(model, &samples, &SpeedOptions::default());
+/// let there = fit.speed(10, 10);
+/// assert!((there / truth(10.0, 10.0) - 1.0).abs() < 0.05);
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpeedFit {
+    /// The form of the function, with the job's M.
+    pub model: SpeedModel,
+    /// θ as in [`SpeedModel`], seconds, on the reference server type.
+    pub theta: [f64; 5],
+    /// Composition of a step's time from computation C and communication S: T² = C² + cross·C·S + S². 2 = the paper's
+    /// C + S; smaller values mean overlap.
+    pub cross: f64,
+    /// Basis of the fit.
+    pub confidence: Confidence,
+    /// Number of samples used.
+    pub samples: u32,
+    /// Number of samples ignored: no workers, no parameter servers, or a speed, batch or weight that isn't positive and
+    /// finite.
+    pub ignored: u32,
+    /// Root mean square of (fitted − measured)/measured speed over the samples; `None` without samples.
+    pub rms_relative_error: Option<f64>,
+    /// Factors of the measured server types, by ascending type. The reference has 1.
+    pub factors: Vec<TypeFactor>,
+    curve: SpeedCurve,
+    /// (AᵀA)⁻¹ of the weighted, relative rows. Large entries mean that the samples determine little.
+    spread: [[f64; 5]; 5],
+}
+
+/// The paper's form: the sum of computation and communication.
+pub(super) const ADDED: f64 = 2.0;
+/// Candidate degrees of overlap: none, half, and the root of the sum of squares.
+const CROSSES: [f64; 3] = [ADDED, 1.0, 0.0];
+/// Assumed relative scatter if there are too few samples to estimate it. Speeds reported for the same (p, w) differ by
+/// a few percent.
+const ASSUMED_SCATTER: f64 = 0.05;
+
+impl SpeedFit {
+    /// Fits the speed function to `samples`. There is always a result: see [`Confidence`] for few samples.
+    #[must_use]
+    pub fn fit(model: SpeedModel, samples: &[SpeedSample], options: &SpeedOptions) -> Self {
+        let rows: Vec<Row> = samples.iter().filter_map(|s| Row::new(model, s)).collect();
+        let prior = options.prior.filter(SpeedPrior::is_usable);
+        let confidence = match (distinct_rows(&rows), prior) {
+            (0, None) => Confidence::Guess,
+            (0, Some(_)) => Confidence::Prior,
+            (distinct, _) if distinct < model.coefficients() => Confidence::Sparse,
+            _ => Confidence::Fitted,
+        };
+        let mut types: Vec<u16> = rows.iter().map(|r| r.server_type).collect();
+        types.sort_unstable();
+        types.dedup();
+        let factors = types.iter().map(|&server_type| TypeFactor { server_type, factor: 1.0 }).collect();
+
+        // The prior's form if there is one, otherwise the paper's.
+        let (shape, cross) = prior.map_or_else(|| (model.shape(), ADDED), |p| (p.theta, p.cross));
+        let pull = Pull::new(model, &rows, shape, cross, confidence, options.pull, prior);
+        let start = Solution { theta: pull.target, cross, factors, rms: None, cost: f64::INFINITY };
+        let problem = Problem { model, rows: &rows, pull, options };
+        let mut best = if rows.is_empty() { start } else { problem.solve(cross, &start) };
+        if options.overlap && confidence == Confidence::Fitted && tells_overlap(model, &rows) {
+            let known = best.clone();
+            // Eq. 3 and 4 are the paper's finding for parameter servers, so leaving them requires a larger gain.
+            let gain = if model.has_servers() { 0.85 } else { 1.0 };
+            for trial in CROSSES.into_iter().filter(|c| *c != cross).map(|c| problem.solve(c, &known)) {
+                if trial.cost < gain * known.cost && trial.cost < best.cost {
+                    best = trial;
+                }
+            }
+        }
+        Self {
+            model,
+            theta: best.theta,
+            cross: best.cross,
+            confidence,
+            samples: count(rows.len()),
+            ignored: count(samples.len() - rows.len()),
+            rms_relative_error: best.rms,
+            spread: problem.spread(&best),
+            curve: SpeedCurve::overlapping(model, &best.theta, best.cross),
+            factors: best.factors,
+        }
+    }
+
+    /// Training speed on the reference server type, in steps per second. See [`SpeedCurve::speed`].
+    #[inline]
+    #[must_use]
+    pub fn speed(&self, servers: u32, workers: u32) -> f64 {
+        self.curve.speed(servers, workers)
+    }
+
+    /// The function alone: small and `Copy`, for inner loops.
+    #[must_use]
+    pub fn curve(&self) -> SpeedCurve {
+        self.curve
+    }
+
+    /// The same fit with other coefficients, for example to study the effect of errors.
+    #[must_use]
+    pub fn with_theta(self, theta: [f64; 5]) -> Self {
+        let curve = SpeedCurve::overlapping(self.model, &theta, self.cross);
+        Self { theta, curve, ..self }
+    }
+
+    /// The function on servers of `server_type`. A type without measurements counts as the reference.
+    #[must_use]
+    pub fn curve_on(&self, server_type: u16) -> SpeedCurve {
+        self.curve.computing_faster(factor_of(&self.factors, server_type))
+    }
+
+    /// The function at another global batch, for jobs of one model with different M. Asynchronous training is
+    /// unaffected.
+    #[must_use]
+    pub fn curve_at_batch(&self, batch: f64) -> SpeedCurve {
+        let model = match self.model {
+            SpeedModel::Sync { .. } => SpeedModel::Sync { batch },
+            SpeedModel::AllReduce { .. } => SpeedModel::AllReduce { batch },
+            SpeedModel::Async => SpeedModel::Async,
+        };
+        SpeedCurve::overlapping(model, &self.theta, self.cross)
+    }
+
+    /// A prior for jobs of the same model, with a weight of `strength` samples.
+    #[must_use]
+    pub fn prior(&self, strength: f64) -> SpeedPrior {
+        SpeedPrior { theta: self.theta, cross: self.cross, strength }
+    }
+
+    /// Estimated standard error of the predicted speed at (p, w), as a fraction of it: 0.1 = 10 %.
+    ///
+    /// A first-order estimate from the scatter and the positions of the samples. It ignores the bounds of θ, so it
+    /// tends to be too large.
+    #[must_use]
+    pub fn relative_error(&self, servers: u32, workers: u32) -> f64 {
+        if workers == 0 {
+            return 0.0;
+        }
+        let (p, w) = (f64::from(servers.max(1)), f64::from(workers));
+        let (terms, numerator) = self.model.terms(p, w, self.model.batch());
+        let time = numerator / self.curve.speed(servers, workers);
+        let fitted = time_of(self.model, &terms, &self.theta, self.cross);
+        let mut relative = terms.map(|t| t / time);
+        for (j, share) in relative.iter_mut().enumerate() {
+            *share *= if j < self.model.compute_terms() { fitted.by_compute } else { fitted.by_rest };
+        }
+        self.scatter() * quadratic(&self.spread, &relative).max(0.0).sqrt()
+    }
+
+    /// The candidate (p, w) whose measurement adds most information: the one with the largest predicted variance, the
+    /// first on a tie. `None` for an empty list.
+    #[must_use]
+    pub fn next_to_profile(&self, candidates: &[(u32, u32)]) -> Option<(u32, u32)> {
+        let mut best: Option<((u32, u32), f64)> = None;
+        for &(p, w) in candidates {
+            let error = self.relative_error(p, w);
+            if best.is_none_or(|(_, top)| error > top) {
+                best = Some(((p, w), error));
+            }
+        }
+        best.map(|(pair, _)| pair)
+    }
+
+    pub(super) fn scatter(&self) -> f64 {
+        // A few samples can be met exactly by an inexact model.
+        let spare = f64::from(self.samples) - 5.0;
+        match self.rms_relative_error {
+            Some(rms) if spare > 0.0 => {
+                let seen = rms * rms * f64::from(self.samples) / spare;
+                (seen * spare + ASSUMED_SCATTER * ASSUMED_SCATTER * 2.0).sqrt() / (spare + 2.0).sqrt()
+            }
+            _ => ASSUMED_SCATTER,
+        }
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
