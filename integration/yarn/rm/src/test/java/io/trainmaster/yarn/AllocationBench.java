@@ -278,13 +278,12 @@ final class AllocationBench {
     private Plan plan(Cluster cluster) {
         Plan.Builder plan = Plan.newBuilder().setTerm(1).setNumber(1).setTtlMs(60_000);
         for (Application application : cluster.getApplicationsList()) {
+            int number = Integer.parseInt(application.getName());
             ApplicationPlan.Builder job =
-                    int number = Integer.parseInt(application.getName());
-                    ApplicationPlan.Builder job =
-                            plan.addApplicationsBuilder().setId(application.getId()).setAction(Action.ACTION_RUN);
-                    for (int slot = 1; slot <= SLOTS; slot++) {
-                        job.addSlots(Lab.slot(slot, "127.0.1." + (where(number, slot) + 1) + ":1"));
-                    }
+                    plan.addApplicationsBuilder().setId(application.getId()).setAction(Action.ACTION_RUN);
+            for (int slot = 1; slot <= SLOTS; slot++) {
+                job.addSlots(Lab.slot(slot, "127.0.1." + (where(number, slot) + 1) + ":1"));
+            }
         }
         return plan.build();
     }
