@@ -115,8 +115,7 @@ def broken(rng: random.Random, good: dict[str, Any]) -> bytes:
 
 
 def try_all(read: Callable[[bytes], Any], good: dict[str, Any], refusal: type[Exception]) -> list[Any]:
-    """Reads many broken documents, and returns the results. Only `refusal` is raised, with a short, printable message.
-    """
+    """Reads many broken documents. Returns the results. Raises only `refusal`, with a short, printable message."""
     assert read(json.dumps(good).encode())
     rng = random.Random(1)
     found = []

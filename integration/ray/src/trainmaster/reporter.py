@@ -87,8 +87,7 @@ class Reporter:
             self._tally.add(report, leads)
 
     def shape(self, workers: int, servers: int) -> None:
-        """Sets the numbers of workers and servers of the following reports. Earlier reports keep the previous numbers.
-        """
+        """Sets the numbers of workers and servers of later reports. Earlier reports keep theirs."""
         with self._lock:
             if (workers, servers) != self._shape:
                 self._take()

@@ -103,8 +103,7 @@ class Tally:
 
 
 class Outbox:
-    """A bounded queue of progress messages. They stay until they are answered. When it is full, the oldest is dropped.
-    """
+    """A bounded queue of progress messages, kept until they are answered. A full queue drops its oldest message."""
 
     LIMIT = 1024
     AT_ONCE = 64

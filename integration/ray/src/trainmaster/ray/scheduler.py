@@ -122,8 +122,7 @@ def narrow(site: Mapping[str, Limits], live: Mapping[str, int], room: int | None
 
 
 class StrictScheduler(IResourceScheduler):  # type: ignore[misc]
-    """Follows the target while it is valid. Otherwise, it logs the reason and leaves the decision to Ray's scheduler.
-    """
+    """Follows the target while it is valid. Otherwise it logs the reason, and Ray's scheduler decides."""
 
     def __init__(self, rays: Any, fetch: Callable[[], bytes | None]) -> None:
         """`rays` is Ray's own scheduler. `fetch` reads the document `request`."""
