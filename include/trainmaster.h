@@ -54,149 +54,151 @@
 #define TRAINMASTER_AT(type, data, stride, index) ((const type *)(const void *)((const char *)(data) + (size_t)(index) * (size_t)(stride)))
 
 
-// The ABI that this header describes. It grows with each addition; what was there stays as it is: functions, numbers, and
-// the fields of structs, which are only ever added at the end.
+// Version of the ABI in this header. It increases with each addition. Existing functions, numbers and fields of
+// structs never change; new fields are added at the end only.
 #define TRAINMASTER_ABI_VERSION 1
 
 // A time that never comes.
 #define TRAINMASTER_NEVER INT64_MAX
 
-// What a function returns that did what it was asked.
+// The result of a successful function.
 #define TRAINMASTER_OK 0
 
-// How a job ended.
+// Kind of a job's end.
 enum trainmaster_end {
-    // Converged, or through all its epochs.
+    // It converged, or reached its maximum of epochs.
     TRAINMASTER_END_COMPLETED = 0,
-    // Given up.
+    // It failed.
     TRAINMASTER_END_FAILED = 1,
-    // By a person.
+    // A user cancelled it.
     TRAINMASTER_END_CANCELLED = 2,
-    // By the scheduler.
+    // The scheduler stopped it.
     TRAINMASTER_END_STOPPED = 3,
 };
 
-// What became of a change.
+// The manager's result for a change.
 enum trainmaster_enacted {
-    // It is being carried out.
+    // The change is being enacted.
     TRAINMASTER_ENACTED_ACCEPTED = 0,
-    // A part of it is; observations say which.
+    // A part of it is. Observations show which.
     TRAINMASTER_ENACTED_PARTIAL = 1,
-    // It isn't.
+    // The change is refused.
     TRAINMASTER_ENACTED_REFUSED = 2,
 };
 
-// What a function returns else: why it did nothing. Numbers are never reused for something else; new ones
-// may come. trainmaster_error_name() has their names.
+// The result of a function that failed and changed nothing. Numbers are never reused, and new ones may be added.
+// trainmaster_error_name() returns their names.
 enum trainmaster_error {
-    // A pointer is NULL that must not be.
+    // A required pointer is NULL.
     TRAINMASTER_ERROR_NULL = 1,
     // A struct's size, an array's stride or a length is impossible, or a struct of a newer version has fields set that
     // this library doesn't know.
     TRAINMASTER_ERROR_SIZE = 2,
-    // A number is not one of those allowed, a text is not UTF-8, or a pointer is not aligned.
+    // A number is not an allowed one, a text is not UTF-8, or a pointer is not aligned.
     TRAINMASTER_ERROR_VALUE = 3,
-    // The handle is being used, by another thread or by the caller of a callback.
+    // The handle is in use by another thread, or by the caller of a callback.
     TRAINMASTER_ERROR_BUSY = 4,
-    // The handle is poisoned by an earlier panic: only status, take_issues, all_issues, drain_journal, set_log, restore
-    // and free are left.
+    // An earlier panic has poisoned the handle. Only status, take_issues, all_issues, drain_journal, set_log, restore
+    // and free work.
     TRAINMASTER_ERROR_POISONED = 5,
-    // A bug in the library was caught. A scheduler that was being changed is poisoned by it.
+    // A bug in the library was caught. If it occurred during a change of a scheduler, the scheduler is poisoned.
     TRAINMASTER_ERROR_PANIC = 6,
-    // Out of order: a ticket that is not run yet, or run or committed already, or of fits instead of a decision.
+    // Wrong order of calls: the ticket has not run yet, has run or was committed already, or is for fits instead of a
+    // decision.
     TRAINMASTER_ERROR_ORDER = 7,
-    // A newer ticket was prepared, or this one was abandoned, or its scheduler was restored since, or is another one.
+    // The ticket was superseded by a newer one or abandoned, its scheduler was restored since, or it belongs to
+    // another scheduler.
     TRAINMASTER_ERROR_SUPERSEDED = 8,
-    // The caller's buffer is too small; the length that is needed was written.
+    // The caller's buffer is too small. The required length was written.
     TRAINMASTER_ERROR_BUFFER = 9,
     // The journal's writer returned something other than 0.
     TRAINMASTER_ERROR_WRITE = 10,
-    // The settings are not valid: a key, an engine, a parameter.
+    // The settings are invalid: a key, an engine, or a parameter.
     TRAINMASTER_ERROR_SETTINGS = 20,
-    // The engine could not decide.
+    // The engine failed to decide.
     TRAINMASTER_ERROR_ENGINE = 21,
-    // A job's description is not valid.
+    // The job's description is invalid.
     TRAINMASTER_ERROR_JOB = 30,
-    // An active job has that name.
+    // An active job has the same name.
     TRAINMASTER_ERROR_DUPLICATE_NAME = 31,
-    // The job could never run, were it alone.
+    // The job could never run, even alone.
     TRAINMASTER_ERROR_NEVER_FITS = 32,
-    // Too many types of resources.
+    // There are too many types of resources.
     TRAINMASTER_ERROR_RESOURCE_TYPES = 33,
-    // The engine in charge can never run such a job.
+    // The engine in charge can't run such a job.
     TRAINMASTER_ERROR_UNSUPPORTED = 34,
     // There is no such active job.
     TRAINMASTER_ERROR_UNKNOWN_JOB = 35,
     // There is no such server.
     TRAINMASTER_ERROR_UNKNOWN_SERVER = 36,
-    // A server's description is not valid.
+    // The server's description is invalid.
     TRAINMASTER_ERROR_SERVER = 37,
-    // The end of a resync that never began.
+    // The resync was never begun.
     TRAINMASTER_ERROR_SYNC = 38,
-    // A report is out of order, out of range or of another incarnation. It is counted.
+    // The report is out of order, out of range or of another incarnation. It is counted.
     TRAINMASTER_ERROR_REPORT = 39,
-    // A refusal of something that is no longer issued. It is counted.
+    // The refusal is for something that is no longer issued. It is counted.
     TRAINMASTER_ERROR_LATE_REFUSAL = 40,
-    // Time went back.
+    // The time is before an earlier one.
     TRAINMASTER_ERROR_TIME = 41,
-    // A policy that can't be read, was spoilt, is for other inputs, or did worse than the heuristic. What the engine followed stands.
+    // The policy can't be read, is corrupt, has other inputs, or had worse results than the heuristic. The previous
+    // policy stays in force.
     TRAINMASTER_ERROR_POLICY = 42,
-    // The journal has no snapshot to start from.
+    // The journal has no snapshot.
     TRAINMASTER_ERROR_NO_SNAPSHOT = 50,
-    // A record of the journal is damaged or of another version.
+    // A record of the journal is corrupt or of another version.
     TRAINMASTER_ERROR_UNREADABLE = 51,
-    // A decision in the journal comes out differently: another version of the engine made it.
+    // A repeated decision differs from the journal's, because another version of the engine made it.
     TRAINMASTER_ERROR_DIVERGED = 52,
-    // Too little was measured for a fit.
+    // There are too few measurements for a fit.
     TRAINMASTER_ERROR_TOO_FEW_POINTS = 60,
-    // Numbers whose sum or difference is too large.
+    // A sum or difference of the numbers is too large.
     TRAINMASTER_ERROR_TOO_LARGE = 61,
 };
 
-// What happened. Behind each kind: the fields of struct trainmaster_event that it reads beside `size`, `kind` and `at`;
-// others are ignored.
+// The kinds of events. Each kind lists the fields of struct trainmaster_event that it reads in addition to `size`,
+// `kind` and `at`. Other fields are ignored.
 enum trainmaster_event_kind {
-    // Other settings. `text`: TOML, as for trainmaster_scheduler_new().
+    // New settings. `text`: TOML, as for trainmaster_scheduler_new().
     TRAINMASTER_EVENT_KIND_CONFIGURED = 1,
     // `value`: one of TRAINMASTER_MODE_*.
     TRAINMASTER_EVENT_KIND_MODE_SET = 2,
-    // Another host took over. `number`: its term, which grows; decisions of older ones are void.
+    // Another host took over. `number`: its term, which increases. Decisions of older terms are void.
     TRAINMASTER_EVENT_KIND_TERM_BEGAN = 3,
-    // A server came or changed. `manager`, `server`.
+    // A server arrived or changed. `manager`, `server`.
     TRAINMASTER_EVENT_KIND_SERVER_SET = 4,
-    // A server is gone, with all that ran there. `name`.
+    // A server left, with all its slots. `name`.
     TRAINMASTER_EVENT_KIND_SERVER_LEFT = 5,
-    // All that other work uses of a server. `name`, `amounts`, `devices`.
+    // The total foreign use of a server. `name`, `amounts`, `devices`.
     TRAINMASTER_EVENT_KIND_FOREIGN_USE = 6,
-    // A job was submitted. `submitted`, or where that is NULL `text`: a job file (TOML). Find its number with
-    // trainmaster_scheduler_find_job().
+    // A job was submitted. `submitted`, or if that is NULL `text`: a job file (TOML). trainmaster_scheduler_find_job()
+    // returns its number.
     TRAINMASTER_EVENT_KIND_JOB_SUBMITTED = 7,
-    // A job is over. `job`, `value`: one of TRAINMASTER_END_*.
+    // A job ended. `job`, `value`: one of TRAINMASTER_END_*.
     TRAINMASTER_EVENT_KIND_JOB_ENDED = 8,
-    // A person holds a job (`value` 1) or lets it go on (0). `job`.
+    // A user holds a job (`value` 1) or resumes it (0). `job`.
     TRAINMASTER_EVENT_KIND_JOB_HELD = 9,
     // A training program reports. `job`, `incarnation`, `report`.
     TRAINMASTER_EVENT_KIND_REPORTED = 10,
-    // All slots of a job that the manager sees. `job`, `incarnation`, `slots` (none: all are released), `value`: one of
-    // TRAINMASTER_PHASE_*.
+    // All slots of a job that the manager observes. `job`, `incarnation`, `slots` (empty: all are released), `value`:
+    // one of TRAINMASTER_PHASE_*.
     TRAINMASTER_EVENT_KIND_OBSERVED = 11,
-    // What became of what the manager was told. `job`, `number`: the `decision` of the plan that told it,
-    // `value`: one of TRAINMASTER_ENACTED_*; if refused also `text`: why, and `retry_ms`.
+    // The manager's result for an issue. `job`, `number`: the `decision` of the plan that contained it, `value`: one
+    // of TRAINMASTER_ENACTED_*. If refused also `text`: the cause, and `retry_ms`.
     TRAINMASTER_EVENT_KIND_ENACTED = 12,
-    // A manager begins to tell everything that it has. `manager`. Nothing is due before its end.
+    // A manager begins a resync. `manager`. No decision is due before its end.
     TRAINMASTER_EVENT_KIND_SYNC_BEGIN = 13,
-    // It has; what it didn't mention is gone. `manager`, `value` 1: so are jobs of that cluster it didn't mention (else
-    // only their slots).
+    // The resync is complete. Servers and jobs' slots that it didn't mention are gone. `manager`, `value` 1: so are
+    // unmentioned jobs of that cluster.
     TRAINMASTER_EVENT_KIND_SYNC_END = 14,
-    // What was measured on a server, in place of what was measured before. `name`, `amounts`: all that is in use, without
-    // devices; `devices`: how busy they are, the others are idle; `uses`: the part of it that slots use.
+    // New measurements of a server, which replace the previous ones. `name`, `amounts`: total use without devices;
+    // `devices`: their use, others are idle; `uses`: the part of each slot.
     TRAINMASTER_EVENT_KIND_UTILISATION = 15,
-    // What an engine learnt elsewhere. `name`: the engine; `text`: a policy file; without one the engine decides by its
-    // heuristic again.
+    // A learnt policy. `name`: the engine; `text`: a policy file. Without a text the engine uses its heuristic again.
     TRAINMASTER_EVENT_KIND_POLICY_SET = 16,
 };
 
-// What is known; added up in `known` of struct trainmaster_prediction.
+// Known values. `known` of struct trainmaster_prediction is their sum.
 enum trainmaster_known {
     // `speed` and `speed_error`.
     TRAINMASTER_KNOWN_SPEED = 1,
@@ -204,97 +206,98 @@ enum trainmaster_known {
     TRAINMASTER_KNOWN_CONVERGENCE = 2,
     // `remaining_ms`.
     TRAINMASTER_KNOWN_TIME = 4,
-    // The loss isn't expected to converge before the job's last allowed epoch: `epochs` is that.
+    // The loss is not expected to converge before the job's maximum of epochs, which is then in `epochs`.
     TRAINMASTER_KNOWN_CAPPED = 8,
 };
 
-// How urgent a line of the log is.
+// Severity of a line of the log.
 enum trainmaster_log_level {
-    // Someone has to look: a panic, a scheduler that gave up.
+    // An administrator has to act: a panic, or a paused scheduler.
     TRAINMASTER_LOG_LEVEL_ERROR = 0,
-    // Something failed and was dealt with: an engine, a torn end of a journal.
+    // A handled failure: of an engine, or a truncated end of a journal.
     TRAINMASTER_LOG_LEVEL_WARNING = 1,
-    // Good to know.
+    // Information.
     TRAINMASTER_LOG_LEVEL_INFO = 2,
 };
 
-// Who is in charge.
+// The scheduling mode.
 enum trainmaster_mode {
-    // The engine decides, and the manager is told.
+    // The engine decides, and the manager receives plans.
     TRAINMASTER_MODE_ACTIVE = 0,
-    // The engine decides from what is observed; the manager is told that every job is its own.
+    // The engine decides from observations. All jobs are handed back to the manager.
     TRAINMASTER_MODE_SHADOW = 1,
-    // Nothing is decided; every job is the manager's own, as it was given last or requested.
+    // Nothing is decided. All jobs are handed back to the manager, in their last or requested shape.
     TRAINMASTER_MODE_PAUSED = 2,
 };
 
-// What a job's slots do.
+// Phase of a job's slots.
 enum trainmaster_phase {
     // There are none.
     TRAINMASTER_PHASE_STOPPED = 0,
-    // Not all run yet.
+    // Some don't run yet.
     TRAINMASTER_PHASE_STARTING = 1,
     // All run.
     TRAINMASTER_PHASE_RUNNING = 2,
-    // They leave, with a checkpoint.
+    // They stop with a checkpoint.
     TRAINMASTER_PHASE_STOPPING = 3,
 };
 
-// Why a job doesn't run, or has less than planned.
+// Kind of a reason why a job doesn't run, or has less than planned.
 enum trainmaster_reason_kind {
-    // A finding that is no reason.
+    // For a finding without a reason.
     TRAINMASTER_REASON_KIND_NONE = 0,
-    // No decision was made about it yet.
+    // There was no decision about the job yet.
     TRAINMASTER_REASON_KIND_NOT_CONSIDERED = 1,
-    // No server could hold even one slot of it: `server` has the most `resource`, `available`, of the `needed`.
+    // No server could hold one slot of the job. `server` has the most `resource`: `available` of the `needed` amount.
     TRAINMASTER_REASON_KIND_NEVER_FITS = 2,
-    // No room for it now: a slot needs `needed` of `resource`; the most that is free is `available` on `server`.
+    // There is no room now. A slot needs `needed` of `resource`; the most free room is `available` on `server`.
     TRAINMASTER_REASON_KIND_NO_ROOM = 3,
-    // A total is used up, of the cluster, a queue or a tenant: `needed` of `resource`, `available` are left of `limit`.
+    // A total of the cluster, a queue or a tenant is used up: `needed` of `resource`, and `available` are left of
+    // `limit`.
     TRAINMASTER_REASON_KIND_EXHAUSTED = 4,
-    // Others go first: it is number `position` in line, behind `job`.
+    // Other jobs go first: it is at `position` in line, behind `job`.
     TRAINMASTER_REASON_KIND_BEHIND = 5,
-    // Planned, but `needed` more of `resource` has to be released on `server` first.
+    // It is planned, but `needed` more of `resource` must be released on `server` first.
     TRAINMASTER_REASON_KIND_RELEASING = 6,
-    // The manager refused it; it is asked again at `until`.
+    // The manager refused it. The next attempt is at `until`.
     TRAINMASTER_REASON_KIND_REFUSED = 7,
-    // `server` is gone.
+    // `server` left.
     TRAINMASTER_REASON_KIND_SERVER_LOST = 8,
-    // `server` lacks `needed` of `resource` since other work came.
+    // `server` lacks `needed` of `resource` because of new foreign use.
     TRAINMASTER_REASON_KIND_EVICTED = 9,
-    // It is worth `worth`, and costs others `cost`; the difference has to be above `threshold`.
+    // Its utility is `worth`, and it costs others `cost`. The difference must exceed `threshold`.
     TRAINMASTER_REASON_KIND_OUTWEIGHED = 10,
-    // A person holds it.
+    // A user holds it.
     TRAINMASTER_REASON_KIND_HELD = 11,
-    // It ran for as long as it may: `limit` milliseconds.
+    // It reached its maximum run time, `limit` milliseconds.
     TRAINMASTER_REASON_KIND_TIME_LIMIT = 12,
-    // A person cancelled it.
+    // A user cancelled it.
     TRAINMASTER_REASON_KIND_CANCELLED = 13,
-    // Its training is over.
+    // Its training is complete.
     TRAINMASTER_REASON_KIND_FINISHED = 14,
-    // The engine in charge doesn't take such jobs.
+    // The engine in charge can't run such jobs.
     TRAINMASTER_REASON_KIND_UNSUPPORTED = 15,
-    // It goes on at `until`.
+    // It continues at `until`.
     TRAINMASTER_REASON_KIND_SCHEDULED = 16,
-    // Its best schedule is worth `worth` and costs `cost`, mostly for `resource`; it is tried again at `until`.
+    // Its best schedule has utility `worth` and costs `cost`, mostly for `resource`. The next attempt is at `until`.
     TRAINMASTER_REASON_KIND_PRICED_OUT = 17,
-    // Until `until` there is room for `available` of the `needed` chunks that it has left.
+    // Until `until` there is room for `available` of the `needed` remaining chunks.
     TRAINMASTER_REASON_KIND_UNFINISHABLE = 18,
-    // `server` carries too much, `available` millionths of its `resource`, and there is no room elsewhere.
+    // `server` is overloaded, with `available` millionths of its `resource` in use, and there is no room elsewhere.
     TRAINMASTER_REASON_KIND_OVERLOADED = 19,
-    // Its accuracy, `available` in millionths, is the `needed` one.
+    // It has the required accuracy: `available`, with `needed` required, in millionths.
     TRAINMASTER_REASON_KIND_ACCURACY_REACHED = 20,
-    // Its accuracy is `available`, in millionths, and would hardly be more in the end: `limit`.
+    // Its accuracy is `available`, and its predicted final accuracy is hardly more: `limit`, in millionths.
     TRAINMASTER_REASON_KIND_NOTHING_TO_GAIN = 21,
-    // Its accuracy would be `limit` in the end, in millionths, and `needed` is asked for.
+    // Its predicted final accuracy is `limit`, and `needed` is required, in millionths.
     TRAINMASTER_REASON_KIND_OUT_OF_REACH = 22,
-    // The engine's policy scores waiting, `worth`, above its best place, on `server`: `cost`.
+    // The engine's policy scores waiting, `worth`, above its best place on `server`, `cost`.
     TRAINMASTER_REASON_KIND_HELD_BACK = 23,
-    // A reason of the engine's own: `text` has it.
+    // A reason of the engine, in `text`.
     TRAINMASTER_REASON_KIND_ENGINE = 24,
 };
 
-// Which of a report's optional fields are set; added up in `has`.
+// The optional fields of a report. `has` is the sum of those that are set.
 enum trainmaster_report_has {
     // `loss`.
     TRAINMASTER_REPORT_HAS_LOSS = 1,
@@ -304,73 +307,73 @@ enum trainmaster_report_has {
     TRAINMASTER_REPORT_HAS_RESTART = 4,
 };
 
-// How a job may be resized while it runs.
+// Allowed changes of a running job's shape.
 enum trainmaster_resize {
     // Workers and parameter servers.
     TRAINMASTER_RESIZE_ANY = 0,
     // Workers only.
     TRAINMASTER_RESIZE_WORKERS = 1,
-    // Not at all: it runs as requested.
+    // None: it runs in its requested shape.
     TRAINMASTER_RESIZE_FIXED = 2,
 };
 
-// When training ends, besides by its convergence rule.
+// When the scheduler may end the job before its convergence rule applies.
 enum trainmaster_stop {
-    // By that rule alone.
+    // Only when the convergence rule applies.
     TRAINMASTER_STOP_EPOCHS = 0,
-    // Once nothing is left to gain, or the accuracy asked for can't be reached.
+    // When further training would hardly improve the accuracy, or the requested accuracy is out of reach.
     TRAINMASTER_STOP_OPTIMAL = 1,
-    // Once the accuracy asked for is reached.
+    // When the requested accuracy is reached.
     TRAINMASTER_STOP_ACCURACY = 2,
 };
 
-// What a slot does.
+// Role of a slot.
 enum trainmaster_slot_role {
     // Computes gradients.
     TRAINMASTER_SLOT_ROLE_WORKER = 0,
-    // Keeps parameters.
+    // Stores parameters.
     TRAINMASTER_SLOT_ROLE_SERVER = 1,
 };
 
-// Whose a decision is.
+// Source of a decision.
 enum trainmaster_source {
-    // The engine's.
+    // The engine.
     TRAINMASTER_SOURCE_ENGINE = 0,
-    // The engine's, less what no longer fitted.
+    // The engine, without changes that no longer fitted.
     TRAINMASTER_SOURCE_PRUNED = 1,
-    // The fallback engine's, since the engine failed several times in a row.
+    // The fallback engine, because the engine failed several times in a row.
     TRAINMASTER_SOURCE_FALLBACK = 2,
-    // Nobody's: the engine failed, see `error`, and the last plan stands.
+    // None: the engine failed, see `error`, and the last plan stays in force.
     TRAINMASTER_SOURCE_KEPT = 3,
 };
 
-// What is true of a scheduler; added up in `flags` of struct trainmaster_status.
+// Flags of a scheduler. `flags` of struct trainmaster_status is their sum.
 enum trainmaster_status_flag {
-    // A panic was caught in the midst of a change: restore it from its journal.
+    // A panic was caught during a change: restore the scheduler from its journal.
     TRAINMASTER_STATUS_FLAG_POISONED = 1,
-    // The engine failed so often in a row that the fallback decides.
+    // The engine failed several times in a row, so the fallback decides.
     TRAINMASTER_STATUS_FLAG_FALLBACK = 2,
-    // A decision's ticket is open.
+    // The ticket of a decision is open.
     TRAINMASTER_STATUS_FLAG_DECIDING = 4,
-    // A manager is telling everything that it has.
+    // A manager's resync is in progress.
     TRAINMASTER_STATUS_FLAG_SYNCING = 8,
-    // A journal is kept.
+    // A journal is active.
     TRAINMASTER_STATUS_FLAG_JOURNAL = 16,
 };
 
-// What a finding is about.
+// Topic of a finding.
 enum trainmaster_topic {
-    // Why the job doesn't run.
+    // The reason why the job doesn't run.
     TRAINMASTER_TOPIC_REASON = 0,
-    // What lies between the plan and the manager.
+    // The difference between the plan and the issued part.
     TRAINMASTER_TOPIC_ISSUE = 1,
-    // Who is in charge.
+    // The scheduling mode.
     TRAINMASTER_TOPIC_MODE = 2,
-    // When it is decided about next.
+    // The time of the next decision.
     TRAINMASTER_TOPIC_DECISION = 3,
-    // What its owner and its site allow.
+    // Bounds from the job file and the site.
     TRAINMASTER_TOPIC_BOUNDS = 4,
-    // Why its shape is kept.
+    // The stability rule that keeps its shape.
     TRAINMASTER_TOPIC_STABILITY = 5,
     // Predicted convergence.
     TRAINMASTER_TOPIC_CONVERGENCE = 6,
@@ -378,25 +381,25 @@ enum trainmaster_topic {
     TRAINMASTER_TOPIC_SPEED = 7,
     // Slow workers.
     TRAINMASTER_TOPIC_STRAGGLER = 8,
-    // Past changes and what they cost.
+    // Past changes and their costs.
     TRAINMASTER_TOPIC_HISTORY = 9,
-    // Reports that were ignored.
+    // Ignored reports.
     TRAINMASTER_TOPIC_REPORTS = 10,
-    // What becomes of its data chunks.
+    // State of its data chunks.
     TRAINMASTER_TOPIC_WORK = 11,
 };
 
-// How gradients meet parameters.
+// The way in which gradients are combined.
 enum trainmaster_training_mode {
-    // Parameter servers wait for every worker in each step.
+    // Parameter servers wait for all workers in each step.
     TRAINMASTER_TRAINING_MODE_SYNC = 0,
-    // Parameter servers take each worker's gradients as they come.
+    // Parameter servers apply each worker's gradients when they arrive.
     TRAINMASTER_TRAINING_MODE_ASYNC = 1,
-    // No parameter servers: workers form a ring.
+    // There are no parameter servers: workers form a ring.
     TRAINMASTER_TRAINING_MODE_ALLREDUCE = 2,
 };
 
-// The curve of a job's worth over the time t from its arrival to its end.
+// The curve of a job's utility over the time t from its arrival to its end.
 enum trainmaster_utility_kind {
     // value / (1 + e^(decay * (t - target)))
     TRAINMASTER_UTILITY_KIND_SIGMOID = 0,
@@ -406,116 +409,115 @@ enum trainmaster_utility_kind {
     TRAINMASTER_UTILITY_KIND_LINEAR = 2,
     // value up to the target, then 0
     TRAINMASTER_UTILITY_KIND_STEP = 3,
-    // By the points.
+    // From the points.
     TRAINMASTER_UTILITY_KIND_TABLE = 4,
 };
 
-// What is decided about a job.
+// Kind of a verdict.
 enum trainmaster_verdict_kind {
-    // It runs with these slots.
+    // The job runs with these slots.
     TRAINMASTER_VERDICT_KIND_RUN = 0,
-    // It has nothing for now.
+    // The job has no slots for now.
     TRAINMASTER_VERDICT_KIND_WAIT = 1,
-    // It is refused.
+    // The job is refused.
     TRAINMASTER_VERDICT_KIND_REJECT = 2,
-    // It is ended.
+    // The job is ended.
     TRAINMASTER_VERDICT_KIND_STOP = 3,
-    // It is the manager's own again, to run with so many workers and parameter servers.
+    // The job is handed back to its manager, with this shape.
     TRAINMASTER_VERDICT_KIND_RELEASE = 4,
 };
 
-// Why a ticket came to nothing.
+// Reason to abandon a ticket.
 enum trainmaster_why {
-    // It took too long. Counts as a failure of the engine.
+    // It took too long. This counts as a failure of the engine.
     TRAINMASTER_WHY_LATE = 0,
-    // It isn't wanted any more.
+    // It is no longer needed.
     TRAINMASTER_WHY_LOST = 1,
 };
 
-// What happens to a piece of work.
+// State of a piece of work.
 enum trainmaster_work_state {
-    // It is done now.
+    // In training.
     TRAINMASTER_WORK_STATE_RUNNING = 0,
-    // It waits for its turn: `rank` others of its job go before it on its slot.
+    // Waiting for its turn: `rank` chunks of the same job come before it on its slot.
     TRAINMASTER_WORK_STATE_QUEUED = 1,
-    // It was interrupted, and goes on where it is.
+    // Interrupted. It continues on the same worker.
     TRAINMASTER_WORK_STATE_PREEMPTED = 2,
-    // Nothing is left of it.
+    // Trained completely.
     TRAINMASTER_WORK_STATE_DONE = 3,
 };
 
-// The policy core's state machine. One thread at a time may use it, whichever; a call while another is under way, or from
-// within one of its callbacks, does nothing but return TRAINMASTER_ERROR_BUSY. Tickets that it hands out may run on other
-// threads at the same time.
+// The state machine of the policy core. One thread at a time may use it. A call during another one, or from within one
+// of its callbacks, only returns TRAINMASTER_ERROR_BUSY. Its tickets may run on other threads at the same time.
 struct trainmaster_scheduler;
 
-// One attempt to decide, or to fit: a consistent copy of what it takes, apart from its scheduler. It is prepared,
-// run once on any thread while its scheduler goes on, committed or abandoned, and freed.
+// One attempt to decide or to fit: a consistent copy of the required state, separate from its scheduler. It is
+// prepared, run once on any thread while its scheduler is used, committed or abandoned, and freed.
 struct trainmaster_ticket;
 
-// A text in UTF-8, not ended by a zero byte. `data` may be NULL where `length` is 0. In arguments it is read during the
-// call and never kept; in results it belongs to what it is found in. Never grows.
+// A text in UTF-8 without a terminating zero byte. `data` may be NULL if `length` is 0. Texts in arguments are read
+// during the call and never kept. Texts in results belong to the result. Never grows.
 struct trainmaster_string {
     // The first byte.
     const char *data;
-    // In bytes.
+    // Length in bytes.
     uint64_t length;
 };
 
-// Where a function writes why it failed: a buffer of the caller's. Every function takes NULL instead. Never grows.
+// A caller's buffer for the message of a failure. Every function accepts NULL instead. Never grows.
 struct trainmaster_message {
     // The buffer, or NULL.
     char *data;
-    // Its size in bytes. The text is cut to fit, and always ends with a zero byte where this is at least 1.
+    // Its size in bytes. The text is truncated to fit, and always ends with a zero byte if the size is at least 1.
     uint64_t capacity;
-    // Set by the function: the whole text's length without the zero byte, 0 after TRAINMASTER_OK.
+    // Set by the function: length of the whole text without the zero byte, 0 after TRAINMASTER_OK.
     uint64_t length;
 };
 
-// An amount of one resource. Units: `memory` and `disk` in MiB, `bandwidth` in Mbit/s, everything else (`gpu`, `cpu`,
+// An amount of one resource. Units: `memory` and `disk` in MiB, `bandwidth` in Mbit/s, all others (`gpu`, `cpu`,
 // `gpu:<type>`, names of your own) in thousandths of one. From 0 to 10^12. Never grows.
 struct trainmaster_amount {
-    // The resource.
+    // Name of the resource.
     struct trainmaster_string name;
-    // How much of it.
+    // The amount.
     int64_t value;
 };
 
-// An array of amounts; at most one for each resource.
+// An array of amounts, at most one per resource.
 struct trainmaster_amounts {
-    // The first.
+    // The first element.
     const struct trainmaster_amount *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
 // An array of texts.
 struct trainmaster_strings {
-    // The first.
+    // The first element.
     const struct trainmaster_string *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
 // A label. Never grows.
 struct trainmaster_label {
-    // Its name.
+    // Name.
     struct trainmaster_string key;
     // Its value.
     struct trainmaster_string value;
 };
 
-// An array of labels; at most one for each name.
+// An array of labels, at most one per name.
 struct trainmaster_labels {
-    // The first.
+    // The first element.
     const struct trainmaster_label *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
@@ -523,96 +525,96 @@ struct trainmaster_labels {
 struct trainmaster_server {
     // sizeof(struct trainmaster_server).
     uint32_t size;
-    // 1: it takes nothing new.
+    // 1: it takes no new slots.
     uint32_t draining;
     // Unique in the cluster.
     struct trainmaster_string name;
-    // What it has, without what `devices` add.
+    // Capacity without `devices`.
     struct trainmaster_amounts capacity;
-    // `gpu` or `gpu:<type>`, each a whole device that adds 1000 `gpu` (and 1000 of its type). Empty where the manager picks
-    // devices itself; `gpu` is then part of `capacity`.
+    // `gpu` or `gpu:<type>`, one entry per device, which adds 1000 `gpu` (and 1000 of its type). Empty if the manager
+    // picks devices itself; then `capacity` contains `gpu`.
     struct trainmaster_strings devices;
-    // For jobs' constraints. The label `hosts` says which slots it takes: `workers`, `servers` or `both`.
+    // Labels for jobs' constraints. The label `hosts` sets the roles that it hosts: `workers`, `servers` or `both`.
     struct trainmaster_labels labels;
 };
 
-// What one worker or one parameter server needs, and how many there may be.
+// Demand of one worker or one parameter server, and bounds of their number.
 struct trainmaster_role {
     // sizeof(struct trainmaster_role).
     uint32_t size;
-    // The fewest that the job runs with; 0 is 1.
+    // Minimum number; 0 is 1.
     uint32_t min;
-    // The most it can use, up to 10000; 0: as requested.
+    // Maximum number, up to 10000; 0: as requested.
     uint32_t max;
-    // What it gets from an engine that doesn't choose; 0: the fewest.
+    // The number that it gets from an engine that doesn't choose; 0: the minimum.
     uint32_t requested;
-    // Of one. At most one kind of GPU, in whole ones or a part of one.
+    // Demand of one. At most one kind of GPU, in whole GPUs or a share of one.
     struct trainmaster_amounts demand;
-    // The program to start; empty where the manager knows it.
+    // The program to start. Empty if the manager knows it.
     struct trainmaster_string command;
 };
 
-// When a job has converged.
+// A convergence rule.
 struct trainmaster_convergence {
     // sizeof(struct trainmaster_convergence).
     uint32_t size;
-    // So many epochs in a row; 0 is 3 ...
+    // Number of consecutive epochs; 0 is 3 ...
     uint32_t patience;
-    // ... that each lower the loss by less than this share of the first epoch's loss, from 0 up to 1.
+    // ... that each lower the loss by less than this fraction of the first epoch's loss, from 0 up to 1.
     double delta;
-    // The end in any case; 0 is 200.
+    // Maximum number of epochs; 0 is 200.
     uint32_t max_epochs;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
 };
 
-// A step of a table of worth. Never grows.
+// A point of a utility table. Never grows.
 struct trainmaster_worth {
     // From this time after the arrival on, in milliseconds ...
     int64_t elapsed_ms;
-    // ... an end is worth so much.
+    // ... an end has this utility.
     double worth;
 };
 
-// What an early end is worth (engine `oasis`).
+// Utility of a job by its completion time (engine `oasis`).
 struct trainmaster_utility {
     // sizeof(struct trainmaster_utility).
     uint32_t size;
     // One of TRAINMASTER_UTILITY_KIND_*.
     uint32_t kind;
-    // The most it can be worth, from 0 to 10^9.
+    // Maximum utility, from 0 to 10^9.
     double value;
-    // How sharply a sigmoid falls, per hour, from 0 to 10^6.
+    // Steepness of a sigmoid, per hour, from 0 to 10^6.
     double decay;
     // In milliseconds.
     int64_t target_ms;
-    // Of a table: the first of its steps, by time; no other kind has any.
+    // The first point of a table, by time. Other kinds have none.
     const struct trainmaster_worth *points;
-    // How many.
+    // Number of elements.
     uint64_t points_count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t points_stride;
 };
 
-// Training data, for engines that schedule its chunks (`oasis`, `edge`).
+// Training data, for engines that schedule chunks (`oasis`, `edge`).
 struct trainmaster_dataset {
     // sizeof(struct trainmaster_dataset).
     uint32_t size;
-    // Data chunks, at least 1.
+    // Number of data chunks, at least 1.
     uint32_t chunks;
-    // Mini-batches in a chunk, at least 1.
+    // Mini-batches per chunk, at least 1.
     uint32_t batches_per_chunk;
-    // Times each chunk is trained, at least 1.
+    // Number of passes over each chunk, at least 1.
     uint32_t epochs;
-    // Time of a mini-batch on one worker without its communication, in milliseconds; 0: from the fitted speed.
+    // Time of a mini-batch on one worker without communication, in milliseconds. 0: from the fitted speed.
     int64_t batch_time_ms;
-    // Where a chunk is uploaded from: servers say how long that takes, by their label `upload.` with this name.
+    // The location from which chunks are uploaded. A server's label `upload.` with this name has the duration.
     struct trainmaster_string upload;
-    // MiB of a chunk on the disk of the server that trains it; 0 where unknown.
+    // Size of a chunk on the disk of the server that trains it, in MiB. 0 if unknown.
     int64_t chunk_size;
 };
 
-// A speed at a number of workers and parameter servers. Never grows.
+// A speed in a shape. Never grows.
 struct trainmaster_speed {
     // Parameter servers; 0 for all-reduce.
     uint32_t servers;
@@ -624,40 +626,40 @@ struct trainmaster_speed {
 
 // An array of speeds.
 struct trainmaster_speeds {
-    // The first.
+    // The first element.
     const struct trainmaster_speed *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
-// One part of a model that is cut into several.
+// One partition of a model.
 struct trainmaster_partition {
-    // Parameters in it; 0 in all of them: they are alike.
+    // Number of parameters. 0 in all partitions: they have equal sizes.
     uint64_t parameters;
-    // The parts whose output it needs, by their place in the array: earlier ones.
+    // The first of the partitions whose output it needs, by index in the array. They are earlier ones.
     const uint32_t *after;
-    // How many.
+    // Number of elements.
     uint64_t after_count;
 };
 
-// An array of parts.
+// An array of partitions.
 struct trainmaster_partitions {
-    // The first.
+    // The first element.
     const struct trainmaster_partition *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
-// A training job. Set what you know and leave the rest 0: 0, an empty text and NULL mean what each field says, else that it
-// isn't known.
+// A training job. Set the known fields and leave the rest 0. For each field, 0, an empty text and NULL mean what its
+// comment says, or that it is unknown.
 struct trainmaster_job {
     // sizeof(struct trainmaster_job).
     uint32_t size;
-    // Higher goes first where an engine looks at it.
+    // Engines that use priorities prefer higher ones.
     int32_t priority;
     // One of TRAINMASTER_RESIZE_*.
     uint32_t resize;
@@ -665,70 +667,70 @@ struct trainmaster_job {
     uint32_t mode;
     // Unique among active jobs: 1 to 128 letters, digits, '.', '_' and '-', not starting with '.' and not a number.
     struct trainmaster_string name;
-    // Jobs of one model share what was learnt about its speed; empty: the name.
+    // The kind of network. Jobs of one model share fitted speeds. Empty: the name.
     struct trainmaster_string model;
-    // Who pays; empty is "default".
+    // Owner of the job; empty is "default".
     struct trainmaster_string tenant;
-    // Where it waits; empty is "default".
+    // Name of its queue; empty is "default".
     struct trainmaster_string queue;
-    // Examples that a step trains: of the whole job (sync, all-reduce) or of one worker (async); 0 is 1.
+    // Examples per step: of the whole job (sync, all-reduce) or of one worker (async); 0 is 1.
     uint64_t batch;
-    // Examples in an epoch; 0 where only the program knows.
+    // Examples per epoch. 0 if only the program knows.
     uint64_t examples;
     // Its workers. Not NULL.
     const struct trainmaster_role *worker;
-    // Its parameter servers; NULL for all-reduce and nothing else.
+    // Its parameter servers. NULL exactly for all-reduce.
     const struct trainmaster_role *server;
-    // NULL: 3 epochs in a row that gain less than 0.01, at most 200.
+    // NULL: 3 consecutive epochs with gains below 0.01, at most 200.
     const struct trainmaster_convergence *convergence;
-    // NULL: not known.
+    // NULL: unknown.
     const struct trainmaster_utility *utility;
-    // NULL: not known.
+    // NULL: unknown.
     const struct trainmaster_dataset *dataset;
     // Size of the parameters in MiB.
     int64_t model_size_mib;
-    // Milliseconds after its arrival by which it should be done.
+    // Deadline in milliseconds after its arrival.
     int64_t deadline_ms;
-    // It is stopped after it ran for so many milliseconds; 0: never.
+    // Maximum run time in milliseconds, after which it is stopped. 0: unlimited.
     int64_t time_limit_ms;
-    // What a restart costs, as a first guess, in milliseconds; it is measured as the job runs.
+    // First estimate of a restart's cost, in milliseconds. It is measured while the job runs.
     int64_t restart_cost_ms;
-    // The accuracy that suffices, up to 1.
+    // Requested accuracy, up to 1.
     double accuracy;
-    // From 1 (can wait) to 10.
+    // From 1 (low) to 10.
     uint32_t urgency;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
     // Labels that a server must have.
     struct trainmaster_labels labels;
-    // Speeds that were measured beforehand.
+    // Speeds that were measured before submission.
     struct trainmaster_speeds profile;
-    // The manager's cluster, and the job's name in it; empty: not known.
+    // The cluster that the job came from, and its name there; empty: unknown.
     struct trainmaster_string external_cluster;
     // See `external_cluster`.
     struct trainmaster_string external_name;
-    // 32 bytes: the BLAKE3 hash of the token that the job reports with; NULL: it has none.
+    // 32 bytes: the BLAKE3 hash of the token with which the job reports. NULL: none.
     const uint8_t *token_hash;
-    // Not 0: no server may host workers and parameter servers of it at once. 0 for all-reduce.
+    // Not 0: no server may have both workers and parameter servers of the job. 0 for all-reduce.
     uint32_t separate_roles;
     // One of TRAINMASTER_STOP_*.
     uint32_t stop;
-    // The parts of its model, each after those it needs; none where every worker has the whole model. Worker i trains part
-    // i % K of replica i / K; resize is then TRAINMASTER_RESIZE_FIXED.
+    // Partitions of its model, each after the ones that it depends on. Empty if every worker has the whole model.
+    // Worker i trains partition i % K of replica i / K; resize is then TRAINMASTER_RESIZE_FIXED.
     struct trainmaster_partitions partitions;
-    // The furthest of TRAINMASTER_STOP_* that the scheduler may go while the cluster is overloaded; 0: as `stop`.
+    // The same as `stop` while the cluster is overloaded: one of TRAINMASTER_STOP_*; 0: as `stop`.
     uint32_t stop_under_load;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved_too;
 };
 
 // A worker's step time. Never grows.
 struct trainmaster_slot_time {
-    // The worker's index.
+    // Index of the worker.
     uint32_t worker;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
-    // Mean time from one of its gradients to the next, in milliseconds.
+    // Mean time between its gradients, in milliseconds.
     double ms;
 };
 
@@ -738,62 +740,61 @@ struct trainmaster_report {
     uint32_t size;
     // Sum of TRAINMASTER_REPORT_HAS_*.
     uint32_t has;
-    // Who reports: one of TRAINMASTER_SLOT_ROLE_* ...
+    // Role of the reporting slot: one of TRAINMASTER_SLOT_ROLE_* ...
     uint32_t role;
     // ... and its index.
     uint32_t index;
-    // Grows with each report of a slot's incarnation.
+    // Increases with each report of a slot in one incarnation.
     uint64_t seq;
-    // Steps since the job began, all incarnations.
+    // Steps since the job's start, over all incarnations.
     uint64_t step;
-    // Steps in an epoch at this shape; 0: not known.
+    // Steps per epoch in this shape. 0: unknown.
     uint64_t steps_per_epoch;
-    // Whole epochs done.
+    // Completed epochs.
     uint32_t epoch;
-    // Steps that `duration_ms` covers.
+    // Number of steps in `duration_ms`.
     uint32_t steps;
-    // How long they took at a steady shape; 0: not measured.
+    // Their duration in a constant shape. 0: not measured.
     int64_t duration_ms;
-    // Workers they ran with.
+    // Number of workers.
     uint32_t workers;
-    // Parameter servers they ran with.
+    // Number of parameter servers.
     uint32_t servers;
     // Mean training loss.
     double loss;
     // Validation accuracy, from 0 to 1.
     double accuracy;
-    // Time from start to first step, once for each incarnation.
+    // Time from the start to the first step, once per incarnation.
     int64_t restart_ms;
-    // The first of the workers' step times, for finding slow ones.
+    // The first of the workers' step times, for the detection of stragglers.
     const struct trainmaster_slot_time *slot_times;
-    // How many.
+    // Number of elements.
     uint64_t slot_times_count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t slot_times_stride;
-    // The first of the data chunks (places in the dataset) that are trained to their end: at least those since the last
-    // report.
+    // The first of the completed data chunks (indices in the dataset): at least those since the last report.
     const uint32_t *chunks;
-    // How many.
+    // Number of elements.
     uint64_t chunks_count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t chunks_stride;
 };
 
-// A part of a device. Never grows.
+// A share of a device. Never grows.
 struct trainmaster_device {
-    // Its position in the server's `devices`.
+    // Index in the server's `devices`.
     uint32_t device;
-    // Thousandths of it; 1000 is all.
+    // Thousandths of it; 1000 is the whole device.
     uint32_t milli;
 };
 
-// An array of parts of devices.
+// An array of shares of devices.
 struct trainmaster_devices {
-    // The first.
+    // The first element.
     const struct trainmaster_device *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
@@ -803,74 +804,74 @@ struct trainmaster_slot {
     uint32_t size;
     // One of TRAINMASTER_SLOT_ROLE_*.
     uint32_t role;
-    // Unique among the job's slots of a role, and kept for as long as the slot stays as it is.
+    // Unique among the job's slots of a role. Kept while the slot doesn't change.
     uint32_t index;
-    // 1 where all its work waits: it keeps memory and disk, and its devices are another job's for now. What a manager sees to
-    // be so it reports so.
+    // 1: all its work waits. It keeps its memory and disk, and other jobs may use its devices. Managers report idle
+    // slots that they observe.
     uint32_t idle;
-    // The server's name.
+    // Name of the server.
     struct trainmaster_string server;
-    // Its devices; empty where the manager picks them.
+    // Its devices. Empty if the manager picks them.
     struct trainmaster_devices devices;
 };
 
-// An array of slots: in results workers first, each role by index.
+// An array of slots. In results, workers come first, each role by index.
 struct trainmaster_slots {
-    // The first.
+    // The first element.
     const struct trainmaster_slot *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
-// What one slot was measured to use. Never grows.
+// Measured use of one slot. Never grows.
 struct trainmaster_slot_use {
-    // Whose.
+    // Number of the job.
     uint64_t job;
     // One of TRAINMASTER_SLOT_ROLE_*.
     uint32_t role;
-    // Its index.
+    // Index of the slot.
     uint32_t index;
-    // Without devices.
+    // Amounts without devices.
     struct trainmaster_amounts amounts;
-    // Its part of how busy the server's devices are.
+    // Its part of the devices' use.
     struct trainmaster_devices devices;
 };
 
-// An array of them.
+// An array of measured uses.
 struct trainmaster_slot_uses {
-    // The first.
+    // The first element.
     const struct trainmaster_slot_use *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
-// Something that happened. What isn't read by its kind may be anything; zero is best.
+// An event. Fields that its kind doesn't read may have any value; zero is recommended.
 struct trainmaster_event {
     // sizeof(struct trainmaster_event).
     uint32_t size;
-    // One of TRAINMASTER_EVENT_KIND_*, which say what else is read.
+    // One of TRAINMASTER_EVENT_KIND_*, which lists the fields that are read.
     uint32_t kind;
-    // When, in milliseconds since an origin that you chose once, from 0 to 10^15; never before an earlier event or call.
+    // Time in milliseconds since an origin that you chose once, from 0 to 10^15. Not before an earlier event or call.
     int64_t at;
-    // A job's number.
+    // Number of a job.
     uint64_t job;
-    // A term or decision.
+    // Number of a term or decision.
     uint64_t number;
-    // A job's incarnation.
+    // Incarnation of a job.
     uint32_t incarnation;
     // A choice.
     uint32_t value;
-    // When a refused change may be tried again, in milliseconds from now; 0: after a wait that doubles.
+    // Wait before another attempt of a refused change, in milliseconds. 0: a wait that doubles each time.
     int64_t retry_ms;
-    // A server's name.
+    // Name of a server.
     struct trainmaster_string name;
-    // A cluster manager's name: servers belong to the manager that reports them.
+    // Name of a cluster manager. Servers belong to the manager that reports them.
     struct trainmaster_string manager;
-    // Words, or TOML.
+    // A message, or TOML.
     struct trainmaster_string text;
     // A server.
     const struct trainmaster_server *server;
@@ -882,391 +883,393 @@ struct trainmaster_event {
     struct trainmaster_slots slots;
     // Amounts.
     struct trainmaster_amounts amounts;
-    // Parts of devices.
+    // Shares of devices.
     struct trainmaster_devices devices;
-    // What slots use.
+    // Use by slots.
     struct trainmaster_slot_uses uses;
 };
 
-// A reason. Its kind says which of the other fields it has; those it hasn't are 0 or empty.
+// A reason. Its kind determines the other fields. Unused fields are 0 or empty.
 struct trainmaster_reason {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
     // One of TRAINMASTER_REASON_KIND_*.
     uint32_t kind;
-    // In words for people, with the numbers.
+    // Text with the numbers.
     struct trainmaster_string text;
-    // A resource's name; amounts are in its units (see struct trainmaster_amount).
+    // Name of a resource. Amounts are in its units (see struct trainmaster_amount).
     struct trainmaster_string resource;
-    // A server's name.
+    // Name of a server.
     struct trainmaster_string server;
-    // What is needed, or missing.
+    // The needed or missing amount.
     int64_t needed;
-    // What there is.
+    // The available amount.
     int64_t available;
-    // What there may be in all.
+    // The total limit.
     int64_t limit;
-    // Another job.
+    // Number of another job.
     uint64_t job;
-    // In milliseconds, as events are stamped; TRAINMASTER_NEVER where there is no such time.
+    // Time in milliseconds, as in events, or TRAINMASTER_NEVER.
     int64_t until;
     // In millionths of a unit of utility.
     int64_t worth;
-    // Likewise.
+    // In millionths of a unit of utility.
     int64_t cost;
-    // Likewise.
+    // In millionths of a unit of utility.
     int64_t threshold;
     // From 1.
     uint32_t position;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
 };
 
-// A data chunk, and who trains it. Never grows.
+// A data chunk and its worker. Never grows.
 struct trainmaster_work {
-    // Its place in the dataset.
+    // Index in the dataset.
     uint32_t chunk;
     // One of TRAINMASTER_WORK_STATE_*.
     uint32_t state;
-    // Of TRAINMASTER_WORK_STATE_QUEUED.
+    // For TRAINMASTER_WORK_STATE_QUEUED.
     uint32_t rank;
-    // The index of its worker's slot; UINT32_MAX while it waits for one.
+    // Index of its worker's slot. UINT32_MAX while it waits for one.
     uint32_t worker;
 };
 
-// An array of work: by slot, those without one first.
+// An array of work, by slot. Work without a slot comes first.
 struct trainmaster_works {
-    // The first.
+    // The first element.
     const struct trainmaster_work *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
-// What one job is to have.
+// The verdict for one job.
 struct trainmaster_verdict {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
     // One of TRAINMASTER_VERDICT_KIND_*.
     uint32_t kind;
-    // The job's number.
+    // Number of the job.
     uint64_t job;
-    // Its name; empty once it is over.
+    // Name of the job. Empty after its end.
     struct trainmaster_string name;
-    // Counts the job's restarts: everything stops and starts again from a checkpoint. 0 in decisions and previews.
+    // Number of the incarnation, which increases with each restart from a checkpoint. 0 in decisions and previews.
     uint32_t incarnation;
-    // Counts changes within an incarnation: workers come or go, nobody restarts. 0 in decisions and previews.
+    // Number of changes in place within an incarnation, in which workers are added or removed. 0 in decisions and
+    // previews.
     uint32_t revision;
-    // Workers, of TRAINMASTER_VERDICT_KIND_RUN and _RELEASE.
+    // Number of workers, for TRAINMASTER_VERDICT_KIND_RUN and _RELEASE.
     uint32_t workers;
-    // Parameter servers, likewise.
+    // Number of parameter servers, for the same.
     uint32_t servers;
-    // Why it doesn't run; NULL if it does, or is released.
+    // Reason why it doesn't run. NULL if it runs or is released.
     const struct trainmaster_reason *reason;
-    // Of TRAINMASTER_VERDICT_KIND_RUN.
+    // For TRAINMASTER_VERDICT_KIND_RUN.
     struct trainmaster_slots slots;
-    // What its slots do, where the engine schedules data chunks one by one; else none.
+    // Work of its slots, if the engine schedules data chunks one by one; otherwise empty.
     struct trainmaster_works work;
 };
 
-// An array of verdicts, by job, each job once.
+// An array of verdicts by job. Each job occurs once.
 struct trainmaster_verdicts {
-    // The first.
+    // The first element.
     const struct trainmaster_verdict *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
-// Verdicts on some jobs: what a manager is to be told, or what an engine would propose. Yours; free it with
-// trainmaster_plan_free(). Nothing changes in it, and it outlives its scheduler.
+// Verdicts for some jobs: issues to a manager, or an engine's proposal. Yours; free it with trainmaster_plan_free().
+// It doesn't change, and it outlives its scheduler.
 struct trainmaster_plan {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
     // The term and ...
     uint64_t term;
-    // ... the decision it belongs to: the `number` of TRAINMASTER_EVENT_KIND_ENACTED.
+    // ... the decision of the plan: the `number` for TRAINMASTER_EVENT_KIND_ENACTED.
     uint64_t decision;
-    // When the engine of a preview would want to run again; TRAINMASTER_NEVER: when something happens.
+    // Time of a preview's next decision. TRAINMASTER_NEVER: after the next event.
     int64_t wake_at;
     // By job.
     struct trainmaster_verdicts verdicts;
 };
 
-// A committed change of the plan: what *should* be. What a manager is to be told is in the plan of
-// trainmaster_scheduler_take_issues(), since room has to be released before it is given to others. Yours; free it with
-// trainmaster_decision_free(). Nothing changes in it, and it outlives its scheduler.
+// A committed change of the plan, which is the desired state. The plan of trainmaster_scheduler_take_issues() has the
+// issues for the manager, because room must be released before others can use it. Yours; free it with
+// trainmaster_decision_free(). It doesn't change, and it outlives its scheduler.
 struct trainmaster_decision {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
     // One of TRAINMASTER_SOURCE_*.
     uint32_t source;
     // The term of the host that made it.
     uint64_t term;
-    // Its number, which grows.
+    // Its number, which increases.
     uint64_t number;
     // The decision whose plan it changes.
     uint64_t base;
-    // When it was committed.
+    // Time of its commit.
     int64_t at;
-    // When the engine wants to run again even if nothing happens; or TRAINMASTER_NEVER.
+    // Time of the engine's next decision without an event, or TRAINMASTER_NEVER.
     int64_t wake_at;
-    // The jobs whose verdict changed.
+    // The changed verdicts.
     struct trainmaster_verdicts verdicts;
-    // The numbers of jobs for which the engine's proposal no longer fitted.
+    // The first of the numbers of jobs for which the engine's proposal no longer fitted.
     const uint64_t *dropped;
-    // How many.
+    // Number of elements.
     uint64_t dropped_count;
-    // Why the engine failed, if it did.
+    // Reason of the engine's failure. Empty without one.
     struct trainmaster_string error;
 };
 
-// A scheduler as it is now.
+// Status of a scheduler.
 struct trainmaster_status {
     // sizeof(struct trainmaster_status); set it before the call.
     uint32_t size;
     // Sum of TRAINMASTER_STATUS_FLAG_*.
     uint32_t flags;
-    // The time of the last event or call, in milliseconds; the least there is before the first.
+    // Time of the last event or call, in milliseconds. The minimum of its type before the first.
     int64_t now;
-    // When the next decision is wanted; TRAINMASTER_NEVER while nothing happens. It may have passed.
+    // Time of the next decision, which may have passed. TRAINMASTER_NEVER without an event.
     int64_t due;
-    // When the last one was committed; TRAINMASTER_NEVER if none was since the engine was chosen.
+    // Time of the last commit. TRAINMASTER_NEVER if there was none since the engine was chosen.
     int64_t decided_at;
-    // The term of the host in charge.
+    // Term of the host in charge.
     uint64_t term;
-    // The last decision's number.
+    // Number of the last decision.
     uint64_t decision;
-    // Active jobs.
+    // Number of active jobs.
     uint64_t jobs;
-    // Servers that are there.
+    // Number of present servers.
     uint64_t servers;
-    // Records of the journal that wait for trainmaster_scheduler_drain_journal().
+    // Number of records that wait for trainmaster_scheduler_drain_journal().
     uint64_t records;
     // One of TRAINMASTER_MODE_*.
     uint32_t mode;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
-    // The engine in charge. Belongs to the library, as long as that is loaded.
+    // The engine in charge. The text belongs to the library, while it is loaded.
     struct trainmaster_string engine;
 };
 
-// Everything about an active job.
+// Status of an active job.
 struct trainmaster_job_status {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
-    // What the manager saw it do: one of TRAINMASTER_PHASE_*.
+    // Phase that the manager observed: one of TRAINMASTER_PHASE_*.
     uint32_t phase;
-    // Its number.
+    // Number of the job.
     uint64_t job;
-    // Its name.
+    // Name of the job.
     struct trainmaster_string name;
-    // When it was submitted.
+    // Time of its submission.
     int64_t arrival;
-    // When it first ran; or TRAINMASTER_NEVER.
+    // Time of its first start, or TRAINMASTER_NEVER.
     int64_t started;
-    // What the plan gives it.
+    // Number of planned workers.
     uint32_t planned_workers;
-    // Likewise.
+    // Number of planned parameter servers.
     uint32_t planned_servers;
-    // What the manager was told to give it.
+    // Number of issued workers.
     uint32_t issued_workers;
-    // Likewise.
+    // Number of issued parameter servers.
     uint32_t issued_servers;
-    // What the manager was seen to give it.
+    // Number of observed workers.
     uint32_t observed_workers;
-    // Likewise.
+    // Number of observed parameter servers.
     uint32_t observed_servers;
-    // The incarnation that is to run; 0 before the first.
+    // The desired incarnation; 0 before the first.
     uint32_t incarnation;
-    // Changes in place of it.
+    // Number of changes in place within it.
     uint32_t revision;
-    // Why it doesn't run, or has less than planned; NULL: there is no reason.
+    // Reason why it doesn't run, or has less than planned. NULL without one.
     const struct trainmaster_reason *reason;
-    // Steps done.
+    // Number of completed steps.
     uint64_t step;
-    // Steps in an epoch.
+    // Steps per epoch.
     uint64_t steps_per_epoch;
-    // Whole epochs done.
+    // Number of completed epochs.
     uint32_t epoch;
-    // 1: a person holds it.
+    // 1: a user holds it.
     uint32_t held;
-    // The last loss that was reported, or not a number.
+    // Last reported loss, or NaN.
     double loss;
-    // The last accuracy that was reported, or not a number.
+    // Last reported accuracy, or NaN.
     double accuracy;
-    // Steps per second over the last report, or not a number.
+    // Steps per second in the last report, or NaN.
     double speed;
-    // What a restart costs, in milliseconds.
+    // Cost of a restart in milliseconds.
     int64_t restart_cost_ms;
-    // Times it changed shape while it ran.
+    // Number of changes of its shape while it ran.
     uint32_t rescales;
-    // Refusals in a row.
+    // Number of consecutive refusals.
     uint32_t refusals;
-    // Reports that were ignored as nonsense.
+    // Number of invalid reports that were ignored.
     uint64_t ignored_reports;
 };
 
-// Active jobs, in the order of their submission. Yours; free it with trainmaster_jobs_free(). Nothing changes in it, and it
-// outlives its scheduler.
+// Active jobs in order of submission. Yours; free it with trainmaster_jobs_free(). It doesn't change, and it outlives
+// its scheduler.
 struct trainmaster_jobs {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
-    // The first.
+    // The first element.
     const struct trainmaster_job_status *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
-// What becomes of one resource of a server, in its units (see struct trainmaster_amount). Never grows.
+// Use of one resource of a server, in its units (see struct trainmaster_amount). Never grows.
 struct trainmaster_use {
     // The resource.
     struct trainmaster_string resource;
-    // What the server has, devices included.
+    // Capacity of the server, including devices.
     int64_t capacity;
-    // What other work uses of it.
+    // Foreign use.
     int64_t foreign;
-    // What the plan gives to jobs.
+    // Planned amount over all jobs.
     int64_t planned;
-    // What is issued to jobs or seen in use, the larger of both.
+    // Charged amount over all jobs: the larger of issued and observed.
     int64_t charged;
 };
 
-// A server that is there.
+// A present server.
 struct trainmaster_server_status {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
-    // 1: it takes nothing new.
+    // 1: it takes no new slots.
     uint32_t draining;
-    // Its name.
+    // Name of the server.
     struct trainmaster_string name;
     // The first of its resources.
     const struct trainmaster_use *uses;
-    // How many.
+    // Number of elements.
     uint64_t uses_count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t uses_stride;
 };
 
-// Servers, in the order in which they were first named. Yours; free it with trainmaster_servers_free(). Nothing changes in
-// it, and it outlives its scheduler.
+// Servers in the order of their first mention. Yours; free it with trainmaster_servers_free(). It doesn't change, and
+// it outlives its scheduler.
 struct trainmaster_servers {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
-    // The first.
+    // The first element.
     const struct trainmaster_server_status *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
-// One thing that was found.
+// One finding.
 struct trainmaster_finding {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
     // One of TRAINMASTER_TOPIC_*.
     uint32_t topic;
-    // One of TRAINMASTER_REASON_KIND_* where the topic is TRAINMASTER_TOPIC_REASON.
+    // One of TRAINMASTER_REASON_KIND_* if the topic is TRAINMASTER_TOPIC_REASON.
     uint32_t reason;
-    // 1: it keeps the job from running, or from what it is planned to get.
+    // 1: it prevents the job from running, or from getting its planned slots.
     uint32_t blocks;
-    // In words, with numbers.
+    // Text with numbers.
     struct trainmaster_string text;
 };
 
-// What is to be said about a job, the most important first. Yours; free it with trainmaster_explanation_free(). Nothing
-// changes in it, and it outlives its scheduler.
+// Findings about a job, the most important first. Yours; free it with trainmaster_explanation_free(). It doesn't
+// change, and it outlives its scheduler.
 struct trainmaster_explanation {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
-    // The job's number.
+    // Number of the job.
     uint64_t job;
-    // Its name.
+    // Name of the job.
     struct trainmaster_string name;
     // The first finding.
     const struct trainmaster_finding *findings;
-    // How many.
+    // Number of elements.
     uint64_t findings_count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t findings_stride;
 };
 
-// Takes a record: the pointer that was given with the function, `length` bytes to append to the journal as they are, and 1
-// where the record is a snapshot: what lies before it isn't needed any more to restore. Returns 0 once the record is taken;
-// anything else keeps it, and all behind it, for the next time. It is called by the thread that drains, within that
-// call: it must not use the same scheduler (that fails as TRAINMASTER_ERROR_BUSY), throw, or jump out.
+// Takes a record: the pointer that was given with the function, `length` bytes to append to the journal unchanged, and
+// 1 if the record is a snapshot. Records before a snapshot are not needed to restore. Returns 0 when the record is
+// stored. After another result, this record and all later ones are passed again the next time. It is called by the
+// draining thread, within that call: it must not use the same scheduler (that fails with TRAINMASTER_ERROR_BUSY),
+// throw, or jump out.
 typedef uint32_t (*trainmaster_journal_writer)(void *user,
                                                const uint8_t *record,
                                                uint64_t length,
                                                uint32_t is_snapshot);
 
 // Takes a line: the pointer that was given with the function, one of TRAINMASTER_LOG_LEVEL_*, and a text that ends
-// with a zero byte and is gone when the function returns. It is called by the thread that uses the scheduler, within
-// that call: it must not use the same scheduler (that fails as TRAINMASTER_ERROR_BUSY), throw, or jump out.
+// with a zero byte and is valid until the function returns. It is called by the thread that uses the scheduler, within
+// that call: it must not use the same scheduler (that fails with TRAINMASTER_ERROR_BUSY), throw, or jump out.
 typedef void (*trainmaster_log_writer)(void *user, uint32_t level, const char *text);
 
 // A parameter of an engine: a key of the settings' table `parameters`.
 struct trainmaster_parameter {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
-    // As in the settings.
+    // Its name in the settings.
     struct trainmaster_string name;
-    // What it is without being set, as in the settings.
+    // Its default, as in the settings.
     struct trainmaster_string standard;
-    // What it does, with its unit.
+    // Its effect, with its unit.
     struct trainmaster_string meaning;
 };
 
 // An engine.
 struct trainmaster_engine {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
-    // As in the settings.
+    // Its name in the settings.
     struct trainmaster_string name;
-    // What it does, in a line.
+    // Summary in one line.
     struct trainmaster_string summary;
-    // Where it comes from.
+    // Its source.
     struct trainmaster_string paper;
     // The first of its parameters.
     const struct trainmaster_parameter *parameters;
-    // How many.
+    // Number of elements.
     uint64_t parameters_count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t parameters_stride;
 };
 
 // All engines. Yours; free it with trainmaster_engines_free().
 struct trainmaster_engines {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
-    // The first.
+    // The first element.
     const struct trainmaster_engine *data;
-    // How many.
+    // Number of elements.
     uint64_t count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t stride;
 };
 
-// What is expected of a job, or of a curve.
+// Predictions for a job or a curve.
 struct trainmaster_prediction {
     // sizeof(struct trainmaster_prediction); set it before the call.
     uint32_t size;
@@ -1274,17 +1277,17 @@ struct trainmaster_prediction {
     uint32_t known;
     // Steps per second.
     double speed;
-    // Its standard error, as a share of it: 0.1 is 10 %.
+    // Its standard error, as a fraction of it: 0.1 is 10 %.
     double speed_error;
     // The epoch at whose end the job converges.
     uint64_t epochs;
-    // One below which that is unlikely (about one in ten).
+    // Convergence before this epoch is unlikely (about one in ten).
     uint64_t low;
-    // One above which that is unlikely.
+    // Convergence after this epoch is unlikely.
     uint64_t high;
-    // Epochs left until then.
+    // Remaining epochs until then.
     uint64_t remaining_epochs;
-    // Time left, in milliseconds.
+    // Remaining time in milliseconds.
     int64_t remaining_ms;
 };
 
@@ -1298,49 +1301,49 @@ struct trainmaster_loss {
 
 // A part of a block on one parameter server. Never grows.
 struct trainmaster_piece {
-    // The block's position in the array.
+    // Index of the block in the array.
     uint64_t block;
-    // Where in the block the part begins.
+    // Start of the part within the block.
     uint64_t offset;
-    // How long it is.
+    // Length of the part.
     uint64_t length;
     // The parameter server, from 0.
     uint32_t server;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
 };
 
-// What a parameter server holds. Never grows.
+// Load of a parameter server. Never grows.
 struct trainmaster_load {
-    // In the blocks' unit.
+    // Amount in the blocks' unit.
     uint64_t amount;
-    // Pieces: requests of each worker in each step.
+    // Number of pieces: requests per worker and step.
     uint64_t requests;
 };
 
-// Where every parameter goes. Yours; free it with trainmaster_assignment_free().
+// The servers of all parameters. Yours; free it with trainmaster_assignment_free().
 struct trainmaster_assignment {
-    // Set by the library: as much of the struct is there. What your header has beyond it isn't.
+    // Set by the library: size of the struct in its version. Fields of your header beyond it don't exist.
     uint32_t size;
-    // 0.
+    // Reserved: 0.
     uint32_t reserved;
-    // The most that a server holds less the least.
+    // Largest minus smallest amount of a server.
     uint64_t amount_spread;
-    // The most requests of a server less the fewest.
+    // Largest minus smallest number of requests of a server.
     uint64_t request_spread;
-    // Requests in all.
+    // Total number of requests.
     uint64_t requests;
-    // The first piece; by block, then by offset.
+    // The first piece, by block, then offset.
     const struct trainmaster_piece *pieces;
-    // How many.
+    // Number of elements.
     uint64_t pieces_count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t pieces_stride;
-    // The first server's load.
+    // The load of the first server.
     const struct trainmaster_load *loads;
-    // How many.
+    // Number of elements.
     uint64_t loads_count;
-    // Bytes from one to the next.
+    // Bytes from one element to the next.
     uint64_t loads_stride;
 };
 
@@ -1348,9 +1351,9 @@ struct trainmaster_assignment {
 extern "C" {
 #endif // __cplusplus
 
-// Makes a scheduler of an empty cluster. `*scheduler` is yours; free it with trainmaster_scheduler_free().
+// Creates a scheduler for an empty cluster. `*scheduler` is yours; free it with trainmaster_scheduler_free().
 //
-// `settings` is TOML; what isn't in it has its default. With the defaults:
+// `settings` is TOML. Missing keys have their defaults:
 //
 // ```toml
 // engine = "optimus"                 # see trainmaster_engines_list()
@@ -1372,17 +1375,18 @@ uint32_t trainmaster_scheduler_new(struct trainmaster_string settings,
                                    struct trainmaster_scheduler **scheduler,
                                    struct trainmaster_message *message);
 
-// Frees a scheduler. NULL is nothing. No other call may be using it. Its tickets stay valid, but can't be committed any
-// more; they have to be freed as well, before or after.
+// Frees a scheduler. NULL is ignored. No other call may use it. Its tickets stay valid but can't be committed any
+// more. They must be freed as well, before or after.
 void trainmaster_scheduler_free(struct trainmaster_scheduler *scheduler);
 
-// Takes events, in order: `count` of them, `stride` bytes apart (sizeof(struct trainmaster_event)). It stops at the first
-// that can't be accepted; nothing of that one is done, but that a report or a late refusal is counted. `*done`, which may
-// be NULL, is how many were taken before it: to go on behind the bad one, call again with what is left.
+// Applies events in order: `count` of them, `stride` bytes apart (sizeof(struct trainmaster_event)). It stops at the
+// first invalid one, which has no effect except that reports and late refusals are counted. `*done`, which may be
+// NULL, is the number of applied events before it. To continue after the invalid event, call it again with the rest.
 //
 // Nothing is decided here. A panic poisons the scheduler.
 //
-// Errors: NULL, SIZE, VALUE, BUSY, POISONED, PANIC, SETTINGS, and those from 30 to 41. Threads: one at a time for a scheduler.
+// Errors: NULL, SIZE, VALUE, BUSY, POISONED, PANIC, SETTINGS, and those from 30 to 41. Threads: one at a time for a
+// scheduler.
 uint32_t trainmaster_scheduler_apply(struct trainmaster_scheduler *scheduler,
                                      const struct trainmaster_event *events,
                                      uint64_t count,
@@ -1405,26 +1409,27 @@ uint32_t trainmaster_scheduler_find_job(const struct trainmaster_scheduler *sche
                                         uint64_t *job,
                                         struct trainmaster_message *message);
 
-// What the manager is to be told since the last call: jobs whose part that is to be carried out now changed, and once
-// that a job is over which it was told of before. On a poisoned scheduler: each call, every job, released.
+// The issues for the manager since the last call: jobs whose issued part changed, and once the end of a job that was
+// issued before. For a poisoned scheduler: in each call all jobs, released.
 //
-// Carry `*plan` out and report back: TRAINMASTER_EVENT_KIND_ENACTED with what became of it, _OBSERVED with what runs.
+// Enact `*plan` and report the result: TRAINMASTER_EVENT_KIND_ENACTED for each issue, _OBSERVED for the slots.
 //
 // Errors: NULL, BUSY, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_take_issues(struct trainmaster_scheduler *scheduler,
                                            const struct trainmaster_plan **plan,
                                            struct trainmaster_message *message);
 
-// What the manager is to be told of every job, for one that starts or comes back: a job that isn't in it is over. On a
-// poisoned scheduler: every job, released. Changes nothing.
+// The issues of all jobs, for a manager that starts or returns. A job that is not in it has ended. For a poisoned
+// scheduler: all jobs, released. Changes nothing.
 //
 // Errors: NULL, BUSY, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_all_issues(const struct trainmaster_scheduler *scheduler,
                                           const struct trainmaster_plan **plan,
                                           struct trainmaster_message *message);
 
-// What an engine would propose now; `engine` empty: the one in charge, else one by name with its default parameters.
-// `steps` bounds its work as in trainmaster_ticket_run(). Changes nothing, but takes as long as a decision.
+// The proposal of an engine at this moment. `engine` empty: the engine in charge; otherwise an engine by name with its
+// default parameters. `steps` limits its work as in trainmaster_ticket_run(). Changes nothing, but takes as long as a
+// decision.
 //
 // Errors: NULL, VALUE, BUSY, POISONED, PANIC, ENGINE. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_preview(const struct trainmaster_scheduler *scheduler,
@@ -1433,11 +1438,11 @@ uint32_t trainmaster_scheduler_preview(const struct trainmaster_scheduler *sched
                                        const struct trainmaster_plan **plan,
                                        struct trainmaster_message *message);
 
-// Begins a decision: `*ticket` is a consistent copy for the engine, made in microseconds. A ticket that is still open is
-// superseded. `*ticket` is yours; run it, commit or abandon it, free it. A panic poisons the scheduler.
+// Begins a decision. `*ticket` is a consistent copy for the engine, created in microseconds. An open ticket is
+// superseded. `*ticket` is yours; run it, commit or abandon it, and free it. A panic poisons the scheduler.
 //
-// When to call it: `due` of struct trainmaster_status. `at`: the time now, as in events; where it is before the last event,
-// that one's time counts.
+// Call it at the time `due` of struct trainmaster_status. `at`: the current time, as in events. If it is before the
+// last event, the time of that event counts.
 //
 // Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_prepare(struct trainmaster_scheduler *scheduler,
@@ -1445,8 +1450,9 @@ uint32_t trainmaster_scheduler_prepare(struct trainmaster_scheduler *scheduler,
                                        struct trainmaster_ticket **ticket,
                                        struct trainmaster_message *message);
 
-// Begins fits of loss and speed for jobs that reported since the last ones, 250 at most; `*ticket` is NULL if none did. To be run
-// and committed before a decision, or beside, until it is NULL: decisions don't wait for fits. A panic poisons the scheduler.
+// Begins fits of loss and speed for jobs with reports since the last fits, at most 250. `*ticket` is NULL if there are
+// none. Run and commit such tickets before a decision, or during it, until it is NULL: decisions don't wait for fits.
+// A panic poisons the scheduler.
 //
 // Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_prepare_fits(struct trainmaster_scheduler *scheduler,
@@ -1454,41 +1460,43 @@ uint32_t trainmaster_scheduler_prepare_fits(struct trainmaster_scheduler *schedu
                                             struct trainmaster_ticket **ticket,
                                             struct trainmaster_message *message);
 
-// Lets the engine decide, or makes the fits. Once for each ticket, on any thread; its scheduler may be used meanwhile. Fits
-// take about a millisecond a job. `steps` bounds an engine's work (a step is about one candidate looked at, tens of
-// nanoseconds), 0: no bound; it goes into the journal, so that a replay stops in the same place.
+// Runs the engine or the fits. Once per ticket, on any thread; its scheduler may be used meanwhile. Fits take about a
+// millisecond per job. `steps` limits an engine's work (a step is about one examined candidate, tens of nanoseconds),
+// 0: no limit. The journal contains the limit, so that a replay stops at the same point.
 //
-// That the engine failed, by a panic, too many steps, or a proposal that breaks a rule, is no error here: the commit says
-// so, and the last plan stands; after several failures in a row the fallback engine decides, and should that fail as often,
-// scheduling is paused and every job released.
+// A failure of the engine (a panic, too many steps, or a proposal that breaks a rule) is no error here. The commit
+// reports it, and the last plan stays in force. After several failures in a row the fallback engine decides. If that
+// fails as often, scheduling is paused and all jobs are released.
 //
 // Errors: NULL, BUSY, ORDER, PANIC. Threads: one at a time for a ticket, any.
 uint32_t trainmaster_ticket_run(struct trainmaster_ticket *ticket,
                                 uint64_t steps,
                                 struct trainmaster_message *message);
 
-// Makes what the ticket's engine proposed the plan, as far as it still fits after what happened since. `*decision` is yours;
-// free it with trainmaster_decision_free(); `decision` may be NULL. The ticket is spent by it, but has to be freed. A panic
+// Applies the proposal of the ticket's engine to the plan, as far as it still fits. `*decision` is yours; free it with
+// trainmaster_decision_free(); `decision` may be NULL. The ticket can't be used again, but must be freed. A panic
 // poisons the scheduler.
 //
-// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED. Threads: one at a time for a scheduler and for a ticket.
+// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED. Threads: one at a time for a scheduler and for a
+// ticket.
 uint32_t trainmaster_scheduler_commit(struct trainmaster_scheduler *scheduler,
                                       int64_t at,
                                       struct trainmaster_ticket *ticket,
                                       const struct trainmaster_decision **decision,
                                       struct trainmaster_message *message);
 
-// Takes over what a ticket of trainmaster_scheduler_prepare_fits() found. The ticket is spent by it, but has to be freed. A
-// panic poisons the scheduler.
+// Stores the results of a ticket from trainmaster_scheduler_prepare_fits(). The ticket can't be used again, but must
+// be freed. A panic poisons the scheduler.
 //
-// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED. Threads: one at a time for a scheduler and for a ticket.
+// Errors: NULL, VALUE, BUSY, POISONED, PANIC, ORDER, SUPERSEDED. Threads: one at a time for a scheduler and for a
+// ticket.
 uint32_t trainmaster_scheduler_commit_fits(struct trainmaster_scheduler *scheduler,
                                            int64_t at,
                                            struct trainmaster_ticket *ticket,
                                            struct trainmaster_message *message);
 
-// Gives a ticket up, also one that another thread is running: its commit will fail. `why`: one of TRAINMASTER_WHY_*. Does
-// nothing if the ticket isn't open any more. The ticket has to be freed, once its run has ended. A panic poisons the
+// Abandons a ticket, even while another thread runs it: its commit will fail. `why`: one of TRAINMASTER_WHY_*. Does
+// nothing if the ticket is not open any more. The ticket must be freed, after its run has ended. A panic poisons the
 // scheduler.
 //
 // Errors: NULL, VALUE, BUSY, POISONED, PANIC, SUPERSEDED. Threads: one at a time for a scheduler.
@@ -1499,8 +1507,8 @@ uint32_t trainmaster_scheduler_abandon(struct trainmaster_scheduler *scheduler,
                                        struct trainmaster_message *message);
 
 // Fits, prepares, runs and commits in one call, for callers that can wait. `*decision` is yours; free it with
-// trainmaster_decision_free(); `decision` may be NULL. A panic poisons the scheduler; that of an engine doesn't, see
-// trainmaster_ticket_run().
+// trainmaster_decision_free(); `decision` may be NULL. A panic poisons the scheduler, except for a panic of the
+// engine; see trainmaster_ticket_run().
 //
 // Errors: NULL, VALUE, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_decide(struct trainmaster_scheduler *scheduler,
@@ -1508,30 +1516,30 @@ uint32_t trainmaster_scheduler_decide(struct trainmaster_scheduler *scheduler,
                                       const struct trainmaster_decision **decision,
                                       struct trainmaster_message *message);
 
-// Frees a ticket. NULL is nothing. No thread may be running it any more.
+// Frees a ticket. NULL is ignored. No thread may be running it any more.
 void trainmaster_ticket_free(struct trainmaster_ticket *ticket);
 
-// Frees a plan. NULL is nothing. Any thread.
+// Frees a plan. NULL is ignored. Any thread.
 void trainmaster_plan_free(const struct trainmaster_plan *plan);
 
-// Frees a decision. NULL is nothing. Any thread.
+// Frees a decision. NULL is ignored. Any thread.
 void trainmaster_decision_free(const struct trainmaster_decision *decision);
 
-// The library's version, such as "0.1.0". The text is the library's, as long as that is loaded. Any thread.
+// Version of the library, such as "0.1.0". The text belongs to the library, while it is loaded. Any thread.
 const char *trainmaster_version(void);
 
-// The TRAINMASTER_ABI_VERSION of the library: not less than that of the header you compiled with, or some of what the header
-// has is missing. Any thread.
+// The TRAINMASTER_ABI_VERSION of the library. If it is less than that of the header you compiled with, the library
+// lacks a part of the header. Any thread.
 uint32_t trainmaster_abi_version(void);
 
-// Tells how the scheduler is. Works on a poisoned one; `flags` and `records` are then all that counts.
+// Returns the status of a scheduler. For a poisoned scheduler, only `flags` and `records` are valid.
 //
 // Errors: NULL, SIZE, BUSY, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_status(const struct trainmaster_scheduler *scheduler,
                                       struct trainmaster_status *status,
                                       struct trainmaster_message *message);
 
-// The active job of a number, or all of them for 0.
+// The active job with this number, or all active jobs for 0.
 //
 // Errors: NULL, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_jobs(const struct trainmaster_scheduler *scheduler,
@@ -1539,10 +1547,10 @@ uint32_t trainmaster_scheduler_jobs(const struct trainmaster_scheduler *schedule
                                     const struct trainmaster_jobs **jobs,
                                     struct trainmaster_message *message);
 
-// Frees a list of jobs. NULL is nothing. Any thread.
+// Frees a list of jobs. NULL is ignored. Any thread.
 void trainmaster_jobs_free(const struct trainmaster_jobs *jobs);
 
-// The server of a name, or all of them for an empty one.
+// The server with this name, or all servers for an empty one.
 //
 // Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_SERVER. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_servers(const struct trainmaster_scheduler *scheduler,
@@ -1550,10 +1558,10 @@ uint32_t trainmaster_scheduler_servers(const struct trainmaster_scheduler *sched
                                        const struct trainmaster_servers **servers,
                                        struct trainmaster_message *message);
 
-// Frees a list of servers. NULL is nothing. Any thread.
+// Frees a list of servers. NULL is ignored. Any thread.
 void trainmaster_servers_free(const struct trainmaster_servers *servers);
 
-// Explains an active job, as of a time that isn't before the last event.
+// Explains an active job at a time that is not before the last event.
 //
 // Errors: NULL, VALUE, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_explain(const struct trainmaster_scheduler *scheduler,
@@ -1562,19 +1570,20 @@ uint32_t trainmaster_scheduler_explain(const struct trainmaster_scheduler *sched
                                        const struct trainmaster_explanation **explanation,
                                        struct trainmaster_message *message);
 
-// Frees an explanation. NULL is nothing. Any thread.
+// Frees an explanation. NULL is ignored. Any thread.
 void trainmaster_explanation_free(const struct trainmaster_explanation *explanation);
 
-// From now on keeps a journal: its first record is a snapshot, and each change adds a few hundred bytes. Records wait in
-// memory until trainmaster_scheduler_drain_journal() takes them. An open ticket is superseded. Call it once, after
-// trainmaster_scheduler_new() or trainmaster_scheduler_restore(); calling it again begins anew.
+// Starts a journal. Its first record is a snapshot, and each change adds a few hundred bytes. Records stay in memory
+// until trainmaster_scheduler_drain_journal() takes them. An open ticket is superseded. Call it once, after
+// trainmaster_scheduler_new() or trainmaster_scheduler_restore(). Another call starts a new journal.
 //
 // Errors: NULL, BUSY, POISONED, PANIC. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_start_journal(struct trainmaster_scheduler *scheduler,
                                              struct trainmaster_message *message);
 
-// Hands the records since the last time to `writer`, in order. What is acknowledged to others (a job's number, a report)
-// should be in the journal, on disk, before it is. On a poisoned scheduler: those of what was done before the panic.
+// Passes the records since the last call to `writer`, in order. Before you acknowledge something to others (a job's
+// number, a report), it should be in the journal, on disk. For a poisoned scheduler: the records from before the
+// panic.
 //
 // Errors: NULL, BUSY, WRITE. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_drain_journal(struct trainmaster_scheduler *scheduler,
@@ -1582,32 +1591,33 @@ uint32_t trainmaster_scheduler_drain_journal(struct trainmaster_scheduler *sched
                                              void *user,
                                              struct trainmaster_message *message);
 
-// Adds a snapshot to the journal, so that restoring starts there. As large as the cluster and its jobs. Not while a ticket
-// is open: that returns ORDER.
+// Adds a snapshot to the journal, from which it can be restored. Its size grows with the cluster and its jobs. While a
+// ticket is open, it returns ORDER.
 //
 // Errors: NULL, BUSY, POISONED, PANIC, ORDER. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_snapshot(struct trainmaster_scheduler *scheduler,
                                         struct trainmaster_message *message);
 
-// Makes the scheduler what a journal leads to: its records one after the other, as they were drained, from the last snapshot
-// on (earlier ones may be left out). Its settings are the journal's. Tickets of before are void, and so is what poisoned it;
-// the log stays set. Where a journal was kept it begins anew, with a snapshot.
+// Restores the scheduler from a journal: its records in order, concatenated as they were drained, from the last
+// snapshot on (earlier ones may be omitted). The settings are the journal's. Earlier tickets are void, and the
+// scheduler is no longer poisoned. The log stays set. If a journal was active, it starts again with a snapshot.
 //
-// Every decision is made again and has to come out the same. A record that is cut off at the journal's end, as a crash
-// leaves it, is ignored; `*used`, which may be NULL, is the length of what isn't: cut the file there before you append.
-// After an error it is where the bad record begins (0 where none is to blame), and the scheduler is as it was.
+// Every decision is repeated and must be the same. A truncated record at the journal's end, as after a crash, is
+// ignored. `*used`, which may be NULL, is the length without it: truncate the file there before you append. After an
+// error it is the start of the bad record (0 if there is none), and the scheduler is unchanged.
 //
-// Errors: NULL, SIZE, BUSY, PANIC, SETTINGS, NO_SNAPSHOT, UNREADABLE, DIVERGED. Threads: one at a time for a scheduler.
+// Errors: NULL, SIZE, BUSY, PANIC, SETTINGS, NO_SNAPSHOT, UNREADABLE, DIVERGED. Threads: one at a time for a
+// scheduler.
 uint32_t trainmaster_scheduler_restore(struct trainmaster_scheduler *scheduler,
                                        const uint8_t *records,
                                        uint64_t length,
                                        uint64_t *used,
                                        struct trainmaster_message *message);
 
-// The engine's memory between decisions, as snapshots hold it: for audits, and to compare replicas. It travels in the
-// journal by itself. Writes its bytes to `buffer` and its length to `*length`; if `capacity` is less, nothing but the length
-// is written and TRAINMASTER_ERROR_BUFFER is returned. `*version` is that of its layout. `buffer` may be NULL if `capacity` is
-// 0.
+// The engine's memory between decisions, as in snapshots, for audits and comparisons of replicas. The journal contains
+// it already. Writes its bytes to `buffer` and its length to `*length`. If `capacity` is less, only the length is
+// written, and TRAINMASTER_ERROR_BUFFER is returned. `*version` is the version of its layout. `buffer` may be NULL if
+// `capacity` is 0.
 //
 // Errors: NULL, BUSY, POISONED, PANIC, BUFFER. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_memo(const struct trainmaster_scheduler *scheduler,
@@ -1617,15 +1627,16 @@ uint32_t trainmaster_scheduler_memo(const struct trainmaster_scheduler *schedule
                                     uint32_t *version,
                                     struct trainmaster_message *message);
 
-// Writes the digest over all decisions so far to `digest`, 32 bytes: equal where two schedulers decided alike.
+// Writes the digest over all decisions so far to `digest`, 32 bytes. Schedulers with equal decisions have equal
+// digests.
 //
 // Errors: NULL, BUSY, POISONED. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_digest(const struct trainmaster_scheduler *scheduler,
                                       uint8_t *digest,
                                       struct trainmaster_message *message);
 
-// Sets who takes the log; NULL: nobody, as at first. `user` is handed to it as it is and has to live as long. Works on
-// a poisoned scheduler.
+// Sets the receiver of the log. NULL: none, the default. `user` is passed to it unchanged and must live as long. Works
+// on a poisoned scheduler.
 //
 // Errors: NULL, BUSY. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_set_log(struct trainmaster_scheduler *scheduler,
@@ -1642,8 +1653,8 @@ uint32_t trainmaster_engines_list(const struct trainmaster_engines **engines,
 // Frees a list of engines. NULL is nothing. Any thread.
 void trainmaster_engines_free(const struct trainmaster_engines *engines);
 
-// What a job's fits say of it at a number of workers and parameter servers (0 for all-reduce), as of the last
-// trainmaster_scheduler_commit_fits() or _decide(). What isn't known yet isn't in `known`.
+// Predictions of a job's fits for a number of workers and parameter servers (0 for all-reduce), from the last
+// trainmaster_scheduler_commit_fits() or _decide(). Unknown values are not in `known`.
 //
 // Errors: NULL, SIZE, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_predict(const struct trainmaster_scheduler *scheduler,
@@ -1653,9 +1664,9 @@ uint32_t trainmaster_scheduler_predict(const struct trainmaster_scheduler *sched
                                        struct trainmaster_prediction *prediction,
                                        struct trainmaster_message *message);
 
-// Fits a loss curve to the losses of epochs (in order, at least three of them, `stride` bytes apart) and predicts when it
-// meets the rule; `rule` NULL: the one of a job that has none. `paper` 1: as in the Optimus paper, section 3.1; 0: with this
-// project's improvements. Needs no scheduler; any thread.
+// Fits a loss curve to the losses of epochs (in order, at least three, `stride` bytes apart), and predicts when it
+// meets the rule. `rule` NULL: the default rule. `paper` 1: as in the Optimus paper, section 3.1; 0: with this
+// project's additions. Needs no scheduler. Any thread.
 //
 // Errors: NULL, SIZE, VALUE, PANIC, TOO_FEW_POINTS, TOO_LARGE.
 uint32_t trainmaster_fit_loss(const struct trainmaster_loss *losses,
@@ -1666,9 +1677,10 @@ uint32_t trainmaster_fit_loss(const struct trainmaster_loss *losses,
                               struct trainmaster_prediction *prediction,
                               struct trainmaster_message *message);
 
-// Fits a speed function to measured speeds, `stride` bytes apart, and fills in `speed` of each of `shapes`. `mode`: one of
-// TRAINMASTER_TRAINING_MODE_*; `batch`: examples of a step, of the whole job. `paper` 1: as in the Optimus paper, section
-// 3.2; 0: with this project's improvements. Few or no samples give a careful guess. Needs no scheduler; any thread.
+// Fits a speed function to measured speeds, `stride` bytes apart, and sets `speed` of each of `shapes`. `mode`: one of
+// TRAINMASTER_TRAINING_MODE_*; `batch`: examples per step of the whole job. `paper` 1: as in the Optimus paper,
+// section 3.2; 0: with this project's additions. With few or no samples the result is a conservative guess. Needs no
+// scheduler. Any thread.
 //
 // Errors: NULL, SIZE, VALUE, PANIC.
 uint32_t trainmaster_fit_speed(uint32_t mode,
@@ -1682,8 +1694,8 @@ uint32_t trainmaster_fit_speed(uint32_t mode,
                                uint64_t shapes_stride,
                                struct trainmaster_message *message);
 
-// Spreads a model's blocks of parameters over 1 to 10000 parameter servers, so that none holds or answers much more than
-// another (Optimus, section 5.3). `blocks`: their sizes in any unit, `count` of them, `stride` bytes apart. Needs no
+// Distributes a model's blocks of parameters over 1 to 10000 parameter servers, balanced in size and requests
+// (Optimus, section 5.3). `blocks`: their sizes in any unit, `count` of them, `stride` bytes apart. Needs no
 // scheduler. Any thread.
 //
 // Errors: NULL, SIZE, VALUE, PANIC, TOO_LARGE.
@@ -1694,11 +1706,11 @@ uint32_t trainmaster_paa_assign(const uint64_t *blocks,
                                 const struct trainmaster_assignment **assignment,
                                 struct trainmaster_message *message);
 
-// Frees an assignment. NULL is nothing. Any thread.
+// Frees an assignment. NULL is ignored. Any thread.
 void trainmaster_assignment_free(const struct trainmaster_assignment *assignment);
 
-// The name of an error number, such as "TRAINMASTER_ERROR_TIME", or "unknown error". The text is the library's and
-// lasts as long as it is loaded. Any thread.
+// The name of an error number, such as "TRAINMASTER_ERROR_TIME", or "unknown error". The text belongs to the library
+// and exists while it is loaded. Any thread.
 const char *trainmaster_error_name(uint32_t error);
 
 #ifdef __cplusplus
